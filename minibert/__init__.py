@@ -1,0 +1,76 @@
+"""minibert: every number that attention is made of, to read, change, measure and look at.
+
+>>> import minibert
+>>> model = minibert.load()
+>>> trace = model.trace("leaves fall in autumn")
+>>> trace[1, 3].probs.shape[-1] == trace.tokens.lengths[0]
+True
+
+The names below are imported when they are first used, so that `import minibert` and
+`minibert --help` do not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from minibert.errors import (
+    AttentionError,
+    CheckpointError,
+    EditError,
+    MinibertError,
+    TokenizationError,
+    TraceError,
+)
+
+if TYPE_CHECKING:
+    from minibert.config import Config
+    from minibert.kernels.api import attend, implementations, register
+    from minibert.loading import load
+    from minibert.model import Model
+    from minibert.tokenizer import Tokenizer
+    from minibert.tokens import Tokens
+    from minibert.trace import Trace
+
+__version__ = "0.1.0"
+__all__ = [
+    "AttentionError",
+    "CheckpointError",
+    "Config",
+    "EditError",
+    "MinibertError",
+    "Model",
+    "TokenizationError",
+    "Tokenizer",
+    "Tokens",
+    "Trace",
+    "TraceError",
+    "attend",
+    "implementations",
+    "load",
+    "register",
+]
+
+_HOME = {
+    "Config": "config",
+    "Model": "model",
+    "Tokenizer": "tokenizer",
+    "Tokens": "tokens",
+    "Trace": "trace",
+    "attend": "kernels.api",
+    "implementations": "kernels.api",
+    "load": "loading",
+    "register": "kernels.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'minibert' has no attribute {name!r}")
+    module = import_module(f"minibert.{_HOME[name]}")
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

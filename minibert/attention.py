@@ -1,0 +1,106 @@
+"""Self-attention: W_Q W_K W_V, then `minibert.kernels`, then W_O.
+
+The forward pass hands everything it computes to `record` when there is one, by the names of
+`minibert.axes`. The other methods give the same quantities one at a time, from the same
+weights, for whoever asks a trace later.
+"""
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+
+from minibert.axes import Float, HeadVectors, Hidden, PerHeadHidden
+from minibert.config import Config
+from minibert.kernels.eager import attention_probs, attention_scores, weighted_values
+from minibert.kernels.sdpa import fused_attention
+from minibert.linear import Linear, SharedInput
+from minibert.mask import AllowedKeys
+
+__all__ = ["Attention", "Record"]
+
+Record = dict[str, Tensor]
+EXPLICIT = frozenset({"scores", "probs"})
+
+
+class Attention(nn.Module):
+    """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2.2)."""
+
+    def __init__(self, config: Config, layer: int) -> None:
+        super().__init__()
+        width = config.d_model
+        self.query = Linear(width, width)
+        self.key = Linear(width, width)
+        self.value = Linear(width, width)
+        self.output = Linear(width, width)
+        self.n_heads = config.n_heads
+        self.d_head = config.d_head
+        self.scale = config.attention_scale(layer)
+        self._qkv = SharedInput((self.query, self.key, self.value))
+
+    def forward(
+        self,
+        x: Hidden,
+        residual: Hidden,
+        allowed: AllowedKeys,
+        mask: Tensor | None,
+        record: Record | None = None,
+        keep: Collection[str] = (),
+    ) -> Hidden:
+        """residual + attn_out. `keep` names matrices ("scores", "probs") to record as well."""
+        query, key, value = (self._split(part) for part in self._qkv(x))
+        if EXPLICIT.isdisjoint(keep):
+            z = fused_attention(
+                query,
+                key,
+                value,
+                mask=mask,
+                causal=mask is None and allowed.causal,
+                scale=self.scale,
+            )
+        else:
+            z = self._explicit(query, key, value, allowed, record, keep)
+        if record is not None:
+            record |= {"query": query, "key": key, "value": value, "z": z}
+        return self.output(self._merge(z), residual=residual)
+
+    def _explicit(
+        self,
+        query: HeadVectors,
+        key: HeadVectors,
+        value: HeadVectors,
+        allowed: AllowedKeys,
+        record: Record | None,
+        keep: Collection[str],
+    ) -> HeadVectors:
+        scores = attention_scores(query, key, scale=self.scale)
+        probs = attention_probs(scores, allowed.rows())
+        if record is not None:
+            record |= {n: t for n, t in (("scores", scores), ("probs", probs)) if n in keep}
+        return weighted_values(probs, value)
+
+    def project(self, name: str, x: Hidden, heads: slice = slice(None)) -> HeadVectors:
+        """query, key or value of the chosen heads alone: x·W + b."""
+        linear: Linear = getattr(self, name)
+        if heads == slice(None):
+            return self._split(linear(x))
+        rows = slice((heads.start or 0) * self.d_head, heads.stop * self.d_head)
+        weight, bias = linear.watched.unseen("weight"), linear.watched.unseen("bias")
+        part = torch.nn.functional.linear(x, weight[rows], None if bias is None else bias[rows])
+        return self._split(part)
+
+    def head_out(self, z: HeadVectors, heads: slice = slice(None)) -> PerHeadHidden:
+        """What each head adds to the stream: z·W_O of that head, without the bias."""
+        weight = self.output.watched.unseen("weight")
+        per_head = weight.unflatten(1, (self.n_heads, self.d_head))[:, heads]  # d_model head d_head
+        return torch.einsum("bhpd,mhd->bhpm", z, per_head)
+
+    def attn_out(self, z: HeadVectors) -> Hidden:
+        """What attention adds to the stream: z·W_O + b_O over all heads."""
+        return self.output(self._merge(z))
+
+    def _split(self, x: Hidden) -> Float[Tensor, "batch head position d_head"]:
+        return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+
+    def _merge(self, z: HeadVectors) -> Hidden:
+        return z.transpose(1, 2).flatten(2)

@@ -1,0 +1,228 @@
+"""The tensors of a checkpoint, by the names the checkpoint gives them, read without a copy.
+
+safetensors files are mapped into memory: a tensor is a view of its file until somebody needs
+another layout or type. A pickle (`pytorch_model.bin`) is read with `weights_only=True` alone,
+which runs no code. Both may be split over several files with an index.
+"""
+
+import json
+import math
+import mmap
+import os
+import pickle
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from minibert.errors import CheckpointError
+
+__all__ = ["WEIGHT_FILES", "Entry", "MappedWeight", "open_checkpoint", "open_state_dict"]
+
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+class MappedRegion:
+    """The bytes of one tensor in a mapped file."""
+
+    def __init__(self, path: Path, mapping: mmap.mmap, start: int, stop: int) -> None:
+        self.path, self._mapping, self._start, self._stop = path, mapping, start, stop
+
+    def tensor(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        """A view of the file: nothing is read before it is used, nothing written to the file."""
+        if 0 in shape:
+            return torch.empty(shape, dtype=dtype)
+        flat = torch.frombuffer(
+            self._mapping, dtype=dtype, count=math.prod(shape), offset=self._start
+        )
+        return flat.view(shape)
+
+    def release(self) -> None:
+        """Give the pages back to the operating system; they are read again when touched.
+
+        The mapping is private: pages that were written to would be lost, so only call this on
+        a tensor that still equals its file.
+        """
+        if not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        first = -(-self._start // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = self._stop // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first:
+            self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+    def read(self) -> bytes:
+        """The bytes as the file holds them now, whatever was written to the mapping."""
+        with self.path.open("rb") as file:
+            file.seek(self._start)
+            return file.read(self._stop - self._start)
+
+
+class MappedWeight:
+    """What a parameter that is a view of a mapped file carries as `parameter.mapped`."""
+
+    def __init__(self, entry: "Entry", view: Callable[[Tensor], Tensor]) -> None:
+        self._entry, self._view = entry, view
+
+    def equals(self, weight: Tensor) -> bool:
+        """True when the weight still is what the file holds."""
+        region = self._entry.region
+        if region is None:
+            return False
+        stored = torch.frombuffer(bytearray(region.read()), dtype=self._entry.dtype)
+        return torch.equal(weight, self._view(stored.view(self._entry.shape)))
+
+    def release(self) -> None:
+        """Give the pages back; see `MappedRegion.release`."""
+        if self._entry.region is not None:
+            self._entry.region.release()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a checkpoint: its type and shape now, its values on demand."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    load: Callable[[], Tensor]
+    region: MappedRegion | None = None
+    """Where the values lie in a mapped file; None for a pickle or a live model."""
+
+
+def open_state_dict(tensors: Mapping[str, Tensor]) -> dict[str, Entry]:
+    """The entries of tensors that are in memory already; they are shared, not copied."""
+    return {
+        name: Entry(tuple(tensor.shape), tensor.dtype, lambda tensor=tensor: tensor.detach())
+        for name, tensor in tensors.items()
+    }
+
+
+def open_checkpoint(folder: Path) -> dict[str, Entry]:
+    """The entries of the first kind of weight file that the folder has, by checkpoint name.
+
+    Raises CheckpointError when there is none, when one is cut short or damaged, when an index
+    names a file that is not there, and for a pickle that holds more than tensors.
+    """
+    present = next((name for name in WEIGHT_FILES if (folder / name).exists()), None)
+    if present is None:
+        raise CheckpointError(
+            f"{folder} has no weights; looked for {', '.join(WEIGHT_FILES)}."
+        )
+    path = folder / present
+    files = _shards(path) if present.endswith(".index.json") else [path]
+    read = _read_pickle if ".bin" in present else _read_safetensors
+    entries: dict[str, Entry] = {}
+    for file in files:
+        entries |= read(file)
+    return entries
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError, OSError) as error:
+        raise CheckpointError(f"{index}: not an index of weight files ({error!r}).") from error
+    paths = [index.parent / name for name in names]
+    # A name with folders in it could point outside the checkpoint.
+    strange = [path.name for path in paths if path.parent != index.parent]
+    missing = [path.name for path in paths if not path.exists()]
+    if strange or missing:
+        raise CheckpointError(
+            f"{index}: it names weight files that are not in its folder: "
+            f"{', '.join(strange or missing)}. Download the checkpoint again."
+        )
+    return paths
+
+
+def _read_safetensors(path: Path) -> dict[str, Entry]:
+    try:
+        # safetensors' own reader checks the header and that the file is as long as it says.
+        with safe_open(path, framework="pt"):
+            pass
+        return dict(_mapped_entries(path))
+    except (SafetensorError, ValueError, OSError) as error:
+        raise CheckpointError(
+            f"{path}: not a whole safetensors file ({error}). "
+            "It was cut short or damaged; download or save it again."
+        ) from error
+
+
+def _mapped_entries(path: Path) -> Iterator[tuple[str, Entry]]:
+    with path.open("rb") as file:
+        header_size = struct.unpack("<Q", file.read(8))[0]
+        header: dict[str, Any] = json.loads(file.read(header_size))
+        # A private mapping: torch wants memory it may write to, the file stays as it is.
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    for name, about in header.items():
+        if name == "__metadata__":
+            continue
+        if about["dtype"] not in _DTYPES:
+            raise ValueError(f"{name} has the type {about['dtype']}, which minibert does not read")
+        dtype, shape = _DTYPES[about["dtype"]], tuple(about["shape"])
+        start, stop = (8 + header_size + offset for offset in about["data_offsets"])
+        region = MappedRegion(path, mapping, start, stop)
+        if start % dtype.itemsize:
+            yield name, Entry(shape, dtype, _unaligned(region, dtype, shape))
+        else:
+            yield name, Entry(shape, dtype, _aligned(region, dtype, shape), region)
+
+
+def _aligned(
+    region: MappedRegion, dtype: torch.dtype, shape: tuple[int, ...]
+) -> Callable[[], Tensor]:
+    return lambda: region.tensor(dtype, shape)
+
+
+def _unaligned(
+    region: MappedRegion, dtype: torch.dtype, shape: tuple[int, ...]
+) -> Callable[[], Tensor]:
+    return lambda: torch.frombuffer(bytearray(region.read()), dtype=dtype).view(shape)
+
+
+def _read_pickle(path: Path) -> dict[str, Entry]:
+    try:
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:
+            # The format before torch 1.6 is no zip file and cannot be mapped.
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path}: this pickle holds more than tensors and may run code when it is opened, so "
+            f"it is not. Convert it to safetensors where you trust it. ({_first_line(error)})"
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{path}: not a whole torch file ({_first_line(error)}). "
+            "It was cut short or damaged; download or save it again."
+        ) from error
+    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
+        state = state["state_dict"]
+    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
+        raise CheckpointError(f"{path}: expected a dictionary of tensors, a state dict.")
+    return open_state_dict(state)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split(os.linesep, 1)[0][:200]

@@ -1,0 +1,327 @@
+"""One frozen description of a model, whatever family its checkpoint comes from.
+
+`Config.from_hf` reads the `config.json` of a Hugging Face checkpoint; `to_hf` writes one.
+The words on the left of the tables below are Hugging Face's, the fields are ours.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from minibert.errors import CheckpointError
+
+TASKS = (
+    "none",
+    "masked-lm",
+    "next-sentence",
+    "pre-training",
+    "causal-lm",
+    "sequence-classification",
+    "token-classification",
+    "question-answering",
+)
+ACTIVATIONS = ("gelu", "gelu_tanh", "gelu_fast", "quick_gelu", "relu", "silu", "tanh")
+_ACTIVATION_NAMES = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python": "gelu",
+    "swish": "silu",
+} | {name: name for name in ACTIVATIONS}
+
+# model_type -> family; the classes of a family share their tensors' names.
+MODEL_TYPES = {
+    "bert": "bert",
+    "roberta": "roberta",
+    "xlm-roberta": "roberta",
+    "camembert": "roberta",
+    "distilbert": "distilbert",
+    "electra": "electra",
+    "albert": "albert",
+    "gpt2": "gpt2",
+}
+_CLASS_PREFIX = {
+    "bert": "Bert",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "camembert": "Camembert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "albert": "Albert",
+    "gpt2": "GPT2",
+}
+_TASK_OF_CLASS = {
+    "Model": "none",
+    "ForMaskedLM": "masked-lm",
+    "ForNextSentencePrediction": "next-sentence",
+    "ForPreTraining": "pre-training",
+    "ForCausalLM": "causal-lm",
+    "LMHeadModel": "causal-lm",
+    "ForSequenceClassification": "sequence-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+}
+_FAMILY_TASKS = {
+    "bert": TASKS,
+    "roberta": ("none", "masked-lm", "causal-lm", *TASKS[5:]),
+    "distilbert": ("none", "masked-lm", *TASKS[5:]),
+    "electra": ("none", "masked-lm", "pre-training", "causal-lm", *TASKS[5:]),
+    "albert": ("none", "masked-lm", "pre-training", *TASKS[5:]),
+    "gpt2": ("none", "causal-lm", *TASKS[5:]),
+}
+# Tasks whose body ends in a pooler: tanh(W·hidden[0] + b).
+_POOLED_TASKS = {
+    "bert": ("none", "next-sentence", "pre-training", "sequence-classification"),
+    "albert": ("none", "pre-training", "sequence-classification"),
+    "roberta": ("none",),
+}
+# Field -> the names a config.json may give it, in order of preference.
+_SIZES = {
+    "vocab_size": ("vocab_size",),
+    "d_model": ("hidden_size", "dim", "n_embd"),
+    "n_layers": ("num_hidden_layers", "n_layers", "n_layer"),
+    "n_heads": ("num_attention_heads", "n_heads", "n_head"),
+    "n_positions": ("max_position_embeddings", "n_positions", "n_ctx"),
+}
+_D_MLP = ("intermediate_size", "hidden_dim", "n_inner")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The sizes and choices of one model. All counts are positive; axes as in `minibert.axes`."""
+
+    family: str
+    task: str
+    vocab_size: int
+    n_positions: int
+    """The longest input in tokens (RoBERTa's two reserved rows are not counted)."""
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_mlp: int
+    model_type: str = ""
+    d_embed: int = 0
+    """Width of the embeddings; differs from d_model in ELECTRA and ALBERT. 0 means d_model."""
+    n_segments: int = 0
+    n_layer_groups: int = 0
+    """Sets of weights that the layers share (ALBERT). 0 means one a layer."""
+    position_offset: int = 0
+    """RoBERTa counts positions from padding_idx + 1."""
+    pad_id: int | None = None
+    norm_eps: float = 1e-12
+    activation: str = "gelu"
+    causal: bool = False
+    tied: bool = True
+    """The output embedding is the input embedding."""
+    pooler: bool = False
+    labels: tuple[str, ...] = ()
+    scale_by_width: bool = True
+    """Scores are divided by sqrt(d_head), as in Vaswani et al. 2017, section 3.2.1."""
+    scale_by_layer: bool = False
+    """Scores are divided by layer + 1 as well (GPT-2's scale_attn_by_inverse_layer_idx)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model_type", self.model_type or self.family)
+        object.__setattr__(self, "d_embed", self.d_embed or self.d_model)
+        object.__setattr__(self, "n_layer_groups", self.n_layer_groups or self.n_layers)
+        _check(self)
+
+    @property
+    def d_head(self) -> int:
+        """The width of one head: d_model / n_heads."""
+        return self.d_model // self.n_heads
+
+    @property
+    def pre_norm(self) -> bool:
+        """True where LayerNorm comes before a block (GPT-2), False where after (BERT)."""
+        return self.family == "gpt2"
+
+    @property
+    def n_labels(self) -> int:
+        """Classes that a classification head chooses from."""
+        return len(self.labels)
+
+    def attention_scale(self, layer: int) -> float:
+        """The factor on query·key in this layer, 1/sqrt(d_head) unless the config says otherwise."""
+        scale = self.d_head**-0.5 if self.scale_by_width else 1.0
+        return scale / (layer + 1) if self.scale_by_layer else scale
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any], *, task: str | None = None) -> "Config":
+        """The Config of a Hugging Face `config.json`, read into a dictionary.
+
+        `task` overrides what `architectures` says; "none" leaves the task head out.
+
+        Raises CheckpointError for an unknown family, task or activation, a missing or
+        impossible size, and for what minibert does not implement (relative positions,
+        cross attention).
+        """
+        model_type = config.get("model_type")
+        if model_type not in MODEL_TYPES:
+            raise CheckpointError(
+                f"config.json: model_type {model_type!r} is not a family minibert knows; "
+                f"known are {', '.join(sorted(MODEL_TYPES))}."
+            )
+        family = MODEL_TYPES[model_type]
+        _reject_unsupported(config)
+        sizes = {field: _size(config, names) for field, names in _SIZES.items()}
+        d_mlp = next((config[name] for name in _D_MLP if config.get(name)), 4 * sizes["d_model"])
+        pad_id = config.get("pad_token_id", 1 if family == "roberta" else None)
+        offset = 0
+        if family == "roberta":
+            offset = (1 if pad_id is None else pad_id) + 1
+            sizes["n_positions"] -= offset
+        task = task or task_of(config)
+        _check_task(family, task)
+        return cls(
+            family=family,
+            model_type=model_type,
+            task=task,
+            d_mlp=d_mlp,
+            d_embed=config.get("embedding_size", 128) if family in ("electra", "albert") else 0,
+            n_segments=0 if family in ("distilbert", "gpt2") else config.get("type_vocab_size", 2),
+            n_layer_groups=config.get("num_hidden_groups", 1) if family == "albert" else 0,
+            position_offset=offset,
+            pad_id=pad_id,
+            norm_eps=_norm_eps(config, family),
+            activation=_activation(config, family),
+            causal=family == "gpt2" or bool(config.get("is_decoder", False)),
+            tied=bool(config.get("tie_word_embeddings", True)),
+            pooler=task in _POOLED_TASKS.get(family, ()),
+            labels=_labels(config),
+            scale_by_width=bool(config.get("scale_attn_weights", True)),
+            scale_by_layer=bool(config.get("scale_attn_by_inverse_layer_idx", False)),
+            **sizes,
+        )
+
+    def to_hf(self) -> dict[str, Any]:
+        """The `config.json` that Hugging Face transformers reads for this model."""
+        size_name = {"distilbert": 1, "gpt2": 2}.get(self.family, 0)
+        names = {field: names[min(size_name, len(names) - 1)] for field, names in _SIZES.items()}
+        names["n_positions"] = "n_positions" if self.family == "gpt2" else "max_position_embeddings"
+        sizes = {name: getattr(self, field) for field, name in names.items()}
+        sizes[names["n_positions"]] += self.position_offset
+        suffixes = {task: suffix for suffix, task in reversed(_TASK_OF_CLASS.items())}
+        suffix = suffixes[self.task]
+        if self.task == "causal-lm" and self.family in ("bert", "gpt2"):
+            suffix = "LMHeadModel"
+        activation = {"gelu_tanh": "gelu_new"}.get(self.activation, self.activation)
+        config: dict[str, Any] = {
+            "model_type": self.model_type,
+            "architectures": [_CLASS_PREFIX[self.model_type] + suffix],
+            **sizes,
+            _D_MLP[size_name]: self.d_mlp,
+            "tie_word_embeddings": self.tied,
+            "pad_token_id": self.pad_id,
+        }
+        if self.family == "gpt2":
+            config |= {
+                "activation_function": activation,
+                "layer_norm_epsilon": self.norm_eps,
+                "scale_attn_weights": self.scale_by_width,
+                "scale_attn_by_inverse_layer_idx": self.scale_by_layer,
+            }
+        else:
+            key = "activation" if self.family == "distilbert" else "hidden_act"
+            config |= {key: activation, "is_decoder": self.causal}
+            if self.family != "distilbert":
+                config |= {"layer_norm_eps": self.norm_eps, "type_vocab_size": self.n_segments}
+        if self.family in ("electra", "albert"):
+            config["embedding_size"] = self.d_embed
+        if self.family == "albert":
+            config["num_hidden_groups"] = self.n_layer_groups
+        if self.labels:
+            config["id2label"] = {str(index): label for index, label in enumerate(self.labels)}
+            config["label2id"] = {label: index for index, label in enumerate(self.labels)}
+        return config
+
+
+def task_of(config: Mapping[str, Any]) -> str:
+    """The task that `architectures` names: "none" for a bare body or when it is not said."""
+    architectures = config.get("architectures") or []
+    if not architectures:
+        return "none"
+    prefix = _CLASS_PREFIX[config["model_type"]]
+    suffix = str(architectures[0]).removeprefix(prefix)
+    if suffix not in _TASK_OF_CLASS:
+        known = ", ".join(prefix + name for name in _TASK_OF_CLASS)
+        raise CheckpointError(
+            f"config.json: the task head of architecture {architectures[0]!r} is not implemented; "
+            f'known are {known}. Load the model without its head: load(..., task="none").'
+        )
+    return _TASK_OF_CLASS[suffix]
+
+
+def _check(config: Config) -> None:
+    positive = ("vocab_size", "n_positions", "n_layers", "n_heads", "d_model", "d_mlp", "d_embed")
+    for field in positive:
+        value = getattr(config, field)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise CheckpointError(f"config: {field} is {value!r}; expected a positive whole number.")
+    if config.d_model % config.n_heads:
+        raise CheckpointError(
+            f"config: {config.n_heads} heads do not divide a width of {config.d_model}; "
+            "d_model must be a multiple of n_heads."
+        )
+    if config.n_layer_groups > config.n_layers:
+        raise CheckpointError(
+            f"config: {config.n_layer_groups} layer groups for {config.n_layers} layers; "
+            "expected at most one group a layer."
+        )
+    _check_task(config.family, config.task)
+
+
+def _check_task(family: str, task: str) -> None:
+    if task not in _FAMILY_TASKS[family]:
+        raise CheckpointError(
+            f"{family} has no task head {task!r}; it has {', '.join(_FAMILY_TASKS[family])}."
+        )
+
+
+def _size(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    for name in names:
+        if config.get(name) is not None:
+            value = config[name]
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise CheckpointError(
+                    f"config.json: {name} is {value!r}; expected a positive whole number."
+                )
+            return value
+    raise CheckpointError(f"config.json: {' or '.join(names)} is missing.")
+
+
+def _activation(config: Mapping[str, Any], family: str) -> str:
+    key = {"distilbert": "activation", "gpt2": "activation_function"}.get(family, "hidden_act")
+    default = "gelu_new" if family in ("gpt2", "albert") else "gelu"
+    name = config.get(key, default)
+    if name not in _ACTIVATION_NAMES:
+        raise CheckpointError(
+            f"config.json: activation {name!r} is not implemented; "
+            f"known are {', '.join(sorted(_ACTIVATION_NAMES))}."
+        )
+    return _ACTIVATION_NAMES[name]
+
+
+def _norm_eps(config: Mapping[str, Any], family: str) -> float:
+    if family == "gpt2":
+        return float(config.get("layer_norm_epsilon", 1e-5))
+    # DistilBERT has no such field: its code fixes 1e-12.
+    return 1e-12 if family == "distilbert" else float(config.get("layer_norm_eps", 1e-12))
+
+
+def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
+    names = config.get("id2label")
+    if names:
+        return tuple(str(names[index]) for index in sorted(names, key=int))
+    return tuple(f"LABEL_{index}" for index in range(config.get("num_labels", 2)))
+
+
+def _reject_unsupported(config: Mapping[str, Any]) -> None:
+    if config.get("position_embedding_type", "absolute") not in ("absolute", None):
+        raise CheckpointError(
+            f"config.json: position_embedding_type {config['position_embedding_type']!r} is not "
+            "implemented; expected 'absolute'."
+        )
+    if config.get("add_cross_attention"):
+        raise CheckpointError("config.json: cross attention is not implemented.")
+    if config.get("inner_group_num", 1) != 1:
+        raise CheckpointError("config.json: inner_group_num above 1 is not implemented.")

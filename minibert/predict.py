@@ -1,0 +1,202 @@
+"""What a task head says, in words."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.errors import MinibertError, TokenizationError
+
+__all__ = ["Choice", "Prediction", "predict"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer and its probability."""
+
+    label: str
+    probability: float
+    id: int
+    """The token id or the class number."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The best answers to one question about one text."""
+
+    sentence: int
+    """Which text of the batch."""
+    position: int | None
+    """Which token; None for a statement about the whole text."""
+    question: str
+    choices: tuple[Choice, ...]
+
+
+def predict(model: Any, text: Any, pair: Any = None, *, top: int = 5) -> list[Prediction]:
+    """The best answers of the task head, most probable first.
+
+    masked-lm        what stands at each mask token
+    causal-lm        the token after the last one
+    next-sentence    whether the second text follows the first
+    pre-training     both of the first and third; ELECTRA: which tokens were replaced
+    sequence-classification, token-classification: the class, of the text or of each token
+    question-answering: the span of the second text that answers the first
+
+    Raises MinibertError for a model without a task head, TokenizationError where a mask token or
+    a second text is needed and not there.
+    """
+    if top < 1:
+        raise MinibertError(f"top={top}: expected at least 1 answer.")
+    task = model.config.task
+    if task == "none":
+        raise MinibertError(
+            f"{model.name} has no task head, so it predicts nothing; "
+            "its hidden state is model(text), its attention model.trace(text)."
+        )
+    tokens = model.inputs(text, pair).as_tokens(model.tokenizer)
+    if task == "pre-training" and model.config.family != "electra":
+        task = "masked-lm+next-sentence"
+    with torch.no_grad():
+        return [row for name in task.split("+") for row in _ANSWERS[name](model, tokens, top)]
+
+
+def _masked(model: Any, tokens: Any, top: int) -> list[Prediction]:
+    mask_id = None if model.tokenizer is None else model.tokenizer.mask_id
+    places = [] if mask_id is None else (tokens.ids == mask_id).nonzero().tolist()
+    if not places:
+        if model.config.task == "pre-training":
+            return []
+        word = "a mask token" if mask_id is None else model.tokenizer.raw(mask_id)
+        raise TokenizationError(f"There is no {word} to fill in; write {word} where a word is missing.")
+    logits = model(tokens)
+    return [
+        Prediction(s, p, "masked token", _best_tokens(model, logits[s, p], top)) for s, p in places
+    ]
+
+
+def _next_token(model: Any, tokens: Any, top: int) -> list[Prediction]:
+    logits = model(tokens)
+    last = [length - 1 for length in tokens.lengths]
+    return [
+        Prediction(s, p, "next token", _best_tokens(model, logits[s, p], top))
+        for s, p in enumerate(last)
+    ]
+
+
+def _next_sentence(model: Any, tokens: Any, top: int) -> list[Prediction]:
+    paired = [bool((segments == 1).any()) for segments in tokens.segments]
+    if not all(paired):
+        if model.config.task == "pre-training":
+            return []
+        raise TokenizationError("Next-sentence prediction is about two texts; give the second as pair.")
+    pre_training = model.config.task == "pre-training"
+    logits = model.trace(tokens).next_sentence_logits if pre_training else model(tokens)
+    if model.config.family == "albert":
+        question, labels = "order of the two texts", ("in order", "swapped")
+    else:
+        question, labels = "next sentence", ("follows", "does not follow")
+    return [
+        Prediction(s, None, question, _best(row, labels, top)) for s, row in enumerate(logits)
+    ]
+
+
+def _replaced(model: Any, tokens: Any, top: int) -> list[Prediction]:
+    probability = model(tokens).sigmoid()
+    return [
+        Prediction(
+            s,
+            p,
+            "replaced token",
+            (Choice("replaced", value, 1), Choice("original", 1 - value, 0))[:: 1 if value > 0.5 else -1],
+        )
+        for s, length in enumerate(tokens.lengths)
+        for p, value in enumerate(probability[s, :length].tolist())
+    ]
+
+
+def _text_class(model: Any, tokens: Any, top: int) -> list[Prediction]:
+    labels = model.config.labels
+    return [
+        Prediction(s, None, "class of the text", _best(row, labels, top))
+        for s, row in enumerate(model(tokens))
+    ]
+
+
+def _token_class(model: Any, tokens: Any, top: int) -> list[Prediction]:
+    logits, labels = model(tokens), model.config.labels
+    return [
+        Prediction(s, p, "class of the token", _best(logits[s, p], labels, top))
+        for s, length in enumerate(tokens.lengths)
+        for p in range(length)
+        if not tokens.special[s][p]
+    ]
+
+
+def _answer(model: Any, tokens: Any, top: int) -> list[Prediction]:
+    """The spans with the highest start + end logit, at most 30 tokens long, in the last text."""
+    logits = model(tokens)
+    return [
+        Prediction(s, None, "answer", _best_spans(tokens, s, logits[s, :length], top))
+        for s, length in enumerate(tokens.lengths)
+    ]
+
+
+def _best_spans(tokens: Any, sentence: int, logits: Tensor, top: int) -> tuple[Choice, ...]:
+    length = len(logits)
+    inside = _second_text(tokens, sentence)
+    start, end = logits.log_softmax(0).unbind(-1)
+    score = start[:, None] + end[None, :]
+    position = torch.arange(length, device=logits.device)
+    distance = position[None, :] - position[:, None]
+    legal = (distance >= 0) & (distance < 30) & inside[:, None] & inside[None, :]
+    score = score.masked_fill(~legal, -torch.inf).flatten()
+    values, order = score.topk(min(top, int(legal.sum())))
+    spans = [(index // length, index % length) for index in order.tolist()]
+    return tuple(
+        Choice("".join(_text(tokens, sentence, first, last)), value.exp().item(), first)
+        for (first, last), value in zip(spans, values, strict=True)
+    )
+
+
+def _second_text(tokens: Any, sentence: int) -> Tensor:
+    """True at the tokens of the last text of a sentence, special tokens left out."""
+    special, spans = tokens.special[sentence], tokens.spans[sentence]
+    starts = [p for p in range(1, len(special)) if special[p - 1] and not special[p]]
+    first = starts[-1] if starts else 0
+    return torch.tensor([p >= first and not special[p] and spans[p] is not None for p in range(len(special))])
+
+
+def _text(tokens: Any, sentence: int, first: int, last: int) -> str:
+    texts = tokens.texts[sentence] if tokens.texts else ()
+    if not texts:
+        return "".join(tokens.strings[sentence][first : last + 1])
+    return texts[-1][tokens.spans[sentence][first][0] : tokens.spans[sentence][last][1]]
+
+
+def _best_tokens(model: Any, logits: Tensor, top: int) -> tuple[Choice, ...]:
+    tokenizer = model.tokenizer
+    # A padded vocabulary has logits without a token behind them.
+    known = len(logits) if tokenizer is None else min(len(logits), tokenizer.vocab_size)
+    values, ids = logits.float().softmax(-1)[:known].topk(min(top, known))
+    names = [str(id) if tokenizer is None else tokenizer.string(id) for id in ids.tolist()]
+    return tuple(Choice(*row) for row in zip(names, values.tolist(), ids.tolist(), strict=True))
+
+
+def _best(logits: Tensor, labels: tuple[str, ...], top: int) -> tuple[Choice, ...]:
+    values, ids = logits.float().softmax(-1).topk(min(top, len(labels)))
+    return tuple(
+        Choice(labels[id], value, id)
+        for value, id in zip(values.tolist(), ids.tolist(), strict=True)
+    )
+
+
+_ANSWERS = {
+    "masked-lm": _masked,
+    "causal-lm": _next_token,
+    "next-sentence": _next_sentence,
+    "pre-training": _replaced,
+    "sequence-classification": _text_class,
+    "token-classification": _token_class,
+    "question-answering": _answer,
+}

@@ -1,0 +1,253 @@
+"""The tokenizer files of a checkpoint, read into the `tokenizers` library.
+
+Used by tokenizer.py alone. Three kinds of files can be read, the first that is there:
+tokenizer.json, vocab.txt (WordPiece), vocab.json with merges.txt (byte-level BPE).
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import RobertaProcessing, TemplateProcessing
+
+from minibert.errors import TokenizationError
+
+__all__ = ["WELL_KNOWN", "declared_tokens", "find_roles", "read_backend", "read_settings", "reader"]
+
+# What the families call each part, where no file says it.
+WELL_KNOWN = {
+    "mask": ("[MASK]", "<mask>"),
+    "pad": ("[PAD]", "<pad>"),
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "unk": ("[UNK]", "<unk>"),
+    "bos": ("<s>", "<|endoftext|>"),
+    "eos": ("</s>", "<|endoftext|>"),
+}
+ROBERTA_MARKS = {"<s>", "</s>", "<mask>"}
+# U+2581, which SentencePiece writes for a space.
+META_SPACE = "\u2581"
+
+Parsed = TypeVar("Parsed")
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """What tokenizer_config.json and special_tokens_map.json say; the former has the last word."""
+    settings = _read_json(folder / "special_tokens_map.json")
+    return settings | _read_json(folder / "tokenizer_config.json")
+
+
+def declared_tokens(settings: dict[str, Any]) -> dict[str, AddedToken]:
+    """The special token of each role that the settings name."""
+    named = {role: settings.get(f"{role}_token") for role in WELL_KNOWN}
+    return {role: _added_token(value, special=True) for role, value in named.items() if value}
+
+
+def read_backend(folder: Path, settings: dict[str, Any]) -> Tokenizer:
+    """A tokenizer from the first kind of files the folder holds.
+
+    Raises TokenizationError where there is none, or where it cannot be read.
+    """
+    if (folder / "tokenizer.json").is_file():
+        return _parse(folder / "tokenizer.json", lambda path: Tokenizer.from_file(str(path)))
+    try:
+        if (folder / "vocab.txt").is_file():
+            backend = _word_piece(folder / "vocab.txt", settings)
+        elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+            backend = _byte_level(folder, settings)
+        else:
+            raise _none_found(folder)
+        _add_later_tokens(backend, folder, settings)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise TokenizationError(
+            f"{folder}: a setting in tokenizer_config.json or added_tokens.json is not of the kind "
+            f"it should be ({error}); correct it, or take it out for the default"
+        ) from error
+    return backend
+
+
+def find_roles(backend: Tokenizer, declared: dict[str, AddedToken]) -> dict[str, int]:
+    """The id of each role that has a token, which from now on is found in text as a whole."""
+    added = backend.get_added_tokens_decoder()
+    roles = {}
+    for role, names in WELL_KNOWN.items():
+        candidates = [AddedToken(name, normalized=False, special=True) for name in names]
+        for token in [declared[role]] if role in declared else candidates:
+            token_id = backend.token_to_id(token.content)
+            if token_id is None:
+                continue
+            if token_id not in added or not added[token_id].special:
+                backend.add_special_tokens([token])
+            roles[role] = token_id
+            break
+    return roles
+
+
+def reader(backend: Tokenizer) -> Callable[[str], str]:
+    """A function from the vocabulary's own strings to what a person reads."""
+    literal = {token.content for token in backend.get_added_tokens_decoder().values()}
+    parts = (backend.decoder, backend.pre_tokenizer)
+    state = b"".join(part.__getstate__() for part in parts if part is not None)
+    prefix = getattr(backend.model, "continuing_subword_prefix", None) or ""
+    alphabet = _byte_alphabet() if b'"ByteLevel"' in state else None
+    spaced = META_SPACE.encode() in state
+
+    def read(raw: str) -> str:
+        if raw in literal:
+            return raw
+        if alphabet is not None:
+            if not alphabet.keys() >= set(raw):
+                return raw
+            return bytes(map(alphabet.__getitem__, raw)).decode("utf-8", "backslashreplace")
+        if spaced:
+            return raw.replace(META_SPACE, " ")
+        return raw.removeprefix(prefix) or raw
+
+    return read
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The byte each character of a byte-level vocabulary stands for (GPT-2, `bytes_to_unicode`).
+
+    Printable Latin-1 characters stand for themselves; the other bytes, in order, for the
+    characters from U+0100 up.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = sorted(set(range(256)) - set(printable))
+    return {chr(byte): byte for byte in printable} | {
+        chr(0x100 + i): byte for i, byte in enumerate(others)
+    }
+
+
+def _word_piece(path: Path, settings: dict[str, Any]) -> Tokenizer:
+    """BERT's tokenizer, with the defaults of the original: lower-case unless told otherwise."""
+    text = _parse(path, lambda file: file.read_text(encoding="utf-8"))
+    # Not splitlines(): a vocabulary may hold U+2028 and its like as entries.
+    lines = text.removesuffix("\n").split("\n")
+    vocabulary = {line: i for i, line in enumerate(lines)}
+    unknown, start, end = _needed(vocabulary, settings, path, "[UNK]", "[CLS]", "[SEP]")
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case", True),
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    backend.post_processor = TemplateProcessing(
+        single=f"{start} $A {end}",
+        pair=f"{start} $A {end} $B:1 {end}:1",
+        special_tokens=[(start, vocabulary[start]), (end, vocabulary[end])],
+    )
+    return backend
+
+
+def _byte_level(folder: Path, settings: dict[str, Any]) -> Tokenizer:
+    """GPT-2's tokenizer, or RoBERTa's where the vocabulary has RoBERTa's special tokens."""
+    files = str(folder / "vocab.json"), str(folder / "merges.txt")
+    backend = _parse(
+        folder / "vocab.json and merges.txt", lambda _: Tokenizer(models.BPE.from_file(*files))
+    )
+    prefixed = settings.get("add_prefix_space", False)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefixed)
+    backend.decoder = decoders.ByteLevel()
+    vocabulary = backend.get_vocab()
+    if vocabulary.keys() >= ROBERTA_MARKS:
+        _, start, end = _needed(vocabulary, settings, folder / "vocab.json", "<unk>", "<s>", "</s>")
+        trimmed = settings.get("trim_offsets", True)
+        backend.post_processor = RobertaProcessing(
+            (end, vocabulary[end]), (start, vocabulary[start]), trimmed, prefixed
+        )
+        # The mask stands for a word with the space before it, as in RoBERTa's training.
+        backend.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
+    return backend
+
+
+def _needed(
+    vocabulary: dict[str, int], settings: dict[str, Any], path: Path, *usual: str
+) -> list[str]:
+    """The names of the unknown, start and end tokens, all of which the template needs."""
+    declared = declared_tokens(settings)
+    names = [
+        declared[role].content if role in declared else name
+        for role, name in zip(("unk", "cls", "sep"), usual, strict=True)
+    ]
+    if missing := [name for name in names if name not in vocabulary]:
+        raise TokenizationError(
+            f"{path} has no entry {', '.join(missing)}; add it, or name the token that serves "
+            "in tokenizer_config.json (unk_token, cls_token, sep_token)"
+        )
+    return names
+
+
+def _add_later_tokens(backend: Tokenizer, folder: Path, settings: dict[str, Any]) -> None:
+    """Adds tokens given to the checkpoint after its vocabulary was made, at the ids they have."""
+    later = {i: name for name, i in _read_json(folder / "added_tokens.json").items()}
+    later |= {int(i): token for i, token in settings.get("added_tokens_decoder", {}).items()}
+    for token_id, value in sorted(later.items()):
+        token = _added_token(value, special=False)
+        backend.add_special_tokens([token]) if token.special else backend.add_tokens([token])
+        if backend.token_to_id(token.content) != token_id:
+            raise TokenizationError(
+                f"{folder}: the added token {token.content!r} should have id {token_id}, but "
+                f"{backend.token_to_id(token.content)} is the next free one; the list of added "
+                "tokens and the vocabulary do not belong together"
+            )
+
+
+def _added_token(value: Any, *, special: bool) -> AddedToken:
+    """The token that a string, or a JSON object with `content`, describes."""
+    options = {"content": value} if isinstance(value, str) else value
+    if not isinstance(options, dict) or not isinstance(options.get("content"), str):
+        raise TokenizationError(
+            f"a special or added token must be a string or an object with content, not {value!r}; "
+            "look at tokenizer_config.json, special_tokens_map.json and added_tokens.json"
+        )
+    special = options.get("special", special)
+    return AddedToken(
+        options["content"],
+        special=special,
+        normalized=options.get("normalized", not special),
+        single_word=options.get("single_word", False),
+        lstrip=options.get("lstrip", False),
+        rstrip=options.get("rstrip", False),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    content = _parse(path, lambda file: json.loads(file.read_text(encoding="utf-8")))
+    if not isinstance(content, dict):
+        raise TokenizationError(
+            f"{path} must hold a JSON object, and holds {type(content).__name__}"
+        )
+    return content
+
+
+def _parse(path: Path, parse: Callable[[Path], Parsed]) -> Parsed:
+    try:
+        return parse(path)
+    # The tokenizers library raises nothing narrower for a file that it cannot read.
+    except Exception as error:
+        raise TokenizationError(
+            f"{path} cannot be read ({error}); it may be cut short or not be a tokenizer file: "
+            "fetch it again"
+        ) from error
+
+
+def _none_found(folder: Path) -> TokenizationError:
+    if not folder.is_dir():
+        return TokenizationError(f"{folder} is not a folder; give the folder with tokenizer.json")
+    lone = [name for name in ("vocab.json", "merges.txt") if (folder / name).is_file()]
+    found = f"found only {lone[0]}" if lone else "found none of them"
+    if pieces := [path.name for path in sorted(folder.glob("*.model"))]:
+        found += f"; {', '.join(pieces)} is a SentencePiece model, which is not read"
+    return TokenizationError(
+        f"{folder} has no tokenizer that can be read: looked for tokenizer.json, for vocab.txt, "
+        f"and for vocab.json with merges.txt, and {found}. tokenizer.json is needed; transformers "
+        "writes it: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
+    )
