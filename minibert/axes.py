@@ -112,7 +112,10 @@ QUANTITIES: dict[str, Quantity] = {
             per_layer=False,
         ),
         Quantity(
-            "mask", ("batch", "1", "query", "key"), "True where attention is allowed", per_layer=False
+            "mask",
+            ("batch", "1", "query", "key"),
+            "True where attention is allowed",
+            per_layer=False,
         ),
     )
 }

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from minibert.attention import Attention, Record
-from minibert.axes import Hidden, TokenIds
+from minibert.axes import Hidden, Int, TokenIds
 from minibert.config import Config
 from minibert.layers import Embedding, FeedForward, LayerNorm
 from minibert.linear import Linear
@@ -91,7 +91,7 @@ class BertBody(nn.Module):
         normed = self.embed_norm(summed)
         return normed if self.embed_project is None else self.embed_project(normed)
 
-    def _positions(self, ids: TokenIds) -> TokenIds:
+    def _positions(self, ids: TokenIds) -> Int[torch.Tensor, "#batch position"]:
         if not self.config.position_offset:
             return torch.arange(ids.shape[1], device=ids.device)[None]
         # RoBERTa counts real tokens only; padding keeps the reserved row padding_idx.

@@ -8,8 +8,7 @@ which runs no code. Both may be split over several files with an index.
 import json
 import math
 import mmap
-import os
-import pickle
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,15 +20,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from minibert.errors import CheckpointError
+from minibert.weight_files import WEIGHT_FILES, shard_names
 
-__all__ = ["WEIGHT_FILES", "Entry", "MappedWeight", "open_checkpoint", "open_state_dict"]
+__all__ = ["Entry", "MappedWeight", "open_checkpoint", "open_state_dict"]
 
-WEIGHT_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -113,7 +107,7 @@ class Entry:
 def open_state_dict(tensors: Mapping[str, Tensor]) -> dict[str, Entry]:
     """The entries of tensors that are in memory already; they are shared, not copied."""
     return {
-        name: Entry(tuple(tensor.shape), tensor.dtype, lambda tensor=tensor: tensor.detach())
+        name: Entry(tuple(tensor.shape), tensor.dtype, tensor.detach)
         for name, tensor in tensors.items()
     }
 
@@ -126,9 +120,7 @@ def open_checkpoint(folder: Path) -> dict[str, Entry]:
     """
     present = next((name for name in WEIGHT_FILES if (folder / name).exists()), None)
     if present is None:
-        raise CheckpointError(
-            f"{folder} has no weights; looked for {', '.join(WEIGHT_FILES)}."
-        )
+        raise CheckpointError(f"{folder} has no weights; looked for {', '.join(WEIGHT_FILES)}.")
     path = folder / present
     files = _shards(path) if present.endswith(".index.json") else [path]
     read = _read_pickle if ".bin" in present else _read_safetensors
@@ -139,18 +131,11 @@ def open_checkpoint(folder: Path) -> dict[str, Entry]:
 
 
 def _shards(index: Path) -> list[Path]:
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, OSError) as error:
-        raise CheckpointError(f"{index}: not an index of weight files ({error!r}).") from error
-    paths = [index.parent / name for name in names]
-    # A name with folders in it could point outside the checkpoint.
-    strange = [path.name for path in paths if path.parent != index.parent]
-    missing = [path.name for path in paths if not path.exists()]
-    if strange or missing:
+    paths = [index.parent / name for name in shard_names(index)]
+    if missing := [path.name for path in paths if not path.exists()]:
         raise CheckpointError(
-            f"{index}: it names weight files that are not in its folder: "
-            f"{', '.join(strange or missing)}. Download the checkpoint again."
+            f"{index}: it names weight files that are not there: {', '.join(missing)}. "
+            "Download the checkpoint again."
         )
     return paths
 
@@ -161,7 +146,9 @@ def _read_safetensors(path: Path) -> dict[str, Entry]:
         with safe_open(path, framework="pt"):
             pass
         return dict(_mapped_entries(path))
-    except (SafetensorError, ValueError, OSError) as error:
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}).") from error
+    except (SafetensorError, ValueError) as error:
         raise CheckpointError(
             f"{path}: not a whole safetensors file ({error}). "
             "It was cut short or damaged; download or save it again."
@@ -182,7 +169,7 @@ def _mapped_entries(path: Path) -> Iterator[tuple[str, Entry]]:
         dtype, shape = _DTYPES[about["dtype"]], tuple(about["shape"])
         start, stop = (8 + header_size + offset for offset in about["data_offsets"])
         region = MappedRegion(path, mapping, start, stop)
-        if start % dtype.itemsize:
+        if start % dtype.itemsize and start < stop:
             yield name, Entry(shape, dtype, _unaligned(region, dtype, shape))
         else:
             yield name, Entry(shape, dtype, _aligned(region, dtype, shape), region)
@@ -207,22 +194,26 @@ def _read_pickle(path: Path) -> dict[str, Entry]:
         except RuntimeError:
             # The format before torch 1.6 is no zip file and cannot be mapped.
             state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+    except (OSError, MemoryError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error or 'out of memory'}).") from error
+    # In a damaged file the reader stumbles over anything, from IndexError to struct.error.
+    except Exception as error:
+        # What it refuses to look up, it writes as GLOBAL module.name.
+        if wanted := re.search(r"GLOBAL (\w[\w.]*)", str(error)):
+            raise CheckpointError(
+                f"{path}: this pickle holds more than tensors: it asks for {wanted[1]}. It could "
+                "run code when it is opened, so it is not. Convert it to safetensors where you "
+                "trust it."
+            ) from error
         raise CheckpointError(
-            f"{path}: this pickle holds more than tensors and may run code when it is opened, so "
-            f"it is not. Convert it to safetensors where you trust it. ({_first_line(error)})"
-        ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"{path}: not a whole torch file ({_first_line(error)}). "
+            f"{path}: not a whole torch file ({type(error).__name__}). "
             "It was cut short or damaged; download or save it again."
         ) from error
     if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
-    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
+    named = isinstance(state, dict) and all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in state.items()
+    )
+    if not named:
         raise CheckpointError(f"{path}: expected a dictionary of tensors, a state dict.")
     return open_state_dict(state)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split(os.linesep, 1)[0][:200]

@@ -8,18 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from minibert.architectures import MODEL_TYPES, check_task, class_name, task_of
 from minibert.errors import CheckpointError
 
-TASKS = (
-    "none",
-    "masked-lm",
-    "next-sentence",
-    "pre-training",
-    "causal-lm",
-    "sequence-classification",
-    "token-classification",
-    "question-answering",
-)
 ACTIVATIONS = ("gelu", "gelu_tanh", "gelu_fast", "quick_gelu", "relu", "silu", "tanh")
 _ACTIVATION_NAMES = {
     "gelu_new": "gelu_tanh",
@@ -28,46 +19,6 @@ _ACTIVATION_NAMES = {
     "swish": "silu",
 } | {name: name for name in ACTIVATIONS}
 
-# model_type -> family; the classes of a family share their tensors' names.
-MODEL_TYPES = {
-    "bert": "bert",
-    "roberta": "roberta",
-    "xlm-roberta": "roberta",
-    "camembert": "roberta",
-    "distilbert": "distilbert",
-    "electra": "electra",
-    "albert": "albert",
-    "gpt2": "gpt2",
-}
-_CLASS_PREFIX = {
-    "bert": "Bert",
-    "roberta": "Roberta",
-    "xlm-roberta": "XLMRoberta",
-    "camembert": "Camembert",
-    "distilbert": "DistilBert",
-    "electra": "Electra",
-    "albert": "Albert",
-    "gpt2": "GPT2",
-}
-_TASK_OF_CLASS = {
-    "Model": "none",
-    "ForMaskedLM": "masked-lm",
-    "ForNextSentencePrediction": "next-sentence",
-    "ForPreTraining": "pre-training",
-    "ForCausalLM": "causal-lm",
-    "LMHeadModel": "causal-lm",
-    "ForSequenceClassification": "sequence-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
-}
-_FAMILY_TASKS = {
-    "bert": TASKS,
-    "roberta": ("none", "masked-lm", "causal-lm", *TASKS[5:]),
-    "distilbert": ("none", "masked-lm", *TASKS[5:]),
-    "electra": ("none", "masked-lm", "pre-training", "causal-lm", *TASKS[5:]),
-    "albert": ("none", "masked-lm", "pre-training", *TASKS[5:]),
-    "gpt2": ("none", "causal-lm", *TASKS[5:]),
-}
 # Tasks whose body ends in a pooler: tanh(W·hidden[0] + b).
 _POOLED_TASKS = {
     "bert": ("none", "next-sentence", "pre-training", "sequence-classification"),
@@ -141,7 +92,7 @@ class Config:
         return len(self.labels)
 
     def attention_scale(self, layer: int) -> float:
-        """The factor on query·key in this layer, 1/sqrt(d_head) unless the config says otherwise."""
+        """The factor on query·key in this layer: 1/sqrt(d_head), unless the config differs."""
         scale = self.d_head**-0.5 if self.scale_by_width else 1.0
         return scale / (layer + 1) if self.scale_by_layer else scale
 
@@ -171,14 +122,14 @@ class Config:
             offset = (1 if pad_id is None else pad_id) + 1
             sizes["n_positions"] -= offset
         task = task or task_of(config)
-        _check_task(family, task)
+        check_task(family, task)
         return cls(
             family=family,
             model_type=model_type,
             task=task,
             d_mlp=d_mlp,
             d_embed=config.get("embedding_size", 128) if family in ("electra", "albert") else 0,
-            n_segments=0 if family in ("distilbert", "gpt2") else config.get("type_vocab_size", 2),
+            n_segments=_n_segments(config, family),
             n_layer_groups=config.get("num_hidden_groups", 1) if family == "albert" else 0,
             position_offset=offset,
             pad_id=pad_id,
@@ -200,14 +151,10 @@ class Config:
         names["n_positions"] = "n_positions" if self.family == "gpt2" else "max_position_embeddings"
         sizes = {name: getattr(self, field) for field, name in names.items()}
         sizes[names["n_positions"]] += self.position_offset
-        suffixes = {task: suffix for suffix, task in reversed(_TASK_OF_CLASS.items())}
-        suffix = suffixes[self.task]
-        if self.task == "causal-lm" and self.family in ("bert", "gpt2"):
-            suffix = "LMHeadModel"
         activation = {"gelu_tanh": "gelu_new"}.get(self.activation, self.activation)
         config: dict[str, Any] = {
             "model_type": self.model_type,
-            "architectures": [_CLASS_PREFIX[self.model_type] + suffix],
+            "architectures": [class_name(self.model_type, self.family, self.task)],
             **sizes,
             _D_MLP[size_name]: self.d_mlp,
             "tie_word_embeddings": self.tied,
@@ -235,28 +182,14 @@ class Config:
         return config
 
 
-def task_of(config: Mapping[str, Any]) -> str:
-    """The task that `architectures` names: "none" for a bare body or when it is not said."""
-    architectures = config.get("architectures") or []
-    if not architectures:
-        return "none"
-    prefix = _CLASS_PREFIX[config["model_type"]]
-    suffix = str(architectures[0]).removeprefix(prefix)
-    if suffix not in _TASK_OF_CLASS:
-        known = ", ".join(prefix + name for name in _TASK_OF_CLASS)
-        raise CheckpointError(
-            f"config.json: the task head of architecture {architectures[0]!r} is not implemented; "
-            f'known are {known}. Load the model without its head: load(..., task="none").'
-        )
-    return _TASK_OF_CLASS[suffix]
-
-
 def _check(config: Config) -> None:
     positive = ("vocab_size", "n_positions", "n_layers", "n_heads", "d_model", "d_mlp", "d_embed")
     for field in positive:
         value = getattr(config, field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CheckpointError(f"config: {field} is {value!r}; expected a positive whole number.")
+            raise CheckpointError(
+                f"config: {field} is {value!r}; expected a positive whole number."
+            )
     if config.d_model % config.n_heads:
         raise CheckpointError(
             f"config: {config.n_heads} heads do not divide a width of {config.d_model}; "
@@ -267,14 +200,7 @@ def _check(config: Config) -> None:
             f"config: {config.n_layer_groups} layer groups for {config.n_layers} layers; "
             "expected at most one group a layer."
         )
-    _check_task(config.family, config.task)
-
-
-def _check_task(family: str, task: str) -> None:
-    if task not in _FAMILY_TASKS[family]:
-        raise CheckpointError(
-            f"{family} has no task head {task!r}; it has {', '.join(_FAMILY_TASKS[family])}."
-        )
+    check_task(config.family, config.task)
 
 
 def _size(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
@@ -306,6 +232,10 @@ def _norm_eps(config: Mapping[str, Any], family: str) -> float:
         return float(config.get("layer_norm_epsilon", 1e-5))
     # DistilBERT has no such field: its code fixes 1e-12.
     return 1e-12 if family == "distilbert" else float(config.get("layer_norm_eps", 1e-12))
+
+
+def _n_segments(config: Mapping[str, Any], family: str) -> int:
+    return 0 if family in ("distilbert", "gpt2") else int(config.get("type_vocab_size", 2))
 
 
 def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:

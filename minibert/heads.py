@@ -16,6 +16,8 @@ __all__ = ["PreTrainingHead", "TaskHead", "build_head"]
 
 Pooled = Float[torch.Tensor, "batch d_model"]
 
+_FIRST_TOKEN_ACTIVATIONS = {"roberta": "tanh", "electra": "gelu", "distilbert": "relu"}
+
 
 class TaskHead(nn.Module):
     """What every head has: a forward from the hidden state to logits."""
@@ -58,7 +60,10 @@ class PreTrainingHead(VocabularyHead):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.next_sentence = Linear(config.d_model, 2)
+        # ALBERT's sentence-order head has as many outputs as the config has labels.
+        self.next_sentence = Linear(
+            config.d_model, config.n_labels if config.family == "albert" else 2
+        )
 
 
 class PooledHead(TaskHead):
@@ -81,13 +86,11 @@ class PooledHead(TaskHead):
 class FirstTokenHead(TaskHead):
     """Logits from the first token through a layer of its own (RoBERTa, ELECTRA, DistilBERT)."""
 
-    _ACTIVATIONS = {"roberta": "tanh", "electra": "gelu", "distilbert": "relu"}
-
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.transform = Linear(config.d_model, config.d_model)
         self.classifier = Linear(config.d_model, config.n_labels)
-        self.activation = self._ACTIVATIONS[config.family]
+        self.activation = _FIRST_TOKEN_ACTIVATIONS[config.family]
 
     def forward(
         self, hidden: Hidden, pooled: Pooled | None, ids: TokenIds, mask: TokenMask | None

@@ -117,11 +117,7 @@ class SharedInput:
         self, x: Tensor, activation: str | None = None, residual: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """One output a linear layer."""
-        if (
-            not x.is_cpu
-            or torch.compiler.is_compiling()
-            or _needs_grad(self.linears, x, residual)
-        ):
+        if not x.is_cpu or torch.compiler.is_compiling() or _needs_grad(self.linears, x, residual):
             return self._each("torch", x, activation, residual)
         if self._generation != sum(linear.watched.generation for linear in self.linears):
             self._settle()

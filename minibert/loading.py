@@ -51,7 +51,7 @@ def load(
     Weights of a file are mapped into memory, not read into it. Raises CheckpointError when
     something cannot be found, fetched, read, or does not fit; nothing is half loaded.
     """
-    options = {"task": task, "dtype": dtype, "allow_unexpected": allow_unexpected}
+    options: dict[str, Any] = {"task": task, "dtype": dtype, "allow_unexpected": allow_unexpected}
     if isinstance(name, nn.Module):
         model = from_transformers(name, **options)
     else:
@@ -86,22 +86,36 @@ def from_transformers(
     return _assemble(config, entries, where=where, name=where, dtype=kept, **options)
 
 
-def _find(
-    name: Any, *, revision: str | None, cache_dir: str | Path | None, offline: bool
-) -> Path:
+def _find(name: Any, *, revision: str | None, cache_dir: str | Path | None, offline: bool) -> Path:
     if name is None or str(name) in embedded_names():
         return _EMBEDDED / (DEFAULT if name is None else str(name))
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = _as_folder(name)
+    if folder is not None and folder.is_dir():
         return folder
+    if folder is not None and folder.is_file():
+        raise CheckpointError(
+            f"{folder} is a file; give the folder that holds it together with its config.json."
+        )
     if isinstance(name, Path) or not _HUB_ID.match(str(name)):
         raise CheckpointError(
-            f"{str(name)!r} is neither a folder nor a Hub id (owner/name); "
+            f"{str(name)[:200]!r} is neither a folder nor a Hub id (owner/name); "
             f"embedded models are {', '.join(embedded_names()) or 'none'}."
         )
     from minibert.hub import fetch
 
     return fetch(str(name), revision=revision, cache_dir=cache_dir, offline=offline)
+
+
+def _as_folder(name: Any) -> Path | None:
+    """The path a name may stand for; None where no file system could have such a path."""
+    if not isinstance(name, str | Path) or not str(name).strip():
+        return None
+    try:
+        path = Path(name).expanduser()
+        path.is_dir()
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return path
 
 
 def _load_folder(
@@ -138,7 +152,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise CheckpointError(f"{folder} has no config.json; expected a checkpoint folder.") from error
+        raise CheckpointError(
+            f"{folder} has no config.json; expected a checkpoint folder."
+        ) from error
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON ({error}).") from error
     if not isinstance(config, dict):
@@ -165,8 +181,8 @@ def _assemble(
     wanted = {ours: tuple(parameter.shape) for ours, parameter in model.named_parameters()}
     found = fit(config, wanted, entries, where=where, allow_unexpected=allow_unexpected)
     for ours, parameter in _parameters(found, dtype, where):
-        module, _, leaf = ours.rpartition(".")
-        setattr(model.get_submodule(module), leaf, parameter)
+        owner, _, leaf = ours.rpartition(".")
+        setattr(model.get_submodule(owner), leaf, parameter)
     model.tie()
     for module in model.modules():
         if isinstance(module, Linear):

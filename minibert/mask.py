@@ -23,10 +23,11 @@ class AllowedKeys:
         """The allowed keys of a batch of ids; a mask that hides nothing is forgotten."""
         if mask is not None and bool(mask.all()):
             mask = None
-        return cls(mask, causal, *ids.shape, ids.device)
+        batch, position = ids.shape
+        return cls(mask, causal, batch, position, ids.device)
 
     def rows(self, queries: slice = slice(None)) -> AttentionMask | None:
-        """True where the queries may look: (batch or 1, 1, query or 1, key); None when everywhere."""
+        """True where the queries may look, (batch or 1, 1, query or 1, key); None: everywhere."""
         allowed = None if self.tokens is None else self.tokens[:, None, None, :]
         if not self.causal:
             return allowed
@@ -38,4 +39,8 @@ class AllowedKeys:
         """The same, spelled out for every sentence, query and key."""
         size = (self.batch, 1, self.position, self.position)
         rows = self.rows()
-        return torch.ones(size, dtype=torch.bool, device=self.device) if rows is None else rows.expand(size)
+        return (
+            torch.ones(size, dtype=torch.bool, device=self.device)
+            if rows is None
+            else rows.expand(size)
+        )

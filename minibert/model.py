@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +16,15 @@ from minibert.heads import build_head
 from minibert.mask import AllowedKeys
 from minibert.predict import Prediction, predict
 from minibert.tokens import Tokens
-from minibert.trace import Trace, check_keep, _index
+from minibert.trace import Trace, check_index, check_keep
 
 if TYPE_CHECKING:
     from minibert.tokenizer import Tokenizer
 
 __all__ = ["Model"]
 
-Text = Union[str, Sequence[str]]
-Input = Union[Text, Tokens, Tensor, Sequence[int], Sequence[Sequence[int]]]
+Text = str | Sequence[str]
+Input = Text | Tokens | Tensor | Sequence[int] | Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,9 @@ class Model(nn.Module):
         """
         check_keep(keep)
         if until is not None:
-            until = _index("layer", until, self.config.n_layers)
+            until = check_index("layer", until, self.config.n_layers)
         inputs = self.inputs(text, pair)
-        trace = Trace(self, inputs, self._allowed(inputs), until=until)
+        trace = Trace(self, inputs, self.allowed(inputs.ids, inputs.mask), until=until)
         hidden = self._run(inputs, trace, until, keep)
         if until is None:
             trace.kept["logits"] = self._logits(self.body.final(hidden), inputs)
@@ -149,12 +149,14 @@ class Model(nn.Module):
         Raises TokenizationError for what cannot be read: empty or too long input, ids outside
         the vocabulary, segments the model does not have.
         """
-        if isinstance(text, str) or (isinstance(text, Sequence) and text and isinstance(text[0], str)):
+        if isinstance(text, str) or (
+            isinstance(text, Sequence) and text and isinstance(text[0], str)
+        ):
             text = self.tokenize(text, pair)  # type: ignore[arg-type]
         elif pair is not None:
             raise TokenizationError("A second text goes with a first text, not with ids or Tokens.")
         if not isinstance(text, Tensor | Tokens) or (isinstance(text, Tensor) and text.dim() != 2):
-            text = Tokens.from_ids(text, tokenizer=self.tokenizer)  # type: ignore[arg-type]
+            text = Tokens.from_ids(text, tokenizer=self.tokenizer)
         device = self.body.word.weight.device
         if isinstance(text, Tensor):
             inputs = Inputs(text.to(device), None, None)
@@ -190,8 +192,9 @@ class Model(nn.Module):
                     f"{self.config.n_segments} (0 to {self.config.n_segments - 1})."
                 )
 
-    def _allowed(self, inputs: Inputs) -> AllowedKeys:
-        return AllowedKeys.of(inputs.mask, causal=self.config.causal, ids=inputs.ids)
+    def allowed(self, ids: TokenIds, mask: TokenMask | None = None) -> AllowedKeys:
+        """Which keys a query of these ids may attend to."""
+        return AllowedKeys.of(mask, causal=self.config.causal, ids=ids)
 
     def _run(
         self,
@@ -200,7 +203,7 @@ class Model(nn.Module):
         until: int | None = None,
         keep: Collection[str] = (),
     ) -> Hidden:
-        allowed = self._allowed(inputs) if trace is None else trace.allowed
+        allowed = self.allowed(inputs.ids, inputs.mask) if trace is None else trace.allowed
         # Padding or nothing at all: only the two together need an explicit matrix.
         mask = None if allowed.tokens is None else allowed.rows()
         hidden = self.body.embed(inputs.ids, inputs.segments)

@@ -68,7 +68,9 @@ def _masked(model: Any, tokens: Any, top: int) -> list[Prediction]:
         if model.config.task == "pre-training":
             return []
         word = "a mask token" if mask_id is None else model.tokenizer.raw(mask_id)
-        raise TokenizationError(f"There is no {word} to fill in; write {word} where a word is missing.")
+        raise TokenizationError(
+            f"There is no {word} to fill in; write {word} where a word is missing."
+        )
     logits = model(tokens)
     return [
         Prediction(s, p, "masked token", _best_tokens(model, logits[s, p], top)) for s, p in places
@@ -89,16 +91,16 @@ def _next_sentence(model: Any, tokens: Any, top: int) -> list[Prediction]:
     if not all(paired):
         if model.config.task == "pre-training":
             return []
-        raise TokenizationError("Next-sentence prediction is about two texts; give the second as pair.")
+        raise TokenizationError(
+            "Next-sentence prediction is about two texts; give the second as pair."
+        )
     pre_training = model.config.task == "pre-training"
     logits = model.trace(tokens).next_sentence_logits if pre_training else model(tokens)
     if model.config.family == "albert":
         question, labels = "order of the two texts", ("in order", "swapped")
     else:
         question, labels = "next sentence", ("follows", "does not follow")
-    return [
-        Prediction(s, None, question, _best(row, labels, top)) for s, row in enumerate(logits)
-    ]
+    return [Prediction(s, None, question, _best(row, labels, top)) for s, row in enumerate(logits)]
 
 
 def _replaced(model: Any, tokens: Any, top: int) -> list[Prediction]:
@@ -108,7 +110,9 @@ def _replaced(model: Any, tokens: Any, top: int) -> list[Prediction]:
             s,
             p,
             "replaced token",
-            (Choice("replaced", value, 1), Choice("original", 1 - value, 0))[:: 1 if value > 0.5 else -1],
+            (Choice("replaced", value, 1), Choice("original", 1 - value, 0))[
+                :: 1 if value > 0.5 else -1
+            ],
         )
         for s, length in enumerate(tokens.lengths)
         for p, value in enumerate(probability[s, :length].tolist())
@@ -164,7 +168,9 @@ def _second_text(tokens: Any, sentence: int) -> Tensor:
     special, spans = tokens.special[sentence], tokens.spans[sentence]
     starts = [p for p in range(1, len(special)) if special[p - 1] and not special[p]]
     first = starts[-1] if starts else 0
-    return torch.tensor([p >= first and not special[p] and spans[p] is not None for p in range(len(special))])
+    return torch.tensor(
+        [p >= first and not special[p] and spans[p] is not None for p in range(len(special))]
+    )
 
 
 def _text(tokens: Any, sentence: int, first: int, last: int) -> str:

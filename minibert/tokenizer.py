@@ -85,6 +85,10 @@ class Tokenizer:
         settings = read_settings(folder)
         return cls(read_backend(folder, settings), declared_tokens(settings))
 
+    def to_json(self) -> str:
+        """The content of a tokenizer.json that gives this tokenizer again."""
+        return self._backend.to_str()
+
     @cached_property
     def _entries(self) -> dict[int, str]:
         return {i: token for token, i in self._backend.get_vocab(with_added_tokens=True).items()}

@@ -1,13 +1,12 @@
 """Reading the named quantities of one forward pass.
 
 A trace keeps what the pass computed anyway: the residual streams, query, key, value and z.
-Everything else has a formula (the table `_FORMULAS`, in the order of the data) and is computed
-from what is nearest when it is asked for, for one layer, one head, or a window of it. So a trace
-costs no second pass and O(position) memory.
+Everything else has a formula (minibert/formulas.py) and is computed from what is nearest when it
+is asked for, for one layer, one head, or a window of it. So a trace costs no second pass and
+O(position) memory.
 """
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -27,17 +26,14 @@ from minibert.axes import (
 )
 from minibert.config import Config
 from minibert.errors import TraceError
-from minibert.kernels.eager import attention_probs, attention_scores
-from minibert.kernels.sdpa import fused_attention
+from minibert.formulas import EVERYTHING, FORMULAS, Place
 from minibert.mask import AllowedKeys
 from minibert.tokens import Tokens
 
 __all__ = ["LayerTrace", "Trace"]
 
-_ALL = slice(None)
 
-
-class _UnknownQuantity(TraceError, AttributeError):
+class _UnknownQuantityError(TraceError, AttributeError):
     """A name that is no quantity; an AttributeError too, so that hasattr works."""
 
 
@@ -100,14 +96,14 @@ class Trace:
     def __getitem__(self, where: int | tuple[int, int]) -> "LayerTrace":
         """The quantities of a layer, or of one head of a layer. Negative numbers count back."""
         layer, head = where if isinstance(where, tuple) else (where, None)
-        layer = _index("layer", layer, self.config.n_layers)
+        layer = check_index("layer", layer, self.config.n_layers)
         if layer >= len(self):
             raise TraceError(
                 f"Layer {layer} was not computed: this trace was made with until={self.until}. "
                 f"Trace again with until={layer} or without it."
             )
         if head is not None:
-            head = _index("head", head, self.config.n_heads)
+            head = check_index("head", head, self.config.n_heads)
         return LayerTrace(self, layer, head)
 
     def stack(self, name: str) -> Float[Tensor, "layer batch *rest"]:
@@ -139,7 +135,7 @@ class Trace:
         return self.kept["logits"]
 
     @property
-    def next_sentence_logits(self) -> Float[Tensor, "batch 2"]:
+    def next_sentence_logits(self) -> Float[Tensor, "batch label"]:
         """The second head of a model of task pre-training: is B the sentence after A, or not."""
         head = getattr(self.model.head, "next_sentence", None)
         if head is None:
@@ -179,9 +175,11 @@ class Trace:
             )
         return self
 
-    def value(self, name: str, layer: int, heads: slice = _ALL, queries: slice = _ALL) -> Tensor:
+    def value(
+        self, name: str, layer: int, heads: slice = EVERYTHING, queries: slice = EVERYTHING
+    ) -> Tensor:
         """A quantity of one layer, its head axis still there, cut to the chosen heads and rows."""
-        return _At(self, layer, heads, queries)[name]
+        return Place(self, layer, heads, queries)[name]
 
 
 class LayerTrace:
@@ -206,7 +204,7 @@ class LayerTrace:
         self.trace = trace
         self.layer = layer
         self.head = head
-        self._heads = _ALL if head is None else slice(head, head + 1)
+        self._heads = EVERYTHING if head is None else slice(head, head + 1)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -215,14 +213,16 @@ class LayerTrace:
         return self._drop_head(quantity, self.trace.value(name, self.layer, self._heads))
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *_FORMULAS]
+        return [*super().__dir__(), *FORMULAS]
 
     def __repr__(self) -> str:
-        where = f"layer {self.layer}" if self.head is None else f"layer {self.layer}, head {self.head}"
+        where = (
+            f"layer {self.layer}" if self.head is None else f"layer {self.layer}, head {self.head}"
+        )
         return f"<{where} of {self.trace!r}>"
 
     def window(
-        self, name: str, *, queries: slice = _ALL, keys: slice = _ALL
+        self, name: str, *, queries: slice = EVERYTHING, keys: slice = EVERYTHING
     ) -> Float[Tensor, "batch *head query key"]:
         """scores or probs of some rows and columns; only those rows are ever computed.
 
@@ -236,76 +236,13 @@ class LayerTrace:
 
     def product(self, query: int) -> Float[Tensor, "batch *head key d_head"]:
         """query[i] * key, element by element: what the dot product of each score sums up."""
-        index = _index("query", query, self.trace.allowed.position)
+        index = check_index("query", query, self.trace.allowed.position)
         rows = self.trace.value("query", self.layer, self._heads)[:, :, index, None]
         product = rows * self.trace.value("key", self.layer, self._heads)
         return self._drop_head(QUANTITIES["key"], product)
 
     def _drop_head(self, quantity: Quantity, value: Tensor) -> Tensor:
         return value[:, 0] if self.head is not None and quantity.per_head else value
-
-
-@dataclass(frozen=True)
-class _At:
-    """One place of a trace, read by quantity."""
-
-    trace: Trace
-    index: int
-    heads: slice
-    queries: slice
-
-    @property
-    def layer(self) -> Any:
-        return self.trace.model.body.layers[self.index]
-
-    @property
-    def attention(self) -> Any:
-        return self.layer.attention
-
-    def __getitem__(self, name: str) -> Tensor:
-        records = self.trace.records
-        kept = records[self.index].get(name) if self.index < len(records) else None
-        if kept is None:
-            return _FORMULAS[name](self)
-        if QUANTITIES[name].per_head:
-            kept = kept[:, self.heads]
-        return kept[:, :, self.queries] if "query" in QUANTITIES[name].axes else kept
-
-    def all_heads(self, name: str) -> Tensor:
-        return replace(self, heads=_ALL, queries=_ALL)[name]
-
-    def project(self, name: str) -> Tensor:
-        return self.attention.project(name, self.layer.attention_input(self["resid_pre"]), self.heads)
-
-    def before(self) -> Tensor:
-        return replace(self, index=self.index - 1)["resid_post"] if self.index else self.trace.embed
-
-    def scores(self) -> Tensor:
-        query = self["query"][:, :, self.queries]
-        return attention_scores(query, self["key"], scale=self.attention.scale)
-
-    def z(self) -> Tensor:
-        mask = self.trace.allowed.rows()
-        query, key, value = self["query"], self["key"], self["value"]
-        return fused_attention(query, key, value, mask=mask, scale=self.attention.scale)
-
-
-_FORMULAS: dict[str, Callable[[_At], Tensor]] = {
-    "resid_pre": lambda at: at.before(),
-    "query": lambda at: at.project("query"),
-    "key": lambda at: at.project("key"),
-    "value": lambda at: at.project("value"),
-    "scores": lambda at: at.scores(),
-    "probs": lambda at: attention_probs(at["scores"], at.trace.allowed.rows(at.queries)),
-    "z": lambda at: at.z(),
-    "head_out": lambda at: at.attention.head_out(at["z"], at.heads),
-    "attn_out": lambda at: at.attention.attn_out(at.all_heads("z")),
-    "resid_mid": lambda at: at.layer.mid(at["resid_pre"], at["attn_out"]),
-    "mlp_pre": lambda at: at.layer.mlp.pre(at.layer.mlp_input(at["resid_mid"])),
-    "mlp_post": lambda at: at.layer.mlp.post(at["mlp_pre"]),
-    "mlp_out": lambda at: at.layer.mlp.down(at["mlp_post"]),
-    "resid_post": lambda at: at.layer.post(at["resid_mid"], at["mlp_out"]),
-}
 
 
 def check_keep(names: Collection[str]) -> None:
@@ -319,14 +256,17 @@ def check_keep(names: Collection[str]) -> None:
 
 
 def _layer_quantity(name: str) -> Quantity:
-    if name in _FORMULAS:
+    if name in FORMULAS:
         return QUANTITIES[name]
     if name in QUANTITIES:
-        raise _UnknownQuantity(f"{name} belongs to the whole trace: read trace.{name}.")
-    raise _UnknownQuantity(f"{name!r} is no quantity of a layer; there are {', '.join(_FORMULAS)}.")
+        raise _UnknownQuantityError(f"{name} belongs to the whole trace: read trace.{name}.")
+    raise _UnknownQuantityError(
+        f"{name!r} is no quantity of a layer; there are {', '.join(FORMULAS)}."
+    )
 
 
-def _index(what: str, index: Any, size: int) -> int:
+def check_index(what: str, index: Any, size: int) -> int:
+    """The index, counted from the front; TraceError when it is none of 0 to size - 1."""
     if not isinstance(index, int) or isinstance(index, bool):
         raise TraceError(f"{what} {index!r}: expected a whole number from 0 to {size - 1}.")
     if not -size <= index < size:

@@ -1,0 +1,162 @@
+"""The check of what comes into `attend` and of what an implementation gives back.
+
+Place: called once by `api.attend`; nothing behind it checks again.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.errors import AttentionError
+from minibert.kernels.registry import FLOATS
+
+__all__ = ["check_inputs", "outputs_of"]
+
+_VECTORS = "(batch, head, position, d_head)"
+
+
+def check_inputs(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    lengths: Tensor | None,
+    mask: Tensor | None,
+    bias: Tensor | None,
+) -> None:
+    """Raises AttentionError when the tensors do not fit together; gives nothing back."""
+    given = {"query": query, "key": key, "value": value}
+    optional = {"lengths": lengths, "mask": mask, "bias": bias}
+    given |= {name: tensor for name, tensor in optional.items() if tensor is not None}
+    for name, tensor in given.items():
+        _check_tensor(name, tensor, query)
+    _check_vectors(query, key, value)
+    B, H, Q, K = (*query.shape[:3], key.shape[2])
+    if lengths is not None:
+        _check_lengths(lengths, B, K)
+    if mask is not None:
+        _check_matrix("mask", mask, (B, H, Q, K))
+        if mask.dtype != torch.bool:
+            raise AttentionError(
+                f"mask is {mask.dtype}; expected torch.bool, True where attention is allowed. "
+                "An additive mask goes in as bias=, a mask of ones and zeros as mask=mask.bool()."
+            )
+    if bias is not None:
+        _check_matrix("bias", bias, (B, H, Q, K))
+        _check_bias(bias, query.dtype)
+
+
+def outputs_of(result: Any, name: str, query: Tensor) -> dict[str, Tensor]:
+    """What an implementation gave, by name: a mapping, or (z, lse), or z alone.
+
+    Raises AttentionError when it is none of these or z or lse has the wrong shape.
+    """
+    if isinstance(result, Tensor):
+        found = {"z": result}
+    elif isinstance(result, tuple) and len(result) == 2:
+        found = {"z": result[0], "lse": result[1]}
+    elif isinstance(result, Mapping):
+        found = dict(result)
+    else:
+        raise AttentionError(
+            f'impl="{name}" gave a {type(result).__name__}; '
+            'expected z, (z, lse) or a mapping with at least "z" and "lse".'
+        )
+    for output, shape in (("z", query.shape), ("lse", query.shape[:3])):
+        if output in found and found[output].shape != shape:
+            raise AttentionError(
+                f'impl="{name}" gave {output} of shape {_shape(found[output])}; '
+                f"expected {tuple(shape)}. The kernel is wrong; minibert.kernels.parity.check "
+                "tells more."
+            )
+    return found
+
+
+def _check_tensor(name: str, tensor: Any, query: Any) -> None:
+    if not isinstance(tensor, Tensor):
+        raise AttentionError(
+            f"{name} is a {type(tensor).__name__}; expected a torch tensor. "
+            f"Wrap it: torch.as_tensor({name})."
+        )
+    if tensor.device != query.device:
+        raise AttentionError(
+            f"{name} is on {tensor.device} and query on {query.device}; expected one device. "
+            f"Move it: {name}.to(query.device)."
+        )
+
+
+def _check_vectors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    for name, vectors in (("query", query), ("key", key), ("value", value)):
+        if vectors.ndim != 4 or 0 in vectors.shape:
+            raise AttentionError(
+                f"{name} has shape {_shape(vectors)}; expected four axes {_VECTORS}, "
+                "none of them empty. A single head goes in as x[None, None]."
+            )
+        if vectors.dtype not in FLOATS or vectors.dtype != query.dtype:
+            expected = "a floating dtype" if name == "query" else f"query's dtype, {query.dtype}"
+            raise AttentionError(
+                f"{name} is {vectors.dtype}; expected {expected}. "
+                f"Convert it: {name}.to({'torch.float32' if name == 'query' else 'query.dtype'})."
+            )
+    B, H, _, D = query.shape
+    K = key.shape[2]
+    if key.shape != (B, H, K, D):
+        raise AttentionError(
+            f"key has shape {_shape(key)} beside query {_shape(query)}; expected "
+            f"({B}, {H}, keys, {D}): the same batch, heads and d_head. Fewer key heads than query "
+            "heads are repeated by the caller: key.repeat_interleave(groups, dim=1)."
+        )
+    if value.shape != key.shape:
+        raise AttentionError(
+            f"value has shape {_shape(value)}; expected key's shape {_shape(key)}: "
+            "one value for each key."
+        )
+
+
+def _check_lengths(lengths: Tensor, n_sentences: int, n_keys: int) -> None:
+    if lengths.dtype not in (torch.int32, torch.int64):
+        raise AttentionError(
+            f"lengths is {lengths.dtype}; expected torch.int64, the number of real keys of each "
+            "sentence. From a padding mask: token_mask.sum(dim=-1)."
+        )
+    if lengths.shape != (n_sentences,):
+        raise AttentionError(
+            f"lengths has shape {_shape(lengths)}; expected ({n_sentences},): one for each "
+            "sentence of the batch."
+        )
+    outside = (lengths < 0) | (lengths > n_keys)
+    if bool(outside.any()):
+        raise AttentionError(
+            f"lengths holds {lengths[outside].tolist()} for sentences "
+            f"{outside.nonzero().flatten().tolist()}; expected 0 to {n_keys}, the number of keys."
+        )
+
+
+def _check_matrix(name: str, matrix: Tensor, full: tuple[int, int, int, int]) -> None:
+    fits = matrix.ndim == 4 and all(
+        size in (1, wanted) for size, wanted in zip(matrix.shape, full, strict=True)
+    )
+    if not fits:
+        raise AttentionError(
+            f"{name} has shape {_shape(matrix)}; expected (batch, head, query, key) = {full}, "
+            f"where an axis may be 1. Add the missing ones: token_mask[:, None, None, :]."
+        )
+
+
+def _check_bias(bias: Tensor, dtype: torch.dtype) -> None:
+    if bias.dtype != dtype:
+        raise AttentionError(
+            f"bias is {bias.dtype}; expected query's dtype, {dtype}. "
+            "Convert it: bias.to(query.dtype)."
+        )
+    if not bool(bias.isfinite().all()):
+        raise AttentionError(
+            "bias holds NaN or an infinity; expected finite numbers. Keys that must not be seen "
+            "go in as mask=, for instance mask=bias.isfinite() beside bias.nan_to_num(0, 0, 0)."
+        )
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)

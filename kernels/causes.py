@@ -1,0 +1,219 @@
+"""Why a kernel is wrong: the suspects of the trade, each tried on the reference.
+
+Place: called by `parity.check` on a failure. A suspect is a change to the inputs of the reference
+(a mask left out, another scale); when the changed reference gives the kernel's numbers, it is it.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from minibert.kernels.cases import Problem, truth
+from minibert.kernels.masks import allowed_keys
+
+__all__ = ["distance", "likely_cause"]
+
+_TILES = (16, 32, 64, 128)
+
+
+def distance(found: Tensor, expected: Tensor) -> float:
+    """The largest absolute difference; an infinity where one is NaN or infinite and not both."""
+    found = found.to(expected.dtype)
+    same = found == expected
+    return float((found - expected).abs().nan_to_num(math.inf, math.inf).masked_fill(same, 0).max())
+
+
+def likely_cause(
+    output: str,
+    problem: Problem,
+    found: Tensor,
+    expected: Tensor,
+    *,
+    tolerance: float,
+    previous: Tensor | None,
+) -> str:
+    """A sentence that says what is probably wrong with `output`, and where."""
+    if previous is not None and torch.equal(found, previous):
+        return (
+            "the same numbers as in the previous call, which had other inputs: a stale output, "
+            "kept or cached between calls"
+        )
+    if bool(found.isnan().any()):
+        return _about_nan(problem, found)
+    wrong = ((found.to(expected.dtype) - expected).abs() > tolerance) | (
+        found.isinf() != expected.isinf()
+    )
+    if not bool(wrong.any()):
+        return "within the tolerance at each value, but masked cells are not exactly 0"
+    if _only_dead_rows(problem, wrong):
+        return (
+            "only rows without an allowed key are wrong: there z, probs and entropy are 0, lse and "
+            "row_max −inf, argmax −1"
+        )
+    if output == "lse" and distance(found * math.log(2), expected) <= tolerance:
+        return "lse is in base 2: multiply by ln 2"
+    for suspicion, changed in _suspects(problem):
+        other = truth(changed)[output]
+        if other.shape == found.shape and distance(found, other) <= tolerance:
+            return suspicion
+    return _where(wrong, found, expected)
+
+
+def _suspects(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    yield from _about_scale(problem)
+    yield from _about_options(problem)
+    yield from _about_tiles(problem)
+
+
+def _about_scale(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    D, scale = problem.query.shape[-1], problem.scale
+    for name, factor in (
+        ("1: the scale is left out", 1.0),
+        ("1/d_head in place of 1/sqrt(d_head)", 1 / D),
+        ("sqrt(d_head): multiplied where it should divide", math.sqrt(D)),
+        ("1/sqrt(d_head): `scale` is ignored", 1 / math.sqrt(D)),
+        ("scale twice over", scale**2),
+        ("scale · ln 2: 2 to the power in place of e, without log2(e)", scale * math.log(2)),
+        ("scale · log2(e): log2(e) without 2 to the power", scale / math.log(2)),
+        ("scale / 2", scale / 2),
+        ("scale · 2", scale * 2),
+    ):
+        if not math.isclose(factor, scale):
+            yield f"wrong scale: it behaves as {name}", replace(problem, scale=factor)
+
+
+def _about_options(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    Q, K = problem.query.shape[2], problem.key.shape[2]
+    device = problem.query.device
+    if problem.lengths is not None:
+        yield "lengths is ignored: padding keys are seen", replace(problem, lengths=None)
+    if problem.mask is not None:
+        yield "mask is ignored", replace(problem, mask=None)
+        yield (
+            "mask is read the wrong way round: True is allowed",
+            replace(problem, mask=~problem.mask),
+        )
+    if problem.bias is not None:
+        yield "bias is ignored", replace(problem, bias=None)
+        scaled = problem.bias * problem.scale
+        yield "bias is scaled: it is added after the scale", replace(problem, bias=scaled)
+    if problem.causal:
+        yield "causal is ignored: the future is seen", replace(problem, causal=False)
+        square = torch.ones(1, 1, Q, K, dtype=torch.bool, device=device)
+        yield (
+            "causal is aligned to the start: query i stands at position K − Q + i",
+            replace(problem, causal=False, mask=square.tril()),
+        )
+        yield (
+            "causal leaves out the query's own position",
+            replace(problem, causal=False, mask=square.tril(K - Q - 1)),
+        )
+
+
+def _about_tiles(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    K, device = problem.key.shape[2], problem.query.device
+    for tile in _TILES:
+        tail = torch.arange(K, device=device) >= (K - 1) // tile * tile
+        allowed = _allowed(problem)
+        if allowed is not None:
+            yield (
+                f"the mask is missing on the last block of {tile} keys",
+                _with_mask(problem, allowed | tail),
+            )
+        if problem.lengths is not None:
+            edge = (problem.lengths[:, None, None, None] + tile - 1) // tile * tile
+            seen = torch.arange(K, device=device) < edge
+            yield (
+                f"lengths is rounded up to blocks of {tile} keys or more: its edge has no mask",
+                replace(problem, lengths=None, mask=seen),
+            )
+        if tile < K and K % tile:
+            kept = ~tail if allowed is None else allowed & ~tail
+            yield (
+                f"the last, incomplete block of {tile} keys is left out",
+                _with_mask(problem, kept.expand(1, 1, 1, K) if allowed is None else kept),
+            )
+        if K % tile:
+            yield (
+                f"keys are filled up with zeros to a multiple of {tile}, and these are seen",
+                _padded(problem, -K % tile),
+            )
+
+
+def _allowed(problem: Problem) -> Tensor | None:
+    return allowed_keys(
+        problem.query,
+        problem.key,
+        lengths=problem.lengths,
+        mask=problem.mask,
+        causal=problem.causal,
+    )
+
+
+def _with_mask(problem: Problem, mask: Tensor) -> Problem:
+    return replace(problem, lengths=None, causal=False, mask=mask)
+
+
+def _padded(problem: Problem, extra: int) -> Problem:
+    """The problem with `extra` keys and values of zero behind, which every query sees."""
+    allowed, key, value = _allowed(problem), problem.key, problem.value
+    if allowed is not None:
+        B, H, Q, K = (*problem.query.shape[:3], key.shape[2])
+        allowed = torch.nn.functional.pad(allowed.expand(B, H, Q, K), (0, extra), value=True)
+    bias = problem.bias
+    return Problem(
+        query=problem.query,
+        key=torch.nn.functional.pad(key, (0, 0, 0, extra)),
+        value=torch.nn.functional.pad(value, (0, 0, 0, extra)),
+        scale=problem.scale,
+        mask=allowed,
+        bias=None if bias is None else torch.nn.functional.pad(bias, (0, extra)),
+        want=problem.want,
+    )
+
+
+def _dead_rows(problem: Problem) -> Tensor:
+    B, H, Q, K = (*problem.query.shape[:3], problem.key.shape[2])
+    allowed = _allowed(problem)
+    if allowed is None:
+        return torch.zeros(B, H, Q, dtype=torch.bool, device=problem.query.device)
+    return ~allowed.expand(B, H, Q, K).any(dim=-1)
+
+
+def _only_dead_rows(problem: Problem, wrong: Tensor) -> bool:
+    dead = _dead_rows(problem)
+    if wrong.shape[:3] != dead.shape:
+        return False
+    rows = wrong if wrong.ndim == 3 else wrong.any(dim=-1)
+    return bool(rows.any()) and not bool((rows & ~dead).any())
+
+
+def _about_nan(problem: Problem, found: Tensor) -> str:
+    nan = found.isnan()
+    share = f"NaN in {int(nan.sum())} of {nan.numel()} values"
+    if _only_dead_rows(problem, nan):
+        return f"{share}, only in rows without an allowed key: a softmax over −inf alone"
+    return (
+        f"{share}, first at {_first(nan)}: memory that was never written (it is poisoned with NaN "
+        "before each call), or 0·(−inf) at a masked key"
+    )
+
+
+def _where(wrong: Tensor, found: Tensor, expected: Tensor) -> str:
+    index = tuple(wrong.nonzero()[0].tolist())
+    numbers = f"{float(found[index]):.6g} where {float(expected[index]):.6g} is right"
+    rows = wrong.flatten(3).any(dim=-1).any(dim=0).any(dim=0).nonzero().flatten()
+    n_rows = wrong.shape[2]
+    if len(rows) < n_rows and int(rows[0]) == n_rows - len(rows):
+        return (
+            f"only the last {len(rows)} of {n_rows} rows are wrong: an incomplete last block? "
+            f"{numbers}"
+        )
+    return f"{int(wrong.sum())} of {wrong.numel()} values, first at {_first(wrong)}: {numbers}"
+
+
+def _first(flags: Tensor) -> str:
+    return f"[{', '.join(str(i) for i in flags.nonzero()[0].tolist())}]"

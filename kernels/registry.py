@@ -1,0 +1,191 @@
+"""The implementations of attention there are, what each can give, and which one a call gets.
+
+Place: between `api.attend` and the implementations.
+"""
+
+import inspect
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from minibert.errors import AttentionError
+from minibert.kernels import eager, reference, sdpa
+from minibert.kernels.wants import MATRICES, WANTS
+
+__all__ = ["FLOATS", "Implementation", "Request", "choose", "implementations", "register"]
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_OPTIONS = ("lengths", "mask", "causal", "scale", "bias", "want")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one call of `attend` needs from an implementation."""
+
+    wants: frozenset[str]
+    options: frozenset[str]
+    device: str
+    dtype: torch.dtype
+    gradient: bool
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute attention, and what it can give.
+
+    fn              fn(query, key, value, *, <options>) -> z, or (z, lse), or {"z": ..., "lse": ...}
+    wants           the names of `want=` it can give
+    devices         device types it runs on ("cpu", "cuda"); () means any
+    dtypes          dtypes of query, key and value it takes
+    options         which of lengths, mask, causal, scale, bias and want `fn` accepts
+    differentiable  the outputs through which gradients flow back; without "z" it refuses to train
+    rank            auto tries the smallest first; None: only when named
+    unavailable     why it cannot run on this machine; None when it can
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    wants: frozenset[str] = frozenset()
+    devices: tuple[str, ...] = ()
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+    options: frozenset[str] = frozenset(_OPTIONS)
+    differentiable: frozenset[str] = frozenset()
+    rank: int | None = None
+    unavailable: str | None = None
+
+    @property
+    def bias(self) -> bool:
+        """True when a bias can be added to the scores."""
+        return "bias" in self.options
+
+    def refusal(self, request: Request) -> str | None:
+        """Why it cannot answer the request; None when it can."""
+        if self.unavailable:
+            return self.unavailable
+        if self.devices and request.device not in self.devices:
+            return f"it runs on {', '.join(self.devices)} and the tensors are on {request.device}"
+        if request.dtype not in self.dtypes:
+            return f"it takes {_listed(self.dtypes)} and the tensors are {request.dtype}"
+        if missing := request.wants - self.wants:
+            return f"it cannot give {_listed(missing)} (it gives {_listed(self.wants)})"
+        foldable = {"lengths", "causal"} if "mask" in self.options else set()
+        if missing := request.options - self.options - foldable:
+            return f"it takes no {_listed(missing)}"
+        if request.gradient and "z" not in self.differentiable:
+            return "gradients do not flow through it (call it under torch.no_grad())"
+        return None
+
+    def cost(self, request: Request) -> tuple[bool, int]:
+        """What auto sorts by: gradients through what is wanted, where they count, then the rank."""
+        without_gradient = request.wants - {"argmax"} - self.differentiable
+        return request.gradient and bool(without_gradient), self.rank or 0
+
+
+def register(
+    name: str,
+    fn: Callable[..., Any],
+    *,
+    wants: Collection[str] = (),
+    devices: Iterable[str] = (),
+    dtypes: Iterable[torch.dtype] = FLOATS,
+    differentiable: Iterable[str] = (),
+    rank: int | None = None,
+    unavailable: str | None = None,
+) -> Implementation:
+    """The record of a new implementation, from now on known to `attend` as `impl=name`.
+
+    `fn(query, key, value, *, scale, ...)` names, as keywords, those of lengths, mask, causal,
+    scale, bias and want that it handles; `attend` never calls it with another. lengths and causal
+    come folded into mask for an `fn` that takes only mask. It gives (z, lse) or a mapping with at
+    least "z" and "lse". `impl="auto"` considers it only when it has a rank.
+    Raises AttentionError when the name is taken or a want is unknown.
+    """
+    if name in _IMPLEMENTATIONS or name == "auto":
+        raise AttentionError(f"register({name!r}): the name is taken; choose another.")
+    wants = frozenset(wants)
+    if unknown := wants - set(WANTS):
+        raise AttentionError(
+            f"register({name!r}): {_listed(unknown)} is not known; known are {', '.join(WANTS)}."
+        )
+    if wants and "want" not in accepted_options(fn):
+        raise AttentionError(
+            f"register({name!r}): wants {_listed(wants)} is promised, but the function takes no "
+            "keyword `want` to be asked by; add it."
+        )
+    record = Implementation(
+        name=name,
+        fn=fn,
+        wants=wants,
+        devices=tuple(devices),
+        dtypes=tuple(dtypes),
+        options=accepted_options(fn),
+        differentiable=frozenset(differentiable),
+        rank=rank,
+        unavailable=unavailable,
+    )
+    _IMPLEMENTATIONS[name] = record
+    return record
+
+
+def implementations() -> dict[str, Implementation]:
+    """Every implementation by name, those that cannot run here included, with the reason why."""
+    return dict(_IMPLEMENTATIONS)
+
+
+def choose(impl: str, request: Request) -> Implementation:
+    """The implementation named `impl`; for "auto" the fastest that gives what is asked.
+
+    Raises AttentionError for an unknown name, and when what is asked cannot be given; the message
+    names an implementation that can.
+    """
+    if impl != "auto" and impl not in _IMPLEMENTATIONS:
+        raise AttentionError(
+            f'impl="{impl}" is not known; known are auto, {", ".join(_IMPLEMENTATIONS)}.'
+        )
+    able = [one for one in _IMPLEMENTATIONS.values() if one.refusal(request) is None]
+    ranked = [one for one in able if one.rank is not None]
+    ranked.sort(key=lambda one: one.cost(request))
+    if impl == "auto":
+        if ranked:
+            return ranked[0]
+        reasons = "; ".join(f"{o.name}: {o.refusal(request)}" for o in _IMPLEMENTATIONS.values())
+        raise AttentionError(f"No implementation gives what is asked. {reasons}.")
+    chosen = _IMPLEMENTATIONS[impl]
+    if refusal := chosen.refusal(request):
+        others = [one.name for one in (*ranked, *able)]
+        advice = f'impl="{others[0]}" can' if others else "no other can either"
+        raise AttentionError(f'impl="{impl}" cannot do this: {refusal}; {advice}.')
+    return chosen
+
+
+def accepted_options(fn: Callable[..., Any]) -> frozenset[str]:
+    """Which of lengths, mask, causal, scale, bias and want `fn` takes as keywords."""
+    parameters = inspect.signature(fn).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return frozenset(_OPTIONS)
+    return frozenset(option for option in _OPTIONS if option in parameters)
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(sorted(str(name) for name in names)) or "no statistics"
+
+
+_STATISTICS = frozenset(WANTS) - frozenset(MATRICES)
+_IMPLEMENTATIONS: dict[str, Implementation] = {
+    one.name: one
+    for one in (
+        Implementation("reference", reference.attend, wants=frozenset(WANTS)),
+        Implementation(
+            "eager",
+            eager.attend,
+            wants=frozenset(WANTS),
+            differentiable=frozenset({"z", "lse", *WANTS} - {"argmax"}),
+            rank=20,
+        ),
+        Implementation(
+            "sdpa", sdpa.attend, wants=_STATISTICS, differentiable=frozenset({"z"}), rank=10
+        ),
+    )
+}

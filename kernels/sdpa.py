@@ -1,0 +1,121 @@
+"""Attention through torch's fused `scaled_dot_product_attention`: fast, without an N x N tensor.
+
+Place: one of the implementations behind `minibert.kernels.api.attend`, and the plain forward of
+the model, which calls `fused_attention`.
+
+What torch 2.6 and 2.13 were seen to do, and the code below relies on or steers around:
+- is_causal is aligned to the start, right for as many queries as keys only;
+- a row without an allowed key gives z = 0 on a CPU, in every back end and dtype; other devices
+  make no promise, so `attend` keeps such rows away from torch;
+- the CPU's flash operator returns lse in float32 for the half types, and 0 for a dead row. It
+  checks little: a boolean mask is refused, but a mask of another dtype, or vectors whose last axis
+  is not contiguous, give wrong numbers in silence.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from minibert.axes import Bool, Float, Int
+from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows
+from minibert.kernels.rows import statistics_by_blocks
+from minibert.kernels.wants import Want
+
+__all__ = ["attend", "fused_attention"]
+
+#: The private operator that also returns lse; None in a torch that has dropped it.
+_flash_for_cpu = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+
+
+def fused_attention(
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch head key d_head"],
+    value: Float[Tensor, "batch head key d_head"],
+    *,
+    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Float[Tensor, "batch head query d_head"]:
+    """z = softmax(scale · query · keyᵀ, masked) · value, by the kernel torch picks, unchecked.
+
+    `causal` is only right for as many queries as keys (torch aligns it to the start) and cannot
+    be combined with `mask`. A row without an allowed key gives z = 0.
+    """
+    return scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=causal, scale=scale
+    )
+
+
+def attend(
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch head key d_head"],
+    value: Float[Tensor, "batch head key d_head"],
+    *,
+    lengths: Int[Tensor, " batch"] | None,
+    mask: Bool[Tensor, "#batch #head #query #key"] | None,
+    causal: bool,
+    scale: float,
+    bias: Float[Tensor, "#batch #head #query #key"] | None,
+    want: Want,
+) -> dict[str, Tensor]:
+    """z in one fused pass; lse from the same pass on a CPU, otherwise by blocks of rows.
+
+    Statistics take a second pass by blocks of rows. Gradients reach z and nothing else.
+    """
+    unmasked = lengths is None and mask is None and bias is None
+    triangle = causal and unmasked and query.shape[2] == key.shape[2]
+    allowed = allowed_keys(query, key, lengths=lengths, mask=mask, causal=causal)
+    opened, alive = (None, None) if allowed is None else open_dead_rows(allowed)
+    added = None if triangle else _added_to_scores(opened, bias, query.dtype)
+    found: dict[str, Tensor] = {}
+    if not want and _flash_applies(query, key, value, added):
+        found["z"], found["lse"] = _flash_for_cpu(  # type: ignore[misc]
+            *(_contiguous(vectors) for vectors in (query, key, value)),
+            is_causal=triangle,
+            attn_mask=None if added is None else _contiguous(added),
+            scale=scale,
+        )
+        if alive is not None:
+            found["lse"] = found["lse"].masked_fill(~alive.squeeze(-1), -math.inf)
+    else:
+        found["z"] = scaled_dot_product_attention(
+            query, key, value, attn_mask=added, is_causal=triangle, scale=scale
+        )
+        found |= statistics_by_blocks(
+            query,
+            key,
+            scale=scale,
+            bias=bias,
+            allowed=opened,
+            alive=alive,
+            lengths=lengths,
+            want=want,
+        )
+    if alive is not None:
+        found["z"] = found["z"].masked_fill(~alive, 0)
+    return found
+
+
+def _added_to_scores(
+    allowed: Bool[Tensor, "#batch #head #query #key"] | None,
+    bias: Float[Tensor, "#batch #head #query #key"] | None,
+    dtype: torch.dtype,
+) -> Float[Tensor, "#batch #head #query #key"] | None:
+    if allowed is None:
+        return bias
+    added = additive_mask(allowed, dtype)
+    return added if bias is None else added + bias
+
+
+def _flash_applies(query: Tensor, key: Tensor, value: Tensor, added: Tensor | None) -> bool:
+    if _flash_for_cpu is None or not query.is_cpu:
+        return False
+    # Its lse would look differentiable and its mask has no gradient: training takes the public way.
+    tensors = (query, key, value) if added is None else (query, key, value, added)
+    return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

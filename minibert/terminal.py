@@ -1,0 +1,192 @@
+"""Text for a terminal: safe characters, columns that line up, bars, a little colour.
+
+It knows nothing of models; explain_text.py and cli.py write with it. Nothing heavy is
+imported, so that `minibert --help` stays quick.
+"""
+
+import math
+import os
+import re
+import shutil
+import sys
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from minibert.errors import MinibertError
+
+__all__ = [
+    "Terminal",
+    "bar",
+    "cell_width",
+    "cut",
+    "encodable",
+    "number",
+    "signed_bar",
+    "standard_input",
+    "visible",
+]
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_STYLES = {"bold": "1", "dim": "2", "positive": "34", "negative": "33", "chosen": "1;36"}
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+# Controls, format characters (the overrides of writing direction among them), surrogates,
+# private and unassigned characters, line and paragraph separators.
+_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_SHORT_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_LEFT_TO_RIGHT_MARK = "\u200e"
+_ASCII = str.maketrans(
+    dict(zip("▏▎▍▌▋▊▉█▐│−×·‖…–␣", "  #######|-x*|.-_", strict=True)) | {"√": "sqrt ", "Σ": "sum "}
+)
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """Something that is written to, such as standard output."""
+
+    def isatty(self) -> bool:
+        """True where a person reads what is written."""
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """How wide a line may be, and whether it may have colours."""
+
+    width: int = 80
+    colour: bool = False
+
+    @classmethod
+    def of(cls, stream: Stream) -> "Terminal":
+        """The terminal behind a stream; 80 columns without colour where there is none.
+
+        Never less than 80: a narrower terminal breaks the lines. NO_COLOR and TERM=dumb turn
+        colours off (https://no-color.org).
+        """
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        width = shutil.get_terminal_size((80, 24)).columns
+        return cls(max(80, width), stream.isatty() and not plain)
+
+    def paint(self, text: str, style: str) -> str:
+        """The text in a style: bold, dim, positive, negative, chosen."""
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.colour and text else text
+
+    def table(
+        self, header: Sequence[str], rows: Sequence[Sequence[str]], align: str, indent: int = 2
+    ) -> list[str]:
+        """Lines of equally wide columns; `align` has one of < and > for each column."""
+        widths = [max(map(cell_width, column)) for column in zip(header, *rows, strict=True)]
+        lines = []
+        for row in (header, *rows):
+            cells = (_pad(*cell) for cell in zip(row, widths, align, strict=True))
+            lines.append((" " * indent + "  ".join(cells)).rstrip())
+        return [self.paint(lines[0], "dim"), *lines[1:]] if any(header) else lines[1:]
+
+    def wrapped(self, pieces: Sequence[str], indent: int = 2) -> list[str]:
+        """The pieces in reading order, two spaces between them, on as many lines as they need."""
+        lines, used = [""], self.width
+        for piece in pieces:
+            size = cell_width(piece)
+            if used + 2 + size > self.width:
+                lines.append(" " * indent + piece)
+                used = indent + size
+            else:
+                lines[-1] += "  " + piece
+                used += 2 + size
+        return lines[1:]
+
+
+def visible(text: str, *, space: str = "␣") -> str:
+    """The text with every character that would not show, or would move others, written out.
+
+    A space becomes `space`, a newline \\n, U+202E \\u202e. Where there are letters written from
+    right to left a mark follows, so that the numbers behind them stay in their column.
+    """
+    written = "".join(space if c == " " else _written(c) for c in text)
+    leftward = any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in written)
+    return written + _LEFT_TO_RIGHT_MARK if leftward else written
+
+
+def _written(character: str) -> str:
+    if unicodedata.category(character) not in _UNSAFE:
+        return character
+    code = ord(character)
+    form = (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    )
+    return _SHORT_ESCAPES.get(character, form)
+
+
+def cell_width(text: str) -> int:
+    """The columns that a text takes: two for wide characters, none for combining ones."""
+    return sum(map(_columns, _ESCAPE.sub("", text)))
+
+
+def _columns(character: str) -> int:
+    if character == _LEFT_TO_RIGHT_MARK or unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def cut(text: str, width: int) -> str:
+    """The text, or as much of it as fits with "…" behind it. For text without colours."""
+    if cell_width(text) <= width:
+        return text
+    kept = ""
+    for character in text:
+        if cell_width(kept + character) > width - 1:
+            break
+        kept += character
+    marked = _LEFT_TO_RIGHT_MARK if text.endswith(_LEFT_TO_RIGHT_MARK) else ""
+    return kept + marked + "…"
+
+
+def _pad(text: str, width: int, side: str) -> str:
+    space = " " * (width - cell_width(text))
+    return text + space if side == "<" else space + text
+
+
+def number(value: float) -> str:
+    """Four decimals; two or more significant digits where that would show 0 or fill the line."""
+    if value == 0:
+        return "0"
+    if not math.isfinite(value):
+        return str(value)
+    if abs(value) >= 1e5:
+        return f"{value:.4e}"
+    return f"{value:.4f}" if abs(value) >= 5e-5 else f"{value:.1e}"
+
+
+def bar(share: float, width: int) -> str:
+    """A bar that fills `share` (0 to 1) of `width` columns, to an eighth of a column."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8) if math.isfinite(share) else 0
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (_EIGHTHS[rest] if rest else "")
+
+
+def signed_bar(share: float, half: int) -> str:
+    """A bar from the middle of 2 x `half` + 1 columns: to the left below 0, to the right above."""
+    halves = round(min(abs(share), 1.0) * half * 2) if math.isfinite(share) else 0
+    full, rest = divmod(halves, 2)
+    if share < 0:
+        return ("▐" * rest + "█" * full).rjust(half) + "│"
+    return " " * half + "│" + "█" * full + "▌" * rest
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """The text as an output of this encoding can show it: √ becomes sqrt where there is no √."""
+    encoding = encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
+def standard_input() -> str:
+    """All of standard input, without the newline at its end. Raises MinibertError if not UTF-8."""
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MinibertError(f"Standard input is not UTF-8 text ({error}).") from error
+    return text.removesuffix("\n").removesuffix("\r")

@@ -1,0 +1,66 @@
+"""A real Chromium with no network; whatever a page asks for or complains about fails its test."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser.head_view import Open
+from playwright.sync_api import Browser, Page, sync_playwright
+
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if not Path(CHROMIUM).exists():
+        pytest.skip(f"no Chromium at {CHROMIUM}; install it or set CHROMIUM to its path")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    """What pages wrote to the console or asked the network for; must be empty at the end."""
+    return []
+
+
+@pytest.fixture
+def open_page(browser: Browser, tmp_path: Path, complaints: list[str]) -> Iterator[Open]:
+    contexts = []
+
+    def open_html(html: str, hash: str = "", **options: Any) -> Page:
+        path = tmp_path / f"page{len(contexts)}.html"
+        path.write_bytes(html.encode())
+        options.setdefault("viewport", {"width": 1280, "height": 900})
+        context = browser.new_context(offline=True, **options)
+        contexts.append(context)
+        page = context.new_page()
+        watch(page, path.as_uri(), complaints)
+        page.goto(f"{path.as_uri()}#{hash}")
+        page.wait_for_selector(".lower[data-drawn]", state="attached")
+        return page
+
+    yield open_html
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def watch(page: Page, address: str, complaints: list[str]) -> None:
+    """Notes every request but the first, every console error, dialog and uncaught exception."""
+    requests: list[str] = []
+
+    def request(url: str) -> None:
+        if requests or url.split("#")[0] != address:
+            complaints.append(f"request: {url}")
+        requests.append(url)
+
+    page.on("request", lambda asked: request(asked.url))
+    page.on("console", lambda said: complaints.append(f"console {said.type}: {said.text}"))
+    page.on("pageerror", lambda error: complaints.append(f"exception: {error}"))
+    page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))

@@ -1,0 +1,116 @@
+"""The head view as tests meet it: small attention with known pictures, and what is on screen."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from playwright.sync_api import Page
+
+from minibert.viz import attention_page
+
+# Opens the text of an HTML file; keyword arguments are those of a browser context.
+Open = Callable[..., Page]
+
+TOKENS = ("[CLS]", "straw", "##berries", "[SEP]", "rain", "falls", "[SEP]")
+B_START = 4
+N = len(TOKENS)
+# The first colours of colors.js, light.
+BLUE, ORANGE, GREEN = (0x22, 0x6A, 0x99), (0xCE, 0x55, 0x09), (0x14, 0x99, 0x73)
+
+
+def drawn_attention() -> np.ndarray:
+    """Two layers of three heads, (layer, head, query, key).
+
+    Layer 0: head 0 looks at itself, head 1 at the next token, head 2 at [CLS].
+    Layer 1: random weights.
+    """
+    itself = np.eye(N)
+    following = np.roll(itself, 1, axis=1)
+    first = np.tile(itself[0], (N, 1))
+    scores = np.random.default_rng(5).normal(0, 2, (3, N, N))
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    return np.stack([np.stack([itself, following, first]), weights]).astype(np.float32)
+
+
+def pair_page(**options: Any) -> str:
+    return attention_page(
+        drawn_attention(), TOKENS, sentence_b_start=B_START, model="drawn", **options
+    ).html
+
+
+def count_lines(
+    probs: np.ndarray, *, strength: int, shown: np.ndarray | None = None, minimum: float = 0
+) -> int:
+    """Weights that are seen: opacity 1 - (1 - p)^strength of at least 1/510."""
+    seen = np.rint(255 * np.sqrt(probs)) / 255
+    alpha = 1 - (1 - seen**2) ** strength
+    visible = (alpha >= 1 / 510) & (seen**2 >= minimum)
+    return int((visible & (True if shown is None else shown)).sum())
+
+
+def lines(page: Page, sheet: str = "lower") -> int:
+    return int(page.locator(f".{sheet}").get_attribute("data-lines") or 0)
+
+
+def state(page: Page) -> dict[str, str]:
+    """The page's state as its address has it."""
+    written = page.evaluate("location.hash.slice(1)")
+    return dict(part.split("=") for part in written.split("&") if part)
+
+
+def token(page: Page, side: str, index: int) -> Any:
+    return page.locator(f".column.{side} .token").nth(index)
+
+
+def kept(page: Page) -> list[tuple[str, int]]:
+    return [
+        tuple(pair)
+        for pair in page.evaluate(
+            "[...document.querySelectorAll('.token.kept')]"
+            ".map((item) => [item.dataset.side, Number(item.dataset.index)])"
+        )
+    ]
+
+
+def pixel(
+    page: Page, query: int, key: int, sheet: str = "lower", offset: int = 0
+) -> tuple[int, int, int, int]:
+    """Red, green, blue and alpha on the canvas, half way between the middles of two tokens.
+
+    `offset` is in CSS pixels, downwards.
+    """
+    return tuple(page.evaluate(PIXEL, [query, key, sheet, offset]))
+
+
+# Read through a copy: a canvas that is read from is drawn differently from then on.
+PIXEL = """([query, key, sheet, offset]) => {
+  const middle = (side, i) => {
+    const box = document.querySelectorAll(`.${side} .token`)[i].getBoundingClientRect();
+    return box.top + box.height / 2;
+  };
+  const y = (middle("query", query) + middle("key", key)) / 2 + offset;
+  for (const canvas of document.querySelectorAll(`.${sheet} canvas`)) {
+    const box = canvas.getBoundingClientRect();
+    if (y < box.top || y >= box.bottom) continue;
+    const row = Math.floor(((y - box.top) * canvas.width) / box.width);
+    const copy = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    copy.drawImage(canvas, -Math.floor(canvas.width / 2), -row);
+    return [...copy.getImageData(0, 0, 1, 1).data];
+  }
+  return [0, 0, 0, 0];
+}"""
+
+
+def has_color(found: tuple[int, int, int, int], color: tuple[int, int, int]) -> bool:
+    """True when a pixel has ink of that colour (and not of another)."""
+    return found[3] > 60 and max(abs(a - b) for a, b in zip(found, color, strict=False)) <= 6
+
+
+def weights_shown(page: Page, side: str) -> dict[int, float]:
+    """The weights written beside the tokens of a side, by token."""
+    found = page.evaluate(
+        """(side) => [...document.querySelectorAll(`.${side} .token > .weight`)].map((weight) =>
+          [Number(weight.parentElement.dataset.index), Number(weight.value)])""",
+        side,
+    )
+    return dict(found)

@@ -1,0 +1,90 @@
+"""Text from strangers: all of it is shown as text, none of it does anything."""
+
+from typing import Any
+
+import pytest
+from attention_pages import HOSTILE, softmax
+from browser.head_view import Open, pair_page, token
+from playwright.sync_api import Page, expect
+
+from minibert.viz import attention_page
+
+pytestmark = pytest.mark.browser
+
+EVENTS = ("'\"><svg onload=window.pwned=1>", "javascript:window.pwned=1", "{{script}}", "", "\n\t ")
+TOKENS = (*HOSTILE, *EVENTS)
+
+
+def hostile_page(**options: Any) -> str:
+    size = len(TOKENS)
+    probs = softmax((2, 3, size, size))
+    return attention_page(
+        probs, TOKENS, sentence_b_start=5, model=HOSTILE[0], title=HOSTILE[1], **options
+    ).html
+
+
+def assert_harmless(page: Page) -> None:
+    assert page.evaluate("window.pwned") is None
+    assert page.locator("#page :is(img, script, svg, iframe, a, object)").count() == 0
+    assert page.locator("script").count() == 4
+
+
+def test_hostile_text_is_shown_and_does_nothing(open_page: Open) -> None:
+    page = open_page(hostile_page())
+    assert_harmless(page)
+    shown = page.locator(".query .token .chip").all_text_contents()
+    assert shown[0] == "</script><script>window.pwned=1</script>"
+    assert shown[1] == "<img src=x onerror=window.pwned=1>"
+    assert shown[2] == "\"'`${window.pwned=1}"
+    assert shown[3] == "⟨U+202E⟩gnp.exe"
+    assert shown[4] == "👩‍👩‍👧"
+    assert shown[5] == "a␀b"
+    assert shown[6] == "⟨U+D800⟩"
+    assert shown[9] == "x" * 80 + "…"
+    assert shown[-2:] == ["∅", "↵⇥ "]
+    expect(page.locator("h1")).to_have_text(HOSTILE[1])
+    expect(page.locator(".sizes")).to_contain_text(HOSTILE[0])
+    assert HOSTILE[1] in page.title()
+
+
+@pytest.mark.parametrize("index", range(len(TOKENS)))
+def test_a_hostile_token_can_be_kept_and_paired(open_page: Open, index: int) -> None:
+    page = open_page(hostile_page(), f"query={index}&key={index}")
+    expect(page.locator(".details")).to_contain_text("rounded to 0.4")
+    page.keyboard.press("Escape")
+    expect(page.locator(".details")).to_contain_text("looks at")
+    assert_harmless(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_rows_are_alike_whatever_they_hold(open_page: Open) -> None:
+    page = open_page(hostile_page(), viewport={"width": 420, "height": 800})
+    heights = page.locator(".query .token").evaluate_all("(all) => all.map((t) => t.offsetHeight)")
+    assert len(set(heights)) == 1
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_policy_stops_what_would_get_through(open_page: Open, complaints: list[str]) -> None:
+    page = open_page(pair_page())
+    stopped: list[str | None] = []
+    page.on("requestfailed", lambda request: stopped.append(request.failure))
+    page.evaluate(
+        """() => {
+          const script = document.createElement("script");
+          script.textContent = "window.pwned = 1";
+          const image = document.createElement("img");
+          image.setAttribute("onerror", "window.pwned = 2");
+          image.src = "http://127.0.0.1:9/x.png";
+          const frame = document.createElement("iframe");
+          frame.src = "data:text/html,<script>parent.pwned = 3</script>";
+          document.body.append(script, image, frame);
+          return fetch("http://127.0.0.1:9/").catch(() => null);
+        }"""
+    )
+    token(page, "query", 1).hover()
+    assert page.evaluate("window.pwned") is None
+    refused = [text for text in complaints if "Content Security Policy" in text]
+    for directive in ("script-src", "img-src", "default-src"):
+        assert any(directive in text for text in refused), directive
+    assert set(stopped) == {"csp"}
+    complaints.clear()

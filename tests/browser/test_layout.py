@@ -1,0 +1,136 @@
+"""Sizes: short and long texts, narrow and wide windows, sharp screens, screen readers."""
+
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from attention_pages import softmax
+from browser.head_view import N, Open, has_color, lines, pair_page, pixel, token
+from playwright.sync_api import Page, expect
+
+from minibert.viz import attention_page
+
+pytestmark = pytest.mark.browser
+
+
+def long_page(n_tokens: int) -> str:
+    """Random attention, and in head 1 of layer 0 each token looks at itself."""
+    probs = softmax((2, 12, n_tokens, n_tokens))
+    probs[0, 1] = np.eye(n_tokens)
+    words = ["[CLS]", *(f"{'un' * (i % 5)}word{i}" for i in range(n_tokens - 2)), "[SEP]"]
+    return attention_page(probs, words).html
+
+
+@pytest.mark.parametrize("width", [420, 900, 1400])
+@pytest.mark.parametrize("n_tokens", [1, 8, 40, 200])
+def test_nothing_is_clipped_or_lies_over_something_else(
+    open_page: Open, n_tokens: int, width: int
+) -> None:
+    html = (
+        long_page(n_tokens) if n_tokens > 1 else attention_page(np.ones((1, 1, 1, 1)), ["a"]).html
+    )
+    page = open_page(html, "query=0", viewport={"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    boxes = page.locator(".toolbar .group").evaluate_all(
+        "(all) => all.map((group) => group.getBoundingClientRect().toJSON())"
+    )
+    for i, first in enumerate(boxes):
+        assert first["right"] <= width
+        assert not any(overlap(first, second) for second in boxes[i + 1 :])
+    clipped = page.evaluate(
+        """() => [...document.querySelectorAll(
+             ".captions strong, .label, .tile, .segments button, .sizes, h1, .weight")]
+           .filter((item) => item.scrollWidth > item.clientWidth + 1 && item.clientWidth > 0)
+           .map((item) => item.textContent)"""
+    )
+    assert clipped == []
+    tokens = page.locator(".key .token").evaluate_all(
+        "(all) => all.map((item) => item.getBoundingClientRect().toJSON())"
+    )
+    assert all(above["bottom"] <= below["top"] + 0.5 for above, below in pairwise(tokens))
+
+
+def overlap(a: dict[str, float], b: dict[str, float]) -> bool:
+    return (
+        a["left"] < b["right"]
+        and b["left"] < a["right"]
+        and a["top"] < b["bottom"]
+        and b["top"] < a["bottom"]
+    )
+
+
+def test_lines_far_down_are_drawn_when_they_are_scrolled_to(open_page: Open) -> None:
+    page = open_page(long_page(200), "heads=1")
+    drawn = "[...document.querySelectorAll('.lower canvas')].map((canvas) => canvas.height)"
+    assert sum(page.evaluate(drawn)) > 4000
+    assert pixel(page, 199, 199)[3] == 0
+    token(page, "query", 199).scroll_into_view_if_needed()
+    page.wait_for_function("document.querySelector('.lower').dataset.drawn")
+    wait_for_ink(page, 199)
+    assert lines(page) == 200
+
+
+def wait_for_ink(page: Page, index: int) -> None:
+    """Waits until the line from a token to itself is drawn."""
+    until = time.monotonic() + 10
+    while not pixel(page, index, index)[3] and time.monotonic() < until:
+        page.wait_for_timeout(20)
+    assert has_color(pixel(page, index, index), (0xCE, 0x55, 0x09))
+
+
+def test_the_toolbar_stays_in_sight_on_a_wide_window(open_page: Open) -> None:
+    page = open_page(long_page(200))
+    token(page, "key", 150).scroll_into_view_if_needed()
+    expect(page.locator(".toolbar")).to_be_in_viewport(ratio=1)
+    expect(page.locator(".details")).to_be_in_viewport()
+
+
+def test_a_kept_token_far_down_is_in_sight_from_the_start(open_page: Open) -> None:
+    page = open_page(long_page(200), "query=180")
+    expect(token(page, "query", 180)).to_be_in_viewport(ratio=1)
+
+
+def test_long_texts_begin_with_a_threshold_and_few_elements(open_page: Open) -> None:
+    page = open_page(long_page(200))
+    expect(page.locator("output")).to_have_text("5\u202f%")
+    assert page.evaluate("document.querySelectorAll('*').length") <= 3000
+    page = open_page(long_page(8))
+    expect(page.locator("output")).to_have_text("0\u202f%")
+
+
+def test_lines_are_sharp_on_a_sharp_screen(open_page: Open) -> None:
+    page = open_page(pair_page(), "heads=0", device_scale_factor=2)
+    width, shown = page.locator(".lower canvas").first.evaluate(
+        "(canvas) => [canvas.width, canvas.getBoundingClientRect().width]"
+    )
+    assert width == pytest.approx(2 * shown, abs=1)
+    assert all(has_color(pixel(page, i, i), (0x22, 0x6A, 0x99)) for i in range(N))
+
+
+def test_lines_follow_when_the_window_changes(open_page: Open) -> None:
+    page = open_page(pair_page(), "heads=0")
+    page.set_viewport_size({"width": 500, "height": 700})
+    page.wait_for_function(
+        """() => {
+          const canvas = document.querySelector(".lower canvas");
+          const room = document.querySelector(".between-columns");
+          return Math.abs(canvas.getBoundingClientRect().width - room.clientWidth) < 1;
+        }"""
+    )
+    page.wait_for_selector(".lower[data-drawn]")
+    assert all(has_color(pixel(page, i, i), (0x22, 0x6A, 0x99)) for i in range(N))
+
+
+def test_everything_that_can_be_used_has_a_name(open_page: Open) -> None:
+    page = open_page(pair_page(), "query=1")
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll("button, select, input, [role=listbox], [role=img]")]
+          .filter((item) => !(item.getAttribute("aria-label") || item.labels?.length))
+          .map((item) => item.outerHTML)"""
+    )
+    assert nameless == []
+    assert page.get_by_role("listbox").count() == 2
+    assert page.locator(".token[role=option][aria-selected=true]").inner_text() == "straw"
+    assert page.locator(".details").get_attribute("aria-live") == "polite"
+    assert page.locator("html").get_attribute("lang") == "en"

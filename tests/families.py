@@ -1,0 +1,193 @@
+"""Random small transformers models of every family and task head, for parity tests."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from hypothesis import strategies as st
+
+VOCABULARY, POSITIONS, LABELS = 41, 31, 3
+
+CLASSES = {
+    "bert": (
+        "BertModel",
+        "BertForMaskedLM",
+        "BertLMHeadModel",
+        "BertForNextSentencePrediction",
+        "BertForPreTraining",
+        "BertForSequenceClassification",
+        "BertForTokenClassification",
+        "BertForQuestionAnswering",
+    ),
+    "roberta": (
+        "RobertaModel",
+        "RobertaForMaskedLM",
+        "RobertaForCausalLM",
+        "RobertaForSequenceClassification",
+        "RobertaForTokenClassification",
+        "RobertaForQuestionAnswering",
+    ),
+    "xlm-roberta": ("XLMRobertaModel", "XLMRobertaForMaskedLM"),
+    "camembert": ("CamembertModel", "CamembertForMaskedLM"),
+    "distilbert": (
+        "DistilBertModel",
+        "DistilBertForMaskedLM",
+        "DistilBertForSequenceClassification",
+        "DistilBertForTokenClassification",
+        "DistilBertForQuestionAnswering",
+    ),
+    "electra": (
+        "ElectraModel",
+        "ElectraForMaskedLM",
+        "ElectraForCausalLM",
+        "ElectraForPreTraining",
+        "ElectraForSequenceClassification",
+        "ElectraForTokenClassification",
+        "ElectraForQuestionAnswering",
+    ),
+    "albert": (
+        "AlbertModel",
+        "AlbertForMaskedLM",
+        "AlbertForPreTraining",
+        "AlbertForSequenceClassification",
+        "AlbertForTokenClassification",
+        "AlbertForQuestionAnswering",
+    ),
+    "gpt2": (
+        "GPT2Model",
+        "GPT2LMHeadModel",
+        "GPT2ForSequenceClassification",
+        "GPT2ForTokenClassification",
+        "GPT2ForQuestionAnswering",
+    ),
+}
+CONFIGS = {
+    "bert": "BertConfig",
+    "roberta": "RobertaConfig",
+    "xlm-roberta": "XLMRobertaConfig",
+    "camembert": "CamembertConfig",
+    "distilbert": "DistilBertConfig",
+    "electra": "ElectraConfig",
+    "albert": "AlbertConfig",
+    "gpt2": "GPT2Config",
+}
+ARCHITECTURES = [(family, name) for family, names in CLASSES.items() for name in names]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What hypothesis draws of a configuration; primes, so that no axis passes for another.
+
+    A model is at least 5 wide: LayerNorm over two numbers divides by a difference near zero and
+    says nothing about rounding.
+    """
+
+    layers: int = 3
+    heads: int = 3
+    d_head: int = 5
+    d_mlp: int = 23
+    d_embed: int = 11
+    activation: str = "gelu"
+    tied: bool = True
+    segments: int = 2
+    layer_groups: int = 1
+    scale_by_layer: bool = False
+    seed: int = 0
+
+
+sizes = st.builds(
+    Sizes,
+    layers=st.sampled_from([1, 2, 3, 5]),
+    heads=st.sampled_from([1, 2, 3, 5]),
+    d_head=st.sampled_from([5, 7, 11]),
+    d_mlp=st.sampled_from([13, 17, 23]),
+    d_embed=st.sampled_from([7, 11, 13]),
+    activation=st.sampled_from(["gelu", "gelu_new", "relu", "silu", "gelu_pytorch_tanh"]),
+    tied=st.booleans(),
+    segments=st.sampled_from([2, 3]),
+    layer_groups=st.sampled_from([1, 2]),
+    scale_by_layer=st.booleans(),
+    seed=st.integers(0, 2**20),
+)
+
+
+def hf_config(family: str, chosen: Sizes) -> Any:
+    """The transformers configuration of that family and those sizes."""
+    width = chosen.heads * chosen.d_head
+    common = {
+        "vocab_size": VOCABULARY,
+        "initializer_range": 0.15,
+        "tie_word_embeddings": chosen.tied,
+        "num_labels": LABELS,
+    }
+    if family == "gpt2":
+        return transformers.GPT2Config(
+            n_embd=width,
+            n_layer=chosen.layers,
+            n_head=chosen.heads,
+            n_inner=chosen.d_mlp,
+            n_positions=POSITIONS,
+            activation_function=chosen.activation,
+            scale_attn_by_inverse_layer_idx=chosen.scale_by_layer,
+            pad_token_id=0,
+            **common,
+        )
+    if family == "distilbert":
+        return transformers.DistilBertConfig(
+            dim=width,
+            n_layers=chosen.layers,
+            n_heads=chosen.heads,
+            hidden_dim=chosen.d_mlp,
+            max_position_embeddings=POSITIONS,
+            activation=chosen.activation,
+            **common,
+        )
+    extra = {"embedding_size": chosen.d_embed} if family in ("electra", "albert") else {}
+    if family == "albert":
+        extra["num_hidden_groups"] = min(chosen.layer_groups, chosen.layers)
+    return getattr(transformers, CONFIGS[family])(
+        hidden_size=width,
+        num_hidden_layers=chosen.layers,
+        num_attention_heads=chosen.heads,
+        intermediate_size=chosen.d_mlp,
+        max_position_embeddings=POSITIONS,
+        type_vocab_size=chosen.segments,
+        hidden_act=chosen.activation,
+        **common,
+        **extra,
+    )
+
+
+def hf_model(family: str, name: str, chosen: Sizes = Sizes(), dtype: Any = torch.float32) -> Any:
+    """A transformers model with random weights, biases and norms included, in evaluation mode."""
+    config = hf_config(family, chosen)
+    if name.endswith("QuestionAnswering"):
+        config.num_labels = 2
+    if name in ("BertLMHeadModel", "RobertaForCausalLM", "ElectraForCausalLM"):
+        config.is_decoder = True
+    config._attn_implementation = "eager"
+    torch.manual_seed(chosen.seed)
+    model = getattr(transformers, name)(config).eval().to(dtype)
+    generator = torch.Generator().manual_seed(chosen.seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # transformers starts biases at 0 and norms at 1, where a swapped one would not show.
+            if parameter.dim() == 1:
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter.add_(0.2 * noise.to(dtype))
+    return model
+
+
+def batch(family: str, segments: int = 2, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Three sentences of different lengths: ids, mask and segments, padded on the right."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.tensor([13, 7, 1])
+    position = torch.arange(13)
+    mask = position[None] < lengths[:, None]
+    ids = torch.randint(2, VOCABULARY, (3, 13), generator=generator)
+    # The padding id of each family; RoBERTa counts its positions from it.
+    pad = 1 if family in ("roberta", "xlm-roberta", "camembert") else 0
+    ids = torch.where(mask, ids, pad)
+    kinds = torch.randint(0, segments, (3, 13), generator=generator)
+    return {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": kinds * mask}

@@ -1,0 +1,201 @@
+import math
+
+import pytest
+import torch
+from attention_inputs import EVERYTHING, STATISTICS, B, D, H, K, Q, by_torch, some_mask, vectors
+
+from minibert.errors import AttentionError
+from minibert.kernels import registry
+from minibert.kernels.api import Implementation, attend, implementations, register
+from minibert.kernels.wants import WANTS
+
+
+@pytest.fixture
+def clean_registry(monkeypatch):
+    monkeypatch.setattr(registry, "_IMPLEMENTATIONS", dict(registry._IMPLEMENTATIONS))
+
+
+def explicit(query, key, value, *, scale, mask=None):
+    found = by_torch(query, key, value, allowed=mask, scale=scale)
+    return found["z"].to(query.dtype), found["lse"]
+
+
+def test_auto_gives_whatever_is_wanted_and_nothing_else():
+    query, key, value = vectors()
+    assert attend(query, key, value).statistics is None
+    found = attend(query, key, value, want=("probs", "entropy"))
+    assert found.scores is None
+    assert found.probs.shape == (B, H, Q, K)
+    assert found.statistics.entropy.shape == (B, H, Q)
+    assert found.statistics.max_prob is None
+    everything = attend(query, key, value, want=EVERYTHING)
+    assert None not in vars(everything.statistics).values()
+    assert everything.statistics.received.shape == (B, H, K)
+    assert everything.statistics.offset_mass.shape == (B, H, Q, 3)
+    assert everything.statistics.key_mass.shape == (B, H, Q, 2)
+    assert everything.statistics.map.shape == (B, H, 3, 3)
+
+
+def test_auto_takes_the_fused_pass_unless_the_matrices_or_their_gradients_are_wanted():
+    query, key, value = vectors()
+
+    def chosen(want=(), gradient=False):
+        return registry.choose(
+            "auto",
+            registry.Request(frozenset(want), frozenset(), "cpu", torch.float32, gradient),
+        ).name
+
+    assert chosen() == chosen(gradient=True) == "sdpa"
+    assert chosen({"entropy"}) == chosen({"argmax"}, gradient=True) == "sdpa"
+    assert chosen({"probs"}) == chosen({"entropy"}, gradient=True) == "eager"
+    found = attend(query.requires_grad_(), key, value, want=("entropy",))
+    assert found.statistics.entropy.requires_grad
+
+
+def test_bare_offset_mass_and_map_have_defaults():
+    query, key, value = vectors(queries=67, keys=67)
+    found = attend(query, key, value, want=("offset_mass", "map"))
+    assert found.statistics.offset_mass.shape == (B, H, 67, 3)
+    assert found.statistics.map.shape == (B, H, 34, 34)
+
+
+def test_default_scale_is_one_over_the_root_of_d_head():
+    query, key, value = vectors()
+    given = attend(query, key, value, scale=1 / math.sqrt(D))
+    assert torch.equal(attend(query, key, value).z, given.z)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"query": torch.ones(Q, D)}, r"query has shape \(5, 11\).*four axes.*x\[None, None\]"),
+        ({"query": torch.ones(B, H, 0, D)}, "query has shape.*none of them empty"),
+        ({"query": torch.ones(B, H, Q, D, dtype=torch.int64)}, "query is torch.int64.*floating"),
+        ({"key": torch.ones(B, 1, K, D)}, r"key has shape.*\(2, 3, keys, 11\).*repeat_interleave"),
+        ({"key": torch.ones(B, H, K, D).half()}, "key is torch.float16.*query.dtype"),
+        ({"value": torch.ones(B, H, K + 1, D)}, "value has shape.*one value for each key"),
+        ({"value": torch.ones(B, H, K, D, device="meta")}, "value is on meta.*query on cpu"),
+        ({"lengths": torch.tensor([1.0, math.nan])}, "lengths is torch.float32.*int64"),
+        ({"lengths": torch.tensor([1, 2, 3])}, r"lengths has shape \(3,\).*\(2,\)"),
+        ({"lengths": torch.tensor([3, 8])}, r"lengths holds \[8\] for sentences \[1\].*0 to 7"),
+        ({"lengths": torch.tensor([-1, 2])}, r"lengths holds \[-1\] for sentences \[0\]"),
+        ({"mask": torch.ones(B, K, dtype=torch.bool)}, r"mask has shape \(2, 7\).*None, None"),
+        ({"mask": torch.ones(B, 1, Q, K)}, "mask is torch.float32.*torch.bool.*bias="),
+        ({"bias": torch.ones(B, 2, Q, K)}, "bias has shape"),
+        ({"bias": torch.ones(B, 1, Q, K).double()}, "bias is torch.float64.*query's dtype"),
+        ({"bias": torch.full((1, 1, 1, K), -math.inf)}, "bias holds NaN or an infinity.*mask="),
+        ({"impl": "fast"}, 'impl="fast" is not known; known are auto, reference, eager, sdpa'),
+        ({"want": ("entropie",)}, "want holds 'entropie'.*known are scores, probs, row_max"),
+        ({"want": "entropy"}, r"want is the text.*want=\('entropy',\)"),
+        ({"want": ("key_mass",)}, r"key_mass.*say which.*\(0,\)"),
+        ({"want": (("key_mass", (0, 7)),)}, r"positions \[7\] do not exist.*0 to 6"),
+        ({"want": (("key_mass", (-1,)),)}, r"positions \[-1\] do not exist"),
+        ({"want": (("entropy", 2),)}, "takes none"),
+        ({"want": (("map", 0),)}, "at least one block"),
+        ({"want": (("offset_mass", (0.5,)),)}, "whole numbers"),
+        ({"want": ("map", ("map", 3))}, "twice"),
+        ({"impl": "sdpa", "want": ("probs",)}, 'sdpa" cannot.*cannot give probs.*"eager" can'),
+    ],
+)
+def test_what_does_not_fit_is_an_error_that_says_what_to_do(wrong, message):
+    query, key, value = vectors(dtype=torch.float32)
+    arguments = {"query": query, "key": key, "value": value} | wrong
+    tensors = [arguments.pop(name) for name in ("query", "key", "value")]
+    with pytest.raises(AttentionError, match=message):
+        attend(*tensors, **arguments)
+
+
+def test_the_reference_refuses_to_be_trained_through():
+    query, key, value = (tensor.requires_grad_() for tensor in vectors())
+    with pytest.raises(AttentionError, match=r"gradients do not flow.*no_grad.*sdpa"):
+        attend(query, key, value, impl="reference")
+    with torch.no_grad():
+        attend(query, key, value, impl="reference")
+
+
+def test_implementations_say_what_they_can_give():
+    known = implementations()
+    assert list(known) == ["reference", "eager", "sdpa"]
+    assert known["reference"].wants == known["eager"].wants == set(WANTS)
+    assert known["sdpa"].wants == set(WANTS) - {"scores", "probs"}
+    assert all(one.unavailable is None and one.bias for one in known.values())
+    known.clear()
+    assert implementations()
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_registered_function_is_used_when_named_and_gets_what_it_takes():
+    register("mine", explicit, dtypes=(torch.float64,))
+    query, key, value = vectors()
+    lengths, mask = torch.tensor([4, 6]), some_mask()
+    found = attend(query, key, value, impl="mine", lengths=lengths, mask=mask, causal=True)
+    expected = attend(query, key, value, impl="reference", lengths=lengths, mask=mask, causal=True)
+    torch.testing.assert_close(found.z, expected.z)
+    torch.testing.assert_close(found.lse, expected.lse)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_registered_function_is_never_asked_for_what_it_cannot_do():
+    record = register("mine", explicit, dtypes=(torch.float64,), devices=("cpu",))
+    assert isinstance(record, Implementation)
+    assert not record.bias
+    query, key, value = vectors()
+    bias = torch.zeros(1, 1, 1, K, dtype=torch.float64)
+    with pytest.raises(AttentionError, match=r'"mine" cannot.*takes no bias; impl="sdpa" can'):
+        attend(query, key, value, impl="mine", bias=bias)
+    with pytest.raises(AttentionError, match="cannot give entropy"):
+        attend(query, key, value, impl="mine", want=("entropy",))
+    with pytest.raises(AttentionError, match=r"takes torch.float64"):
+        attend(query.float(), key.float(), value.float(), impl="mine")
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_auto_considers_a_registered_function_only_when_it_has_a_rank_and_can_run():
+    def never(query, key, value):
+        raise RuntimeError("called")
+
+    register("unranked", never)
+    register("elsewhere", never, rank=1, devices=("cuda",))
+    register("absent", never, rank=1, unavailable="its compiler is missing")
+    query, key, value = vectors()
+    attend(query, key, value)
+    with pytest.raises(AttentionError, match="its compiler is missing"):
+        attend(query, key, value, impl="absent")
+    register("ranked", never, rank=1)
+    with pytest.raises(RuntimeError, match="called"):
+        attend(query, key, value)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_registering_what_cannot_work_is_an_error():
+    with pytest.raises(AttentionError, match="taken"):
+        register("eager", explicit)
+    with pytest.raises(AttentionError, match="entropie is not known"):
+        register("mine", explicit, wants=("entropie",))
+    with pytest.raises(AttentionError, match="takes no keyword `want`"):
+        register("mine", explicit, wants=("entropy",))
+
+
+@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (torch.ones(B, Q, H, D), r"gave z of shape \(2, 5, 3, 11\); expected \(2, 3, 5, 11\)"),
+        (torch.ones(B, H, Q, D), "gave z and not lse"),
+        ((torch.ones(B, H, Q, D), torch.ones(B, Q)), "gave lse of shape"),
+        ("z", "gave a str"),
+    ],
+)
+def test_an_implementation_that_gives_the_wrong_thing_is_named(result, message):
+    register("mine", lambda query, key, value: result)
+    with pytest.raises(AttentionError, match=message):
+        attend(*vectors(), impl="mine")
+
+
+def test_statistics_of_all_implementations_have_the_same_shapes():
+    query, key, value = vectors()
+    shapes = []
+    for impl in ("reference", "eager", "sdpa"):
+        statistics = attend(query, key, value, impl=impl, want=STATISTICS).statistics
+        shapes.append({name: one.shape for name, one in vars(statistics).items()})
+    assert shapes[0] == shapes[1] == shapes[2]

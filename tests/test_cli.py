@@ -1,0 +1,379 @@
+"""The command line: what it prints, how it fails, and what it does not import."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from data import data_path
+from typer.testing import CliRunner, Result
+
+import minibert
+from minibert.backends import NAMES
+from minibert.cli import app
+from minibert.config import Config
+from minibert.explain import Explanation, explain
+from minibert.loading import load
+from minibert.model import Model
+from minibert.predict import Choice, Prediction
+from minibert.report import backend_table, prediction_tables
+from minibert.saving import save
+from minibert.terminal import Terminal
+
+EXPLAIN = ("explain", "the rabbit hopped", "--layer", "1", "--head", "2")
+TEXTS = ("I went to the store.", "At the store, I bought fresh strawberries.")
+
+
+def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, input=stdin)
+
+
+def process(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """`minibert` as a user starts it, in a process of its own."""
+    options["env"] = os.environ | {"OMP_NUM_THREADS": "1"} | options.get("env", {})
+    command = [sys.executable, "-m", "minibert", *arguments]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"} | options
+    return subprocess.run(command, check=False, **options)
+
+
+def fails(result: Result, message: str, status: int = 1) -> None:
+    """The command failed with one line of error and nothing else."""
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    assert re.search(message, result.stderr), result.stderr
+    if status == 1:
+        assert result.stderr.startswith("error: ")
+        assert result.stderr.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 with random weights and a real tokenizer: one that answers with the next token."""
+    sizes = {"vocab_size": 50257, "n_positions": 29, "n_layers": 2, "n_heads": 2}
+    config = Config("gpt2", "causal-lm", **sizes, d_model=6, d_mlp=11, causal=True)
+    tokenizer = minibert.Tokenizer.from_folder(data_path("models", "gpt2-tokenizer"))
+    path = tmp_path_factory.mktemp("gpt2")
+    return save(Model.from_config(config, tokenizer=tokenizer), path)
+
+
+class TestHelp:
+    def test_it_lists_the_commands(self) -> None:
+        result = run("--help")
+        assert result.exit_code == 0
+        assert re.findall(r"^  (\w+)  ", result.stdout, re.M) == [
+            "view",
+            "explain",
+            "predict",
+            "models",
+        ]
+
+    @pytest.mark.parametrize("arguments", [["--help"], ["explain", "--help"], ["--version"]])
+    def test_it_waits_for_nothing_heavy(self, arguments: list[str]) -> None:
+        code = (
+            "import sys; sys.argv[1:] = sys.argv[1:]\n"
+            "from minibert.cli import main\n"
+            "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code\n"
+            "names = {name.split('.')[0] for name in sys.modules}\n"
+            "print(sorted(names & {'torch', 'numpy', 'tokenizers', 'huggingface_hub', 'rich'}))"
+        )
+        command = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "[]"
+
+    def test_the_version_is_the_package_version(self) -> None:
+        assert run("--version").stdout == f"minibert {minibert.__version__}\n"
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            [],
+            ["nothing"],
+            ["explain", "the"],
+            [*EXPLAIN],
+            [*EXPLAIN, "--query", "1", "--top", "0"],
+            ["explain", "a", "--layer", "x", "--head", "0", "--query", "1"],
+            ["predict", "a", "--dtype", "int8"],
+            ["view", "-", "-"],
+        ],
+    )
+    def test_bad_usage_exits_with_2(self, arguments: list[str]) -> None:
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert "Usage: " in result.output
+
+
+class TestExplain:
+    @pytest.fixture(scope="class", params=["float32", "float64"])
+    def expected(self, request: pytest.FixtureRequest) -> tuple[str, Explanation]:
+        model = load(dtype=getattr(torch, request.param))
+        trace = model.trace("the rabbit hopped")
+        return request.param, explain(trace, layer=1, head=2, query="rabbit", key="[SEP]")
+
+    def test_json_has_the_numbers_of_the_trace_unrounded(
+        self, expected: tuple[str, Explanation]
+    ) -> None:
+        dtype, explanation = expected
+        chosen = ["--query", "rabbit", "--key", "[SEP]", "--dtype", dtype, "--json"]
+        result = run(*EXPLAIN, *chosen)
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout) == explanation.to_dict()
+
+    def test_text_and_json_show_the_same_numbers(self) -> None:
+        chosen = [*TEXTS, "-m", str(data_path("models", "all-MiniLM-L6-v2"))]
+        chosen += ["--layer", "4", "--head", "7", "--query", "straw"]
+        data = json.loads(run("explain", *chosen, "--json").stdout)
+        text = run("explain", *chosen).stdout
+        assert "query  15 straw" in text
+        for name in ("dot", "score", "largest", "total", "scale"):
+            assert f"{data[name]:.4f}" in text
+        rows = re.findall(
+            r"^ +(\d+)  (\S+) +(-?\d+\.\d{4}) +(\d\.\d{4}) +(\d\.\d{4})  ?", text, re.M
+        )
+        assert len(rows) >= 10
+        for position, token, score, exponential, prob in rows:
+            at = int(position)
+            assert token == data["tokens"][at]
+            assert (score, exponential, prob) == tuple(
+                f"{data[name][at]:.4f}" for name in ("scores", "exponentials", "probs")
+            )
+
+    def test_the_shape_of_the_output_is_that_of_the_terminal(self) -> None:
+        wide = process(*EXPLAIN, "--query", "1", env={"COLUMNS": "140"}).stdout
+        narrow = process(*EXPLAIN, "--query", "1", env={"COLUMNS": "80"}).stdout
+        assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, wide.splitlines())) <= 140
+        assert "\x1b" not in wide
+
+    def test_a_text_can_come_from_standard_input(self) -> None:
+        here = run(*EXPLAIN, "--query", "rabbit", "--json")
+        piped = run(
+            "explain", "-", *EXPLAIN[2:], "--query", "rabbit", "--json", stdin="the rabbit hopped\n"
+        )
+        assert piped.stdout == here.stdout
+
+    def test_an_output_without_the_signs_gets_plain_ones(self) -> None:
+        done = process(*EXPLAIN, "--query", "rabbit", env={"PYTHONIOENCODING": "ascii"})
+        assert done.returncode == 0, done.stderr
+        assert "1/sqrt" in done.stdout
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"--layer": "99"}, "There is no layer 99; expected 0 to"),
+            ({"--head": "-99"}, "There is no head -99; expected 0 to"),
+            ({"--query": "absent"}, 'No token is "absent", the query; there are 0 '),
+            ({"--query": "99"}, "There is no query 99; expected 0 to"),
+            ({"--key": "\x1b[2J"}, r'No token is "\\x1b\[2J", the key'),
+            ({"--model": "./absent"}, "neither a folder nor a Hub id"),
+            ({"--task": "absent"}, "no task head 'absent'"),
+        ],
+    )
+    def test_what_does_not_exist_is_an_error(self, changes: dict[str, str], message: str) -> None:
+        chosen = {"--layer": "0", "--head": "0", "--query": "1"} | changes
+        options = [word for option in chosen.items() for word in option]
+        fails(run("explain", "the rabbit hopped", *options), message)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", "the text is empty"),
+            ("\ud800", r"unpaired surrogate, U\+D800"),
+            ("the " * 9999, "truncate"),
+        ],
+    )
+    def test_a_text_that_cannot_be_read_is_an_error(self, text: str, message: str) -> None:
+        fails(run("explain", text, *EXPLAIN[2:], "--query", "0"), message)
+
+    def test_standard_input_that_is_no_text_is_an_error(self) -> None:
+        fails(run("explain", "-", *EXPLAIN[2:], "--query", "0", stdin=b"\xff"), "not UTF-8")
+
+    def test_a_long_text_can_be_truncated(self) -> None:
+        result = run(
+            "explain", "the " * 9999, *EXPLAIN[2:], "--query", "-1", "--truncate", "--json"
+        )
+        assert result.exit_code == 0, result.output
+        assert len(json.loads(result.stdout)["tokens"]) == load().config.n_positions
+
+
+class TestView:
+    def test_it_writes_a_page_and_says_where(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened = []
+        monkeypatch.setattr("webbrowser.open", opened.append)
+        path = tmp_path / "page.html"
+        result = run("view", *TEXTS, "-o", str(path))
+        assert result.exit_code == 0, result.output
+        assert result.stdout == f"{path}  {path.stat().st_size / 1000:.0f} kB\n"
+        assert path.read_text() == load().trace(*TEXTS).view().html
+        assert opened == []
+        run("view", *TEXTS, "-o", str(path), "--open")
+        assert opened == [path.as_uri()]
+
+    def test_it_writes_to_this_folder_when_no_file_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert run("view", "a b").exit_code == 0
+        assert [path.name for path in tmp_path.iterdir()] == ["attention.html"]
+
+    def test_layers_and_heads_can_be_chosen(self, tmp_path: Path) -> None:
+        path = tmp_path / "page.html"
+        run("view", "a b", "-o", str(path), "--layer", "1", "--layer", "2", "--head", "0")
+        assert path.read_text() == load().trace("a b").view(layers=[1, 2], heads=[0]).html
+
+    def test_a_place_that_cannot_be_written_is_an_error(self, tmp_path: Path) -> None:
+        fails(run("view", "a", "-o", str(tmp_path / "absent" / "page.html")), "no folder .*absent")
+        fails(run("view", "a", "-o", str(tmp_path)), "is a folder")
+        fails(run("view", "a", "-o", str(tmp_path / "page.html"), "--layer", "99"), "99")
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestPredict:
+    def test_the_masked_token_is_answered_as_in_python(self) -> None:
+        result = run("predict", "the [MASK] hopped", "--top", "3")
+        (prediction,) = load().predict("the [MASK] hopped", top=3)
+        title, header, *rows = result.stdout.splitlines()
+        assert title == "masked token at position 2, [MASK]"
+        assert header.split() == ["prob"]
+        assert [row.split()[:2] for row in rows] == [
+            [choice.label, f"{choice.probability:.4f}"] for choice in prediction.choices
+        ]
+
+    def test_the_next_token_is_answered(self, folder: Path) -> None:
+        result = run("predict", "a brown fox", "-m", str(folder), "--top", "7")
+        assert result.exit_code == 0, result.output
+        lines = result.stdout.splitlines()
+        assert lines[0] == "next token after position 2, ␣fox"
+        assert len(lines) == 9
+
+    def test_a_text_without_a_mask_is_an_error(self) -> None:
+        fails(run("predict", "the rabbit"), r"no \[MASK\]")
+
+    def test_a_model_without_a_task_head_is_an_error(self) -> None:
+        fails(run("predict", "the rabbit", "--task", "none"), "no task head")
+
+    def test_a_class_of_each_token_takes_one_line_each(self) -> None:
+        tokens = ["[CLS]", " Anna", "\x1b", "日本", " Ulm", "."]
+        choices = (Choice("B-PER", 0.75, 1), Choice("O", 0.25, 0))
+        predictions = [Prediction(0, p, "class of the token", choices) for p in range(1, 6)]
+        lines = prediction_tables(predictions, tokens, Terminal())
+        assert lines[0] == "class of the token"
+        assert lines[1:4] == [
+            "  1  ␣Anna  B-PER 0.7500  O 0.2500",
+            r"  2  \x1b   B-PER 0.7500  O 0.2500",
+            "  3  日本   B-PER 0.7500  O 0.2500",
+        ]
+
+    def test_a_statement_about_the_text_has_its_question_as_title(self) -> None:
+        about = Prediction(0, None, "next sentence", (Choice("follows", 0.9, 0),))
+        lines = prediction_tables([about, about], ["a"], Terminal())
+        assert [line for line in lines if line == "next sentence"] == ["next sentence"] * 2
+        assert lines.count("") == 1
+
+
+class TestModels:
+    @pytest.fixture
+    def cache(self, tmp_path: Path) -> Path:
+        """A Hugging Face cache with two bert models, one of them broken, and a stranger."""
+        for name, files in {
+            "models--owner--whole": ("config.json", "model.safetensors"),
+            "models--owner--broken": ("config.json",),
+            "models--owner--stranger": (),
+        }.items():
+            commit = "0123456789abcdef0123456789abcdef01234567"
+            snapshot = tmp_path / name / "snapshots" / commit
+            snapshot.mkdir(parents=True)
+            (tmp_path / name / "refs").mkdir()
+            (tmp_path / name / "refs" / "main").write_text(commit)
+            (tmp_path / name / "blobs").mkdir()
+            for file in files:
+                source = Path(minibert.__file__).parent / "embedded" / "tiny-bert" / file
+                blob = tmp_path / name / "blobs" / file
+                blob.write_bytes(source.read_bytes())
+                (snapshot / file).symlink_to(blob)
+            if not files:
+                (snapshot / "config.json").write_text('{"model_type": "llama"}')
+        return tmp_path
+
+    def test_embedded_and_cached_models_are_listed(self, cache: Path) -> None:
+        done = process("models", env={"HF_HUB_CACHE": str(cache)})
+        assert done.returncode == 0, done.stderr
+        embedded, cached = done.stdout.split("\n\n")
+        model = load()
+        count = sum(parameter.numel() for parameter in model.parameters())
+        row = next(line for line in embedded.splitlines() if "tiny-bert" in line)
+        expected = [
+            "tiny-bert",
+            "bert",
+            "masked-lm",
+            f"{model.config.n_layers} x",
+            f"{count / 1e6:.1f} M",
+        ]
+        assert all(cell in row for cell in expected), row
+        assert "owner/whole" in cached
+        assert "owner/broken cannot be loaded: " in cached
+        assert "stranger" not in cached
+
+    def test_a_missing_cache_is_an_empty_one(self, tmp_path: Path) -> None:
+        done = process("models", env={"HF_HUB_CACHE": str(tmp_path / "absent")})
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith("in the Hugging Face cache\n  none\n")
+
+    def test_back_ends_are_measured_when_asked_and_shown_after(self, tmp_path: Path) -> None:
+        env = {"XDG_CACHE_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "absent")}
+        before = process("models", "--backends", env=env).stdout
+        assert "nothing is measured yet" in before
+        assert "override  none" in before
+        forced = process("models", "--measure", env=env | {"MINIBERT_LINEAR": "torch"}).stdout
+        assert "override  MINIBERT_LINEAR=torch" in forced
+        assert "nothing is measured yet" in forced
+        assert not list(tmp_path.iterdir())
+
+    def test_the_table_of_back_ends_names_what_is_used(self) -> None:
+        measured = {"float32 rows=8 width=512": ("onednn", {"torch": 9.25, "onednn": 3.0})}
+        lines = backend_table("a machine", None, measured, NAMES, Terminal())
+        assert lines[1:3] == ["  machine   a machine", "  override  none"]
+        assert lines[-2].split() == ["microseconds", *NAMES, "used"]
+        assert lines[-1].split()[3:] == ["9.2", "3.0", "-", "onednn"]
+        forced = backend_table("a machine", "absent", measured, NAMES, Terminal())
+        assert "MINIBERT_LINEAR=absent, which is no back end" in forced[2]
+        assert forced[-2].split()[-1] == "fastest"
+
+
+class TestInterruption:
+    def test_ctrl_c_exits_with_130_and_says_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupted(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("minibert.loading.load", interrupted)
+        result = run("predict", "the [MASK]")
+        assert (result.exit_code, result.output) == (130, "")
+
+    def test_a_closed_pipe_ends_quietly(self) -> None:
+        read, write = os.pipe()
+        os.close(read)
+        try:
+            done = process(*EXPLAIN, "--query", "rabbit", stdout=write)
+        finally:
+            os.close(write)
+        assert (done.returncode, done.stderr) == (141, "")
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+    def test_a_full_disk_is_an_error(self) -> None:
+        with open("/dev/full", "w") as full:
+            done = process(*EXPLAIN, "--query", "rabbit", stdout=full)
+        assert done.returncode == 1
+        assert re.fullmatch(r"error: .*No space left on device\n", done.stderr)
+
+    def test_a_mistake_of_ours_keeps_its_traceback(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def mistaken(*_: Any, **__: Any) -> None:
+            raise RuntimeError("ours")
+
+        monkeypatch.setattr("minibert.loading.load", mistaken)
+        result = run("predict", "the [MASK]")
+        assert isinstance(result.exception, RuntimeError)

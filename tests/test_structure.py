@@ -1,0 +1,312 @@
+"""The house keeps its order: imports point one way, files stay small, imports stay light.
+
+Everything here reads source text, so that it also holds for code no test runs.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+# Lowest first. A module may import from rows above its own in this list, never from rows below;
+# inside a row any direction is allowed as long as no circle arises. A name also places
+# everything beneath it: "viz" is the whole folder. "minibert" is the package itself, which
+# imports everything lazily.
+ROWS = """
+    errors axes terminal architectures
+    backends config linear mask tokenizer tokenizer_files tokens
+    kernels
+    formulas
+    trace edit
+    attention layers
+    bert gpt2 heads
+    model predict
+    checkpoint hub hub_errors loading names saving weight_files weights
+    generate explain explain_text inventory report analysis
+    viz
+    minibert
+    cli __main__
+"""
+ORDER = [
+    [name if name == "minibert" else f"minibert.{name}" for name in line.split()]
+    for line in ROWS.strip().splitlines()
+]
+
+# minibert.kernels is attention and nothing else: it knows names and errors, not models.
+KERNELS_MAY_IMPORT = ("minibert.errors", "minibert.axes", "minibert.kernels")
+IMPLEMENTATIONS = re.compile(r"minibert\.kernels\.(reference|eager|sdpa|flex|triton_\w+)$")
+
+# The only imports against the order, each inside a function: Trace.view() draws itself.
+DOORS = {("minibert.trace", "minibert.viz")}
+
+# Third-party packages that one part of minibert may import, beside the runtime dependencies.
+OPTIONAL = {
+    "IPython": "minibert.viz",
+    "jaxtyping": "minibert.axes",
+    "matplotlib": "minibert.viz",
+    "triton": "minibert.kernels",
+}
+COMMAND_LINE_ONLY = {"typer", "click", "rich"}
+
+MAX_FILE_LINES = 320
+MAX_FUNCTION_LINES = 60
+
+
+class Import(NamedTuple):
+    """One import of `target` by `source`, and whether it waits inside a function."""
+
+    source: str
+    target: str
+    line: int
+    deferred: bool
+
+
+def modules() -> dict[str, Path]:
+    """Every module of minibert by the name it is imported by."""
+    folders = {"minibert": "minibert", "kernels": "minibert.kernels", "viz": "minibert.viz"}
+    found = {}
+    for folder, package in folders.items():
+        # A glob does not follow the links, so each file is met once.
+        for path in sorted((REPOSITORY / folder).rglob("*.py")):
+            relative = path.relative_to(REPOSITORY / folder)
+            if folder == "minibert" and relative.parts[0] in ("kernels", "viz"):
+                continue
+            parts = relative.with_suffix("").parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            found[".".join((package, *parts))] = path
+    return found
+
+
+def sources() -> list[Path]:
+    """Every source file that people read: Python everywhere, and the modules of the page."""
+    folders = ("minibert", "kernels", "viz", "benchmarks", "scripts", "tests")
+    found = {p.resolve() for f in folders for p in (REPOSITORY / f).rglob("*.py")}
+    return sorted(found | set((REPOSITORY / "viz").rglob("*.js")))
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def resolve(name: str, names: set[str]) -> str:
+    """The module that an imported dotted name belongs to: itself or the nearest one above."""
+    while name not in names and "." in name:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def named_targets(node: ast.AST, package: str) -> list[str]:
+    """The dotted names a node imports, `import_module("...")` with a constant name included."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*above, *([base] if base else [])])
+        return [f"{base}.{alias.name}" for alias in node.names]
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        function = node.func.attr if isinstance(node.func, ast.Attribute) else node.func
+        function = function.id if isinstance(function, ast.Name) else function
+        if function in ("import_module", "__import__"):
+            return [str(node.args[0].value)]
+    return []
+
+
+def walk(node: ast.AST, deferred: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node below, and whether a function stands around it."""
+    for child in ast.iter_child_nodes(node):
+        inside = deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield child, inside
+        yield from walk(child, inside)
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    """Every import in minibert, wherever it stands; third-party ones by their top name."""
+    names = set(modules()) | {"minibert", "minibert.kernels", "minibert.viz"}
+    found = []
+    for source, path in modules().items():
+        package = source if path.name == "__init__.py" else source.rpartition(".")[0]
+        for node, deferred in walk(parsed(path)):
+            for target in named_targets(node, package):
+                ours = target.split(".")[0] == "minibert"
+                target = resolve(target, names) if ours else target.split(".")[0]
+                found.append(Import(source, target, getattr(node, "lineno", 0), deferred))
+    return tuple(found)
+
+
+def ours() -> list[Import]:
+    return [i for i in imports() if i.target.startswith("minibert") and i.source != i.target]
+
+
+def foreign() -> list[Import]:
+    known = sys.stdlib_module_names | {"minibert"}
+    return [i for i in imports() if i.target.split(".")[0] not in known]
+
+
+def beneath(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def row(module: str) -> int:
+    """The row of ROWS a module belongs to, -1 for none; `minibert` is a row, not a parent."""
+    for number, members in enumerate(ORDER):
+        for member in members:
+            if module == member or (member != "minibert" and beneath(module, member)):
+                return number
+    return -1
+
+
+def is_door(link: Import) -> bool:
+    return link.deferred and any(link.source == s and beneath(link.target, t) for s, t in DOORS)
+
+
+def shown(links: list[Import], reason: str) -> str:
+    return "\n".join(f"{i.source}:{i.line} imports {i.target}: {reason}" for i in links)
+
+
+def test_every_module_has_a_place_in_the_order() -> None:
+    homeless = [name for name in modules() if row(name) < 0]
+    assert not homeless, (
+        f"no place for {', '.join(homeless)}: add each to the row of ROWS in {__file__} whose "
+        "rows above it are all it needs to import, and say so in the README's tree"
+    )
+
+
+def test_imports_point_from_later_rows_to_earlier_ones() -> None:
+    upward = [
+        i
+        for i in ours()
+        if i.source != "minibert" and not is_door(i) and row(i.target) > row(i.source) >= 0
+    ]
+    assert not upward, shown(upward, "it stands later in the order")
+
+
+def test_no_circle_of_imports_exists_not_even_a_deferred_one() -> None:
+    graph: dict[str, set[str]] = {}
+    for link in ours():
+        if not is_door(link) and link.source != "minibert":
+            graph.setdefault(link.source, set()).add(link.target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_kernels_know_only_names_and_errors() -> None:
+    wrong = [
+        i
+        for i in ours()
+        if beneath(i.source, "minibert.kernels")
+        and not any(beneath(i.target, allowed) for allowed in KERNELS_MAY_IMPORT)
+    ]
+    assert not wrong, shown(wrong, f"kernels may import {', '.join(KERNELS_MAY_IMPORT)} alone")
+
+
+def test_no_implementation_of_attention_imports_another() -> None:
+    wrong = [
+        i for i in ours() if IMPLEMENTATIONS.match(i.source) and IMPLEMENTATIONS.match(i.target)
+    ]
+    assert not wrong, shown(wrong, "each implementation stands alone")
+
+
+def test_third_party_imports_are_declared_and_stand_where_they_may() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    runtime = {re.split(r"[^\w-]", line)[0] for line in project["dependencies"]}
+    wrong = [
+        i
+        for i in foreign()
+        if i.target not in runtime - COMMAND_LINE_ONLY
+        and not (i.target in COMMAND_LINE_ONLY and beneath(i.source, "minibert.cli"))
+        and not (i.target in OPTIONAL and beneath(i.source, OPTIONAL[i.target]))
+    ]
+    assert not wrong, shown(wrong, "not a runtime dependency, or not of this part")
+
+
+def test_the_library_never_imports_the_programs_it_is_compared_with() -> None:
+    peers = {"transformers", "transformer_lens", "nnsight", "bertviz", "benchmarks", "tests"}
+    wrong = [i for i in imports() if i.target in peers]
+    assert not wrong, shown(wrong, "only tests and benchmarks may")
+
+
+def test_annotations_are_evaluated_so_that_shapes_can_be_checked() -> None:
+    wrong = [i for i in imports() if i.target == "__future__"]
+    assert not wrong, shown(wrong, "jaxtyping needs annotations that are not strings")
+
+
+@pytest.mark.parametrize("folder", [".", "tests"])
+def test_kernels_is_a_folder_without_init_file(folder: str) -> None:
+    # With one, `import transformers` with `folder` on sys.path would take this folder for
+    # Hugging Face's package of the same name.
+    assert not (REPOSITORY / folder / "kernels" / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("name", ["kernels", "viz"])
+def test_the_two_links_are_relative(name: str) -> None:
+    link = REPOSITORY / "minibert" / name
+    assert link.is_symlink()
+    assert link.readlink() == Path("..") / name
+
+
+def test_files_are_short_enough_to_read() -> None:
+    lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in sources()}
+    long = {p.relative_to(REPOSITORY): n for p, n in lengths.items() if n > MAX_FILE_LINES}
+    assert not long, f"over {MAX_FILE_LINES} lines: {long}"
+
+
+def function_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines from `def` to the end, the docstring left out."""
+    lines = (node.end_lineno or node.lineno) - node.lineno + 1
+    if ast.get_docstring(node) is None:
+        return lines
+    return lines - ((node.body[0].end_lineno or 0) - node.body[0].lineno + 1)
+
+
+def test_functions_fit_a_screen() -> None:
+    long = [
+        f"{path.relative_to(REPOSITORY)}:{node.lineno} {node.name} {function_lines(node)}"
+        for path in sources()
+        if path.suffix == ".py"
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and function_lines(node) > MAX_FUNCTION_LINES
+    ]
+    assert not long, f"over {MAX_FUNCTION_LINES} lines: {long}"
+
+
+def loaded_after(code: str) -> set[str]:
+    """The top-level modules a fresh interpreter holds after running `code`."""
+    report = "; print('\\n'.join(sys.modules))"
+    command = [sys.executable, "-c", f"import sys\n{code}\nsys.stdout = sys.__stdout__{report}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    assert done.returncode == 0, done.stderr
+    return {line.split(".")[0] for line in done.stdout.splitlines()}
+
+
+def test_importing_minibert_loads_nothing_heavy() -> None:
+    heavy = {"torch", "numpy", "typer", "transformers", "tokenizers", "huggingface_hub"}
+    assert not loaded_after("import minibert") & heavy
+
+
+def test_help_is_shown_without_loading_torch() -> None:
+    code = (
+        "import io\n"
+        "sys.argv, sys.stdout = ['minibert', '--help'], io.StringIO()\n"
+        "from minibert.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as stop:\n    assert not stop.code, stop.code\n"
+        "assert 'view' in sys.stdout.getvalue()"
+    )
+    assert not loaded_after(code) & {"torch", "numpy", "transformers", "tokenizers"}

@@ -1,0 +1,284 @@
+"""tokenizer.py: text to tokens, compared with transformers and with what the bytes say."""
+
+import unicodedata
+from itertools import accumulate
+
+import pytest
+import regex
+from data import data_path
+from hypothesis import example, given
+from hypothesis import strategies as st
+from transformers import (
+    AddedToken,
+    BertTokenizerFast,
+    GPT2TokenizerFast,
+    PreTrainedTokenizerFast,
+    RobertaTokenizerFast,
+)
+from vocabularies import ROBERTA_MARKS, byte_level, sentence_piece, word_piece
+
+from minibert.errors import TokenizationError
+from minibert.tokenizer import Tokenizer
+
+# Any text but surrogates, which are no characters.
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40)
+LETTERS = st.text("The quick brown café über Año 我想 한국 🙂🚀 1½ .,!?'\t\nשלום مرحبا", min_size=1)
+# The words of GPT-2, as OpenAI's encoder.py has them.
+GPT2_WORDS = regex.compile(
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+)
+HARD = [
+    "plain words, nothing else!",
+    "café e\u0301te\u0301 Führer Straße",
+    "a 🦙 and 😶‍🌫️✅, again 🦙",
+    "我想在apple工作1314151天～ 한국어",
+    "שלום עולם, مرحبا",
+    "a\x00b \x07c",
+    "  leading, trailing and   many spaces \n\n\t ",
+    "a [MASK] <mask> [SEP] </s> <|endoftext|> b",
+    "[UNK] <unk> [CLS]a[PAD]",
+    "supercalifragilistic" * 20,
+]
+
+
+@pytest.fixture(scope="session")
+def bert(tmp_path_factory):
+    folder = word_piece(tmp_path_factory.mktemp("bert"))
+    return Tokenizer.from_folder(folder), BertTokenizerFast(str(folder / "vocab.txt"))
+
+
+@pytest.fixture(scope="session")
+def gpt2(tmp_path_factory):
+    folder = byte_level(tmp_path_factory.mktemp("gpt2"), ["<|endoftext|>"])
+    files = str(folder / "vocab.json"), str(folder / "merges.txt")
+    return Tokenizer.from_folder(folder), GPT2TokenizerFast(*files)
+
+
+@pytest.fixture(scope="session")
+def roberta(tmp_path_factory):
+    folder = byte_level(tmp_path_factory.mktemp("roberta"), ROBERTA_MARKS)
+    files = str(folder / "vocab.json"), str(folder / "merges.txt")
+    mask = AddedToken("<mask>", lstrip=True)
+    return Tokenizer.from_folder(folder), RobertaTokenizerFast(*files, mask_token=mask)
+
+
+@pytest.fixture(scope="session")
+def unigram(tmp_path_factory):
+    folder = sentence_piece(tmp_path_factory.mktemp("unigram"))
+    file = str(folder / "tokenizer.json")
+    return Tokenizer.from_folder(folder), PreTrainedTokenizerFast(tokenizer_file=file)
+
+
+@pytest.fixture(scope="session", params=["bert", "gpt2", "roberta", "unigram"])
+def both(request):
+    """Ours and transformers', of each kind, from the same files."""
+    return request.getfixturevalue(request.param)
+
+
+def assert_same(tokens, theirs, **options):
+    """Every quantity of ours is transformers', padding included."""
+    expected = theirs(
+        *zip(*tokens.texts, strict=True),
+        return_offsets_mapping=True,
+        return_token_type_ids=True,
+        return_special_tokens_mask=True,
+        **options,
+    )
+    for i in range(len(tokens)):
+        of_text = [owner is not None for owner in expected.sequence_ids(i)]
+        offsets = zip(expected["offset_mapping"][i], of_text, strict=True)
+        length = tokens.lengths[i]
+        assert tokens.ids[i, :length].tolist() == expected["input_ids"][i]
+        assert tokens.segments[i, :length].tolist() == expected["token_type_ids"][i]
+        assert list(tokens.raw[i]) == theirs.convert_ids_to_tokens(expected["input_ids"][i])
+        assert list(tokens.words[i]) == expected.word_ids(i)
+        assert list(tokens.spans[i]) == [span if own else None for span, own in offsets]
+
+
+def test_texts_become_what_transformers_makes_of_them(both):
+    ours, theirs = both
+    assert_same(ours(HARD), theirs)
+
+
+def test_pairs_become_what_transformers_makes_of_them(both):
+    ours, theirs = both
+    assert_same(ours(HARD, HARD[::-1]), theirs)
+
+
+@given(first=TEXTS, second=TEXTS)
+def test_any_text_and_pair_become_what_transformers_makes_of_them(both, first, second):
+    ours, theirs = both
+    try:
+        tokens = ours([first, second])
+    except TokenizationError:
+        one, two = (theirs(text, add_special_tokens=False)["input_ids"] for text in (first, second))
+        assert not one or not two
+    else:
+        assert_same(tokens, theirs)
+        assert_same(ours([first], [second]), theirs)
+
+
+@given(text=TEXTS)
+def test_spans_lie_in_the_text_and_in_order(both, text):
+    ours, _ = both
+    if not ours.encode(text):
+        return
+    spans = [span for span in ours(text).spans[0] if span is not None]
+    assert all(0 <= start <= end <= len(text) for start, end in spans)
+    assert spans == sorted(spans)
+
+
+@given(texts=st.lists(LETTERS.filter(str.strip), min_size=1, max_size=5))
+def test_padding_changes_no_id(both, texts):
+    ours, _ = both
+    tokens = ours(texts)
+    for i, text in enumerate(texts):
+        alone = ours(text)
+        assert alone.mask.all()
+        assert tokens[i].ids.tolist() == alone.ids.tolist()
+        assert tokens[i].spans == alone.spans
+        assert (tokens.ids[i][~tokens.mask[i]] == (ours.pad_id or 0)).all()
+        assert not tokens.segments[i][~tokens.mask[i]].any()
+
+
+@given(text=TEXTS)
+@example("我想 é 🙂")
+def test_byte_level_spans_are_the_characters_whose_bytes_the_token_holds(gpt2, text):
+    ours, _ = gpt2
+    if "<|endoftext|>" in text:
+        return
+    owner = [i for i, character in enumerate(text) for _ in character.encode()]
+    tokens = ours(text)
+    ends = list(accumulate(len(raw) for raw in tokens.raw[0]))
+    expected = [
+        (owner[start], owner[end - 1] + 1) for start, end in zip([0, *ends], ends, strict=False)
+    ]
+    assert list(tokens.spans[0]) == expected
+
+
+@given(text=LETTERS)
+def test_byte_level_words_are_the_matches_of_the_gpt2_pattern(gpt2, text):
+    ours, _ = gpt2
+    word_of = [n for n, word in enumerate(GPT2_WORDS.findall(text)) for _ in word]
+    tokens = ours(text)
+    expected = [word_of[start] for start, _ in tokens.spans[0]]
+    assert list(tokens.words[0]) == expected
+
+
+@given(text=LETTERS)
+def test_word_piece_spans_hold_the_characters_the_token_was_made_of(bert, text):
+    ours, _ = bert
+    if not ours.encode(text):
+        return
+    tokens = ours(text)
+    for string, span in zip(tokens.strings[0], tokens.spans[0], strict=True):
+        if span is not None and string != "[UNK]":
+            decomposed = unicodedata.normalize("NFD", text[slice(*span)].lower())
+            assert string in "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
+
+
+@given(text=LETTERS)
+def test_word_piece_agrees_with_the_original_algorithm_in_python(tmp_path_factory, bert, text):
+    ours, theirs = bert
+    vocabulary = tmp_path_factory.getbasetemp() / "vocab.txt"
+    names = sorted(theirs.get_vocab().items(), key=lambda entry: entry[1])
+    vocabulary.write_text("".join(f"{name}\n" for name, _ in names), "utf-8")
+    legacy = pytest.importorskip("transformers.models.bert.tokenization_bert_legacy")
+    slow = legacy.BertTokenizerLegacy(str(vocabulary))
+    assert ours.encode(text) == slow.convert_tokens_to_ids(slow.tokenize(text))
+
+
+@pytest.mark.parametrize("limit", [5, 6, 7, 8, 11, 12, 13, 23, 24, 200])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("one two three " * 7, "four five"), ("a b", "c d e f g h i j k"), HARD[:2]],
+)
+def test_truncation_cuts_what_transformers_cuts(both, limit, first, second):
+    ours, theirs = both
+    options = {"truncation": True, "max_length": limit}
+    assert_same(ours([first], truncate=True, max_positions=limit), theirs, **options)
+    if limit > 5:
+        pair = ours([first], [second], truncate=True, max_positions=limit)
+        assert_same(pair, theirs, **options)
+
+
+def test_truncation_keeps_the_special_tokens(bert, roberta):
+    for ours, _ in (bert, roberta):
+        tokens = ours("a long text " * 50, "a second one", truncate=True, max_positions=11)
+        kept = [i for i in tokens.ids[0].tolist() if i in ours.structural_ids]
+        whole = [i for i in ours("a", "b").ids[0].tolist() if i in ours.structural_ids]
+        assert kept == whole
+        assert tokens.lengths == (11,)
+
+
+def test_roberta_puts_its_marks_around_texts_and_gives_them_one_segment(roberta):
+    ours, _ = roberta
+    assert ours("a").raw == (("<s>", "a", "</s>"),)
+    pair = ours("a", "b")
+    assert pair.raw == (("<s>", "a", "</s>", "</s>", "b", "</s>"),)
+    assert not pair.segments.any()
+
+
+def test_gpt2_adds_no_special_tokens(gpt2):
+    assert gpt2[0]("a").raw == (("a",),)
+
+
+def test_the_roberta_mask_takes_the_space_before_it(roberta):
+    assert roberta[0]("a <mask>.").raw == (("<s>", "a", "<mask>", ".", "</s>"),)
+
+
+def test_marks_are_special_and_pieces_of_text_are_not(bert, gpt2):
+    tokens = bert[0]("a [MASK] 🦙 [SEP]", "b")
+    assert tokens.raw == (("[CLS]", "a", "[MASK]", "[UNK]", "[SEP]", "[SEP]", "b", "[SEP]"),)
+    assert tokens.special == ((True, False, False, False, True, True, False, True),)
+    assert tokens.spans[0][2:5] == ((2, 8), (9, 10), (11, 16))
+    assert gpt2[0]("<|endoftext|>a").special == ((True, False),)
+
+
+def test_strings_read_as_text(bert, gpt2, unigram):
+    strings = bert[0]("strawberrie").strings[0][1:-1]
+    assert "".join(strings) == "strawberrie"
+    assert "".join(gpt2[0]("The quick café\n").strings[0]) == "The quick café\n"
+    assert "".join(unigram[0]("The quick brown fox").strings[0]) == " The quick brown fox"
+
+
+def test_real_vocabularies_agree_with_transformers():
+    theirs = BertTokenizerFast(str(data_path("models", "all-MiniLM-L6-v2", "vocab.txt")))
+    real_bert = Tokenizer.from_folder(data_path("models", "all-MiniLM-L6-v2"))
+    assert_same(real_bert(HARD, HARD[::-1]), theirs)
+    theirs = GPT2TokenizerFast.from_pretrained(data_path("models", "gpt2-tokenizer"))
+    real_gpt2 = Tokenizer.from_folder(data_path("models", "gpt2-tokenizer"))
+    assert_same(real_gpt2(HARD, HARD[::-1]), theirs)
+
+
+@given(text=LETTERS)
+def test_ids_decode_as_in_transformers(both, text):
+    ours, theirs = both
+    ids = theirs(text)["input_ids"]
+    for skip in (True, False):
+        expected = theirs._tokenizer.decode(ids, skip_special_tokens=skip)
+        assert ours.decode(ids, skip_special=skip) == expected
+
+
+@given(text=TEXTS)
+def test_byte_level_ids_decode_to_the_text_itself(gpt2, text):
+    ours, _ = gpt2
+    assert ours.decode(ours.encode(text), skip_special=False) == text
+
+
+def test_ids_outside_the_vocabulary_are_written_out(bert):
+    ours, _ = bert
+    assert ours.raw(ours.vocab_size) == ours.string(ours.vocab_size) == str(ours.vocab_size)
+    with pytest.raises(TokenizationError, match="-1"):
+        ours.decode([1, -1])
+
+
+def test_an_empty_text_encodes_to_nothing(both):
+    assert both[0].encode("") == []
+
+
+@pytest.mark.parametrize("text", ["word 我é🙂\x00 " * 10_000])
+def test_a_text_of_a_hundred_thousand_characters_works(both, text):
+    tokens = both[0](text)
+    last = next(span for span in reversed(tokens.spans[0]) if span is not None)
+    assert 99_998 <= last[1] <= 100_000

@@ -1,0 +1,162 @@
+"""tokenizer_files.py: each kind of file, its settings and special tokens, and broken ones."""
+
+import json
+
+import pytest
+from data import data_path
+from transformers import BertTokenizerFast
+from vocabularies import BERT_MARKS, ROBERTA_MARKS, byte_level, real, word_piece, write
+
+from minibert.errors import TokenizationError
+from minibert.tokenizer import Tokenizer
+
+ROLES = ("mask_id", "pad_id", "cls_id", "sep_id", "unk_id", "bos_id", "eos_id")
+
+
+def roles(tokenizer):
+    return {role: getattr(tokenizer, role) for role in ROLES}
+
+
+def test_truncation_and_padding_of_the_file_are_switched_off():
+    folder = data_path("models", "all-MiniLM-L6-v2")
+    settings = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    assert settings["truncation"]["max_length"] == settings["padding"]["strategy"]["Fixed"] == 128
+    assert Tokenizer.from_folder(folder)(["word " * 300, "a"]).lengths == (302, 3)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"do_lower_case": False},
+        {"do_lower_case": True, "strip_accents": False},
+        {"do_lower_case": False, "strip_accents": True},
+        {"tokenize_chinese_chars": False},
+    ],
+)
+def test_word_piece_honours_the_settings_as_transformers_does(tmp_path, settings):
+    write(word_piece(tmp_path, lowercase=False), tokenizer_config=settings)
+    theirs = BertTokenizerFast(str(tmp_path / "vocab.txt"), **settings)
+    ours = Tokenizer.from_folder(tmp_path)
+    text = "The CAFÉ était fermé 我想在苹果 Führer"
+    assert ours(text).ids[0].tolist() == theirs(text)["input_ids"]
+
+
+def test_a_vocabulary_may_end_without_a_newline_and_have_windows_line_ends(tmp_path):
+    names = [*BERT_MARKS, "a", "\u2028", "b"]
+    (tmp_path / "vocab.txt").write_bytes("\r\n".join(names).encode())
+    ours = Tokenizer.from_folder(tmp_path)
+    assert [ours.raw(i) for i in range(ours.vocab_size)] == names
+
+
+def test_special_tokens_of_bert_are_found_by_name(tmp_path):
+    ours = Tokenizer.from_folder(word_piece(tmp_path))
+    expected = {"mask_id": 4, "pad_id": 0, "cls_id": 2, "sep_id": 3, "unk_id": 1}
+    assert roles(ours) == expected | {"bos_id": None, "eos_id": None}
+    assert ours.special_ids == {0, 1, 2, 3, 4}
+
+
+def test_special_tokens_of_roberta_are_found_by_name(tmp_path):
+    ours = Tokenizer.from_folder(byte_level(tmp_path, ROBERTA_MARKS))
+    expected = {"mask_id": 4, "pad_id": 1, "cls_id": 0, "sep_id": 2, "unk_id": 3}
+    assert roles(ours) == expected | {"bos_id": 0, "eos_id": 2}
+
+
+@pytest.mark.parametrize("files", [["tokenizer.json"], ["vocab.json", "merges.txt"]])
+def test_the_one_special_token_of_gpt2_is_found_whatever_the_files(tmp_path, files):
+    ours = Tokenizer.from_folder(real(tmp_path, "gpt2-tokenizer", *files))
+    assert {role for role, i in roles(ours).items() if i is not None} == {"bos_id", "eos_id"}
+    assert ours.bos_id == ours.eos_id == 50256
+    assert ours.encode("a<|endoftext|>") == [64, 50256]
+
+
+@pytest.mark.parametrize("file", ["special_tokens_map", "tokenizer_config"])
+@pytest.mark.parametrize("as_object", [False, True])
+def test_special_tokens_may_have_names_of_their_own(tmp_path, file, as_object):
+    names = ["<blank>", "<odd>", "<begin>", "<end>", "<hole>", "a"]
+    (tmp_path / "vocab.txt").write_text("\n".join(names), "utf-8")
+    wanted = dict(zip(("pad", "unk", "cls", "sep", "mask"), names, strict=False))
+    write(
+        tmp_path,
+        **{
+            file: {
+                f"{role}_token": {"content": name, "lstrip": False} if as_object else name
+                for role, name in wanted.items()
+            }
+        },
+    )
+    ours = Tokenizer.from_folder(tmp_path)
+    assert ours("a <hole> b").raw == (("<begin>", "a", "<hole>", "<odd>", "<end>"),)
+    assert (ours.pad_id, ours.mask_id) == (0, 4)
+
+
+def test_tokens_added_later_are_found_whole(tmp_path):
+    size = Tokenizer.from_folder(word_piece(tmp_path)).vocab_size
+    write(tmp_path, added_tokens={"[E1]": size, "[E2]": size + 1})
+    ours = Tokenizer.from_folder(tmp_path)
+    assert ours("a [E2]").raw == (("[CLS]", "a", "[E2]", "[SEP]"),)
+    assert ours.vocab_size == size + 2
+
+
+def test_tokens_added_later_that_do_not_follow_the_vocabulary_are_an_error(tmp_path):
+    write(word_piece(tmp_path), added_tokens={"[E1]": 100_000})
+    with pytest.raises(TokenizationError, match=r"\[E1\].*100000"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_a_folder_without_files_is_an_error_that_says_what_was_looked_for(tmp_path):
+    with pytest.raises(TokenizationError) as caught:
+        Tokenizer.from_folder(tmp_path)
+    for name in ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "is needed"):
+        assert name in str(caught.value)
+
+
+def test_a_sentencepiece_model_alone_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "spiece.model").write_bytes(b"\x0a")
+    with pytest.raises(TokenizationError, match=r"spiece\.model.*tokenizer\.json is needed"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_half_of_a_byte_level_vocabulary_is_an_error(tmp_path):
+    (byte_level(tmp_path, []) / "merges.txt").unlink()
+    with pytest.raises(TokenizationError, match=r"found only vocab\.json"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(TokenizationError, match="not a folder"):
+        Tokenizer.from_folder(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", b""),
+        ("tokenizer.json", b'{"version": "1.0", "model": {"type": "Word'),
+        ("tokenizer.json", b"[]"),
+        ("tokenizer.json", b'{"version": "1.0", "model": {"type": "Other"}}'),
+        ("tokenizer.json", b"version https://git-lfs.github.com/spec/v1\n"),
+        ("tokenizer.json", b"\xff\xfe\x00"),
+        ("vocab.txt", b"\xff\xfe\x00"),
+        ("vocab.txt", b""),
+        ("vocab.txt", b"only\nwords\n"),
+        ("tokenizer_config.json", b"{"),
+        ("tokenizer_config.json", b"[1]"),
+        ("tokenizer_config.json", b'{"mask_token": 5}'),
+        ("tokenizer_config.json", b'{"added_tokens_decoder": [1]}'),
+        ("tokenizer_config.json", b'{"do_lower_case": "yes"}'),
+        ("special_tokens_map.json", b"\xff"),
+        ("added_tokens.json", b'{"[E1]": "one"}'),
+    ],
+)
+def test_a_broken_file_is_an_error_that_names_it(tmp_path, name, content):
+    (word_piece(tmp_path) / name).write_bytes(content)
+    with pytest.raises(TokenizationError, match=r"tokenizer|vocab|token"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_broken_byte_level_files_are_an_error(tmp_path):
+    byte_level(tmp_path, [])
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nqqq zzz\n", "utf-8")
+    with pytest.raises(TokenizationError, match=r"merges\.txt"):
+        Tokenizer.from_folder(tmp_path)

@@ -1,0 +1,155 @@
+"""tokens.py: the batch type, and ids that come from elsewhere."""
+
+import numpy as np
+import pytest
+import torch
+
+from minibert.errors import TokenizationError
+from minibert.tokens import Tokens, padded
+
+
+class Alphabet:
+    """A vocabulary of three: a start mark, and two letters."""
+
+    structural_ids = frozenset({0})
+
+    def raw(self, token_id: int) -> str:
+        return ("<s>", "▁a", "▁b")[token_id]
+
+    def string(self, token_id: int) -> str:
+        return ("<s>", " a", " b")[token_id]
+
+
+def batch() -> Tokens:
+    ids = [[0, 1, 2, 1, 2], [0, 2, 1, 9, 9], [0, 9, 9, 9, 9]]
+    mask = [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]]
+    return Tokens.from_ids(ids, mask=mask, tokenizer=Alphabet())
+
+
+@pytest.mark.parametrize("form", [list, np.array, torch.tensor])
+def test_ids_may_be_a_list_an_array_or_a_tensor(form):
+    tokens = Tokens.from_ids(form([[3, 1, 4], [1, 5, 9]]))
+    assert tokens.ids.tolist() == [[3, 1, 4], [1, 5, 9]]
+    assert tokens.strings == (("3", "1", "4"), ("1", "5", "9"))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
+def test_ids_of_any_integer_type_become_int64(dtype):
+    assert Tokens.from_ids(torch.tensor([3, 1], dtype=dtype)).ids.dtype is torch.int64
+
+
+def test_one_axis_is_one_sentence():
+    tokens = Tokens.from_ids([3, 1, 4])
+    assert tokens.ids.tolist() == [[3, 1, 4]]
+    assert len(tokens) == 1
+
+
+def test_ids_alone_mean_that_every_position_is_a_token_of_the_first_text():
+    tokens = Tokens.from_ids([[3, 1, 4], [1, 5, 9]])
+    assert tokens.mask.all()
+    assert not tokens.segments.any()
+    assert tokens.special == ((False,) * 3,) * 2
+    assert tokens.spans == tokens.words == ((None,) * 3,) * 2
+    assert tokens.texts == ()
+
+
+def test_a_tokenizer_gives_the_strings_and_tells_which_ids_are_special():
+    tokens = batch()
+    assert tokens.raw == (("<s>", "▁a", "▁b", "▁a", "▁b"), ("<s>", "▁b", "▁a"), ("<s>",))
+    assert tokens.strings[1] == ("<s>", " b", " a")
+    assert tokens.special[1] == (True, False, False)
+
+
+def test_padding_is_in_the_tensors_and_not_in_the_tuples():
+    tokens = batch()
+    assert tokens.ids.shape == tokens.mask.shape == (3, 5)
+    assert tokens.lengths == (5, 3, 1) == tuple(tokens.mask.sum(dim=1).tolist())
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.int32])
+def test_a_mask_may_be_boolean_or_zeros_and_ones(kind):
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).to(kind)
+    assert Tokens.from_ids([[3, 1, 4], [1, 5, 9]], mask=mask).lengths == (2, 3)
+
+
+def test_segments_are_kept():
+    assert Tokens.from_ids([3, 1, 4], segments=[0, 0, 1]).segments.tolist() == [[0, 0, 1]]
+
+
+def test_one_sentence_of_a_batch_has_no_padding_and_keeps_its_batch_axis():
+    tokens = batch()
+    one = tokens[1]
+    assert one.ids.tolist() == [[0, 2, 1]]
+    assert one.mask.tolist() == [[True] * 3]
+    assert one.raw == (tokens.raw[1],)
+    assert tokens[-2].raw == one.raw
+
+
+def test_a_batch_can_be_walked_through():
+    assert [one.lengths for one in batch()] == [(5,), (3,), (1,)]
+
+
+@pytest.mark.parametrize("i", [3, -4])
+def test_a_sentence_outside_the_batch_is_an_index_error(i):
+    with pytest.raises(IndexError, match="batch of 3"):
+        batch()[i]
+
+
+def test_tokens_move_to_a_device_whole():
+    moved = batch().to("meta")
+    assert {moved.ids.device.type, moved.mask.device.type, moved.segments.device.type} == {"meta"}
+    assert moved.strings == batch().strings
+
+
+def test_tokens_cannot_be_changed_by_accident():
+    with pytest.raises(AttributeError):
+        batch().ids = torch.zeros(1)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([], "empty"),
+        ([[], []], "empty"),
+        (torch.zeros(0, 5, dtype=torch.long), "empty"),
+        ([3, -1], "row 0, position 1 holds -1"),
+        ([0.5, 1.0], "torch.float32"),
+        ([True, False], "torch.bool"),
+        ([[1, 2], [3]], "equally long"),
+        ([2**70], "whole numbers"),
+        ("abc", "whole numbers"),
+        (None, "whole numbers"),
+        ([[[1]]], r"shape \(1, 1, 1\)"),
+        (torch.tensor(3), r"shape \(\)"),
+    ],
+)
+def test_ids_that_are_no_table_of_whole_numbers_are_an_error(ids, message):
+    with pytest.raises(TokenizationError, match=message):
+        Tokens.from_ids(ids)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ([1, 1], r"shape \(1, 2\).*\(2, 3\)"),
+        ([[1, 1, 1]], r"shape \(1, 3\)"),
+        ([[1, 1, 2], [1, 1, 1]], "other values"),
+        ([[1.0, 1, 0], [1, 1, 1]], "float32"),
+        ([[1, 1, 1], [0, 1, 1]], "row 1"),
+        ([[1, 0, 1], [1, 1, 1]], "row 0"),
+        ([[1, 1, 1], [0, 0, 0]], "row 1"),
+    ],
+)
+def test_a_mask_that_does_not_fit_or_pads_on_the_left_is_an_error(mask, message):
+    with pytest.raises(TokenizationError, match=message):
+        Tokens.from_ids([[3, 1, 4], [1, 5, 9]], mask=mask)
+
+
+@pytest.mark.parametrize("segments", [[0, 1], [0, 0, -1], [0.0, 0.0, 1.0]])
+def test_segments_that_do_not_fit_are_an_error(segments):
+    with pytest.raises(TokenizationError, match="segments"):
+        Tokens.from_ids([3, 1, 4], segments=segments)
+
+
+def test_rows_are_filled_up_on_the_right():
+    assert padded([[3, 1, 4], [1], []], 7).tolist() == [[3, 1, 4], [1, 7, 7], [7, 7, 7]]

@@ -1,0 +1,187 @@
+"""How a page is put together as one file: policy, escapes, modules, saving; and its colours."""
+
+import base64
+import hashlib
+import itertools
+import os
+import re
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+from attention_pages import HOSTILE, names, softmax
+
+from minibert.errors import MinibertError
+from minibert.viz import Page, attention_page
+from minibert.viz.bundle import bundle, static_text
+
+# Machado, Oliveira, Fernandes 2009, table 1 at severity 1.0, on linear RGB.
+MACHADO_2009 = {
+    "normal": np.eye(3),
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+
+
+def oklab(linear: np.ndarray) -> np.ndarray:
+    """Ottosson 2020: a space in which distance is difference to the eye."""
+    cones = np.array(
+        [
+            [0.4122214708, 0.5363325363, 0.0514459929],
+            [0.2119034982, 0.6806995451, 0.1073969566],
+            [0.0883024619, 0.2817188376, 0.6299787005],
+        ]
+    )
+    opponents = np.array(
+        [
+            [0.2104542553, 0.7936177850, -0.0040720468],
+            [1.9779984951, -2.4285922050, 0.4505937099],
+            [0.0259040371, 0.7827717662, -0.8086757660],
+        ]
+    )
+    return np.cbrt(linear @ cones.T) @ opponents.T
+
+
+def sha256(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+class TestDocument:
+    def test_hostile_tokens_stay_in_the_header(self) -> None:
+        harmless = attention_page(softmax((1, 2, 10, 10)), ["a"] * 10, title="t").html
+        hostile = attention_page(softmax((1, 2, 10, 10)), HOSTILE, title=HOSTILE[0]).html
+        header = '<script type="application/json" id="header">'
+        before, after = hostile.split(header)
+        assert [before, after.split("</script>", 1)[1]] == [
+            harmless.split(header)[0],
+            harmless.split(header)[1].split("</script>", 1)[1],
+        ]
+
+    def test_policy_allows_this_script_and_this_style_and_nothing_else(self) -> None:
+        html = attention_page(softmax((1, 2, 3, 3)), names(3)).html
+        policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+        script = re.search(r"<script>(.*?)</script>", html, re.DOTALL)
+        style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)
+        assert policy
+        assert script
+        assert style
+        allowed = dict(part.strip().split(" ", 1) for part in policy[1].split(";"))
+        assert allowed["default-src"] == "'none'"
+        assert allowed["script-src"] == sha256(script[1])
+        assert allowed["style-src"] == sha256(style[1])
+        assert set(allowed) == {
+            *("default-src", "script-src", "style-src", "img-src", "base-uri", "form-action")
+        }
+
+    def test_no_address_of_the_network_is_in_a_page(self) -> None:
+        html = attention_page(softmax((1, 2, 3, 3)), names(3)).html
+        assert not re.search(r"https?:|\bsrc=|@import|url\(", html)
+        assert re.findall(r'href="([^"]*)"', html) == ["data:,"]
+
+    @pytest.mark.parametrize("theme", ["light", "dark"])
+    def test_heads_can_be_told_apart_by_the_colour_blind(self, theme: str) -> None:
+        listed = re.search(rf"{theme}: \[(.*?)\]", static_text("colors.js"), re.DOTALL)
+        assert listed
+        palette = re.findall(r"#[0-9a-f]{6}", listed[1])
+        assert len(palette) == 12
+        linear = (
+            np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in palette]) ** 2.2
+        )
+        for vision in MACHADO_2009.values():
+            seen = oklab(np.clip(linear @ np.array(vision).T, 0, 1))
+            nearest = min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2))
+            # 0.02 is a just noticeable difference.
+            assert nearest >= 0.08
+
+
+class TestBundle:
+    def make(self, **files: str) -> str:
+        return bundle("main.js", lambda name: files[name.removesuffix(".js")])
+
+    def test_a_module_comes_after_what_it_imports_and_only_once(self) -> None:
+        script = self.make(
+            main='import { a } from "./a.js";\nimport { b } from "./b.js";\nuse(a, b);\n',
+            a='import { b } from "./b.js";\nexport const a = b;\n',
+            b="export const b = 1;\n",
+        )
+        order = [script.index(f"const {name}_js") for name in ("b", "a", "main")]
+        assert order == sorted(order)
+        assert script.count("const b = 1;") == 1
+
+    def test_names_that_are_not_exported_stay_inside(self) -> None:
+        script = self.make(
+            main='import { a } from "./a.js";\nconst own = 2;\n',
+            a="const own = 1;\nexport function a() { return own; }\n",
+        )
+        assert "return { a };" in script
+        assert "{ own }" not in script
+
+    def test_comments_do_not_travel(self) -> None:
+        script = self.make(main="/**\n * A secret.\n */\n// Another.\ncall('/* kept */');\n")
+        assert "secret" not in script
+        assert "Another" not in script
+        assert "/* kept */" in script
+
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            ('import a from "./a.js";\n', "import a from"),
+            ('import * as a from "./a.js";\n', "is not understood"),
+            ('const a = await import("./a.js");\n', "is not understood"),
+            ("export default 1;\n", "export default 1"),
+            ("export { own };\n", "is not understood"),
+            ("export let own = 1;\n", "is not understood"),
+            ('import { missing } from "./a.js";\n', "a.js does not export 'missing'"),
+            ('import { b } from "./b.js";\n', "circular import: main.js -> b.js -> main.js"),
+            ("call('</script>');\n", "may not occur"),
+            ("call(`two\nlines`);\n", "may not run over"),
+        ],
+    )
+    def test_what_it_does_not_understand_is_an_error(self, source: str, message: str) -> None:
+        with pytest.raises(MinibertError, match=message):
+            self.make(
+                main=source,
+                a="export const a = 1;\n",
+                b='import { m } from "./main.js";\nexport const b = m;\n',
+            )
+
+
+class TestSave:
+    def test_writes_the_page_and_returns_its_path(self, tmp_path: Path) -> None:
+        path = Page("<p>½</p>").save(str(tmp_path / "page.html"))
+        assert path.read_bytes() == "<p>½</p>".encode()
+        assert os.listdir(tmp_path) == ["page.html"]
+
+    def test_a_missing_folder_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(MinibertError, match=r"page\.html: there is no folder .*absent"):
+            Page("").save(tmp_path / "absent" / "page.html")
+
+    def test_a_folder_is_no_page(self, tmp_path: Path) -> None:
+        with pytest.raises(MinibertError, match="it is a folder"):
+            Page("").save(tmp_path)
+
+    def test_a_full_disk_leaves_the_old_page_and_nothing_else(self, tmp_path: Path) -> None:
+        path = Page("old").save(tmp_path / "page.html")
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        try:
+            with pytest.raises(MinibertError, match=r"cannot save .*page\.html: File too large"):
+                Page("new" * 4096).save(path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert path.read_text() == "old"
+        assert os.listdir(tmp_path) == ["page.html"]

@@ -1,0 +1,72 @@
+"""Checkpoint folders with a vocabulary: small ones of each kind, trained here, and real ones."""
+
+import json
+from pathlib import Path
+
+from data import data_path
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+TEXT = [
+    "The quick brown fox jumps over the lazy dog. The strawberries were fresh, weren't they?",
+    "Le café était fermé; naïve Führer über Straße. Año nuevo, coração.",
+    "Съешь же ещё этих мягких французских булок. שלום עולם مرحبا بالعالم",
+    "我想在苹果公司工作 東京の天気 한국어 문장 🙂🚀 1314151 ½ \t\n",
+] * 3
+BERT_MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROBERTA_MARKS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def word_piece(folder: Path, *, lowercase: bool = True) -> Path:
+    """A folder with vocab.txt alone."""
+    trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    trained.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=400, special_tokens=BERT_MARKS, show_progress=False
+    )
+    trained.train_from_iterator(TEXT, trainer)
+    entries = sorted(trained.get_vocab().items(), key=lambda entry: entry[1])
+    (folder / "vocab.txt").write_text("".join(f"{name}\n" for name, _ in entries), "utf-8")
+    return folder
+
+
+def byte_level(folder: Path, marks: list[str]) -> Path:
+    """A folder with vocab.json and merges.txt alone."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=500,
+        special_tokens=marks,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    trained.train_from_iterator(TEXT, trainer)
+    trained.model.save(str(folder))
+    return folder
+
+
+def sentence_piece(folder: Path) -> Path:
+    """A folder with tokenizer.json alone, its spaces written as SentencePiece writes them."""
+    trained = Tokenizer(models.Unigram())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace()
+    trained.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=300, special_tokens=ROBERTA_MARKS, unk_token="<unk>", show_progress=False
+    )
+    trained.train_from_iterator(TEXT, trainer)
+    trained.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def real(folder: Path, name: str, *files: str) -> Path:
+    """A folder with only `files` of the real checkpoint `name`."""
+    for file in files:
+        (folder / file).symlink_to(data_path("models", name, file))
+    return folder
+
+
+def write(folder: Path, **contents: object) -> Path:
+    """Puts JSON files into the folder: `write(folder, config={...})` is config.json."""
+    for name, content in contents.items():
+        (folder / f"{name}.json").write_text(json.dumps(content), "utf-8")
+    return folder

@@ -1,0 +1,124 @@
+"""Template, style and ES modules put together as one HTML file.
+
+Modules inside one file cannot import one another, so each becomes a function that returns
+what it exports, in the order of its imports; names of one module stay out of the others:
+
+    const colors_js = (() => { ...; return { headColor }; })();
+    const { headColor } = colors_js;
+
+Only the forms of import and export that `static/` uses are understood; any other is an error.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from importlib.resources import files
+
+from minibert.errors import MinibertError
+
+__all__ = ["bundle", "document", "static_text"]
+
+_STYLES = ("theme.css", "layout.css", "toolbar.css", "head.css")
+_IMPORT = re.compile(r'^import \{([^{}]*)\} from "\./([a-z_]+\.js)";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:async function|function|const|class) (\w+))", re.MULTILINE)
+_LEFT_OVER = re.compile(r"^[ \t]*(?:import|export)\b.*$|\bimport\s*[(.].*$", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*(?:/\*\*(?:(?!\*/)[\s\S])*\*/|//[^\n]*)[ \t]*\n", re.MULTILINE)
+_INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+
+
+def static_text(name: str) -> str:
+    """The text of one file of `static/`."""
+    return (files("minibert.viz") / "static" / name).read_text(encoding="utf-8")
+
+
+def bundle(entry: str, read: Callable[[str], str] = static_text) -> str:
+    """One classic script that does what the ES module `entry` does.
+
+    Raises MinibertError for an import or export of another form, a circle of imports, a name
+    that the imported module does not export, or text that would end a script element.
+    """
+    parts: dict[str, str] = {}
+    exports: dict[str, list[str]] = {}
+    _add(entry, read, parts, exports, ())
+    script = '(() => {\n"use strict";\n' + _INDENT.sub("", "".join(parts.values())) + "})();\n"
+    if re.search(r"</|<!--", script):
+        raise MinibertError(f"{entry}: '</' and '<!--' may not occur in a script of a page")
+    return script
+
+
+def _add(
+    name: str,
+    read: Callable[[str], str],
+    parts: dict[str, str],
+    exports: dict[str, list[str]],
+    path: tuple[str, ...],
+) -> None:
+    """Appends `name`, after all it imports, to `parts`."""
+    if name in path:
+        raise MinibertError(f"circular import: {' -> '.join((*path, name))}")
+    if name in parts:
+        return
+    source = _COMMENT.sub("", read(name))
+    if any(line.count("`") % 2 for line in source.splitlines()):
+        raise MinibertError(f"{name}: a text in backticks may not run over a line's end")
+    for match in _IMPORT.finditer(source):
+        _add(match[2], read, parts, exports, (*path, name))
+        for wanted in _names(match[1]):
+            if wanted not in exports[match[2]]:
+                raise MinibertError(f"{name}: {match[2]} does not export {wanted!r}")
+    exports[name] = [match[2] for match in _EXPORT.finditer(source)]
+    body = _EXPORT.sub(r"\1", _IMPORT.sub(_as_constant, source))
+    left_over = _LEFT_OVER.search(body)
+    if left_over:
+        raise MinibertError(
+            f"{name}: {left_over[0].strip()!r} is not understood; write"
+            " 'import { name } from \"./file.js\";' or 'export function name'"
+        )
+    returned = f"return {{ {', '.join(exports[name])} }};\n" if exports[name] else ""
+    parts[name] = f"const {_constant(name)} = (() => {{\n{body}{returned}}})();\n"
+
+
+def _names(listed: str) -> list[str]:
+    return [name.strip() for name in listed.split(",") if name.strip()]
+
+
+def _constant(name: str) -> str:
+    return name.replace(".js", "_js")
+
+
+def _as_constant(match: re.Match[str]) -> str:
+    return f"const {{ {', '.join(_names(match[1]))} }} = {_constant(match[2])};"
+
+
+def _hash(text: str) -> str:
+    """The text's hash as a Content-Security-Policy names it."""
+    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
+
+@lru_cache(maxsize=8)
+def _shell(entry: str) -> tuple[tuple[str, str], ...]:
+    """What is the same in every page that starts with `entry`: policy, style, script."""
+    style = _INDENT.sub("", "".join(static_text(name) for name in _STYLES))
+    script = bundle(entry)
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    return (("policy", policy), ("script", script), ("style", style))
+
+
+def document(entry: str, header: str, blocks: Iterable[tuple[str, str]]) -> str:
+    """The whole HTML file: the script `entry`, the header's JSON, and (name, base64) blocks.
+
+    Header and blocks are put in as they are; `payload.header_json` makes a header safe.
+    """
+    lines = (
+        f'<script type="application/octet-stream" id="{name}">{data}</script>\n'
+        for name, data in blocks
+    )
+    values = {**dict(_shell(entry)), "header": header, "blocks": "".join(lines)}
+    # One pass: text that was put in is never searched for places again.
+    return _PLACE.sub(lambda match: values[match[1]], static_text("page.html"))

@@ -1,0 +1,156 @@
+"""Attention from outside, checked before any page is made.
+
+Every message names the argument, says what came, what was wanted and what to do.
+"""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from minibert.errors import AttentionError
+
+__all__ = ["attention_layers", "checked_layer", "checked_numbers", "checked_tokens", "to_array"]
+
+Array = npt.NDArray[np.floating[Any]]
+
+# Half precision leaves a row of 512 weights up to 2e-3 from one; bfloat16, 8e-3.
+ROW_SUM_TOLERANCE = 1e-2
+
+
+def to_array(value: Any, name: str) -> Array:
+    """`value`, a tensor or an array of numbers, as a float NumPy array on the host."""
+    if isinstance(value, torch.Tensor):
+        # NumPy has no bfloat16.
+        return value.detach().to("cpu", torch.float32).numpy()
+    try:
+        return np.asarray(value, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise AttentionError(f"{name} is no table of numbers: {error}") from error
+
+
+def attention_layers(attention: Any, sentence: int) -> list[Array]:
+    """One (head, query, key) array a layer from either form of `attention`.
+
+    Takes a list or tuple of (batch, head, query, key), one a layer, of which `sentence` is
+    picked, or one (layer, head, query, key) tensor or array.
+    """
+    if isinstance(attention, list | tuple):
+        layers = [_one_sentence(item, i, sentence) for i, item in enumerate(attention)]
+    else:
+        table = to_array(attention, "attention")
+        _expect(table, "attention", "(layer, head, query, key)", 4)
+        layers = list(table)
+    if not layers:
+        raise AttentionError("attention is empty; a page needs at least one layer")
+    for i, layer in enumerate(layers):
+        if layer.shape != layers[0].shape:
+            raise AttentionError(
+                f"attention[{i}] has (head, query, key) {layer.shape}, attention[0] has"
+                f" {layers[0].shape}; all layers of a page must be alike"
+            )
+        checked_layer(layer, f"attention[{i}]", row_sums=True)
+    return layers
+
+
+def _one_sentence(item: Any, i: int, sentence: int) -> Array:
+    if item is None:
+        raise AttentionError(
+            f"attention[{i}] is None: the model gave no attention. With transformers, load it"
+            ' with attn_implementation="eager" and call it with output_attentions=True'
+        )
+    table = to_array(item, f"attention[{i}]")
+    _expect(table, f"attention[{i}]", "(batch, head, query, key)", 4)
+    if not 0 <= sentence < len(table):
+        raise AttentionError(
+            f"sentence={sentence}, but attention[{i}] holds {len(table)}, counted from 0"
+        )
+    return table[sentence]
+
+
+def _expect(table: Array, name: str, axes: str, n_axes: int) -> None:
+    if table.ndim != n_axes:
+        hint = ""
+        if name == "attention" and table.ndim == n_axes + 1:
+            hint = "; pick one sentence: attention[:, i]"
+        raise AttentionError(f"{name} has shape {table.shape}, expected {axes}{hint}")
+
+
+def checked_layer(probs: Array, name: str, *, row_sums: bool) -> Array:
+    """`probs` of one layer, (head, query, key), if they can be attention weights.
+
+    Raises AttentionError when an axis is empty, queries and keys differ in number, a value is
+    NaN or outside [0, 1], or, with `row_sums`, a row does not add up to one.
+    """
+    if probs.ndim != 3 or 0 in probs.shape:
+        raise AttentionError(
+            f"{name} has shape {probs.shape}, expected (head, query, key), none of them 0"
+        )
+    if probs.shape[1] != probs.shape[2]:
+        raise AttentionError(
+            f"{name} has {probs.shape[1]} queries and {probs.shape[2]} keys; this page shows"
+            " the attention of a text to itself, where both are the tokens"
+        )
+    finite = np.isfinite(probs)
+    if not finite.all():
+        head, query, key = np.argwhere(~finite)[0]
+        raise AttentionError(
+            f"{name} is {probs[head, query, key]} at head {head}, query {query}, key {key};"
+            " attention weights must be finite numbers"
+        )
+    outside = (probs < -ROW_SUM_TOLERANCE) | (probs > 1 + ROW_SUM_TOLERANCE)
+    if outside.any():
+        head, query, key = np.argwhere(outside)[0]
+        raise AttentionError(
+            f"{name} is {probs[head, query, key]:.4g} at head {head}, query {query}, key {key};"
+            " attention weights lie between 0 and 1. Are these scores, before the softmax?"
+        )
+    if row_sums:
+        _check_row_sums(probs, name)
+    return probs
+
+
+def _check_row_sums(probs: Array, name: str) -> None:
+    sums = probs.sum(axis=-1)
+    wrong = np.abs(sums - 1) > ROW_SUM_TOLERANCE
+    if wrong.any():
+        head, query = np.argwhere(wrong)[0]
+        raise AttentionError(
+            f"{name} adds up to {sums[head, query]:.4g} at head {head}, query {query}; each row"
+            " of attention must add up to 1. Leave out padding, or check the order of the axes"
+        )
+
+
+def checked_tokens(tokens: Any, n_tokens: int) -> list[str]:
+    """`tokens` as a list of strings, one for each of the `n_tokens` positions of attention."""
+    if isinstance(tokens, str) or not isinstance(tokens, Sequence | np.ndarray):
+        raise AttentionError(f"tokens must be a list of strings, one a token, not {type(tokens)}")
+    # NumPy's own string type is one too; a page should not depend on which came.
+    strings = [str(token) if isinstance(token, str) else token for token in tokens]
+    for i, token in enumerate(strings):
+        if not isinstance(token, str):
+            raise AttentionError(f"tokens[{i}] is {token!r}, expected a string")
+    if len(strings) != n_tokens:
+        raise AttentionError(
+            f"tokens has {len(strings)} strings, attention has {n_tokens} positions; they must"
+            " match one to one, special tokens included"
+        )
+    return strings
+
+
+def checked_numbers(chosen: Any, n: int, name: str) -> list[int]:
+    """The layers or heads to show: all `n` of them for None, else `chosen` in rising order."""
+    if chosen is None:
+        return list(range(n))
+    try:
+        numbers = sorted({operator.index(number) for number in chosen})
+    except TypeError as error:
+        raise AttentionError(f"{name}={chosen!r}, expected a list of whole numbers") from error
+    if not numbers:
+        raise AttentionError(f"{name} is empty; leave it out to show all {n}")
+    if numbers[0] < 0 or numbers[-1] >= n:
+        raise AttentionError(f"{name}={numbers}, but there are {n}, counted from 0")
+    return numbers

@@ -1,0 +1,115 @@
+"""What a page says about each token: its text, its look, the sentence it belongs to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+__all__ = [
+    "Label",
+    "TokensLike",
+    "label_columns",
+    "labels_from_strings",
+    "labels_from_tokens",
+    "written_texts",
+]
+
+_SPECIAL = frozenset(["[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<|endoftext|>"])
+_SPACE_MARKS = ("Ġ", "▁")
+_PIECE_MARK = "##"
+_CLOSING = frozenset(".,;:!?")
+
+
+@runtime_checkable
+class TokensLike(Protocol):
+    """What a page reads of `minibert.tokens.Tokens`; each field has one item a sentence."""
+
+    @property
+    def raw(self) -> Any:
+        """The vocabulary's own strings, without padding."""
+
+    @property
+    def strings(self) -> Any:
+        """The same as a person reads them."""
+
+    @property
+    def segments(self) -> Any:
+        """0 for the first text and 1 for the second: (batch, position), padding included."""
+
+    @property
+    def special(self) -> Any:
+        """True for tokens that mark structure."""
+
+    @property
+    def texts(self) -> Any:
+        """The one or two texts; () when they are not known."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """One token as a page shows it; `piece` is True where it continues the token before it."""
+
+    text: str
+    raw: str
+    special: bool
+    segment: int
+    piece: bool
+
+
+def labels_from_tokens(tokens: TokensLike, sentence: int) -> list[Label]:
+    """The labels of one sentence, padding left out."""
+    rows = zip(
+        tokens.raw[sentence],
+        tokens.strings[sentence],
+        tokens.special[sentence],
+        # Segments are a padded tensor: longer than the tuples.
+        tokens.segments[sentence].tolist(),
+        strict=False,
+    )
+    return [
+        Label(text, raw, bool(special), int(segment), _is_piece(raw))
+        for raw, text, special, segment in rows
+    ]
+
+
+def labels_from_strings(tokens: Sequence[str], sentence_b_start: int | None) -> list[Label]:
+    """The labels of a tokenizer's own strings; `##`, `Ġ` and `▁` are made readable."""
+    start = len(tokens) if sentence_b_start is None else sentence_b_start
+    return [
+        Label(_readable(token), token, token in _SPECIAL, int(i >= start), _is_piece(token))
+        for i, token in enumerate(tokens)
+    ]
+
+
+def _is_piece(raw: str) -> bool:
+    return raw.startswith(_PIECE_MARK) and len(raw) > len(_PIECE_MARK)
+
+
+def _readable(raw: str) -> str:
+    if _is_piece(raw):
+        return raw[len(_PIECE_MARK) :]
+    return " " + raw[1:] if raw.startswith(_SPACE_MARKS) else raw
+
+
+def written_texts(labels: Sequence[Label]) -> list[str]:
+    """The one or two texts that the labels spell, for tokens whose text is not known."""
+    spaced = any(label.text.startswith(" ") for label in labels)
+    texts = []
+    for segment in sorted({label.segment for label in labels}):
+        words = [label for label in labels if label.segment == segment and not label.special]
+        joined = "".join(
+            word.text if spaced or word.piece or word.text in _CLOSING else " " + word.text
+            for word in words
+        )
+        texts.append(joined.strip())
+    return texts
+
+
+def label_columns(labels: Sequence[Label]) -> dict[str, Any]:
+    """The labels as a page's header has them, one list a field; `raw` null where it is `text`."""
+    return {
+        "text": [label.text for label in labels],
+        "raw": [None if label.raw == label.text else label.raw for label in labels],
+        "special": [int(label.special) for label in labels],
+        "segment": [label.segment for label in labels],
+        "piece": [int(label.piece) for label in labels],
+    }

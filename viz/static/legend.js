@@ -1,0 +1,63 @@
+/** How to read the picture, in the words of someone who sees it for the first time. */
+
+import { lineAlpha } from "./attention.js";
+import { element } from "./dom.js";
+import { lineWidth } from "./lines.js";
+import { percent } from "./text.js";
+
+const SAMPLES = [0.05, 0.2, 0.5, 1];
+const KEYS = [
+  [["←", "→"], "layer"],
+  [["↑", "↓"], "token"],
+  [["Enter"], "keep"],
+  [["Esc"], "let go"],
+];
+
+/**
+ * @param {boolean} causal
+ * @returns {{root: HTMLElement, setStrength: (strength: number) => void}}
+ */
+export function createLegend(causal) {
+  const strokes = SAMPLES.map(() => element("span", { class: "stroke" }));
+  const samples = SAMPLES.map((weight, i) =>
+    element("li", {}, [strokes[i], percent(weight).replace(".0", "")]),
+  );
+  const root = element("section", { class: "legend", "aria-label": "How to read this picture" }, [
+    element("h2", {}, ["How to read this"]),
+    paragraph(
+      "A line is one attention weight: how much the token on the left takes from the token",
+      " on the right. The stronger and wider, the more.",
+    ),
+    element("ul", { class: "samples" }, samples),
+    paragraph(
+      "The colour is the head. In each head, the weights of one token on the left add up to 100\u202f%.",
+    ),
+    paragraph("Hiding tokens or weights does not change the others."),
+    keys(),
+  ]);
+  if (causal) {
+    const note = paragraph("This model reads in one direction: a token looks at itself and back.");
+    root.insertBefore(note, root.lastElementChild);
+  }
+  return {
+    root,
+    setStrength(strength) {
+      SAMPLES.forEach((weight, i) => {
+        strokes[i].style.height = `${lineWidth(weight)}px`;
+        strokes[i].style.opacity = String(lineAlpha(weight, strength));
+      });
+    },
+  };
+}
+
+/** @param {string[]} sentences */
+function paragraph(...sentences) {
+  return element("p", {}, [sentences.join("")]);
+}
+
+function keys() {
+  const items = KEYS.map(([names, does]) =>
+    element("li", {}, [...[...names].map((name) => element("kbd", {}, [name])), ` ${does}`]),
+  );
+  return element("ul", { class: "keys" }, items);
+}

@@ -1,0 +1,157 @@
+/**
+ * Lines as pixels.
+ *
+ * A canvas strokes some thousand long lines in a tenth of a second and rounds each faint one to
+ * 8 bits. Here they are summed in floating point, front to back, several times faster; and the
+ * same numbers give the same pixels everywhere.
+ */
+
+/** How far the bends of a line lie from its ends, in parts of its width. */
+const BEND = 0.4;
+/** The slope of that curve where it is steepest, in the middle: 1.67, with some room. */
+const STEEPEST = 1.7;
+/** Ink above this hides what is behind it. */
+const FULL = 0.996;
+
+/**
+ * The part of its rise that a line has behind it at a part of its width: all lines bend alike.
+ *
+ * The line is the cubic Bézier curve with control points at (BEND, 0) and (1 - BEND, 1).
+ *
+ * @param {number} across  from 0 to 1
+ */
+export function riseAt(across) {
+  let [low, high] = [0, 1];
+  for (let i = 0; i < 24; i += 1) {
+    const t = (low + high) / 2;
+    const x = 3 * t * (1 - t) * (BEND * (1 - t) + (1 - BEND) * t) + t ** 3;
+    if (x < across) low = t;
+    else high = t;
+  }
+  return low * low * (3 - 2 * low);
+}
+
+export class Raster {
+  constructor() {
+    this.width = 0;
+    this.height = 0;
+    this.ink = new Float32Array();
+    this.rises = new Float32Array();
+    this.slopes = new Float32Array();
+  }
+
+  /**
+   * An empty picture.
+   *
+   * @param {number} width  device pixels
+   * @param {number} height
+   */
+  start(width, height) {
+    if (this.width !== width) {
+      this.rises = Float32Array.from({ length: width }, (_, x) => riseAt((x + 0.5) / width));
+      this.slopes = Float32Array.from(
+        { length: width },
+        (_, x) => riseAt((x + 1) / width) - riseAt(x / width),
+      );
+    }
+    if (this.ink.length === width * height * 4) this.ink.fill(0);
+    else this.ink = new Float32Array(width * height * 4);
+    this.width = width;
+    this.height = height;
+  }
+
+  /**
+   * Adds a line from the left edge to the right, behind those that are there.
+   *
+   * @param {number} from  its height at the left edge, device pixels
+   * @param {number} to  at the right edge
+   * @param {number} thickness
+   * @param {[number, number, number]} color  0 to 255
+   * @param {number} alpha
+   */
+  add(from, to, thickness, color, alpha) {
+    const { width, height, rises, slopes } = this;
+    const rise = to - from;
+    for (let x = this.firstColumn(from, rise, thickness); x < width; x += 1) {
+      const middle = from + rise * rises[x];
+      const slope = Math.abs(rise * slopes[x]);
+      // Across a column the line covers this half height fully and fades out over `fade`.
+      const half = (thickness / 2) * Math.sqrt(1 + slope * slope);
+      const fade = Math.max(slope, 1);
+      const reach = half + fade / 2;
+      if (middle + reach < 0 || middle - reach > height) {
+        if (rise > 0 === middle > height) return;
+        continue;
+      }
+      const peak = alpha * Math.min(1, (2 * half) / fade);
+      this.addColumn(x, middle, reach, peak, alpha / fade, color);
+    }
+  }
+
+  /**
+   * The first column in which a line may touch the picture.
+   *
+   * @param {number} from
+   * @param {number} rise
+   * @param {number} thickness
+   */
+  firstColumn(from, rise, thickness) {
+    const steepest = (STEEPEST * Math.abs(rise)) / this.width;
+    const slack = ((1 + thickness) * (1 + steepest)) / 2;
+    const outside = (from < 0 ? -from : from - this.height) - slack;
+    const towards = from < 0 ? rise : -rise;
+    if (outside <= 0) return 0;
+    if (towards <= outside) return this.width;
+    const needed = outside / towards;
+    let [low, high] = [0, this.width];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.rises[middle] < needed) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  /**
+   * @param {number} x
+   * @param {number} middle
+   * @param {number} reach
+   * @param {number} peak
+   * @param {number} ramp  alpha gained in each pixel inwards from the reach
+   * @param {[number, number, number]} color
+   */
+  addColumn(x, middle, reach, peak, ramp, color) {
+    const { ink, width } = this;
+    const last = Math.min(this.height - 1, Math.floor(middle + reach - 0.5));
+    for (let y = Math.max(0, Math.ceil(middle - reach - 0.5)); y <= last; y += 1) {
+      const place = (y * width + x) * 4;
+      const there = ink[place + 3];
+      if (there > FULL) continue;
+      const own = Math.min(peak, (reach - Math.abs(y + 0.5 - middle)) * ramp) * (1 - there);
+      ink[place] += own * color[0];
+      ink[place + 1] += own * color[1];
+      ink[place + 2] += own * color[2];
+      ink[place + 3] = there + own;
+    }
+  }
+
+  /**
+   * Puts the picture on a canvas of its size.
+   *
+   * @param {CanvasRenderingContext2D} pen
+   */
+  show(pen) {
+    const image = pen.createImageData(this.width, this.height);
+    const { data } = image;
+    const { ink } = this;
+    for (let place = 0; place < ink.length; place += 4) {
+      const alpha = ink[place + 3];
+      if (alpha === 0) continue;
+      data[place] = ink[place] / alpha;
+      data[place + 1] = ink[place + 1] / alpha;
+      data[place + 2] = ink[place + 2] / alpha;
+      data[place + 3] = alpha * 255;
+    }
+    pen.putImageData(image, 0, 0);
+  }
+}
