@@ -2,7 +2,8 @@
 
 One body serves bert, roberta, distilbert, electra and albert; what differs between them is in
 the Config (a projection after the embeddings, shared layers, shifted positions, no segments).
-Source: Devlin et al. 2019, and for the variants the papers named in docs.
+Sources: Devlin et al. 2019; Liu et al. 2019 (RoBERTa); Sanh et al. 2019 (DistilBERT); Clark et al.
+2020 (ELECTRA); Lan et al. 2020 (ALBERT).
 """
 
 from collections.abc import Collection

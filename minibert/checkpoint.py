@@ -41,8 +41,8 @@ _DTYPES = {
 class MappedRegion:
     """The bytes of one tensor in a mapped file."""
 
-    def __init__(self, path: Path, mapping: mmap.mmap, start: int, stop: int) -> None:
-        self.path, self._mapping, self._start, self._stop = path, mapping, start, stop
+    def __init__(self, mapping: mmap.mmap, unwritten: mmap.mmap, start: int, stop: int) -> None:
+        self._mapping, self._unwritten, self._start, self._stop = mapping, unwritten, start, stop
 
     def tensor(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         """A view of the file: nothing is read before it is used, nothing written to the file."""
@@ -59,32 +59,42 @@ class MappedRegion:
         The mapping is private: pages that were written to would be lost, so only call this on
         a tensor that still equals its file.
         """
+        self._release(self._mapping)
+
+    def read(self) -> bytearray:
+        """The bytes as the file holds them, whatever was written to the mapping.
+
+        Of the file that was mapped: another one may have taken its name since.
+        """
+        content = bytearray(memoryview(self._unwritten)[self._start : self._stop])
+        self._release(self._unwritten)
+        return content
+
+    def _release(self, mapping: mmap.mmap) -> None:
         if not hasattr(mmap, "MADV_DONTNEED"):
             return
         first = -(-self._start // mmap.PAGESIZE) * mmap.PAGESIZE
         last = self._stop // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first:
-            self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
-
-    def read(self) -> bytes:
-        """The bytes as the file holds them now, whatever was written to the mapping."""
-        with self.path.open("rb") as file:
-            file.seek(self._start)
-            return file.read(self._stop - self._start)
+            mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 class MappedWeight:
     """What a parameter that is a view of a mapped file carries as `parameter.mapped`."""
 
-    def __init__(self, entry: "Entry", view: Callable[[Tensor], Tensor]) -> None:
-        self._entry, self._view = entry, view
+    def __init__(self, entry: "Entry", view: Callable[[Tensor], Tensor], parts: int = 1) -> None:
+        self._entry, self._view, self.parts = entry, view, parts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pickled parameter is no view of a file any more: None.
+        return type(None), ()
 
     def equals(self, weight: Tensor) -> bool:
         """True when the weight still is what the file holds."""
         region = self._entry.region
-        if region is None:
+        if region is None or weight.dtype != self._entry.dtype:
             return False
-        stored = torch.frombuffer(bytearray(region.read()), dtype=self._entry.dtype)
+        stored = torch.frombuffer(region.read(), dtype=self._entry.dtype)
         return torch.equal(weight, self._view(stored.view(self._entry.shape)))
 
     def release(self) -> None:
@@ -161,6 +171,7 @@ def _mapped_entries(path: Path) -> Iterator[tuple[str, Entry]]:
         header: dict[str, Any] = json.loads(file.read(header_size))
         # A private mapping: torch wants memory it may write to, the file stays as it is.
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        unwritten = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     for name, about in header.items():
         if name == "__metadata__":
             continue
@@ -168,7 +179,7 @@ def _mapped_entries(path: Path) -> Iterator[tuple[str, Entry]]:
             raise ValueError(f"{name} has the type {about['dtype']}, which minibert does not read")
         dtype, shape = _DTYPES[about["dtype"]], tuple(about["shape"])
         start, stop = (8 + header_size + offset for offset in about["data_offsets"])
-        region = MappedRegion(path, mapping, start, stop)
+        region = MappedRegion(mapping, unwritten, start, stop)
         if start % dtype.itemsize and start < stop:
             yield name, Entry(shape, dtype, _unaligned(region, dtype, shape))
         else:
@@ -184,7 +195,7 @@ def _aligned(
 def _unaligned(
     region: MappedRegion, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> Callable[[], Tensor]:
-    return lambda: torch.frombuffer(bytearray(region.read()), dtype=dtype).view(shape)
+    return lambda: torch.frombuffer(region.read(), dtype=dtype).view(shape)
 
 
 def _read_pickle(path: Path) -> dict[str, Entry]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from minibert import backends
 from minibert.axes import Float
@@ -22,6 +23,9 @@ __all__ = ["Linear", "SharedInput"]
 
 class Mapped(Protocol):
     """What a parameter that is a view of a mapped file carries as `parameter.mapped`."""
+
+    parts: int
+    """Parameters that lie side by side in the same pages: 3 for GPT-2's query, key and value."""
 
     def equals(self, weight: Tensor) -> bool:
         """True when the weight still is what the file holds."""
@@ -35,11 +39,16 @@ class _WatchedParameters(dict[str, nn.Parameter | None]):
 
     generation = 0
 
-    def __getitem__(self, name: str) -> nn.Parameter | None:
+    # Not always a Parameter: torch.func.functional_call puts plain tensors here while it runs.
+    def __getitem__(self, name: str) -> Any:
         self.generation += 1
         return super().__getitem__(name)
 
-    def __setitem__(self, name: str, parameter: nn.Parameter | None) -> None:
+    def get(self, name: str, default: Any = None) -> Any:
+        self.generation += 1
+        return super().get(name, default)
+
+    def __setitem__(self, name: str, parameter: Any) -> None:
         self.generation += 1
         super().__setitem__(name, parameter)
 
@@ -51,9 +60,9 @@ class _WatchedParameters(dict[str, nn.Parameter | None]):
         self.generation += 1
         return super().values()
 
-    def unseen(self, name: str) -> nn.Parameter:
-        """The parameter, for use inside this file only."""
-        return cast(nn.Parameter, super().__getitem__(name))
+    def unseen(self, name: str) -> Any:
+        """The parameter or None, for use where nobody can take hold of it."""
+        return super().__getitem__(name)
 
 
 class Linear(nn.Module):
@@ -91,6 +100,8 @@ class Linear(nn.Module):
         self.watched.generation = 0
 
     def __getstate__(self) -> dict[str, Any]:
+        # A shallow copy holds the same parameters.
+        self.watched.generation += 1
         state = dict(self.__dict__)
         state.pop("_alone")
         state["_parameters"] = dict(self.watched)
@@ -112,6 +123,10 @@ class SharedInput:
         self._generation = -1
         self._copy: tuple[str, Tensor, Tensor | None] | None = None
         self._splits: list[int] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copied or pickled model derives its own, when it runs.
+        return SharedInput, (self.linears,)
 
     def __call__(
         self, x: Tensor, activation: str | None = None, residual: Tensor | None = None
@@ -171,13 +186,17 @@ class SharedInput:
         bias = None if biases[0] is None else torch.cat([b.detach() for b in biases])
         if backend == "onednn-packed" and weight.numel() >= backends.PACK_FROM:
             weight = backends.pack(weight)
-        for parameter in weights:
-            if hasattr(parameter, "mapped"):
-                parameter.mapped.release()
+        for mapped in (getattr(parameter, "mapped", None) for parameter in weights):
+            # Pages that hold other layers' weights too are given back with those or not at all.
+            if mapped is not None and mapped.parts == len(weights):
+                mapped.release()
         return ("torch" if backend == "torch" else "onednn"), weight.detach(), bias
 
 
 def _needs_grad(linears: tuple[Linear, ...], *inputs: Tensor | None) -> bool:
+    # Forward mode (torch.func.jvp) takes no notice of no_grad.
+    if forward_ad._current_level >= 0:
+        return True
     if not torch.is_grad_enabled():
         return False
     if any(tensor is not None and tensor.requires_grad for tensor in inputs):
@@ -196,8 +215,19 @@ def _is_free(linear: Linear) -> bool:
     if sys.getrefcount(weight) > 3 or (bias is not None and sys.getrefcount(bias) > 3):
         return False
     mapped: Mapped | None = getattr(weight, "mapped", None)
-    if mapped is None:
-        return linear.watched.generation == 0 and weight.numel() < backends.PACK_FROM
-    if weight._version > 0:
+    untouched = linear.watched.generation == 0
+    if mapped is None and not (untouched and weight.numel() < backends.PACK_FROM):
         return False
-    return linear.watched.generation == 0 or mapped.equals(weight)
+    if _has_alias(weight) or (bias is not None and _has_alias(bias)):
+        return False
+    if mapped is None or untouched:
+        return weight._version == 0
+    return weight._version == 0 and mapped.equals(weight)
+
+
+def _has_alias(parameter: Tensor) -> bool:
+    """True when another tensor or array may share the memory: `.data`, a view, a state dict."""
+    # Two owners: the parameter, and the handle of its storage made here.
+    owners: int = torch._C._storage_Use_Count(parameter.untyped_storage()._cdata)
+    handles: int = parameter._use_count() if hasattr(parameter, "_use_count") else 1
+    return owners > 2 or handles > 1 or parameter.is_shared()

@@ -202,7 +202,9 @@ def _parameters(
         parameter = nn.Parameter(_convert(source.view(stored), dtype), requires_grad=False)
         if entry.region is not None:
             if parameter.dtype == entry.dtype:
-                parameter.mapped = MappedWeight(entry, source.view)  # type: ignore[attr-defined]
+                parts = 1 if source.part is None else source.part[1]
+                mapped = MappedWeight(entry, source.view, parts)
+                parameter.mapped = mapped  # type: ignore[attr-defined]
             else:
                 entry.region.release()
         yield ours, parameter

@@ -15,6 +15,7 @@ import torch
 from attention_pages import HEADS, HOSTILE, LAYERS, TOKENS, FakeTrace, fake_trace, names, softmax
 from data import data_path
 
+import minibert
 from minibert.errors import AttentionError
 from minibert.viz import Page, attention_page, head_page
 from minibert.viz.labels import labels_from_strings, written_texts
@@ -111,6 +112,22 @@ class TestHeadPage:
         assert header["tokens"]["segment"] == [0, 0, 0, 0, 1, 1, 1]
         assert header["tokens"]["piece"] == [0, 0, 1, 0, 0, 0, 0]
 
+    @pytest.mark.parametrize(
+        ("name", "shown"),
+        [
+            ("bert-base-uncased", "bert-base-uncased"),
+            ("org/model", "org/model"),
+            ("/home/someone/private/model/", "model"),
+            ("../models/model", "model"),
+            ("~/model", "model"),
+        ],
+    )
+    def test_a_page_that_is_passed_on_names_no_folder(
+        self, trace: FakeTrace, name: str, shown: str
+    ) -> None:
+        trace.model_name = name
+        assert header_of(head_page(trace))["model"] == shown
+
     def test_padding_is_left_out(self, trace: FakeTrace) -> None:
         page = head_page(trace, sentence=1)
         assert header_of(page)["tokens"]["text"] == names(5)
@@ -138,6 +155,17 @@ class TestHeadPage:
         np.testing.assert_allclose(
             decoded(head_page(trace), 0), trace.probs[0, 0].float(), atol=4e-3
         )
+
+    def test_a_real_trace_arrives_whole(self) -> None:
+        model = minibert.load(str(data_path("models", "all-MiniLM-L6-v2")))
+        trace = model.trace(["straw", "leaves fall"], ["berries", "autumn is marked by foliage"])
+        for sentence, length in enumerate(trace.tokens.lengths):
+            page = head_page(trace, sentence=sentence)
+            assert len(header_of(page)["tokens"]["text"]) == length
+            assert header_of(page)["model"] == "all-MiniLM-L6-v2"
+            for layer in range(6):
+                probs = trace[layer].probs[sentence, :, :length, :length]
+                np.testing.assert_allclose(decoded(page, layer), probs, atol=4e-3)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

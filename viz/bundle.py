@@ -20,7 +20,7 @@ from minibert.errors import MinibertError
 
 __all__ = ["bundle", "document", "static_text"]
 
-_STYLES = ("theme.css", "layout.css", "toolbar.css", "head.css")
+_STYLES = ("theme.css", "layout.css", "toolbar.css", "head.css", "details.css")
 _IMPORT = re.compile(r'^import \{([^{}]*)\} from "\./([a-z_]+\.js)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async function|function|const|class) (\w+))", re.MULTILINE)
 _LEFT_OVER = re.compile(r"^[ \t]*(?:import|export)\b.*$|\bimport\s*[(.].*$", re.MULTILINE)

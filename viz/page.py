@@ -136,7 +136,7 @@ def head_page(
         texts=list(known) or written_texts(labels),
         sizes={"n_layers": trace.config.n_layers, "n_heads": trace.config.n_heads},
         heads=shown_heads,
-        model=trace.model_name,
+        model=_without_folder(trace.model_name),
         title=title,
     )
 
@@ -182,6 +182,12 @@ def attention_page(
         model=model,
         title=title,
     )
+
+
+def _without_folder(name: str) -> str:
+    """A model's name; of a path only its end, since pages are passed on to others."""
+    is_path = os.path.isabs(name) or name.startswith((".", "~"))
+    return os.path.basename(os.path.normpath(name)) if is_path else name
 
 
 def _page(

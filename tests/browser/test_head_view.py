@@ -26,7 +26,8 @@ from browser.head_view import (
 from data import data_path
 from playwright.sync_api import Page, expect
 
-from minibert.viz import attention_page
+import minibert
+from minibert.viz import attention_page, head_page
 
 pytestmark = pytest.mark.browser
 
@@ -84,6 +85,12 @@ def test_a_heavier_weight_makes_a_stronger_line(open_page: Open) -> None:
     alphas = [pixel(page, 0, key, "upper")[3] for key in range(5)]
     assert alphas == sorted(set(alphas), reverse=True)
     assert alphas[-1] > 0
+
+
+def test_lines_that_cross_add_up_as_layers_of_glass_do(open_page: Open) -> None:
+    page = open_page(attention_page(np.full((1, 1, 5, 5), 0.2), list("abcde")).html)
+    one = pixel(page, 0, 0)[3] / 255
+    assert pixel(page, 0, 1)[3] / 255 == pytest.approx(1 - (1 - one) ** 2, abs=0.03)
 
 
 def test_a_causal_model_draws_nothing_ahead_and_says_so(open_page: Open) -> None:
@@ -163,6 +170,16 @@ def test_a_click_keeps_a_token_and_another_lets_it_go(open_page: Open) -> None:
     assert state(page) == {}
 
 
+def test_a_tap_keeps_a_token_and_another_lets_it_go(open_page: Open) -> None:
+    page = open_page(pair_page(), has_touch=True, viewport={"width": 420, "height": 800})
+    token(page, "key", 5).tap()
+    assert kept(page) == [("key", 5)]
+    expect(page.locator(".upper")).to_be_visible()
+    token(page, "key", 5).tap()
+    assert kept(page) == []
+    expect(page.locator(".upper")).to_be_hidden()
+
+
 def test_a_pair_of_tokens_shows_one_weight_with_its_rounding(open_page: Open) -> None:
     page = open_page(pair_page(), "layer=1&heads=2")
     token(page, "query", 1).click()
@@ -237,3 +254,17 @@ def test_published_heads_of_bert_are_as_strong_as_published(
     assert int(row.argmax()) == key
     assert shown[key] == pytest.approx(row.max(), abs=4e-3)
     assert pixel(page, query, key, "upper")[3] > 200
+
+
+def test_the_weights_of_a_real_trace_are_the_weights_on_its_page(open_page: Open) -> None:
+    model = minibert.load(str(data_path("models", "all-MiniLM-L6-v2")))
+    trace = model.trace("I went to the store.", "At the store, I bought fresh strawberries.")
+    page = open_page(head_page(trace).html, "layer=3&heads=7&query=10")
+    row = trace[3, 7].probs[0, 10].numpy()
+    shown = weights_shown(page, "key")
+    assert len(shown) == 5
+    for key, weight in shown.items():
+        assert weight == pytest.approx(row[key], abs=4e-3)
+    expect(page.locator(".text")).to_contain_text(
+        ["I went to the store.", "At the store, I bought"]
+    )

@@ -20,7 +20,7 @@ import { percent, tokenText } from "./text.js";
 export function showHint(card) {
   card.dataset.shows = "hint";
   card.replaceChildren(
-    element("p", { class: "hint" }, ["Point at a token to see its weights alone. Click to keep it."]),
+    element("p", { class: "hint" }, ["Point at a token to see its weights alone. Click it to keep them."]),
   );
 }
 
@@ -74,9 +74,9 @@ export function showWeight(card, { tokens, layer, heads, look, focus }, other) {
   const [query, key] = focus.side === "query" ? [focus.index, other] : [other, focus.index];
   const codes = heads.map((head) => codeAt(layer, head, focus, other));
   const title = element("h2", {}, [
-    tokenChip(tokenText(tokens, query, 300)),
+    tokenChip(tokenText(tokens, query)),
     " looks at ",
-    tokenChip(tokenText(tokens, key, 300)),
+    tokenChip(tokenText(tokens, key)),
   ]);
   const one = heads.length === 1;
   card.replaceChildren(

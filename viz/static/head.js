@@ -111,7 +111,10 @@ export class HeadView {
     if (!drawing || !this.layer) return undefined;
     const { left, top } = this.between.getBoundingClientRect();
     const place = lineAt(drawing, event.clientX - left, event.clientY - top);
-    if (place < 0) return this.store.set({ query: null, key: null });
+    if (place < 0) {
+      blurFocused();
+      return this.store.set({ query: null, key: null });
+    }
     const { size } = this.layer;
     return this.store.set({ query: Math.floor(place / size) % size, key: place % size });
   }
@@ -226,6 +229,10 @@ function chosenFirst(places, size, { side }, other) {
   const ends = (/** @type {number} */ place) =>
     other === null || (side === "query" ? place : Math.floor(place / size)) % size === other;
   return [places.filter(ends), places.filter((place) => !ends(place))];
+}
+
+function blurFocused() {
+  if (document.activeElement instanceof HTMLElement) document.activeElement.blur();
 }
 
 function captions() {

@@ -25,12 +25,12 @@ export function createLegend(causal) {
   const root = element("section", { class: "legend", "aria-label": "How to read this picture" }, [
     element("h2", {}, ["How to read this"]),
     paragraph(
-      "A line is one attention weight: how much the token on the left takes from the token",
-      " on the right. The stronger and wider, the more.",
+      "A line is one attention weight: how much the token on the left looks at the token",
+      " on the right. The stronger and wider the line, the more.",
     ),
     element("ul", { class: "samples" }, samples),
     paragraph(
-      "The colour is the head. In each head, the weights of one token on the left add up to 100\u202f%.",
+      "The colour is the head. In each head, the weights of a token on the left add up to 100\u202f%.",
     ),
     paragraph("Hiding tokens or weights does not change the others."),
     keys(),

@@ -71,6 +71,16 @@ function themeButton() {
   return button;
 }
 
+/** @param {string} hash */
+function writeAddress(hash) {
+  if (hash === location.hash.slice(1)) return;
+  try {
+    history.replaceState(null, "", hash ? `#${hash}` : location.href.split("#")[0]);
+  } catch {
+    // Safari allows a hundred changes in half a minute; a later change writes the address.
+  }
+}
+
 function build() {
   const view = new HeadView(header, source, store);
   const toolbar = createToolbar(store, limits, header.tokens.special.includes(1));
@@ -90,10 +100,7 @@ function build() {
     toolbar.update(theme());
     legend.setStrength(strengthFor(state.heads.length, keptToken(state) !== null));
     view.update(theme()).catch(fail);
-    const hash = toHash(state, limits);
-    if (hash !== location.hash.slice(1)) {
-      history.replaceState(null, "", hash ? `#${hash}` : location.href.split("#")[0]);
-    }
+    writeAddress(toHash(state, limits));
   };
   store.subscribe(update);
   darkness.addEventListener("change", update);

@@ -1,0 +1,147 @@
+"""What is measured in `benchmarks.models`: models, sizes of input, one checkpoint for everyone.
+
+Weights are random. transformers writes them to a folder, and each contender loads that folder.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.harness import Found
+
+ONE_HEAD = 3
+FLOP_FORMULA = "2BT(L(4d²+2dm) + dV + d² for bert's head) + 4LBT²d"
+
+# name -> class of the model, class of its config, what differs from that config's defaults.
+# GPT-2's cache of keys and values is off for everyone: one pass has no use for it.
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "bert-base": ("BertForMaskedLM", "BertConfig", {}),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {"use_cache": False}),
+    "bert-tiny": (
+        "BertForMaskedLM",
+        "BertConfig",
+        {
+            "hidden_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 512,
+        },
+    ),
+    # For --quick and the tests: is everything right, in seconds.
+    "bert-quick": (
+        "BertForMaskedLM",
+        "BertConfig",
+        {
+            "hidden_size": 64,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "intermediate_size": 128,
+            "vocab_size": 997,
+        },
+    ),
+    "gpt2-quick": (
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {
+            "n_embd": 64,
+            "n_layer": 3,
+            "n_head": 4,
+            "n_positions": 64,
+            "vocab_size": 997,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+            "use_cache": False,
+        },
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One model and the size of what it reads."""
+
+    model: str
+    batch: int
+    position: int
+
+    def __str__(self) -> str:
+        return f"{self.model} B{self.batch} T{self.position}"
+
+
+class Case:
+    """One checkpoint on disk, and the models loaded from it; each is loaded once."""
+
+    def __init__(self, model: str, folder: Path) -> None:
+        self.model, self.folder = model, folder
+        import transformers
+
+        transformers.utils.logging.disable_progress_bar()
+        name, config, changes = MODELS[model]
+        self.model_class = getattr(transformers, name)
+        self.config = getattr(transformers, config)(**changes)
+        torch.manual_seed(0)
+        self.model_class(self.config).save_pretrained(folder)
+        self.transformers = cache(self._transformers)
+        self.minibert = cache(self._minibert)
+
+    def _transformers(self, attention: str, dtype: torch.dtype, owner: str = "") -> Any:
+        """A transformers model. Who changes it when wrapping it asks for its own as `owner`."""
+        model = self.model_class.from_pretrained(
+            self.folder, attn_implementation=attention, dtype=dtype
+        )
+        return model.eval()
+
+    def _minibert(self, dtype: torch.dtype, linear: str | None) -> Any:
+        import minibert
+
+        with linear_backend(linear):
+            return minibert.load(self.folder, dtype=dtype)
+
+    def reference(self, ids: Tensor) -> Found:
+        """What transformers computes in float32 with its explicit attention."""
+        out = self.transformers("eager", torch.float32)(
+            ids, output_hidden_states=True, output_attentions=True
+        )
+        found = read_transformers(out)
+        layer = self.middle
+        return {**found, f"head {layer} {ONE_HEAD}": out.attentions[layer][:, ONE_HEAD]}
+
+    @property
+    def middle(self) -> int:
+        return self.config.num_hidden_layers // 2
+
+    def flop(self, shape: Shape) -> int:
+        """Floating-point operations of the matrix products of one whole forward pass."""
+        B, T = shape.batch, shape.position
+        config, bert = self.config, self.config.model_type == "bert"
+        L, d, V = config.num_hidden_layers, config.hidden_size, config.vocab_size
+        m = config.intermediate_size if bert else config.n_inner or 4 * d
+        weights = L * (4 * d * d + 2 * d * m) + (d * d if bert else 0) + d * V
+        return 2 * B * T * weights + 4 * L * B * T * T * d
+
+
+@contextmanager
+def linear_backend(name: str | None) -> Iterator[None]:
+    """minibert's linear back end, forced; None leaves the choice to its measurement."""
+    from minibert import backends
+
+    backends.use(name)
+    try:
+        yield
+    finally:
+        backends.use(None)
+
+
+def numbered(kind: str, values: Iterable[Tensor]) -> dict[str, Tensor]:
+    return {f"{kind} {number}": value for number, value in enumerate(values)}
+
+
+def read_transformers(out: Any) -> Found:
+    found = {"logits": out.logits, **numbered("hidden", out.get("hidden_states") or ())}
+    return {**found, **numbered("probs", out.get("attentions") or ())}

@@ -1,0 +1,229 @@
+"""Who is measured in `benchmarks.models`: how each is built, what it runs, what it gives back.
+
+Everyone reads the same checkpoint folder, written by transformers. `run` does what a user of
+that package does to get the quantities in `captures`; `read` names them for the gate.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.cases import ONE_HEAD, Case, Shape, linear_backend, numbered, read_transformers
+from benchmarks.harness import Contender, Found, Prepared, require
+
+REFERENCE = "transformers sdpa"
+
+
+@contextmanager
+def lossy_matmul() -> Iterator[None]:
+    """torch's own switch: float32 products of oneDNN may round their inputs to bfloat16."""
+    settings = torch.backends.mkldnn.matmul
+    before = settings.fp32_precision
+    settings.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
+
+
+def transformers_plain(case: Case, *, dtype: torch.dtype, **around: Any) -> Prepared:
+    return Prepared(case.transformers("sdpa", dtype), read_transformers, **around)
+
+
+def transformers_captured(case: Case) -> Prepared:
+    model = case.transformers("eager", torch.float32)
+    run = partial(model, output_attentions=True, output_hidden_states=True)
+    return Prepared(run, read_transformers)
+
+
+def transformer_lens(case: Case) -> Prepared:
+    require("transformer_lens")
+    from transformer_lens.model_bridge import TransformerBridge
+
+    # It makes the model's attention eager, so that scores and pattern exist.
+    model = case.transformers("sdpa", torch.float32, owner="TransformerLens")
+    bridge = TransformerBridge.boot_transformers(str(case.folder), hf_model=model, device="cpu")
+    last = case.config.num_hidden_layers - 1
+    final = "ln_final.hook_out" if case.config.model_type == "gpt2" else None
+
+    def read(result: Any) -> Found:
+        logits, kept = result
+        hidden = [kept[f"blocks.{layer}.hook_resid_pre"] for layer in range(last + 1)]
+        hidden.append(kept[final or f"blocks.{last}.hook_resid_post"])
+        patterns = [kept[f"blocks.{layer}.attn.hook_pattern"] for layer in range(last + 1)]
+        return {"logits": logits, **numbered("hidden", hidden), **numbered("probs", patterns)}
+
+    return Prepared(bridge.run_with_cache, read)
+
+
+def nnsight(case: Case, *, attention: str) -> Prepared:
+    require("nnsight")
+    from nnsight import NNsight
+
+    hf = case.transformers(attention, torch.float32, owner="nnsight")
+    with warnings.catch_warnings():
+        # BERT calls a submodule `output`, and nnsight says how it renames it.
+        warnings.simplefilter("ignore", UserWarning)
+        model = NNsight(hf)
+    trace = nnsight_gpt2 if case.config.model_type == "gpt2" else nnsight_bert
+
+    def read(kept: dict[str, Tensor]) -> Found:
+        checked = ("logits", "hidden", "probs")
+        return {name: value for name, value in kept.items() if name.split()[0] in checked}
+
+    return Prepared(partial(trace, model, attention == "eager"), read)
+
+
+def nnsight_bert(model: Any, with_probs: bool, ids: Tensor) -> dict[str, Tensor]:
+    import nnsight
+
+    with model.trace(ids):
+        kept = nnsight.save({})
+        kept["hidden 0"] = model.bert.embeddings.output
+        for number, layer in enumerate(model.bert.encoder.layer):
+            attention = layer.attention.self
+            kept[f"query {number}"] = attention.query.output
+            kept[f"key {number}"] = attention.key.output
+            kept[f"value {number}"] = attention.value.output
+            kept[f"z {number}"] = attention.output[0]
+            if with_probs:
+                kept[f"probs {number}"] = attention.output[1]
+            kept[f"hidden {number + 1}"] = layer.output
+        kept["logits"] = model.output.logits
+    return kept
+
+
+def nnsight_gpt2(model: Any, with_probs: bool, ids: Tensor) -> dict[str, Tensor]:
+    import nnsight
+
+    last = model.config.n_layer
+    with model.trace(ids):
+        kept = nnsight.save({})
+        for number, layer in enumerate(model.transformer.h):
+            kept[f"hidden {number}"] = layer.input
+            kept[f"query key value {number}"] = layer.attn.c_attn.output
+            kept[f"z {number}"] = layer.attn.c_proj.input
+            if with_probs:
+                kept[f"probs {number}"] = layer.attn.output[1]
+        kept[f"hidden {last}"] = model.transformer.ln_f.output
+        kept["logits"] = model.output.logits
+    return kept
+
+
+def minibert_plain(case: Case, *, dtype: torch.dtype, linear: str | None) -> Prepared:
+    model = case.minibert(dtype, linear)
+    return Prepared(model, lambda logits: {"logits": logits}, partial(linear_backend, linear))
+
+
+def minibert_trace(
+    case: Case, *, dtype: torch.dtype, linear: str | None, **options: Any
+) -> Prepared:
+    run = partial(case.minibert(dtype, linear).trace, **options)
+    return Prepared(run, read_trace, partial(linear_backend, linear))
+
+
+def read_trace(trace: Any) -> Found:
+    hidden, probs = trace.hidden_states, trace.attentions
+    return {"logits": trace.logits, **numbered("hidden", hidden), **numbered("probs", probs)}
+
+
+def minibert_one_head(case: Case, *, dtype: torch.dtype, linear: str | None) -> Prepared:
+    model, layer = case.minibert(dtype, linear), case.middle
+
+    def run(ids: Tensor) -> Tensor:
+        return model.trace(ids, until=layer)[layer, ONE_HEAD].probs
+
+    def read(probs: Tensor) -> Found:
+        return {f"head {layer} {ONE_HEAD}": probs}
+
+    return Prepared(run, read, partial(linear_backend, linear))
+
+
+def one_head_shape(shape: Shape) -> bool:
+    return shape == Shape("bert-base", 1, 512) or shape.model == "bert-quick"
+
+
+LAZY = "logits; embed; query, key, value, z, residual streams of each layer; the rest on demand"
+
+
+def minibert_contenders(linear: str | None) -> list[Contender]:
+    """minibert's rows with one choice of the linear back end."""
+    prefix = "minibert" if linear is None else f"minibert (linear={linear})"
+    float32 = {"dtype": torch.float32, "linear": linear}
+    bfloat16 = {"dtype": torch.bfloat16, "linear": linear}
+    keep = ("scores", "probs")
+    return [
+        Contender(f"{prefix} plain", "logits", partial(minibert_plain, **float32)),
+        Contender(f"{prefix} full trace", LAZY, partial(minibert_trace, **float32)),
+        Contender(
+            f"{prefix} trace keep=scores,probs",
+            f"{LAZY}; scores and probs stored",
+            partial(minibert_trace, **float32, keep=keep),
+        ),
+        Contender(
+            f"{prefix} one head",
+            "probs of one head of the middle layer",
+            partial(minibert_one_head, **float32),
+            applies=one_head_shape,
+        ),
+        Contender(
+            f"{prefix} bfloat16 full trace",
+            LAZY,
+            partial(minibert_trace, **bfloat16),
+            dtype="bfloat16",
+            lossy=True,
+            yardstick="transformers bfloat16",
+        ),
+    ]
+
+
+def peers() -> list[Contender]:
+    """The programs minibert is measured beside; the first is the reference."""
+    plain = partial(transformers_plain, dtype=torch.float32)
+    bfloat16 = partial(transformers_plain, dtype=torch.bfloat16)
+    named = "logits; query, key, value, z and hidden states of each layer"
+    return [
+        Contender(REFERENCE, "logits", plain, package="transformers"),
+        Contender(
+            "transformers eager, outputs",
+            "logits, hidden states, probs",
+            transformers_captured,
+            package="transformers",
+        ),
+        Contender(
+            "transformers sdpa, fp32_precision=bf16",
+            "logits",
+            partial(plain, around=lossy_matmul),
+            package="transformers",
+            lossy=True,
+        ),
+        Contender(
+            "transformers bfloat16",
+            "logits",
+            bfloat16,
+            package="transformers",
+            dtype="bfloat16",
+            lossy=True,
+        ),
+        Contender(
+            "TransformerLens run_with_cache",
+            "logits; all its hooks: query, key, value, scores, pattern, z, streams, MLP, norms",
+            transformer_lens,
+            package="transformer_lens",
+        ),
+        Contender("nnsight trace", named, partial(nnsight, attention="sdpa"), package="nnsight"),
+        Contender(
+            "nnsight trace, eager",
+            f"{named}; probs",
+            partial(nnsight, attention="eager"),
+            package="nnsight",
+        ),
+    ]
+
+
+CONTENDERS = [*peers(), *minibert_contenders(None), *minibert_contenders("torch")]

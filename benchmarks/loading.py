@@ -1,0 +1,277 @@
+"""How long until a model is there, and how much memory that takes, beside the peers.
+
+    python -m benchmarks.loading [--quick] [--rounds 7] [--threads 2] [--output FILE]
+
+Each number comes from fresh processes, started in turns; the file of weights is in the page
+cache, as after any earlier use. The moment counts from the start of the process, Python's own
+start included. Peak memory is that of the process less that of one that only imports torch.
+The logits of the eight tokens are compared with those of transformers; a row whose process
+fails or answers wrongly says so and has no speed.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.harness import GateError, Row
+
+REFERENCE = "transformers"
+# What each process runs. `at(name)` notes the moment, and the most memory held until then.
+PRELUDE = """
+import json, resource, sys, time
+folder, notes = sys.argv[1], {}
+def peak():
+    try:
+        status = open("/proc/self/status").read()
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    except (OSError, IndexError):
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return used if sys.platform == "darwin" else used * 1024
+def at(name):
+    moment = time.monotonic()
+    notes[name] = {"moment": moment, "peak": peak()}
+"""
+FORWARD = """
+at("loaded")
+with torch.no_grad():
+    out = model(torch.arange(5, 13)[None])
+logits = getattr(out, "logits", out)
+at("first answer")
+notes["logits"] = logits.flatten()[::997].tolist()
+"""
+POSTLUDE = """
+print(json.dumps(notes))
+"""
+PROGRAMS = {
+    "torch": "import torch\nat('loaded')",
+    "minibert": f"import torch, minibert\nmodel = minibert.load(folder)\n{FORWARD}",
+    "transformers": (
+        "import torch\nfrom transformers import BertForMaskedLM\n"
+        f"model = BertForMaskedLM.from_pretrained(folder).eval()\n{FORWARD}"
+    ),
+    "transformer_lens": (
+        "import torch\nfrom transformer_lens.model_bridge import TransformerBridge\n"
+        f"model = TransformerBridge.boot_transformers(folder, device='cpu')\n{FORWARD}"
+    ),
+    "import minibert": (
+        "import torch\nat('torch')\nimport minibert\nat('import')\n"
+        "minibert.load\nat('load')\nminibert.Model\nat('all')"
+    ),
+}
+WRITE = """
+import sys, torch, transformers
+torch.manual_seed(0)
+config = transformers.BertConfig(**eval(sys.argv[2]))
+transformers.BertForMaskedLM(config).save_pretrained(sys.argv[1])
+"""
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 997}
+# Whether the rows are about starting, or about the weights in memory.
+LOADERS = ("minibert", "transformers", "transformer_lens")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0 when every process that could run was right."""
+    chosen = parse(arguments)
+    facts = harness.machine(chosen.threads)
+    harness.warn_when_busy(facts)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = surroundings(Path(folder), chosen.threads)
+        weights = Path(folder) / "model"
+        subprocess.run(
+            [sys.executable, "-c", WRITE, str(weights), repr(SMALL if chosen.quick else {})],
+            env=environment,
+            check=True,
+            stderr=subprocess.DEVNULL,
+        )
+        notes = collect(weights, environment, chosen.rounds)
+        size = (weights / "model.safetensors").stat().st_size
+    model = "bert-quick" if chosen.quick else "bert-base"
+    rows = [{**row, "model": model, **facts} for row in [*summary(notes, size), *small(notes)]]
+    for row in rows:
+        show(row)
+    if path := chosen.output or (None if chosen.quick else harness.default_output("loading")):
+        harness.write(rows, path)
+        print(f"\n{len(rows)} rows in {path}")
+    wrong = [row for row in rows if not row["ok"] and row["reason"] != "not installed"]
+    return 1 if wrong else 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Start-up time and memory beside the peers.")
+    parser.add_argument("--quick", action="store_true", help="a small model, 2 rounds")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, help="processes of each kind; 7, quick 2")
+    parser.add_argument("--output", type=Path, help="file for the rows; --quick needs it")
+    chosen = parser.parse_args(arguments)
+    chosen.rounds = chosen.rounds or (2 if chosen.quick else 7)
+    return chosen
+
+
+def surroundings(folder: Path, threads: int) -> dict[str, str]:
+    """The environment of every process: offline, with a cache of its own, so many threads."""
+    own = {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "OMP_NUM_THREADS": str(threads),
+    }
+    kept = {name: text for name, text in os.environ.items() if name != "MINIBERT_LINEAR"}
+    return {**kept, **own}
+
+
+Notes = dict[str, Any]
+
+
+def collect(
+    weights: Path, environment: Mapping[str, str], rounds: int
+) -> dict[str, list[Notes] | str]:
+    """What each program noted in each round, or the reason why it cannot be measured.
+
+    A round before the first is not counted: it fills the page cache, Python's compiled files
+    and minibert's measurement of its back ends.
+    """
+    notes: dict[str, list[Notes] | str] = {name: [] for name in (*PROGRAMS, "minibert --help")}
+    order, shuffler = list(notes), random.Random(0)
+    for number in range(rounds + 1):
+        shuffler.shuffle(order)
+        for name in order:
+            earlier = notes[name]
+            if isinstance(earlier, str):
+                continue
+            try:
+                note = started(name, weights, environment)
+            except GateError as error:
+                notes[name] = harness.reason(error)
+                continue
+            if number:
+                earlier.append(note)
+    return notes
+
+
+def started(name: str, weights: Path, environment: Mapping[str, str]) -> Notes:
+    """What one fresh process noted, with seconds from its start instead of moments."""
+    if name in LOADERS:
+        harness.require(name)
+    program = PROGRAMS.get(name)
+    command = ["-m", "minibert", "--help"]
+    if program is not None:
+        command = ["-c", PRELUDE + program + POSTLUDE, str(weights)]
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=harness.REPOSITORY,
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+    )
+    seconds = time.monotonic() - start
+    if done.returncode:
+        raise GateError((done.stderr.strip().splitlines() or ["it ended without a word"])[-1])
+    if program is None:
+        return {"end": {"seconds": seconds}}
+    notes: Notes = json.loads(done.stdout.splitlines()[-1])
+    for note in notes.values():
+        if "moment" in note:
+            note["seconds"] = note.pop("moment") - start
+    return notes
+
+
+def summary(notes: Mapping[str, list[Notes] | str], size: int) -> list[Row]:
+    """Two rows a loader: when the model was there, and when it had answered once."""
+    rows = []
+    torch_only, reference = notes["torch"], notes[REFERENCE]
+    for name in LOADERS:
+        for point in ("loaded", "first answer"):
+            row: Row = {"what": f"start to {point}", "implementation": name, "weights_bytes": size}
+            mine = notes[name]
+            try:
+                for failed in (mine, reference, torch_only):
+                    if isinstance(failed, str):
+                        raise GateError(failed)
+                same_answer(mine, reference)
+            except GateError as error:
+                rows.append({**row, "ok": False, "reason": harness.reason(error)})
+                continue
+            speed = times(mine, point, reference)
+            rows.append({**row, "ok": True, **speed, **memory(mine, point, torch_only, size)})
+    return rows
+
+
+def same_answer(mine: Sequence[Notes], reference: Sequence[Notes]) -> None:
+    """Raise GateError where a process computed other logits than transformers."""
+    wanted = reference[0]["logits"]
+    for note in mine:
+        pairs = zip(note["logits"], wanted, strict=True)
+        error = max(abs(found - value) for found, value in pairs)
+        if not error <= harness.TOLERANCE:
+            raise GateError(f"logits differ by {error:.2e}, allowed {harness.TOLERANCE:.2e}")
+
+
+def times(mine: Any, point: str, reference: Any) -> Row:
+    """Milliseconds from the start of the process, as `harness.speed` gives them."""
+    turns = [[note[point]["seconds"] * 1e3] for note in mine]
+    return harness.speed(turns, [[note[point]["seconds"] * 1e3] for note in reference])
+
+
+def memory(mine: Any, point: str, torch_only: Any, size: int) -> Row:
+    """The most memory held so far, beyond `import torch`, and against the size of the weights."""
+    base = statistics.median(note["loaded"]["peak"] for note in torch_only)
+    peak = statistics.median(note[point]["peak"] for note in mine) - base
+    return {"peak_bytes": int(peak), "peak_to_weights": round(peak / size, 4)}
+
+
+def small(notes: Mapping[str, list[Notes] | str]) -> list[Row]:
+    """What importing minibert costs on top of torch, and how long its help takes."""
+    wanted = (
+        ("import minibert, beyond torch", "import minibert", "torch", "import"),
+        ("import minibert and minibert.load, beyond torch", "import minibert", "torch", "load"),
+        ("import minibert, load and Model, beyond torch", "import minibert", "torch", "all"),
+        ("import torch, from the start", "torch", None, "loaded"),
+        ("minibert --help, from the start", "minibert --help", None, "end"),
+    )
+    rows = []
+    for what, name, since, until in wanted:
+        row: Row = {"what": what, "implementation": name.split()[-1] if not since else "minibert"}
+        found = notes[name]
+        if isinstance(found, str):
+            rows.append({**row, "ok": False, "reason": found})
+            continue
+        begin = [note[since]["seconds"] if since else 0.0 for note in found]
+        values = [(n[until]["seconds"] - b) * 1e3 for n, b in zip(found, begin, strict=True)]
+        rows.append({**row, "ok": True, **spread(values)})
+    return rows
+
+
+def spread(values: Sequence[float]) -> Row:
+    return {
+        "median_ms": round(statistics.median(values), 3),
+        "p20_ms": round(harness.quantile(values, 0.2), 3),
+        "p80_ms": round(harness.quantile(values, 0.8), 3),
+        "rounds": len(values),
+    }
+
+
+def show(row: Row) -> None:
+    name = f"{row['what']}: {row['implementation']}"
+    if not row["ok"]:
+        print(f"{name:<62}  {row['reason']}")
+        return
+    text = f"{row['median_ms']:9.1f} ms ({row['p20_ms']:.1f} - {row['p80_ms']:.1f})"
+    if "ratio" in row:
+        text += f"  ratio {row['ratio']:.2f}"
+        text += f"  peak {row['peak_bytes'] / 2**20:.0f} MiB = {row['peak_to_weights']:.2f} weights"
+    print(f"{name:<62}  {text}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""How fast whole models give logits, and logits with every number inside, beside the peers.
+
+    python -m benchmarks.models [--quick] [--rows REGEX] [--threads 2] [--rounds 9] [--output F]
+
+All in one process, interleaved, on random weights, without a network. The reference is the
+forward pass of transformers with sdpa, capturing nothing. Each contender's results are compared
+with transformers first; one that is wrong, or not installed, is a row with the reason and no
+speed. The rows go to `benchmarks/results/models-<processor>-<date>.jsonl`.
+"""
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+# Before anything imports huggingface_hub, which reads these once.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
+# The profiler tells of its start and end otherwise.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+import torch
+from torch import Tensor
+
+from benchmarks import harness
+from benchmarks.cases import FLOP_FORMULA, Case, Shape
+from benchmarks.contenders import CONTENDERS, REFERENCE
+from benchmarks.harness import Contender, Prepared, Row
+
+SHAPES = (
+    Shape("bert-base", 1, 128),
+    Shape("bert-base", 8, 128),
+    Shape("bert-base", 1, 512),
+    Shape("gpt2", 1, 1024),
+    Shape("bert-tiny", 1, 16),
+)
+QUICK = (Shape("bert-quick", 2, 19), Shape("bert-quick", 1, 37), Shape("gpt2-quick", 1, 41))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0 when every contender that is installed was right."""
+    chosen = parse(arguments)
+    if harness.version("transformers") is None:
+        print("benchmarks.models compares with transformers, which is not installed")
+        return 1
+    torch.set_num_threads(chosen.threads)
+    # The rows say which back end was forced; this would force all of them unseen.
+    os.environ.pop("MINIBERT_LINEAR", None)
+    facts = harness.machine(chosen.threads)
+    harness.warn_when_busy(facts)
+    rows = []
+    with tempfile.TemporaryDirectory() as measurements, torch.no_grad():
+        # minibert measures its back ends now, whatever an earlier, busier moment said.
+        os.environ["XDG_CACHE_HOME"] = measurements
+        for model, shapes in groupby(SHAPES if not chosen.quick else QUICK, lambda s: s.model):
+            for row in measure(model, list(shapes), CONTENDERS, chosen.rounds, chosen.rows):
+                rows.append({**row, **facts})
+                show(row)
+        rows.append({**chosen_backends(), **facts})
+    whole = not chosen.quick and chosen.rows is None
+    if path := chosen.output or (harness.default_output("models") if whole else None):
+        harness.write(rows, path)
+        print(f"\n{len(rows)} rows in {path}")
+    wrong = [row for row in rows if not row["ok"] and row["reason"] != "not installed"]
+    return 1 if wrong else 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Speed of whole models beside their peers.")
+    parser.add_argument("--quick", action="store_true", help="small models, 3 rounds")
+    parser.add_argument("--rows", type=re.compile, help="only rows whose name matches")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, help="turns of each contender; 9, quick 3")
+    parser.add_argument("--output", type=Path, help="file for the rows; --quick and --rows need it")
+    chosen = parser.parse_args(arguments)
+    chosen.rounds = chosen.rounds or (3 if chosen.quick else 9)
+    return chosen
+
+
+def measure(
+    model: str,
+    shapes: Sequence[Shape],
+    contenders: Sequence[Contender],
+    rounds: int,
+    wanted: re.Pattern[str] | None = None,
+) -> Iterator[Row]:
+    """The rows of one model: everyone is built and passes the gate at every shape, then speed."""
+    plan = {shape: select(shape, contenders, wanted) for shape in shapes}
+    plan = {shape: entered for shape, entered in plan.items() if entered}
+    entrants = [one for one in contenders if any(one in entered for entered in plan.values())]
+    if not entrants:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        case = Case(model, Path(folder))
+        built = {one.name: attempt(one.prepare, case) for one in entrants}
+        inputs = {shape: ids(case, shape) for shape in plan}
+        gates = {shape: gated(case, inputs[shape], plan[shape], built) for shape in plan}
+        for shape in plan:
+            yield from clocked(case, shape, inputs[shape], plan[shape], built, gates[shape], rounds)
+
+
+def select(
+    shape: Shape, contenders: Sequence[Contender], wanted: re.Pattern[str] | None
+) -> list[Contender]:
+    """Who runs at a shape; with anyone, the reference."""
+    entered = [one for one in contenders if one.applies(shape)]
+    if wanted is None:
+        return entered
+    asked = [one for one in entered if wanted.search(f"{shape} {one.name}")]
+    return [one for one in entered if one in asked or one.name == REFERENCE] if asked else []
+
+
+def attempt(work: Callable[..., Any], *given: Any) -> Any:
+    """What `work` gives, or the reason why it failed as a string: the benchmark goes on."""
+    try:
+        return work(*given)
+    except Exception as error:
+        return harness.reason(error)
+
+
+def ids(case: Case, shape: Shape) -> Tensor:
+    """Random token ids; low ones are special (padding) and left out."""
+    generator = torch.Generator().manual_seed(0)
+    size = (shape.batch, shape.position)
+    return torch.randint(5, case.config.vocab_size, size, generator=generator)
+
+
+def gated(
+    case: Case, given: Tensor, entered: Sequence[Contender], built: Mapping[str, Prepared | str]
+) -> dict[str, Row]:
+    """The gate's fields for each contender at one shape; without "errors" it has failed."""
+    reference = case.reference(given)
+    verdicts: dict[str, Row] = {}
+    for one in entered:
+        prepared = built[one.name]
+        if isinstance(prepared, Prepared):
+            own = verdicts.get(one.yardstick or "", {}).get("errors", {})
+            limits = {kind: 2 * error for kind, error in own.items()}
+            verdict = attempt(compared, one, prepared, given, reference, limits)
+        else:
+            verdict = prepared
+        verdicts[one.name] = verdict if isinstance(verdict, dict) else {"reason": verdict}
+    return verdicts
+
+
+def compared(
+    one: Contender,
+    prepared: Prepared,
+    given: Tensor,
+    reference: harness.Found,
+    limits: Mapping[str, float],
+) -> Row:
+    with prepared.around():
+        found = prepared.read(prepared.run(given))
+        return harness.gate(found, reference, lossy=one.lossy, limits=limits)
+
+
+def clocked(
+    case: Case,
+    shape: Shape,
+    given: Tensor,
+    entered: Sequence[Contender],
+    built: Mapping[str, Any],
+    verdicts: Mapping[str, Row],
+    rounds: int,
+) -> Iterator[Row]:
+    """The rows of one shape."""
+    runs = {one.name: built[one.name] for one in entered if "errors" in verdicts[one.name]}
+    turns = harness.clock(runs, given, rounds) if REFERENCE in runs else {}
+    for one in entered:
+        row = {
+            "what": "model",
+            "model": shape.model,
+            "batch": shape.batch,
+            "position": shape.position,
+            "implementation": one.name,
+            "package": one.package,
+            "dtype": one.dtype,
+            "captures": one.captures,
+            "flop": case.flop(shape),
+            "flop_formula": FLOP_FORMULA,
+            **verdicts[one.name],
+        }
+        if one.name in turns:
+            speed = harness.speed(turns[one.name], turns[REFERENCE])
+            peak = attempt(harness.peak_bytes, runs[one.name], given)
+            peaks = {"peak_bytes": peak} if isinstance(peak, int) else {"peak_unknown": peak}
+            yield {**row, "ok": True, **speed, **peaks}
+        else:
+            yield {"reason": f"the reference failed: {REFERENCE}", **row, "ok": False}
+
+
+def chosen_backends() -> Row:
+    """Which linear back end minibert's measurement chose, with microseconds of each."""
+    from minibert import backends
+
+    choices = {
+        shape: {"chosen": name, "microseconds": times}
+        for shape, (name, times) in backends.chosen().items()
+    }
+    for shape, choice in choices.items():
+        print(f"linear back end, {shape}: {choice['chosen']}  {choice['microseconds']}")
+    return {"what": "linear back ends", "ok": True, "choices": choices}
+
+
+WIDTHS = (46, 10, 19, 7, 15, 9, 8)
+HEADINGS = (
+    "implementation",
+    "median ms",
+    "p20 - p80",
+    "ratio",
+    "its p20 - p80",
+    "peak MiB",
+    "error",
+)
+
+
+def show(row: Row) -> None:
+    """Print a row; the reference opens the table of its shape. The error is that of the logits."""
+    if row["implementation"] == REFERENCE:
+        print(f"\n{row['model']} B{row['batch']} T{row['position']}")
+        print(harness.line(HEADINGS, WIDTHS))
+    if not row["ok"]:
+        print(f"{row['implementation']:<{WIDTHS[0]}}  {row['reason']}", flush=True)
+        return
+    peak = f"{row['peak_bytes'] / 2**20:.1f}" if "peak_bytes" in row else "unknown"
+    cells = (
+        row["implementation"],
+        f"{row['median_ms']:.2f}",
+        f"{row['p20_ms']:.2f} - {row['p80_ms']:.2f}",
+        f"{row['ratio']:.2f}",
+        f"{row['ratio_p20']:.2f} - {row['ratio_p80']:.2f}",
+        peak,
+        f"{row['errors'].get('logits', row['max_error']):.0e}",
+    )
+    print(harness.line(cells, WIDTHS), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Traces of small random models, with numbers far enough from zero to tell rows apart."""
+
+from typing import Any
+
+import torch
+
+from minibert.config import Config
+from minibert.model import Model
+from minibert.trace import Trace
+
+LAYERS, HEADS, WIDTH = 3, 2, 14
+
+
+def small_trace(n_tokens: int = 11, causal: bool = False, **changes: Any) -> Trace:
+    sizes: dict[str, Any] = {
+        "vocab_size": 41,
+        "n_positions": 53,
+        "n_layers": LAYERS,
+        "n_heads": HEADS,
+        "d_model": WIDTH,
+        "d_mlp": 17,
+        "family": "gpt2" if causal else "bert",
+        "task": "none",
+        "causal": causal,
+        "n_segments": 0 if causal else 2,
+    }
+    model = Model.from_config(Config(**(sizes | changes)), seed=7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(5)
+    return model.trace([(13 * i + 5) % 41 for i in range(n_tokens)])
