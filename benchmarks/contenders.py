@@ -154,27 +154,27 @@ LAZY = "logits; embed; query, key, value, z, residual streams of each layer; the
 def minibert_contenders(linear: str | None) -> list[Contender]:
     """minibert's rows with one choice of the linear back end."""
     prefix = "minibert" if linear is None else f"minibert (linear={linear})"
-    float32 = {"dtype": torch.float32, "linear": linear}
-    bfloat16 = {"dtype": torch.bfloat16, "linear": linear}
-    keep = ("scores", "probs")
+    plain = partial(minibert_plain, dtype=torch.float32, linear=linear)
+    trace = partial(minibert_trace, dtype=torch.float32, linear=linear)
+    one_head = partial(minibert_one_head, dtype=torch.float32, linear=linear)
     return [
-        Contender(f"{prefix} plain", "logits", partial(minibert_plain, **float32)),
-        Contender(f"{prefix} full trace", LAZY, partial(minibert_trace, **float32)),
+        Contender(f"{prefix} plain", "logits", plain),
+        Contender(f"{prefix} full trace", LAZY, trace),
         Contender(
             f"{prefix} trace keep=scores,probs",
             f"{LAZY}; scores and probs stored",
-            partial(minibert_trace, **float32, keep=keep),
+            partial(trace, keep=("scores", "probs")),
         ),
         Contender(
             f"{prefix} one head",
             "probs of one head of the middle layer",
-            partial(minibert_one_head, **float32),
+            one_head,
             applies=one_head_shape,
         ),
         Contender(
             f"{prefix} bfloat16 full trace",
             LAZY,
-            partial(minibert_trace, **bfloat16),
+            partial(trace, dtype=torch.bfloat16),
             dtype="bfloat16",
             lossy=True,
             yardstick="transformers bfloat16",

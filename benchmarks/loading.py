@@ -48,7 +48,16 @@ with torch.no_grad():
 logits = getattr(out, "logits", out)
 at("first answer")
 notes["logits"] = logits.flatten()[::997].tolist()
+with torch.no_grad():
+    model(torch.arange(5, 133)[None])
+at("long answer")
 """
+# The points of time of a loader. Some back ends copy weights only for enough tokens at once.
+POINTS = {
+    "loaded": "start to loaded",
+    "first answer": "start to the logits of 8 tokens",
+    "long answer": "start to the logits of 128 more",
+}
 POSTLUDE = """
 print(json.dumps(notes))
 """
@@ -75,13 +84,15 @@ config = transformers.BertConfig(**eval(sys.argv[2]))
 transformers.BertForMaskedLM(config).save_pretrained(sys.argv[1])
 """
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 997}
-# Whether the rows are about starting, or about the weights in memory.
 LOADERS = ("minibert", "transformers", "transformer_lens")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every process that could run was right."""
     chosen = parse(arguments)
+    if harness.version("transformers") is None:
+        print("benchmarks.loading compares with transformers, which is not installed")
+        return 1
     facts = harness.machine(chosen.threads)
     harness.warn_when_busy(facts)
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         notes = collect(weights, environment, chosen.rounds)
         size = (weights / "model.safetensors").stat().st_size
     model = "bert-quick" if chosen.quick else "bert-base"
-    rows = [{**row, "model": model, **facts} for row in [*summary(notes, size), *small(notes)]]
+    found = [*summary(notes, size), *starts(notes)]
+    rows = [{**row, "model": model, "dtype": "float32", **facts} for row in found]
     for row in rows:
         show(row)
     if path := chosen.output or (None if chosen.quick else harness.default_output("loading")):
@@ -187,24 +199,27 @@ def started(name: str, weights: Path, environment: Mapping[str, str]) -> Notes:
 
 
 def summary(notes: Mapping[str, list[Notes] | str], size: int) -> list[Row]:
-    """Two rows a loader: when the model was there, and when it had answered once."""
+    """A row for each loader and point of time: how long it took and how much memory."""
     rows = []
-    torch_only, reference = notes["torch"], notes[REFERENCE]
-    for name in LOADERS:
-        for point in ("loaded", "first answer"):
-            row: Row = {"what": f"start to {point}", "implementation": name, "weights_bytes": size}
-            mine = notes[name]
+    for point, what in POINTS.items():
+        for name in LOADERS:
+            row: Row = {"what": what, "implementation": name, "weights_bytes": size}
             try:
-                for failed in (mine, reference, torch_only):
-                    if isinstance(failed, str):
-                        raise GateError(failed)
+                mine, reference = noted(notes, name), noted(notes, REFERENCE)
                 same_answer(mine, reference)
+                used = memory(mine, point, noted(notes, "torch"), size)
+                rows.append({**row, "ok": True, **times(mine, point, reference), **used})
             except GateError as error:
                 rows.append({**row, "ok": False, "reason": harness.reason(error)})
-                continue
-            speed = times(mine, point, reference)
-            rows.append({**row, "ok": True, **speed, **memory(mine, point, torch_only, size)})
     return rows
+
+
+def noted(notes: Mapping[str, list[Notes] | str], name: str) -> list[Notes]:
+    """What a program noted in each round. Raises GateError with the reason where it failed."""
+    found = notes[name]
+    if isinstance(found, str):
+        raise GateError(found)
+    return found
 
 
 def same_answer(mine: Sequence[Notes], reference: Sequence[Notes]) -> None:
@@ -217,42 +232,48 @@ def same_answer(mine: Sequence[Notes], reference: Sequence[Notes]) -> None:
             raise GateError(f"logits differ by {error:.2e}, allowed {harness.TOLERANCE:.2e}")
 
 
-def times(mine: Any, point: str, reference: Any) -> Row:
+def times(mine: Sequence[Notes], point: str, reference: Sequence[Notes]) -> Row:
     """Milliseconds from the start of the process, as `harness.speed` gives them."""
     turns = [[note[point]["seconds"] * 1e3] for note in mine]
     return harness.speed(turns, [[note[point]["seconds"] * 1e3] for note in reference])
 
 
-def memory(mine: Any, point: str, torch_only: Any, size: int) -> Row:
+def memory(mine: Sequence[Notes], point: str, torch_only: Sequence[Notes], size: int) -> Row:
     """The most memory held so far, beyond `import torch`, and against the size of the weights."""
     base = statistics.median(note["loaded"]["peak"] for note in torch_only)
     peak = statistics.median(note[point]["peak"] for note in mine) - base
     return {"peak_bytes": int(peak), "peak_to_weights": round(peak / size, 4)}
 
 
-def small(notes: Mapping[str, list[Notes] | str]) -> list[Row]:
+# what, implementation, program, from which of its notes (its start where None), to which.
+STARTS = (
+    ("import minibert, beyond torch", "minibert", "import minibert", "torch", "import"),
+    ("import and minibert.load, beyond torch", "minibert", "import minibert", "torch", "load"),
+    ("import, load and Model, beyond torch", "minibert", "import minibert", "torch", "all"),
+    ("start to torch imported", "torch", "torch", None, "loaded"),
+    ("start to end of minibert --help", "minibert", "minibert --help", None, "end"),
+)
+
+
+def starts(notes: Mapping[str, list[Notes] | str]) -> list[Row]:
     """What importing minibert costs on top of torch, and how long its help takes."""
-    wanted = (
-        ("import minibert, beyond torch", "import minibert", "torch", "import"),
-        ("import minibert and minibert.load, beyond torch", "import minibert", "torch", "load"),
-        ("import minibert, load and Model, beyond torch", "import minibert", "torch", "all"),
-        ("import torch, from the start", "torch", None, "loaded"),
-        ("minibert --help, from the start", "minibert --help", None, "end"),
-    )
     rows = []
-    for what, name, since, until in wanted:
-        row: Row = {"what": what, "implementation": name.split()[-1] if not since else "minibert"}
-        found = notes[name]
-        if isinstance(found, str):
-            rows.append({**row, "ok": False, "reason": found})
+    for what, implementation, program, since, until in STARTS:
+        row: Row = {"what": what, "implementation": implementation}
+        try:
+            found = noted(notes, program)
+        except GateError as error:
+            rows.append({**row, "ok": False, "reason": harness.reason(error)})
             continue
-        begin = [note[since]["seconds"] if since else 0.0 for note in found]
-        values = [(n[until]["seconds"] - b) * 1e3 for n, b in zip(found, begin, strict=True)]
-        rows.append({**row, "ok": True, **spread(values)})
+        begins = [note[since]["seconds"] if since else 0.0 for note in found]
+        pairs = zip(found, begins, strict=True)
+        rows.append({**row, "ok": True, **spread([n[until]["seconds"] - b for n, b in pairs])})
     return rows
 
 
-def spread(values: Sequence[float]) -> Row:
+def spread(seconds: Sequence[float]) -> Row:
+    """Median, p20 and p80 in milliseconds."""
+    values = [value * 1e3 for value in seconds]
     return {
         "median_ms": round(statistics.median(values), 3),
         "p20_ms": round(harness.quantile(values, 0.2), 3),

@@ -34,12 +34,14 @@ class Mapped(Protocol):
         """Give the pages back to the operating system; they are read again when touched."""
 
 
-class _WatchedParameters(dict[str, nn.Parameter | None]):
-    """A module's parameters. `generation` grows whenever somebody may have taken hold of one."""
+class _WatchedParameters(dict[str, Any]):
+    """A module's parameters. `generation` grows whenever somebody may have taken hold of one.
+
+    Not all are Parameters: torch.func.functional_call puts plain tensors here while it runs.
+    """
 
     generation = 0
 
-    # Not always a Parameter: torch.func.functional_call puts plain tensors here while it runs.
     def __getitem__(self, name: str) -> Any:
         self.generation += 1
         return super().__getitem__(name)
@@ -73,7 +75,7 @@ class Linear(nn.Module):
 
     def __init__(self, d_in: int, d_out: int, *, bias: bool = True) -> None:
         super().__init__()
-        self._parameters = _WatchedParameters()
+        self._parameters = cast(Any, _WatchedParameters())
         self.weight = nn.Parameter(torch.empty(d_out, d_in), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(d_out), requires_grad=False) if bias else None
         if not bias:
@@ -111,7 +113,7 @@ class Linear(nn.Module):
         super().__setstate__(state)
         parameters = _WatchedParameters()
         parameters.update(state["_parameters"])
-        self._parameters = parameters
+        self._parameters = cast(Any, parameters)
         self._alone = SharedInput((self,))
 
 

@@ -1,6 +1,6 @@
 """A program: changes weights in every way it can think of and says which changes went unseen.
 
-`python tests/linear_changes.py BERT GPT2 BACK_END` writes {case: what went wrong or ""} as JSON.
+`python tests/linear_changes.py BERT GPT2` writes {back end: {case: what went wrong or ""}}.
 test_linear.py runs it in a process of its own, because the shape checks of the tests hold on to
 parameters, and a weight that somebody holds is never copied: nothing would be shown there.
 """
@@ -106,7 +106,6 @@ def wrong(model: Any, before: torch.Tensor | None = None) -> str:
 def hold_then_change(folder: str, place: str, hold: str, early: bool) -> str:
     take, change = HOLDS[hold]
     model = minibert.load(folder)
-    held = None
     if not early:
         model(IDS)
     held = take(model.get_submodule(f"body.groups.0.{place}"))
@@ -224,7 +223,7 @@ def forward_mode(folder: str) -> str:
 
 
 @torch.no_grad()
-def main(folder: str, gpt2: str, back_end: str) -> dict[str, str]:
+def changes(folder: str, gpt2: str, back_end: str) -> dict[str, str]:
     backends.use(back_end)
     found = {
         f"{hold}, {place}, {'early' if early else 'late'}": hold_then_change(
@@ -243,4 +242,4 @@ def main(folder: str, gpt2: str, back_end: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(*sys.argv[1:])))
+    print(json.dumps({name: changes(*sys.argv[1:], name) for name in backends.NAMES}))

@@ -82,7 +82,8 @@ def test_every_back_end_gives_what_torch_gives(
         residual = torch.randn(*rows, d_out) if with_residual else None
         kept = x.clone(), None if residual is None else residual.clone()
         got = layer(x, activation=activation, residual=residual)
-        exact = ACTIVATIONS[activation](F.linear(x.double(), layer.weight.double(), layer.bias))
+        exact = F.linear(x.double(), layer.weight.double(), layer.bias.double())
+        exact = ACTIVATIONS[activation](exact)
         exact = exact if residual is None else exact + residual
         # Relative to the largest term of the sum, as the rounding of a dot product is.
         size = F.linear(x.abs(), layer.weight.abs()).max()
@@ -144,16 +145,22 @@ def test_gradients_are_those_of_torch(back_end: str) -> None:
         assert torch.allclose(got, wanted, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", backends.NAMES)
-def test_every_change_of_a_weight_counts_however_it_was_made(
-    bert: Path, gpt2: Path, name: str
-) -> None:
-    """Aliases held early or late, loops, loading, training, copies: see linear_changes.py."""
-    program = [sys.executable, str(HERE / "linear_changes.py"), str(bert), str(gpt2), name]
+@pytest.fixture(scope="module")
+def changes(bert: Path, gpt2: Path) -> dict[str, dict[str, str]]:
+    program = [sys.executable, str(HERE / "linear_changes.py"), str(bert), str(gpt2)]
     environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
     done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)
+    found: dict[str, dict[str, str]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", backends.NAMES)
+def test_every_change_of_a_weight_counts_however_it_was_made(
+    changes: dict[str, dict[str, str]], name: str
+) -> None:
+    """Aliases held early or late, loops, loading, training, copies: see linear_changes.py."""
+    results = changes[name]
     assert len(results) > 100
     assert {case: problem for case, problem in results.items() if problem} == {}
 
