@@ -15,7 +15,6 @@ from torch import Tensor
 
 from benchmarks.harness import Found
 
-ONE_HEAD = 3
 FLOP_FORMULA = "2BT(L(4d²+2dm) + dV + d² for bert's head) + 4LBT²d"
 
 # name -> class of the model, class of its config, what differs from that config's defaults.
@@ -109,12 +108,13 @@ class Case:
             ids, output_hidden_states=True, output_attentions=True
         )
         found = read_transformers(out)
-        layer = self.middle
-        return {**found, f"head {layer} {ONE_HEAD}": out.attentions[layer][:, ONE_HEAD]}
+        layer, head = self.one_head
+        return {**found, f"head {layer} {head}": out.attentions[layer][:, head]}
 
     @property
-    def middle(self) -> int:
-        return self.config.num_hidden_layers // 2
+    def one_head(self) -> tuple[int, int]:
+        """The layer and head of the rows that read a single one: (6, 3) of 12 x 12."""
+        return self.config.num_hidden_layers // 2, self.config.num_attention_heads // 4
 
     def flop(self, shape: Shape) -> int:
         """Floating-point operations of the matrix products of one whole forward pass."""

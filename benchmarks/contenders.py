@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.cases import ONE_HEAD, Case, Shape, linear_backend, numbered, read_transformers
+from benchmarks.cases import Case, Shape, linear_backend, numbered, read_transformers
 from benchmarks.harness import Contender, Found, Prepared, require
 
 REFERENCE = "transformers sdpa"
@@ -22,7 +22,8 @@ REFERENCE = "transformers sdpa"
 @contextmanager
 def lossy_matmul() -> Iterator[None]:
     """torch's own switch: float32 products of oneDNN may round their inputs to bfloat16."""
-    settings = torch.backends.mkldnn.matmul
+    mkldnn: Any = torch.backends.mkldnn
+    settings = mkldnn.matmul
     before = settings.fp32_precision
     settings.fp32_precision = "bf16"
     try:
@@ -133,13 +134,13 @@ def read_trace(trace: Any) -> Found:
 
 
 def minibert_one_head(case: Case, *, dtype: torch.dtype, linear: str | None) -> Prepared:
-    model, layer = case.minibert(dtype, linear), case.middle
+    model, (layer, head) = case.minibert(dtype, linear), case.one_head
 
     def run(ids: Tensor) -> Tensor:
-        return model.trace(ids, until=layer)[layer, ONE_HEAD].probs
+        return model.trace(ids, until=layer)[layer, head].probs
 
     def read(probs: Tensor) -> Found:
-        return {f"head {layer} {ONE_HEAD}": probs}
+        return {f"head {layer} {head}": probs}
 
     return Prepared(run, read, partial(linear_backend, linear))
 

@@ -18,12 +18,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-# Before anything imports huggingface_hub, which reads these once.
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRANSFORMERS_OFFLINE"] = "1"
-# The profiler tells of its start and end otherwise.
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-
 import torch
 from torch import Tensor
 
@@ -31,6 +25,10 @@ from benchmarks import harness
 from benchmarks.cases import FLOP_FORMULA, Case, Shape
 from benchmarks.contenders import CONTENDERS, REFERENCE
 from benchmarks.harness import Contender, Prepared, Row
+
+# Read when transformers and huggingface_hub are imported, which happens after main has set them;
+# the last one keeps torch's profiler from telling of its start and end.
+QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "KINETO_LOG_LEVEL": "99"}
 
 SHAPES = (
     Shape("bert-base", 1, 128),
@@ -48,26 +46,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if harness.version("transformers") is None:
         print("benchmarks.models compares with transformers, which is not installed")
         return 1
+    os.environ.update(QUIET)
     torch.set_num_threads(chosen.threads)
     # The rows say which back end was forced; this would force all of them unseen.
     os.environ.pop("MINIBERT_LINEAR", None)
     facts = harness.machine(chosen.threads)
     harness.warn_when_busy(facts)
-    rows = []
     with tempfile.TemporaryDirectory() as measurements, torch.no_grad():
         # minibert measures its back ends now, whatever an earlier, busier moment said.
         os.environ["XDG_CACHE_HOME"] = measurements
-        for model, shapes in groupby(SHAPES if not chosen.quick else QUICK, lambda s: s.model):
-            for row in measure(model, list(shapes), CONTENDERS, chosen.rounds, chosen.rows):
-                rows.append({**row, **facts})
-                show(row)
-        rows.append({**chosen_backends(), **facts})
-    whole = not chosen.quick and chosen.rows is None
-    if path := chosen.output or (harness.default_output("models") if whole else None):
-        harness.write(rows, path)
-        print(f"\n{len(rows)} rows in {path}")
+        rows = collect(chosen, facts)
     wrong = [row for row in rows if not row["ok"] and row["reason"] != "not installed"]
     return 1 if wrong else 0
+
+
+def collect(chosen: argparse.Namespace, facts: Row) -> list[Row]:
+    """All rows, shown as they come; in the file at the end, in `.partial.jsonl` until then."""
+    rows: list[Row] = []
+    whole = not chosen.quick and chosen.rows is None
+    path = chosen.output or (harness.default_output("models") if whole else None)
+    partial = path and path.with_suffix(".partial.jsonl")
+    for model, shapes in groupby(SHAPES if not chosen.quick else QUICK, lambda s: s.model):
+        for row in measure(model, list(shapes), CONTENDERS, chosen.rounds, chosen.rows):
+            rows.append({**row, **facts})
+            show(row)
+        if partial:
+            harness.write(rows, partial)
+    rows.append({**chosen_backends(), **facts})
+    if path and partial:
+        harness.write(rows, partial)
+        partial.replace(path)
+        print(f"\n{len(rows)} rows in {path}")
+    return rows
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -134,7 +144,9 @@ def gated(
     case: Case, given: Tensor, entered: Sequence[Contender], built: Mapping[str, Prepared | str]
 ) -> dict[str, Row]:
     """The gate's fields for each contender at one shape; without "errors" it has failed."""
-    reference = case.reference(given)
+    reference = attempt(case.reference, given)
+    if isinstance(reference, str):
+        return {one.name: {"reason": f"the reference failed: {reference}"} for one in entered}
     verdicts: dict[str, Row] = {}
     for one in entered:
         prepared = built[one.name]

@@ -62,6 +62,8 @@ _FAMILY_TASKS = {
 def task_of(config: Mapping[str, Any]) -> str:
     """The task that `architectures` names: "none" for a bare body or when it is not said."""
     architectures = config.get("architectures") or []
+    if not isinstance(architectures, list | tuple):
+        raise CheckpointError(f"config.json: architectures is {architectures!r}; expected a list.")
     if not architectures:
         return "none"
     prefix = _CLASS_PREFIX[config["model_type"]]

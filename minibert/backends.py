@@ -1,9 +1,9 @@
 """How a linear layer multiplies: the back ends, and which of them is fastest on this machine.
 
 torch's `F.linear` runs through MKL in float32, which is far behind oneDNN on some processors
-and level with it on others. So the choice is measured, for a few milliseconds, once per machine,
-number of threads, data type and shape class, and kept in a small file. A back end other than
-plain torch is chosen only where it is at least 7 % faster.
+and level with it on others. So the choice is measured, for some milliseconds, once per machine,
+number of threads, data type and shape, and kept in a small file. A back end other than plain
+torch is chosen only where it is at least 7 % faster in a measurement that repeats itself.
 
 Override it with the environment variable MINIBERT_LINEAR (torch, onednn, onednn-packed) or with
 `use(...)`; see it with `minibert models --backends`.
@@ -15,7 +15,10 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +32,10 @@ NAMES = ("torch", "onednn", "onednn-packed")
 # Below this many weights a packed copy saves microseconds and costs as many in bookkeeping.
 PACK_FROM = 512 * 512
 _MARGIN = 0.93
+# Seconds a measurement may take before the machine counts as too busy to be measured.
+_PATIENCE = 0.25
 _ROW_CLASSES = (8, 64, 256)
+_WIDEST = 4096
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -58,7 +64,8 @@ _FUSED = {
 }
 
 _forced: str | None = None
-_measured: dict[str, dict[str, float]] | None = None
+# machine -> shape -> microseconds of each back end
+_measured: dict[str, dict[str, dict[str, float]]] = {}
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
@@ -137,39 +144,62 @@ def use(name: str | None) -> None:
     _forced = name
 
 
-def choose(rows: int, d_in: int, d_out: int, dtype: torch.dtype) -> str:
-    """The name of the fastest back end for `rows` inputs of width `d_in` on this machine."""
-    forced = _forced or os.environ.get("MINIBERT_LINEAR")
-    if forced:
-        if forced not in NAMES:
-            raise MinibertError(
-                f"MINIBERT_LINEAR={forced!r} is no back end; known are {', '.join(NAMES)}."
-            )
-        return forced if onednn_available(dtype) else "torch"
+def forced() -> str | None:
+    """The back end that `use` or MINIBERT_LINEAR forces; None when it is measured.
+
+    Raises MinibertError when MINIBERT_LINEAR names none.
+    """
+    name = _forced or os.environ.get("MINIBERT_LINEAR") or None
+    if name is not None and name not in NAMES:
+        raise MinibertError(
+            f"MINIBERT_LINEAR={name!r} is no back end; known are {', '.join(NAMES)}."
+        )
+    return name
+
+
+def choose(rows: int, d_in: int, d_out: int, dtype: torch.dtype, *, packed: bool = True) -> str:
+    """The name of the fastest back end for `rows` inputs of width `d_in` on this machine.
+
+    `packed=False` leaves out the one that needs a packed copy of the weight.
+    """
     if not onednn_available(dtype):
         return "torch"
-    shape = _shape_class(rows, d_in, d_out)
-    key = f"{str(dtype).removeprefix('torch.')} rows={shape[0]} width={shape[1]}"
+    name = forced()
+    if name is not None:
+        return "onednn" if name == "onednn-packed" and not packed else name
+    # Rows are classed; widths are not, because the blocks of a kernel fit some better than others.
+    rows = next((size for size in _ROW_CLASSES if rows <= size), _ROW_CLASSES[-1])
+    d_in, d_out = min(d_in, _WIDEST), min(d_out, _WIDEST)
+    key = f"{str(dtype).removeprefix('torch.')} {rows} x {d_in} -> {d_out}"
     times = _store().get(key)
     if times is None:
-        times = _measure(*shape, dtype)
-        _remember(key, times)
+        times, steady = _measure(rows, d_in, d_out, dtype)
+        # On a busy machine plain torch cannot be a mistake; the next process measures again.
+        times = times if steady else {"torch": times["torch"]}
+        _remember(key, times, keep=steady)
+    if not packed:
+        times = {name: time for name, time in times.items() if name != "onednn-packed"}
     return _winner(times)
 
 
 def chosen() -> dict[str, tuple[str, dict[str, float]]]:
-    """What was measured on this machine: shape class -> (back end, microseconds of each)."""
+    """What was measured on this machine: shape -> (back end, microseconds of each)."""
     return {key: (_winner(times), times) for key, times in sorted(_store().items())}
 
 
 def machine() -> str:
     """What a measurement is valid for: processor, torch and number of threads."""
-    processor = platform.processor() or platform.machine()
+    return f"{_processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+
+
+@lru_cache
+def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        processor = names[0].split(":", 1)[1].strip() if names else processor
-    return f"{processor}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+        if names:
+            return names[0].split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def _winner(times: dict[str, float]) -> str:
@@ -177,72 +207,79 @@ def _winner(times: dict[str, float]) -> str:
     return best if times[best] < _MARGIN * times["torch"] else "torch"
 
 
-def _shape_class(rows: int, d_in: int, d_out: int) -> tuple[int, int]:
-    row_class = next((size for size in _ROW_CLASSES if rows <= size), _ROW_CLASSES[-1])
-    width = 1 << round(((d_in * d_out).bit_length() - 1) / 2)
-    return row_class, min(max(width, 32), 2048)
-
-
 @torch.no_grad()
-def _measure(rows: int, width: int, dtype: torch.dtype) -> dict[str, float]:
-    """Microseconds of each back end, the best of some interleaved runs."""
+def _measure(rows: int, d_in: int, d_out: int, dtype: torch.dtype) -> tuple[dict[str, float], bool]:
+    """Microseconds of each back end, and whether the machine was quiet enough to believe them."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(rows, width, generator=generator).to(dtype)
-    weight = torch.randn(width, width, generator=generator).to(dtype)
-    bias = torch.zeros(width, dtype=dtype)
+    x = torch.randn(rows, d_in, generator=generator).to(dtype)
+    weight = torch.randn(d_out, d_in, generator=generator).to(dtype)
+    bias = torch.zeros(d_out, dtype=dtype)
     runs = {
         "torch": lambda: F.linear(x, weight, bias),
         "onednn": lambda: onednn_linear(x, weight, bias),
     }
-    if width * width >= PACK_FROM:
+    if d_in * d_out >= PACK_FROM:
         packed = pack(weight)
         runs["onednn-packed"] = lambda: onednn_linear(x, packed, bias)
-    best = dict.fromkeys(runs, float("inf"))
+    return _clock(runs)
+
+
+def _clock(runs: dict[str, Callable[[], Tensor]]) -> tuple[dict[str, float], bool]:
+    """The best time of each in turns, until three turns of each agree or the time is over."""
+    seen: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         run()
-    begin = time.perf_counter()
-    # The best of many short turns: on a busy machine most of them measure somebody else.
-    for turn in range(40):
-        if turn >= 8 and time.perf_counter() - begin > 0.06:
-            break
+    begin, steady = time.perf_counter(), False
+    while not steady and time.perf_counter() - begin < _PATIENCE:
         for name, run in runs.items():
             start = time.perf_counter()
             run()
-            best[name] = min(best[name], time.perf_counter() - start)
-    return {name: round(seconds * 1e6, 1) for name, seconds in best.items()}
+            seen[name].append((time.perf_counter() - start) * 1e6)
+        # A turn that somebody else's work interrupted is never among the three best.
+        steady = all(len(t) >= 6 and sorted(t)[2] < 1.1 * min(t) for t in seen.values())
+    return {name: round(min(times), 1) for name, times in seen.items()}, steady
 
 
 def cache_file() -> Path:
     """Where the measurements are kept: $XDG_CACHE_HOME/minibert/linear.json."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    root = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(root) / "minibert" / "linear.json"
 
 
-def _read() -> dict[str, dict[str, dict[str, float]]]:
+def _read() -> dict[str, Any]:
     try:
-        stored = json.loads(cache_file().read_text())
-    except (OSError, ValueError):
+        stored = json.loads(cache_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError, RuntimeError):
         return {}
     return stored if isinstance(stored, dict) else {}
 
 
 def _store() -> dict[str, dict[str, float]]:
-    global _measured
-    if _measured is None:
-        rows = _read().get(machine(), {})
-        _measured = {key: times for key, times in rows.items() if "torch" in times}
-    return _measured
+    name = machine()
+    if name not in _measured:
+        rows = _read().get(name)
+        rows = rows.items() if isinstance(rows, dict) else ()
+        _measured[name] = {key: times for key, times in rows if _is_measurement(times)}
+    return _measured[name]
 
 
-def _remember(key: str, times: dict[str, float]) -> None:
+def _is_measurement(times: Any) -> bool:
+    return (
+        isinstance(times, dict)
+        and "torch" in times
+        and all(name in NAMES and isinstance(time, int | float) for name, time in times.items())
+    )
+
+
+def _remember(key: str, times: dict[str, float], *, keep: bool) -> None:
     _store()[key] = times
-    path = cache_file()
-    stored = _read() | {machine(): _store()}
-    # A machine where nothing can be written measures again in the next process: no harm done.
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(stored, file, indent=1)
-        os.replace(file.name, path)
-    except OSError:
+    if not keep:
         return
+    # A machine where nothing can be written measures again in the next process: no harm done.
+    with suppress(OSError, RuntimeError):
+        path = cache_file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as beside:
+            written = Path(beside) / path.name
+            written.write_text(json.dumps(_read() | {machine(): _store()}, indent=1))
+            os.replace(written, path)

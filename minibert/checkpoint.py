@@ -176,7 +176,10 @@ def _mapped_entries(path: Path) -> Iterator[tuple[str, Entry]]:
         if name == "__metadata__":
             continue
         if about["dtype"] not in _DTYPES:
-            raise ValueError(f"{name} has the type {about['dtype']}, which minibert does not read")
+            raise CheckpointError(
+                f"{path}: {name} has the type {about['dtype']}, which minibert does not read; "
+                f"expected one of {', '.join(_DTYPES)}. Quantised checkpoints are not read."
+            )
         dtype, shape = _DTYPES[about["dtype"]], tuple(about["shape"])
         start, stop = (8 + header_size + offset for offset in about["data_offsets"])
         region = MappedRegion(mapping, unwritten, start, stop)

@@ -33,6 +33,7 @@ _SIZES = {
     "n_heads": ("num_attention_heads", "n_heads", "n_head"),
     "n_positions": ("max_position_embeddings", "n_positions", "n_ctx"),
 }
+_OWN_EMBEDDING = ("electra", "albert")
 _D_MLP = ("intermediate_size", "hidden_dim", "n_inner")
 
 
@@ -107,7 +108,7 @@ class Config:
         cross attention).
         """
         model_type = config.get("model_type")
-        if model_type not in MODEL_TYPES:
+        if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
             raise CheckpointError(
                 f"config.json: model_type {model_type!r} is not a family minibert knows; "
                 f"known are {', '.join(sorted(MODEL_TYPES))}."
@@ -115,8 +116,10 @@ class Config:
         family = MODEL_TYPES[model_type]
         _reject_unsupported(config)
         sizes = {field: _size(config, names) for field, names in _SIZES.items()}
-        d_mlp = next((config[name] for name in _D_MLP if config.get(name)), 4 * sizes["d_model"])
+        d_mlp = next((name for name in _D_MLP if config.get(name) is not None), "")
         pad_id = config.get("pad_token_id", 1 if family == "roberta" else None)
+        if pad_id is not None:
+            pad_id = _whole(config, "pad_token_id", pad_id, least=0 if family == "roberta" else -1)
         offset = 0
         if family == "roberta":
             offset = (1 if pad_id is None else pad_id) + 1
@@ -127,10 +130,10 @@ class Config:
             family=family,
             model_type=model_type,
             task=task,
-            d_mlp=d_mlp,
-            d_embed=config.get("embedding_size", 128) if family in ("electra", "albert") else 0,
+            d_mlp=_whole(config, d_mlp, 4 * sizes["d_model"]),
+            d_embed=_whole(config, "embedding_size", 128) if family in _OWN_EMBEDDING else 0,
             n_segments=_n_segments(config, family),
-            n_layer_groups=config.get("num_hidden_groups", 1) if family == "albert" else 0,
+            n_layer_groups=_whole(config, "num_hidden_groups", 1) if family == "albert" else 0,
             position_offset=offset,
             pad_id=pad_id,
             norm_eps=_norm_eps(config, family),
@@ -172,7 +175,7 @@ class Config:
             config |= {key: activation, "is_decoder": self.causal}
             if self.family != "distilbert":
                 config |= {"layer_norm_eps": self.norm_eps, "type_vocab_size": self.n_segments}
-        if self.family in ("electra", "albert"):
+        if self.family in _OWN_EMBEDDING:
             config["embedding_size"] = self.d_embed
         if self.family == "albert":
             config["num_hidden_groups"] = self.n_layer_groups
@@ -204,22 +207,25 @@ def _check(config: Config) -> None:
 
 
 def _size(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    for name in names:
-        if config.get(name) is not None:
-            value = config[name]
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise CheckpointError(
-                    f"config.json: {name} is {value!r}; expected a positive whole number."
-                )
-            return value
-    raise CheckpointError(f"config.json: {' or '.join(names)} is missing.")
+    name = next((name for name in names if config.get(name) is not None), None)
+    if name is None:
+        raise CheckpointError(f"config.json: {' or '.join(names)} is missing.")
+    return _whole(config, name, 0)
+
+
+def _whole(config: Mapping[str, Any], name: str, default: int, *, least: int = 1) -> int:
+    value = config.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        kind = "a positive whole number" if least == 1 else f"a whole number from {least} on"
+        raise CheckpointError(f"config.json: {name} is {value!r}; expected {kind}.")
+    return value
 
 
 def _activation(config: Mapping[str, Any], family: str) -> str:
     key = {"distilbert": "activation", "gpt2": "activation_function"}.get(family, "hidden_act")
     default = "gelu_new" if family in ("gpt2", "albert") else "gelu"
     name = config.get(key, default)
-    if name not in _ACTIVATION_NAMES:
+    if not isinstance(name, str) or name not in _ACTIVATION_NAMES:
         raise CheckpointError(
             f"config.json: activation {name!r} is not implemented; "
             f"known are {', '.join(sorted(_ACTIVATION_NAMES))}."
@@ -228,21 +234,28 @@ def _activation(config: Mapping[str, Any], family: str) -> str:
 
 
 def _norm_eps(config: Mapping[str, Any], family: str) -> float:
-    if family == "gpt2":
-        return float(config.get("layer_norm_epsilon", 1e-5))
     # DistilBERT has no such field: its code fixes 1e-12.
-    return 1e-12 if family == "distilbert" else float(config.get("layer_norm_eps", 1e-12))
+    name = {"gpt2": "layer_norm_epsilon", "distilbert": ""}.get(family, "layer_norm_eps")
+    value = config.get(name, 1e-5 if family == "gpt2" else 1e-12)
+    if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise CheckpointError(f"config.json: {name} is {value!r}; expected a small number.")
+    return float(value)
 
 
 def _n_segments(config: Mapping[str, Any], family: str) -> int:
-    return 0 if family in ("distilbert", "gpt2") else int(config.get("type_vocab_size", 2))
+    return 0 if family in ("distilbert", "gpt2") else _whole(config, "type_vocab_size", 2, least=0)
 
 
 def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     names = config.get("id2label")
-    if names:
-        return tuple(str(names[index]) for index in sorted(names, key=int))
-    return tuple(f"LABEL_{index}" for index in range(config.get("num_labels", 2)))
+    if not names:
+        count = _whole(config, "num_labels", 2)
+        return tuple(f"LABEL_{index}" for index in range(count))
+    if not isinstance(names, Mapping) or not all(str(index).isdecimal() for index in names):
+        raise CheckpointError(
+            f"config.json: id2label is {names!r}; expected a name for each class number."
+        )
+    return tuple(str(names[index]) for index in sorted(names, key=int))
 
 
 def _reject_unsupported(config: Mapping[str, Any]) -> None:
@@ -250,6 +263,11 @@ def _reject_unsupported(config: Mapping[str, Any]) -> None:
         raise CheckpointError(
             f"config.json: position_embedding_type {config['position_embedding_type']!r} is not "
             "implemented; expected 'absolute'."
+        )
+    if quantised := config.get("quantization_config"):
+        raise CheckpointError(
+            f"config.json: quantised weights ({quantised}) are not read; "
+            "take the checkpoint they were made from."
         )
     if config.get("add_cross_attention"):
         raise CheckpointError("config.json: cross attention is not implemented.")

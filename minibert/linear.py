@@ -8,7 +8,7 @@ that moment, and made again only when nobody holds the weight and it still equal
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import torch
@@ -19,6 +19,8 @@ from minibert import backends
 from minibert.axes import Float
 
 __all__ = ["Linear", "SharedInput"]
+
+_SIDE_BY_SIDE = 1 << 20
 
 
 class Mapped(Protocol):
@@ -118,13 +120,16 @@ class Linear(nn.Module):
 
 
 class SharedInput:
-    """Linear layers that read the same x (query, key and value), run as one when possible."""
+    """Linear layers that read the same x (query, key and value), run as one when that is faster."""
 
     def __init__(self, linears: tuple[Linear, ...]) -> None:
         self.linears = linears
+        self._watched = tuple(linear.watched for linear in linears)
+        self._key: tuple[Any, ...] = ()
         self._generation = -1
-        self._copy: tuple[str, Tensor, Tensor | None] | None = None
-        self._splits: list[int] = []
+        self._run = backends.torch_linear
+        self._copy: tuple[Tensor, Tensor | None] | None = None
+        self._copyable: bool | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copied or pickled model derives its own, when it runs.
@@ -134,55 +139,60 @@ class SharedInput:
         self, x: Tensor, activation: str | None = None, residual: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """One output a linear layer."""
-        if not x.is_cpu or torch.compiler.is_compiling() or _needs_grad(self.linears, x, residual):
-            return self._each("torch", x, activation, residual)
-        if self._generation != sum(linear.watched.generation for linear in self.linears):
-            self._settle()
-        rows, d_in = x.numel() // x.shape[-1], x.shape[-1]
-        backend = self._choose(rows, d_in, x.dtype)
-        if self._copy is None and self._worth_copying(backend):
-            self._copy = self._derive(backend)
+        if not x.is_cpu or torch.compiler.is_compiling() or _needs_grad(self._watched, x, residual):
+            return self._each(backends.torch_linear, x, activation, residual)
+        generation = sum([watched.generation for watched in self._watched])
+        key = (x.numel() // x.shape[-1], x.dtype, generation, backends.forced())
+        if key != self._key:
+            self._prepare(*key)
+            self._key = key
         if self._copy is None:
-            return self._each(backend, x, activation, residual)
-        kind, weight, bias = self._copy
-        run = backends.torch_linear if kind == "torch" else backends.onednn_linear
-        return run(x, weight, bias, activation, residual).split(self._splits, dim=-1)
+            return self._each(self._run, x, activation, residual)
+        out = self._run(x, *self._copy, activation, residual)
+        return (out,) if len(self.linears) == 1 else out.split(self._splits(), dim=-1)
 
     def _each(
-        self, backend: str, x: Tensor, activation: str | None, residual: Tensor | None
+        self,
+        run: Callable[..., Tensor],
+        x: Tensor,
+        activation: str | None,
+        residual: Tensor | None,
     ) -> tuple[Tensor, ...]:
-        run = backends.torch_linear if backend == "torch" else backends.onednn_linear
-        return tuple(run(x, *parts, activation, residual) for parts in self._parts())
+        return tuple([run(x, *parts, activation, residual) for parts in self._parts()])
 
-    def _choose(self, rows: int, d_in: int, dtype: torch.dtype) -> str:
-        key = (rows, dtype, backends._forced)
-        if key != self._choice_key:
-            self._choice = backends.choose(rows, d_in, sum(self._splits), dtype)
-            self._choice_key = key
-        return self._choice
+    def _parts(self) -> list[tuple[Tensor, Tensor | None]]:
+        return [(watched.unseen("weight"), watched.unseen("bias")) for watched in self._watched]
 
-    _choice = "torch"
-    _choice_key: tuple[Any, ...] = ()
+    def _splits(self) -> list[int]:
+        return [weight.shape[0] for weight, _ in self._parts()]
 
-    def _parts(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        for linear in self.linears:
-            yield linear.watched.unseen("weight"), linear.watched.unseen("bias")
+    def _prepare(self, rows: int, dtype: torch.dtype, generation: int, forced: str | None) -> None:
+        """Choose how to multiply this many rows, and copy the weights where that is faster."""
+        if generation != self._generation:
+            # Somebody may have changed a weight since the copy was made.
+            self._copy, self._copyable, self._generation = None, None, generation
+        d_in, d_out = self._parts()[0][0].shape[1], sum(self._splits())
+        backend = backends.choose(rows, d_in, d_out, dtype)
+        if self._copy is None:
+            if self._worth_copying(backend, d_in * d_out):
+                self._copy = self._derive(backend)
+            elif backend == "onednn-packed":
+                backend = backends.choose(rows, d_in, d_out, dtype, packed=False)
+        # A copy that is there is used whatever the number of rows: the weight is held once.
+        packed = self._copy is not None and self._copy[0].is_mkldnn
+        onednn = packed or (backend != "torch" and self._copy is None)
+        self._run = backends.onednn_linear if onednn else backends.torch_linear
 
-    def _settle(self) -> None:
-        """Forget the copy: somebody may have changed a weight since it was made."""
-        self._generation = sum(linear.watched.generation for linear in self.linears)
-        self._copy = None
-        self._splits = [weight.shape[0] for weight, _ in self._parts()]
-        self._copyable: bool | None = None
-
-    def _worth_copying(self, backend: str) -> bool:
-        if backend != "onednn-packed" and len(self.linears) == 1:
+    def _worth_copying(self, backend: str, size: int) -> bool:
+        # Side by side saves calls; where the matrices are wide that is nothing.
+        side_by_side = len(self.linears) > 1 and size <= _SIDE_BY_SIDE
+        if not side_by_side and (backend != "onednn-packed" or size < backends.PACK_FROM):
             return False
         if self._copyable is None:
             self._copyable = all(_is_free(linear) for linear in self.linears)
         return self._copyable
 
-    def _derive(self, backend: str) -> tuple[str, Tensor, Tensor | None]:
+    def _derive(self, backend: str) -> tuple[Tensor, Tensor | None]:
         weights, biases = zip(*self._parts(), strict=True)
         weight = weights[0] if len(weights) == 1 else torch.cat([w.detach() for w in weights])
         bias = None if biases[0] is None else torch.cat([b.detach() for b in biases])
@@ -190,12 +200,12 @@ class SharedInput:
             weight = backends.pack(weight)
         for mapped in (getattr(parameter, "mapped", None) for parameter in weights):
             # Pages that hold other layers' weights too are given back with those or not at all.
-            if mapped is not None and mapped.parts == len(weights):
+            if mapped is not None and mapped.parts in (1, len(weights)):
                 mapped.release()
-        return ("torch" if backend == "torch" else "onednn"), weight.detach(), bias
+        return weight.detach(), bias
 
 
-def _needs_grad(linears: tuple[Linear, ...], *inputs: Tensor | None) -> bool:
+def _needs_grad(watched: tuple[_WatchedParameters, ...], *inputs: Tensor | None) -> bool:
     # Forward mode (torch.func.jvp) takes no notice of no_grad.
     if forward_ad._current_level >= 0:
         return True
@@ -203,11 +213,8 @@ def _needs_grad(linears: tuple[Linear, ...], *inputs: Tensor | None) -> bool:
         return False
     if any(tensor is not None and tensor.requires_grad for tensor in inputs):
         return True
-    return any(
-        parameter is not None and parameter.requires_grad
-        for linear in linears
-        for parameter in (linear.watched.unseen("weight"), linear.watched.unseen("bias"))
-    )
+    parameters = [each.unseen(name) for each in watched for name in ("weight", "bias")]
+    return any(parameter is not None and parameter.requires_grad for parameter in parameters)
 
 
 def _is_free(linear: Linear) -> bool:

@@ -16,13 +16,13 @@ from minibert.errors import CheckpointError
 from minibert.linear import Linear
 from minibert.model import Model
 from minibert.tokenizer import Tokenizer
-from minibert.weights import Source, fit
+from minibert.weights import Source, fit, has_own_decoder
 
 __all__ = ["embedded_names", "from_transformers", "load"]
 
 DEFAULT = "tiny-bert"
 _EMBEDDED = Path(__file__).parent / "embedded"
-_HUB_ID = re.compile(r"^[\w.-]+(/[\w.-]+)?$")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 
 
@@ -96,7 +96,7 @@ def _find(name: Any, *, revision: str | None, cache_dir: str | Path | None, offl
         raise CheckpointError(
             f"{folder} is a file; give the folder that holds it together with its config.json."
         )
-    if isinstance(name, Path) or not _HUB_ID.match(str(name)):
+    if not isinstance(name, str) or not _HUB_ID.fullmatch(name):
         raise CheckpointError(
             f"{str(name)[:200]!r} is neither a folder nor a Hub id (owner/name); "
             f"embedded models are {', '.join(embedded_names()) or 'none'}."
@@ -175,6 +175,8 @@ def _assemble(
     if config.task == "none" and config.pooler:
         # Bodies are saved with and without their pooler; it is optional, not half of it.
         config = replace(config, pooler=any("pooler." in entry for entry in entries))
+    if config.tied and has_own_decoder(config, entries):
+        config = replace(config, tied=False)
     # Without values: each parameter is put in as it is read, and never allocated twice.
     with torch.device("meta"):
         model = Model(config, tokenizer=tokenizer, name=name)

@@ -158,6 +158,9 @@ class Model(nn.Module):
         if not isinstance(text, Tensor | Tokens) or (isinstance(text, Tensor) and text.dim() != 2):
             text = Tokens.from_ids(text, tokenizer=self.tokenizer)
         device = self.body.word.weight.device
+        ids = text if isinstance(text, Tensor) else text.ids
+        if ids.dtype not in (torch.int64, torch.int32):
+            raise TokenizationError(f"Token ids are {ids.dtype}; expected whole numbers (int64).")
         if isinstance(text, Tensor):
             inputs = Inputs(text.to(device), None, None)
         else:
@@ -168,8 +171,6 @@ class Model(nn.Module):
 
     def _check(self, inputs: Inputs) -> None:
         ids, limit = inputs.ids, self.config.n_positions
-        if ids.dtype not in (torch.int64, torch.int32):
-            raise TokenizationError(f"Token ids are {ids.dtype}; expected whole numbers (int64).")
         if ids.numel() == 0:
             raise TokenizationError("There are no token ids; expected at least one a sentence.")
         if ids.shape[1] > limit:

@@ -58,7 +58,13 @@ def predict(model: Any, text: Any, pair: Any = None, *, top: int = 5) -> list[Pr
     if task == "pre-training" and model.config.family != "electra":
         task = "masked-lm+next-sentence"
     with torch.no_grad():
-        return [row for name in task.split("+") for row in _ANSWERS[name](model, tokens, top)]
+        rows = [row for name in task.split("+") for row in _ANSWERS[name](model, tokens, top)]
+    if not rows and task != model.config.task:
+        raise TokenizationError(
+            "There is nothing to predict: write a mask token where a word is missing, or give a "
+            "second text."
+        )
+    return rows
 
 
 def _masked(model: Any, tokens: Any, top: int) -> list[Prediction]:
@@ -67,7 +73,12 @@ def _masked(model: Any, tokens: Any, top: int) -> list[Prediction]:
     if not places:
         if model.config.task == "pre-training":
             return []
-        word = "a mask token" if mask_id is None else model.tokenizer.raw(mask_id)
+        if mask_id is None:
+            raise TokenizationError(
+                f"{model.name} has no tokenizer with a mask token, so nothing can be filled in; "
+                "its logits are model(ids)."
+            )
+        word = model.tokenizer.raw(mask_id)
         raise TokenizationError(
             f"There is no {word} to fill in; write {word} where a word is missing."
         )
@@ -100,6 +111,8 @@ def _next_sentence(model: Any, tokens: Any, top: int) -> list[Prediction]:
         question, labels = "order of the two texts", ("in order", "swapped")
     else:
         question, labels = "next sentence", ("follows", "does not follow")
+    if logits.shape[-1] != len(labels):
+        labels = model.config.labels
     return [Prediction(s, None, question, _best(row, labels, top)) for s, row in enumerate(logits)]
 
 
@@ -121,9 +134,17 @@ def _replaced(model: Any, tokens: Any, top: int) -> list[Prediction]:
 
 def _text_class(model: Any, tokens: Any, top: int) -> list[Prediction]:
     labels = model.config.labels
+    logits = model(tokens)
+    if len(labels) == 1:
+        # One class is there or not: its softmax would always be 1.
+        yes = logits.float().sigmoid()[:, 0].tolist()
+        return [
+            Prediction(s, None, "class of the text", (Choice(labels[0], value, 0),))
+            for s, value in enumerate(yes)
+        ]
     return [
         Prediction(s, None, "class of the text", _best(row, labels, top))
-        for s, row in enumerate(model(tokens))
+        for s, row in enumerate(logits)
     ]
 
 
@@ -148,8 +169,8 @@ def _answer(model: Any, tokens: Any, top: int) -> list[Prediction]:
 
 def _best_spans(tokens: Any, sentence: int, logits: Tensor, top: int) -> tuple[Choice, ...]:
     length = len(logits)
-    inside = _second_text(tokens, sentence)
-    start, end = logits.log_softmax(0).unbind(-1)
+    inside = _second_text(tokens, sentence).to(logits.device)
+    start, end = logits.float().log_softmax(0).unbind(-1)
     score = start[:, None] + end[None, :]
     position = torch.arange(length, device=logits.device)
     distance = position[None, :] - position[:, None]

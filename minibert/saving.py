@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from minibert.errors import CheckpointError
@@ -18,8 +19,8 @@ __all__ = ["save"]
 def save(model: Model, folder: str | Path, *, dtype: torch.dtype | None = None) -> Path:
     """The folder, with everything transformers and minibert need to load the model again.
 
-    `dtype` converts the weights on the way (float16 halves the file). Each file is written
-    beside its place and then renamed, so an interrupted save leaves the old file whole.
+    `dtype` converts the weights on the way (float16 halves the file). All files are written
+    beside their places and then renamed, so a save that fails leaves the old ones whole.
 
     Raises CheckpointError when the folder cannot be written.
     """
@@ -34,20 +35,17 @@ def save(model: Model, folder: str | Path, *, dtype: torch.dtype | None = None) 
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / "config.json", json.dumps(config, indent=2).encode() + b"\n")
-        if model.tokenizer is not None:
-            _replace(folder / "tokenizer.json", model.tokenizer.to_json().encode())
-        with tempfile.TemporaryDirectory(dir=folder) as beside:
-            written = Path(beside) / "model.safetensors"
-            save_file(tensors, written, metadata={"format": "pt"})
-            os.replace(written, folder / "model.safetensors")
-    except OSError as error:
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            beside = Path(name)
+            (beside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+            if model.tokenizer is not None:
+                tokenizer = model.tokenizer.to_json()
+                (beside / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+            save_file(tensors, beside / "model.safetensors", metadata={"format": "pt"})
+            for path in sorted(beside.iterdir()):
+                # safetensors writes files that only their owner may read.
+                path.chmod(0o644)
+                os.replace(path, folder / path.name)
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: the model could not be saved ({error}).") from error
     return folder
-
-
-def _replace(path: Path, content: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
-    os.replace(file.name, path)
-    path.chmod(0o644)

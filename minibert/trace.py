@@ -33,8 +33,8 @@ from minibert.tokens import Tokens
 __all__ = ["LayerTrace", "Trace"]
 
 
-class _UnknownQuantityError(TraceError, AttributeError):
-    """A name that is no quantity; an AttributeError too, so that hasattr works."""
+class _AbsentError(TraceError, AttributeError):
+    """A name that cannot be read here; an AttributeError too, so that hasattr works."""
 
 
 class Trace:
@@ -95,6 +95,10 @@ class Trace:
 
     def __getitem__(self, where: int | tuple[int, int]) -> "LayerTrace":
         """The quantities of a layer, or of one head of a layer. Negative numbers count back."""
+        if isinstance(where, tuple) and len(where) != 2:
+            raise TraceError(
+                f"trace[{', '.join(map(str, where))}]: expected trace[layer] or trace[layer, head]."
+            )
         layer, head = where if isinstance(where, tuple) else (where, None)
         layer = check_index("layer", layer, self.config.n_layers)
         if layer >= len(self):
@@ -125,7 +129,7 @@ class Trace:
         """tanh(W·hidden[0] + b), where the model has a pooler."""
         pooled = self.model.pool(self.hidden)
         if pooled is None:
-            raise TraceError(f"{self.model_name} has no pooler.")
+            raise _AbsentError(f"{self.model_name} has no pooler.")
         return pooled
 
     @property
@@ -139,7 +143,7 @@ class Trace:
         """The second head of a model of task pre-training: is B the sentence after A, or not."""
         head = getattr(self.model.head, "next_sentence", None)
         if head is None:
-            raise TraceError(f"{self.model_name} has no next-sentence head beside another one.")
+            raise _AbsentError(f"{self.model_name} has no next-sentence head beside another one.")
         return head(self.pooled)
 
     @property
@@ -169,13 +173,13 @@ class Trace:
 
     def _whole(self, name: str) -> "Trace":
         if self.until is not None:
-            raise TraceError(
+            raise _AbsentError(
                 f"{name} needs every layer, and this trace was made with until={self.until}. "
                 "Trace again without it."
             )
         return self
 
-    def value(
+    def read(
         self, name: str, layer: int, heads: slice = EVERYTHING, queries: slice = EVERYTHING
     ) -> Tensor:
         """A quantity of one layer, its head axis still there, cut to the chosen heads and rows."""
@@ -210,7 +214,7 @@ class LayerTrace:
         if name.startswith("_"):
             raise AttributeError(name)
         quantity = _layer_quantity(name)
-        return self._drop_head(quantity, self.trace.value(name, self.layer, self._heads))
+        return self._drop_head(quantity, self.trace.read(name, self.layer, self._heads))
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *FORMULAS]
@@ -231,14 +235,16 @@ class LayerTrace:
         quantity = _layer_quantity(name)
         if "query" not in quantity.axes:
             raise TraceError(f"{name} has no rows and columns; scores and probs have.")
-        rows = self.trace.value(name, self.layer, self._heads, queries)
+        if not isinstance(queries, slice) or not isinstance(keys, slice):
+            raise TraceError(f"queries={queries}, keys={keys}: expected slices, as slice(3, 5).")
+        rows = self.trace.read(name, self.layer, self._heads, queries)
         return self._drop_head(quantity, rows)[..., keys]
 
     def product(self, query: int) -> Float[Tensor, "batch *head key d_head"]:
         """query[i] * key, element by element: what the dot product of each score sums up."""
         index = check_index("query", query, self.trace.allowed.position)
-        rows = self.trace.value("query", self.layer, self._heads)[:, :, index, None]
-        product = rows * self.trace.value("key", self.layer, self._heads)
+        rows = self.trace.read("query", self.layer, self._heads)[:, :, index, None]
+        product = rows * self.trace.read("key", self.layer, self._heads)
         return self._drop_head(QUANTITIES["key"], product)
 
     def _drop_head(self, quantity: Quantity, value: Tensor) -> Tensor:
@@ -259,10 +265,8 @@ def _layer_quantity(name: str) -> Quantity:
     if name in FORMULAS:
         return QUANTITIES[name]
     if name in QUANTITIES:
-        raise _UnknownQuantityError(f"{name} belongs to the whole trace: read trace.{name}.")
-    raise _UnknownQuantityError(
-        f"{name!r} is no quantity of a layer; there are {', '.join(FORMULAS)}."
-    )
+        raise _AbsentError(f"{name} belongs to the whole trace: read trace.{name}.")
+    raise _AbsentError(f"{name!r} is no quantity of a layer; there are {', '.join(FORMULAS)}.")
 
 
 def check_index(what: str, index: Any, size: int) -> int:

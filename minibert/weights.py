@@ -17,7 +17,7 @@ from minibert.config import Config
 from minibert.errors import CheckpointError
 from minibert.names import FAMILIES, Family
 
-__all__ = ["Source", "fit", "sources", "to_checkpoint"]
+__all__ = ["Source", "fit", "has_own_decoder", "sources", "to_checkpoint"]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def fit(
     unexpected and mis-shaped.
     """
     family = FAMILIES[config.family]
-    by_name = {_modern(name, family.prefix): entry for name, entry in entries.items()}
+    by_name = _by_name(family, entries)
     table = sources(config)
     found: dict[str, tuple[Source, Entry]] = {}
     problems: list[str] = []
@@ -115,11 +115,37 @@ def fit(
     return found
 
 
+def has_own_decoder(config: Config, entries: Mapping[str, Entry]) -> bool:
+    """True when the checkpoint has an output embedding that differs from the input embedding.
+
+    Then it counts, whatever the config says about tying: so it is in transformers 5.
+    """
+    table, by_name = sources(config), _by_name(FAMILIES[config.family], entries)
+    if "head.decoder.weight" not in table:
+        return False
+    word, decoder = (
+        by_name.get(table[ours].names[0]) for ours in ("body.word.weight", "head.decoder.weight")
+    )
+    if word is None or decoder is None:
+        return False
+    alike = (word.shape, word.dtype) == (decoder.shape, decoder.dtype)
+    same = alike and torch.equal(word.load(), decoder.load())
+    for region in (word.region, decoder.region):
+        if region is not None:
+            region.release()
+    return not same
+
+
+def _by_name(family: Family, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    return {_modern(name, family.prefix): entry for name, entry in entries.items()}
+
+
 def _report(where: str, config: Config, problems: list[str]) -> str:
     hint = 'A tensor of the task head missing? load(..., task="none") reads the body alone.'
     if any(problem.startswith("unexpected") for problem in problems):
         hint += " Tensors of something else? allow_unexpected=True leaves them out."
-    listed = "\n  ".join(sorted(problems))
+    # GPT-2's query, key and value have one tensor, which is listed once.
+    listed = "\n  ".join(sorted(set(problems)))
     return (
         f"{where} does not fit a {config.model_type} model with task {config.task!r}:\n"
         f"  {listed}\n{hint}"
@@ -161,7 +187,8 @@ def _known(config: Config) -> frozenset[str]:
 def to_checkpoint(config: Config, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our parameters under the names and in the layout of Hugging Face's files.
 
-    Views, no copies, except GPT-2's query, key and value, which are joined.
+    Views, no copies, except GPT-2's query, key and value, which are joined, and the bias of an
+    untied decoder, which has two names.
     """
     family = FAMILIES[config.family]
     prefix = f"{family.prefix}." if config.task != "none" else ""
@@ -175,4 +202,8 @@ def to_checkpoint(config: Config, parameters: Mapping[str, Tensor]) -> dict[str,
     whole = {
         name: parts[0] if len(parts) == 1 else torch.cat(parts) for name, parts in joined.items()
     }
+    for usual, *others in (source.names for source in sources(config).values()):
+        # transformers has a place for both names and counts one that is absent as missing.
+        if not config.tied and usual in whole:
+            whole |= {other: whole[usual].clone() for other in others}
     return {name: tensor.t() if name in flipped else tensor for name, tensor in whole.items()}

@@ -1,0 +1,259 @@
+"""Every checkpoint that transformers writes, and that people keep, gives the same logits here."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from vocabularies import word_piece
+
+import minibert
+from minibert.loading import from_transformers
+from tests.families import ARCHITECTURES, VOCABULARY, Sizes, batch, hf_model
+from tests.test_model import as_tokens, run_transformers, their_logits
+
+DECODERS = {
+    "BertForMaskedLM": "cls.predictions.decoder.weight",
+    "RobertaForMaskedLM": "lm_head.decoder.weight",
+    "DistilBertForMaskedLM": "vocab_projector.weight",
+    "ElectraForMaskedLM": "generator_lm_head.weight",
+    "AlbertForMaskedLM": "predictions.decoder.weight",
+    "GPT2LMHeadModel": "lm_head.weight",
+}
+LANGUAGE_MODELS = [pair for pair in ARCHITECTURES if pair[1] in DECODERS]
+
+
+def assert_same(model: Any, theirs: Any, family: str) -> None:
+    inputs = batch(family)
+    expected = their_logits(run_transformers(theirs, inputs), type(theirs).__name__)
+    got = model(as_tokens(inputs))
+    assert got.shape == expected.shape
+    assert (got - expected).abs().max() <= 1e-5
+
+
+def rewrite(folder: Path, change: Any) -> None:
+    """Applies `change` to the tensors of the folder's weights."""
+    tensors = load_file(folder / "model.safetensors")
+    changed = change(tensors)
+    save_file(tensors if changed is None else changed, folder / "model.safetensors")
+
+
+def reconfigure(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("family", "name"), ARCHITECTURES)
+def test_what_transformers_saves_gives_the_same_logits(
+    family: str, name: str, tied: bool, tmp_path: Path
+) -> None:
+    theirs = hf_model(family, name, Sizes(tied=tied))
+    theirs.save_pretrained(tmp_path)
+    model = minibert.load(tmp_path)
+    assert model.name == str(tmp_path)
+    assert_same(model, theirs, family)
+
+
+@pytest.mark.parametrize(("family", "name"), LANGUAGE_MODELS)
+def test_an_output_embedding_of_its_own_counts_even_where_the_config_says_tied(
+    family: str, name: str, tmp_path: Path
+) -> None:
+    """As transformers 5 decides, which warns; earlier versions took the input embedding."""
+    theirs = hf_model(family, name, Sizes(tied=False))
+    theirs.save_pretrained(tmp_path)
+    reconfigure(tmp_path, tie_word_embeddings=True)
+    again = type(theirs).from_pretrained(tmp_path, attn_implementation="eager").eval()
+    model = minibert.load(tmp_path)
+    assert_same(model, again, family)
+    assert not model.config.tied
+
+
+@pytest.mark.parametrize(("family", "name"), LANGUAGE_MODELS)
+def test_an_output_embedding_written_twice_is_held_once(
+    family: str, name: str, tmp_path: Path
+) -> None:
+    theirs = hf_model(family, name, Sizes(tied=True))
+    theirs.save_pretrained(tmp_path)
+    decoder = theirs.state_dict()[DECODERS[name]].clone()
+    rewrite(tmp_path, lambda tensors: tensors | {DECODERS[name]: decoder})
+    model = minibert.load(tmp_path)
+    assert model.head.decoder.weight is model.body.word.weight
+    assert_same(model, theirs, family)
+
+
+@pytest.mark.parametrize("prefixed", [True, False])
+def test_gpt2_is_read_with_and_without_its_prefix_and_with_its_mask_buffers(
+    prefixed: bool, tmp_path: Path
+) -> None:
+    theirs = hf_model("gpt2", "GPT2LMHeadModel")
+    theirs.save_pretrained(tmp_path)
+
+    def as_on_the_hub(tensors: dict[str, Any]) -> dict[str, Any]:
+        for layer in range(3):
+            triangle = torch.ones(31, 31).tril()[None, None]
+            tensors[f"transformer.h.{layer}.attn.bias"] = triangle
+            tensors[f"transformer.h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+        cut = "" if prefixed else "transformer."
+        return {name.removeprefix(cut): tensor for name, tensor in tensors.items()}
+
+    rewrite(tmp_path, as_on_the_hub)
+    assert_same(minibert.load(tmp_path), theirs, "gpt2")
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "electra"])
+def test_names_of_the_first_tensorflow_checkpoints_are_read(family: str, tmp_path: Path) -> None:
+    name = {"bert": "BertForMaskedLM", "albert": "AlbertForMaskedLM"}.get(
+        family, "ElectraForMaskedLM"
+    )
+    theirs = hf_model(family, name)
+    theirs.save_pretrained(tmp_path)
+
+    def old(name: str) -> str:
+        if "norm" not in name.lower():
+            return name
+        return name.replace(".weight", ".gamma").replace(".bias", ".beta")
+
+    rewrite(tmp_path, lambda tensors: {old(name): tensor for name, tensor in tensors.items()})
+    assert_same(minibert.load(tmp_path), theirs, family)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_weights_in_several_files_are_read(family: str, tmp_path: Path) -> None:
+    theirs = hf_model(family, "BertForMaskedLM" if family == "bert" else "GPT2LMHeadModel")
+    theirs.save_pretrained(tmp_path, max_shard_size="5KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    assert_same(minibert.load(tmp_path), theirs, family)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_weights_in_a_pickle_are_read(family: str, tied: bool, tmp_path: Path) -> None:
+    name = "BertForMaskedLM" if family == "bert" else "GPT2LMHeadModel"
+    theirs = hf_model(family, name, Sizes(tied=tied))
+    theirs.config.architectures = [name]
+    theirs.config.save_pretrained(tmp_path)
+    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+    assert_same(minibert.load(tmp_path), theirs, family)
+
+
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_numbers_of_another_type_are_those_of_the_file(
+    family: str, stored: torch.dtype, tmp_path: Path
+) -> None:
+    theirs = hf_model(family, "BertModel" if family == "bert" else "GPT2Model").to(stored)
+    theirs.save_pretrained(tmp_path)
+    model = minibert.load(tmp_path)
+    read = torch.float64 if stored == torch.float64 else torch.float32
+    assert {parameter.dtype for parameter in model.parameters()} == {read}
+    table = theirs.get_input_embeddings().weight
+    assert torch.equal(model.body.word.weight, table.to(read))
+    layer = theirs.encoder.layer[0] if family == "bert" else theirs.h[0]
+    up = layer.intermediate.dense.weight if family == "bert" else layer.mlp.c_fc.weight.T
+    assert torch.equal(model.body.groups[0].mlp.up.weight, up.to(read))
+    kept = minibert.load(tmp_path, dtype=stored)
+    assert {parameter.dtype for parameter in kept.parameters()} == {stored}
+    assert torch.equal(kept.body.word.weight, table)
+    hidden = run_transformers(theirs, batch(family)).last_hidden_state
+    assert kept(as_tokens(batch(family))).dtype == stored
+    difference = (kept(as_tokens(batch(family))) - hidden).abs().max().item()
+    # A few roundings of numbers up to the largest one.
+    assert difference <= 8 * torch.finfo(stored).eps * hidden.abs().max().item()
+
+
+@pytest.mark.parametrize("with_pooler", [True, False])
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
+def test_a_body_has_the_pooler_that_its_file_has(
+    family: str, with_pooler: bool, tmp_path: Path
+) -> None:
+    name = {"bert": "BertModel", "roberta": "RobertaModel", "albert": "AlbertModel"}[family]
+    theirs = hf_model(family, name)
+    theirs.save_pretrained(tmp_path)
+    if not with_pooler:
+        rewrite(tmp_path, lambda tensors: {n: t for n, t in tensors.items() if "pooler" not in n})
+    model = minibert.load(tmp_path)
+    assert hasattr(model.trace(as_tokens(batch(family))), "pooled") == with_pooler
+    assert_same(model, theirs, family)
+
+
+def test_a_task_can_be_asked_for_and_heads_of_other_tasks_are_left_out(tmp_path: Path) -> None:
+    theirs = hf_model("bert", "BertForPreTraining")
+    theirs.save_pretrained(tmp_path)
+    inputs = batch("bert")
+    output = run_transformers(theirs, inputs)
+    for task, expected in (
+        ("masked-lm", output.prediction_logits),
+        ("next-sentence", output.seq_relationship_logits),
+        ("none", output.hidden_states[-1]),
+    ):
+        model = minibert.load(tmp_path, task=task)
+        assert model.config.task == task
+        assert (model(as_tokens(inputs)) - expected).abs().max() <= 1e-5
+
+
+def test_a_tensor_nobody_knows_is_an_error_unless_it_is_allowed(tmp_path: Path) -> None:
+    theirs = hf_model("bert", "BertForMaskedLM")
+    theirs.save_pretrained(tmp_path)
+    extra = {"zebra.weight": torch.ones(2), "bert.adapter.down": torch.ones(3)}
+    rewrite(tmp_path, lambda tensors: tensors | extra)
+    with pytest.raises(minibert.CheckpointError) as raised:
+        minibert.load(tmp_path)
+    message = str(raised.value)
+    assert message.index("unexpected  adapter.down") < message.index("unexpected  zebra.weight")
+    assert "allow_unexpected=True" in message
+    assert_same(minibert.load(tmp_path, allow_unexpected=True), theirs, "bert")
+
+
+def test_a_padded_vocabulary_is_read_and_its_padding_never_offered(tmp_path: Path) -> None:
+    """More rows than entries, as people pad to a multiple of 64."""
+    word_piece(tmp_path)
+    entries = len((tmp_path / "vocab.txt").read_text("utf-8").splitlines())
+    config = transformers.BertConfig(
+        vocab_size=entries + 13,
+        hidden_size=15,
+        num_hidden_layers=1,
+        num_attention_heads=3,
+        intermediate_size=23,
+        max_position_embeddings=31,
+    )
+    theirs = transformers.BertForMaskedLM(config).eval()
+    with torch.no_grad():
+        theirs.cls.predictions.bias[entries:] = 50.0
+    theirs.save_pretrained(tmp_path)
+    model = minibert.load(tmp_path)
+    assert model("the quick fox").shape[-1] == entries + 13
+    (prediction,) = model.predict("the quick [MASK]", top=entries + 13)
+    assert sorted(choice.id for choice in prediction.choices) == list(range(entries))
+
+
+@pytest.mark.parametrize(("family", "name"), ARCHITECTURES)
+def test_a_live_model_shares_its_memory(family: str, name: str) -> None:
+    theirs = hf_model(family, name)
+    model = from_transformers(theirs)
+    memory = {parameter.untyped_storage().data_ptr() for parameter in theirs.parameters()}
+    assert all(p.untyped_storage().data_ptr() in memory for p in model.parameters())
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_a_live_model_that_is_trained_on_is_followed(tmp_path: Path) -> None:
+    theirs = hf_model("bert", "BertForMaskedLM")
+    model = minibert.load(theirs)
+    assert_same(model, theirs, "bert")
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.mul_(1.5)
+    assert_same(model, theirs, "bert")
+
+
+def test_a_folder_can_be_named_by_text_or_path_and_loaded_twice(tmp_path: Path) -> None:
+    hf_model("bert", "BertModel").save_pretrained(tmp_path)
+    first, second = minibert.load(str(tmp_path)), minibert.load(tmp_path)
+    ids = torch.arange(7)[None] % VOCABULARY
+    expected = second(ids)
+    first.body.word.weight.zero_()
+    assert torch.equal(second(ids), expected), "two models share writable memory"
+    assert not torch.equal(first(ids), expected)

@@ -1,0 +1,162 @@
+"""A saved model is what transformers and minibert load again, and a failed save harms nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from vocabularies import BERT_MARKS, TEXT, byte_level, word_piece
+
+import minibert
+from minibert.config import Config
+from minibert.loading import from_transformers
+from minibert.model import Model
+from minibert.saving import save
+from tests.families import ARCHITECTURES, Sizes, batch, hf_model
+from tests.test_model import as_tokens, run_transformers, their_logits
+
+ROOT = str(Path(minibert.__file__).parents[1])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("family", "name"), ARCHITECTURES)
+def test_transformers_loads_what_was_saved_and_gives_the_same_logits(
+    family: str, name: str, tied: bool, tmp_path: Path
+) -> None:
+    theirs = hf_model(family, name, Sizes(tied=tied, layer_groups=2, scale_by_layer=True))
+    model = from_transformers(theirs)
+    assert save(model, tmp_path) == tmp_path
+    again, about = type(theirs).from_pretrained(
+        tmp_path, attn_implementation="eager", output_loading_info=True
+    )
+    assert not any(about[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    inputs = batch(family)
+    expected = their_logits(run_transformers(theirs, inputs), name)
+    got = their_logits(run_transformers(again.eval(), inputs), name)
+    assert (got - expected).abs().max() <= 1e-6
+    reloaded = minibert.load(tmp_path)
+    assert torch.equal(reloaded(as_tokens(inputs)), model(as_tokens(inputs)))
+    assert reloaded.config == model.config
+    assert type(transformers.AutoConfig.from_pretrained(tmp_path)) is type(theirs.config)
+
+
+def random_model(family: str, tokenizer: Any) -> Model:
+    config = Config(
+        family=family,
+        task="causal-lm" if family == "gpt2" else "masked-lm",
+        vocab_size=tokenizer.vocab_size,
+        n_positions=31,
+        n_layers=1,
+        n_heads=3,
+        d_model=15,
+        d_mlp=23,
+        n_segments=0 if family == "gpt2" else 2,
+        pad_id=tokenizer.pad_id,
+    )
+    return Model.from_config(config, tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_the_tokenizer_is_saved_with_the_model(family: str, tmp_path: Path) -> None:
+    vocabulary = tmp_path / "vocabulary"
+    vocabulary.mkdir()
+    if family == "bert":
+        word_piece(vocabulary)
+    else:
+        byte_level(vocabulary, ["<|endoftext|>"])
+    model = random_model(family, minibert.Tokenizer.from_folder(vocabulary))
+    folder = save(model, tmp_path / "model")
+    ours, theirs = minibert.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    for text in TEXT[:4]:
+        assert ours.tokenize(text).ids.tolist() == model.tokenize(text).ids.tolist()
+        assert theirs(text)["input_ids"] == model.tokenize(text).ids[0].tolist()
+    assert ours.tokenizer.mask_id == model.tokenizer.mask_id
+    if family == "bert":
+        assert theirs.mask_token_id == BERT_MARKS.index("[MASK]")
+        pair = model.tokenize("quick fox", "lazy dog")
+        assert ours.tokenize("quick fox", "lazy dog").segments.tolist() == pair.segments.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_numbers_are_written_in_the_type_asked_for(dtype: torch.dtype, tmp_path: Path) -> None:
+    model = from_transformers(hf_model("gpt2", "GPT2LMHeadModel"))
+    save(model, tmp_path, dtype=dtype)
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {dtype}
+    assert torch.equal(tensors["transformer.wte.weight"], model.body.word.weight.to(dtype))
+    again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, dtype="auto")
+    assert again.dtype == dtype
+    assert model.body.word.weight.dtype == torch.float32, "the model itself was converted"
+
+
+def test_a_model_can_be_saved_where_it_was_loaded_from(tmp_path: Path) -> None:
+    save(from_transformers(hf_model("bert", "BertForMaskedLM")), tmp_path)
+    model = minibert.load(tmp_path)
+    ids = torch.arange(7)[None]
+    before = model(ids)
+    for parameter in model.parameters():
+        parameter.mul_(1.5)
+    changed = model(ids)
+    save(model, tmp_path)
+    assert torch.equal(model(ids), changed)
+    assert torch.equal(minibert.load(tmp_path)(ids), changed)
+    assert not torch.equal(changed, before)
+
+
+def test_nothing_but_the_model_is_left_in_the_folder(tmp_path: Path) -> None:
+    model = from_transformers(hf_model("bert", "BertModel"))
+    for _ in range(2):
+        save(model, tmp_path / "deep" / "inside")
+    left = sorted(path.name for path in (tmp_path / "deep" / "inside").iterdir())
+    assert left == ["config.json", "model.safetensors"]
+    for name in left:
+        assert (tmp_path / "deep" / "inside" / name).stat().st_mode & 0o444 == 0o444, "unreadable"
+
+
+def test_a_place_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
+    model = from_transformers(hf_model("bert", "BertModel"))
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(minibert.CheckpointError, match=r"file.*could not be saved"):
+            save(model, place)
+
+
+FULL = """
+import resource, sys, minibert
+from minibert.saving import save
+model = minibert.load(sys.argv[1])
+model.body.word.weight.zero_()
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+try:
+    save(model, sys.argv[1])
+except minibert.CheckpointError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit that stands for a full disk")
+def test_a_full_disk_is_an_error_and_the_old_model_stays_whole(tmp_path: Path) -> None:
+    model = from_transformers(hf_model("bert", "BertForMaskedLM"))
+    save(model, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(before["model.safetensors"]) > 5000
+    program = [sys.executable, "-c", FULL, str(tmp_path)]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "could not be saved" in done.stdout, done.stderr
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_config_is_what_transformers_would_write(tmp_path: Path) -> None:
+    theirs = hf_model("roberta", "RobertaForMaskedLM")
+    save(from_transformers(theirs), tmp_path)
+    ours = json.loads((tmp_path / "config.json").read_text())
+    wanted = theirs.config.to_dict()
+    assert ours["architectures"] == ["RobertaForMaskedLM"]
+    assert ours["dtype"] == "float32"
+    for name in set(ours) - {"architectures", "dtype", "id2label"}:
+        assert ours[name] == wanted[name], name

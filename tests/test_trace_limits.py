@@ -1,0 +1,213 @@
+"""A trace that stops early, names and numbers that do not exist, and what outlives a change."""
+
+import copy
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+
+import minibert
+from minibert.axes import QUANTITIES
+from minibert.loading import from_transformers
+from tests.families import Sizes, batch, hf_model
+
+LAYER_NAMES = [name for name, quantity in QUANTITIES.items() if quantity.per_layer]
+WHOLE_NAMES = ["logits", "hidden", "hidden_states", "attentions", "pooled", "next_sentence_logits"]
+CLASSES = {"bert": "BertForPreTraining", "gpt2": "GPT2LMHeadModel", "albert": "AlbertModel"}
+
+
+@pytest.fixture(scope="module", params=CLASSES)
+def model(request: pytest.FixtureRequest) -> Any:
+    sizes = Sizes(layers=5, heads=3, layer_groups=2)
+    return from_transformers(hf_model(request.param, CLASSES[request.param], sizes))
+
+
+@pytest.fixture(scope="module")
+def tokens() -> minibert.Tokens:
+    inputs = batch("bert")
+    return minibert.Tokens.from_ids(inputs["input_ids"], mask=inputs["attention_mask"].bool())
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As people run it: without the checks of annotations that only tests have."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture
+def trace(model: Any, tokens: minibert.Tokens) -> Any:
+    return model.trace(tokens)
+
+
+@pytest.mark.parametrize("until", [0, 2, -1])
+@pytest.mark.parametrize("keep", [(), ("scores", "probs")])
+def test_a_trace_that_stops_early_agrees_as_far_as_it_goes(
+    model: Any, trace: Any, tokens: minibert.Tokens, until: int, keep: tuple[str, ...]
+) -> None:
+    short = model.trace(tokens, until=until, keep=keep)
+    last = until % 5
+    assert len(short) == len(list(short)) == last + 1
+    for name in LAYER_NAMES:
+        for layer in range(last + 1):
+            expected = getattr(trace[layer], name)
+            assert torch.allclose(getattr(short[layer], name), expected, atol=1e-5)
+            for head in (0, 2, -1):
+                expected = getattr(trace[layer, head], name)
+                assert torch.allclose(getattr(short[layer, head], name), expected, atol=1e-5)
+        assert len(short.stack(name)) == last + 1
+    window = short[last, 1].window("probs", queries=slice(2, 5), keys=slice(1, 7))
+    assert torch.allclose(window, trace[last, 1].probs[:, 2:5, 1:7], atol=1e-6)
+    product = short[last, 1].product(3)
+    assert torch.allclose(product, trace[last, 1].product(3), atol=1e-5)
+
+
+def test_above_where_a_trace_stopped_there_is_an_error_that_says_so(
+    model: Any, tokens: minibert.Tokens
+) -> None:
+    short = model.trace(tokens, until=2)
+    for where in (3, 4, -1, (3, 0)):
+        with pytest.raises(minibert.TraceError, match=r"until=2.*Trace again with until=[34]"):
+            short[where]
+    for name in WHOLE_NAMES[:-1]:
+        with pytest.raises(minibert.TraceError, match=r"needs every layer.*until=2"):
+            getattr(short, name)
+        assert not hasattr(short, name)
+
+
+def test_nothing_above_is_computed_when_a_trace_stops_early(
+    model: Any, tokens: minibert.Tokens
+) -> None:
+    ran: list[str] = []
+    hooks = [
+        module.register_forward_hook(lambda *_, name=name: ran.append(name))
+        for name, module in model.named_modules()
+        if name.endswith(("attention", "mlp")) or name == "head"
+    ]
+    model.trace(tokens, until=0)
+    assert ran == []
+    model.trace(tokens, until=1)
+    assert ran == ["body.groups.0.attention", "body.groups.0.mlp"]
+    for hook in hooks:
+        hook.remove()
+
+
+@pytest.mark.parametrize("until", [5, -6, "1", 1.0, True])
+def test_a_layer_to_stop_at_must_exist(
+    model: Any, tokens: minibert.Tokens, until: Any, unchecked: None
+) -> None:
+    with pytest.raises(minibert.TraceError, match=r"layer .*0 to 4"):
+        model.trace(tokens, until=until)
+
+
+@pytest.mark.parametrize(
+    "where", [5, -6, (5, 0), "probs", 1.0, True, None, slice(0, 2), (1, 2, 0), (), torch.tensor(1)]
+)
+def test_a_layer_that_does_not_exist_is_an_error(trace: Any, where: Any, unchecked: None) -> None:
+    with pytest.raises(minibert.TraceError, match=r"layer|trace\["):
+        trace[where]
+
+
+@pytest.mark.parametrize("head", [3, -4, "1", 0.5, False, slice(0, 1)])
+def test_a_head_that_does_not_exist_is_an_error(trace: Any, head: Any, unchecked: None) -> None:
+    with pytest.raises(minibert.TraceError, match=r"head .*0 to 2"):
+        trace[1, head]
+
+
+@pytest.mark.parametrize("name", ["prob", "logits", "embed", "weights", "Query", "mask"])
+def test_a_name_that_does_not_exist_is_an_error_and_hasattr_says_no(trace: Any, name: str) -> None:
+    for at in (trace[1], trace[1, 2]):
+        with pytest.raises(minibert.TraceError, match=name):
+            getattr(at, name)
+        assert not hasattr(at, name)
+    with pytest.raises(minibert.TraceError, match=name):
+        trace.stack(name)
+
+
+@pytest.mark.parametrize("name", [*LAYER_NAMES, "weights"])
+def test_hasattr_of_the_whole_trace_says_no_to_the_names_of_layers(trace: Any, name: str) -> None:
+    assert not hasattr(trace, name)
+    with pytest.raises(AttributeError, match=name):
+        getattr(trace, name)
+
+
+def test_every_name_is_offered(trace: Any) -> None:
+    assert set(LAYER_NAMES) <= set(dir(trace[0]))
+    assert all(hasattr(trace[0], name) and hasattr(trace[0, 0], name) for name in LAYER_NAMES)
+
+
+def test_what_this_model_lacks_is_an_error_and_hasattr_says_no() -> None:
+    trace = from_transformers(hf_model("gpt2", "GPT2Model")).trace([[2, 3, 5]])
+    for name in ("pooled", "next_sentence_logits"):
+        assert not hasattr(trace, name)
+        with pytest.raises(minibert.TraceError, match=r"pooler|next-sentence"):
+            getattr(trace, name)
+
+
+@pytest.mark.parametrize("rows", [3, None, (1, 2)])
+def test_a_window_is_cut_by_slices(trace: Any, unchecked: None, rows: Any) -> None:
+    for cut in ({"queries": rows}, {"keys": rows}):
+        with pytest.raises(minibert.TraceError, match=r"expected slices"):
+            trace[0].window("probs", **cut)
+
+
+@pytest.mark.parametrize("name", ["z", "nothing", "logits"])
+def test_a_window_is_of_scores_or_probs(trace: Any, name: str) -> None:
+    with pytest.raises(minibert.TraceError, match=name):
+        trace[0].window(name)
+
+
+@pytest.mark.parametrize("query", [13, -14, "1", 1.5])
+def test_a_product_is_of_a_token_that_exists(trace: Any, query: Any, unchecked: None) -> None:
+    with pytest.raises(minibert.TraceError, match="query"):
+        trace[0].product(query)
+
+
+@pytest.mark.parametrize("keep", [("z",), ("probs", "nothing"), "probs"])
+def test_only_matrices_can_be_kept_on_top(model: Any, keep: Any) -> None:
+    with pytest.raises(minibert.TraceError, match="keep"):
+        model.trace([[2, 3]], keep=keep)
+
+
+def test_a_trace_shows_its_size(trace: Any) -> None:
+    assert "5 layers x 3 heads" in repr(trace)
+    assert "batch 3, 13 positions" in repr(trace)
+    assert "layer 1, head 2" in repr(trace[1, 2])
+
+
+def test_what_the_pass_computed_outlives_a_change_of_the_weights(
+    model: Any, tokens: minibert.Tokens
+) -> None:
+    """What is computed on demand (attn_out, the MLP's inside, head_out) reads the new weights."""
+    changed = copy.deepcopy(model)
+    trace = changed.trace(tokens)
+    names = ("resid_pre", "query", "key", "value", "scores", "probs", "z", "resid_mid")
+    before = {name: trace.stack(name).clone() for name in names}
+    logits = trace.logits.clone()
+    for parameter in changed.parameters():
+        parameter.mul_(2)
+    assert torch.equal(trace.logits, logits)
+    for name, expected in before.items():
+        assert torch.equal(trace.stack(name), expected)
+
+
+def test_two_traces_share_nothing(model: Any, tokens: minibert.Tokens) -> None:
+    first = model.trace(tokens)
+    kept = {name: first.stack(name).clone() for name in LAYER_NAMES}
+    model.trace(tokens)
+    model(torch.tensor([[7, 7, 7]]))
+    for name, expected in kept.items():
+        assert torch.equal(first.stack(name), expected)
+
+
+def test_a_gradient_reaches_the_weights_through_a_trace(tokens: minibert.Tokens) -> None:
+    model = from_transformers(hf_model("gpt2", "GPT2LMHeadModel", dtype=torch.float64))
+    model.requires_grad_()
+    weight = model.body.groups[0].mlp.up.weight
+    (lazy,) = torch.autograd.grad(model.trace(tokens)[-1].probs.square().sum(), [weight])
+    model.requires_grad_()
+    (plain,) = torch.autograd.grad(
+        model.trace(tokens, keep=("probs",))[-1].probs.square().sum(), [weight]
+    )
+    assert lazy.abs().max() > 0
+    assert torch.allclose(lazy, plain, atol=1e-12)
