@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from minibert.axes import Float, HeadVectors, Hidden, PerHeadHidden
+from minibert.backends import torch_linear
 from minibert.config import Config
 from minibert.kernels.eager import attention_probs, attention_scores, weighted_values
 from minibert.kernels.sdpa import fused_attention
@@ -81,13 +82,12 @@ class Attention(nn.Module):
 
     def project(self, name: str, x: Hidden, heads: slice = slice(None)) -> HeadVectors:
         """query, key or value of the chosen heads alone: x·W + b."""
-        linear: Linear = getattr(self, name)
-        if heads == slice(None):
-            return self._split(linear(x))
-        rows = slice((heads.start or 0) * self.d_head, heads.stop * self.d_head)
-        weight, bias = linear.watched.unseen("weight"), linear.watched.unseen("bias")
-        part = torch.nn.functional.linear(x, weight[rows], None if bias is None else bias[rows])
-        return self._split(part)
+        watched = getattr(self, name).watched
+        weight, bias = watched.unseen("weight"), watched.unseen("bias")
+        if heads != slice(None):
+            rows = slice((heads.start or 0) * self.d_head, heads.stop * self.d_head)
+            weight, bias = weight[rows], bias[rows]
+        return self._split(torch_linear(x, weight, bias))
 
     def head_out(self, z: HeadVectors, heads: slice = slice(None)) -> PerHeadHidden:
         """What each head adds to the stream: z·W_O of that head, without the bias."""

@@ -7,6 +7,8 @@ memory, so that no weight is held twice. Whoever takes hold of a weight from out
 that moment, and made again only when nobody holds the weight and it still equals its file.
 """
 
+import math
+import mmap
 import sys
 from collections.abc import Callable
 from typing import Any, Protocol, cast
@@ -194,15 +196,29 @@ class SharedInput:
 
     def _derive(self, backend: str) -> tuple[Tensor, Tensor | None]:
         weights, biases = zip(*self._parts(), strict=True)
-        weight = weights[0] if len(weights) == 1 else torch.cat([w.detach() for w in weights])
+        size = sum(weight.numel() for weight in weights)
+        packs = backend == "onednn-packed" and size >= backends.PACK_FROM
+        weight = _joined([weight.detach() for weight in weights], for_a_moment=packs)
         bias = None if biases[0] is None else torch.cat([b.detach() for b in biases])
-        if backend == "onednn-packed" and weight.numel() >= backends.PACK_FROM:
+        if packs:
             weight = backends.pack(weight)
         for mapped in (getattr(parameter, "mapped", None) for parameter in weights):
             # Pages that hold other layers' weights too are given back with those or not at all.
             if mapped is not None and mapped.parts in (1, len(weights)):
                 mapped.release()
         return weight.detach(), bias
+
+
+def _joined(weights: list[Tensor], *, for_a_moment: bool) -> Tensor:
+    """The weights below one another, in one piece of memory."""
+    if len(weights) == 1 and (weights[0].is_contiguous() or not for_a_moment):
+        return weights[0]
+    if not for_a_moment:
+        return torch.cat(weights)
+    shape = (sum(len(weight) for weight in weights), weights[0].shape[1])
+    # malloc keeps what is freed between longer-lived blocks: a fifth of a GPT-2. This goes back.
+    buffer = mmap.mmap(-1, math.prod(shape) * weights[0].element_size())
+    return torch.cat(weights, out=torch.frombuffer(buffer, dtype=weights[0].dtype).view(shape))
 
 
 def _needs_grad(watched: tuple[_WatchedParameters, ...], *inputs: Tensor | None) -> bool:

@@ -216,11 +216,8 @@ print(int(status["VmHWM"].removesuffix("kB\\n")) * 1024)
 LOAD = """
 import minibert
 model = minibert.load(sys.argv[1])
-model(torch.zeros(1, 17, dtype=torch.long))
+model(torch.zeros(1, 7, dtype=torch.long))
 """
-MULTIPLY = "import minibert.model, minibert.loading, minibert.hub\n" + (
-    "x = torch.randn(3, 64); torch.ops.mkldnn._linear_pointwise(x, x, None, 'none', [], '')\n"
-)
 
 
 def peak_bytes(body: str, *arguments: str) -> int:
@@ -233,7 +230,7 @@ def peak_bytes(body: str, *arguments: str) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_no_weight_is_held_twice_not_even_packed(tmp_path: Path, family: str) -> None:
+def test_no_weight_is_held_twice_not_even_packed(tmp_path: Path, bert: Path, family: str) -> None:
     if family == "bert":
         config = transformers.BertConfig(num_hidden_layers=5, vocab_size=18_000)
         model = transformers.BertModel(config, add_pooling_layer=False)
@@ -244,4 +241,6 @@ def test_no_weight_is_held_twice_not_even_packed(tmp_path: Path, family: str) ->
     del model
     weights = (tmp_path / "model.safetensors").stat().st_size
     assert weights > 190e6
-    assert peak_bytes(LOAD, str(tmp_path)) <= 1.15 * weights + peak_bytes(MULTIPLY)
+    # What torch, minibert and the code of its kernels take by themselves.
+    alone = peak_bytes(LOAD, str(bert))
+    assert peak_bytes(LOAD, str(tmp_path)) <= 1.15 * weights + alone
