@@ -15,7 +15,7 @@ from minibert.backends import torch_linear
 from minibert.config import Config
 from minibert.kernels.eager import attention_probs, attention_scores, weighted_values
 from minibert.kernels.sdpa import fused_attention
-from minibert.linear import Linear, SharedInput
+from minibert.linear import Linear, SharedInput, linear_is_plain
 from minibert.mask import AllowedKeys
 
 __all__ = ["Attention", "Record"]
@@ -49,7 +49,7 @@ class Attention(nn.Module):
         keep: Collection[str] = (),
     ) -> Hidden:
         """residual + attn_out. `keep` names matrices ("scores", "probs") to record as well."""
-        query, key, value = (self._split(part) for part in self._qkv(x))
+        query, key, value = (self._split(part) for part in self._project_all(x))
         if EXPLICIT.isdisjoint(keep):
             z = fused_attention(
                 query,
@@ -80,10 +80,21 @@ class Attention(nn.Module):
             record |= {n: t for n, t in (("scores", scores), ("probs", probs)) if n in keep}
         return weighted_values(probs, value)
 
+    def _project_all(self, x: Hidden) -> tuple[Tensor, ...]:
+        linears = (self.query, self.key, self.value)
+        # A hook, a pruned weight or a module put in a linear's place must run: one by one then.
+        if not all(linear_is_plain(linear) for linear in linears):
+            return tuple([linear(x) for linear in linears])
+        if self._qkv.linears != linears:
+            self._qkv = SharedInput(linears)
+        return self._qkv(x)
+
     def project(self, name: str, x: Hidden, heads: slice = slice(None)) -> HeadVectors:
         """query, key or value of the chosen heads alone: x·W + b."""
-        watched = getattr(self, name).watched
-        weight, bias = watched.unseen("weight"), watched.unseen("bias")
+        linear = getattr(self, name)
+        if not linear_is_plain(linear):
+            return self._split(linear(x))[:, heads]
+        weight, bias = linear.watched.unseen("weight"), linear.watched.unseen("bias")
         if heads != slice(None):
             rows = slice((heads.start or 0) * self.d_head, heads.stop * self.d_head)
             weight, bias = weight[rows], bias[rows]

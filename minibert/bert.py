@@ -75,12 +75,16 @@ class BertBody(nn.Module):
         self.embed_norm = LayerNorm(config.d_embed, eps=config.norm_eps)
         projects = config.d_embed != config.d_model or config.family == "albert"
         self.embed_project = Linear(config.d_embed, config.d_model) if projects else None
-        groups = [PostNormLayer(config, index) for index in range(config.n_layer_groups)]
-        self.groups = nn.ModuleList(groups)
-        # The layers in order; ALBERT names the same one several times.
-        share = config.n_layers / config.n_layer_groups
-        self.layers = tuple(groups[int(layer / share)] for layer in range(config.n_layers))
+        groups = config.n_layer_groups
+        self.groups = nn.ModuleList(PostNormLayer(config, index) for index in range(groups))
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
+
+    @property
+    def layers(self) -> tuple[nn.Module, ...]:
+        """The layers in order; ALBERT names the same one several times."""
+        groups = tuple(self.groups)
+        share = self.config.n_layers / len(groups)
+        return tuple([groups[int(layer / share)] for layer in range(self.config.n_layers)])
 
     def embed(self, ids: TokenIds, segments: TokenIds | None) -> Hidden:
         """What enters layer 0: word + position (+ segment), LayerNorm, and a projection if any."""

@@ -43,9 +43,12 @@ class Place:
         kept = records[self.index].get(name) if self.index < len(records) else None
         if kept is None:
             return FORMULAS[name](self)
-        if QUANTITIES[name].per_head:
+        # Untouched where all of it is wanted: gradients flow to what the pass really used.
+        if QUANTITIES[name].per_head and self.heads != EVERYTHING:
             kept = kept[:, self.heads]
-        return kept[:, :, self.queries] if "query" in QUANTITIES[name].axes else kept
+        if "query" in QUANTITIES[name].axes and self.queries != EVERYTHING:
+            kept = kept[:, :, self.queries]
+        return kept
 
     def all_heads(self, name: str) -> Tensor:
         """A quantity of every head and row, for what sums over them."""

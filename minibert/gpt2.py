@@ -69,9 +69,13 @@ class Gpt2Body(nn.Module):
         super().__init__()
         self.word = Embedding(config.vocab_size, config.d_model)
         self.position = Embedding(config.n_positions, config.d_model)
-        self.layers = tuple(PreNormLayer(config, layer) for layer in range(config.n_layers))
-        self.groups = nn.ModuleList(self.layers)
+        self.groups = nn.ModuleList(PreNormLayer(config, n) for n in range(config.n_layers))
         self.final_norm = LayerNorm(config.d_model, eps=config.norm_eps)
+
+    @property
+    def layers(self) -> tuple[nn.Module, ...]:
+        """The layers in order."""
+        return tuple(self.groups)
 
     def embed(self, ids: TokenIds, segments: TokenIds | None) -> Hidden:
         """What enters layer 0: word + position. GPT-2 has no segments; they are not read."""

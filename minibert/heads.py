@@ -111,7 +111,10 @@ class LastTokenHead(TaskHead):
         self, hidden: Hidden, pooled: Pooled | None, ids: TokenIds, mask: TokenMask | None
     ) -> Logits:
         """(batch, label)."""
-        real = mask if self.pad_id is None else ids != self.pad_id
+        # By the padding id as transformers does, and by the mask, which knows better.
+        real = mask
+        if self.pad_id is not None:
+            real = (ids != self.pad_id) if mask is None else (ids != self.pad_id) & mask
         position = torch.arange(ids.shape[1], device=ids.device)
         last = position[None, -1:] if real is None else (position * real).argmax(-1, keepdim=True)
         rows = torch.arange(len(ids), device=ids.device)

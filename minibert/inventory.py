@@ -45,15 +45,18 @@ def embedded() -> list[Entry]:
 def cached() -> list[Entry]:
     """The models of a known family in the Hugging Face cache, by name; the folder may be missing.
 
-    Of several revisions it is the one that `main` names, else the newest.
+    Of several revisions it is the one that `main` names, else the newest. What may not be read
+    is an entry with its problem.
     """
-    from huggingface_hub import scan_cache_dir
+    from huggingface_hub import constants, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
     try:
         repositories = scan_cache_dir().repos
     except (CacheNotFound, ValueError):
         return []
+    except OSError as error:
+        return [Entry(constants.HF_HUB_CACHE, 0, problem=error.strerror or str(error))]
     found = []
     for repository in sorted(repositories, key=lambda one: one.repo_id):
         revisions = sorted(
@@ -89,7 +92,7 @@ def linear_backends(
     `measure` measures the common shapes in float32 that are not measured yet, for some seconds.
     """
     if measure:
-        for rows in (8, 64, 512):
+        for rows in (8, 64, 256):
             for width in (128, 256, 512, 1024, 2048):
                 backends.choose(rows, width, width, torch.float32)
     override = os.environ.get("MINIBERT_LINEAR") or None

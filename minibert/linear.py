@@ -20,9 +20,10 @@ from torch.autograd import forward_ad
 from minibert import backends
 from minibert.axes import Float
 
-__all__ = ["Linear", "SharedInput"]
+__all__ = ["Linear", "SharedInput", "linear_is_plain"]
 
 _SIDE_BY_SIDE = 1 << 20
+_Plan = tuple[tuple[Any, ...], Callable[..., Tensor], tuple[Tensor, Tensor | None] | None]
 
 
 class Mapped(Protocol):
@@ -99,7 +100,10 @@ class Linear(nn.Module):
         residual: Float[Tensor, "*rows d_out"] | None = None,
     ) -> Float[Tensor, "*rows d_out"]:
         """activation(x·Wᵀ + b) + residual."""
-        return self._alone(x, activation, residual)[0]
+        if "weight" in self.watched:
+            return self._alone(x, activation, residual)[0]
+        # Pruned or parametrized: the weight is computed from other parameters each time.
+        return backends.torch_linear(x, self.weight, self.bias, activation, residual)
 
     def seal(self) -> None:
         """Say that the parameters are as loaded and that nobody outside holds them."""
@@ -121,17 +125,29 @@ class Linear(nn.Module):
         self._alone = SharedInput((self,))
 
 
+def linear_is_plain(module: nn.Module) -> bool:
+    """True for a Linear as minibert made it: no hooks, nothing pruned, parametrized or replaced."""
+    return (
+        type(module) is Linear
+        and "weight" in module.watched
+        and not module._forward_hooks
+        and not module._forward_pre_hooks
+        and not module._backward_hooks
+        and not module._backward_pre_hooks
+    )
+
+
 class SharedInput:
     """Linear layers that read the same x (query, key and value), run as one when that is faster."""
 
     def __init__(self, linears: tuple[Linear, ...]) -> None:
         self.linears = linears
         self._watched = tuple(linear.watched for linear in linears)
-        self._key: tuple[Any, ...] = ()
         self._generation = -1
-        self._run = backends.torch_linear
         self._copy: tuple[Tensor, Tensor | None] | None = None
         self._copyable: bool | None = None
+        # (what it is for, how to multiply, the copy): replaced as one, for other threads' sake.
+        self._plan: _Plan = ((), backends.torch_linear, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copied or pickled model derives its own, when it runs.
@@ -141,16 +157,17 @@ class SharedInput:
         self, x: Tensor, activation: str | None = None, residual: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """One output a linear layer."""
-        if not x.is_cpu or torch.compiler.is_compiling() or _needs_grad(self._watched, x, residual):
+        if _only_torch(x) or _needs_grad(self._watched, x, residual):
             return self._each(backends.torch_linear, x, activation, residual)
         generation = sum([watched.generation for watched in self._watched])
         key = (x.numel() // x.shape[-1], x.dtype, generation, backends.forced())
-        if key != self._key:
-            self._prepare(*key)
-            self._key = key
-        if self._copy is None:
-            return self._each(self._run, x, activation, residual)
-        out = self._run(x, *self._copy, activation, residual)
+        plan = self._plan
+        if key != plan[0]:
+            plan = self._plan = (key, *self._prepare(*key))
+        _, run, copy = plan
+        if copy is None:
+            return self._each(run, x, activation, residual)
+        out = run(x, *copy, activation, residual)
         return (out,) if len(self.linears) == 1 else out.split(self._splits(), dim=-1)
 
     def _each(
@@ -168,7 +185,9 @@ class SharedInput:
     def _splits(self) -> list[int]:
         return [weight.shape[0] for weight, _ in self._parts()]
 
-    def _prepare(self, rows: int, dtype: torch.dtype, generation: int, forced: str | None) -> None:
+    def _prepare(
+        self, rows: int, dtype: torch.dtype, generation: int, forced: str | None
+    ) -> tuple[Callable[..., Tensor], tuple[Tensor, Tensor | None] | None]:
         """Choose how to multiply this many rows, and copy the weights where that is faster."""
         if generation != self._generation:
             # Somebody may have changed a weight since the copy was made.
@@ -183,7 +202,7 @@ class SharedInput:
         # A copy that is there is used whatever the number of rows: the weight is held once.
         packed = self._copy is not None and self._copy[0].is_mkldnn
         onednn = packed or (backend != "torch" and self._copy is None)
-        self._run = backends.onednn_linear if onednn else backends.torch_linear
+        return (backends.onednn_linear if onednn else backends.torch_linear), self._copy
 
     def _worth_copying(self, backend: str, size: int) -> bool:
         # Side by side saves calls; where the matrices are wide that is nothing.
@@ -221,6 +240,16 @@ def _joined(weights: list[Tensor], *, for_a_moment: bool) -> Tensor:
     return torch.cat(weights, out=torch.frombuffer(buffer, dtype=weights[0].dtype).view(shape))
 
 
+def _only_torch(x: Tensor) -> bool:
+    """True where oneDNN's operators do not exist or would be recorded: then plain torch runs."""
+    return (
+        not x.is_cpu
+        or torch.compiler.is_compiling()
+        or torch.is_autocast_enabled("cpu")
+        or torch._C._get_tracing_state() is not None
+    )
+
+
 def _needs_grad(watched: tuple[_WatchedParameters, ...], *inputs: Tensor | None) -> bool:
     # Forward mode (torch.func.jvp) takes no notice of no_grad.
     if forward_ad._current_level >= 0:
@@ -236,6 +265,8 @@ def _needs_grad(watched: tuple[_WatchedParameters, ...], *inputs: Tensor | None)
 def _is_free(linear: Linear) -> bool:
     """True when a copy can stand for the weight: nobody else holds it, and it is as loaded."""
     weight, bias = linear.watched.unseen("weight"), linear.watched.unseen("bias")
+    if weight.is_inference() or (bias is not None and bias.is_inference()):
+        return False
     # Three references: the module's, the name here, and the argument of getrefcount.
     if sys.getrefcount(weight) > 3 or (bias is not None and sys.getrefcount(bias) > 3):
         return False

@@ -6,6 +6,7 @@ is asked for, for one layer, one head, or a window of it. So a trace costs no se
 O(position) memory.
 """
 
+import operator
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -39,6 +40,9 @@ class _AbsentError(TraceError, AttributeError):
 
 class Trace:
     """Every quantity of one forward pass, by name, layer and head.
+
+    What the pass kept stays as it was. What has a formula is computed when it is read, from the
+    weights as they are then: after a training step or a change of a weight, trace again.
 
     >>> import minibert
     >>> trace = minibert.load().trace("leaves fall in autumn")
@@ -112,6 +116,7 @@ class Trace:
 
     def stack(self, name: str) -> Float[Tensor, "layer batch *rest"]:
         """One quantity of all layers, the layer axis in front."""
+        _layer_quantity(name)
         return torch.stack([getattr(layer, name) for layer in self])
 
     @property
@@ -271,8 +276,10 @@ def _layer_quantity(name: str) -> Quantity:
 
 def check_index(what: str, index: Any, size: int) -> int:
     """The index, counted from the front; TraceError when it is none of 0 to size - 1."""
-    if not isinstance(index, int) or isinstance(index, bool):
+    # A bool counts as a number to Python, and one layer for True is nobody's wish.
+    if isinstance(index, bool) or not hasattr(index, "__index__"):
         raise TraceError(f"{what} {index!r}: expected a whole number from 0 to {size - 1}.")
+    index = operator.index(index)
     if not -size <= index < size:
         raise TraceError(f"There is no {what} {index}; expected 0 to {size - 1}.")
     return index % size

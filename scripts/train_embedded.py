@@ -163,7 +163,7 @@ def batch(
 
 
 def masked_loss(model: Model, ids: Tensor, segments: Tensor, generator: torch.Generator) -> Tensor:
-    """Cross-entropy in nats at the masked tokens (Devlin et al. 2019, section 3.1), 20 % of them."""
+    """Cross-entropy at the masked tokens, 20 % of them, in nats (Devlin et al. 2019, 3.1)."""
     chosen = (torch.rand(ids.shape, generator=generator) < 0.2) & (ids > MASK)
     dice = torch.rand(ids.shape, generator=generator)
     noise = torch.randint(len(SPECIAL), model.config.vocab_size, ids.shape, generator=generator)

@@ -70,8 +70,11 @@ def test_back_ends_are_measured_when_asked_and_remembered(tmp_path: Path) -> Non
     assert "nothing is measured yet" in before
     assert "override  none" in before
     measured = process("models", "--measure", env=env).stdout
-    assert measured.count("float32 rows=") == 15
-    assert process("models", "--backends", env=env).stdout == measured
+    assert measured.count("float32 ") == 15
+    # What a busy machine could not measure twice alike is not kept; the rest is, as it was.
+    kept = [line for line in measured.splitlines() if "onednn" in line and "float32 " in line]
+    after = process("models", "--backends", env=env).stdout
+    assert [line for line in after.splitlines() if "float32 " in line] == kept
 
 
 def test_nothing_is_measured_while_one_back_end_is_forced(tmp_path: Path) -> None:
