@@ -152,6 +152,8 @@ def _shards(index: Path) -> list[Path]:
 
 def _read_safetensors(path: Path) -> dict[str, Entry]:
     try:
+        # safetensors calls every file that it may not open "No such file or directory".
+        path.open("rb").close()
         # safetensors' own reader checks the header and that the file is as long as it says.
         with safe_open(path, framework="pt"):
             pass

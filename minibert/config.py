@@ -35,6 +35,10 @@ _SIZES = {
 }
 _OWN_EMBEDDING = ("electra", "albert")
 _D_MLP = ("intermediate_size", "hidden_dim", "n_inner")
+# Far above any model, and low enough that no shape made of two of them overflows.
+_LARGEST = {"n_layers": 2**16, "labels": 2**20}
+_LARGEST_SIZE = 2**28
+_PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,9 @@ class Config:
     """The output embedding is the input embedding."""
     pooler: bool = False
     labels: tuple[str, ...] = ()
+    problem_type: str = ""
+    """What a classification head answers: single_label_classification ("" means this one),
+    multi_label_classification or regression."""
     scale_by_width: bool = True
     """Scores are divided by sqrt(d_head), as in Vaswani et al. 2017, section 3.2.1."""
     scale_by_layer: bool = False
@@ -138,12 +145,13 @@ class Config:
             pad_id=pad_id,
             norm_eps=_norm_eps(config, family),
             activation=_activation(config, family),
-            causal=family == "gpt2" or bool(config.get("is_decoder", False)),
-            tied=bool(config.get("tie_word_embeddings", True)),
+            causal=_boolean(config, "is_decoder", False) or family == "gpt2",
+            tied=_boolean(config, "tie_word_embeddings", True),
             pooler=task in _POOLED_TASKS.get(family, ()),
             labels=_labels(config),
-            scale_by_width=bool(config.get("scale_attn_weights", True)),
-            scale_by_layer=bool(config.get("scale_attn_by_inverse_layer_idx", False)),
+            problem_type=_problem_type(config),
+            scale_by_width=_boolean(config, "scale_attn_weights", True),
+            scale_by_layer=_boolean(config, "scale_attn_by_inverse_layer_idx", False),
             **sizes,
         )
 
@@ -179,6 +187,8 @@ class Config:
             config["embedding_size"] = self.d_embed
         if self.family == "albert":
             config["num_hidden_groups"] = self.n_layer_groups
+        if self.problem_type:
+            config["problem_type"] = self.problem_type
         if self.labels:
             config["id2label"] = {str(index): label for index, label in enumerate(self.labels)}
             config["label2id"] = {label: index for index, label in enumerate(self.labels)}
@@ -193,6 +203,10 @@ def _check(config: Config) -> None:
             raise CheckpointError(
                 f"config: {field} is {value!r}; expected a positive whole number."
             )
+    for field in (*positive, "n_segments", "position_offset"):
+        value, most = getattr(config, field), _LARGEST.get(field, _LARGEST_SIZE)
+        if value > most:
+            raise CheckpointError(f"config: {field} is {value}; expected at most {most}.")
     if config.d_model % config.n_heads:
         raise CheckpointError(
             f"config: {config.n_heads} heads do not divide a width of {config.d_model}; "
@@ -219,6 +233,22 @@ def _whole(config: Mapping[str, Any], name: str, default: int, *, least: int = 1
         kind = "a positive whole number" if least == 1 else f"a whole number from {least} on"
         raise CheckpointError(f"config.json: {name} is {value!r}; expected {kind}.")
     return value
+
+
+def _boolean(config: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = config.get(name, default)
+    if not isinstance(value, bool):
+        raise CheckpointError(f"config.json: {name} is {value!r}; expected true or false.")
+    return value
+
+
+def _problem_type(config: Mapping[str, Any]) -> str:
+    name = config.get("problem_type")
+    if name is not None and name not in _PROBLEM_TYPES:
+        raise CheckpointError(
+            f"config.json: problem_type is {name!r}; expected one of {', '.join(_PROBLEM_TYPES)}."
+        )
+    return name or ""
 
 
 def _activation(config: Mapping[str, Any], family: str) -> str:
@@ -250,6 +280,10 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     names = config.get("id2label")
     if not names:
         count = _whole(config, "num_labels", 2)
+        if count > _LARGEST["labels"]:
+            raise CheckpointError(
+                f"config.json: num_labels is {count}; expected at most {_LARGEST['labels']}."
+            )
         return tuple(f"LABEL_{index}" for index in range(count))
     if not isinstance(names, Mapping) or not all(str(index).isdecimal() for index in names):
         raise CheckpointError(

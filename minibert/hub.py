@@ -188,7 +188,7 @@ def _check_config(path: Path, repository: _Repository) -> None:
         config = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(config, dict):
             raise ValueError(f"found {type(config).__name__}, expected an object")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{repository}: config.json is not what transformers saves ({error})."
         ) from error

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from minibert.errors import CheckpointError
 from minibert.linear import Linear
 from minibert.model import Model
 from minibert.tokenizer import Tokenizer
-from minibert.weights import Source, fit, has_own_decoder
+from minibert.weights import Source, check_names, fit, has_own_decoder
 
 __all__ = ["embedded_names", "from_transformers", "load"]
 
 DEFAULT = "tiny-bert"
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _EMBEDDED = Path(__file__).parent / "embedded"
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
@@ -31,7 +32,7 @@ def load(
     *,
     task: str | None = None,
     dtype: torch.dtype | None = None,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     revision: str | None = None,
     cache_dir: str | Path | None = None,
     offline: bool = False,
@@ -41,23 +42,51 @@ def load(
 
     `name` is an embedded model (none given: tiny-bert), a folder with a Hugging Face checkpoint,
     a Hub id such as "bert-base-uncased", or a transformers model object, whose weights are
-    shared and not copied. A folder wins over a Hub id of the same name.
+    shared and not copied. An embedded name wins over a folder of that name, which is "./name";
+    a folder wins over a Hub id.
 
     task       a task head other than the one its config.json names; "none" for the body alone
-    dtype      float32 when not given (float64 files stay float64)
+    dtype      float64, float32, bfloat16 or float16; when not given float32, or float64 where
+               all weights of the file are
+    device     the CPU when not given, or where the transformers object has its weights
     revision, cache_dir, offline: of the Hub; offline uses the cache alone
     allow_unexpected: leave out tensors that belong to no known part of the family
 
-    Weights of a file are mapped into memory, not read into it. Raises CheckpointError when
-    something cannot be found, fetched, read, or does not fit; nothing is half loaded.
+    Weights of a file are mapped into memory, not read into it: while the model lives, replace
+    the file (write another and rename it, as `save` does), and never write into it or cut it.
+    Raises CheckpointError when something cannot be found, fetched, read, or does not fit;
+    nothing is half loaded.
     """
+    _check_dtype(dtype)
+    chosen = None if device is None else _device(device)
     options: dict[str, Any] = {"task": task, "dtype": dtype, "allow_unexpected": allow_unexpected}
     if isinstance(name, nn.Module):
         model = from_transformers(name, **options)
     else:
         folder = _find(name, revision=revision, cache_dir=cache_dir, offline=offline)
         model = _load_folder(folder, DEFAULT if name is None else str(name), **options)
-    return model if torch.device(device).type == "cpu" else model.to(device)
+    if chosen is None or all(p.device == chosen for p in model.parameters()):
+        return model
+    return model.to(chosen)
+
+
+def _check_dtype(dtype: Any) -> None:
+    if dtype is not None and dtype not in _DTYPES:
+        known = ", ".join(map(str, _DTYPES))
+        raise CheckpointError(f"dtype={dtype!r} is no type for weights; expected one of {known}.")
+
+
+def _device(device: Any) -> torch.device:
+    """The device, once a tensor could be put there."""
+    try:
+        return torch.empty(0, device=torch.device(device)).device
+    # Each kind of device refuses in its own way, CUDA with an AssertionError.
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"device={device!r} cannot be used ({reason}); expected a device of this machine, "
+            'such as "cpu" or "cuda:0".'
+        ) from error
 
 
 def embedded_names() -> list[str]:
@@ -72,6 +101,7 @@ def from_transformers(
 
     Raises CheckpointError for a family or head minibert does not know.
     """
+    _check_dtype(dtype)
     config_dict = getattr(getattr(model, "config", None), "to_dict", None)
     if config_dict is None:
         raise CheckpointError(
@@ -155,7 +185,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{folder} has no config.json; expected a checkpoint folder."
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON ({error}).") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{path}: expected an object, found {type(config).__name__}.")
@@ -172,6 +202,7 @@ def _assemble(
     dtype: torch.dtype | None = None,
     allow_unexpected: bool = False,
 ) -> Model:
+    check_names(config, entries, where=where)
     if config.task == "none" and config.pooler:
         # Bodies are saved with and without their pooler; it is optional, not half of it.
         config = replace(config, pooler=any("pooler." in entry for entry in entries))
@@ -196,12 +227,15 @@ def _parameters(
     found: Mapping[str, tuple[Source, Entry]], dtype: torch.dtype | None, where: str
 ) -> Iterator[tuple[str, nn.Parameter]]:
     checked: set[int] = set()
+    dtype = dtype or _common_dtype(entry.dtype for _, entry in found.values())
     for ours, (source, entry) in found.items():
         stored = entry.load()
         if id(entry) not in checked:
             _check_values(stored, source.names[0], where)
             checked.add(id(entry))
-        parameter = nn.Parameter(_convert(source.view(stored), dtype), requires_grad=False)
+        converted = source.view(stored).to(dtype)
+        _check_range(converted, stored.dtype, source.names[0], where)
+        parameter = nn.Parameter(converted, requires_grad=False)
         if entry.region is not None:
             if parameter.dtype == entry.dtype:
                 parts = 1 if source.part is None else source.part[1]
@@ -212,10 +246,22 @@ def _parameters(
         yield ours, parameter
 
 
-def _convert(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    if dtype is None:
-        dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-    return tensor.to(dtype)
+def _common_dtype(stored: Iterable[torch.dtype]) -> torch.dtype:
+    # One for the whole model: its tensors are multiplied with each other.
+    return torch.float64 if set(stored) == {torch.float64} else torch.float32
+
+
+def _check_range(converted: Tensor, stored: torch.dtype, name: str, where: str) -> None:
+    """Raise CheckpointError where numbers of the file are too large for the type asked for."""
+    largest = torch.finfo(converted.dtype).max
+    if converted.is_meta or largest >= torch.finfo(stored).max:
+        return
+    if bad := int((~converted.isfinite()).sum()):
+        wider = ", ".join(str(d) for d in _DTYPES if torch.finfo(d).max > largest)
+        raise CheckpointError(
+            f"{where}: {bad} values of {name} are too large for {converted.dtype}, whose largest "
+            f"is {largest:.4g}. Load it with a dtype of a wider range: {wider}."
+        )
 
 
 def _check_values(tensor: Tensor, name: str, where: str) -> None:

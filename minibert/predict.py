@@ -1,5 +1,6 @@
 """What a task head says, in words."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,15 @@ __all__ = ["Choice", "Prediction", "predict"]
 
 @dataclass(frozen=True)
 class Choice:
-    """One answer and its probability."""
+    """One answer and its probability, or its value."""
 
     label: str
     probability: float
+    """NaN where the answer is a value: problem_type regression."""
     id: int
     """The token id or the class number."""
+    value: float | None = None
+    """What a regression gives, the logit itself; None for everything else."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,9 @@ def predict(model: Any, text: Any, pair: Any = None, *, top: int = 5) -> list[Pr
     causal-lm        the token after the last one
     next-sentence    whether the second text follows the first
     pre-training     both of the first and third; ELECTRA: which tokens were replaced
-    sequence-classification, token-classification: the class, of the text or of each token
+    sequence-classification, token-classification: the class, of the text or of each token;
+                     each label for itself (sigmoid) where problem_type is
+                     multi_label_classification or there is one label, its value for regression
     question-answering: the span of the second text that answers the first
 
     Raises MinibertError for a model without a task head, TokenizationError where a mask token or
@@ -133,25 +139,16 @@ def _replaced(model: Any, tokens: Any, top: int) -> list[Prediction]:
 
 
 def _text_class(model: Any, tokens: Any, top: int) -> list[Prediction]:
-    labels = model.config.labels
-    logits = model(tokens)
-    if len(labels) == 1:
-        # One class is there or not: its softmax would always be 1.
-        yes = logits.float().sigmoid()[:, 0].tolist()
-        return [
-            Prediction(s, None, "class of the text", (Choice(labels[0], value, 0),))
-            for s, value in enumerate(yes)
-        ]
     return [
-        Prediction(s, None, "class of the text", _best(row, labels, top))
-        for s, row in enumerate(logits)
+        Prediction(s, None, "class of the text", _best_classes(row, model.config, top))
+        for s, row in enumerate(model(tokens))
     ]
 
 
 def _token_class(model: Any, tokens: Any, top: int) -> list[Prediction]:
-    logits, labels = model(tokens), model.config.labels
+    logits = model(tokens)
     return [
-        Prediction(s, p, "class of the token", _best(logits[s, p], labels, top))
+        Prediction(s, p, "class of the token", _best_classes(logits[s, p], model.config, top))
         for s, length in enumerate(tokens.lengths)
         for p in range(length)
         if not tokens.special[s][p]
@@ -159,7 +156,17 @@ def _token_class(model: Any, tokens: Any, top: int) -> list[Prediction]:
 
 
 def _answer(model: Any, tokens: Any, top: int) -> list[Prediction]:
-    """The spans with the highest start + end logit, at most 30 tokens long, in the last text."""
+    """The spans with the highest start + end logit, at most 30 tokens long, in the second text."""
+    if not tokens.texts:
+        raise TokenizationError(
+            "Question answering takes its answer from a text, and there are token ids alone; give "
+            "the question as text and the text with the answer as pair."
+        )
+    if any(len(texts) < 2 for texts in tokens.texts):
+        raise TokenizationError(
+            "Question answering is about two texts; give the question as text and the text with "
+            "the answer as pair."
+        )
     logits = model(tokens)
     return [
         Prediction(s, None, "answer", _best_spans(tokens, s, logits[s, :length], top))
@@ -169,7 +176,7 @@ def _answer(model: Any, tokens: Any, top: int) -> list[Prediction]:
 
 def _best_spans(tokens: Any, sentence: int, logits: Tensor, top: int) -> tuple[Choice, ...]:
     length = len(logits)
-    inside = _second_text(tokens, sentence).to(logits.device)
+    inside = _second_text(tokens, sentence, logits.device)
     start, end = logits.float().log_softmax(0).unbind(-1)
     score = start[:, None] + end[None, :]
     position = torch.arange(length, device=logits.device)
@@ -179,25 +186,31 @@ def _best_spans(tokens: Any, sentence: int, logits: Tensor, top: int) -> tuple[C
     values, order = score.topk(min(top, int(legal.sum())))
     spans = [(index // length, index % length) for index in order.tolist()]
     return tuple(
-        Choice("".join(_text(tokens, sentence, first, last)), value.exp().item(), first)
+        Choice(_text(tokens, sentence, first, last), value.exp().item(), first)
         for (first, last), value in zip(spans, values, strict=True)
     )
 
 
-def _second_text(tokens: Any, sentence: int) -> Tensor:
-    """True at the tokens of the last text of a sentence, special tokens left out."""
+def _second_text(tokens: Any, sentence: int, device: torch.device) -> Tensor:
+    """True at the tokens of the second text of a sentence, special tokens left out."""
     special, spans = tokens.special[sentence], tokens.spans[sentence]
-    starts = [p for p in range(1, len(special)) if special[p - 1] and not special[p]]
-    first = starts[-1] if starts else 0
-    return torch.tensor(
-        [p >= first and not special[p] and spans[p] is not None for p in range(len(special))]
-    )
+    second = tokens.segments[sentence, : len(spans)] == 1
+    if second.any():
+        inside = second.tolist()
+    else:
+        # A [SEP] somebody typed has a span; only those between the texts have none.
+        starts = [
+            p
+            for p in range(1, len(spans))
+            if spans[p] and (not spans[p - 1] or spans[p][0] < spans[p - 1][0])
+        ]
+        inside = [bool(starts) and p >= starts[-1] for p in range(len(spans))]
+    chosen = [inside[p] and not special[p] and bool(spans[p]) for p in range(len(spans))]
+    return torch.tensor(chosen, device=device)
 
 
 def _text(tokens: Any, sentence: int, first: int, last: int) -> str:
-    texts = tokens.texts[sentence] if tokens.texts else ()
-    if not texts:
-        return "".join(tokens.strings[sentence][first : last + 1])
+    texts = tokens.texts[sentence]
     return texts[-1][tokens.spans[sentence][first][0] : tokens.spans[sentence][last][1]]
 
 
@@ -208,6 +221,21 @@ def _best_tokens(model: Any, logits: Tensor, top: int) -> tuple[Choice, ...]:
     values, ids = logits.float().softmax(-1)[:known].topk(min(top, known))
     names = [str(id) if tokenizer is None else tokenizer.string(id) for id in ids.tolist()]
     return tuple(Choice(*row) for row in zip(names, values.tolist(), ids.tolist(), strict=True))
+
+
+def _best_classes(logits: Tensor, config: Any, top: int) -> tuple[Choice, ...]:
+    """As transformers' pipelines turn the logits of a classification head into answers."""
+    labels = config.labels
+    if config.problem_type == "regression":
+        values, ids = logits.float().topk(min(top, len(labels)))
+        rows = zip(values.tolist(), ids.tolist(), strict=True)
+        return tuple(Choice(labels[id], math.nan, id, value) for value, id in rows)
+    # One class is there or not: its softmax would always be 1.
+    if config.problem_type != "multi_label_classification" and len(labels) > 1:
+        return _best(logits, labels, top)
+    values, ids = logits.float().sigmoid().topk(min(top, len(labels)))
+    rows = zip(values.tolist(), ids.tolist(), strict=True)
+    return tuple(Choice(labels[id], value, id) for value, id in rows)
 
 
 def _best(logits: Tensor, labels: tuple[str, ...], top: int) -> tuple[Choice, ...]:

@@ -85,6 +85,17 @@ class Tokenizer:
         settings = read_settings(folder)
         return cls(read_backend(folder, settings), declared_tokens(settings))
 
+    def __getstate__(self) -> dict[str, Any]:
+        ids = {f"{role}_id": getattr(self, f"{role}_id") for role in WELL_KNOWN}
+        sets = {"special_ids": self.special_ids, "structural_ids": self.structural_ids}
+        return {"json": self.to_json(), **ids, **sets}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        self._backend = Backend.from_str(state.pop("json"))
+        self._readable = cache(reader(self._backend))
+        self.__dict__.update(state)
+
     def to_json(self) -> str:
         """The content of a tokenizer.json that gives this tokenizer again."""
         return self._backend.to_str()

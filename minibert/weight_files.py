@@ -30,7 +30,7 @@ def shard_names(index: Path) -> list[str]:
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         strange = sorted(name for name in names if not _PLAIN_NAME.fullmatch(name))
-    except (ValueError, KeyError, AttributeError, TypeError, OSError) as error:
+    except (ValueError, LookupError, AttributeError, TypeError, OSError, RecursionError) as error:
         raise CheckpointError(f"{index}: not an index of weight files ({error!r}).") from error
     if strange or not names:
         raise CheckpointError(

@@ -17,7 +17,7 @@ from minibert.config import Config
 from minibert.errors import CheckpointError
 from minibert.names import FAMILIES, Family
 
-__all__ = ["Source", "fit", "has_own_decoder", "sources", "to_checkpoint"]
+__all__ = ["Source", "check_names", "fit", "has_own_decoder", "sources", "to_checkpoint"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,33 @@ def _names(family: Family, name: str, config: Config) -> tuple[str, ...]:
     return (name, alias) if config.tied else (alias, name)
 
 
+def check_names(config: Config, entries: Mapping[str, Entry], *, where: str) -> None:
+    """Raise CheckpointError for names that cannot be this model's, before anything is built.
+
+    That is for two names of one tensor, and for fewer layers than the config says.
+    """
+    family = FAMILIES[config.family]
+    originals: dict[str, str] = {}
+    for name in entries:
+        other = originals.setdefault(_modern(name, family.prefix), name)
+        if other != name:
+            raise CheckpointError(
+                f"{where}: {other} and {name} are two names of one tensor; expected one of them. "
+                "Take the other out of the file."
+            )
+    pattern = re.compile(re.escape(family.layer).replace(r"\{\}", r"(\d+)") + r"\.")
+    matches = map(pattern.match, originals)
+    layers = {match[1] for match in matches if match}
+    if len(layers) < config.n_layer_groups:
+        parts = "layer groups" if config.family == "albert" else "layers"
+        raise CheckpointError(
+            f"{where}: config.json says {config.n_layer_groups} {parts}, and the weights hold "
+            f"{len(layers)} ({family.layer.format('N')}), beginning with "
+            f"{', '.join(sorted(entries)[:2]) or 'nothing'}. Take config.json and weights from "
+            "one checkpoint."
+        )
+
+
 def fit(
     config: Config,
     wanted: Mapping[str, tuple[int, ...]],
@@ -109,7 +136,7 @@ def fit(
             )
         found[ours] = (source, entry)
     if not allow_unexpected:
-        problems += [f"unexpected  {name}" for name in _unexpected(config, family, by_name)]
+        problems += [f"unexpected  {name}" for name in _unexpected(config, wanted, by_name)]
     if problems:
         raise CheckpointError(_report(where, config, problems))
     return found
@@ -141,14 +168,21 @@ def _by_name(family: Family, entries: Mapping[str, Entry]) -> dict[str, Entry]:
 
 
 def _report(where: str, config: Config, problems: list[str]) -> str:
-    hint = 'A tensor of the task head missing? load(..., task="none") reads the body alone.'
-    if any(problem.startswith("unexpected") for problem in problems):
-        hint += " Tensors of something else? allow_unexpected=True leaves them out."
+    kinds = {problem.split()[0] for problem in problems}
+    hints = []
+    if "missing" in kinds and config.task != "none":
+        hints.append(
+            'A tensor of the task head missing? load(..., task="none") reads the body alone.'
+        )
+    if "unexpected" in kinds:
+        hints.append("Tensors of something else? allow_unexpected=True leaves them out.")
+    if not hints:
+        hints.append("Take config.json and weights from one checkpoint.")
     # GPT-2's query, key and value have one tensor, which is listed once.
     listed = "\n  ".join(sorted(set(problems)))
     return (
         f"{where} does not fit a {config.model_type} model with task {config.task!r}:\n"
-        f"  {listed}\n{hint}"
+        f"  {listed}\n{' '.join(hints)}"
     )
 
 
@@ -164,24 +198,29 @@ def _stored(source: Source, shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[::-1] if source.transposed else shape
 
 
-def _unexpected(config: Config, family: Family, names: Iterable[str]) -> Iterator[str]:
-    known = _known(config)
+def _unexpected(config: Config, wanted: Iterable[str], names: Iterable[str]) -> Iterator[str]:
+    family = FAMILIES[config.family]
+    known = _known(config, wanted)
     patterns = [re.compile(pattern) for pattern in family.unused]
     for name in sorted(names):
         if name not in known and not any(pattern.search(name) for pattern in patterns):
             yield name
 
 
-@lru_cache
-def _known(config: Config) -> frozenset[str]:
-    """Every name this family's checkpoints use, those of other task heads included."""
+def _known(config: Config, wanted: Iterable[str]) -> set[str]:
+    """The names of the wanted parameters, of every task head of the family and of the pooler.
+
+    Another part of the body that this Config does not build would change the numbers.
+    """
     family = FAMILIES[config.family]
-    names = {name for source in sources(config).values() for name in source.names}
-    for table in family.heads.values():
-        for ours, theirs in table.items():
+    table = sources(config)
+    optional = [ours for ours in table if ours.startswith("body.pooler.")]
+    names = {name for ours in (*wanted, *optional) for name in table[ours].names}
+    for head in family.heads.values():
+        for ours, theirs in head.items():
             whole = ours.endswith((".weight", ".bias"))
             names |= {theirs} if whole else {f"{theirs}.weight", f"{theirs}.bias"}
-    return frozenset(names | set(family.aliases.values()))
+    return names | set(family.aliases.values())
 
 
 def to_checkpoint(config: Config, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -108,13 +108,15 @@ def train_tokenizer(texts: list[str], size: int) -> Backend:
 def start_from_waves(model: Model) -> None:
     """Sinusoidal positions (Vaswani et al. 2017, section 3.5) to begin with; they are trained on.
 
-    From random ones a model of this size takes most of its time to find its neighbours.
+    From random ones a model of this size takes most of its time to find its neighbours. The
+    wavelengths end at 100 and not at 10,000 tokens, because 128 positions are all there are:
+    neighbours differ more, and heads need no huge scores to tell them apart.
     """
     table = model.body.position.weight
     position = torch.arange(len(table))[:, None]
-    frequency = torch.exp(torch.arange(0, table.shape[1], 2) * (-math.log(1e4) / table.shape[1]))
-    table[:, 0::2] = 0.02 * torch.sin(position * frequency)
-    table[:, 1::2] = 0.02 * torch.cos(position * frequency)
+    frequency = torch.exp(torch.arange(0, table.shape[1], 2) * (-math.log(100) / table.shape[1]))
+    table[:, 0::2] = 0.05 * torch.sin(position * frequency)
+    table[:, 1::2] = 0.05 * torch.cos(position * frequency)
 
 
 def train(model: Model, text: Tensor, options: argparse.Namespace) -> tuple[int, float]:
@@ -122,7 +124,7 @@ def train(model: Model, text: Tensor, options: argparse.Namespace) -> tuple[int,
     model.requires_grad_()
     decayed = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() == 1]
-    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=options.rate, betas=(0.9, 0.98))
     generator = torch.Generator().manual_seed(options.seed)
     start, limit = time.monotonic(), options.minutes * 60

@@ -280,3 +280,21 @@ def test_the_tensors_of_a_live_model_are_shared():
     entry = open_state_dict({"weight": weight})["weight"]
     assert entry.load().data_ptr() == weight.data_ptr()
     assert not entry.load().requires_grad
+
+
+def test_a_file_that_may_not_be_read_is_not_called_missing(tmp_path, monkeypatch):
+    save_file(tensors(), tmp_path / WHOLE)
+
+    def refuse(path, *args, **kwargs):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    # A mode without read permission stops nobody who runs the tests as root.
+    monkeypatch.setattr("minibert.checkpoint.safe_open", open_of_safetensors)
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(CheckpointError, match="Permission denied"):
+        open_checkpoint(tmp_path)
+
+
+def open_of_safetensors(path, **options):
+    """What safetensors says of a file that it may not open."""
+    raise FileNotFoundError(f"No such file or directory: {path}")

@@ -138,6 +138,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "albert", "num_hidden_groups": "1"}, r"num_hidden_groups.*'1'"),
     ({"model_type": "albert", "inner_group_num": 2}, r"inner_group_num"),
     ({"model_type": "electra", "embedding_size": -3}, r"-3; expected a positive"),
+    ({"is_decoder": "false"}, r"is_decoder is 'false'; expected true or false"),
+    ({"tie_word_embeddings": "no"}, r"tie_word_embeddings is 'no'; expected true or false"),
+    ({"model_type": "gpt2", "scale_attn_weights": 1}, r"scale_attn_weights is 1"),
+    ({"hidden_size": 15 * 10**14}, r"d_model is 15\d+; expected at most"),
+    ({"type_vocab_size": 10**15}, r"n_segments is 10+; expected at most"),
+    ({"model_type": "albert", "num_hidden_layers": 10**9}, r"n_layers is 10+; expected at most"),
+    ({"num_labels": 10**9}, r"num_labels is 10+; expected at most"),
+    ({"problem_type": "guess"}, r"'guess'; expected one of single_label_classification"),
 ]
 
 
@@ -183,3 +191,10 @@ def test_whatever_stands_in_a_config_the_answer_is_a_config_or_a_checkpoint_erro
             return
         assert Config.from_hf(config.to_hf()) == config
         hash(config)
+
+
+@pytest.mark.parametrize("kind", [None, "regression", "multi_label_classification"])
+def test_the_kind_of_classification_is_kept(kind: str | None) -> None:
+    config = Config.from_hf(BERT | {"problem_type": kind})
+    assert config.problem_type == (kind or "")
+    assert transformers.BertConfig(**config.to_hf()).problem_type == kind

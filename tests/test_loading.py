@@ -1,6 +1,8 @@
 """Every checkpoint that transformers writes, and that people keep, gives the same logits here."""
 
+import copy
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -257,3 +259,17 @@ def test_a_folder_can_be_named_by_text_or_path_and_loaded_twice(tmp_path: Path) 
     first.body.word.weight.zero_()
     assert torch.equal(second(ids), expected), "two models share writable memory"
     assert not torch.equal(first(ids), expected)
+
+
+def test_a_model_can_be_pickled_and_copied(tmp_path: Path) -> None:
+    word_piece(tmp_path)
+    config = transformers.BertConfig(
+        vocab_size=400, hidden_size=15, num_hidden_layers=2, num_attention_heads=3
+    )
+    transformers.BertForMaskedLM(config).save_pretrained(tmp_path)
+    model = minibert.load(tmp_path)
+    torch.save(model, tmp_path / "whole.pt")
+    whole = torch.load(tmp_path / "whole.pt", weights_only=False)
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), whole):
+        assert torch.equal(again("the quick [MASK]"), model("the quick [MASK]"))
+        assert again.predict("the quick [MASK]") == model.predict("the quick [MASK]")

@@ -154,3 +154,44 @@ def test_no_model_is_left_behind_by_a_load_that_failed(folder: Path) -> None:
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """As people run it: without the checks of annotations that only tests have."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.int8, torch.complex64, torch.float8_e4m3fn, "float16", 5]
+)
+def test_a_type_weights_cannot_have_is_an_error_that_lists_those_they_can(dtype: Any) -> None:
+    for name in ("no/such/model", hf_model("bert", "BertModel")):
+        text = message(name, dtype=dtype)
+        assert repr(dtype) in text
+        assert "torch.float64, torch.float32, torch.bfloat16, torch.float16" in text
+
+
+@pytest.mark.parametrize(
+    "device", ["bogus", "cpu:x", 1.5, *([] if torch.cuda.is_available() else ["cuda"])]
+)
+def test_a_device_that_is_not_there_is_an_error_before_any_work(device: Any) -> None:
+    text = message("no/such/model", device=device)
+    assert f"device={device!r} cannot be used" in text
+    assert '"cpu"' in text
+
+
+def test_a_live_model_stays_where_it_is_unless_a_device_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs = hf_model("bert", "BertModel").to("meta")
+    moved: list[Any] = []
+    monkeypatch.setattr(Model, "to", lambda self, device: moved.append(device) or self)
+    assert minibert.load(theirs).body.word.weight.is_meta
+    assert minibert.load(theirs, device="meta").body.word.weight.is_meta
+    assert moved == []
+    minibert.load(theirs, device="cpu")
+    assert moved == [torch.device("cpu")]
+
+
+def test_files_nested_too_deeply_are_errors(folder: Path) -> None:
+    deep = "[" * 200_000 + "]" * 200_000
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(deep)
+    assert "not an index of weight files" in message(folder)
+    (folder / "config.json").write_text(deep)
+    assert "config.json: cannot be read as JSON" in message(folder)

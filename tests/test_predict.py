@@ -1,5 +1,6 @@
 """What a task head says in words is what transformers' pipelines, or its logits, say."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,7 @@ def test_a_question_that_cannot_be_answered_is_an_error_that_says_why(tmp_path: 
         "BertForMaskedLM": (minibert.TokenizationError, r"no \[MASK\].*write \[MASK\]"),
         "BertForNextSentencePrediction": (minibert.TokenizationError, r"second as pair"),
         "BertForPreTraining": (minibert.TokenizationError, r"mask token.*second text"),
+        "BertForQuestionAnswering": (minibert.TokenizationError, r"two texts.*as pair"),
     }
     for name, (kind, message) in cases.items():
         (tmp_path / name).mkdir()
@@ -220,3 +222,53 @@ def test_a_model_without_a_tokenizer_speaks_in_ids(tmp_path: Path) -> None:
     masked.tokenizer = None
     with pytest.raises(minibert.TokenizationError, match="no tokenizer with a mask token"):
         masked.predict([[5, 7, 11]])
+
+
+@pytest.mark.parametrize("kind", ["regression", "multi_label_classification"])
+@pytest.mark.parametrize("n_labels", [3, 1])
+@pytest.mark.parametrize("task", ["Sequence", "Token"])
+def test_the_config_says_what_a_class_number_means(
+    task: str, n_labels: int, kind: str, tmp_path: Path
+) -> None:
+    name = f"BertFor{task}Classification"
+    labels = {index: LABELS[index] for index in range(n_labels)}
+    folder = folder_of(tmp_path, "bert", name, id2label=labels, problem_type=kind)
+    prediction, *_ = minibert.load(folder).predict(TEXTS[0])
+    rows = logits(folder, name, TEXTS[0]).logits[0]
+    row = rows if task == "Sequence" else rows[prediction.position]
+    values = {choice.id: choice.value for choice in prediction.choices}
+    if kind == "regression":
+        assert values == pytest.approx(dict(enumerate(row.tolist())), abs=1e-5)
+        assert all(math.isnan(choice.probability) for choice in prediction.choices)
+        scores = row
+    else:
+        assert set(values.values()) == {None}
+        scores = row.sigmoid()
+        got = {choice.id: choice.probability for choice in prediction.choices}
+        assert got == pytest.approx(dict(enumerate(scores.tolist())), abs=1e-5)
+    if task == "Sequence":
+        theirs = transformers.pipeline("text-classification", model=str(folder), top_k=None)
+        (expected,) = theirs([TEXTS[0]])
+        assert [choice.label for choice in prediction.choices] == [r["label"] for r in expected]
+        best = [scores[choice.id].item() for choice in prediction.choices]
+        assert best == pytest.approx([r["score"] for r in expected], abs=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "gpt2"])
+def test_a_separator_in_the_text_with_the_answer_cuts_nothing_away(
+    family: str, tmp_path: Path
+) -> None:
+    name = CONFIGS[family].removesuffix("Config") + "ForQuestionAnswering"
+    model = minibert.load(folder_of(tmp_path, family, name))
+    mark = {"roberta": "</s>", "gpt2": "<|endoftext|>"}.get(family, "[SEP]")
+    context = f"quick {mark} dog"
+    (prediction,) = model.predict("Who jumps over it?", context, top=1000)
+    answers = {choice.label.strip() for choice in prediction.choices}
+    assert {"quick", "dog", context} <= answers
+    assert all(answer in context for answer in answers)
+
+
+def test_ids_alone_hold_no_answer(tmp_path: Path) -> None:
+    model = minibert.load(folder_of(tmp_path, "bert", "BertForQuestionAnswering"))
+    with pytest.raises(minibert.TokenizationError, match="token ids alone"):
+        model.predict([[5, 7, 11]])

@@ -1,10 +1,14 @@
 """tokenizer.py: text to tokens, compared with transformers and with what the bytes say."""
 
+import copy
+import json
+import pickle
 import unicodedata
 from itertools import accumulate
 
 import pytest
 import regex
+import torch
 from data import data_path
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -282,3 +286,25 @@ def test_a_text_of_a_hundred_thousand_characters_works(both, text):
     tokens = both[0](text)
     last = next(span for span in reversed(tokens.spans[0]) if span is not None)
     assert 99_998 <= last[1] <= 100_000
+
+
+@pytest.mark.parametrize("kind", ["word pieces", "bytes", "declared"])
+@pytest.mark.parametrize("again", [lambda one: pickle.loads(pickle.dumps(one)), copy.deepcopy])
+def test_a_tokenizer_can_be_pickled_and_copied(kind, again, tmp_path):
+    if kind == "bytes":
+        byte_level(tmp_path, ROBERTA_MARKS)
+    else:
+        word_piece(tmp_path)
+    if kind == "declared":
+        declared = {"mask_token": "fox", "bos_token": "dog", "pad_token": "no such token"}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(declared))
+    first = Tokenizer.from_folder(tmp_path)
+    second = again(first)
+    for name in ("mask", "pad", "cls", "sep", "unk", "bos", "eos"):
+        assert getattr(second, f"{name}_id") == getattr(first, f"{name}_id"), name
+    assert (second.special_ids, second.structural_ids) == (first.special_ids, first.structural_ids)
+    assert second.vocab_size == first.vocab_size
+    text = "The quick brown fox, café 🙂"
+    one, two = first(text, "lazy dog"), second(text, "lazy dog")
+    assert torch.equal(one.ids, two.ids)
+    assert (one.strings, one.spans, one.special) == (two.strings, two.spans, two.special)

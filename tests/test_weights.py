@@ -1,5 +1,6 @@
 """A checkpoint that does not fit its configuration is refused, with everything wrong listed."""
 
+import json
 import os
 import re
 from collections.abc import Callable
@@ -208,3 +209,63 @@ def test_a_config_of_another_size_is_an_error_and_nothing_is_loaded(folder: Path
 def test_a_config_is_hashable_so_that_its_table_is_made_once() -> None:
     config = Config.from_hf(hf_model("bert", "BertModel").config.to_dict())
     assert sources(config) is sources(config)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "changes", "unexpected"),
+    [
+        ("bert", "BertModel", {"type_vocab_size": 0}, "embeddings.token_type_embeddings"),
+        ("electra", "ElectraModel", {"embedding_size": 15}, "embeddings_project"),
+    ],
+)
+def test_a_part_of_the_body_that_the_config_leaves_out_is_unexpected(
+    family: str, name: str, changes: Any, unexpected: str, tmp_path: Path
+) -> None:
+    hf_model(family, name).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    assert f"unexpected  {unexpected}.weight" in message(tmp_path)
+
+
+def test_two_names_of_one_tensor_are_an_error_that_names_both(folder: Path) -> None:
+    rewrite(folder, lambda tensors: tensors.update({QUERY[5:]: tensors[QUERY] + 1}))
+    text = message(folder)
+    assert "two names of one tensor" in text
+    assert re.search(rf"{QUERY} and {QUERY[5:]} |{QUERY[5:]} and {QUERY} ", text)
+
+
+@pytest.mark.parametrize("layers", [4, 60_000])
+def test_layers_that_are_not_in_the_file_are_counted_before_any_is_built(
+    folder: Path, layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": layers}))
+    monkeypatch.setattr(minibert.loading, "Model", None)
+    assert f"config.json says {layers} layers, and the weights hold 3" in message(folder)
+
+
+def test_only_what_may_help_is_hinted_at(folder: Path) -> None:
+    rewrite(folder, lambda tensors: tensors.update({QUERY: torch.ones(15, 17)}))
+    text = message(folder)
+    assert "task head missing" not in text
+    assert "allow_unexpected" not in text
+
+
+def test_numbers_too_large_for_the_type_asked_for_are_an_error(folder: Path) -> None:
+    rewrite(folder, lambda tensors: tensors[QUERY][0, :2].fill_(70_000.0))
+    text = message(folder, dtype=torch.float16)
+    assert f"2 values of {QUERY[5:]} are too large for torch.float16" in text
+    assert "torch.float32, torch.bfloat16" in text
+    minibert.load(folder, dtype=torch.bfloat16)
+    minibert.load(folder)
+
+
+def test_a_file_of_several_types_gives_a_model_of_one(folder: Path) -> None:
+    def mix(tensors: Tensors) -> None:
+        for name, tensor in tensors.items():
+            tensors[name] = tensor.to(torch.float64 if "embeddings" in name else torch.float16)
+
+    rewrite(folder, mix)
+    model = minibert.load(folder)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert model(torch.arange(7)[None]).isfinite().all()
