@@ -5,10 +5,8 @@ not wait for torch.
 """
 
 import json
-import os
 import sys
 import warnings
-from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,10 +16,11 @@ from typer.core import TyperGroup
 
 from minibert import __version__
 from minibert.errors import MinibertError
-from minibert.terminal import Terminal, encodable, standard_input
+from minibert.terminal import Terminal, abandon_output, note, say, standard_input, warning_line
 
 if TYPE_CHECKING:
     from minibert.model import Model
+    from minibert.tokens import Tokens
 
 __all__ = ["app", "main"]
 
@@ -40,24 +39,19 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error
         except BrokenPipeError as error:
-            _abandon_output()
+            abandon_output()
             raise typer.Exit(141) from error
         except OSError as error:
-            _abandon_output()
+            abandon_output()
             raise _failed(error) from error
         except MinibertError as error:
             raise _failed(error) from error
         return result
 
 
-def _abandon_output() -> None:
-    """Whatever is still in the buffer would fail again when Python closes standard output."""
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _failed(error: Exception) -> typer.Exit:
-    print(encodable(f"error: {error}", sys.stderr.encoding), file=sys.stderr)
+    # The library names the argument of Python; here it is an option.
+    note("error", str(error).replace("truncate=True", "--truncate"))
     return typer.Exit(1)
 
 
@@ -113,7 +107,7 @@ Truncate = Annotated[
 
 def _show_version(wanted: bool) -> bool:
     if wanted:
-        _say(f"minibert {__version__}")
+        say(f"minibert {__version__}")
         raise typer.Exit
     return wanted
 
@@ -138,14 +132,11 @@ def view(
     text: Text,
     text_b: Pair = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help='The page to write; "-" is stdout.'),
     ] = Path("attention.html"),
-    layer: Annotated[
-        list[int] | None, typer.Option(help="Only this layer; may be given again.")
-    ] = None,
-    head: Annotated[
-        list[int] | None, typer.Option(help="Only this head; may be given again.")
-    ] = None,
+    layer: Annotated[list[int] | None, typer.Option(help="Only this layer; repeatable.")] = None,
+    head: Annotated[list[int] | None, typer.Option(help="Only this head; repeatable.")] = None,
     browse: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     model: ModelName = None,
     revision: Revision = None,
@@ -156,12 +147,18 @@ def view(
 ) -> None:
     """Write a page that shows which token looks at which."""
     texts = _texts(text, text_b)
+    if (piped := str(output) in ("-", "/dev/stdout")) and browse:
+        raise typer.BadParameter("--open needs a file; name one with --output")
     if not output.parent.is_dir():
         raise MinibertError(f"There is no folder {output.parent} to write {output.name} to.")
     loaded = _load(model, revision, offline, task, dtype)
-    trace = loaded.trace(loaded.tokenize(*texts, truncate=truncate))
-    path = trace.view(layers=layer or None, heads=head or None).save(output)
-    _say(f"{path}  {path.stat().st_size / 1000:.0f} kB")
+    trace = loaded.trace(_tokens(loaded, texts, truncate))
+    page = trace.view(layers=layer or None, heads=head or None)
+    if piped:
+        sys.stdout.buffer.write(page.html.encode())
+        return
+    path = page.save(output)
+    say(f"{path}  {len(page.html.encode()) / 1000:.0f} kB")
     if browse:
         import webbrowser
 
@@ -197,19 +194,22 @@ def explain(
     texts = _texts(text, text_b)
     loaded = _load(model, revision, offline, task, dtype)
     from minibert.explain import explain as explain_row
-    from minibert.explain import find_token, trace_of_head
+    from minibert.explain import find_token, token_note, trace_of_head
     from minibert.explain_text import render
 
-    tokens = loaded.tokenize(*texts, truncate=truncate)
+    tokens = _tokens(loaded, texts, truncate)
     # Looked for here as well, so that a wrong token is an error before anything is computed.
     row = find_token(tokens, query, what="query")
     column = None if key is None else find_token(tokens, key, what="key")
+    for what, wanted in (("query", query), ("key", key)):
+        if wanted is not None and (about := token_note(tokens, wanted, what=what)):
+            note("note", about)
     trace = trace_of_head(loaded, tokens, layer=layer, head=head)
     explanation = explain_row(trace, layer=layer, head=head, query=row, key=column)
     if as_json:
-        _say(json.dumps(explanation.to_dict()))
+        say(json.dumps(explanation.to_dict()))
     else:
-        _say(render(explanation, Terminal.of(sys.stdout), top=top))
+        say(render(explanation, Terminal.of(sys.stdout), top=top))
 
 
 @app.command()
@@ -232,9 +232,9 @@ def predict(
     loaded = _load(model, revision, offline, task, dtype)
     from minibert.report import prediction_tables
 
-    tokens = loaded.tokenize(*texts, truncate=truncate)
+    tokens = _tokens(loaded, texts, truncate)
     predictions = loaded.predict(tokens, top=top)
-    _say(*prediction_tables(predictions, tokens.strings[0], Terminal.of(sys.stdout)))
+    say(*prediction_tables(predictions, tokens.strings[0], Terminal.of(sys.stdout)))
 
 
 @app.command()
@@ -254,10 +254,10 @@ def models(
     from minibert.report import backend_table, model_table
 
     terminal = Terminal.of(sys.stdout)
-    _say(*model_table("embedded", inventory.embedded(), terminal))
-    _say("", *model_table("in the Hugging Face cache", inventory.cached(), terminal))
+    say(*model_table("embedded", inventory.embedded(), terminal))
+    say("", *model_table("in the Hugging Face cache", inventory.cached(), terminal))
     if backends or measure:
-        _say("", *backend_table(*inventory.linear_backends(measure), terminal))
+        say("", *backend_table(*inventory.linear_backends(measure), terminal))
 
 
 def _load(
@@ -265,10 +265,24 @@ def _load(
 ) -> "Model":
     import torch
 
+    from minibert.hub_errors import UnreachableError
     from minibert.loading import load
 
     chosen = None if dtype is None else getattr(torch, dtype.value)
-    return load(name, revision=revision, offline=offline, task=task, dtype=chosen)
+    try:
+        return load(name, revision=revision, offline=offline, task=task, dtype=chosen)
+    except UnreachableError as error:
+        raise MinibertError(f"{error} There is no folder of that name either.") from error
+
+
+def _tokens(model: "Model", texts: list[str], truncate: bool) -> "Tokens":
+    """The tokens of the texts, with a note where they are cut."""
+    from minibert.viz.labels import is_cut
+
+    tokens = model.tokenize(*texts, truncate=truncate)
+    if is_cut(tokens, 0):
+        note("note", f"the text is cut after {tokens.lengths[0]} tokens.")
+    return tokens
 
 
 def _texts(text: str, text_b: str | None) -> list[str]:
@@ -277,21 +291,7 @@ def _texts(text: str, text_b: str | None) -> list[str]:
     return [standard_input() if one == "-" else one for one in (text, text_b) if one is not None]
 
 
-def _say(*lines: str) -> None:
-    print(encodable("\n".join(lines), sys.stdout.encoding))
-
-
-def _warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    line: str | None = None,
-) -> str:
-    return f"warning: {message}\n"
-
-
 def main() -> None:
     """Run the command line with the arguments of this process."""
-    warnings.formatwarning = _warning
+    warnings.formatwarning = warning_line
     app(prog_name="minibert")

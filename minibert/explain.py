@@ -5,6 +5,7 @@ Place: beside analysis; it reads a trace. explain_text.py writes it out for a te
 
 import operator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +16,7 @@ from minibert.terminal import visible
 from minibert.tokens import Tokens
 from minibert.trace import Trace, check_index
 
-__all__ = ["Explanation", "explain", "find_token", "trace_of_head"]
+__all__ = ["Explanation", "explain", "find_token", "token_note", "trace_of_head"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,20 +181,44 @@ def find_token(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 
     if position is not None:
         if not -len(strings) <= position < len(strings):
             expected = f"0 to {len(strings) - 1}: {_listed(strings)}"
-            raise TraceError(f"There is no {what} {position}; expected {expected}.")
+            written = token_note(tokens, wanted, what=what, sentence=sentence)
+            note = f" {written[0].upper()}{written[1:]}" if written else ""
+            raise TraceError(f"There is no {what} {position}; expected {expected}.{note}")
         return position % len(strings)
     name = str(wanted).strip()
     found = _matches(name, strings, raw) or _matches(name.casefold(), *_folded(strings, raw))
     if not found:
+        if pieces := _pieces(tokens, name, sentence):
+            listed = ", ".join(f"{p} {visible(strings[p].strip())}" for p in pieces)
+            raise TraceError(
+                f'No token is "{visible(name)}", the {what}: the word is split into {listed}; '
+                "give one of these numbers instead."
+            )
         raise TraceError(
             f'No token is "{visible(name)}", the {what}; there are {_listed(strings)}.'
         )
     if len(found) > 1:
         raise TraceError(
-            f'{what} "{visible(name)}" is the token at positions {", ".join(map(str, found))}; '
+            f'{what} "{visible(name)}" is the token at positions {_comma(found)}; '
             "give one of these numbers instead."
         )
     return found[0]
+
+
+def token_note(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 0) -> str:
+    """What to know where `wanted` is a position and a token elsewhere; "" where it is not both."""
+    position = _whole_number(wanted)
+    if position is None or not isinstance(wanted, str):
+        return ""
+    strings = tokens.strings[sentence]
+    found = _matches(wanted.strip(), strings, tokens.raw[sentence])
+    if not found or position % len(strings) in found:
+        return ""
+    places = f"position {found[0]}" if len(found) == 1 else f"positions {_comma(found)}"
+    return (
+        f'{wanted.strip()} is taken as a position; the token "{visible(wanted.strip())}" stands '
+        f"at {places}: for it, give {' or '.join(map(str, found))} as the {what}."
+    )
 
 
 def _whole_number(wanted: int | str) -> int | None:
@@ -206,6 +231,22 @@ def _whole_number(wanted: int | str) -> int | None:
 def _matches(name: str, strings: tuple[str, ...], raw: tuple[str, ...]) -> list[int]:
     pairs = enumerate(zip(strings, raw, strict=True))
     return [position for position, pair in pairs if name in (pair[0].strip(), pair[1])]
+
+
+def _pieces(tokens: Tokens, name: str, sentence: int) -> list[int]:
+    """The positions of the first word of that name that is several tokens; [] without one."""
+    words, strings = tokens.words[sentence], tokens.strings[sentence]
+    segments = tokens.segments[sentence].tolist()
+    for (_, word), group in groupby(range(len(words)), lambda p: (segments[p], words[p])):
+        pieces = list(group)
+        joined = "".join(strings[p] for p in pieces).strip()
+        if word is not None and joined.casefold() == name.casefold():
+            return pieces
+    return []
+
+
+def _comma(positions: list[int]) -> str:
+    return ", ".join(map(str, positions))
 
 
 def _folded(*columns: tuple[str, ...]) -> list[tuple[str, ...]]:

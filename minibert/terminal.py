@@ -11,6 +11,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -18,14 +19,18 @@ from minibert.errors import MinibertError
 
 __all__ = [
     "Terminal",
+    "abandon_output",
     "bar",
     "cell_width",
     "cut",
     "encodable",
+    "note",
     "number",
+    "say",
     "signed_bar",
     "standard_input",
     "visible",
+    "warning_line",
 ]
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -190,3 +195,30 @@ def standard_input() -> str:
     except UnicodeDecodeError as error:
         raise MinibertError(f"Standard input is not UTF-8 text ({error}).") from error
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def say(*lines: str) -> None:
+    """Write lines to standard output."""
+    print(encodable("\n".join(lines), sys.stdout.encoding))
+
+
+def note(kind: str, message: str) -> None:
+    """Say something beside the answer, which has standard output for itself."""
+    print(encodable(f"{kind}: {message}", sys.stderr.encoding), file=sys.stderr)
+
+
+def abandon_output() -> None:
+    """Drop what is in the buffer: it would fail again when Python closes standard output."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def warning_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """A warning in one line, in place of `warnings.formatwarning`."""
+    return f"warning: {message}\n"

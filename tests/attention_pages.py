@@ -41,6 +41,7 @@ class FakeTokens:
     segments: Any
     special: Any
     texts: Any
+    spans: Any = ((None,) * TOKENS, (None,) * 5)
 
 
 @dataclass

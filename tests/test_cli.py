@@ -149,7 +149,7 @@ class TestExplain:
         [
             ("", "the text is empty"),
             ("\ud800", r"unpaired surrogate, U\+D800"),
-            ("the " * 9999, "truncate"),
+            ("the " * 9999, "or pass --truncate to"),
         ],
     )
     def test_a_text_that_cannot_be_read_is_an_error(self, text: str, message: str) -> None:
@@ -164,6 +164,23 @@ class TestExplain:
         )
         assert result.exit_code == 0, result.output
         assert len(json.loads(result.stdout)["tokens"]) == load().config.n_positions
+
+    def test_a_number_that_is_also_a_token_is_noted_beside_the_answer(self) -> None:
+        words = load().tokenize("i saw 2").strings[0]
+        result = run("explain", "i saw 2", *EXPLAIN[2:], "--query", "2", "--json")
+        assert json.loads(result.stdout)["query_position"] == 2
+        assert words.index("2") == 3
+        assert result.stderr == (
+            'note: 2 is taken as a position; the token "2" stands at position 3: '
+            "for it, give 3 as the query.\n"
+        )
+
+    def test_a_misspelt_folder_is_said_not_to_be_one(self) -> None:
+        env = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+        done = process(*EXPLAIN, "--query", "1", "-m", "mymodel", env=env)
+        assert done.returncode == 1
+        assert "no connection to " in done.stderr
+        assert done.stderr.endswith("There is no folder of that name either.\n")
 
 
 class TestView:
@@ -187,6 +204,25 @@ class TestView:
         monkeypatch.chdir(tmp_path)
         assert run("view", "a b").exit_code == 0
         assert [path.name for path in tmp_path.iterdir()] == ["attention.html"]
+
+    @pytest.mark.parametrize("name", ["-", "/dev/stdout"])
+    def test_the_page_alone_can_go_to_standard_output(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        result = run("view", "a b", "-o", name)
+        assert result.exit_code == 0, result.output
+        assert result.stdout_bytes.decode() == load().trace("a b").view().html
+        assert list(tmp_path.iterdir()) == []
+        assert run("view", "a b", "-o", name, "--open").exit_code == 2
+
+    def test_a_text_that_is_cut_is_said_to_be(self, tmp_path: Path) -> None:
+        options = ["-o", str(tmp_path / "page.html"), "--layer", "0", "--truncate"]
+        result = run("view", "the rabbit " * 600, *options)
+        assert result.exit_code == 0, result.output
+        limit = load().config.n_positions
+        assert result.stderr == f"note: the text is cut after {limit} tokens.\n"
+        assert run("view", "the rabbit ", *options).stderr == ""
 
     def test_layers_and_heads_can_be_chosen(self, tmp_path: Path) -> None:
         path = tmp_path / "page.html"

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from small_traces import HEADS, LAYERS, small_trace
 
 from minibert import TraceError
-from minibert.explain import explain, find_token, trace_of_head
+from minibert.explain import explain, find_token, token_note, trace_of_head
 from minibert.loading import load
 from minibert.model import Model
 from minibert.tokens import Tokens
@@ -183,3 +183,38 @@ class TestFindToken:
     ) -> None:
         with pytest.raises(TraceError, match=r"0 \[CLS\], 1 the.*5 \\u202e"):
             find_token(tokens, wanted, what="query")
+
+    def test_a_word_of_several_tokens_is_an_error_with_its_pieces(self) -> None:
+        tokens = load().tokenize("the rabbit quickly hopped")
+        word = tokens.words[0][-2]
+        pieces = [p for p, number in enumerate(tokens.words[0]) if number == word]
+        assert len(pieces) > 1
+        listed = ", ".join(f"{p} {tokens.strings[0][p]}" for p in pieces)
+        with pytest.raises(TraceError, match=f'"Hopped", the query: the word is .* {listed};'):
+            find_token(tokens, "Hopped", what="query")
+
+    @pytest.mark.parametrize(
+        ("wanted", "note"),
+        [
+            ("2", 'the token "2" stands at position 3: for it, give 3 as the query.'),
+            ("5", 'the token "5" stands at positions 2, 4: for it, give 2 or 4 as the query.'),
+            ("1", ""),
+            ("4", ""),
+            ("saw", ""),
+            (2, ""),
+        ],
+    )
+    def test_a_number_that_is_also_a_token_elsewhere_is_noted(
+        self, tokens: Tokens, wanted: int | str, note: str
+    ) -> None:
+        row = ("[CLS]", "1", "5", "2", "5", "[SEP]")
+        got = token_note(replace(tokens, strings=(row,), raw=(row,)), wanted, what="query")
+        assert got.partition("is taken as a position; ")[2] == note
+        assert bool(got) == bool(note)
+
+    def test_a_number_past_the_end_that_is_a_token_is_an_error_that_says_where(
+        self, tokens: Tokens
+    ) -> None:
+        row = ("[CLS]", "in", "1984", "it", "was", "[SEP]")
+        with pytest.raises(TraceError, match=r'no query 1984.* "1984" stands at position 2'):
+            find_token(replace(tokens, strings=(row,), raw=(row,)), "1984", what="query")

@@ -7,6 +7,7 @@ import base64
 import json
 import re
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,29 @@ class TestHeadPage:
         labels = labels_from_strings(trace.tokens.raw[0], 4)
         assert written_texts(labels) == ["strawberries", "rain falls"]
         assert len(header_of(head_page(trace))["texts"]) == 2
+
+    @pytest.mark.parametrize(
+        ("texts", "cut"),
+        [
+            (("one two three four five six seven",), True),
+            (("one two",), False),
+            (("one two \n\u200b",), False),
+            (("one two", "a second text that is longer by far"), True),
+            (("a first text that is longer by far", "one two"), True),
+            (("one two", "three"), False),
+        ],
+    )
+    @pytest.mark.parametrize("told", [0, 1])
+    def test_it_says_whether_the_text_is_cut(
+        self, trace: FakeTrace, told: int, texts: tuple[str, ...], cut: bool
+    ) -> None:
+        tokenizer = minibert.Tokenizer.from_folder(data_path("models", "all-MiniLM-L6-v2"))
+        tokens = tokenizer(*texts, truncate=True, max_positions=7)
+        # As of a model that does not tell the texts apart.
+        trace.tokens = replace(tokens, segments=tokens.segments * told)
+        length = tokens.lengths[0]
+        trace.probs = torch.from_numpy(softmax((LAYERS, 1, HEADS, length, length)))
+        assert header_of(head_page(trace))["cut"] is cut
 
     def test_edited_attention_need_not_add_up_to_one(self, trace: FakeTrace) -> None:
         trace.probs[1, 0, 3] = 0

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import resource
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -185,3 +186,67 @@ class TestSave:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert path.read_text() == "old"
         assert os.listdir(tmp_path) == ["page.html"]
+
+    def test_a_link_stays_a_link_and_its_target_gets_the_page(self, tmp_path: Path) -> None:
+        target, link = tmp_path / "target.html", tmp_path / "link.html"
+        target.write_text("old")
+        link.symlink_to(target.name)
+        assert Page("new").save(link) == link
+        assert link.is_symlink()
+        assert target.read_text() == "new"
+
+    @pytest.mark.parametrize("mode", [0o600, 0o640])
+    def test_a_file_keeps_its_permissions(self, tmp_path: Path, mode: int) -> None:
+        path = tmp_path / "page.html"
+        path.touch()
+        path.chmod(mode)
+        Page("new").save(path)
+        assert path.stat().st_mode & 0o777 == mode
+        assert path.read_text() == "new"
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+    def test_a_pipe_is_written_to_and_stays_a_pipe(self, tmp_path: Path) -> None:
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            Page("<p>½</p>").save(path)
+            assert os.read(reader, 64) == "<p>½</p>".encode()
+        finally:
+            os.close(reader)
+        assert path.is_fifo()
+        assert os.listdir(tmp_path) == ["pipe"]
+
+    def test_a_descriptor_of_a_pipe_is_written_to(self) -> None:
+        reader, writer = os.pipe()
+        if not Path(f"/dev/fd/{writer}").exists():
+            pytest.skip("the system has no /dev/fd")
+        try:
+            Page("page").save(f"/dev/fd/{writer}")
+            assert os.read(reader, 64) == b"page"
+        finally:
+            os.close(reader)
+            os.close(writer)
+
+
+class TestNotebook:
+    def test_the_frame_holds_the_page_and_nothing_of_it_outside_its_attribute(self) -> None:
+        page = attention_page(softmax((1, 2, 10, 10)), HOSTILE)
+        frames: list[dict[str, str | None]] = []
+
+        class Reader(HTMLParser):
+            def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+                frames.append({"tag": tag, **dict(attrs)})
+
+        Reader().feed(page._repr_html_())
+        (frame,) = frames
+        assert frame["tag"] == "iframe"
+        assert frame["srcdoc"] == page.html
+        assert frame["sandbox"] == "allow-scripts"
+        assert frame["title"] == "Attention"
+        assert "height: " in str(frame["style"])
+
+    def test_elsewhere_a_page_is_one_short_line(self) -> None:
+        assert repr(Page("½" * 6000)) == (
+            "<Page of 12 kB; save('attention.html') writes it to a file>"
+        )

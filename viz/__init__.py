@@ -1,6 +1,7 @@
 """Pictures of attention: one self-contained HTML file, opened without a network.
 
 page.py      the public functions; a page as a value that can be saved
+saving.py    a page written to a file
 inputs.py    attention from outside, checked before work starts
 labels.py    what a page says about each token
 payload.py   numbers as compact binary

@@ -1,5 +1,6 @@
 """What a page says about each token: its text, its look, the sentence it belongs to."""
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -7,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 __all__ = [
     "Label",
     "TokensLike",
+    "is_cut",
     "label_columns",
     "labels_from_strings",
     "labels_from_tokens",
@@ -34,6 +36,10 @@ class TokensLike(Protocol):
     @property
     def segments(self) -> Any:
         """0 for the first text and 1 for the second: (batch, position), padding included."""
+
+    @property
+    def spans(self) -> Any:
+        """Characters [start, end) within the token's own text; None for no characters."""
 
     @property
     def special(self) -> Any:
@@ -102,6 +108,34 @@ def written_texts(labels: Sequence[Label]) -> list[str]:
         )
         texts.append(joined.strip())
     return texts
+
+
+def is_cut(tokens: TokensLike, sentence: int) -> bool:
+    """True where the tokens of a known text end before the text, as `truncate=True` leaves them."""
+    texts = tokens.texts[sentence] if tokens.texts else ()
+    ends: list[int] = []
+    before = (-1, 0)
+    # Segments are a padded tensor: longer than the spans.
+    pairs = zip(tokens.segments[sentence].tolist(), tokens.spans[sentence], strict=False)
+    for segment, span in pairs:
+        if span is None:
+            continue
+        # Models without segments give both texts the first; the second then starts over.
+        if not ends or segment != before[0] or span[0] < before[1]:
+            ends.append(0)
+        ends[-1] = max(ends[-1], span[1])
+        before = (segment, span[0])
+    if len(ends) != len(texts):
+        return False
+    return any(end < _written_end(text) for end, text in zip(ends, texts, strict=True))
+
+
+def _written_end(text: str) -> int:
+    """Where a text ends but for blanks, controls and marks, which tokenizers may leave out."""
+    end = len(text)
+    while end and unicodedata.category(text[end - 1])[0] in "CMZ":
+        end -= 1
+    return end
 
 
 def label_columns(labels: Sequence[Label]) -> dict[str, Any]:

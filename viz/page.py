@@ -6,10 +6,11 @@ trace or tensors -> inputs (checked) -> labels, payload -> bundle -> Page
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from minibert.errors import AttentionError, MinibertError
+from minibert.errors import AttentionError
 from minibert.viz.bundle import document
 from minibert.viz.inputs import (
     attention_layers,
@@ -21,14 +22,19 @@ from minibert.viz.inputs import (
 from minibert.viz.labels import (
     Label,
     TokensLike,
+    is_cut,
     label_columns,
     labels_from_strings,
     labels_from_tokens,
     written_texts,
 )
 from minibert.viz.payload import Block, header_json, pack_layer
+from minibert.viz.saving import write_page
 
 __all__ = ["Page", "TraceLike", "attention_page", "head_page"]
+
+# CSS pixels of a page in a notebook; a longer one scrolls in its frame.
+_FRAME_HEIGHT = 720
 
 if TYPE_CHECKING:
     Numbers = Iterable[int] | None
@@ -70,32 +76,31 @@ class TraceLike(Protocol):
     def __getitem__(self, layer: int) -> Any: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Page:
     """A picture as one self-contained HTML file: `html` is its text."""
 
     html: str
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """The path of the file, now written.
+    def __repr__(self) -> str:
+        """One line: the text of a page is long."""
+        size = len(self.html.encode()) / 1000
+        return f"<Page of {size:.0f} kB; save('attention.html') writes it to a file>"
 
-        The text goes to a new file beside `path` that is then renamed, so that `path` holds
-        the old page or the new one and never a part. Raises MinibertError when the folder
-        is missing, may not be written to, or is full.
+    def _repr_html_(self) -> str:
+        """The page in a frame, as notebooks show it; in the frame it reaches nothing outside."""
+        return (
+            f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts" title="Attention"'
+            f' style="width: 100%; height: {_FRAME_HEIGHT}px; border: 0">'
+            f"{escape(repr(self))}</iframe>"
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """The path of the file, now written whole or not at all; see `saving.write_page`.
+
+        Raises MinibertError when the folder is missing, may not be written to, or is full.
         """
-        target = Path(path)
-        if not target.parent.is_dir():
-            raise MinibertError(f"cannot save {target}: there is no folder {target.parent}")
-        if target.is_dir():
-            raise MinibertError(f"cannot save {target}: it is a folder; name a file in it")
-        unfinished = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
-        try:
-            unfinished.write_text(self.html, encoding="utf-8", newline="\n")
-            unfinished.replace(target)
-        except OSError as error:
-            unfinished.unlink(missing_ok=True)
-            raise MinibertError(f"cannot save {target}: {error.strerror or error}") from error
-        return target
+        return write_page(self.html, path)
 
 
 def head_page(
@@ -134,6 +139,7 @@ def head_page(
         blocks,
         labels,
         texts=list(known) or written_texts(labels),
+        cut=is_cut(trace.tokens, sentence),
         sizes={"n_layers": trace.config.n_layers, "n_heads": trace.config.n_heads},
         heads=shown_heads,
         model=_without_folder(trace.model_name),
@@ -177,6 +183,7 @@ def attention_page(
         [pack_layer(layer, checked[layer][shown_heads]) for layer in shown_layers],
         labels,
         texts=written_texts(labels),
+        cut=False,
         sizes={"n_layers": len(checked), "n_heads": n_heads},
         heads=shown_heads,
         model=model,
@@ -195,6 +202,7 @@ def _page(
     labels: Sequence[Label],
     *,
     texts: list[str],
+    cut: bool,
     sizes: dict[str, int],
     heads: list[int],
     model: str,
@@ -202,6 +210,7 @@ def _page(
 ) -> Page:
     header = {
         "arrays": [block.entry for block in blocks],
+        "cut": cut,
         "format": 1,
         "heads": heads,
         "model": model,

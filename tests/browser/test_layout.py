@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from attention_pages import softmax
 from browser.head_view import N, Open, has_color, lines, pair_page, pixel, token
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
+from minibert.loading import load
 from minibert.viz import attention_page
 
 pytestmark = pytest.mark.browser
@@ -134,3 +135,41 @@ def test_everything_that_can_be_used_has_a_name(open_page: Open) -> None:
     assert page.locator(".token[role=option][aria-selected=true]").inner_text() == "straw"
     assert page.locator(".details").get_attribute("aria-live") == "polite"
     assert page.locator("html").get_attribute("lang") == "en"
+
+
+def test_a_page_without_lines_says_why(open_page: Open) -> None:
+    even = np.full((1, 2, 122, 122), 1 / 122)
+    page = open_page(attention_page(even, [f"w{i}" for i in range(122)]).html)
+    assert lines(page) == 0
+    reason = page.locator(".empty[role=status]")
+    expect(reason).to_have_text("No lines: every weight that is shown here is below 2\u202f%.")
+    page.get_by_label("Hide weights below", exact=True).and_(page.locator("input")).fill("1")
+    expect(reason).to_have_text("")
+    page.wait_for_function("Number(document.querySelector('.lower').dataset.lines) > 0")
+    for head in (0, 1):
+        page.get_by_role("button", name=f"Head {head}", exact=True).click()
+    expect(reason).to_have_text("No lines: no head is switched on.")
+
+
+def test_a_cut_text_is_said_to_be_cut(open_page: Open) -> None:
+    model = load()
+    tokens = model.tokenize("the rabbit " * 600, truncate=True)
+    page = open_page(model.trace(tokens).view(layers=[0], heads=[0]).html)
+    expect(page.locator(".sizes")).to_contain_text(f"the text is cut after {tokens.lengths[0]} tok")
+    page = open_page(model.trace("the rabbit").view().html)
+    expect(page.locator(".sizes")).not_to_contain_text("cut")
+
+
+def test_a_page_draws_in_the_frame_of_a_notebook(browser: Browser) -> None:
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    html = attention_page(softmax((2, 2, 5, 5)), list("abcde"))._repr_html_()
+    page.set_content(f"<!doctype html>{html}")
+    frame = page.frame_locator("iframe[title=Attention]")
+    expect(frame.locator(".lower[data-drawn]")).to_be_attached()
+    frame.get_by_role("button", name="Next layer").click()
+    expect(frame.locator(".stage[data-layer='1']")).to_be_attached()
+    context.close()
+    assert complaints == []

@@ -16,6 +16,7 @@
  *
  * @typedef {object} Header
  * @property {ArrayEntry[]} arrays
+ * @property {boolean} cut  the tokens end before the text does
  * @property {number[]} heads  the numbers of the heads on this page
  * @property {string} model
  * @property {{n_layers: number, n_heads: number}} sizes  of the model

@@ -55,7 +55,8 @@ export class HeadView {
     this.between = element("div", { class: "between-columns" }, [this.lower.root, this.upper.root]);
     this.stage = element("div", { class: "stage" }, [query, this.between, key]);
     this.stage.classList.toggle("dense", header.tokens.text.length > MANY);
-    this.root = element("div", { class: "head-view" }, [captions(), this.stage]);
+    this.empty = element("p", { class: "empty", role: "status" });
+    this.root = element("div", { class: "head-view" }, [this.empty, captions(), this.stage]);
     this.card = element("section", { class: "details", "aria-live": "polite" });
     this.card.setAttribute("aria-label", "Weights in numbers");
     /** @type {Layer | null} */
@@ -163,6 +164,7 @@ export class HeadView {
     const places = gatherLines(layer, heads, shown, firstCode(minimum, strength), null);
     const label = `Layer ${layer.number}: ${places.length} attention lines`;
     this.lower.root.setAttribute("aria-label", label);
+    this.empty.textContent = places.length ? "" : whyEmpty(heads, minimum);
     const bright = places.length;
     this.lower.draw({ layer, places, heads, bright, geometry, look: { ...look, strength } });
     this.stage.dataset.layer = String(layer.number);
@@ -229,6 +231,16 @@ function chosenFirst(places, size, { side }, other) {
   const ends = (/** @type {number} */ place) =>
     other === null || (side === "query" ? place : Math.floor(place / size)) % size === other;
   return [places.filter(ends), places.filter((place) => !ends(place))];
+}
+
+/**
+ * @param {number[]} heads
+ * @param {number} minimum
+ */
+function whyEmpty(heads, minimum) {
+  if (!heads.length) return "No lines: no head is switched on.";
+  if (!minimum) return "No lines: every weight that is shown here is too small to see.";
+  return `No lines: every weight that is shown here is below ${minimum}\u202f%.`;
 }
 
 function blurFocused() {

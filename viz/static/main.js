@@ -31,7 +31,8 @@ function theme() {
 
 function sizes() {
   const { n_layers: nLayers, n_heads: nHeads } = header.sizes;
-  const parts = [`${count(nLayers, "layer")} of ${count(nHeads, "head")}`, count(limits.size, "token")];
+  const tokens = `${header.cut ? "the text is cut after " : ""}${count(limits.size, "token")}`;
+  const parts = [`${count(nLayers, "layer")} of ${count(nHeads, "head")}`, tokens];
   if (header.model) parts.unshift(running(header.model));
   return parts.join(" · ");
 }

@@ -1,0 +1,50 @@
+"""A page written to a file, a pipe or a device, without harm to what stands there."""
+
+import os
+import shutil
+from pathlib import Path
+
+from minibert.errors import MinibertError
+
+__all__ = ["write_page"]
+
+
+def write_page(html: str, path: str | os.PathLike[str]) -> Path:
+    """The path, now written.
+
+    The text of a regular file goes to a new file beside it that is then renamed, so that `path`
+    holds the old page or the new one and never a part; a link stays a link, and a file keeps its
+    permissions. Devices and pipes are written to as they are. Raises MinibertError when the
+    folder is missing, may not be written to, or is full.
+    """
+    target, real = Path(path), Path(os.path.realpath(path))
+    if target.is_dir():
+        raise MinibertError(f"cannot save {target}: it is a folder; name a file in it")
+    # Asked of `target`: the real path of a pipe's descriptor is no path that exists.
+    in_place = target.exists() and not target.is_file()
+    if not in_place and not real.parent.is_dir():
+        raise MinibertError(f"cannot save {target}: there is no folder {real.parent}")
+    try:
+        if in_place:
+            target.write_text(html, encoding="utf-8", newline="\n")
+        else:
+            _replace(html, real)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise MinibertError(f"cannot save {target}: {error.strerror or error}") from error
+    return target
+
+
+def _replace(html: str, target: Path) -> None:
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
+    try:
+        with unfinished.open("w", encoding="utf-8", newline="\n") as file:
+            # Before the text is in it: a private page is at no time open to others.
+            if target.exists():
+                shutil.copymode(target, unfinished)
+            file.write(html)
+        unfinished.replace(target)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
