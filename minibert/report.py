@@ -42,9 +42,14 @@ def _title(prediction: "Prediction", tokens: Sequence[str]) -> str:
 
 
 def _choice_row(choice: "Choice", terminal: Terminal) -> list[str]:
-    drawn = terminal.paint(bar(choice.probability, _BAR), "positive")
+    # A regression answers with a value, which has no bar.
+    drawn = "" if choice.value is not None else bar(choice.probability, _BAR)
     label = cut(visible(choice.label.strip(" ")), terminal.width - _BAR - 16)
-    return [label or visible(choice.label), number(choice.probability), drawn]
+    return [label or visible(choice.label), _answer(choice), terminal.paint(drawn, "positive")]
+
+
+def _answer(choice: "Choice") -> str:
+    return number(choice.probability if choice.value is None else choice.value)
 
 
 def _one_a_line(
@@ -57,7 +62,7 @@ def _one_a_line(
             position = prediction.position
             token = "" if position is None else visible(tokens[position])
             answers = "  ".join(
-                f"{visible(choice.label.strip(' '))} {number(choice.probability)}"
+                f"{visible(choice.label.strip(' '))} {_answer(choice)}"
                 for choice in prediction.choices
             )
             where = "" if position is None else str(position)

@@ -22,7 +22,7 @@ def save(model: Model, folder: str | Path, *, dtype: torch.dtype | None = None) 
     `dtype` converts the weights on the way (float16 halves the file). All files are written
     beside their places and then renamed, so a save that fails leaves the old ones whole.
 
-    Raises CheckpointError when the folder cannot be written.
+    Raises CheckpointError when the folder cannot be written or a value does not fit the dtype.
     """
     folder = Path(folder)
     tensors = to_checkpoint(model.config, dict(model.named_parameters()))
@@ -30,6 +30,12 @@ def save(model: Model, folder: str | Path, *, dtype: torch.dtype | None = None) 
         name: tensor.to("cpu", dtype or tensor.dtype).contiguous()
         for name, tensor in tensors.items()
     }
+    for name, tensor in tensors.items():
+        if not bool(tensor.isfinite().all()):
+            raise CheckpointError(
+                f"{name} has values that are NaN or too large for {tensor.dtype}; nothing was "
+                "saved. Save as float32 or bfloat16."
+            )
     config = model.config.to_hf() | {
         "dtype": str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     }

@@ -160,3 +160,22 @@ def test_a_config_is_what_transformers_would_write(tmp_path: Path) -> None:
     assert ours["dtype"] == "float32"
     for name in set(ours) - {"architectures", "dtype", "id2label"}:
         assert ours[name] == wanted[name], name
+
+
+def test_weights_too_large_for_the_type_are_not_saved(tmp_path: Path) -> None:
+    model = Model.from_config(
+        Config(
+            family="gpt2",
+            task="none",
+            vocab_size=5,
+            n_positions=7,
+            n_layers=1,
+            n_heads=1,
+            d_model=3,
+            d_mlp=2,
+        )
+    )
+    model.body.word.weight[0, 0] = 1e6
+    with pytest.raises(minibert.CheckpointError, match=r"wte\.weight.*float16"):
+        save(model, tmp_path / "model", dtype=torch.float16)
+    assert not (tmp_path / "model").exists()
