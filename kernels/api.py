@@ -14,7 +14,7 @@ from torch import Tensor
 
 from minibert.axes import Float, Int, Shaped
 from minibert.errors import AttentionError
-from minibert.kernels.border import check_inputs, outputs_of
+from minibert.kernels.border import check_inputs, check_options, outputs_of
 from minibert.kernels.masks import allowed_keys
 from minibert.kernels.registry import Implementation, Request, choose, implementations, register
 from minibert.kernels.wants import MATRICES, Want, parse_want
@@ -93,20 +93,26 @@ def attend(
     """z = softmax(scale · query · keyᵀ + bias, over the allowed keys) · value, and its statistics.
 
     query is (batch, head, query, d_head), key and value are (batch, head, key, d_head).
-    lengths, (batch), is the number of real keys of each sentence; the keys behind are padding.
+    lengths, (batch), is the number of real keys of each sentence; the keys behind are padding,
+    which must be finite: 0 · NaN is NaN, so a NaN in a key or value that nobody may see can still
+    reach z.
     mask, (batch, head, query, key) with any axis 1, is True where attention is allowed.
     causal lets a query see the keys up to its own position. Positions are aligned to the end:
     query i of Q stands at position K − Q + i, so that the newest queries meet a KV cache.
-    A key must be allowed by all three. scale is 1/sqrt(d_head) unless given. bias, finite, in the
-    shape of mask, is added to the scaled scores before the softmax.
+    A key must be allowed by all three. scale, finite, is 1/sqrt(d_head) unless given. bias,
+    finite, in the shape of mask, is added to the scaled scores before the softmax.
     want names what to give beside z and lse: scores, probs, row_max, max_prob, entropy, argmax,
     received, ("key_mass", positions), "offset_mass" or ("offset_mass", offsets), "map" or
     ("map", blocks).
     impl names the implementation; "auto" takes the fastest one that gives what is wanted.
-    Gradients: `implementations()[impl].differentiable` says which outputs carry them.
+    A NaN in query, or in a key it may see, makes z and lse of its row NaN.
+    Gradients: when an input requires them, "auto" takes an implementation through which they reach
+    z, lse and everything wanted (eager). impl="sdpa" trains z alone, without an N x N tensor, and
+    its lse is detached; `implementations()[impl].differentiable` says which outputs carry them.
 
-    Raises AttentionError when the tensors do not fit together, when a name is unknown, or when the
-    implementation named cannot give what is asked; the message names one that can.
+    Raises AttentionError when the tensors do not fit together, when a name or an option is not what
+    it should be, or when the implementation named cannot give what is asked; the message names one
+    that can.
     Source: Vaswani et al. 2017, §3.2.1.
 
     >>> query, key, value = torch.randn(3, 1, 2, 5, 8).unbind()
@@ -115,7 +121,9 @@ def attend(
     (torch.Size([1, 2, 5, 5]), torch.Size([1, 2, 5]))
     """
     check_inputs(query, key, value, lengths=lengths, mask=mask, bias=bias)
-    options: dict[str, Any] = {"lengths": lengths, "mask": mask, "bias": bias, "scale": scale}
+    check_options(causal=causal, scale=scale)
+    options: dict[str, Any] = {"lengths": lengths, "mask": mask, "bias": bias}
+    options["scale"] = None if scale is None else float(scale)
     options = {name: option for name, option in options.items() if option is not None}
     if causal:
         options["causal"] = True
@@ -130,7 +138,8 @@ def attend(
     )
     chosen = choose(impl, request)
     result = chosen.fn(query, key, value, **arguments_for(chosen, query, key, options, wanted))
-    return _packed(outputs_of(result, chosen.name, query), chosen.name, wanted)
+    found = outputs_of(result, chosen.name, query, key, wanted)
+    return _packed(found, chosen.name, wanted)
 
 
 def arguments_for(

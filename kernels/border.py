@@ -3,7 +3,10 @@
 Place: called once by `api.attend`; nothing behind it checks again.
 """
 
+import math
+import sys
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import torch
@@ -11,8 +14,10 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.kernels.registry import FLOATS
+from minibert.kernels.rows import wide
+from minibert.kernels.wants import MATRICES, Want
 
-__all__ = ["check_inputs", "outputs_of"]
+__all__ = ["check_inputs", "check_options", "outputs_of"]
 
 _VECTORS = "(batch, head, position, d_head)"
 
@@ -48,10 +53,28 @@ def check_inputs(
         _check_bias(bias, query.dtype)
 
 
-def outputs_of(result: Any, name: str, query: Tensor) -> dict[str, Tensor]:
+def check_options(*, causal: Any, scale: Any) -> None:
+    """Raises AttentionError unless causal is a bool and scale None or a finite number."""
+    if not isinstance(causal, bool):
+        raise AttentionError(
+            f"causal is {causal!r}; expected True or False. A mask of your own goes in as mask=."
+        )
+    if scale is None:
+        return
+    number = isinstance(scale, Real) and not isinstance(scale, bool)
+    # Neither NaN nor an infinity passes, nor a whole number that no float can hold.
+    if not number or not abs(scale) <= sys.float_info.max:
+        raise AttentionError(
+            f"scale is {scale!r}; expected one finite number, or None for 1/sqrt(d_head). "
+            "A tensor of one element goes in as scale.item()."
+        )
+
+
+def outputs_of(result: Any, name: str, query: Tensor, key: Tensor, want: Want) -> dict[str, Tensor]:
     """What an implementation gave, by name: a mapping, or (z, lse), or z alone.
 
-    Raises AttentionError when it is none of these or z or lse has the wrong shape.
+    Raises AttentionError when it is none of these, or when an output has not the shape and the
+    dtype that `api.Attended` and `api.Statistics` promise; float64 is always allowed.
     """
     if isinstance(result, Tensor):
         found = {"z": result}
@@ -64,14 +87,46 @@ def outputs_of(result: Any, name: str, query: Tensor) -> dict[str, Tensor]:
             f'impl="{name}" gave a {type(result).__name__}; '
             'expected z, (z, lse) or a mapping with at least "z" and "lse".'
         )
-    for output, shape in (("z", query.shape), ("lse", query.shape[:3])):
-        if output in found and found[output].shape != shape:
-            raise AttentionError(
-                f'impl="{name}" gave {output} of shape {_shape(found[output])}; '
-                f"expected {tuple(shape)}. The kernel is wrong; minibert.kernels.parity.check "
-                "tells more."
+    for output, shape in _promised_shapes(query, key, want).items():
+        if output in found:
+            _check_output(
+                f'impl="{name}" gave {output}', found[output], shape, _dtypes(output, query)
             )
     return found
+
+
+def _promised_shapes(query: Tensor, key: Tensor, want: Want) -> dict[str, tuple[int, ...]]:
+    B, H, Q, K = (*query.shape[:3], key.shape[2])
+    rows = dict.fromkeys(("lse", "row_max", "max_prob", "entropy", "argmax"), (B, H, Q))
+    shapes = {"z": _shape(query), **rows, **dict.fromkeys(MATRICES, (B, H, Q, K))}
+    shapes["received"] = (B, H, K)
+    for name in ("key_mass", "offset_mass"):
+        shapes[name] = (B, H, Q, len(want.get(name, ())))
+    if "map" in want:
+        (blocks,) = want["map"]
+        shapes["map"] = (B, H, *(math.ceil(n / math.ceil(n / blocks)) for n in (Q, K)))
+    return {name: shape for name, shape in shapes.items() if name in {"z", "lse", *want}}
+
+
+def _dtypes(output: str, query: Tensor) -> tuple[torch.dtype, ...]:
+    if output == "argmax":
+        return (torch.int64,)
+    narrow = output in ("z", *MATRICES)
+    return (query.dtype if narrow else wide(query.dtype), torch.float64)
+
+
+def _check_output(
+    gave: str, found: Any, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
+) -> None:
+    blame = "The kernel is wrong; minibert.kernels.parity.check tells more."
+    if not isinstance(found, Tensor):
+        raise AttentionError(
+            f"{gave} as a {type(found).__name__}; expected a torch tensor. {blame}"
+        )
+    if _shape(found) != shape:
+        raise AttentionError(f"{gave} of shape {_shape(found)}; expected {shape}. {blame}")
+    if found.dtype not in dtypes:
+        raise AttentionError(f"{gave} in {found.dtype}; expected {dtypes[0]}. {blame}")
 
 
 def _check_tensor(name: str, tensor: Any, query: Any) -> None:

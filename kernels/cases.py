@@ -5,13 +5,14 @@ Place: read by `parity.py` and `causes.py`; knows nothing of tolerances.
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from minibert.axes import Bool, Float, Int
+from minibert.errors import AttentionError
 from minibert.kernels import reference
 from minibert.kernels.wants import Want
 
@@ -54,6 +55,25 @@ class Problem:
         """The keywords of the call, all of them."""
         names = ("lengths", "mask", "causal", "scale", "bias", "want")
         return {name: getattr(self, name) for name in names}
+
+    def copy(self) -> "Problem":
+        """The same numbers in other memory."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        copies: dict[str, Any] = {
+            name: one.clone() for name, one in given.items() if isinstance(one, Tensor)
+        }
+        return replace(self, want=dict(self.want), **copies)
+
+    def differing(self, other: "Problem") -> list[str]:
+        """The names of the tensors that do not hold the same numbers in both."""
+        pairs = {
+            one.name: (getattr(self, one.name), getattr(other, one.name)) for one in fields(self)
+        }
+        return [
+            name
+            for name, (mine, theirs) in pairs.items()
+            if isinstance(mine, Tensor) and not torch.equal(mine, theirs)
+        ]
 
 
 @dataclass(frozen=True)
@@ -106,8 +126,23 @@ class Case:
 
 
 def cases(sizes: Iterable[int], input_scales: Iterable[float]) -> Iterator[Case]:
-    """Every kind at every size with inputs x 1; one size, past a tile, with larger inputs."""
-    sizes, (first, *larger) = tuple(sizes), tuple(input_scales)
+    """Every kind at every size with inputs x 1; one size, past a tile, with larger inputs.
+
+    Raises AttentionError when there is no size or no input scale, or a size is not a whole
+    number of at least 1.
+    """
+    sizes, input_scales = tuple(sizes), tuple(input_scales)
+    if not sizes or any(not isinstance(size, int) or size < 1 for size in sizes):
+        raise AttentionError(
+            f"check(sizes={sizes}): expected numbers of keys, one or more of them and each at "
+            f"least 1, for instance sizes={SIZES}."
+        )
+    if not input_scales:
+        raise AttentionError(
+            "check(input_scales=()): expected at least one factor for query and key, "
+            f"for instance input_scales={INPUT_SCALES}."
+        )
+    first, *larger = input_scales
     middle = sorted(sizes)[len(sizes) // 2]
     for kind in KINDS:
         for size in sizes:

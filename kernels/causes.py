@@ -205,7 +205,7 @@ def _about_nan(problem: Problem, found: Tensor) -> str:
 def _where(wrong: Tensor, found: Tensor, expected: Tensor) -> str:
     index = tuple(wrong.nonzero()[0].tolist())
     numbers = f"{float(found[index]):.6g} where {float(expected[index]):.6g} is right"
-    rows = wrong.flatten(3).any(dim=-1).any(dim=0).any(dim=0).nonzero().flatten()
+    rows = wrong.transpose(0, 2).flatten(1).any(dim=-1).nonzero().flatten()
     n_rows = wrong.shape[2]
     if len(rows) < n_rows and int(rows[0]) == n_rows - len(rows):
         return (

@@ -1,6 +1,6 @@
 """Is a kernel right? `check` compares any implementation, ours or a user's, with the reference.
 
-Place: the gate before every benchmark, and what `minibert check FILE.py:fn` runs.
+Place: the gate before every benchmark; called from Python, `check("sdpa")` or `check(function)`.
 
 The tolerance is derived, not typed. Each output, in each dtype, may differ from the NumPy float64
 reference on the same rounded inputs by at most twice what torch eager differs by (the rule of
@@ -8,7 +8,8 @@ flash-attention's own tests), or by the few roundings that any honest kernel mak
 right by luck (`tolerances.floors`).
 
 Every call has fresh inputs, every case is called twice, and memory is poisoned with NaN before
-each call, so that neither a stale nor an unwritten output can pass.
+each call, so that neither a stale nor an unwritten output can pass. The function gets copies: what
+it writes into its inputs is a finding and never reaches the truth it is measured against.
 """
 
 import math
@@ -130,7 +131,8 @@ def check(
     A bare function may give z alone; it is checked in float32 and bfloat16, and on the options
     (lengths, mask, causal, scale, bias) it names; what it does not name is listed as not covered.
     An exception in the function is a failure of its case, not of the check.
-    Raises AttentionError when the name is unknown or it cannot run on `device`.
+    Raises AttentionError when the name is unknown, it cannot run on `device`, or sizes or
+    input_scales are empty.
     """
     record = _record(implementation)
     if wants is not None:
@@ -168,14 +170,18 @@ def _examine(
             wants=run.record.wants,
             seed=seed + call,
         )
-        where = f"{case}, call {call + 1}"
+        where, given = f"{case}, call {call + 1}", problem.copy()
         try:
             with _poisoned_memory(problem):
-                outputs = outputs_of(_call(run.record, problem), run.record.name, problem.query)
+                result = _call(run.record, given)
+            outputs = outputs_of(result, run.record.name, problem.query, problem.key, problem.want)
         # Whatever a user's function raises is a finding about it.
         except Exception as error:
             cause = f"raised {type(error).__name__}: {error}"
             return [*findings, Finding(where, dtype, "call", math.inf, 0.0, cause)]
+        if changed := problem.differing(given):
+            cause = f"changes its inputs: {', '.join(changed)}"
+            findings.append(Finding(where, dtype, "inputs", math.inf, 0.0, cause))
         findings += _compare(run, where, problem, outputs, explain=explain)
         # Copies: the function may hand out the same memory again.
         run.previous |= {(n, found.shape): found.clone() for n, found in outputs.items()}

@@ -120,7 +120,8 @@ def statistics_of_head(
 
 def entropy(probs: Array) -> float:
     """The entropy −sum p·ln p of one row, in nats; 0·ln 0 counts as 0 (Clark et al. 2019)."""
-    positive = probs[probs > 0]
+    # Not `> 0`, which would drop a NaN.
+    positive = probs[probs != 0]
     # Subtracting from 0 makes the entropy of a certain row 0 and not −0.
     return float(0.0 - (positive * np.log(positive)).sum())
 

@@ -78,8 +78,9 @@ class Implementation:
         return None
 
     def cost(self, request: Request) -> tuple[bool, int]:
-        """What auto sorts by: gradients through what is wanted, where they count, then the rank."""
-        without_gradient = request.wants - {"argmax"} - self.differentiable
+        """What auto sorts by: gradients through what is given, where they count, then the rank."""
+        # lse is always given: a loss on it must not lose its gradient in silence.
+        without_gradient = (request.wants | {"lse"}) - {"argmax"} - self.differentiable
         return request.gradient and bool(without_gradient), self.rank or 0
 
 
@@ -100,15 +101,19 @@ def register(
     scale, bias and want that it handles; `attend` never calls it with another. lengths and causal
     come folded into mask for an `fn` that takes only mask. It gives (z, lse) or a mapping with at
     least "z" and "lse". `impl="auto"` considers it only when it has a rank.
-    Raises AttentionError when the name is taken or a want is unknown.
+    Raises AttentionError when the name is taken or no text, when `fn` is no function whose
+    keywords can be read, or when a want or an output named in differentiable is unknown.
     """
+    _check_function(name, fn)
     if name in _IMPLEMENTATIONS or name == "auto":
         raise AttentionError(f"register({name!r}): the name is taken; choose another.")
-    wants = frozenset(wants)
-    if unknown := wants - set(WANTS):
-        raise AttentionError(
-            f"register({name!r}): {_listed(unknown)} is not known; known are {', '.join(WANTS)}."
-        )
+    wants, differentiable = frozenset(wants), frozenset(differentiable)
+    for given, known in ((wants, WANTS), (differentiable, ("z", "lse", *WANTS))):
+        if unknown := given - set(known):
+            raise AttentionError(
+                f"register({name!r}): {_listed(unknown)} is not known; "
+                f"known are {', '.join(known)}."
+            )
     if wants and "want" not in accepted_options(fn):
         raise AttentionError(
             f"register({name!r}): wants {_listed(wants)} is promised, but the function takes no "
@@ -121,12 +126,22 @@ def register(
         devices=tuple(devices),
         dtypes=tuple(dtypes),
         options=accepted_options(fn),
-        differentiable=frozenset(differentiable),
+        differentiable=differentiable,
         rank=rank,
         unavailable=unavailable,
     )
     _IMPLEMENTATIONS[name] = record
     return record
+
+
+def _check_function(name: Any, fn: Any) -> None:
+    if not isinstance(name, str) or not name:
+        raise AttentionError(f"register({name!r}): expected a name, a text that is not empty.")
+    if not callable(fn):
+        raise AttentionError(
+            f"register({name!r}): {fn!r} cannot be called; expected a function "
+            "fn(query, key, value, *, scale, ...)."
+        )
 
 
 def implementations() -> dict[str, Implementation]:
@@ -140,7 +155,7 @@ def choose(impl: str, request: Request) -> Implementation:
     Raises AttentionError for an unknown name, and when what is asked cannot be given; the message
     names an implementation that can.
     """
-    if impl != "auto" and impl not in _IMPLEMENTATIONS:
+    if not isinstance(impl, str) or (impl != "auto" and impl not in _IMPLEMENTATIONS):
         raise AttentionError(
             f'impl="{impl}" is not known; known are auto, {", ".join(_IMPLEMENTATIONS)}.'
         )
@@ -161,8 +176,17 @@ def choose(impl: str, request: Request) -> Implementation:
 
 
 def accepted_options(fn: Callable[..., Any]) -> frozenset[str]:
-    """Which of lengths, mask, causal, scale, bias and want `fn` takes as keywords."""
-    parameters = inspect.signature(fn).parameters
+    """Which of lengths, mask, causal, scale, bias and want `fn` takes as keywords.
+
+    Raises AttentionError when they cannot be read, as with functions that are written in C.
+    """
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError) as error:
+        raise AttentionError(
+            f"The keywords of {fn!r} cannot be read; expected a Python function. "
+            "Wrap it: def attention(query, key, value, *, scale): ..."
+        ) from error
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         return frozenset(_OPTIONS)
     return frozenset(option for option in _OPTIONS if option in parameters)

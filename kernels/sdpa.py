@@ -9,7 +9,9 @@ What torch 2.6 and 2.13 were seen to do, and the code below relies on or steers 
   make no promise, so `attend` keeps such rows away from torch;
 - the CPU's flash operator returns lse in float32 for the half types, and 0 for a dead row. It
   checks little: a boolean mask is refused, but a mask of another dtype, or vectors whose last axis
-  is not contiguous, give wrong numbers in silence.
+  is not contiguous, give wrong numbers in silence;
+- on a CPU, with fewer keys than a vector register holds (16 in float32), a row whose scores are all
+  NaN counts as a row without a key: z = 0, and lse = 0, by which `attend` knows it.
 """
 
 import math
@@ -41,7 +43,9 @@ def fused_attention(
     """z = softmax(scale · query · keyᵀ, masked) · value, by the kernel torch picks, unchecked.
 
     `causal` is only right for as many queries as keys (torch aligns it to the start) and cannot
-    be combined with `mask`. A row without an allowed key gives z = 0.
+    be combined with `mask`. A row without an allowed key gives z = 0. So, on a CPU and with few
+    keys, does a row whose scores are all NaN, for instance by a NaN in its query: that inputs are
+    finite is for the caller to check, as looking costs more than 1 % of the pass. `attend` looks.
     """
     return scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=causal, scale=scale
@@ -62,28 +66,33 @@ def attend(
 ) -> dict[str, Tensor]:
     """z in one fused pass; lse from the same pass on a CPU, otherwise by blocks of rows.
 
-    Statistics take a second pass by blocks of rows. Gradients reach z and nothing else.
+    Statistics take a second pass by blocks of rows, and so does lse where the fused pass may have
+    lost a NaN. Gradients reach z and nothing else: lse is detached.
     """
     unmasked = lengths is None and mask is None and bias is None
     triangle = causal and unmasked and query.shape[2] == key.shape[2]
     allowed = allowed_keys(query, key, lengths=lengths, mask=mask, causal=causal)
     opened, alive = (None, None) if allowed is None else open_dead_rows(allowed)
     added = None if triangle else _added_to_scores(opened, bias, query.dtype)
-    found: dict[str, Tensor] = {}
+    lse: Tensor | None = None
     if not want and _flash_applies(query, key, value, added):
-        found["z"], found["lse"] = _flash_for_cpu(  # type: ignore[misc]
+        z, lse = _flash_for_cpu(  # type: ignore[misc]
             *(_contiguous(vectors) for vectors in (query, key, value)),
             is_causal=triangle,
             attn_mask=None if added is None else _contiguous(added),
             scale=scale,
         )
         if alive is not None:
-            found["lse"] = found["lse"].masked_fill(~alive.squeeze(-1), -math.inf)
+            lse = lse.masked_fill(~alive.squeeze(-1), -math.inf)
     else:
-        found["z"] = scaled_dot_product_attention(
+        z = scaled_dot_product_attention(
             query, key, value, attn_mask=added, is_causal=triangle, scale=scale
         )
-        found |= statistics_by_blocks(
+    # Right by chance or a lost NaN: the second pass tells.
+    if lse is not None and not bool((lse == 0).any()):
+        found = {"lse": lse}
+    else:
+        found = statistics_by_blocks(
             query,
             key,
             scale=scale,
@@ -93,9 +102,8 @@ def attend(
             lengths=lengths,
             want=want,
         )
-    if alive is not None:
-        found["z"] = found["z"].masked_fill(~alive, 0)
-    return found
+        z = z.masked_fill(found["lse"].isnan().unsqueeze(-1), math.nan)
+    return {"z": z if alive is None else z.masked_fill(~alive, 0), **found}
 
 
 def _added_to_scores(

@@ -26,6 +26,8 @@ WANTS = (
     "map",
 )
 _DEFAULTS: dict[str, tuple[int, ...]] = {"offset_mass": (-1, 0, 1), "map": (64,)}
+#: Far beyond any text, and small enough to be added to a position in int64.
+_LARGEST = 2**31 - 1
 _PARAMETRISED = ("key_mass", "offset_mass", "map")
 
 
@@ -37,6 +39,11 @@ def parse_want(want: Iterable[Any], *, n_keys: int) -> Want:
     if isinstance(want, str):
         raise AttentionError(
             f"want is the text {want!r}; expected a tuple of names. Write want=({want!r},)."
+        )
+    if not isinstance(want, Iterable):
+        raise AttentionError(
+            f"want is {want!r}; expected a tuple of names, () for z and lse alone, "
+            'for instance want=("entropy",).'
         )
     parsed: Want = {}
     for item in want:
@@ -82,6 +89,10 @@ def _name_and_parameters(item: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def _check_range(name: str, parameters: tuple[int, ...], n_keys: int) -> None:
+    if any(abs(number) > _LARGEST for number in parameters):
+        raise AttentionError(
+            f"({name!r}, {parameters}): expected numbers of at most {_LARGEST} either way."
+        )
     if name == "map" and parameters[0] < 1:
         raise AttentionError(f'("map", {parameters[0]}): expected at least one block.')
     if name == "key_mass":

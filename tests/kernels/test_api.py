@@ -1,5 +1,6 @@
 import math
 
+import jaxtyping
 import pytest
 import torch
 from attention_inputs import EVERYTHING, STATISTICS, B, D, H, K, Q, by_torch, some_mask, vectors
@@ -13,6 +14,12 @@ from minibert.kernels.wants import WANTS
 @pytest.fixture
 def clean_registry(monkeypatch):
     monkeypatch.setattr(registry, "_IMPLEMENTATIONS", dict(registry._IMPLEMENTATIONS))
+
+
+@pytest.fixture
+def as_for_users(monkeypatch):
+    """The annotations are checked in tests alone: a user meets the messages of the border."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def explicit(query, key, value, *, scale, mask=None):
@@ -45,11 +52,19 @@ def test_auto_takes_the_fused_pass_unless_the_matrices_or_their_gradients_are_wa
             registry.Request(frozenset(want), frozenset(), "cpu", torch.float32, gradient),
         ).name
 
-    assert chosen() == chosen(gradient=True) == "sdpa"
-    assert chosen({"entropy"}) == chosen({"argmax"}, gradient=True) == "sdpa"
+    assert chosen() == chosen({"entropy"}) == chosen({"argmax"}) == "sdpa"
     assert chosen({"probs"}) == chosen({"entropy"}, gradient=True) == "eager"
     found = attend(query.requires_grad_(), key, value, want=("entropy",))
     assert found.statistics.entropy.requires_grad
+
+
+def test_a_loss_on_lse_reaches_the_query_when_nothing_is_said_about_the_implementation():
+    query, key, value = vectors()
+    found = attend(query.requires_grad_(), key, value)
+    (gradient,) = torch.autograd.grad(found.lse.sum(), query)
+    # d lse / d query = scale · probs · key.
+    expected = by_torch(query.detach(), key, key)["z"] / math.sqrt(D)
+    torch.testing.assert_close(gradient, expected)
 
 
 def test_bare_offset_mass_and_map_have_defaults():
@@ -65,6 +80,7 @@ def test_default_scale_is_one_over_the_root_of_d_head():
     assert torch.equal(attend(query, key, value).z, given.z)
 
 
+@pytest.mark.usefixtures("as_for_users")
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -94,6 +110,18 @@ def test_default_scale_is_one_over_the_root_of_d_head():
         ({"want": (("map", 0),)}, "at least one block"),
         ({"want": (("offset_mass", (0.5,)),)}, "whole numbers"),
         ({"want": ("map", ("map", 3))}, "twice"),
+        ({"scale": math.nan}, "scale is nan; expected one finite number"),
+        ({"scale": -math.inf}, "scale is -inf; expected one finite number"),
+        ({"scale": 10**400}, "expected one finite number"),
+        ({"scale": "x"}, "scale is 'x'; expected one finite number"),
+        ({"scale": torch.ones(2)}, r"scale is tensor.*scale.item\(\)"),
+        ({"causal": "no"}, "causal is 'no'; expected True or False"),
+        ({"causal": torch.tensor(True)}, r"causal is tensor\(True\); expected True or False"),
+        ({"impl": []}, r'impl="\[\]" is not known'),
+        ({"want": None}, "want is None; expected a tuple of names"),
+        ({"want": 5}, "want is 5; expected a tuple of names"),
+        ({"want": (("offset_mass", 10**30),)}, "offset_mass.*numbers of at most 2147483647"),
+        ({"want": (("map", 10**400),)}, "map.*numbers of at most 2147483647"),
         ({"impl": "sdpa", "want": ("probs",)}, 'sdpa" cannot.*cannot give probs.*"eager" can'),
     ],
 )
@@ -107,7 +135,7 @@ def test_what_does_not_fit_is_an_error_that_says_what_to_do(wrong, message):
 
 def test_the_reference_refuses_to_be_trained_through():
     query, key, value = (tensor.requires_grad_() for tensor in vectors())
-    with pytest.raises(AttentionError, match=r"gradients do not flow.*no_grad.*sdpa"):
+    with pytest.raises(AttentionError, match=r"gradients do not flow.*no_grad.*eager"):
         attend(query, key, value, impl="reference")
     with torch.no_grad():
         attend(query, key, value, impl="reference")
@@ -166,7 +194,7 @@ def test_auto_considers_a_registered_function_only_when_it_has_a_rank_and_can_ru
         attend(query, key, value)
 
 
-@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.usefixtures("clean_registry", "as_for_users")
 def test_registering_what_cannot_work_is_an_error():
     with pytest.raises(AttentionError, match="taken"):
         register("eager", explicit)
@@ -174,6 +202,18 @@ def test_registering_what_cannot_work_is_an_error():
         register("mine", explicit, wants=("entropie",))
     with pytest.raises(AttentionError, match="takes no keyword `want`"):
         register("mine", explicit, wants=("entropy",))
+    for name in (5, ""):
+        with pytest.raises(AttentionError, match="expected a name"):
+            register(name, explicit)
+    with pytest.raises(AttentionError, match="None cannot be called; expected a function"):
+        register("mine", None)
+    with pytest.raises(
+        AttentionError, match=r"softmax.*cannot be read; expected a Python function"
+    ):
+        register("mine", torch.softmax)
+    with pytest.raises(AttentionError, match="foo is not known; known are z, lse, scores"):
+        register("mine", explicit, differentiable=("foo",))
+    assert "mine" not in implementations()
 
 
 @pytest.mark.usefixtures("clean_registry")
@@ -184,12 +224,41 @@ def test_registering_what_cannot_work_is_an_error():
         (torch.ones(B, H, Q, D), "gave z and not lse"),
         ((torch.ones(B, H, Q, D), torch.ones(B, Q)), "gave lse of shape"),
         ("z", "gave a str"),
+        ((torch.ones(B, H, Q, D), None), "gave lse as a NoneType"),
+        ((torch.ones(B, H, Q, D).half(), torch.ones(B, H, Q)), "z in torch.float16.*torch.float32"),
+        ((torch.ones(B, H, Q, D), torch.ones(B, H, Q).half()), "lse in torch.float16.*float32"),
     ],
 )
 def test_an_implementation_that_gives_the_wrong_thing_is_named(result, message):
     register("mine", lambda query, key, value: result)
     with pytest.raises(AttentionError, match=message):
-        attend(*vectors(), impl="mine")
+        attend(*vectors(dtype=torch.float32), impl="mine")
+
+
+@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.parametrize(
+    "name", [item if isinstance(item, str) else item[0] for item in EVERYTHING]
+)
+@pytest.mark.parametrize("slip", ["shape", "dtype"])
+def test_a_statistic_of_the_wrong_shape_or_dtype_is_named(name, slip):
+    def slipped(query, key, value, *, want):
+        found = implementations()["reference"].fn(
+            query,
+            key,
+            value,
+            want=want,
+            lengths=None,
+            mask=None,
+            causal=False,
+            scale=1.0,
+            bias=None,
+        )
+        wrong = found[name][..., :-1] if slip == "shape" else found[name].to(torch.complex64)
+        return found | {name: wrong}
+
+    register("mine", slipped, wants=WANTS)
+    with pytest.raises(AttentionError, match=f'"mine" gave {name} (of shape|in torch.complex64)'):
+        attend(*vectors(), impl="mine", want=EVERYTHING)
 
 
 def test_statistics_of_all_implementations_have_the_same_shapes():

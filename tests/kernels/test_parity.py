@@ -158,6 +158,61 @@ def test_lse_in_base_two_is_named():
     assert "base 2" in report.causes[0]
 
 
+def test_an_lse_that_is_wrong_otherwise_is_a_failure_and_not_a_crash():
+    def shifted(query, key, value, *, scale):
+        scores = query @ key.transpose(-2, -1) * scale
+        return scores.softmax(dim=-1) @ value, scores.logsumexp(dim=-1) + 0.5
+
+    report = check(shifted, **FEW)
+    assert {failure.output for failure in report.failures} == {"lse"}
+    assert "values, first at [0, 0, 0]: " in report.causes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("query", lambda query, key, lengths: query.zero_()),
+        ("key", lambda query, key, lengths: key.copy_(key.bfloat16())),
+        ("lengths", lambda query, key, lengths: None if lengths is None else lengths.fill_(1)),
+    ],
+)
+def test_a_kernel_that_changes_its_inputs_is_caught_and_cannot_move_the_truth(name, change):
+    def changing(query, key, value, *, scale, lengths=None):
+        change(query, key, lengths)
+        mask = None
+        if lengths is not None:
+            mask = torch.arange(key.shape[2]) < lengths[:, None, None, None]
+        return right(query, key, value, scale=scale, mask=mask)
+
+    report = check(changing, **FEW)
+    assert f"changes its inputs: {name}" in report.causes
+    assert {failure.output for failure in report.failures} == {"inputs", "z"}
+
+
+def test_a_kernel_that_clobbers_its_inputs_after_use_fails_for_that_alone():
+    def clobbering(query, key, value, *, scale):
+        z = right(query, key, value, scale=scale)
+        value.zero_()
+        return z
+
+    report = check(clobbering, **FEW)
+    assert report.causes == ("changes its inputs: value",)
+    assert {failure.output for failure in report.failures} == {"inputs"}
+
+
+@pytest.mark.parametrize(
+    ("nothing", "message"),
+    [
+        ({"sizes": ()}, r"check\(sizes=\(\)\): expected numbers of keys"),
+        ({"sizes": (17, 0)}, r"each at least 1"),
+        ({"input_scales": ()}, r"check\(input_scales=\(\)\): expected at least one factor"),
+    ],
+)
+def test_a_check_on_nothing_is_an_error_that_says_what_to_give(nothing, message):
+    with pytest.raises(AttentionError, match=message):
+        check(right, **nothing)
+
+
 def test_a_prob_that_leaks_through_the_mask_is_caught_however_small():
     def leaking(query, key, value, *, scale, mask=None, want=None):
         scores = query @ key.transpose(-2, -1) * scale

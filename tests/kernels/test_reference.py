@@ -102,6 +102,13 @@ def test_statistics_are_what_numpy_makes_of_the_probs():
     torch.testing.assert_close(statistics.row_max[0], found.scores[0, ..., :4].amax(-1))
 
 
+def test_a_row_that_is_nan_has_an_entropy_that_is_nan():
+    query, key, value = vectors()
+    query[1, 2, 3, 0] = float("nan")
+    entropy = attend(query, key, value, impl="reference", want=("entropy",)).statistics.entropy
+    assert entropy.isnan().nonzero().tolist() == [[1, 2, 3]]
+
+
 def test_map_is_the_mean_over_the_real_cells_of_each_block():
     query, key, value = vectors(queries=K)
     lengths = torch.tensor([4, K])

@@ -119,6 +119,53 @@ def test_torch_gives_zero_for_a_dead_row_on_this_cpu_as_fused_attention_relies_o
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"mask": some_mask(queries=K)}])
+def test_a_nan_comes_out_in_the_rows_that_see_it(dtype, flash, which, options, monkeypatch):
+    if not flash:
+        monkeypatch.setattr(sdpa, "_flash_for_cpu", None)
+    tensors = vectors(queries=K, dtype=dtype)
+    tensors[which][1, 2, 0, 3] = float("nan")
+    found = attend(*tensors, impl="sdpa", **options)
+    expected = attend(*tensors, impl="reference", **options)
+    lost = expected.lse.isnan() & ~found.lse.isnan()
+    assert not lost.any()
+    seen = expected.lse.isnan().unsqueeze(-1).expand_as(found.z)
+    assert found.z[seen].isnan().all()
+    assert bool(found.z.isnan().any())
+    # The other sentence sees nothing of it.
+    assert bool(found.z[0].isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("where", [slice(None), slice(0, 512), slice(512, None), slice(-1, None)])
+@pytest.mark.parametrize("keys", [1, 15, 16, 513, 1301])
+def test_keys_that_are_nan_come_out_wherever_the_blocks_of_the_kernel_end(dtype, where, keys):
+    query, key, value = vectors(keys=keys, dtype=dtype)
+    key[:, :, where] = float("nan")
+    found = attend(query, key, value, impl="sdpa")
+    rows = key.isnan().any(dim=-1).any(dim=-1, keepdim=True).expand_as(found.lse)
+    assert torch.equal(found.lse.isnan(), rows)
+    assert torch.equal(found.z.isnan().all(dim=-1), rows)
+
+
+def test_scores_that_are_nan_from_finite_inputs_come_out():
+    query = torch.full((1, 1, 2, 64), 1e25)
+    key = torch.full((1, 1, 3, 64), 1e25) * torch.tensor([1.0, -1.0]).repeat(32)
+    found = attend(query, key, torch.ones_like(key), impl="sdpa")
+    assert found.z.isnan().all()
+    assert found.lse.isnan().all()
+
+
+def test_an_lse_that_is_zero_by_right_stays_zero():
+    zeros, value = torch.zeros(1, 1, 1, D), torch.randn(1, 1, 1, D)
+    found = attend(zeros, zeros, value, impl="sdpa")
+    assert found.lse.item() == 0
+    torch.testing.assert_close(found.z, value)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
 def test_fused_attention_is_attention(dtype):
     query, key, value = vectors(queries=K, dtype=dtype)
     mask = some_mask(queries=K)
