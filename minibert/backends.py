@@ -32,6 +32,7 @@ NAMES = ("torch", "onednn", "onednn-packed")
 # Below this many weights a packed copy saves microseconds and costs as many in bookkeeping.
 PACK_FROM = 512 * 512
 _MARGIN = 0.93
+_OBVIOUS = 0.5
 # Seconds a measurement may take before the machine counts as too busy to be measured.
 _PATIENCE = 0.25
 _ROW_CLASSES = (8, 64, 256, 1024)
@@ -174,8 +175,10 @@ def choose(rows: int, d_in: int, d_out: int, dtype: torch.dtype, *, packed: bool
     times = _store().get(key)
     if times is None:
         times, steady = _measure(rows, d_in, d_out, dtype)
-        # On a busy machine plain torch cannot be a mistake; the next process measures again.
-        times = times if steady else {"torch": times["torch"]}
+        # On a busy machine plain torch cannot be a mistake, unless the difference is no accident;
+        # the next process measures again.
+        if not steady and min(times.values()) > _OBVIOUS * times["torch"]:
+            times = {"torch": times["torch"]}
         _remember(key, times, keep=steady)
     if not packed:
         times = {name: time for name, time in times.items() if name != "onednn-packed"}

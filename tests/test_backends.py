@@ -115,9 +115,17 @@ def test_a_real_measurement_names_every_back_end_in_microseconds() -> None:
 def test_a_busy_machine_takes_torch_and_keeps_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked = measured(monkeypatch, {"torch": 100.0, "onednn": 50.0}, steady=False)
+    asked = measured(monkeypatch, {"torch": 100.0, "onednn": 60.0}, steady=False)
     assert choose() == choose() == "torch"
     assert len(asked) == 1, "measured again in the same process"
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_busy_machine_still_sees_a_back_end_four_times_as_fast(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured(monkeypatch, {"torch": 100.0, "onednn": 25.0}, steady=False)
+    assert choose() == "onednn"
     assert not (tmp_path / "cache").exists()
 
 
