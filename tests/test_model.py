@@ -167,7 +167,7 @@ def test_the_weights_of_a_live_model_are_shared_not_copied() -> None:
         (torch.zeros(1, 3), "whole numbers"),
         (torch.zeros(1, 0, dtype=torch.long), "no token"),
         (torch.zeros(0, 3, dtype=torch.long), "no token"),
-        ([], ""),
+        ([], "ids"),
     ],
 )
 def test_ids_that_do_not_fit_are_an_error(ids: Any, message: str) -> None:
