@@ -28,7 +28,7 @@ class AllowedKeys:
         batch, position = ids.shape
         return cls(mask, causal, batch, position, ids.device)
 
-    def rows(self, queries: slice = slice(None)) -> AttentionMask | None:
+    def rows(self, queries: slice | list[int] = slice(None)) -> AttentionMask | None:
         """True where the queries may look, (batch or 1, 1, query or 1, key); None: everywhere."""
         allowed = None if self.tokens is None else self.tokens[:, None, None, :]
         if not self.causal:

@@ -67,6 +67,17 @@ class Plan:
             return 0
         return min((p.layer for p, _ in self.edits if p.layer is not None), default=None)
 
+    @property
+    def first_position(self) -> int:
+        """The first position at which something in a layer changes."""
+        # Lists by now: Plan.of has seen to it.
+        starts = [
+            0 if edit.positions is None else min(edit.positions)  # type: ignore[arg-type]
+            for point, edit in self.edits
+            if point.name != "logits"
+        ]
+        return min(starts, default=0)
+
     def apply(self, name: str, layer: int | None, value: Tensor) -> Tensor:
         """The quantity after all edits of it; the tensor given is left as it is."""
         for point, edit in self.edits:

@@ -5,18 +5,27 @@ The layers' own `forward` does the same in fewer, fused operations. Here every q
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from minibert.axes import HeadVectors, Hidden
+from minibert.axes import Float, HeadVectors, Hidden
 from minibert.kernels.eager import attention_probs, attention_scores, weighted_values
 from minibert.kernels.sdpa import fused_attention
 from minibert.mask import AllowedKeys
 
-__all__ = ["Visit", "run_layer", "unaffected"]
+__all__ = ["Past", "Visit", "run_layer", "unaffected"]
 
 Visit = Callable[[str, Tensor], Tensor]
+
+
+class Past(NamedTuple):
+    """key and value of the positions before those that a layer is computed for."""
+
+    key: HeadVectors
+    value: HeadVectors
+
 
 _MATRICES = frozenset({"scores", "probs"})
 _ATTENTION_SUMS = frozenset({"head_out", "attn_out"})
@@ -25,6 +34,8 @@ _FROM_MLP = _MLP | {"resid_mid", "resid_post"}
 _FROM_Z = _FROM_MLP | _ATTENTION_SUMS | {"z"}
 _FROM_SCORES = _FROM_Z | _MATRICES
 _FROM_PROJECTIONS = _FROM_SCORES | {"query", "key", "value"}
+_AFTER_Z = _FROM_Z - {"z"}
+_FROM_QUERY = _FROM_SCORES | {"query"}
 
 
 def run_layer(
@@ -35,18 +46,21 @@ def run_layer(
     *,
     wanted: Collection[str],
     known: Mapping[str, Tensor] | None = None,
-) -> Hidden:
+    past: Past | None = None,
+    rows: list[int] | None = None,
+) -> Float[Tensor, "batch row d_model"]:
     """resid_post of a layer whose quantities pass through `visit`.
 
     `wanted` names those that matter: what is not in it and can be left out (scores and probs,
     head_out, the inside of the MLP) is then computed as a whole, as in the layer's forward.
     `known` are quantities of the same layer and input from an earlier pass; those before the
-    first of the wanted ones are taken from there.
+    first of the wanted ones are taken from there. With a `past`, `hidden` and `known` are of the
+    positions behind it alone. `rows` are the positions of `hidden` whose resid_post is returned:
+    for the others nothing is computed that only they need.
     """
     names = frozenset(wanted)
     if known is not None and names <= _FROM_MLP:
-        resid_mid = visit("resid_mid", known["resid_mid"])
-        return visit("resid_post", _after_mlp(layer, resid_mid, visit, names))
+        return _from_resid_mid(layer, known, visit, names, rows)
     resid_pre = visit("resid_pre", hidden)
     if known is not None and names <= _FROM_Z:
         z = known["z"]
@@ -59,10 +73,35 @@ def run_layer(
             visit(name, part)
             for name, part in zip(("query", "key", "value"), projected, strict=True)
         )
-        z = _attend(layer.attention, query, key, value, allowed, visit, names)
+        if rows is not None and names.isdisjoint(_FROM_QUERY):
+            query, resid_pre = query[:, :, rows], resid_pre[:, rows]
+            queries, rows = rows, None
+        else:
+            queries = list(range(query.shape[2]))
+        z = _attend(layer.attention, query, key, value, allowed, visit, names, past, queries)
     z = visit("z", z)
+    if rows is not None and names.isdisjoint(_AFTER_Z):
+        z, resid_pre, rows = z[:, :, rows], resid_pre[:, rows], None
     resid_mid = visit("resid_mid", _after_attention(layer, resid_pre, z, visit, names))
-    return visit("resid_post", _after_mlp(layer, resid_mid, visit, names))
+    resid_post = visit("resid_post", _after_mlp(layer, resid_mid, visit, names))
+    return resid_post if rows is None else resid_post[:, rows]
+
+
+def _from_resid_mid(
+    layer: Any,
+    known: Mapping[str, Tensor],
+    visit: Visit,
+    wanted: frozenset[str],
+    rows: list[int] | None,
+) -> Hidden:
+    resid_mid = visit("resid_mid", known["resid_mid"])
+    if wanted == {"resid_post"}:
+        resid_post = visit("resid_post", known["resid_post"])
+    else:
+        if rows is not None and wanted == {"resid_mid"}:
+            resid_mid, rows = resid_mid[:, rows], None
+        resid_post = visit("resid_post", _after_mlp(layer, resid_mid, visit, wanted))
+    return resid_post if rows is None else resid_post[:, rows]
 
 
 def unaffected(known: Mapping[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:
@@ -75,19 +114,25 @@ def unaffected(known: Mapping[str, Tensor], wanted: Collection[str]) -> dict[str
 
 def _attend(
     attention: Any,
-    query: HeadVectors,
-    key: HeadVectors,
-    value: HeadVectors,
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch head new d_head"],
+    value: Float[Tensor, "batch head new d_head"],
     allowed: AllowedKeys,
     visit: Visit,
     wanted: frozenset[str],
-) -> HeadVectors:
+    past: Past | None,
+    queries: list[int],
+) -> Float[Tensor, "batch head query d_head"]:
+    if past is not None:
+        queries = [past.key.shape[2] + query for query in queries]
+        key, value = torch.cat((past.key, key), dim=2), torch.cat((past.value, value), dim=2)
     if wanted.isdisjoint(_MATRICES):
-        mask = None if allowed.tokens is None else allowed.rows()
-        causal = mask is None and allowed.causal
-        return fused_attention(query, key, value, mask=mask, causal=causal, scale=attention.scale)
+        # Whole and without padding, a causal mask needs no tensor.
+        whole = allowed.causal and allowed.tokens is None and len(queries) == allowed.position
+        mask = None if whole else allowed.rows(queries)
+        return fused_attention(query, key, value, mask=mask, causal=whole, scale=attention.scale)
     scores = visit("scores", attention_scores(query, key, scale=attention.scale))
-    probs = visit("probs", attention_probs(scores, allowed.rows()))
+    probs = visit("probs", attention_probs(scores, allowed.rows(queries)))
     return weighted_values(probs, value)
 
 

@@ -77,6 +77,37 @@ def test_edits_side_by_side_give_what_each_gives_alone(
     assert all(torch.equal(trace.stack(name), value) for name, value in before.items())
 
 
+@settings(max_examples=40)
+@given(
+    family=st.sampled_from(["gpt2", "bert"]),
+    places=st.lists(
+        st.tuples(
+            st.sampled_from([*NAMES, "embed"]),
+            st.integers(0, LAYERS - 1),
+            st.sets(st.integers(0, LENGTH - 1), min_size=1, max_size=3).map(list),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    padded=st.booleans(),
+    positions=st.none() | st.lists(st.integers(-LENGTH, LENGTH - 1), min_size=1, max_size=3),
+)
+def test_edits_of_single_positions_side_by_side_give_what_each_gives_alone(
+    family: str, places: list[Any], padded: bool, positions: list[int] | None
+) -> None:
+    model = model_of(family)
+    tokens, other = sentences(family), sentences(family, seed=5)
+    if not padded:
+        tokens, other = tokens[0], other[0]
+    trace, source = model.trace(tokens), model.trace(other)
+    edits = [
+        {name if name == "embed" else (name, layer): replace(source, positions=at)}
+        for name, layer, at in places
+    ]
+    found = trace.rerun_each(edits, metric, positions=positions)
+    assert (found - in_a_loop(trace, edits, positions)).abs().max() <= 1e-6
+
+
 @pytest.mark.parametrize(
     ("family", "name"),
     [
@@ -125,6 +156,26 @@ def test_layers_below_an_edit_are_not_computed_again(monkeypatch: pytest.MonkeyP
     assert batches == []
     trace.rerun_each([{("resid_pre", 2): zero}] * 5, metric, batch=2)
     assert batches == [2, 2, 1]
+
+
+def test_only_what_an_edit_can_reach_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[tuple[int, int, int]] = []
+    original = steps.fused_attention
+
+    def spy(query: Tensor, key: Tensor, *args: Any, **options: Any) -> Tensor:
+        sizes.append((len(query), query.shape[2], key.shape[2]))
+        return original(query, key, *args, **options)
+
+    monkeypatch.setattr(steps, "fused_attention", spy)
+    half_text = [[2, 3, 5, 7, 11, 13, 17, 19]]
+    edits = [{("resid_post", 0): replace(0.5, positions=[at])} for at in (5, 2, 7, 4)]
+    # A causal model: what stands before the first edit stays, a quarter of the text shares it.
+    model_of("gpt2").trace(half_text).rerun_each(edits, metric)
+    assert sizes == [(2, 6, 8)] * (LAYERS - 1) + [(2, 3, 8)] * (LAYERS - 1)
+    sizes.clear()
+    # The last layer is computed for the positions that are read.
+    model_of("bert").trace(half_text).rerun_each(edits, metric, positions=[3])
+    assert sizes == [(4, 8, 8)] * (LAYERS - 2) + [(4, 1, 8)]
 
 
 def test_edits_of_the_trace_stay_out_of_its_sweep() -> None:
