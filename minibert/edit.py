@@ -22,10 +22,11 @@ from minibert.axes import QUANTITIES
 from minibert.config import Config
 from minibert.errors import EditError
 
-__all__ = ["Change", "Edit", "Point", "mean", "noise", "replace", "zero"]
+__all__ = ["Change", "Edit", "Point", "hide", "mean", "noise", "replace", "zero"]
 
 _WITHOUT_LAYER = ("embed", "logits")
 _TEXT_TASKS = ("next-sentence", "sequence-classification")
+_LARGEST_STD = 1e30
 Places = int | slice | Sequence[int] | None
 # Given the point and the quantity there, its new value (anything that broadcasts to its shape).
 Change = Callable[["Point", Tensor], Any]
@@ -127,6 +128,8 @@ class Edit:
     """The traces that the value is read from: that they have it is checked before the pass."""
     averages: bool = False
     """Whether it is their mean that is read, over positions of their own."""
+    hidden: Places = None
+    """Keys that the scores leave out."""
 
     def at(self, *, positions: Places = None, sentences: Places = None) -> "Edit":
         """The same change at these positions or in these sentences of the batch alone."""
@@ -188,7 +191,7 @@ def noise(
     """
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise EditError(f"noise(seed={seed!r}): expected a whole number.")
-    if not isinstance(std, int | float) or not 0 <= std < math.inf:
+    if isinstance(std, bool) or not isinstance(std, int | float) or not 0 <= std < _LARGEST_STD:
         raise EditError(f"noise(std={std!r}): expected a number of 0 or more.")
 
     def change(point: Point, value: Tensor) -> Tensor:
@@ -202,7 +205,30 @@ def noise(
     return Edit(change, positions, sentences)
 
 
-_CALLS = {mean: "mean(over=trace)", noise: "noise(seed)", replace: "replace(value)"}
+def hide(keys: int | slice | Sequence[int], *, positions: Places = None) -> Edit:
+    """Scores of −inf for these keys: the queries at `positions`, by default all, do not see them.
+
+    An edit of scores alone. Each query has to have a key left that it may attend to.
+    Source: attention knockout of Geva et al. 2023, "Dissecting recall of factual associations".
+    """
+    if keys is None:
+        raise EditError("hide(None): which keys? Expected their positions, as hide(3).")
+    places = keys if isinstance(keys, slice | Sequence) else [keys]
+
+    def change(point: Point, scores: Tensor) -> Tensor:
+        hidden = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
+        hidden[places] = True
+        return scores.masked_fill(hidden, -math.inf)
+
+    return Edit(change, positions, hidden=places)
+
+
+_CALLS = {
+    hide: "hide(keys)",
+    mean: "mean(over=trace)",
+    noise: "noise(seed)",
+    replace: "replace(value)",
+}
 
 
 def as_edit(value: Any) -> Edit:
@@ -219,7 +245,7 @@ def as_edit(value: Any) -> Edit:
         return Edit(lambda point, quantity: _called(value, point, quantity))
     raise EditError(
         f"{type(value).__name__} is no edit; expected a number, a tensor, a trace, a function, "
-        "or zero, mean(...), replace(...), noise(...)."
+        "or zero, mean(...), replace(...), noise(...), hide(...)."
     )
 
 

@@ -49,6 +49,7 @@ class Plan:
             _check_until(point, until)
             edit = _with_places(point, as_edit(value), allowed)
             _check_constant(point, edit, config, allowed)
+            _check_hidden(point, edit, allowed)
             _check_traces(point, edit, config, allowed)
             found.append((point, edit))
         # Whole layers, then several heads, then one: who names fewer knows better.
@@ -150,6 +151,25 @@ def _check_constant(point: Point, edit: Edit, config: Config, allowed: AllowedKe
     whole = _shape(point, config, allowed)
     if not any(_broadcasts(value.shape, shape) for shape in (_chosen(point, edit, whole), whole)):
         raise _misfit(point, value.shape, whole)
+
+
+def _check_hidden(point: Point, edit: Edit, allowed: AllowedKeys) -> None:
+    if edit.hidden is None:
+        return
+    if point.name != "scores":
+        raise EditError(f'{point}: hide is an edit of scores; write ("scores", layer): hide(keys).')
+    keys = _listed(edit.hidden, allowed.position, f"{point}: key")
+    left = allowed.full().clone()
+    left[..., keys] = False
+    rows = range(allowed.position) if edit.positions is None else edit.positions
+    # Lists by now: Plan.of has seen to it.
+    seeing = left[slice(None) if edit.sentences is None else edit.sentences, 0].any(-1).all(0)
+    alone = [row for row in rows if not seeing[row]]  # type: ignore[union-attr]
+    if alone:
+        raise EditError(
+            f"{point}: without keys {keys} the query at position {alone[0]} has none left to "
+            "attend to; limit the edit with hide(keys, positions=...)."
+        )
 
 
 def _check_traces(point: Point, edit: Edit, config: Config, allowed: AllowedKeys) -> None:

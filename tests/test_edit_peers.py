@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import minibert
-from minibert.edit import replace, zero
+from minibert.edit import hide, replace, zero
 from tests.editing import (
     FAMILIES,
     HEADS,
@@ -213,3 +213,19 @@ def test_transformer_lens_gets_the_same_logits_from_the_same_edit(name: str) -> 
             key = (name, layer, 1) if per_head else (name, layer)
             assert close(model.trace(ids, edit={key: ours}).logits, expected)
             assert not close(model(ids), expected)
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gpt2"])
+def test_a_key_hidden_everywhere_is_one_that_transformers_masks(family: str) -> None:
+    inputs, model = batch(family, seed=3), model_of(family)
+    if model.config.n_segments < 2:
+        inputs.pop("token_type_ids")
+    tokens = sentences(family, 3)
+    edit = {("scores", layer): hide(2) for layer in range(LAYERS)}
+    found = model.trace(tokens, edit=edit).logits
+    inputs["attention_mask"] = inputs["attention_mask"].clone()
+    inputs["attention_mask"][:, 2] = 0
+    with torch.no_grad():
+        expected = theirs_of(family)(**inputs).logits
+    assert agree(found, expected, tokens)
+    assert not agree(model(tokens), expected, tokens)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minibert import recording
-from minibert.edit import as_point, mean, noise, replace, zero
+from minibert.edit import as_point, hide, mean, noise, replace, zero
 from minibert.errors import EditError
 from minibert.loading import from_transformers
 from minibert.plan import Plan
@@ -130,11 +130,27 @@ def test_edits_are_a_dictionary(edit: Any, started: list[str]) -> None:
         (torch.zeros(0), "does not fit"),
         (mean, r"mean has to be called, as mean\(over=trace\)"),
         (noise, r"noise has to be called, as noise\(seed\)"),
+        (hide, r"hide has to be called, as hide\(keys\)"),
+        (hide(3), r"\(z, 1\): hide is an edit of scores"),
         (replace, r"replace has to be called"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(value: Any, match: str, started: list[str]) -> None:
     refused({("z", 1): value}, started, match)
+
+
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        (13, "key 13 does not exist"),
+        ([], "at least one"),
+        ("3", "key"),
+        (slice(None), "the query at position 0 has none left"),
+        (range(13), r"limit the edit with hide\(keys, positions"),
+    ],
+)
+def test_keys_that_cannot_be_hidden_are_refused(keys: Any, match: str, started: list[str]) -> None:
+    refused({("scores", 1): hide(keys)}, started, match)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +162,7 @@ def test_a_value_that_does_not_fit_is_refused(value: Any, match: str, started: l
         (lambda: mean(3), "expected a trace"),
         (lambda: mean("text"), "expected a trace"),
         (lambda: mean([model_of("bert").trace([[2, 3]]), None]), "expected a trace"),
+        (lambda: hide(None), "which keys"),
         (lambda: noise(1.5), "seed=1.5"),
         (lambda: noise(True), "seed=True"),
         (lambda: noise("3"), "seed='3'"),
