@@ -208,16 +208,23 @@ def _page(
     model: str,
     title: str | None,
 ) -> Page:
-    header = {
+    example = {
         "arrays": [block.entry for block in blocks],
+        "causal": all(block.entry["triangle"] for block in blocks),
         "cut": cut,
-        "format": 1,
+        "edited": False,
         "heads": heads,
+        "key_tokens": None,
+        "layers": [block.entry["layer"] for block in blocks],
+        "lens": None,
         "model": model,
-        "sizes": sizes,
+        "name": "",
+        "notes": [],
+        "scale": None,
+        "sizes": {"d_head": None, **sizes},
         "texts": texts,
-        "title": title,
         "tokens": label_columns(labels),
     }
+    header = {"examples": [example], "format": 2, "title": title, "view": "head"}
     pieces = ((block.name, block.data) for block in blocks)
     return Page(document("main.js", header_json(header), pieces))

@@ -14,13 +14,23 @@ below 4e-3 everywhere and below 4e-4 for probs under one percent.
 import base64
 import json
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CODE_MAX", "Block", "encode_probs", "header_json", "pack_layer"]
+__all__ = [
+    "CODE_MAX",
+    "Block",
+    "encode_probs",
+    "header_json",
+    "is_triangle",
+    "pack_layer",
+    "pack_thumbnails",
+    "pack_vectors",
+]
 
 CODE_MAX = 255
 # Level 9 saves one part in a thousand of real attention and takes three times as long.
@@ -46,25 +56,110 @@ def encode_probs(probs: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint8]:
     return np.rint(root * CODE_MAX).astype(np.uint8)
 
 
-def pack_layer(layer: int, probs: npt.NDArray[np.floating[Any]]) -> Block:
-    """The probabilities of one layer, (head, query, key), as a block named `probs-<layer>`."""
+def pack_layer(
+    layer: int, probs: npt.NDArray[np.floating[Any]], *, example: int = 0
+) -> Block:
+    """The probabilities of one layer, (head, query, key), square-root coded."""
     codes = encode_probs(probs)
-    n_heads, n_queries, n_keys = codes.shape
-    rows, columns = np.tril_indices(n_queries, 0, n_keys)
-    triangle = int(np.count_nonzero(codes)) == int(np.count_nonzero(codes[:, rows, columns]))
-    cells = codes[:, rows, columns] if triangle else codes
-    name = f"probs-{layer}"
+    triangle = is_triangle(codes)
+    _, n_queries, n_keys = codes.shape
+    cells = codes[:, *np.tril_indices(n_queries, 0, n_keys)] if triangle else codes
+    return _block(
+        f"e{example}-probs-{layer}",
+        cells,
+        quantity="probs",
+        layer=layer,
+        shape=codes.shape,
+        coding="sqrt",
+        triangle=triangle,
+    )
+
+
+def is_triangle(weights: npt.NDArray[Any]) -> bool:
+    """True where no query looks ahead: all cells key > query are zero, and both are as many."""
+    _, n_queries, n_keys = weights.shape
+    if n_queries != n_keys:
+        return False
+    rows, columns = np.tril_indices(n_queries)
+    return int(np.count_nonzero(weights)) == int(np.count_nonzero(weights[:, rows, columns]))
+
+
+def pack_vectors(
+    name: str,
+    layer: int,
+    vectors: npt.NDArray[np.floating[Any]],
+    *,
+    head: int | None = None,
+    example: int = 0,
+) -> Block:
+    """query, key or value of one layer, (head, position, d_head), as float16.
+
+    With `head`, of that head alone, (position, d_head), as float32: exact.
+    """
+    rounded = vectors.astype(np.float32 if head is not None else np.float16)
+    where = f"{layer}" if head is None else f"{layer}-{head}"
+    return _block(
+        f"e{example}-{name}-{where}",
+        rounded,
+        quantity=name,
+        layer=layer,
+        head=head,
+        shape=vectors.shape,
+        # The last bits of such numbers look random: packing takes long and saves little.
+        packing="none",
+    )
+
+
+def pack_thumbnails(
+    probs: Sequence[npt.NDArray[np.floating[Any]]], *, size: int = 64, example: int = 0
+) -> Block:
+    """The largest weight of each block of cells, (layer, head, row, column), square-root coded.
+
+    Of a text of up to `size` tokens it is the weights themselves.
+    """
+    pooled = np.stack([pool(encode_probs(layer), size) for layer in probs])
+    return _block(
+        f"e{example}-thumbnails", pooled, quantity="thumbnails", shape=pooled.shape, coding="sqrt"
+    )
+
+
+def pool(codes: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+    """The largest code of each block, at most `size` blocks a side; blocks differ by one cell."""
+    for axis in (-2, -1):
+        length = codes.shape[axis]
+        if length > size:
+            starts = np.arange(size) * length // size
+            codes = np.maximum.reduceat(codes, starts, axis=axis)
+    return codes
+
+
+def _block(
+    name: str,
+    numbers: npt.NDArray[Any],
+    *,
+    quantity: str,
+    shape: Sequence[int],
+    layer: int | None = None,
+    head: int | None = None,
+    coding: str = "plain",
+    packing: str = "deflate",
+    triangle: bool = False,
+) -> Block:
+    data = np.ascontiguousarray(numbers.astype(numbers.dtype.newbyteorder("<"))).tobytes()
+    if packing == "deflate":
+        data = zlib.compress(data, _ZLIB_LEVEL)
     entry = {
         "block": name,
-        "coding": "sqrt",
-        "dtype": "uint8",
+        "coding": coding,
+        "dtype": str(numbers.dtype),
+        "head": head,
         "layer": layer,
-        "quantity": "probs",
-        "shape": [n_heads, n_queries, n_keys],
+        "packing": packing,
+        "quantity": quantity,
+        "shape": list(shape),
         "triangle": triangle,
     }
-    packed = zlib.compress(np.ascontiguousarray(cells).tobytes(), _ZLIB_LEVEL)
-    return Block(name, entry, base64.b64encode(packed).decode("ascii"))
+    return Block(name, entry, base64.b64encode(data).decode("ascii"))
 
 
 def header_json(header: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 /**
  * What the numbers mean and which of them are shown. No drawing here, no document.
  *
- * @typedef {import("./data.js").Layer} Layer
+ * @typedef {import("./example.js").Layer} Layer
  * @typedef {"query" | "key"} Side
  * @typedef {{side: Side, index: number}} Focus  one token, on the side that looks or is looked at
  * @typedef {{query: Uint8Array, key: Uint8Array}} Shown  1 where a token takes part

@@ -93,7 +93,9 @@ export function markTokens(columns, shown, focus, kept) {
  * @param {number[]} places
  */
 export function writeWeights(columns, focus, means, places) {
-  for (const old of document.querySelectorAll(".token > .weight")) old.remove();
+  for (const item of [...columns.items.query, ...columns.items.key]) {
+    item.querySelector(":scope > .weight")?.remove();
+  }
   if (!focus) return;
   for (const i of places) {
     const weight = element("data", { class: "weight", value: String(means[i]) });

@@ -1,10 +1,16 @@
 /**
- * The page's data: the header, and the layers, each unpacked when it is first looked at.
+ * What a page was given: a header in JSON, and blocks of packed numbers that it names.
  *
  * @typedef {object} ArrayEntry
- * @property {string} block  id of the element that holds the bytes
- * @property {number} layer
- * @property {[number, number, number]} shape  head, query, key
+ * @property {string} block  the name of its bytes
+ * @property {"probs" | "query" | "key" | "value" | "thumbnails"} quantity
+ * @property {number | null} layer  null: of all layers on the page
+ * @property {number | null} head  the head's number in the model; null: of all heads on the page
+ * @property {number[]} shape  probs (head, query, key); vectors (head, position, d_head) or, of one
+ *   head, (position, d_head); thumbnails (layer, head, query, key)
+ * @property {"uint8" | "float16" | "float32"} dtype  bytes are little-endian
+ * @property {"sqrt" | "plain"} coding  sqrt: 255 times the root of the weight
+ * @property {"deflate" | "none"} packing
  * @property {boolean} triangle  only the cells key <= query are there; the others are zero
  *
  * @typedef {object} Tokens
@@ -14,91 +20,68 @@
  * @property {number[]} segment  0 first text, 1 second
  * @property {number[]} piece  1 where a token continues the one before it
  *
- * @typedef {object} Header
- * @property {ArrayEntry[]} arrays
- * @property {boolean} cut  the tokens end before the text does
- * @property {number[]} heads  the numbers of the heads on this page
+ * @typedef {object} Lens  what each layer would predict, the most probable first
+ * @property {string[]} points  names of the places read, in the order of the data
+ * @property {string[][][]} strings  (point, position, place): predicted tokens
+ * @property {number[][][]} probs  (point, position, place)
+ *
+ * @typedef {object} ExampleHeader  one text in one model
+ * @property {string} name  what tells it from the others: "", or "before", "Encoder"
  * @property {string} model
- * @property {{n_layers: number, n_heads: number}} sizes  of the model
+ * @property {boolean} cut  the tokens end before the text does
+ * @property {{n_layers: number, n_heads: number, d_head: number | null}} sizes  of the model
+ * @property {number[]} layers  numbers of the layers on this page
+ * @property {number[]} heads  numbers of the heads on this page
  * @property {string[]} texts
+ * @property {Tokens} tokens  those that look
+ * @property {Tokens | null} key_tokens  those that are looked at; null: the same
+ * @property {boolean} causal  no token looks ahead
+ * @property {number[] | null} scale  of each layer on the page: scores = scale * query . key
+ * @property {boolean} edited  probs are not the softmax of these scores, as an edit changed them
+ * @property {Lens | null} lens
+ * @property {string[]} notes  what was left out and why, for a person to read
+ * @property {ArrayEntry[]} arrays
+ *
+ * @typedef {object} Header
+ * @property {number} format
  * @property {string | null} title
- * @property {Tokens} tokens
+ * @property {string} view  the view to begin with
+ * @property {ExampleHeader[]} examples
  *
- * @typedef {object} Layer  attention of one layer
- * @property {number} number
- * @property {number} nHeads
- * @property {number} size  tokens
- * @property {Uint8Array} codes  (head, query, key), 255 times the root of the weight
- *
- * @typedef {object} Source
- * @property {number[]} numbers  the layers on this page
- * @property {boolean} causal  true when no token looks ahead, in any layer
- * @property {(number: number) => Promise<Layer>} layer
+ * @typedef {object} Blocks  where the bytes come from
+ * @property {(name: string) => Promise<string>} text  the base64 of a block
  */
 
-/** @returns {Header} */
-export function readHeader() {
-  return JSON.parse(textOf("header"));
-}
+import { fromHalf } from "./half.js";
 
 /**
- * @param {Header} header
- * @returns {Source}
- */
-export function createSource(header) {
-  /** @type {Map<number, Promise<Layer>>} */
-  const unpacked = new Map();
-  return {
-    numbers: header.arrays.map((entry) => entry.layer),
-    causal: header.tokens.text.length > 1 && header.arrays.every((entry) => entry.triangle),
-    layer(number) {
-      const entry = header.arrays.find((candidate) => candidate.layer === number);
-      if (!entry) throw new RangeError(`layer ${number} is not on this page`);
-      const promise = unpacked.get(number) ?? unpack(entry);
-      unpacked.set(number, promise);
-      return promise;
-    },
-  };
-}
-
-/** @param {string} id */
-function textOf(id) {
-  return document.getElementById(id)?.textContent ?? "";
-}
-
-/**
+ * The numbers of an array, unpacked: codes of one byte as they are, others as single precision.
+ *
  * @param {ArrayEntry} entry
- * @returns {Promise<Layer>}
+ * @param {Blocks} blocks
+ * @returns {Promise<Uint8Array | Float32Array>}
  */
-async function unpack(entry) {
-  await parsed();
-  const [nHeads, size] = entry.shape;
-  const bytes = await inflate(textOf(entry.block));
-  const codes = entry.triangle ? fromTriangle(bytes, nHeads, size) : bytes;
-  return { number: entry.layer, nHeads, size, codes };
+export async function unpack(entry, blocks) {
+  const text = await blocks.text(entry.block);
+  const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const bytes = entry.packing === "deflate" ? await inflate(packed) : packed;
+  if (entry.dtype === "uint8") return entry.triangle ? fromTriangle(bytes, entry.shape) : bytes;
+  if (entry.dtype === "float16") return fromHalf(new Uint16Array(bytes.buffer));
+  return new Float32Array(bytes.buffer);
 }
 
-/** The blocks stand behind the script, so that the page is there before its numbers are. */
-function parsed() {
-  if (document.readyState !== "loading") return Promise.resolve();
-  return new Promise((resolve) => {
-    document.addEventListener("DOMContentLoaded", resolve, { once: true });
-  });
-}
-
-/** @param {string} base64 */
-async function inflate(base64) {
-  const packed = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+/** @param {Uint8Array} packed */
+async function inflate(packed) {
+  const part = /** @type {BlobPart} */ (packed);
+  const stream = new Blob([part]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
 /**
  * @param {Uint8Array} cells
- * @param {number} nHeads
- * @param {number} size
+ * @param {number[]} shape  head, query, key
  */
-function fromTriangle(cells, nHeads, size) {
+function fromTriangle(cells, [nHeads, size]) {
   const codes = new Uint8Array(nHeads * size * size);
   let from = 0;
   for (let row = 0; row < nHeads * size; row += 1) {

@@ -8,7 +8,7 @@ import { percent, tokenText } from "./text.js";
 /**
  * @typedef {object} Scene  what is looked at
  * @property {import("./data.js").Tokens} tokens
- * @property {import("./data.js").Layer} layer
+ * @property {import("./example.js").Layer} layer
  * @property {number[]} heads  places in the head axis
  * @property {import("./lines.js").Look} look
  * @property {import("./attention.js").Focus} focus

@@ -7,13 +7,14 @@
  */
 
 import { firstCode, gatherLines, largest, meanWeights, opposite, shownTokens, strengthFor } from "./attention.js";
-import { createColumns, markTokens, measure, tokenOf, writeWeights } from "./columns.js";
+import { createColumns, focusToken, markTokens, measure, tokenOf, writeWeights } from "./columns.js";
 import { counterpart, showHint, showToken, showWeight } from "./details.js";
 import { element } from "./dom.js";
+import { createLegend } from "./legend.js";
 import { lineAt } from "./lines.js";
 import { shadeTokens } from "./shades.js";
 import { Sheet } from "./sheet.js";
-import { afterClick, keptToken } from "./state.js";
+import { afterClick, afterEscape, keptToken } from "./state.js";
 
 /** How many weights are written out, and the least of them. */
 const WRITTEN = 5;
@@ -23,7 +24,7 @@ const MANY = 64;
 
 /**
  * @typedef {import("./attention.js").Focus} Focus
- * @typedef {import("./data.js").Layer} Layer
+ * @typedef {import("./example.js").Layer} Layer
  * @typedef {import("./lines.js").Geometry} Geometry
  *
  * @typedef {object} Scene  all that a drawing depends on
@@ -37,16 +38,13 @@ const MANY = 64;
  */
 
 export class HeadView {
-  /**
-   * @param {import("./data.js").Header} header
-   * @param {import("./data.js").Source} source
-   * @param {import("./state.js").Store} store
-   */
-  constructor(header, source, store) {
-    this.header = header;
-    this.source = source;
+  /** @param {import("./views.js").Stage} stage */
+  constructor({ example, store, limits, theme }) {
+    this.example = example;
     this.store = store;
-    this.columns = createColumns(header.tokens);
+    this.limits = limits;
+    this.themeNow = theme;
+    this.columns = createColumns(example.tokens);
     this.lower = new Sheet("lower");
     this.upper = new Sheet("upper");
     this.lower.root.setAttribute("role", "img");
@@ -54,7 +52,7 @@ export class HeadView {
     const { query, key } = this.columns.lists;
     this.between = element("div", { class: "between-columns" }, [this.lower.root, this.upper.root]);
     this.stage = element("div", { class: "stage" }, [query, this.between, key]);
-    this.stage.classList.toggle("dense", header.tokens.text.length > MANY);
+    this.stage.classList.toggle("dense", example.tokens.text.length > MANY);
     this.empty = element("p", { class: "empty", role: "status" });
     this.root = element("div", { class: "head-view" }, [this.empty, captions(), this.stage]);
     this.card = element("section", { class: "details", "aria-live": "polite" });
@@ -68,17 +66,17 @@ export class HeadView {
     /** @type {"light" | "dark"} */
     this.theme = "light";
     this.drawnLower = "";
+    this.legend = createLegend(example.causal);
+    this.side = [this.card, this.legend.root];
     this.listen();
   }
 
-  /**
-   * Shows the store's state.
-   *
-   * @param {"light" | "dark"} theme
-   */
-  async update(theme) {
-    this.theme = theme;
-    const layer = await this.source.layer(this.store.get().layer);
+  /** Shows the store's state. */
+  async update() {
+    const { heads } = this.store.get();
+    this.theme = this.themeNow();
+    this.legend.setStrength(strengthFor(heads.length, this.focus() !== null));
+    const layer = await this.example.layer(this.store.get().layer);
     // Another layer may have been asked for while this one was unpacked.
     if (layer.number !== this.store.get().layer) return;
     this.layer = layer;
@@ -113,11 +111,44 @@ export class HeadView {
     const { left, top } = this.between.getBoundingClientRect();
     const place = lineAt(drawing, event.clientX - left, event.clientY - top);
     if (place < 0) {
-      blurFocused();
+      this.blur();
       return this.store.set({ query: null, key: null });
     }
     const { size } = this.layer;
     return this.store.set({ query: Math.floor(place / size) % size, key: place % size });
+  }
+
+  blur() {
+    const root = /** @type {Document | ShadowRoot} */ (this.root.getRootNode());
+    if (root.activeElement instanceof HTMLElement) root.activeElement.blur();
+  }
+
+  /**
+   * The keys that mean a token here.
+   *
+   * @param {KeyboardEvent} event
+   * @returns {boolean}
+   */
+  keydown({ key, target }) {
+    const state = this.store.get();
+    const token = tokenOf(target);
+    if (key === "Escape") {
+      const nothingKept = keptToken(state) === null;
+      if (nothingKept && token && target instanceof HTMLElement) target.blur();
+      this.store.set(afterEscape(state));
+      return true;
+    }
+    if (token && (key === "Enter" || key === " ")) {
+      this.store.set(afterClick(state, token));
+      return true;
+    }
+    const from = token ?? keptToken(state);
+    if (!from || (key !== "ArrowUp" && key !== "ArrowDown")) return false;
+    const index = from.index + (key === "ArrowUp" ? -1 : 1);
+    if (index < 0 || index >= this.columns.items[from.side].length) return true;
+    if (state[from.side] === from.index) this.store.set({ [from.side]: index });
+    focusToken(this.columns, { side: from.side, index });
+    return true;
   }
 
   /** @returns {Focus | null} */
@@ -144,12 +175,12 @@ export class HeadView {
     this.geometry ??= measure(this.between, this.columns);
     const strength = strengthFor(state.heads.length, this.focus() !== null);
     return {
-      tokens: this.header.tokens,
+      tokens: this.example.tokens,
       layer,
-      heads: state.heads.map((head) => this.header.heads.indexOf(head)),
-      shown: shownTokens(this.header.tokens, state.filter, state.special),
+      heads: state.heads.map((head) => this.example.heads.indexOf(head)),
+      shown: shownTokens(this.example.tokens, state.filter, state.special),
       minimum: state.minimum,
-      look: { numbers: this.header.heads, theme: this.theme, strength },
+      look: { numbers: this.example.heads, theme: this.theme, strength },
       geometry: this.geometry,
     };
   }
@@ -243,9 +274,6 @@ function whyEmpty(heads, minimum) {
   return `No lines: every weight that is shown here is below ${minimum}\u202f%.`;
 }
 
-function blurFocused() {
-  if (document.activeElement instanceof HTMLElement) document.activeElement.blur();
-}
 
 function captions() {
   return element("div", { class: "captions", "aria-hidden": "true" }, [
@@ -253,3 +281,14 @@ function captions() {
     element("p", {}, [element("strong", {}, ["where it looks"]), " key"]),
   ]);
 }
+
+/** @type {import("./views.js").Kind} */
+export const headKind = {
+  id: "head",
+  label: "Head",
+  title: "A line from each token to where it looks, in the colour of the head",
+  missing: () => "",
+  oneHead: false,
+  controls: ["layer", "heads", "filter", "minimum", "special"],
+  create: (stage) => new HeadView(stage),
+};

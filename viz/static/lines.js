@@ -13,7 +13,7 @@
  * @property {number} strength
  *
  * @typedef {object} Drawing
- * @property {import("./data.js").Layer} layer
+ * @property {import("./example.js").Layer} layer
  * @property {Uint32Array} places  the lines, the front one first, from `gatherLines`
  * @property {number[]} heads  the places in the head axis that are on
  * @property {number} bright  how many of them are not faded

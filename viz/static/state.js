@@ -1,48 +1,24 @@
 /**
- * What the page shows, in one place and in its address.
+ * What the page shows, in one place and in its address; fields.js says what it is made of.
  *
- * @typedef {object} State
- * @property {number} layer  the layer's number in the model
- * @property {number[]} heads  numbers of the heads that are on
- * @property {number | null} query  the token kept on the left
- * @property {number | null} key  the token kept on the right
- * @property {import("./attention.js").Side} anchor  the side that was chosen first
- * @property {string} filter
- * @property {number} minimum  percent; weights below are not drawn
- * @property {boolean} special  whether special tokens take part
- * @property {"auto" | "light" | "dark"} theme
+ * @typedef {import("./fields.js").State} State
+ * @typedef {import("./fields.js").Limits} Limits
  *
  * @typedef {object} Store
  * @property {() => State} get
  * @property {(change: Partial<State>) => void} set
  * @property {(listener: () => void) => void} subscribe
- *
- * @typedef {object} Limits  what a state may hold
- * @property {number[]} layers
- * @property {number[]} heads
- * @property {number} size
- * @property {number} minimum  the threshold to begin with
- * @property {boolean} pair
  */
 
-import { FILTERS, MINIMA } from "./attention.js";
+import { FIELDS } from "./fields.js";
 
 /**
  * @param {Limits} limits
  * @returns {State}
  */
 export function initialState(limits) {
-  return {
-    layer: limits.layers[0],
-    heads: limits.heads,
-    query: null,
-    key: null,
-    anchor: "query",
-    filter: "all",
-    minimum: limits.minimum,
-    special: true,
-    theme: "auto",
-  };
+  const entries = FIELDS.map(({ name, start }) => [name, start(limits)]);
+  return /** @type {State} */ (Object.fromEntries(entries));
 }
 
 /**
@@ -72,19 +48,12 @@ export function createStore(state) {
 export function toHash(state, limits) {
   const start = initialState(limits);
   const written = new URLSearchParams();
-  if (state.layer !== start.layer) written.set("layer", String(state.layer));
-  if (state.heads.length !== start.heads.length) {
-    written.set("heads", state.heads.join(".") || "none");
+  for (const { name, key, write = String } of FIELDS) {
+    const value = state[name];
+    if (value !== null && String(value) !== String(start[name])) written.set(key, write(value, state));
   }
-  if (state.query !== null) written.set("query", String(state.query));
-  if (state.key !== null) written.set("key", String(state.key));
-  if (state.query !== null && state.key !== null && state.anchor === "key") {
-    written.set("from", "key");
-  }
-  if (state.filter !== start.filter) written.set("filter", state.filter);
-  if (state.minimum !== start.minimum) written.set("min", String(state.minimum));
-  if (!state.special) written.set("special", "off");
-  if (state.theme !== "auto") written.set("theme", state.theme);
+  // Which side came first says nothing while only one is there.
+  if (state.query === null || state.key === null) written.delete("from");
   return written.toString();
 }
 
@@ -97,50 +66,25 @@ export function toHash(state, limits) {
  */
 export function fromHash(hash, limits) {
   const asked = new URLSearchParams(hash.replace(/^#/, ""));
-  const start = initialState(limits);
-  const token = (/** @type {string} */ name) => whole(asked.get(name), range(limits.size));
-  const query = token("query");
-  const key = token("key");
-  const filters = limits.pair ? FILTERS.map(({ id }) => id) : ["all"];
-  const filter = asked.get("filter") ?? "";
-  const minimum = Number(asked.get("min") ?? start.minimum);
-  const theme = asked.get("theme");
-  return {
-    layer: whole(asked.get("layer"), limits.layers) ?? start.layer,
-    heads: askedHeads(asked.get("heads"), limits.heads),
-    query,
-    key,
-    anchor: key !== null && (query === null || asked.get("from") === "key") ? "key" : "query",
-    filter: filters.includes(filter) ? filter : "all",
-    minimum: MINIMA.includes(minimum) ? minimum : start.minimum,
-    special: asked.get("special") !== "off",
-    theme: theme === "light" || theme === "dark" ? theme : "auto",
-  };
-}
-
-/** @param {number} size */
-function range(size) {
-  return Array.from({ length: size }, (_, i) => i);
+  const state = initialState(limits);
+  for (const { name, key, read } of FIELDS) {
+    const written = asked.get(key);
+    const value = written === null ? undefined : read(written, limits, asked);
+    if (value !== undefined) Object.assign(state, { [name]: value });
+  }
+  if (state.query === null && state.key !== null) state.anchor = "key";
+  if (state.key === null) state.anchor = "query";
+  return state;
 }
 
 /**
- * @param {string | null} written
- * @param {number[]} possible
+ * The head that a view of a single one shows.
+ *
+ * @param {State} state
+ * @param {Limits} limits
  */
-function whole(written, possible) {
-  const number = written && /^\d+$/.test(written) ? Number(written) : NaN;
-  return possible.includes(number) ? number : null;
-}
-
-/**
- * @param {string | null} written
- * @param {number[]} possible
- */
-function askedHeads(written, possible) {
-  if (written === "none") return [];
-  const numbers = (written ?? "").split(".").map((part) => whole(part, possible));
-  const heads = possible.filter((head) => numbers.includes(head));
-  return heads.length ? heads : possible;
+export function currentHead(state, limits) {
+  return state.heads[0] ?? limits.heads[0];
 }
 
 /**

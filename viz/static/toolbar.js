@@ -3,6 +3,7 @@
 import { FILTERS, MINIMA } from "./attention.js";
 import { headColor, inkOn } from "./colors.js";
 import { element } from "./dom.js";
+import { currentHead } from "./state.js";
 
 /**
  * @typedef {import("./state.js").Store} Store
@@ -13,14 +14,19 @@ import { element } from "./dom.js";
 /**
  * @param {Store} store
  * @param {Limits} limits
- * @param {boolean} anySpecial
+ * @param {import("./views.js").Kind} kind
+ * @param {import("./example.js").Example} example
  * @returns {Control}
  */
-export function createToolbar(store, limits, anySpecial) {
-  const controls = [layerControl(store, limits), headControl(store, limits)];
-  if (limits.pair) controls.push(filterControl(store));
-  controls.push(minimumControl(store));
-  if (anySpecial) controls.push(specialControl(store));
+export function createToolbar(store, limits, kind, { tokens }) {
+  const makers = {
+    layer: () => [layerControl(store, limits)],
+    heads: () => [kind.oneHead ? oneHeadControl(store, limits) : headControl(store, limits)],
+    filter: () => (limits.pair ? [filterControl(store)] : []),
+    minimum: () => [minimumControl(store)],
+    special: () => (tokens.special.includes(1) ? [specialControl(store)] : []),
+  };
+  const controls = kind.controls.flatMap((name) => makers[name]());
   const root = element("div", { class: "toolbar", role: "toolbar", "aria-label": "What is shown" });
   root.append(...controls.map((control) => control.root));
   return { root, update: (theme) => controls.forEach((control) => control.update(theme)) };
@@ -99,13 +105,46 @@ function headControl(store, limits) {
       const { heads } = store.get();
       all.disabled = heads.length === limits.heads.length;
       tiles.forEach((tile, i) => {
-        const color = headColor(limits.heads[i], theme);
-        tile.setAttribute("aria-pressed", String(heads.includes(limits.heads[i])));
-        tile.style.setProperty("--head", color);
-        tile.style.setProperty("--head-ink", inkOn(color));
+        colorTile(tile, limits.heads[i], heads.includes(limits.heads[i]), theme);
       });
     },
   };
+}
+
+/**
+ * The tiles where a single head is shown: a click chooses it.
+ *
+ * @param {Store} store
+ * @param {Limits} limits
+ * @returns {Control}
+ */
+function oneHeadControl(store, limits) {
+  const tiles = limits.heads.map((head) => {
+    const tile = element("button", { type: "button", class: "tile" }, [String(head)]);
+    tile.setAttribute("aria-label", `Head ${head}`);
+    tile.addEventListener("click", () => store.set({ heads: [head] }));
+    return tile;
+  });
+  return {
+    root: group("Head", [element("div", { class: "tiles" }, tiles)]),
+    update(theme) {
+      const shown = currentHead(store.get(), limits);
+      tiles.forEach((tile, i) => colorTile(tile, limits.heads[i], limits.heads[i] === shown, theme));
+    },
+  };
+}
+
+/**
+ * @param {HTMLElement} tile
+ * @param {number} head
+ * @param {boolean} on
+ * @param {"light" | "dark"} theme
+ */
+function colorTile(tile, head, on, theme) {
+  const color = headColor(head, theme);
+  tile.setAttribute("aria-pressed", String(on));
+  tile.style.setProperty("--head", color);
+  tile.style.setProperty("--head-ink", inkOn(color));
 }
 
 /**

@@ -1,0 +1,151 @@
+/**
+ * What the state of a page is made of, and how each part is written in the page's address.
+ *
+ * A view that needs a part of its own adds a row here.
+ *
+ * @typedef {object} State
+ * @property {string} view  the picture that is shown
+ * @property {number} example  which text
+ * @property {number | null} beside  the text shown next to it
+ * @property {number} layer  the layer's number in the model
+ * @property {number[]} heads  numbers of the heads that are on
+ * @property {number | null} query  the token kept on the side that looks
+ * @property {number | null} key  the token kept on the side that is looked at
+ * @property {import("./attention.js").Side} anchor  the side that was chosen first
+ * @property {string} filter
+ * @property {number} minimum  percent; weights below are not drawn
+ * @property {boolean} special  whether special tokens take part
+ * @property {"auto" | "light" | "dark"} theme
+ *
+ * @typedef {object} Limits  what a state may hold
+ * @property {string[]} views
+ * @property {string} view  the one to begin with
+ * @property {number} examples
+ * @property {number[]} layers
+ * @property {number[]} heads
+ * @property {number} size  tokens that look
+ * @property {number} keys  tokens that are looked at
+ * @property {number} minimum  the threshold to begin with
+ * @property {boolean} pair
+ *
+ * @typedef {object} Field
+ * @property {keyof State} name
+ * @property {string} key  its name in the address
+ * @property {(limits: Limits) => any} start
+ * @property {(written: string, limits: Limits, asked: URLSearchParams) => any} read  undefined:
+ *   nothing that this page has
+ * @property {(value: any, state: State) => string} [write]
+ */
+
+import { FILTERS, MINIMA } from "./attention.js";
+
+/** @type {Field[]} */
+export const FIELDS = [
+  {
+    name: "view",
+    key: "view",
+    start: ({ view }) => view,
+    read: (written, { views }) => oneOf(written, views),
+  },
+  {
+    name: "example",
+    key: "example",
+    start: () => 0,
+    read: (written, { examples }) => whole(written, range(examples)),
+  },
+  {
+    name: "beside",
+    key: "beside",
+    start: () => null,
+    read: (written, { examples }) => whole(written, range(examples)),
+  },
+  {
+    name: "layer",
+    key: "layer",
+    start: ({ layers }) => layers[0],
+    read: (written, { layers }) => whole(written, layers),
+  },
+  {
+    name: "heads",
+    key: "heads",
+    start: ({ heads }) => heads,
+    read: (written, { heads }) => askedHeads(written, heads),
+    write: (heads) => heads.join(".") || "none",
+  },
+  {
+    name: "query",
+    key: "query",
+    start: () => null,
+    read: (written, { size }) => whole(written, range(size)),
+  },
+  {
+    name: "key",
+    key: "key",
+    start: () => null,
+    read: (written, { keys }) => whole(written, range(keys)),
+  },
+  {
+    name: "anchor",
+    key: "from",
+    start: () => "query",
+    read: (written) => (written === "key" ? "key" : "query"),
+  },
+  {
+    name: "filter",
+    key: "filter",
+    start: () => "all",
+    read: (written, { pair }) => oneOf(written, pair ? FILTERS.map(({ id }) => id) : ["all"]),
+  },
+  {
+    name: "minimum",
+    key: "min",
+    start: ({ minimum }) => minimum,
+    read: (written) => (MINIMA.includes(Number(written)) ? Number(written) : undefined),
+  },
+  {
+    name: "special",
+    key: "special",
+    start: () => true,
+    read: (written) => written !== "off",
+    write: () => "off",
+  },
+  {
+    name: "theme",
+    key: "theme",
+    start: () => "auto",
+    read: (written) => oneOf(written, ["light", "dark"]),
+  },
+];
+
+/** @param {number} size */
+export function range(size) {
+  return Array.from({ length: size }, (_, i) => i);
+}
+
+/**
+ * @param {string} written
+ * @param {number[]} possible
+ */
+export function whole(written, possible) {
+  const number = /^\d+$/.test(written) ? Number(written) : NaN;
+  return possible.includes(number) ? number : undefined;
+}
+
+/**
+ * @param {string} written
+ * @param {string[]} possible
+ */
+export function oneOf(written, possible) {
+  return possible.includes(written) ? written : undefined;
+}
+
+/**
+ * @param {string} written
+ * @param {number[]} possible
+ */
+function askedHeads(written, possible) {
+  if (written === "none") return [];
+  const numbers = written.split(".").map((part) => whole(part, possible));
+  const heads = possible.filter((head) => numbers.includes(head));
+  return heads.length ? heads : undefined;
+}
