@@ -33,7 +33,9 @@ def complaints() -> list[str]:
 def open_page(browser: Browser, tmp_path: Path, complaints: list[str]) -> Iterator[Open]:
     contexts = []
 
-    def open_html(html: str, hash: str = "", **options: Any) -> Page:
+    def open_html(
+        html: str, hash: str = "", ready: str = ".lower[data-drawn]", **options: Any
+    ) -> Page:
         path = tmp_path / f"page{len(contexts)}.html"
         path.write_bytes(html.encode())
         options.setdefault("viewport", {"width": 1280, "height": 900})
@@ -42,7 +44,7 @@ def open_page(browser: Browser, tmp_path: Path, complaints: list[str]) -> Iterat
         page = context.new_page()
         watch(page, path.as_uri(), complaints)
         page.goto(f"{path.as_uri()}#{hash}")
-        page.wait_for_selector(".lower[data-drawn]", state="attached")
+        page.wait_for_selector(ready, state="attached")
         return page
 
     yield open_html
