@@ -110,6 +110,20 @@ def view(
     ] = Path("attention.html"),
     layer: Annotated[list[int] | None, typer.Option(help="Only this layer; repeatable.")] = None,
     head: Annotated[list[int] | None, typer.Option(help="Only this head; repeatable.")] = None,
+    picture: Annotated[
+        str,
+        typer.Option(
+            "--view",
+            metavar="VIEW",
+            help="The view to begin with: head, model, neuron, arithmetic, map, text or layers.",
+        ),
+    ] = "head",
+    vectors: Annotated[
+        bool,
+        typer.Option(
+            "--vectors/--no-vectors", help="Hold query and key: for two views, in a larger file."
+        ),
+    ] = True,
     browse: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     model: ModelName = None,
     revision: Revision = None,
@@ -118,7 +132,7 @@ def view(
     dtype: DtypeName = None,
     truncate: Truncate = False,
 ) -> None:
-    """Write a page that shows which token looks at which."""
+    """Write a page that shows which token looks at which, and how that is computed."""
     texts = _texts(text, text_b)
     if (piped := str(output) in ("-", "/dev/stdout")) and browse:
         raise typer.BadParameter("--open needs a file; name one with --output")
@@ -126,12 +140,12 @@ def view(
         raise MinibertError(f"There is no folder {output.parent} to write {output.name} to.")
     loaded = load_model(model, revision, offline, task, dtype)
     trace = loaded.trace(_tokens(loaded, texts, truncate))
-    page = trace.view(layers=layer or None, heads=head or None)
+    page = trace.view(view=picture, layers=layer or None, heads=head or None, vectors=vectors)
     if piped:
-        sys.stdout.buffer.write(page.html.encode())
+        sys.stdout.buffer.writelines(piece.encode() for piece in page.pieces())
         return
     path = page.save(output)
-    say(f"{path}  {len(page.html.encode()) / 1000:.0f} kB")
+    say(f"{path}  {page.size / 1000:.0f} kB")
     if browse:
         import webbrowser
 

@@ -193,10 +193,13 @@ class Trace:
         return Gradients(self, self._found)
 
     def view(self, **options: Any) -> Any:
-        """The page of this trace; it shows itself in a notebook and has `.save(path)`."""
-        from minibert.viz import head_page
+        """The page of this trace; it shows itself in a notebook and has `.save(path)`.
 
-        return head_page(self, **options)
+        `options` are those of `minibert.viz.view`, which also puts several traces on one page.
+        """
+        from minibert.viz import view
+
+        return view(self, **options)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """The path, now holding this trace as safetensors; see minibert/trace_file.py.

@@ -1,12 +1,19 @@
-"""What the tests of pages share: random attention, a stand-in for a trace, hostile text."""
+"""What the tests of pages share: random attention, a stand-in for a trace, hostile text,
+and what a file holds, read back."""
 
+import base64
+import json
+import re
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-LAYERS, HEADS, TOKENS = 3, 5, 7
+from minibert.viz import Page
+
+LAYERS, HEADS, TOKENS, WIDTH = 3, 5, 7, 11
 HOSTILE = (
     "</script><script>window.pwned=1</script>",
     "<img src=x onerror=window.pwned=1>",
@@ -48,11 +55,19 @@ class FakeTokens:
 class FakeSizes:
     n_layers: int
     n_heads: int
+    d_head: int = WIDTH
+    causal: bool = False
+
+    def attention_scale(self, layer: int) -> float:
+        return WIDTH**-0.5
 
 
 @dataclass
 class FakeLayer:
     probs: torch.Tensor
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
 
 
 @dataclass
@@ -60,6 +75,7 @@ class FakeTrace:
     """A trace of two sentences, of 7 and 5 tokens, padded to 7."""
 
     probs: torch.Tensor  # (layer, batch, head, query, key)
+    vectors: torch.Tensor  # (query or key or value, layer, batch, head, position, d_head)
     tokens: FakeTokens
     config: FakeSizes
     model_name: str = "fake"
@@ -68,11 +84,11 @@ class FakeTrace:
         return len(self.probs)
 
     def __getitem__(self, layer: int) -> FakeLayer:
-        return FakeLayer(self.probs[layer])
+        return FakeLayer(self.probs[layer], *self.vectors[:, layer])
 
 
 def fake_trace() -> FakeTrace:
-    """A pair and a single sentence, with random weights."""
+    """A pair and a single sentence, with random vectors and the weights they give."""
     raw = (("[CLS]", "straw", "##berries", "[SEP]", "rain", "falls", "[SEP]"), tuple(names(5)))
     tokens = FakeTokens(
         raw=raw,
@@ -81,5 +97,48 @@ def fake_trace() -> FakeTrace:
         special=tuple(tuple(token.startswith("[") for token in row) for row in raw),
         texts=(("Strawberries", "rain falls"), ("five tokens",)),
     )
-    probs = torch.from_numpy(softmax((LAYERS, 2, HEADS, TOKENS, TOKENS)))
-    return FakeTrace(probs, tokens, FakeSizes(LAYERS, HEADS))
+    numbers = np.random.default_rng(0).normal(0, 1.5, (3, LAYERS, 2, HEADS, TOKENS, WIDTH))
+    vectors = torch.from_numpy(numbers.astype(np.float32))
+    scores = vectors[0] @ vectors[1].transpose(-1, -2) * WIDTH**-0.5
+    # Five tokens are a sentence, two are padding.
+    scores[:, 1, :, :, 5:] = -torch.inf
+    return FakeTrace(scores.softmax(-1), vectors, tokens, FakeSizes(LAYERS, HEADS))
+
+
+def header_of(page: Page) -> dict[str, Any]:
+    """The whole header as it stands in the file."""
+    found = re.search(r'<script type="application/json" id="header">(.*?)</script>', page.html)
+    assert found
+    return json.loads(found[1])
+
+
+def example_of(page: Page, index: int = 0) -> dict[str, Any]:
+    return header_of(page)["examples"][index]
+
+
+def arrays(page: Page, quantity: str, index: int = 0) -> list[dict[str, Any]]:
+    return [one for one in example_of(page, index)["arrays"] if one["quantity"] == quantity]
+
+
+def unpacked(
+    page: Page, quantity: str, layer: int | None, head: int | None = None, index: int = 0
+) -> np.ndarray:
+    """What the page holds, unpacked by the description in its header alone."""
+    entry = next(
+        entry
+        for entry in arrays(page, quantity, index)
+        if (entry["layer"], entry["head"]) == (layer, head)
+    )
+    pattern = rf'<script type="application/octet-stream" id="{entry["block"]}">([\w+/=]*)</script>'
+    found = re.search(pattern, page.html)
+    assert found
+    data = base64.b64decode(found[1])
+    data = zlib.decompress(data) if entry["packing"] == "deflate" else data
+    cells = np.frombuffer(data, np.dtype(entry["dtype"]).newbyteorder("<"))
+    numbers = np.zeros(entry["shape"], cells.dtype)
+    if entry["triangle"]:
+        where = np.tri(*entry["shape"][-2:], dtype=bool)
+        numbers[:, where] = cells.reshape(len(numbers), -1)
+    else:
+        numbers = cells.reshape(entry["shape"])
+    return (numbers / 255.0) ** 2 if entry["coding"] == "sqrt" else numbers

@@ -231,6 +231,14 @@ class TestView:
         run("view", "a b", "-o", str(path), "--layer", "1", "--layer", "2", "--head", "0")
         assert path.read_text() == load().trace("a b").view(layers=[1, 2], heads=[0]).html
 
+    def test_the_view_and_what_the_file_holds_can_be_chosen(self, tmp_path: Path) -> None:
+        path = tmp_path / "page.html"
+        run("view", "a b", "-o", str(path), "--view", "neuron")
+        assert path.read_text() == load().trace("a b").view(view="neuron").html
+        run("view", "a b", "-o", str(path), "--no-vectors")
+        assert path.read_text() == load().trace("a b").view(vectors=False).html
+        fails(run("view", "a b", "-o", str(path), "--view", "heads"), "there are head, model")
+
     def test_a_place_that_cannot_be_written_is_an_error(self, tmp_path: Path) -> None:
         fails(run("view", "a", "-o", str(tmp_path / "absent" / "page.html")), "no folder .*absent")
         fails(run("view", "a", "-o", str(tmp_path)), "is a folder")

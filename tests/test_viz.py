@@ -5,7 +5,6 @@ How the file is put together is in test_viz_document.py, what a browser makes of
 
 import base64
 import json
-import re
 import zlib
 from dataclasses import replace
 from typing import Any
@@ -13,12 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attention_pages import HEADS, HOSTILE, LAYERS, TOKENS, FakeTrace, fake_trace, names, softmax
+from attention_pages import (
+    HEADS,
+    HOSTILE,
+    LAYERS,
+    TOKENS,
+    WIDTH,
+    FakeTrace,
+    arrays,
+    example_of,
+    fake_trace,
+    header_of,
+    names,
+    softmax,
+    unpacked,
+)
 from data import data_path
 
 import minibert
 from minibert.errors import AttentionError
-from minibert.viz import Page, attention_page, head_page
+from minibert.viz import Page, attention_page, view
 from minibert.viz.labels import labels_from_strings, written_texts
 from minibert.viz.payload import encode_probs, header_json, pack_layer
 
@@ -28,26 +41,8 @@ def trace() -> FakeTrace:
     return fake_trace()
 
 
-def header_of(page: Page) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="header">(.*?)</script>', page.html)
-    assert found
-    return json.loads(found[1])
-
-
-def decoded(page: Page, layer: int) -> np.ndarray:
-    """What the page holds of a layer, unpacked by the description in its header alone."""
-    entry = next(entry for entry in header_of(page)["arrays"] if entry["layer"] == layer)
-    pattern = rf'<script type="application/octet-stream" id="{entry["block"]}">([\w+/=]*)</script>'
-    found = re.search(pattern, page.html)
-    assert found
-    cells = np.frombuffer(zlib.decompress(base64.b64decode(found[1])), np.uint8)
-    n_heads, n_queries, n_keys = entry["shape"]
-    codes = np.zeros((n_heads, n_queries, n_keys), np.uint8)
-    where = np.tri(n_queries, n_keys, dtype=bool) if entry["triangle"] else ...
-    codes[:, where] = (
-        cells.reshape(n_heads, -1) if entry["triangle"] else cells.reshape(codes.shape)
-    )
-    return (codes / 255.0) ** 2
+def decoded(page: Page, layer: int, index: int = 0) -> np.ndarray:
+    return unpacked(page, "probs", layer, index=index)
 
 
 class TestPayload:
@@ -62,7 +57,7 @@ class TestPayload:
         assert encode_probs(np.array([0.0, 1.0, -1e-7, 1.004])).tolist() == [0, 255, 0, 255]
 
     def test_the_page_holds_every_weight_of_the_trace(self, trace: FakeTrace) -> None:
-        page = head_page(trace)
+        page = view(trace)
         for layer in range(LAYERS):
             np.testing.assert_allclose(decoded(page, layer), trace.probs[layer, 0], atol=4e-3)
 
@@ -78,7 +73,7 @@ class TestPayload:
         probs = softmax((1, HEADS, TOKENS, TOKENS), causal=True)
         probs[0, 2, 3] = np.eye(TOKENS)[6]
         page = attention_page(probs, names(TOKENS))
-        assert not header_of(page)["arrays"][0]["triangle"]
+        assert not example_of(page)["arrays"][0]["triangle"]
         np.testing.assert_allclose(decoded(page, 0), probs[0], atol=4e-3)
 
     def test_a_header_cannot_end_its_element_and_loses_nothing(self) -> None:
@@ -88,25 +83,26 @@ class TestPayload:
         assert json.loads(written) == {"tokens": list(HOSTILE)}
 
     def test_the_same_trace_gives_the_same_bytes(self, trace: FakeTrace) -> None:
-        assert head_page(trace).html == head_page(trace).html
+        assert view(trace).html == view(trace).html
 
-    def test_a_pair_of_19_tokens_in_12_by_12_heads_fits_in_120_kilobytes(self) -> None:
+    def test_the_weights_of_19_tokens_in_12_by_12_heads_fit_in_60_kilobytes(self) -> None:
         path = data_path("refs", "bert-base-uncased__store.npz")
         store = np.load(path, allow_pickle=False)
         tokens = [str(token) for token in store["tokens"]]
         page = attention_page(store["attn"], tokens, sentence_b_start=8, model="bert-base-uncased")
-        assert len(page.html.encode()) <= 120_000
+        assert page.examples[0].size <= 60_000
         for layer in range(12):
             np.testing.assert_allclose(decoded(page, layer), store["attn"][layer], atol=4e-3)
 
 
-class TestHeadPage:
+class TestView:
     def test_header_says_what_the_trace_says(self, trace: FakeTrace) -> None:
-        header = header_of(head_page(trace, title="A title"))
+        page = view(trace, title="A title")
+        assert header_of(page)["title"] == "A title"
+        header = example_of(page)
         assert header["model"] == "fake"
-        assert header["title"] == "A title"
         assert header["texts"] == ["Strawberries", "rain falls"]
-        assert header["sizes"] == {"n_layers": LAYERS, "n_heads": HEADS}
+        assert header["sizes"] == {"n_layers": LAYERS, "n_heads": HEADS, "d_head": WIDTH}
         assert header["tokens"]["text"] == list(trace.tokens.strings[0])
         assert header["tokens"]["raw"] == [None, None, "##berries", None, None, None, None]
         assert header["tokens"]["special"] == [1, 0, 0, 1, 0, 0, 1]
@@ -127,17 +123,17 @@ class TestHeadPage:
         self, trace: FakeTrace, name: str, shown: str
     ) -> None:
         trace.model_name = name
-        assert header_of(head_page(trace))["model"] == shown
+        assert example_of(view(trace))["model"] == shown
 
     def test_padding_is_left_out(self, trace: FakeTrace) -> None:
-        page = head_page(trace, sentence=1)
-        assert header_of(page)["tokens"]["text"] == names(5)
+        page = view(trace, sentences=[1])
+        assert example_of(page)["tokens"]["text"] == names(5)
         np.testing.assert_allclose(decoded(page, 2), trace.probs[2, 1, :, :5, :5], atol=4e-3)
 
     def test_chosen_layers_and_heads_keep_their_numbers(self, trace: FakeTrace) -> None:
-        page = head_page(trace, layers=[2, 0], heads=[4, 1])
-        header = header_of(page)
-        assert [entry["layer"] for entry in header["arrays"]] == [0, 2]
+        page = view(trace, layers=[2, 0], heads=[4, 1])
+        header = example_of(page)
+        assert [entry["layer"] for entry in arrays(page, "probs")] == [0, 2]
         assert header["heads"] == [1, 4]
         np.testing.assert_allclose(decoded(page, 2), trace.probs[2, 0, [1, 4]], atol=4e-3)
 
@@ -145,7 +141,7 @@ class TestHeadPage:
         trace.tokens.texts = ()
         labels = labels_from_strings(trace.tokens.raw[0], 4)
         assert written_texts(labels) == ["strawberries", "rain falls"]
-        assert len(header_of(head_page(trace))["texts"]) == 2
+        assert len(example_of(view(trace))["texts"]) == 2
 
     @pytest.mark.parametrize(
         ("texts", "cut"),
@@ -168,25 +164,23 @@ class TestHeadPage:
         trace.tokens = replace(tokens, segments=tokens.segments * told)
         length = tokens.lengths[0]
         trace.probs = torch.from_numpy(softmax((LAYERS, 1, HEADS, length, length)))
-        assert header_of(head_page(trace))["cut"] is cut
+        assert example_of(view(trace))["cut"] is cut
 
     def test_edited_attention_need_not_add_up_to_one(self, trace: FakeTrace) -> None:
         trace.probs[1, 0, 3] = 0
-        assert not decoded(head_page(trace), 1)[3].any()
+        assert not decoded(view(trace), 1)[3].any()
 
     def test_half_precision_is_read(self, trace: FakeTrace) -> None:
         trace.probs = trace.probs.bfloat16()
-        np.testing.assert_allclose(
-            decoded(head_page(trace), 0), trace.probs[0, 0].float(), atol=4e-3
-        )
+        np.testing.assert_allclose(decoded(view(trace), 0), trace.probs[0, 0].float(), atol=4e-3)
 
     def test_a_real_trace_arrives_whole(self) -> None:
         model = minibert.load(str(data_path("models", "all-MiniLM-L6-v2")))
         trace = model.trace(["straw", "leaves fall"], ["berries", "autumn is marked by foliage"])
         for sentence, length in enumerate(trace.tokens.lengths):
-            page = head_page(trace, sentence=sentence)
-            assert len(header_of(page)["tokens"]["text"]) == length
-            assert header_of(page)["model"] == "all-MiniLM-L6-v2"
+            page = view(trace, sentences=[sentence])
+            assert len(example_of(page)["tokens"]["text"]) == length
+            assert example_of(page)["model"] == "all-MiniLM-L6-v2"
             for layer in range(6):
                 probs = trace[layer].probs[sentence, :, :length, :length]
                 np.testing.assert_allclose(decoded(page, layer), probs, atol=4e-3)
@@ -194,8 +188,10 @@ class TestHeadPage:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"sentence": 2}, r"sentence=2, but the trace holds 2"),
-            ({"sentence": -1}, r"sentence=-1"),
+            ({"sentences": [2]}, r"sentences=2, but the trace holds 2"),
+            ({"sentences": [-1]}, r"sentences=-1"),
+            ({"sentences": []}, "sentences is empty"),
+            ({"sentences": 1}, "sentences=1, expected a list"),
             ({"layers": [3]}, r"layers=\[3\], but there are 3"),
             ({"layers": []}, r"layers is empty"),
             ({"heads": [0, -1]}, r"heads=\[-1, 0\], but there are 5"),
@@ -206,12 +202,12 @@ class TestHeadPage:
         self, trace: FakeTrace, arguments: dict[str, Any], message: str
     ) -> None:
         with pytest.raises(AttentionError, match=message):
-            head_page(trace, **arguments)
+            view(trace, **arguments)
 
     def test_a_weight_that_is_no_number_is_found(self, trace: FakeTrace) -> None:
         trace.probs[2, 0, 4, 1, 6] = float("nan")
         with pytest.raises(AttentionError, match=r"trace\[2\].*nan at head 4, query 1, key 6"):
-            head_page(trace)
+            view(trace)
 
 
 class TestAttentionPage:
@@ -224,14 +220,14 @@ class TestAttentionPage:
     def test_marks_of_tokenizers_become_readable(self) -> None:
         tokens = ["<s>", "Ġbrown", "▁the", "##s", "##", "[CLS]", "[MASK]"]
         page = attention_page(softmax((1, 2, 7, 7)), tokens)
-        shown = header_of(page)["tokens"]
+        shown = example_of(page)["tokens"]
         assert shown["text"] == ["<s>", " brown", " the", "s", "##", "[CLS]", "[MASK]"]
         assert shown["special"] == [1, 0, 0, 0, 0, 1, 0]
         assert shown["piece"] == [0, 0, 0, 1, 0, 0, 0]
 
     def test_the_second_sentence_begins_where_told(self) -> None:
         page = attention_page(softmax((1, 2, 5, 5)), names(5), sentence_b_start=3)
-        assert header_of(page)["tokens"]["segment"] == [0, 0, 0, 1, 1]
+        assert example_of(page)["tokens"]["segment"] == [0, 0, 0, 1, 1]
 
     @pytest.mark.parametrize(
         ("attention", "message"),

@@ -1,9 +1,15 @@
 """Pictures of attention: one self-contained HTML file, opened without a network, and figures.
 
-page.py      the public functions; a page as a value that can be saved
+viewing.py   `view` for traces and `attention_page` for tensors
+drop_in.py   `head_view` and `model_view` as BertViz has them
+neuron_view.py   `show` as BertViz has it
 plots.py     figures for print: the heads of a model forming (matplotlib)
 scores_log.py   what training logged, read for them
+page.py      a page as a value that can be saved
 saving.py    a page or figure written to a file
+example.py   one text in one model, as a page holds it
+trace_example.py   the same, from a trace
+lens.py      what each layer would predict, made small
 inputs.py    attention from outside, checked before work starts
 labels.py    what a page says about each token
 payload.py   numbers as compact binary
@@ -11,6 +17,8 @@ bundle.py    template, style and ES modules as one file
 static/      the browser's side, one picture a file
 """
 
-from minibert.viz.page import Page, attention_page, head_page
+from minibert.viz.drop_in import head_view, model_view
+from minibert.viz.page import Page
+from minibert.viz.viewing import attention_page, view
 
-__all__ = ["Page", "attention_page", "head_page"]
+__all__ = ["Page", "attention_page", "head_view", "model_view", "view"]

@@ -11,21 +11,40 @@ Only the forms of import and export that `static/` uses are understood; any othe
 
 import base64
 import hashlib
+import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from importlib.resources import files
 
 from minibert.errors import MinibertError
 
-__all__ = ["bundle", "document", "static_text"]
+__all__ = ["bundle", "cell", "document", "static_text"]
 
-_STYLES = ("theme.css", "layout.css", "toolbar.css", "head.css", "details.css")
+_STYLES = (
+    "theme.css",
+    "layout.css",
+    "toolbar.css",
+    "head.css",
+    "details.css",
+    "model.css",
+    "map.css",
+    "neuron.css",
+    "arithmetic.css",
+    "shaded.css",
+    "lens.css",
+    "search.css",
+    "export.css",
+)
 _IMPORT = re.compile(r'^import \{([^{}]*)\} from "\./([a-z_]+\.js)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async function|function|const|class) (\w+))", re.MULTILINE)
 _LEFT_OVER = re.compile(r"^[ \t]*(?:import|export)\b.*$|\bimport\s*[(.].*$", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?:/\*\*(?:(?!\*/)[\s\S])*\*/|//[^\n]*)[ \t]*\n", re.MULTILINE)
+_CAST = re.compile(r"/\*\* @\w+ (?:(?!\*/).)*\*/ ?")
 _INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
+# Widths and heights of the window, which in a cell of a notebook are those of the cell.
+_WINDOW_WIDTH = re.compile(r"@media (?=\((?:min|max)-width:)")
+_WINDOW_HEIGHT = re.compile(r"(?<=\d)vh\b")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -61,7 +80,7 @@ def _add(
         raise MinibertError(f"circular import: {' -> '.join((*path, name))}")
     if name in parts:
         return
-    source = _COMMENT.sub("", read(name))
+    source = _CAST.sub("", _COMMENT.sub("", read(name)))
     if any(line.count("`") % 2 for line in source.splitlines()):
         raise MinibertError(f"{name}: a text in backticks may not run over a line's end")
     for match in _IMPORT.finditer(source):
@@ -98,11 +117,14 @@ def _hash(text: str) -> str:
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
 
+def _style() -> str:
+    return _INDENT.sub("", "".join(static_text(name) for name in _STYLES))
+
+
 @lru_cache(maxsize=8)
 def _shell(entry: str) -> tuple[tuple[str, str], ...]:
     """What is the same in every page that starts with `entry`: policy, style, script."""
-    style = _INDENT.sub("", "".join(static_text(name) for name in _STYLES))
-    script = bundle(entry)
+    style, script = _style(), bundle(entry)
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -110,15 +132,48 @@ def _shell(entry: str) -> tuple[tuple[str, str], ...]:
     return (("policy", policy), ("script", script), ("style", style))
 
 
-def document(entry: str, header: str, blocks: Iterable[tuple[str, str]]) -> str:
-    """The whole HTML file: the script `entry`, the header's JSON, and (name, base64) blocks.
+def document(entry: str, header: str, blocks: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """The HTML file, a part at a time: the script `entry`, the header's JSON, and the blocks.
 
-    Header and blocks are put in as they are; `payload.header_json` makes a header safe.
+    Blocks are (name, base64). Header and blocks are put in as they are; `payload.header_json`
+    makes a header safe.
     """
-    lines = (
-        f'<script type="application/octet-stream" id="{name}">{data}</script>\n'
-        for name, data in blocks
-    )
-    values = {**dict(_shell(entry)), "header": header, "blocks": "".join(lines)}
-    # One pass: text that was put in is never searched for places again.
-    return _PLACE.sub(lambda match: values[match[1]], static_text("page.html"))
+    values = {**dict(_shell(entry)), "header": header}
+    # Split once: text that was put in is never searched for places again.
+    for i, part in enumerate(_PLACE.split(static_text("page.html"))):
+        if i % 2 == 0:
+            yield part
+        elif part != "blocks":
+            yield values[part]
+        else:
+            for name, data in blocks:
+                yield f'<script type="application/octet-stream" id="{name}">'
+                yield data
+                yield "</script>\n"
+
+
+@lru_cache(maxsize=1)
+def _cell_parts() -> tuple[str, str]:
+    """Style and script of a page in a cell; the script's last function is still open."""
+    # A cell is narrower than a window, and has no room for a card below the picture.
+    style = _style().replace("@media (max-width: 900px)", "@container (max-width: 700px)")
+    style = _WINDOW_HEIGHT.sub("cqh", _WINDOW_WIDTH.sub("@container ", style))
+    script = bundle("cell.js")
+    return style + static_text("cell.css"), script.removesuffix("})();\n")
+
+
+def cell(
+    identity: str, header: str, blocks: Iterable[tuple[str, str]], *, height: int
+) -> Iterator[str]:
+    """A classic script that shows a page in the element `data-minibert="identity"`, in parts.
+
+    Header and blocks are as in `document`; `height` is in CSS pixels.
+    """
+    style, script = _cell_parts()
+    yield script
+    yield f'cell_js.mountCell({{id: "{identity}", height: {height}, style: '
+    yield json.dumps(style).replace("<", "\\u003c")
+    yield f",\nheader: {header},\nblocks: {{"
+    for name, data in blocks:
+        yield f'"{name}": "{data}",\n'
+    yield "}}, document.currentScript);\n})();\n"

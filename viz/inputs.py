@@ -13,7 +13,18 @@ import torch
 
 from minibert.errors import AttentionError
 
-__all__ = ["attention_layers", "checked_layer", "checked_numbers", "checked_tokens", "to_array"]
+__all__ = [
+    "Array",
+    "attention_layers",
+    "checked_index",
+    "checked_layer",
+    "checked_numbers",
+    "checked_second_start",
+    "checked_tokens",
+    "numbers_on_page",
+    "of_heads",
+    "to_array",
+]
 
 Array = npt.NDArray[np.floating[Any]]
 
@@ -32,68 +43,92 @@ def to_array(value: Any, name: str) -> Array:
         raise AttentionError(f"{name} is no table of numbers: {error}") from error
 
 
-def attention_layers(attention: Any, sentence: int) -> list[Array]:
+def of_heads(numbers: Array, heads: Sequence[int]) -> Array:
+    """The chosen heads, counted along the first axis; not copied where they are all."""
+    return numbers if len(heads) == len(numbers) else numbers[list(heads)]
+
+
+def attention_layers(
+    attention: Any, sentence: int, name: str = "attention", *, square: bool = True
+) -> list[Array]:
     """One (head, query, key) array a layer from either form of `attention`.
 
     Takes a list or tuple of (batch, head, query, key), one a layer, of which `sentence` is
-    picked, or one (layer, head, query, key) tensor or array.
+    picked, or one (layer, head, query, key) tensor or array. `name` is the argument's, for errors.
     """
     if isinstance(attention, list | tuple):
-        layers = [_one_sentence(item, i, sentence) for i, item in enumerate(attention)]
+        layers = [_one_sentence(item, f"{name}[{i}]", sentence) for i, item in enumerate(attention)]
     else:
-        table = to_array(attention, "attention")
-        _expect(table, "attention", "(layer, head, query, key)", 4)
+        table = to_array(attention, name)
+        _expect(table, name, "(layer, head, query, key)")
         layers = list(table)
     if not layers:
-        raise AttentionError("attention is empty; a page needs at least one layer")
+        raise AttentionError(f"{name} is empty; a page needs at least one layer")
     for i, layer in enumerate(layers):
         if layer.shape != layers[0].shape:
             raise AttentionError(
-                f"attention[{i}] has (head, query, key) {layer.shape}, attention[0] has"
+                f"{name}[{i}] has (head, query, key) {layer.shape}, {name}[0] has"
                 f" {layers[0].shape}; all layers of a page must be alike"
             )
-        checked_layer(layer, f"attention[{i}]", row_sums=True)
+        checked_layer(layer, f"{name}[{i}]", row_sums=True, square=square)
     return layers
 
 
-def _one_sentence(item: Any, i: int, sentence: int) -> Array:
+def _one_sentence(item: Any, name: str, sentence: int) -> Array:
     if item is None:
         raise AttentionError(
-            f"attention[{i}] is None: the model gave no attention. With transformers, load it"
+            f"{name} is None: the model gave no attention. With transformers, load it"
             ' with attn_implementation="eager" and call it with output_attentions=True'
         )
-    table = to_array(item, f"attention[{i}]")
-    _expect(table, f"attention[{i}]", "(batch, head, query, key)", 4)
-    if not 0 <= sentence < len(table):
-        raise AttentionError(
-            f"sentence={sentence}, but attention[{i}] holds {len(table)}, counted from 0"
-        )
-    return table[sentence]
+    table = to_array(item, name)
+    _expect(table, name, "(batch, head, query, key)")
+    return table[checked_index(sentence, len(table), "sentence", name)]
 
 
-def _expect(table: Array, name: str, axes: str, n_axes: int) -> None:
-    if table.ndim != n_axes:
+def _expect(table: Array, name: str, axes: str) -> None:
+    if table.ndim != 4:
         hint = ""
-        if name == "attention" and table.ndim == n_axes + 1:
-            hint = "; pick one sentence: attention[:, i]"
+        if axes.startswith("(layer") and table.ndim == 5:
+            hint = f"; pick one sentence: {name}[:, i]"
         raise AttentionError(f"{name} has shape {table.shape}, expected {axes}{hint}")
 
 
-def checked_layer(probs: Array, name: str, *, row_sums: bool) -> Array:
+def checked_index(chosen: Any, n: int, name: str, holder: str) -> int:
+    """`chosen`, a number from 0 to n - 1."""
+    try:
+        number = operator.index(chosen)
+    except TypeError as error:
+        raise AttentionError(f"{name}={chosen!r}, expected a whole number from 0") from error
+    if not 0 <= number < n:
+        raise AttentionError(f"{name}={number}, but {holder} holds {n}, counted from 0")
+    return number
+
+
+def checked_layer(probs: Array, name: str, *, row_sums: bool, square: bool = True) -> Array:
     """`probs` of one layer, (head, query, key), if they can be attention weights.
 
-    Raises AttentionError when an axis is empty, queries and keys differ in number, a value is
-    NaN or outside [0, 1], or, with `row_sums`, a row does not add up to one.
+    Raises AttentionError when an axis is empty, queries and keys differ in number (with
+    `square`), a value is NaN or outside [0, 1], or, with `row_sums`, a row does not add up to one.
     """
     if probs.ndim != 3 or 0 in probs.shape:
         raise AttentionError(
             f"{name} has shape {probs.shape}, expected (head, query, key), none of them 0"
         )
-    if probs.shape[1] != probs.shape[2]:
+    if square and probs.shape[1] != probs.shape[2]:
         raise AttentionError(
             f"{name} has {probs.shape[1]} queries and {probs.shape[2]} keys; this page shows"
             " the attention of a text to itself, where both are the tokens"
         )
+    # NaN is neither: two passes over the numbers, where a search takes many.
+    if not (probs.min() >= -ROW_SUM_TOLERANCE and probs.max() <= 1 + ROW_SUM_TOLERANCE):
+        _refuse(probs, name)
+    if row_sums:
+        _check_row_sums(probs, name)
+    return probs
+
+
+def _refuse(probs: Array, name: str) -> None:
+    """Raise AttentionError for the first value that is no weight."""
     finite = np.isfinite(probs)
     if not finite.all():
         head, query, key = np.argwhere(~finite)[0]
@@ -102,15 +137,11 @@ def checked_layer(probs: Array, name: str, *, row_sums: bool) -> Array:
             " attention weights must be finite numbers"
         )
     outside = (probs < -ROW_SUM_TOLERANCE) | (probs > 1 + ROW_SUM_TOLERANCE)
-    if outside.any():
-        head, query, key = np.argwhere(outside)[0]
-        raise AttentionError(
-            f"{name} is {probs[head, query, key]:.4g} at head {head}, query {query}, key {key};"
-            " attention weights lie between 0 and 1. Are these scores, before the softmax?"
-        )
-    if row_sums:
-        _check_row_sums(probs, name)
-    return probs
+    head, query, key = np.argwhere(outside)[0]
+    raise AttentionError(
+        f"{name} is {probs[head, query, key]:.4g} at head {head}, query {query}, key {key};"
+        " attention weights lie between 0 and 1. Are these scores, before the softmax?"
+    )
 
 
 def _check_row_sums(probs: Array, name: str) -> None:
@@ -124,18 +155,20 @@ def _check_row_sums(probs: Array, name: str) -> None:
         )
 
 
-def checked_tokens(tokens: Any, n_tokens: int) -> list[str]:
-    """`tokens` as a list of strings, one for each of the `n_tokens` positions of attention."""
+def checked_tokens(
+    tokens: Any, n_tokens: int, name: str = "tokens", holder: str = "attention"
+) -> list[str]:
+    """`tokens` as a list of strings, one for each of the `n_tokens` positions of `holder`."""
     if isinstance(tokens, str) or not isinstance(tokens, Sequence | np.ndarray):
-        raise AttentionError(f"tokens must be a list of strings, one a token, not {type(tokens)}")
+        raise AttentionError(f"{name} must be a list of strings, one a token, not {type(tokens)}")
     # NumPy's own string type is one too; a page should not depend on which came.
     strings = [str(token) if isinstance(token, str) else token for token in tokens]
     for i, token in enumerate(strings):
         if not isinstance(token, str):
-            raise AttentionError(f"tokens[{i}] is {token!r}, expected a string")
+            raise AttentionError(f"{name}[{i}] is {token!r}, expected a string")
     if len(strings) != n_tokens:
         raise AttentionError(
-            f"tokens has {len(strings)} strings, attention has {n_tokens} positions; they must"
+            f"{name} has {len(strings)} strings, {holder} has {n_tokens} positions; they must"
             " match one to one, special tokens included"
         )
     return strings
@@ -154,3 +187,30 @@ def checked_numbers(chosen: Any, n: int, name: str) -> list[int]:
     if numbers[0] < 0 or numbers[-1] >= n:
         raise AttentionError(f"{name}={numbers}, but there are {n}, counted from 0")
     return numbers
+
+
+def numbers_on_page(chosen: Any, held: list[int], name: str) -> list[int]:
+    """The numbers of layers or heads to open with, if the page holds them."""
+    try:
+        numbers = [operator.index(number) for number in chosen]
+    except TypeError as error:
+        raise AttentionError(f"{name}={chosen!r}, expected whole numbers") from error
+    for number in numbers:
+        if number not in held:
+            raise AttentionError(f"{name}={number} is not on the page, which holds {held}")
+    return numbers
+
+
+def checked_second_start(start: Any, n_tokens: int) -> int | None:
+    """The position of the second text's first token; None where there is one text."""
+    if start is None:
+        return None
+    try:
+        position = operator.index(start)
+    except TypeError as error:
+        raise AttentionError(f"sentence_b_start={start!r}, expected a whole number") from error
+    if not 0 < position < n_tokens:
+        raise AttentionError(
+            f"sentence_b_start={position}, expected a position from 1 to {n_tokens - 1}"
+        )
+    return position

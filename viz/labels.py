@@ -12,12 +12,14 @@ __all__ = [
     "label_columns",
     "labels_from_strings",
     "labels_from_tokens",
+    "readable",
     "written_texts",
 ]
 
 _SPECIAL = frozenset(["[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<|endoftext|>"])
 _SPACE_MARKS = ("Ġ", "▁")
 _PIECE_MARK = "##"
+_END_MARK = "</w>"
 _CLOSING = frozenset(".,;:!?")
 
 
@@ -77,11 +79,19 @@ def labels_from_tokens(tokens: TokensLike, sentence: int) -> list[Label]:
     ]
 
 
-def labels_from_strings(tokens: Sequence[str], sentence_b_start: int | None) -> list[Label]:
-    """The labels of a tokenizer's own strings; `##`, `Ġ` and `▁` are made readable."""
+def labels_from_strings(
+    tokens: Sequence[str], sentence_b_start: int | None, prettify: bool = True
+) -> list[Label]:
+    """The labels of a tokenizer's own strings, made readable unless `prettify` is False."""
     start = len(tokens) if sentence_b_start is None else sentence_b_start
     return [
-        Label(_readable(token), token, token in _SPECIAL, int(i >= start), _is_piece(token))
+        Label(
+            readable(token) if prettify else token,
+            token,
+            token in _SPECIAL,
+            int(i >= start),
+            _is_piece(token),
+        )
         for i, token in enumerate(tokens)
     ]
 
@@ -90,9 +100,12 @@ def _is_piece(raw: str) -> bool:
     return raw.startswith(_PIECE_MARK) and len(raw) > len(_PIECE_MARK)
 
 
-def _readable(raw: str) -> str:
+def readable(raw: str) -> str:
+    """A tokenizer's own string without its marks for spaces and joints: `##`, `Ġ`, `▁`, `</w>`."""
     if _is_piece(raw):
         return raw[len(_PIECE_MARK) :]
+    if raw.endswith(_END_MARK) and raw != _END_MARK:
+        return raw[: -len(_END_MARK)]
     return " " + raw[1:] if raw.startswith(_SPACE_MARKS) else raw
 
 

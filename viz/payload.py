@@ -5,6 +5,8 @@ One block a layer, so that the browser unpacks only the layer that is looked at:
     probs (head, query, key) -> codes = round(255·sqrt(probs)) as uint8
                              -> the cells key <= query, when all others are zero
                              -> zlib -> base64
+    query, key, value (head, position, d_head) -> float16 or float32 -> base64
+    thumbnails: the largest code of each of at most 64 x 64 blocks of cells, of all layers
 
 The square root spends the 256 steps where attention has its weights, near zero:
 probs = (code / 255)^2 is at most sqrt(probs) / 255 + 1 / 255^2 / 4 from the truth, which is
@@ -23,6 +25,7 @@ import numpy.typing as npt
 
 __all__ = [
     "CODE_MAX",
+    "THUMBNAIL",
     "Block",
     "encode_probs",
     "header_json",
@@ -30,16 +33,19 @@ __all__ = [
     "pack_layer",
     "pack_thumbnails",
     "pack_vectors",
+    "pool",
 ]
 
 CODE_MAX = 255
+# Blocks a side of a thumbnail: more than a picture of it has pixels.
+THUMBNAIL = 64
 # Level 9 saves one part in a thousand of real attention and takes three times as long.
 _ZLIB_LEVEL = 6
 
 
 @dataclass(frozen=True)
 class Block:
-    """One array of a page: how to read it, and its bytes in base64."""
+    """One array of a page: its name in its example, how to read it, and its bytes in base64."""
 
     name: str
     entry: dict[str, Any]
@@ -56,16 +62,14 @@ def encode_probs(probs: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint8]:
     return np.rint(root * CODE_MAX).astype(np.uint8)
 
 
-def pack_layer(
-    layer: int, probs: npt.NDArray[np.floating[Any]], *, example: int = 0
-) -> Block:
+def pack_layer(layer: int, probs: npt.NDArray[np.floating[Any]]) -> Block:
     """The probabilities of one layer, (head, query, key), square-root coded."""
     codes = encode_probs(probs)
     triangle = is_triangle(codes)
     _, n_queries, n_keys = codes.shape
     cells = codes[:, *np.tril_indices(n_queries, 0, n_keys)] if triangle else codes
     return _block(
-        f"e{example}-probs-{layer}",
+        f"probs-{layer}",
         cells,
         quantity="probs",
         layer=layer,
@@ -90,17 +94,17 @@ def pack_vectors(
     vectors: npt.NDArray[np.floating[Any]],
     *,
     head: int | None = None,
-    example: int = 0,
+    single: bool = False,
 ) -> Block:
     """query, key or value of one layer, (head, position, d_head), as float16.
 
-    With `head`, of that head alone, (position, d_head), as float32: exact.
+    With `head`, of that head alone, (position, d_head), as float32; `single` gives that of all.
     """
-    rounded = vectors.astype(np.float32 if head is not None else np.float16)
+    exact = single or head is not None
     where = f"{layer}" if head is None else f"{layer}-{head}"
     return _block(
-        f"e{example}-{name}-{where}",
-        rounded,
+        f"{name}-{where}",
+        vectors.astype(np.float32 if exact else np.float16, copy=False),
         quantity=name,
         layer=layer,
         head=head,
@@ -110,27 +114,31 @@ def pack_vectors(
     )
 
 
-def pack_thumbnails(
-    probs: Sequence[npt.NDArray[np.floating[Any]]], *, size: int = 64, example: int = 0
-) -> Block:
-    """The largest weight of each block of cells, (layer, head, row, column), square-root coded.
+def pack_thumbnails(pooled: Sequence[npt.NDArray[np.floating[Any]]]) -> Block:
+    """What `pool` left of each layer, as (layer, head, row, column), square-root coded."""
+    codes = encode_probs(np.stack(pooled))
+    return _block("thumbnails", codes, quantity="thumbnails", shape=codes.shape, coding="sqrt")
 
-    Of a text of up to `size` tokens it is the weights themselves.
+
+def pool(
+    weights: npt.NDArray[np.floating[Any]], size: int = THUMBNAIL
+) -> npt.NDArray[np.floating[Any]]:
+    """The largest weight of each block of cells, at most `size` blocks a side, along the last axes.
+
+    Block i begins at cell floor(i * length / size); a side of up to `size` cells stays as it is.
     """
-    pooled = np.stack([pool(encode_probs(layer), size) for layer in probs])
-    return _block(
-        f"e{example}-thumbnails", pooled, quantity="thumbnails", shape=pooled.shape, coding="sqrt"
-    )
-
-
-def pool(codes: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
-    """The largest code of each block, at most `size` blocks a side; blocks differ by one cell."""
     for axis in (-2, -1):
-        length = codes.shape[axis]
+        length = weights.shape[axis]
         if length > size:
-            starts = np.arange(size) * length // size
-            codes = np.maximum.reduceat(codes, starts, axis=axis)
-    return codes
+            starts = np.arange(size + 1) * length // size
+            last, starts = starts[1:] - 1, starts[:-1]
+            pooled = weights.take(starts, axis)
+            # One cell of every block at a time: five times as fast as ufunc.reduceat.
+            for offset in range(1, -(-length // size)):
+                cells = weights.take(np.minimum(starts + offset, last), axis)
+                np.maximum(pooled, cells, out=pooled)
+            weights = pooled
+    return weights
 
 
 def _block(
@@ -145,7 +153,7 @@ def _block(
     packing: str = "deflate",
     triangle: bool = False,
 ) -> Block:
-    data = np.ascontiguousarray(numbers.astype(numbers.dtype.newbyteorder("<"))).tobytes()
+    data: Any = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<"))
     if packing == "deflate":
         data = zlib.compress(data, _ZLIB_LEVEL)
     entry = {

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from minibert.errors import MinibertError
@@ -9,9 +10,12 @@ from minibert.errors import MinibertError
 __all__ = ["write_bytes", "write_page"]
 
 
-def write_page(html: str, path: str | os.PathLike[str]) -> Path:
-    """The path, now holding the page as UTF-8; otherwise as `write_bytes`."""
-    return write_bytes(html.encode(), path)
+def write_page(pieces: Iterable[str], path: str | os.PathLike[str]) -> Path:
+    """The path, now holding the pieces as UTF-8, one after the other; otherwise as `write_bytes`.
+
+    Only one piece at a time is held as bytes.
+    """
+    return _write((piece.encode() for piece in pieces), path)
 
 
 def write_bytes(content: bytes, path: str | os.PathLike[str]) -> Path:
@@ -22,6 +26,10 @@ def write_bytes(content: bytes, path: str | os.PathLike[str]) -> Path:
     keeps its permissions. Devices and pipes are written to as they are. Raises MinibertError when
     the folder is missing, may not be written to, or is full.
     """
+    return _write((content,), path)
+
+
+def _write(parts: Iterable[bytes], path: str | os.PathLike[str]) -> Path:
     target, real = Path(path), Path(os.path.realpath(path))
     if target.is_dir():
         raise MinibertError(f"cannot save {target}: it is a folder; name a file in it")
@@ -31,9 +39,10 @@ def write_bytes(content: bytes, path: str | os.PathLike[str]) -> Path:
         raise MinibertError(f"cannot save {target}: there is no folder {real.parent}")
     try:
         if in_place:
-            target.write_bytes(content)
+            with target.open("wb") as file:
+                file.writelines(parts)
         else:
-            _replace(content, real)
+            _replace(parts, real)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -41,15 +50,16 @@ def write_bytes(content: bytes, path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def _replace(content: bytes, target: Path) -> None:
+def _replace(parts: Iterable[bytes], target: Path) -> None:
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
     try:
         with unfinished.open("wb") as file:
             # Before the content is in it: a private page is at no time open to others.
             if target.exists():
                 shutil.copymode(target, unfinished)
-            file.write(content)
+            file.writelines(parts)
         unfinished.replace(target)
-    except OSError:
+    except BaseException:
+        # Pieces are made while they are written: that can fail, or be interrupted, as well.
         unfinished.unlink(missing_ok=True)
         raise

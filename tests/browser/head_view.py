@@ -1,12 +1,15 @@
 """The head view as tests meet it: small attention with known pictures, and what is on screen."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from playwright.sync_api import Page
 
 from minibert.viz import attention_page
+from minibert.viz.example import Example, weights_example
+from minibert.viz.labels import labels_from_strings
+from minibert.viz.page import Page as Pictures
 
 # Opens the text of an HTML file; keyword arguments are those of a browser context.
 Open = Callable[..., Page]
@@ -36,6 +39,29 @@ def pair_page(**options: Any) -> str:
     return attention_page(
         drawn_attention(), TOKENS, sentence_b_start=B_START, model="drawn", **options
     ).html
+
+
+def text_of(
+    probs: np.ndarray,
+    tokens: Sequence[str],
+    *,
+    name: str = "",
+    key_tokens: Sequence[str] | None = None,
+) -> Example:
+    """A text of a page, of probs (layer, head, query, key)."""
+    return weights_example(
+        dict(enumerate(probs)),
+        labels_from_strings(list(tokens), None),
+        key_labels=key_tokens and labels_from_strings(list(key_tokens), None),
+        n_layers=len(probs),
+        heads=range(probs.shape[1]),
+        name=name,
+        model="drawn",
+    )
+
+
+def page_of(*texts: Example, **options: Any) -> str:
+    return Pictures(texts, **options).html
 
 
 def count_lines(

@@ -65,7 +65,8 @@ def test_a_page_of_some_layers_and_heads_keeps_their_numbers_and_colors(open_pag
     probs[4, 1] = np.eye(N)
     html = attention_page(probs, TOKENS, layers=[2, 4], heads=[1, 12]).html
     page = open_page(html, "layer=4&heads=1")
-    assert page.locator("select option").all_inner_texts() == ["2", "4"]
+    layers = page.get_by_label("Layer", exact=True).and_(page.locator("select"))
+    assert layers.locator("option").all_inner_texts() == ["2", "4"]
     assert page.locator(".tile").all_inner_texts() == ["1", "12"]
     assert has_color(pixel(page, 2, 2), ORANGE)
 

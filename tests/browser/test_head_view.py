@@ -27,7 +27,7 @@ from data import data_path
 from playwright.sync_api import Page, expect
 
 import minibert
-from minibert.viz import attention_page, head_page
+from minibert.viz import attention_page, view
 
 pytestmark = pytest.mark.browser
 
@@ -259,7 +259,7 @@ def test_published_heads_of_bert_are_as_strong_as_published(
 def test_the_weights_of_a_real_trace_are_the_weights_on_its_page(open_page: Open) -> None:
     model = minibert.load(str(data_path("models", "all-MiniLM-L6-v2")))
     trace = model.trace("I went to the store.", "At the store, I bought fresh strawberries.")
-    page = open_page(head_page(trace).html, "layer=3&heads=7&query=10")
+    page = open_page(view(trace).html, "layer=3&heads=7&query=10")
     row = trace[3, 7].probs[0, 10].numpy()
     shown = weights_shown(page, "key")
     assert len(shown) == 5

@@ -22,6 +22,9 @@ export const MINIMA = [0, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 40, 50];
 /** A line fainter than half a step of an 8-bit screen cannot be seen. */
 const FAINTEST = 1 / 510;
 
+/** How many lines of each token may be asked for; 0: all. */
+export const TOPS = [0, 1, 2, 3, 5, 10];
+
 /**
  * The threshold a page begins with: none for a sentence, more the longer the text, since the
  * even share of 200 tokens is half a percent and thousands of such lines hide all others.
@@ -54,18 +57,26 @@ export function opposite(side) {
 }
 
 /**
- * @param {import("./data.js").Tokens} tokens
+ * @param {import("./data.js").Tokens} tokens  those that look
  * @param {string} filter
  * @param {boolean} special  whether special tokens take part
+ * @param {import("./data.js").Tokens} [keyTokens]  those that are looked at, where they are others
  * @returns {Shown}
  */
-export function shownTokens(tokens, filter, special) {
+export function shownTokens(tokens, filter, special, keyTokens = tokens) {
   const { from, to } = FILTERS.find(({ id }) => id === filter) ?? FILTERS[0];
-  const takesPart = (/** @type {number} */ segment) =>
-    Uint8Array.from(tokens.segment, (own, i) =>
-      Number((segment < 0 || own === segment) && (special || !tokens.special[i])),
-    );
-  return { query: takesPart(from), key: takesPart(to) };
+  return { query: takingPart(tokens, from, special), key: takingPart(keyTokens, to, special) };
+}
+
+/**
+ * @param {import("./data.js").Tokens} tokens
+ * @param {number} segment  -1: any
+ * @param {boolean} special
+ */
+function takingPart(tokens, segment, special) {
+  const takesPart = (/** @type {number} */ own, /** @type {number} */ i) =>
+    (segment < 0 || own === segment) && (special || !tokens.special[i]);
+  return Uint8Array.from(tokens.segment, (own, i) => Number(takesPart(own, i)));
 }
 
 /**
@@ -111,16 +122,17 @@ export function firstCode(minimum, strength) {
  * @param {Shown} shown
  * @param {number} least  the first code that is drawn
  * @param {Focus | null} focus
+ * @param {number} [top]  of each token that looks, in each head, only so many of the strongest; 0: all
  * @returns {Uint32Array}
  */
-export function gatherLines(layer, heads, shown, least, focus) {
+export function gatherLines(layer, heads, shown, least, focus, top = 0) {
   const counts = new Uint32Array(257);
-  forEachLine(layer, heads, shown, least, focus, (place, code) => {
+  forEachLine(layer, heads, shown, least, focus, top, (place, code) => {
     counts[255 - code + 1] += 1;
   });
   for (let i = 1; i < 257; i += 1) counts[i] += counts[i - 1];
   const lines = new Uint32Array(counts[256]);
-  forEachLine(layer, heads, shown, least, focus, (place, code) => {
+  forEachLine(layer, heads, shown, least, focus, top, (place, code) => {
     lines[counts[255 - code]++] = place;
   });
   return lines;
@@ -132,21 +144,52 @@ export function gatherLines(layer, heads, shown, least, focus) {
  * @param {Shown} shown
  * @param {number} least
  * @param {Focus | null} focus
+ * @param {number} top
  * @param {(place: number, code: number) => void} visit
  */
-function forEachLine({ codes, size }, heads, shown, least, focus, visit) {
-  const [queryFrom, queryTo] = focus?.side === "query" ? [focus.index, focus.index + 1] : [0, size];
-  const [keyFrom, keyTo] = focus?.side === "key" ? [focus.index, focus.index + 1] : [0, size];
+function forEachLine({ codes, nQueries, nKeys }, heads, shown, least, focus, top, visit) {
+  const [queryFrom, queryTo] = focus?.side === "query" ? [focus.index, focus.index + 1] : [0, nQueries];
+  const [keyFrom, keyTo] = focus?.side === "key" ? [focus.index, focus.index + 1] : [0, nKeys];
   for (const head of heads) {
     for (let query = queryFrom; query < queryTo; query += 1) {
       if (!shown.query[query]) continue;
-      const row = (head * size + query) * size;
+      const row = (head * nQueries + query) * nKeys;
+      const end = top ? lastOfTop(codes, row, nKeys, shown.key, Math.max(least, 1), top) : { code: least, key: nKeys };
       for (let key = keyFrom; key < keyTo; key += 1) {
         const code = codes[row + key];
-        if (code >= least && shown.key[key]) visit(row + key, code);
+        if (code < end.code || !shown.key[key] || (code === end.code && key > end.key)) continue;
+        visit(row + key, code);
       }
     }
   }
+}
+
+/**
+ * The weakest of the `top` strongest cells of a row, of those that have at least `least`; of
+ * cells with the same code the first are the stronger ones.
+ *
+ * @param {Uint8Array} codes
+ * @param {number} row  the place of its first cell
+ * @param {number} nKeys
+ * @param {Uint8Array} shown
+ * @param {number} least
+ * @param {number} top
+ */
+function lastOfTop(codes, row, nKeys, shown, least, top) {
+  /** @type {number[]} */
+  const best = [];
+  for (let key = 0; key < nKeys; key += 1) {
+    const code = codes[row + key];
+    if (code < least || !shown[key]) continue;
+    let place = best.length;
+    while (place > 0 && codes[row + best[place - 1]] < code) place -= 1;
+    if (place >= top) continue;
+    best.splice(place, 0, key);
+    if (best.length > top) best.pop();
+  }
+  if (best.length < top) return { code: least, key: nKeys };
+  const key = best[top - 1];
+  return { code: codes[row + key], key };
 }
 
 /**
@@ -157,7 +200,7 @@ function forEachLine({ codes, size }, heads, shown, least, focus, visit) {
  */
 export function codeAt(layer, head, focus, other) {
   const [query, key] = focus.side === "query" ? [focus.index, other] : [other, focus.index];
-  return layer.codes[(head * layer.size + query) * layer.size + key];
+  return layer.codes[(head * layer.nQueries + query) * layer.nKeys + key];
 }
 
 /**
@@ -169,9 +212,9 @@ export function codeAt(layer, head, focus, other) {
  * @param {Focus} focus
  */
 export function meanWeights(layer, heads, shown, focus) {
-  const means = new Float64Array(layer.size);
+  const means = new Float64Array(focus.side === "query" ? layer.nKeys : layer.nQueries);
   if (!heads.length || !shown[focus.side][focus.index]) return means;
-  for (let other = 0; other < layer.size; other += 1) {
+  for (let other = 0; other < means.length; other += 1) {
     if (!shown[opposite(focus.side)][other]) continue;
     for (const head of heads) means[other] += weightOf(codeAt(layer, head, focus, other));
     means[other] /= heads.length;

@@ -6,6 +6,9 @@
  * @typedef {object} Columns
  * @property {Record<Side, HTMLElement>} lists
  * @property {Record<Side, HTMLElement[]>} items
+ * @property {Record<Side, Uint8Array>} marks  how each is marked: a bit for each of MARKS
+ * @property {Record<Side, string[]>} bands  how each is shaded
+ * @property {HTMLElement[]} written  the weights that stand beside them
  */
 
 import { opposite } from "./attention.js";
@@ -18,37 +21,52 @@ const NAMES = {
   key: "Tokens that are looked at (key)",
 };
 
+/** Classes of a token, a bit of its mark each. */
+const MARKS = ["out", "focus", "kept", "found"];
+
+/** From this many tokens on, a mark is no element of its own. */
+const PLAIN = 256;
+
 /**
- * @param {import("./data.js").Tokens} tokens
+ * @param {import("./data.js").Tokens} tokens  those that look
+ * @param {import("./data.js").Tokens} keyTokens
+ * @param {[string, string]} names  of both sides, where they are other texts
  * @returns {Columns}
  */
-export function createColumns(tokens) {
-  const query = createColumn(tokens, "query");
-  const key = createColumn(tokens, "key");
+export function createColumns(tokens, keyTokens, names) {
+  const query = createColumn(tokens, "query", names[0]);
+  const key = createColumn(keyTokens, "key", names[1]);
   return {
     lists: { query: query.list, key: key.list },
     items: { query: query.items, key: key.items },
+    marks: { query: new Uint8Array(query.items.length), key: new Uint8Array(key.items.length) },
+    bands: { query: query.items.map(() => ""), key: key.items.map(() => "") },
+    written: [],
   };
 }
 
 /**
  * @param {import("./data.js").Tokens} tokens
  * @param {Side} side
+ * @param {string} name
  */
-function createColumn(tokens, side) {
+function createColumn(tokens, side, name) {
+  const plain = tokens.text.length > PLAIN;
   const items = tokens.text.map((_, i) => {
     const names = ["token"];
     if (tokens.special[i]) names.push("special");
     if (i > 0 && tokens.segment[i] !== tokens.segment[i - 1]) names.push("second");
     const attributes = { class: names.join(" "), role: "option", "aria-selected": "false" };
-    const item = element("li", attributes, [tokenChip(tokenText(tokens, i))]);
+    const { mark, text } = tokenText(tokens, i);
+    const chip = plain ? tokenChip({ mark: "", text: mark + text }) : tokenChip({ mark, text });
+    const item = element("li", attributes, [chip]);
     item.tabIndex = i === 0 ? 0 : -1;
     item.dataset.side = side;
     item.dataset.index = String(i);
     return item;
   });
   const list = element("ul", { class: `column ${side}`, role: "listbox" }, items);
-  list.setAttribute("aria-label", NAMES[side]);
+  list.setAttribute("aria-label", name ? `${NAMES[side]}: ${name}` : NAMES[side]);
   return { list, items };
 }
 
@@ -72,13 +90,18 @@ export function tokenOf(target) {
  * @param {import("./attention.js").Shown} shown
  * @param {import("./attention.js").Focus | null} focus
  * @param {Record<Side, number | null>} kept
+ * @param {Record<Side, Set<number>>} found  what is searched for
  */
-export function markTokens(columns, shown, focus, kept) {
+export function markTokens(columns, shown, focus, kept, found) {
   for (const side of /** @type {Side[]} */ (["query", "key"])) {
+    const marks = columns.marks[side];
+    const focused = focus?.side === side ? focus.index : -1;
     columns.items[side].forEach((item, i) => {
-      item.classList.toggle("out", !shown[side][i]);
-      item.classList.toggle("focus", focus?.side === side && focus.index === i);
-      item.classList.toggle("kept", kept[side] === i);
+      const bits = [!shown[side][i], focused === i, kept[side] === i, found[side].has(i)];
+      const mark = bits.reduce((sum, is, bit) => sum + (Number(is) << bit), 0);
+      if (mark === marks[i]) return;
+      marks[i] = mark;
+      MARKS.forEach((name, bit) => item.classList.toggle(name, Boolean(mark & (1 << bit))));
       item.setAttribute("aria-selected", String(kept[side] === i));
     });
   }
@@ -93,14 +116,13 @@ export function markTokens(columns, shown, focus, kept) {
  * @param {number[]} places
  */
 export function writeWeights(columns, focus, means, places) {
-  for (const item of [...columns.items.query, ...columns.items.key]) {
-    item.querySelector(":scope > .weight")?.remove();
-  }
+  for (const weight of columns.written) weight.remove();
+  columns.written = [];
   if (!focus) return;
   for (const i of places) {
-    const weight = element("data", { class: "weight", value: String(means[i]) });
-    weight.textContent = percent(means[i]);
+    const weight = element("data", { class: "weight", value: String(means[i]) }, [percent(means[i])]);
     columns.items[opposite(focus.side)][i].append(weight);
+    columns.written.push(weight);
   }
 }
 
@@ -125,10 +147,11 @@ export function focusToken(columns, { side, index }) {
  * @returns {import("./lines.js").Geometry}
  */
 export function measure(between, { items }) {
+  const middle = (/** @type {HTMLElement} */ item) => item.offsetTop + item.offsetHeight / 2;
   return {
     width: between.clientWidth,
     height: between.clientHeight,
-    middles: Float64Array.from(items.query, (item) => item.offsetTop + item.offsetHeight / 2),
+    middles: { query: Float64Array.from(items.query, middle), key: Float64Array.from(items.key, middle) },
     row: items.query[0].offsetHeight,
   };
 }

@@ -46,6 +46,7 @@
  * @property {number} format
  * @property {string | null} title
  * @property {string} view  the view to begin with
+ * @property {string} [start]  what else to begin with, as an address asks for it
  * @property {ExampleHeader[]} examples
  *
  * @typedef {object} Blocks  where the bytes come from
@@ -63,11 +64,22 @@ import { fromHalf } from "./half.js";
  */
 export async function unpack(entry, blocks) {
   const text = await blocks.text(entry.block);
-  const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const packed = fromBase64(text);
   const bytes = entry.packing === "deflate" ? await inflate(packed) : packed;
   if (entry.dtype === "uint8") return entry.triangle ? fromTriangle(bytes, entry.shape) : bytes;
   if (entry.dtype === "float16") return fromHalf(new Uint16Array(bytes.buffer));
   return new Float32Array(bytes.buffer);
+}
+
+/**
+ * @param {string} text
+ * @returns {Uint8Array}
+ */
+function fromBase64(text) {
+  const characters = atob(text);
+  const bytes = new Uint8Array(characters.length);
+  for (let i = 0; i < bytes.length; i += 1) bytes[i] = characters.charCodeAt(i);
+  return bytes;
 }
 
 /** @param {Uint8Array} packed */

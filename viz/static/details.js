@@ -3,15 +3,22 @@
 import { boundsOf, codeAt, opposite, weightOf } from "./attention.js";
 import { headColor } from "./colors.js";
 import { element, tokenChip } from "./dom.js";
-import { percent, tokenText } from "./text.js";
+import { percent, running, tokenText } from "./text.js";
 
 /**
  * @typedef {object} Scene  what is looked at
- * @property {import("./data.js").Tokens} tokens
+ * @property {import("./data.js").Tokens} tokens  those that look
+ * @property {import("./data.js").Tokens} keyTokens
  * @property {import("./example.js").Layer} layer
  * @property {number[]} heads  places in the head axis
  * @property {import("./lines.js").Look} look
  * @property {import("./attention.js").Focus} focus
+ * @property {There | null} there
+ *
+ * @typedef {object} There  the same weights in the text that this one is compared with
+ * @property {import("./example.js").Layer} layer
+ * @property {number[]} heads  places in its head axis
+ * @property {string} name
  */
 
 /**
@@ -29,22 +36,26 @@ export function showHint(card) {
  * @param {Scene} scene
  * @param {Float64Array} means
  * @param {number[]} places  the largest of them
+ * @param {Float64Array | null} before  the means of what this one is compared with
  */
-export function showToken(card, { tokens, layer, heads, look, focus }, means, places) {
+export function showToken(card, { tokens, keyTokens, layer, heads, look, focus, there }, means, places, before) {
   card.dataset.shows = "token";
-  const chip = tokenChip(tokenText(tokens, focus.index));
+  const [own, others] = focus.side === "query" ? [tokens, keyTokens] : [keyTokens, tokens];
+  const chip = tokenChip(tokenText(own, focus.index));
   const verb = focus.side === "query" ? " looks at" : " is looked at by";
   const color = heads.length === 1 ? headColor(look.numbers[heads[0]], look.theme) : "";
-  const rows = places.map((i) => bar(tokenChip(tokenText(tokens, i, 40)), means[i], color));
+  const rows = places.map((i) =>
+    bar(tokenChip(tokenText(others, i, 40)), means[i], { color, before: before?.[i] }),
+  );
   if (focus.side === "query" && places.length) {
     const all = means.reduce((sum, weight) => sum + weight, 0);
     const listed = places.reduce((sum, i) => sum + means[i], 0);
-    rows.push(bar("other tokens", Math.max(all - listed, 0), color, "rest"));
+    rows.push(bar("other tokens", Math.max(all - listed, 0), { color, kind: "rest" }));
   }
   card.replaceChildren(
     element("p", { class: "where" }, [where(layer.number, heads, look)]),
     element("h2", {}, [chip, verb]),
-    rows.length ? element("ul", { class: "bars" }, rows) : nothing(heads),
+    rows.length ? bars(rows, there) : nothing(heads),
   );
 }
 
@@ -69,23 +80,25 @@ function where(layer, heads, look) {
  * @param {Scene} scene
  * @param {number} other  the token opposite the focus
  */
-export function showWeight(card, { tokens, layer, heads, look, focus }, other) {
+export function showWeight(card, { tokens, keyTokens, layer, heads, look, focus, there }, other) {
   card.dataset.shows = "weight";
   const [query, key] = focus.side === "query" ? [focus.index, other] : [other, focus.index];
   const codes = heads.map((head) => codeAt(layer, head, focus, other));
   const title = element("h2", {}, [
     tokenChip(tokenText(tokens, query)),
     " looks at ",
-    tokenChip(tokenText(tokens, key)),
+    tokenChip(tokenText(keyTokens, key)),
   ]);
+  const before = there && there.heads.map((head) => weightOf(codeAt(there.layer, head, focus, other)));
   const one = heads.length === 1;
   card.replaceChildren(
     element("p", { class: "where" }, [
       one ? `Layer ${layer.number}, head ${look.numbers[heads[0]]}` : `Layer ${layer.number}`,
     ]),
     title,
-    one ? single(codes[0]) : perHead(heads, codes, look),
+    one ? single(codes[0]) : perHead(heads, codes, look, there, before),
     facts([
+      ...(one && there && before ? comparison(weightOf(codes[0]), there, before[0]) : []),
       ["query", `token ${query}`],
       ["key", `token ${key}`],
       ["probability", "rounded to 0.4\u202f%"],
@@ -107,17 +120,62 @@ function single(code) {
 }
 
 /**
+ * @param {number} weight
+ * @param {There} there
+ * @param {number} before
+ * @returns {[string, string][]}
+ */
+function comparison(weight, there, before) {
+  return [
+    [nameOf(there), percent(before)],
+    ["difference", `${difference(weight, before)} points`],
+  ];
+}
+
+/** @param {There} there */
+function nameOf({ name }) {
+  return name ? running(name) : "the first";
+}
+
+/**
+ * How far a weight is from another, in percentage points.
+ *
+ * @param {number} weight
+ * @param {number} before
+ */
+function difference(weight, before) {
+  const points = Math.round((weight - before) * 1000) / 10;
+  if (points === 0) return "±0.0";
+  return `${points > 0 ? "+" : "−"}${Math.abs(points).toFixed(1)}`;
+}
+
+/**
  * @param {number[]} heads
  * @param {number[]} codes
  * @param {import("./lines.js").Look} look
+ * @param {There | null} there
+ * @param {number[] | null} before
  */
-function perHead(heads, codes, look) {
+function perHead(heads, codes, look, there, before) {
   if (!heads.length) return nothing(heads);
   const rows = heads.map((head, i) => {
     const number = look.numbers[head];
-    return bar(`head ${number}`, weightOf(codes[i]), headColor(number, look.theme));
+    const color = headColor(number, look.theme);
+    return bar(`head ${number}`, weightOf(codes[i]), { color, before: before?.[i] });
   });
-  return element("ul", { class: "bars heads" }, rows);
+  return bars(rows, there, "heads");
+}
+
+/**
+ * @param {HTMLElement[]} rows
+ * @param {There | null} there
+ * @param {string} [kind]
+ */
+function bars(rows, there, kind = "") {
+  const list = element("ul", { class: `bars ${kind}${there ? " compared" : ""}` }, rows);
+  if (!there) return list;
+  const note = element("p", { class: "where" }, ["± points from ", element("bdi", {}, [nameOf(there)])]);
+  return element("div", {}, [note, list]);
 }
 
 /** @param {[string, string][]} pairs */
@@ -132,10 +190,9 @@ function facts(pairs) {
 /**
  * @param {Node | string} name
  * @param {number} weight
- * @param {string} color
- * @param {string} [kind]
+ * @param {{color?: string, kind?: string, before?: number}} options  before: what it is compared with
  */
-function bar(name, weight, color, kind = "") {
+function bar(name, weight, { color = "", kind = "", before }) {
   const fill = element("span", { class: "fill" });
   fill.style.width = `${Math.min(weight, 1) * 100}%`;
   if (color) fill.style.backgroundColor = color;
@@ -143,6 +200,7 @@ function bar(name, weight, color, kind = "") {
     element("span", { class: "name" }, [name]),
     element("span", { class: "track" }, [fill]),
     element("data", { value: String(weight) }, [percent(weight)]),
+    ...(before === undefined ? [] : [element("span", { class: "change" }, [difference(weight, before)])]),
   ]);
 }
 

@@ -117,6 +117,7 @@ export class Example {
     return this.once(`head ${layer} ${head}`, async () => {
       const vectors = this.header.edited ? null : await this.vectors(layer, head);
       if (vectors) return attend(vectors, this.causal);
+      if (!this.entry("probs", layer)) throw new RangeError(`layer ${layer} has no weights on this page`);
       const { codes, nQueries, nKeys } = await this.layer(layer);
       const place = this.heads.indexOf(head) * nQueries * nKeys;
       return Float32Array.from(codes.subarray(place, place + nQueries * nKeys), (code) => (code / 255) ** 2);

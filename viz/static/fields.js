@@ -14,8 +14,17 @@
  * @property {import("./attention.js").Side} anchor  the side that was chosen first
  * @property {string} filter
  * @property {number} minimum  percent; weights below are not drawn
+ * @property {number} top  of each token, only so many of the strongest lines; 0: all
  * @property {boolean} special  whether special tokens take part
  * @property {"auto" | "light" | "dark"} theme
+ * @property {boolean} expanded  neuron view: with query, keys and products
+ * @property {"dimension" | "size"} order  arithmetic view: of the products
+ * @property {string} sort  the statistic that the model view's heads are sorted by; empty: none
+ * @property {string} mark  the pattern whose heads it marks; empty: none
+ * @property {import("./map_window.js").Window | null} window  what the map shows; null: all of it
+ * @property {"root" | "linear"} scale  of the map's colours
+ * @property {import("./shaded_values.js").Measure} measure  what the text view shades tokens by
+ * @property {string} find  the text that is searched for
  *
  * @typedef {object} Limits  what a state may hold
  * @property {string[]} views
@@ -37,7 +46,10 @@
  * @property {(value: any, state: State) => string} [write]
  */
 
-import { FILTERS, MINIMA } from "./attention.js";
+import { FILTERS, MINIMA, TOPS } from "./attention.js";
+import { readWindow, writeWindow } from "./map_window.js";
+import { STATISTICS } from "./model_statistics.js";
+import { MEASURES } from "./shaded_values.js";
 
 /** @type {Field[]} */
 export const FIELDS = [
@@ -103,6 +115,12 @@ export const FIELDS = [
     read: (written) => (MINIMA.includes(Number(written)) ? Number(written) : undefined),
   },
   {
+    name: "top",
+    key: "top",
+    start: () => 0,
+    read: (written) => whole(written, TOPS),
+  },
+  {
     name: "special",
     key: "special",
     start: () => true,
@@ -114,6 +132,56 @@ export const FIELDS = [
     key: "theme",
     start: () => "auto",
     read: (written) => oneOf(written, ["light", "dark"]),
+  },
+  {
+    name: "expanded",
+    key: "vectors",
+    start: () => true,
+    read: (written) => written !== "off",
+    write: () => "off",
+  },
+  {
+    name: "order",
+    key: "order",
+    start: () => "dimension",
+    read: (written) => oneOf(written, ["dimension", "size"]),
+  },
+  {
+    name: "sort",
+    key: "sort",
+    start: () => "",
+    read: (written) => oneOf(written, STATISTICS.map(({ id }) => id)),
+  },
+  {
+    name: "mark",
+    key: "mark",
+    start: () => "",
+    read: (written) => oneOf(written, STATISTICS.filter(({ mark }) => mark !== null).map(({ id }) => id)),
+  },
+  {
+    name: "window",
+    key: "window",
+    start: () => null,
+    read: (written, { size, keys }) => readWindow(written, { nQueries: size, nKeys: keys }),
+    write: writeWindow,
+  },
+  {
+    name: "scale",
+    key: "scale",
+    start: () => "root",
+    read: (written) => oneOf(written, ["root", "linear"]),
+  },
+  {
+    name: "measure",
+    key: "shade",
+    start: () => "received",
+    read: (written) => oneOf(written, MEASURES.map(({ id }) => id)),
+  },
+  {
+    name: "find",
+    key: "find",
+    start: () => "",
+    read: (written) => written.slice(0, 200),
   },
 ];
 

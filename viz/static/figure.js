@@ -7,11 +7,13 @@
  * @property {(x0: number, y0: number, x1: number, y1: number, color: string, width: number, alpha?: number) => void} line
  * @property {(x0: number, y0: number, x1: number, y1: number, color: string, width: number, alpha?: number) => void} curve
  *   bends as the lines of the head view do
- * @property {(x: number, y: number, text: string, style: TextStyle) => void} text
+ * @property {(x: number, y: number, text: string, style: TextStyle) => void} text  y is the line that
+ *   letters stand on; any text may be given, the pen makes every character of it visible
  * @property {(x: number, y: number, width: number, height: number, image: HTMLCanvasElement) => void} image
  *   cells stay sharp when enlarged
  *
  * @typedef {{size: number, color: string, anchor?: "start" | "middle" | "end", bold?: boolean, angle?: number}} TextStyle
+ *   angle: degrees, clockwise, around (x, y)
  *
  * @typedef {object} Figure
  * @property {string} name  of the file, without an ending
@@ -20,7 +22,52 @@
  * @property {string} paper  the background's colour
  * @property {(pen: Pen) => void} paint
  * @property {string[]} columns  of the table
- * @property {() => Iterable<(string | number)[]>} rows
+ * @property {() => Iterable<(string | number)[]>} rows  texts as they are: the table makes them safe
  */
 
-export {};
+/** As theme.css has it; a file is read where only the fonts of its reader are. */
+export const FONTS =
+  "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', 'Liberation Sans', Arial, sans-serif";
+
+/** CSS pixels between two pictures. */
+const BETWEEN = 32;
+
+/**
+ * One figure of several that are looked at together.
+ *
+ * @param {Figure[]} figures  at least one
+ * @param {string[]} names  what tells them apart
+ * @returns {Figure}
+ */
+export function sideBySide(figures, names) {
+  if (figures.length === 1) return figures[0];
+  const starts = figures.map((_, i) => figures.slice(0, i).reduce((sum, { width }) => sum + width + BETWEEN, 0));
+  const last = figures.length - 1;
+  return {
+    ...figures[0],
+    width: starts[last] + figures[last].width,
+    height: Math.max(...figures.map(({ height }) => height)),
+    paint: (pen) => figures.forEach((figure, i) => figure.paint(moved(pen, starts[i]))),
+    columns: ["text", ...figures[0].columns],
+    *rows() {
+      for (const [i, figure] of figures.entries()) {
+        for (const row of figure.rows()) yield [names[i], ...row];
+      }
+    },
+  };
+}
+
+/**
+ * @param {Pen} pen
+ * @param {number} by
+ * @returns {Pen}
+ */
+function moved(pen, by) {
+  return {
+    rect: (x, ...rest) => pen.rect(x + by, ...rest),
+    line: (x0, y0, x1, ...rest) => pen.line(x0 + by, y0, x1 + by, ...rest),
+    curve: (x0, y0, x1, ...rest) => pen.curve(x0 + by, y0, x1 + by, ...rest),
+    text: (x, ...rest) => pen.text(x + by, ...rest),
+    image: (x, ...rest) => pen.image(x + by, ...rest),
+  };
+}

@@ -14,14 +14,18 @@
  * @property {Address} address
  * @property {EventTarget} keys  where key strokes are heard
  * @property {(title: string) => void} named
+ * @property {EventTarget & {matches: boolean}} [darkness]  where the system's is not what counts
  */
 
 import { usualMinimum } from "./attention.js";
+import { createChooser } from "./chooser.js";
 import { element } from "./dom.js";
 import { Example } from "./example.js";
-import { createHeading, titleOf } from "./heading.js";
+import { createExport } from "./export.js";
+import { createHeading, namesOf, titleOf } from "./heading.js";
 import { listenToKeys } from "./keyboard.js";
-import { createStore, fromHash, keptToken, toHash } from "./state.js";
+import { createSearch } from "./search.js";
+import { createStore, fittedState, fittedStore, fromHash, keptToken, toHash } from "./state.js";
 import { createTabs } from "./tabs.js";
 import { createToolbar } from "./toolbar.js";
 import { KINDS } from "./views.js";
@@ -50,27 +54,42 @@ class Frame {
     this.header = header;
     this.around = around;
     this.examples = header.examples.map((entry, i) => new Example(entry, blocks, i));
-    this.darkness = matchMedia("(prefers-color-scheme: dark)");
-    const hash = around.address.read();
-    const asked = Number(new URLSearchParams(hash.replace(/^#/, "")).get("example"));
-    const first = this.examples[asked] ? asked : 0;
-    this.store = createStore(fromHash(hash, this.limitsOf(this.examples[first])));
+    this.names = namesOf(this.examples);
+    this.darkness = around.darkness ?? matchMedia("(prefers-color-scheme: dark)");
+    /** @type {Map<Example, import("./state.js").Limits>} */
+    this.known = new Map();
+    this.store = createStore(this.asked(around.address.read().replace(/^#/, "") || (header.start ?? "")));
     /** @type {Map<string, View>} */
     this.views = new Map();
     /** @type {View[]} */
     this.shown = [];
-    /** @type {{update: (theme: Theme) => void} | null} */
-    this.toolbar = null;
+    /** @type {{update: (theme: Theme) => void}[]} */
+    this.parts = [];
+    /** @type {{example: Example, root: HTMLElement, update: () => void} | null} */
+    this.search = null;
     this.built = "";
+    const kinds = KINDS.filter((kind) => this.examples.some((example) => !kind.missing(example)));
+    this.tabs = createTabs(this.store, kinds, () => this.example());
+    this.chooser = createChooser(this.store, this.examples, (example) => this.open(example));
+    this.giving = createExport(this);
     this.switcher = element("button", { type: "button", class: "theme" });
+    this.notice = element("p", { class: "notice", role: "alert" });
     this.heading = element("div", { class: "top" });
+    this.found = element("div", { class: "searching" });
+    this.finding = element("div", { class: "finding" }, [this.tabs.root, this.found]);
     this.controls = element("div", { class: "controls" });
     this.pictures = element("div", { class: "pictures" });
-    this.side = element("aside", { class: "side" });
-    this.body = element("div", { class: "body" }, [this.pictures, this.side]);
-    host.classList.add("minibert");
-    host.append(this.switcher, this.heading, this.controls, this.body);
+    this.side = element("aside", { class: "side", "aria-label": "In numbers" });
+    this.body = element("div", { class: "body", role: "tabpanel" }, [this.pictures, this.side]);
+    this.build();
     this.listen();
+  }
+
+  build() {
+    this.host.classList.add("minibert");
+    this.notice.hidden = true;
+    const above = element("div", { class: "above" }, [this.chooser.root, this.finding]);
+    this.host.append(this.switcher, this.giving.root, this.notice, this.heading, above, this.controls, this.body);
   }
 
   listen() {
@@ -79,10 +98,21 @@ class Frame {
     });
     this.store.subscribe(() => this.update());
     this.darkness.addEventListener("change", () => this.update());
-    this.around.address.listen(() => {
-      this.store.set(fromHash(this.around.address.read(), this.limits()));
-    });
+    this.around.address.listen(() => this.store.set(this.asked(this.around.address.read())));
     listenToKeys(this.around.keys, this);
+  }
+
+  /**
+   * The state that an address asks for, of what the text that it names has.
+   *
+   * @param {string} hash
+   * @returns {import("./state.js").State}
+   */
+  asked(hash) {
+    const named = new URLSearchParams(hash.replace(/^#/, "")).get("example") ?? "";
+    const example = /^\d+$/.test(named) && this.examples[Number(named)] ? Number(named) : 0;
+    const state = fromHash(hash, this.limitsOf(this.examples[example]));
+    return state.beside === example ? { ...state, beside: null } : state;
   }
 
   /** @returns {Theme} */
@@ -106,8 +136,18 @@ class Frame {
    * @returns {import("./state.js").Limits}
    */
   limitsOf(example) {
-    const views = this.kinds(example).map(({ id }) => id);
-    const size = example.tokens.text.length;
+    const limits = this.known.get(example) ?? this.newLimits(example);
+    this.known.set(example, limits);
+    return limits;
+  }
+
+  /**
+   * @param {Example} example
+   * @returns {import("./state.js").Limits}
+   */
+  newLimits(example) {
+    const views = KINDS.filter((kind) => !kind.missing(example)).map(({ id }) => id);
+    const [size, keys] = [example.tokens.text.length, example.keyTokens.text.length];
     const segments = [...example.tokens.segment, ...example.keyTokens.segment];
     return {
       views,
@@ -116,15 +156,10 @@ class Frame {
       layers: example.layers,
       heads: example.heads,
       size,
-      keys: example.keyTokens.text.length,
-      minimum: usualMinimum(size),
+      keys,
+      minimum: usualMinimum(Math.max(size, keys)),
       pair: segments.includes(1) && segments.includes(0) && example.keyTokens === example.tokens,
     };
-  }
-
-  /** @param {Example} example */
-  kinds(example) {
-    return KINDS.filter((kind) => !kind.missing(example));
   }
 
   /** @returns {Kind} */
@@ -141,11 +176,24 @@ class Frame {
   view(example, place) {
     const kind = this.kind();
     const name = `${kind.id} ${example.index} ${place}`;
-    const { store } = this;
-    const stage = { example, store, limits: this.limitsOf(example), theme: () => this.theme() };
-    const view = this.views.get(name) ?? kind.create(stage);
+    const view = this.views.get(name) ?? this.newView(kind, example, place);
     this.views.set(name, view);
     return view;
+  }
+
+  /**
+   * @param {Kind} kind
+   * @param {Example} example
+   * @param {"" | "beside"} place
+   * @returns {View}
+   */
+  newView(kind, example, place) {
+    const missing = kind.missing(example);
+    if (missing) return { root: element("p", { class: "missing" }, [missing]), side: [], update() {} };
+    const limits = this.limitsOf(example);
+    const store = place ? fittedStore(this.store, () => this.limits(), limits) : this.store;
+    const against = () => (place ? this.example() : null);
+    return kind.create({ example, store, limits, theme: () => this.theme(), against });
   }
 
   /** Shows the store's state; done when every picture is. */
@@ -157,10 +205,11 @@ class Frame {
     const other = this.theme() === "dark" ? "light" : "dark";
     this.switcher.textContent = other === "dark" ? "Dark" : "Light";
     this.switcher.setAttribute("aria-label", `Switch to ${other} colours`);
-    this.toolbar?.update(this.theme());
+    for (const part of [this.tabs, this.chooser, this.giving, ...this.parts]) part.update(this.theme());
     this.around.address.write(toHash(state, this.limits()));
-    const drawn = this.shown.map((view) => Promise.resolve(view.update()));
-    await Promise.all(drawn).catch((error) => this.fail(error));
+    const drawn = await Promise.allSettled(this.shown.map(async (view) => view.update()));
+    const failed = drawn.find(({ status }) => status === "rejected");
+    this.say(failed && "reason" in failed ? failed.reason : null);
   }
 
   /** Puts another picture or another text in place, where the state asks for one. */
@@ -170,39 +219,71 @@ class Frame {
     if (wanted === this.built) return;
     this.built = wanted;
     const both = [this.example()];
-    if (beside !== null) both.push(this.examples[beside]);
-    const limits = this.limits();
+    if (beside !== null && beside !== example) both.push(this.examples[beside]);
     const kind = this.kind();
     this.heading.replaceChildren(createHeading(this.header, both));
     this.around.named(titleOf(this.header, this.example()));
-    const tabs = createTabs(this.store, this.kinds(this.example()), this.examples);
-    const toolbar = createToolbar(this.store, limits, kind, this.example());
-    this.toolbar = { update: (theme) => [tabs, toolbar].forEach((part) => part.update(theme)) };
-    this.controls.replaceChildren(tabs.root, toolbar.root);
+    this.body.setAttribute("aria-label", kind.label);
+    const toolbar = createToolbar(this.store, this.limits(), kind, this.example());
+    this.controls.replaceChildren(toolbar.root);
+    this.parts = [this.searchIn(this.example()), toolbar];
     this.shown = both.map((one, i) => this.view(one, i ? "beside" : ""));
-    this.pictures.classList.toggle("two", this.shown.length > 1);
-    this.pictures.replaceChildren(...this.shown.map((one) => one.root));
-    this.side.replaceChildren(...this.shown.flatMap((one) => one.side));
-    this.body.classList.toggle("alone", !this.side.childElementCount);
+    this.place(both.map(({ index }) => this.names[index]));
+  }
+
+  /**
+   * The search field of a text; the same as before for the same text, as it may be in use.
+   *
+   * @param {Example} example
+   */
+  searchIn(example) {
+    if (this.search?.example === example) return this.search;
+    this.search = { example, ...createSearch(this.store, example, () => this.reveal()) };
+    this.found.replaceChildren(this.search.root);
+    return this.search;
+  }
+
+  /**
+   * One picture, or two with a name above each and above its cards.
+   *
+   * @param {string[]} names
+   */
+  place(names) {
+    const two = this.shown.length > 1;
+    for (const part of [this.host, this.pictures, this.side]) part.classList.toggle("two", two);
+    const named = (/** @type {number} */ i) => element("h2", { class: "which" }, [element("bdi", {}, [names[i]])]);
+    const roots = this.shown.map(({ root }, i) =>
+      two ? element("section", { class: "picture", "aria-label": names[i] }, [named(i), root]) : root,
+    );
+    const cards = this.shown.flatMap(({ side }, i) =>
+      two && side.length ? [element("div", { class: "cards" }, [named(i), ...side])] : side,
+    );
+    this.pictures.replaceChildren(...roots);
+    this.side.replaceChildren(...cards);
+    this.side.hidden = !cards.length;
+    this.body.classList.toggle("alone", !cards.length);
   }
 
   /** Changes the text; what it does not have of the state begins anew. */
   open(/** @type {number} */ example) {
-    const { theme, view } = this.store.get();
-    const hash = toHash({ ...this.store.get(), example }, this.limits());
-    const limits = this.limitsOf(this.examples[example]);
-    this.store.set({ ...fromHash(hash, limits), example, theme, view: limits.views.includes(view) ? view : limits.view });
+    const state = this.store.get();
+    const fitted = fittedState(state, this.limits(), this.limitsOf(this.examples[example]));
+    // The two change places.
+    const beside = state.beside === example ? state.example : state.beside;
+    this.store.set({ ...fitted, example, beside });
   }
 
-  /** @param {Error} error */
-  fail(error) {
-    const text = `This page cannot show its numbers: ${error.message}. It needs a browser of 2023 or later.`;
-    this.host.prepend(element("p", { class: "notice" }, [text]));
+  /** @param {Error | null} error */
+  say(error) {
+    this.notice.hidden = !error;
+    this.notice.textContent = error
+      ? `This page cannot show its numbers: ${error.message}. It needs a browser of 2023 or later.`
+      : "";
   }
 
   /** The token that is kept, brought into sight. */
   reveal() {
     const kept = keptToken(this.store.get());
-    if (kept) this.pictures.querySelector(".token.kept")?.scrollIntoView({ block: "nearest" });
+    if (kept) this.pictures.querySelector(".kept")?.scrollIntoView({ block: "nearest" });
   }
 }

@@ -9,9 +9,15 @@
 import { firstCode, gatherLines, largest, meanWeights, opposite, shownTokens, strengthFor } from "./attention.js";
 import { createColumns, focusToken, markTokens, measure, tokenOf, writeWeights } from "./columns.js";
 import { counterpart, showHint, showToken, showWeight } from "./details.js";
+import { cssColors } from "./css_colors.js";
 import { element } from "./dom.js";
+import { codesOf } from "./head_codes.js";
+import { headFigure } from "./head_figure.js";
+import { captions, chosenFirst, sameTokens, sideNames, whyEmpty } from "./head_parts.js";
 import { createLegend } from "./legend.js";
 import { lineAt } from "./lines.js";
+import { hasLayer } from "./model_data.js";
+import { matchesOf } from "./search_matches.js";
 import { shadeTokens } from "./shades.js";
 import { Sheet } from "./sheet.js";
 import { afterClick, afterEscape, keptToken } from "./state.js";
@@ -28,23 +34,25 @@ const MANY = 64;
  * @typedef {import("./lines.js").Geometry} Geometry
  *
  * @typedef {object} Scene  all that a drawing depends on
- * @property {import("./data.js").Tokens} tokens
+ * @property {import("./data.js").Tokens} tokens  those that look
+ * @property {import("./data.js").Tokens} keyTokens
  * @property {Layer} layer
  * @property {number[]} heads  places in the head axis
  * @property {import("./attention.js").Shown} shown
  * @property {number} minimum
+ * @property {number} top  lines of each token; 0: all
  * @property {import("./lines.js").Look} look
  * @property {Geometry} geometry
  */
 
 export class HeadView {
   /** @param {import("./views.js").Stage} stage */
-  constructor({ example, store, limits, theme }) {
+  constructor({ example, store, limits, theme, against }) {
     this.example = example;
     this.store = store;
-    this.limits = limits;
     this.themeNow = theme;
-    this.columns = createColumns(example.tokens);
+    this.against = against;
+    this.columns = createColumns(example.tokens, example.keyTokens, sideNames(example));
     this.lower = new Sheet("lower");
     this.upper = new Sheet("upper");
     this.lower.root.setAttribute("role", "img");
@@ -52,49 +60,77 @@ export class HeadView {
     const { query, key } = this.columns.lists;
     this.between = element("div", { class: "between-columns" }, [this.lower.root, this.upper.root]);
     this.stage = element("div", { class: "stage" }, [query, this.between, key]);
-    this.stage.classList.toggle("dense", example.tokens.text.length > MANY);
+    this.stage.classList.toggle("dense", Math.max(limits.size, limits.keys) > MANY);
     this.empty = element("p", { class: "empty", role: "status" });
-    this.root = element("div", { class: "head-view" }, [this.empty, captions(), this.stage]);
+    this.root = element("div", { class: "head-view" }, [this.empty, captions(example), this.stage]);
     this.card = element("section", { class: "details", "aria-live": "polite" });
     this.card.setAttribute("aria-label", "Weights in numbers");
     /** @type {Layer | null} */
     this.layer = null;
-    /** @type {Focus | null} */
-    this.pointed = null;
+    /** The same layer of the text that this one is compared with. @type {Layer | null} */
+    this.there = null;
+    this.whole = false;
+    this.asked = 0;
     /** @type {Geometry | null} */
     this.geometry = null;
     /** @type {"light" | "dark"} */
     this.theme = "light";
     this.drawnLower = "";
-    this.legend = createLegend(example.causal);
+    this.legend = createLegend(example.causal, limits.examples);
     this.side = [this.card, this.legend.root];
     this.listen();
   }
 
   /** Shows the store's state. */
   async update() {
-    const { heads } = this.store.get();
+    const { layer, heads } = this.store.get();
     this.theme = this.themeNow();
     this.legend.setStrength(strengthFor(heads.length, this.focus() !== null));
-    const layer = await this.example.layer(this.store.get().layer);
-    // Another layer may have been asked for while this one was unpacked.
-    if (layer.number !== this.store.get().layer) return;
-    this.layer = layer;
-    this.paint();
+    this.asked += 1;
+    const now = this.asked;
+    const wanted = () => now === this.asked;
+    const show = (/** @type {Layer} */ read, /** @type {boolean} */ whole) => {
+      [this.layer, this.whole] = [read, whole];
+      if (this.there?.number !== read.number) this.there = null;
+      this.paint();
+    };
+    await codesOf(this.example).read(layer, this.places(this.example), show, wanted);
+    if (wanted()) await this.readOther(layer, wanted);
+  }
+
+  /** @param {import("./example.js").Example} example */
+  places({ heads }) {
+    return this.store.get().heads.map((head) => heads.indexOf(head));
+  }
+
+  /**
+   * The same weights of the text that this one is compared with, where it has them.
+   *
+   * @param {number} layer
+   * @param {() => boolean} wanted
+   */
+  async readOther(layer, wanted) {
+    const other = this.against();
+    this.there = null;
+    if (!other || !sameTokens(this.example, other)) return;
+    const places = this.places(other);
+    if (!other.layers.includes(layer) || !hasLayer(other, layer) || places.includes(-1)) return;
+    const show = (/** @type {Layer} */ read, /** @type {boolean} */ whole) => {
+      this.there = whole ? read : null;
+      if (whole && this.focus()) this.paint();
+    };
+    await codesOf(other).read(layer, places, show, wanted);
   }
 
   listen() {
-    const point = (/** @type {Focus | null} */ token) => {
-      if (token?.side === this.pointed?.side && token?.index === this.pointed?.index) return;
-      this.pointed = token;
-      this.paint();
-    };
+    const { pointed } = this.store;
+    pointed.subscribe(() => this.paint());
     this.stage.addEventListener("pointerover", (event) => {
-      if (event.pointerType !== "touch") point(tokenOf(event.target));
+      if (event.pointerType !== "touch") pointed.set(tokenOf(event.target));
     });
-    this.stage.addEventListener("pointerleave", () => point(null));
-    this.stage.addEventListener("focusin", (event) => point(tokenOf(event.target)));
-    this.stage.addEventListener("focusout", () => point(null));
+    this.stage.addEventListener("pointerleave", () => pointed.set(null));
+    this.stage.addEventListener("focusin", (event) => pointed.set(tokenOf(event.target)));
+    this.stage.addEventListener("focusout", () => pointed.set(null));
     this.stage.addEventListener("click", (event) => this.click(event));
     new ResizeObserver(() => {
       this.geometry = null;
@@ -114,8 +150,22 @@ export class HeadView {
       this.blur();
       return this.store.set({ query: null, key: null });
     }
-    const { size } = this.layer;
-    return this.store.set({ query: Math.floor(place / size) % size, key: place % size });
+    const { nQueries, nKeys } = this.layer;
+    return this.store.set({ query: Math.floor(place / nKeys) % nQueries, key: place % nKeys });
+  }
+
+  async figure() {
+    const { layer: number } = this.store.get();
+    const wanted = () => true;
+    const take = (/** @type {Layer} */ read) => void (this.layer = read);
+    if (this.layer?.number !== number || !this.whole) {
+      await codesOf(this.example).read(number, this.places(this.example), take, wanted);
+    }
+    const scene = this.scene(/** @type {Layer} */ (this.layer));
+    const focus = this.inside(keptToken(this.store.get()));
+    const look = { ...scene.look, strength: strengthFor(scene.heads.length, focus !== null) };
+    const { keyTokens } = this.example;
+    return headFigure({ scene: { ...scene, look }, focus, keyTokens, colors: cssColors(this.root) });
   }
 
   blur() {
@@ -131,7 +181,8 @@ export class HeadView {
    */
   keydown({ key, target }) {
     const state = this.store.get();
-    const token = tokenOf(target);
+    const here = target instanceof Node && this.root.contains(target);
+    const token = here ? tokenOf(target) : null;
     if (key === "Escape") {
       const nothingKept = keptToken(state) === null;
       if (nothingKept && token && target instanceof HTMLElement) target.blur();
@@ -142,7 +193,8 @@ export class HeadView {
       this.store.set(afterClick(state, token));
       return true;
     }
-    const from = token ?? keptToken(state);
+    // A token of the picture beside this one is that picture's.
+    const from = token ?? (tokenOf(target) ? null : keptToken(state));
     if (!from || (key !== "ArrowUp" && key !== "ArrowDown")) return false;
     const index = from.index + (key === "ArrowUp" ? -1 : 1);
     if (index < 0 || index >= this.columns.items[from.side].length) return true;
@@ -153,7 +205,16 @@ export class HeadView {
 
   /** @returns {Focus | null} */
   focus() {
-    return keptToken(this.store.get()) ?? this.pointed;
+    return keptToken(this.store.get()) ?? this.inside(this.store.pointed.get());
+  }
+
+  /**
+   * A token, if this text has it; the one beside it may be longer.
+   *
+   * @param {Focus | null} token
+   */
+  inside(token) {
+    return token && token.index < this.columns.items[token.side].length ? token : null;
   }
 
   paint() {
@@ -161,9 +222,15 @@ export class HeadView {
     const scene = this.scene(this.layer);
     const focus = this.focus();
     this.stage.classList.toggle("focused", focus !== null);
-    markTokens(this.columns, scene.shown, focus, this.store.get());
+    markTokens(this.columns, scene.shown, focus, this.store.get(), this.found());
     this.paintLower(scene);
     this.paintUpper(scene, focus);
+  }
+
+  found() {
+    const { find } = this.store.get();
+    const { tokens, keyTokens } = this.example;
+    return { query: matchesOf(tokens, find).tokens, key: matchesOf(keyTokens, find).tokens };
   }
 
   /**
@@ -171,34 +238,37 @@ export class HeadView {
    * @returns {Scene}
    */
   scene(layer) {
-    const state = this.store.get();
+    const { tokens, keyTokens, heads: numbers } = this.example;
+    const { heads, filter, special, minimum, top } = this.store.get();
     this.geometry ??= measure(this.between, this.columns);
-    const strength = strengthFor(state.heads.length, this.focus() !== null);
+    const strength = strengthFor(heads.length, this.focus() !== null);
     return {
-      tokens: this.example.tokens,
+      tokens,
+      keyTokens,
       layer,
-      heads: state.heads.map((head) => this.example.heads.indexOf(head)),
-      shown: shownTokens(this.example.tokens, state.filter, state.special),
-      minimum: state.minimum,
-      look: { numbers: this.example.heads, theme: this.theme, strength },
+      heads: this.places(this.example),
+      shown: shownTokens(tokens, filter, special, keyTokens),
+      minimum,
+      top,
+      look: { numbers, theme: this.theme, strength },
       geometry: this.geometry,
     };
   }
 
   /** @param {Scene} scene */
-  paintLower({ layer, heads, shown, minimum, look, geometry }) {
+  paintLower({ layer, heads, shown, minimum, top, look, geometry }) {
     const { filter, special } = this.store.get();
-    const drawn = [layer.number, heads, filter, special, minimum, look.theme, geometry.width, geometry.height];
-    if (drawn.join(" ") === this.drawnLower) return;
-    this.drawnLower = drawn.join(" ");
+    const filters = [filter, special, minimum, top];
+    const drawn = [layer.number, this.whole, heads, filters, look.theme, geometry.width, geometry.height].join(" ");
+    if (drawn === this.drawnLower) return;
+    this.drawnLower = drawn;
     const strength = strengthFor(heads.length, false);
-    const places = gatherLines(layer, heads, shown, firstCode(minimum, strength), null);
-    const label = `Layer ${layer.number}: ${places.length} attention lines`;
-    this.lower.root.setAttribute("aria-label", label);
-    this.empty.textContent = places.length ? "" : whyEmpty(heads, minimum);
+    const places = gatherLines(layer, heads, shown, firstCode(minimum, strength), null, top);
+    this.lower.root.setAttribute("aria-label", `Layer ${layer.number}: ${places.length} attention lines`);
+    this.empty.textContent = places.length || !this.whole ? "" : whyEmpty(heads, minimum);
     const bright = places.length;
-    this.lower.draw({ layer, places, heads, bright, geometry, look: { ...look, strength } });
-    this.stage.dataset.layer = String(layer.number);
+    this.lower.draw({ layer, places, heads, bright, geometry, look: { ...look, strength } }, this.whole);
+    if (this.whole) this.stage.dataset.layer = String(layer.number);
   }
 
   /**
@@ -206,17 +276,17 @@ export class HeadView {
    * @param {Focus | null} focus
    */
   paintUpper(scene, focus) {
-    shadeTokens(this.columns.items, scene, focus);
+    shadeTokens(this.columns, scene, focus);
     if (!focus) {
       writeWeights(this.columns, null, new Float64Array(), []);
       showHint(this.card);
       this.upper.draw(null);
       return;
     }
-    const { layer, heads, shown, minimum, look, geometry } = scene;
-    const places = gatherLines(layer, heads, shown, firstCode(minimum, look.strength), focus);
+    const { layer, heads, shown, minimum, top, look, geometry } = scene;
+    const places = gatherLines(layer, heads, shown, firstCode(minimum, look.strength), focus, top);
     const other = this.other(focus);
-    const [front, behind] = chosenFirst(places, layer.size, focus, other);
+    const [front, behind] = chosenFirst(places, layer, focus, other);
     const sorted = Uint32Array.from([...front, ...behind]);
     this.upper.draw({ layer, places: sorted, heads, bright: front.length, geometry, look });
     this.write(scene, focus, other);
@@ -232,8 +302,18 @@ export class HeadView {
     const places = largest(means, WRITTEN, LEAST_WRITTEN);
     if (other !== null && !places.includes(other)) places.push(other);
     writeWeights(this.columns, focus, means, places);
-    if (other === null) showToken(this.card, { ...scene, focus }, means, places);
-    else showWeight(this.card, { ...scene, focus }, other);
+    const there = this.thereFor(scene);
+    const looked = { ...scene, focus, there };
+    if (other !== null) return showWeight(this.card, looked, other);
+    const before = there && meanWeights(there.layer, there.heads, scene.shown, focus);
+    return showToken(this.card, looked, means, places, before);
+  }
+
+  /** @param {Scene} scene */
+  thereFor({ layer }) {
+    const other = this.against();
+    if (!other || !this.there || this.there.number !== layer.number) return null;
+    return { layer: this.there, heads: this.places(other), name: other.header.name };
   }
 
   /**
@@ -245,41 +325,9 @@ export class HeadView {
   other(focus) {
     const chosen = counterpart(this.store.get(), focus);
     if (chosen !== null) return chosen;
-    return this.pointed?.side === opposite(focus.side) ? this.pointed.index : null;
+    const pointed = this.inside(this.store.pointed.get());
+    return pointed?.side === opposite(focus.side) ? pointed.index : null;
   }
-}
-
-/**
- * The lines that end at the chosen token, and the others; all belong to the first when none is.
- *
- * @param {Uint32Array} places
- * @param {number} size
- * @param {Focus} focus
- * @param {number | null} other
- * @returns {[Uint32Array, Uint32Array]}
- */
-function chosenFirst(places, size, { side }, other) {
-  const ends = (/** @type {number} */ place) =>
-    other === null || (side === "query" ? place : Math.floor(place / size)) % size === other;
-  return [places.filter(ends), places.filter((place) => !ends(place))];
-}
-
-/**
- * @param {number[]} heads
- * @param {number} minimum
- */
-function whyEmpty(heads, minimum) {
-  if (!heads.length) return "No lines: no head is switched on.";
-  if (!minimum) return "No lines: every weight that is shown here is too small to see.";
-  return `No lines: every weight that is shown here is below ${minimum}\u202f%.`;
-}
-
-
-function captions() {
-  return element("div", { class: "captions", "aria-hidden": "true" }, [
-    element("p", {}, [element("strong", {}, ["the token that looks"]), " query"]),
-    element("p", {}, [element("strong", {}, ["where it looks"]), " key"]),
-  ]);
 }
 
 /** @type {import("./views.js").Kind} */
@@ -287,8 +335,9 @@ export const headKind = {
   id: "head",
   label: "Head",
   title: "A line from each token to where it looks, in the colour of the head",
-  missing: () => "",
+  missing: (example) =>
+    example.layers.every((layer) => hasLayer(example, layer)) ? "" : "This page holds no single weights, only an overview.",
   oneHead: false,
-  controls: ["layer", "heads", "filter", "minimum", "special"],
+  controls: ["layer", "heads", "filter", "minimum", "top", "special"],
   create: (stage) => new HeadView(stage),
 };

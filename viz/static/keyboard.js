@@ -3,31 +3,46 @@
 import { stepLayer } from "./toolbar.js";
 
 /**
+ * @typedef {object} Listening  what the keys act on
+ * @property {import("./state.js").Store} store
+ * @property {() => import("./state.js").Limits} limits
+ * @property {import("./views.js").View[]} shown
+ * @property {unknown[]} examples
+ * @property {(example: number) => void} open
+ */
+
+/**
  * @param {EventTarget} target
- * @param {{store: import("./state.js").Store, limits: () => import("./state.js").Limits, shown: import("./views.js").View[]}} frame
+ * @param {Listening} frame
  */
 export function listenToKeys(target, frame) {
   target.addEventListener("keydown", (heard) => {
     const event = /** @type {KeyboardEvent} */ (heard);
     const at = event.composedPath()[0];
-    if (event.altKey || event.ctrlKey || event.metaKey || usesKeys(at)) return;
+    if (event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey || usesKeys(at)) return;
     if (act(event, frame)) event.preventDefault();
   });
 }
 
 /** @param {EventTarget} target */
 function usesKeys(target) {
-  return target instanceof HTMLSelectElement || target instanceof HTMLInputElement;
+  return target instanceof HTMLSelectElement || target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement;
 }
 
 /**
  * @param {KeyboardEvent} event
- * @param {{store: import("./state.js").Store, limits: () => import("./state.js").Limits, shown: import("./views.js").View[]}} frame
+ * @param {Listening} frame
  * @returns {boolean}  whether the key meant something here
  */
 function act(event, frame) {
   if (frame.shown.some((view) => view.keydown?.(event))) return true;
-  if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return false;
-  stepLayer(frame.store, frame.limits(), event.key === "ArrowLeft" ? -1 : 1);
+  if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
+    stepLayer(frame.store, frame.limits(), event.key === "ArrowLeft" ? -1 : 1);
+    return true;
+  }
+  const step = { n: 1, p: -1 }[event.key];
+  if (!step || frame.examples.length < 2) return false;
+  const next = frame.store.get().example + step;
+  if (next >= 0 && next < frame.examples.length) frame.open(next);
   return true;
 }

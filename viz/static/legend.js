@@ -12,12 +12,14 @@ const KEYS = [
   [["Enter"], "keep"],
   [["Esc"], "let go"],
 ];
+const KEYS_OF_TEXTS = [[["N", "P"], "next, previous text"]];
 
 /**
  * @param {boolean} causal
+ * @param {number} examples  texts on the page
  * @returns {{root: HTMLElement, setStrength: (strength: number) => void}}
  */
-export function createLegend(causal) {
+export function createLegend(causal, examples) {
   const strokes = SAMPLES.map(() => element("span", { class: "stroke" }));
   const samples = SAMPLES.map((weight, i) =>
     element("li", {}, [strokes[i], percent(weight).replace(".0", "")]),
@@ -33,7 +35,7 @@ export function createLegend(causal) {
       "The colour is the head. In each head, the weights of a token on the left add up to 100\u202f%.",
     ),
     paragraph("Hiding tokens or weights does not change the others."),
-    keys(),
+    keys(examples > 1 ? [...KEYS, ...KEYS_OF_TEXTS] : KEYS),
   ]);
   if (causal) {
     const note = paragraph("This model reads in one direction: a token looks at itself and back.");
@@ -55,8 +57,9 @@ function paragraph(...sentences) {
   return element("p", {}, [sentences.join("")]);
 }
 
-function keys() {
-  const items = KEYS.map(([names, does]) =>
+/** @param {typeof KEYS} listed */
+function keys(listed) {
+  const items = listed.map(([names, does]) =>
     element("li", {}, [...[...names].map((name) => element("kbd", {}, [name])), ` ${does}`]),
   );
   return element("ul", { class: "keys" }, items);

@@ -4,7 +4,7 @@
  * @typedef {object} Geometry  in CSS pixels from the top of the tokens
  * @property {number} width  between the columns
  * @property {number} height
- * @property {Float64Array} middles  the height of each token's middle
+ * @property {Record<import("./attention.js").Side, Float64Array>} middles  of each token, its height
  * @property {number} row  the height of a token
  *
  * @typedef {object} Look
@@ -40,7 +40,7 @@ const REACH = 5;
  * @param {Drawing} drawing
  * @returns {Float64Array}  CSS pixels, by place in the head axis
  */
-function offsets({ heads, geometry, look }) {
+export function lineOffsets({ heads, geometry, look }) {
   const step = Math.min(MOST_APART, (geometry.row * SPREAD) / heads.length);
   const apart = new Float64Array(look.numbers.length);
   heads.forEach((head, i) => {
@@ -65,20 +65,21 @@ export function lineWidth(weight) {
  */
 export function lineAdder(drawing, raster, top, scale) {
   const { layer, places, bright, geometry, look } = drawing;
-  const { codes, size } = layer;
+  const { codes, nQueries, nKeys } = layer;
   const weights = Float64Array.from({ length: 256 }, (_, code) => weightOf(code));
   const alphas = weights.map((weight) => lineAlpha(weight, look.strength));
   const widths = weights.map((weight) => lineWidth(weight) * scale);
   const colors = look.numbers.map((number) => channels(headColor(number, look.theme)));
-  const middles = geometry.middles.map((middle) => (middle - top) * scale);
-  const apart = offsets(drawing).map((offset) => offset * scale);
+  const scaled = (/** @type {number} */ middle) => (middle - top) * scale;
+  const [queries, keys] = [geometry.middles.query.map(scaled), geometry.middles.key.map(scaled)];
+  const apart = lineOffsets(drawing).map((offset) => offset * scale);
   return (i) => {
     const place = places[i];
     const code = codes[place];
-    const row = Math.floor(place / size);
-    const head = Math.floor(row / size);
-    const from = middles[row % size] + apart[head];
-    const to = middles[place % size] + apart[head];
+    const row = Math.floor(place / nKeys);
+    const head = Math.floor(row / nQueries);
+    const from = queries[row % nQueries] + apart[head];
+    const to = keys[place % nKeys] + apart[head];
     const alpha = i < bright ? alphas[code] : alphas[code] * FADED;
     raster.add(from, to, widths[code], colors[head], alpha);
   };
@@ -94,14 +95,14 @@ export function lineAdder(drawing, raster, top, scale) {
 export function lineAt(drawing, x, y) {
   const { layer, places, geometry } = drawing;
   if (x < 0 || x > geometry.width) return -1;
-  const { size } = layer;
+  const { nQueries, nKeys } = layer;
   const rise = riseAt(x / geometry.width);
-  const apart = offsets(drawing);
+  const apart = lineOffsets(drawing);
   for (const place of places) {
-    const row = Math.floor(place / size);
-    const from = geometry.middles[row % size];
-    const to = geometry.middles[place % size];
-    const height = from + (to - from) * rise + apart[Math.floor(row / size)];
+    const row = Math.floor(place / nKeys);
+    const from = geometry.middles.query[row % nQueries];
+    const to = geometry.middles.key[place % nKeys];
+    const height = from + (to - from) * rise + apart[Math.floor(row / nQueries)];
     if (Math.abs(height - y) <= REACH) return place;
   }
   return -1;

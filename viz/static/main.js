@@ -2,12 +2,16 @@
 
 import { mount } from "./frame.js";
 
-/** The blocks stand behind the script, so that the page is there before its numbers are. */
-function parsed() {
-  if (document.readyState !== "loading") return Promise.resolve();
-  return new Promise((resolve) => {
-    document.addEventListener("DOMContentLoaded", resolve, { once: true });
-  });
+/**
+ * The blocks stand behind the script, so that the page is there before its numbers are. A block is
+ * whole when something stands behind it.
+ *
+ * @param {string} id
+ */
+async function arrived(id) {
+  while (document.readyState === "loading" && !document.getElementById(id)?.nextElementSibling) {
+    await new Promise((resolve) => setTimeout(resolve, 8));
+  }
 }
 
 /** @param {string} id */
@@ -15,7 +19,7 @@ function textOf(id) {
   return document.getElementById(id)?.textContent ?? "";
 }
 
-const blocks = { text: (/** @type {string} */ name) => parsed().then(() => textOf(name)) };
+const blocks = { text: (/** @type {string} */ name) => arrived(name).then(() => textOf(name)) };
 
 /** @param {string} hash */
 function write(hash) {

@@ -7,7 +7,7 @@
  */
 
 /** How far the bends of a line lie from its ends, in parts of its width. */
-const BEND = 0.4;
+export const BEND = 0.4;
 /** The slope of that curve where it is steepest, in the middle: 1.67, with some room. */
 const STEEPEST = 1.7;
 /** Ink above this hides what is behind it. */
@@ -36,8 +36,8 @@ export class Raster {
     this.width = 0;
     this.height = 0;
     this.ink = new Float32Array();
-    this.rises = new Float32Array();
-    this.slopes = new Float32Array();
+    this.rises = new Float64Array();
+    this.slopes = new Float64Array();
   }
 
   /**
@@ -48,8 +48,8 @@ export class Raster {
    */
   start(width, height) {
     if (this.width !== width) {
-      this.rises = Float32Array.from({ length: width }, (_, x) => riseAt((x + 0.5) / width));
-      this.slopes = Float32Array.from(
+      this.rises = Float64Array.from({ length: width }, (_, x) => riseAt((x + 0.5) / width));
+      this.slopes = Float64Array.from(
         { length: width },
         (_, x) => riseAt((x + 1) / width) - riseAt(x / width),
       );
@@ -63,28 +63,45 @@ export class Raster {
   /**
    * Adds a line from the left edge to the right, behind those that are there.
    *
+   * All in one loop: calls and fields in it make it three times as slow.
+   *
    * @param {number} from  its height at the left edge, device pixels
    * @param {number} to  at the right edge
    * @param {number} thickness
    * @param {[number, number, number]} color  0 to 255
    * @param {number} alpha
    */
-  add(from, to, thickness, color, alpha) {
-    const { width, height, rises, slopes } = this;
+  add(from, to, thickness, [red, green, blue], alpha) {
+    const { width, height, rises, slopes, ink } = this;
     const rise = to - from;
+    const step = width * 4;
     for (let x = this.firstColumn(from, rise, thickness); x < width; x += 1) {
       const middle = from + rise * rises[x];
-      const slope = Math.abs(rise * slopes[x]);
+      const slope = Math.abs(rise) * slopes[x];
       // Across a column the line covers this half height fully and fades out over `fade`.
       const half = (thickness / 2) * Math.sqrt(1 + slope * slope);
-      const fade = Math.max(slope, 1);
+      const fade = slope > 1 ? slope : 1;
       const reach = half + fade / 2;
       if (middle + reach < 0 || middle - reach > height) {
         if (rise > 0 === middle > height) return;
         continue;
       }
-      const peak = alpha * Math.min(1, (2 * half) / fade);
-      this.addColumn(x, middle, reach, peak, alpha / fade, color);
+      const peak = 2 * half < fade ? (alpha * 2 * half) / fade : alpha;
+      const ramp = alpha / fade;
+      const first = Math.max(0, Math.ceil(middle - reach - 0.5));
+      const last = Math.min(height - 1, Math.floor(middle + reach - 0.5));
+      let place = (first * width + x) * 4;
+      for (let y = first; y <= last; y += 1, place += step) {
+        const there = ink[place + 3];
+        if (there > FULL) continue;
+        const away = y + 0.5 - middle;
+        const inwards = (reach - (away < 0 ? -away : away)) * ramp;
+        const own = (inwards < peak ? inwards : peak) * (1 - there);
+        ink[place] += own * red;
+        ink[place + 1] += own * green;
+        ink[place + 2] += own * blue;
+        ink[place + 3] = there + own;
+      }
     }
   }
 
@@ -110,29 +127,6 @@ export class Raster {
       else high = middle;
     }
     return low;
-  }
-
-  /**
-   * @param {number} x
-   * @param {number} middle
-   * @param {number} reach
-   * @param {number} peak
-   * @param {number} ramp  alpha gained in each pixel inwards from the reach
-   * @param {[number, number, number]} color
-   */
-  addColumn(x, middle, reach, peak, ramp, color) {
-    const { ink, width } = this;
-    const last = Math.min(this.height - 1, Math.floor(middle + reach - 0.5));
-    for (let y = Math.max(0, Math.ceil(middle - reach - 0.5)); y <= last; y += 1) {
-      const place = (y * width + x) * 4;
-      const there = ink[place + 3];
-      if (there > FULL) continue;
-      const own = Math.min(peak, (reach - Math.abs(y + 0.5 - middle)) * ramp) * (1 - there);
-      ink[place] += own * color[0];
-      ink[place + 1] += own * color[1];
-      ink[place + 2] += own * color[2];
-      ink[place + 3] = there + own;
-    }
   }
 
   /**

@@ -1,41 +1,55 @@
 /** A token's weights as shaded backgrounds opposite: one band a head, as dark as the weight. */
 
-import { codeAt, firstCode, lineAlpha, opposite, weightOf } from "./attention.js";
+import { codeAt, lineAlpha, opposite, weightOf } from "./attention.js";
 import { headColor, withAlpha } from "./colors.js";
 
 /** The darkest shade; text on it stays readable. */
 const DARKEST = 0.6;
 
+/** Shades that nobody sees need not be there: a long text has thousands of them. */
+const FAINTEST = 0.012;
+
 /**
- * @param {Record<import("./attention.js").Side, HTMLElement[]>} items
+ * @param {import("./columns.js").Columns} columns
  * @param {import("./head.js").Scene} scene
  * @param {import("./attention.js").Focus | null} focus
  */
-export function shadeTokens(items, scene, focus) {
-  for (const item of [...items.query, ...items.key]) item.style.removeProperty("--bands");
-  if (!focus || !scene.heads.length || !scene.shown[focus.side][focus.index]) return;
-  const side = opposite(focus.side);
-  items[side].forEach((item, other) => {
-    const bands = scene.shown[side][other] ? bandsOf(scene, focus, other) : "";
-    if (bands) item.style.setProperty("--bands", bands);
-  });
+export function shadeTokens({ items, bands }, scene, focus) {
+  const shaded = focus && scene.shown[focus.side][focus.index] ? opposite(focus.side) : null;
+  const band = focus && bandMaker(scene, focus);
+  for (const side of /** @type {const} */ (["query", "key"])) {
+    items[side].forEach((item, i) => {
+      const image = band && side === shaded && scene.shown[side][i] ? band(i) : "";
+      if (image === bands[side][i]) return;
+      bands[side][i] = image;
+      if (image) item.style.setProperty("--bands", image);
+      else item.style.removeProperty("--bands");
+    });
+  }
 }
 
 /**
- * The bands of one token as a CSS image, or "" when none of them can be seen.
+ * Gives the bands of a token as a CSS image, or "" when none of them can be seen.
  *
  * @param {import("./head.js").Scene} scene
  * @param {import("./attention.js").Focus} focus
- * @param {number} other
+ * @returns {(other: number) => string}
  */
-function bandsOf({ layer, heads, look }, focus, other) {
-  const codes = heads.map((head) => codeAt(layer, head, focus, other));
-  const least = firstCode(0, look.strength);
-  if (codes.every((code) => code < least)) return "";
-  const stops = codes.map((code, i) => {
-    const alpha = lineAlpha(weightOf(code), look.strength) * DARKEST;
-    const color = withAlpha(headColor(look.numbers[heads[i]], look.theme), alpha);
-    return `${color} ${(100 * i) / heads.length}% ${(100 * (i + 1)) / heads.length}%`;
-  });
-  return `linear-gradient(90deg, ${stops.join(", ")})`;
+function bandMaker({ layer, heads, look }, focus) {
+  const alphas = Array.from({ length: 256 }, (_, code) => lineAlpha(weightOf(code), look.strength) * DARKEST);
+  /** @type {Map<number, string>} */
+  const stops = new Map();
+  const stop = (/** @type {number} */ i, /** @type {number} */ code) => {
+    const made = stops.get(i * 256 + code);
+    if (made !== undefined) return made;
+    const color = withAlpha(headColor(look.numbers[heads[i]], look.theme), alphas[code]);
+    const text = `${color} ${(100 * i) / heads.length}% ${(100 * (i + 1)) / heads.length}%`;
+    stops.set(i * 256 + code, text);
+    return text;
+  };
+  return (other) => {
+    const codes = heads.map((head) => codeAt(layer, head, focus, other));
+    if (codes.every((code) => alphas[code] < FAINTEST)) return "";
+    return `linear-gradient(90deg, ${codes.map((code, i) => stop(i, code)).join(", ")})`;
+  };
 }

@@ -31,17 +31,22 @@ export class Sheet {
     this.drawing = null;
     /** @type {{tile: Tile, add: (i: number) => void} | null} */
     this.begun = null;
+    this.whole = true;
     this.frame = 0;
-    addEventListener("scroll", () => this.later(), { passive: true });
+    // While it is captured: pages also lie in parts of a window that scroll by themselves.
+    addEventListener("beforeprint", () => this.work(Infinity, Infinity));
+    addEventListener("scroll", () => this.later(), { passive: true, capture: true });
   }
 
   /**
    * Shows a drawing instead of the one that is there; null for an empty sheet.
    *
    * @param {import("./lines.js").Drawing | null} drawing
+   * @param {boolean} [whole]  false where a fuller one is about to follow
    */
-  draw(drawing) {
+  draw(drawing, whole = true) {
     this.drawing = drawing;
+    this.whole = whole;
     this.begun = null;
     this.root.dataset.lines = String(drawing?.places.length ?? 0);
     delete this.root.dataset.drawn;
@@ -78,16 +83,19 @@ export class Sheet {
     this.frame = requestAnimationFrame(() => this.work());
   }
 
-  /** Draws for one slice of time, then asks for the next. */
-  work() {
+  /**
+   * Draws for one slice of time, then asks for the next.
+   *
+   * @param {number} [slice]  milliseconds
+   * @param {number} [around]  CSS pixels around the window
+   */
+  work(slice = SLICE, around = NEAR) {
     cancelAnimationFrame(this.frame);
-    const until = performance.now() + SLICE;
-    while (this.drawing) {
-      const tile = this.begun?.tile ?? this.wanted();
-      if (!tile) {
-        this.root.dataset.drawn = "true";
-        return;
-      }
+    const until = performance.now() + slice;
+    while (this.drawing && this.root.isConnected) {
+      const tile = this.begun?.tile ?? this.wanted(0) ?? this.wanted(around);
+      if (!this.begun && !this.wanted(0) && this.whole) this.root.dataset.drawn = "true";
+      if (!tile) return undefined;
       const finished = this.continue(tile, this.drawing, until);
       const pen = /** @type {CanvasRenderingContext2D} */ (tile.canvas.getContext("2d"));
       this.raster.show(pen);
@@ -97,12 +105,16 @@ export class Sheet {
     }
   }
 
-  /** The first tile near the window that is not drawn yet. */
-  wanted() {
+  /**
+   * The first tile in the window, or near it, that is not drawn yet.
+   *
+   * @param {number} around  CSS pixels around the window
+   */
+  wanted(around) {
     const { top } = this.root.getBoundingClientRect();
     return this.tiles.find((tile) => {
       const above = top + tile.top;
-      const near = above < innerHeight + NEAR && above + TILE > -NEAR;
+      const near = above < innerHeight + around && above + TILE > -around;
       return near && tile.next !== Infinity && tile.canvas.height > 0;
     });
   }

@@ -8,6 +8,12 @@
  * @property {() => State} get
  * @property {(change: Partial<State>) => void} set
  * @property {(listener: () => void) => void} subscribe
+ * @property {Pointed} pointed  passes with the pointer, and so is no part of the state
+ *
+ * @typedef {object} Pointed  the token under the pointer, for all pictures that have it
+ * @property {() => import("./attention.js").Focus | null} get
+ * @property {(token: import("./attention.js").Focus | null) => void} set
+ * @property {(listener: () => void) => void} subscribe
  */
 
 import { FIELDS } from "./fields.js";
@@ -36,7 +42,78 @@ export function createStore(state) {
       for (const listener of listeners) listener();
     },
     subscribe: (listener) => void listeners.push(listener),
+    pointed: createPointed(),
   };
+}
+
+/** @returns {Pointed} */
+function createPointed() {
+  /** @type {(() => void)[]} */
+  const listeners = [];
+  /** @type {import("./attention.js").Focus | null} */
+  let current = null;
+  return {
+    get: () => current,
+    set(token) {
+      if (token?.side === current?.side && token?.index === current?.index) return;
+      current = token;
+      for (const listener of listeners) listener();
+    },
+    subscribe: (listener) => void listeners.push(listener),
+  };
+}
+
+/**
+ * The store as another text sees it: what that text does not have is left out.
+ *
+ * @param {Store} store
+ * @param {() => Limits} from  of the text that the state is about
+ * @param {Limits} to
+ * @returns {Store}
+ */
+export function fittedStore(store, from, to) {
+  /** @type {State | null} */
+  let known = null;
+  let fitted = store.get();
+  return {
+    ...store,
+    get() {
+      const state = store.get();
+      if (state === known) return fitted;
+      known = state;
+      const { minimum, example, beside } = state;
+      fitted = { ...fittedState(state, from(), to), minimum, example, beside };
+      return fitted;
+    },
+  };
+}
+
+/**
+ * A state with what another text has of it; the rest begins anew.
+ *
+ * @param {State} state
+ * @param {Limits} from
+ * @param {Limits} to
+ * @returns {State}
+ */
+export function fittedState(state, from, to) {
+  const kept = fromHash(toHash(state, from), to);
+  const allHeads = state.heads.length === from.heads.length;
+  return {
+    ...kept,
+    view: to.views.includes(state.view) ? state.view : to.view,
+    theme: state.theme,
+    layer: nearest(to.layers, state.layer),
+    heads: allHeads ? to.heads : to.heads.filter((head) => state.heads.includes(head)),
+  };
+}
+
+/**
+ * @param {number[]} numbers
+ * @param {number} wanted
+ */
+function nearest(numbers, wanted) {
+  return numbers.reduce((best, one) => (Math.abs(one - wanted) < Math.abs(best - wanted) ? one : best));
 }
 
 /**

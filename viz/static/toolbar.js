@@ -1,6 +1,6 @@
 /** The controls above the picture: layer, heads, sentence filter, threshold, special tokens. */
 
-import { FILTERS, MINIMA } from "./attention.js";
+import { FILTERS, MINIMA, TOPS } from "./attention.js";
 import { headColor, inkOn } from "./colors.js";
 import { element } from "./dom.js";
 import { currentHead } from "./state.js";
@@ -18,13 +18,14 @@ import { currentHead } from "./state.js";
  * @param {import("./example.js").Example} example
  * @returns {Control}
  */
-export function createToolbar(store, limits, kind, { tokens }) {
+export function createToolbar(store, limits, kind, { tokens, keyTokens }) {
   const makers = {
     layer: () => [layerControl(store, limits)],
     heads: () => [kind.oneHead ? oneHeadControl(store, limits) : headControl(store, limits)],
     filter: () => (limits.pair ? [filterControl(store)] : []),
     minimum: () => [minimumControl(store)],
-    special: () => (tokens.special.includes(1) ? [specialControl(store)] : []),
+    top: () => [topControl(store)],
+    special: () => ([...tokens.special, ...keyTokens.special].includes(1) ? [specialControl(store)] : []),
   };
   const controls = kind.controls.flatMap((name) => makers[name]());
   const root = element("div", { class: "toolbar", role: "toolbar", "aria-label": "What is shown" });
@@ -214,6 +215,23 @@ function minimumControl(store) {
       slider.value = String(MINIMA.indexOf(minimum));
       value.textContent = `${minimum}\u202f%`;
       slider.setAttribute("aria-valuetext", `${minimum} percent`);
+    },
+  };
+}
+
+/**
+ * @param {Store} store
+ * @returns {Control}
+ */
+function topControl(store) {
+  const choices = TOPS.map((top) => element("option", { value: String(top) }, [top ? String(top) : "all"]));
+  const menu = element("select", { "aria-label": "Lines of each token" }, choices);
+  menu.title = "Of each token, in each head, draw only so many of the strongest lines";
+  menu.addEventListener("change", () => store.set({ top: Number(menu.value) }));
+  return {
+    root: group("Strongest lines", [element("div", { class: "stepper" }, [menu])]),
+    update() {
+      menu.value = String(store.get().top);
     },
   };
 }

@@ -6,6 +6,8 @@
  * @property {import("./state.js").Store} store
  * @property {import("./state.js").Limits} limits
  * @property {() => "light" | "dark"} theme
+ * @property {() => import("./example.js").Example | null} against  what this one stands beside, for
+ *   the second of two; else null
  *
  * @typedef {object} View
  * @property {HTMLElement} root
@@ -21,11 +23,17 @@
  * @property {(example: import("./example.js").Example) => string} missing  why it cannot be shown;
  *   empty when it can
  * @property {boolean} oneHead  it shows a single head: tiles choose instead of switching
- * @property {("layer" | "heads" | "filter" | "minimum" | "special")[]} controls
+ * @property {("layer" | "heads" | "filter" | "minimum" | "top" | "special")[]} controls
  * @property {(stage: Stage) => View} create
  */
 
+import { arithmeticKind } from "./arithmetic.js";
 import { headKind } from "./head.js";
+import { lensKind } from "./lens.js";
+import { mapKind } from "./map.js";
+import { modelKind } from "./model.js";
+import { neuronKind } from "./neuron.js";
+import { shadedKind } from "./shaded.js";
 
 /** @type {Kind[]} */
-export const KINDS = [headKind];
+export const KINDS = [headKind, modelKind, neuronKind, arithmeticKind, mapKind, shadedKind, lensKind];

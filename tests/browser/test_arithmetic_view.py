@@ -1,0 +1,220 @@
+"""The arithmetic view: each step of one weight against NumPy in double precision."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from browser.head_view import Open, state
+from browser.vector_page import TOKENS, WIDTH, Vectors, some_vectors, vector_page
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+READY = ".sum-view[data-drawn]"
+PAIR = "view=arithmetic&layer=1&heads=2&query=4&key=2"
+
+
+def number(page: Page, name: str) -> float:
+    written = page.locator(f".sum-view [data-name={name}]").first.get_attribute("value") or "nan"
+    return float(written.replace("Infinity", "inf"))
+
+
+def table(page: Page, rows: str) -> np.ndarray:
+    """The numbers of a table, a row each."""
+    return np.array(
+        page.locator(rows).evaluate_all(
+            """rows => rows.map((row) =>
+              [...row.querySelectorAll("td")].map((td) => Number(td.dataset.value)))"""
+        )
+    )
+
+
+def by_numpy(vectors: Vectors, query: int, key: int) -> dict[str, Any]:
+    """Every step for layer 1, head 2, of vectors as they are given."""
+    q, k, v = (
+        part[1, 2].astype(np.float64) for part in (vectors.query, vectors.key, vectors.value)
+    )
+    products = q[query] * k[key]
+    scores = k @ q[query] * vectors.scale
+    allowed = scores[: query + 1] if vectors.causal else scores
+    exps = np.exp(allowed - allowed.max())
+    weights = np.zeros(len(scores))
+    weights[: len(exps)] = exps / exps.sum()
+    return {
+        "q": q[query],
+        "k": k[key],
+        "products": products,
+        "sum": products.sum(),
+        "above": products[products > 0].sum(),
+        "below": products[products < 0].sum(),
+        "score": products.sum() * vectors.scale,
+        "scores": scores,
+        "largest": allowed.max(),
+        "exp": np.exp(scores[key] - allowed.max()) if key < len(exps) else 0.0,
+        "denominator": exps.sum(),
+        "weights": weights,
+        "weight": weights[key],
+        "v": v[key],
+        "z": weights @ v,
+    }
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_step_is_what_numpy_computes(open_page: Open, causal: bool, exact: bool) -> None:
+    vectors = some_vectors(causal=causal)
+    page = open_page(vector_page(vectors, exact=(1, 2) if exact else None), PAIR, ready=READY)
+    expected = by_numpy(vectors if exact else vectors.rounded, 4, 2)
+    for name in ("sum", "above", "below", "score", "largest", "exp", "denominator", "weight"):
+        assert number(page, name) == pytest.approx(expected[name], rel=1e-11), name
+    assert number(page, "answer") == pytest.approx(expected["weight"], rel=1e-11)
+    assert number(page, "answer") == pytest.approx(vectors.probs(1, 2)[4, 2], abs=1.2e-3)
+    products = table(page, "[data-table=products] tbody tr")
+    columns = [expected["q"], expected["k"], expected["products"]]
+    np.testing.assert_allclose(products, np.stack(columns, 1), rtol=1e-12)
+    said = page.locator(".sum-precision")
+    expect(said).to_contain_text("Exact" if exact else "Rounded")
+
+
+def test_the_softmax_has_every_key_of_a_short_row(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors), PAIR, ready=READY)
+    expected = by_numpy(vectors.rounded, 4, 2)
+    shown = table(page, ".sum-softmax tbody tr")
+    scores = expected["scores"]
+    shifted = scores - expected["largest"]
+    columns = [scores, shifted, np.exp(shifted), expected["weights"]]
+    np.testing.assert_allclose(shown, np.stack(columns, 1), rtol=1e-9, atol=1e-12)
+    expect(page.locator(".sum-softmax tr.chosen")).to_have_attribute("data-key", "2")
+
+
+def test_a_long_row_is_summed_up_and_nothing_of_it_is_lost(open_page: Open) -> None:
+    vectors = some_vectors(60, causal=True)
+    tokens = tuple(f"t{i}" for i in range(60))
+    page = open_page(vector_page(vectors, tokens), PAIR.replace("=4", "=40"), ready=READY)
+    shown = table(page, ".sum-softmax tbody tr")
+    assert shown[:, 3].sum() == pytest.approx(1, rel=1e-12)
+    assert shown[:, 2].sum() == pytest.approx(number(page, "denominator"), rel=1e-12)
+    expect(page.locator(".sum-softmax [data-rest=masked]")).to_contain_text("19 masked keys")
+
+
+def test_numbers_are_written_as_their_rounded_value(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors), PAIR, ready=READY)
+    expected = by_numpy(vectors.rounded, 4, 2)
+    text = page.locator("[data-step=scale] [data-name=score]").inner_text()
+    assert text.replace("−", "-") == f"{expected['score']:.3f}"
+    cells = page.locator("[data-table=products] tbody tr td:last-child").all_inner_texts()
+    assert [cell.replace("−", "-") for cell in cells if "×" not in cell] == [
+        f"{product:.3f}" for product in expected["products"] if abs(product) >= 5e-4
+    ]
+
+
+def test_a_masked_key_has_no_weight_and_says_why(open_page: Open) -> None:
+    vectors = some_vectors(causal=True)
+    page = open_page(vector_page(vectors), PAIR.replace("key=2", "key=6"), ready=READY)
+    expect(page.locator("[data-step=mask]")).to_contain_text("[SEP] comes after rain: masked")
+    assert number(page, "masked-score") == -np.inf
+    assert number(page, "unmasked") == pytest.approx(by_numpy(vectors.rounded, 4, 6)["score"])
+    assert number(page, "answer") == 0
+    expect(page.locator(".sum-title")).to_have_text("rain looks at [SEP] with 0\u202f%")
+    expect(page.locator(".sum-tokens.key .masked")).to_have_count(2)
+
+
+def test_a_model_of_both_directions_masks_nothing(open_page: Open) -> None:
+    page = open_page(vector_page(some_vectors()), PAIR, ready=READY)
+    expect(page.locator("[data-step=mask]")).to_contain_text("No key is masked")
+
+
+def test_the_value_is_weighted_and_adds_up_to_z(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors), PAIR, ready=READY)
+    expected = by_numpy(vectors.rounded, 4, 2)
+    page.locator("[data-step=value] summary").click()
+    page.wait_for_selector("[data-table=values]")
+    shown = table(page, "[data-table=values] tbody tr")
+    part = expected["weight"] * expected["v"]
+    np.testing.assert_allclose(shown, np.stack([expected["v"], part, expected["z"]], 1), rtol=1e-9)
+
+
+def test_without_values_it_says_so(open_page: Open) -> None:
+    page = open_page(vector_page(some_vectors(), values=False), PAIR, ready=READY)
+    expect(page.locator("[data-step=value]")).to_contain_text("made without values")
+
+
+def test_begins_with_the_last_word_and_its_strongest_key(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors), "view=arithmetic", ready=READY)
+    strongest = int(vectors.probs(0, 0)[5].argmax())
+    expect(page.locator(".sum-tokens.query .chosen")).to_have_attribute("data-index", "5")
+    expect(page.locator(".sum-tokens.key .chosen")).to_have_attribute("data-index", str(strongest))
+
+
+def test_tokens_are_chosen_by_click_and_by_arrow(open_page: Open) -> None:
+    page = open_page(vector_page(some_vectors()), "view=arithmetic", ready=READY)
+    page.locator(".sum-tokens.query .token").nth(1).click()
+    page.locator(".sum-tokens.key .token").nth(4).click()
+    assert (state(page)["query"], state(page)["key"]) == ("1", "4")
+    expect(page.locator(".sum-title")).to_contain_text("straw looks at rain")
+    page.keyboard.press("ArrowRight")
+    assert state(page)["key"] == "5"
+    expect(page.locator(".sum-tokens.key .token").nth(5)).to_be_focused()
+
+
+def test_the_products_can_be_sorted_by_size(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors), PAIR, ready=READY)
+    page.get_by_role("button", name="By size").click()
+    assert state(page)["order"] == "size"
+    shown = table(page, "[data-table=products] tbody tr")[:, 2]
+    sizes = np.abs(by_numpy(vectors.rounded, 4, 2)["products"])
+    np.testing.assert_allclose(np.abs(shown), np.sort(sizes)[::-1], rtol=1e-12)
+
+
+def test_a_bar_that_is_pointed_at_says_its_product(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors), PAIR, ready=READY)
+    canvas = page.locator("[data-step=multiply] canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 7.5 / WIDTH, box["y"] + 60)
+    readout = page.locator("[data-step=multiply] .sum-readout")
+    expect(readout).to_contain_text("Dimension 7")
+    product = float(readout.locator("[data-name=product]").get_attribute("value") or "nan")
+    assert product == pytest.approx(by_numpy(vectors.rounded, 4, 2)["products"][7], rel=1e-12)
+
+
+def test_an_edited_trace_says_what_other_pictures_show(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors, edited=True), PAIR, ready=READY)
+    edited = vectors.probs(1, 0)[4, 2]
+    shown = page.locator(".sum-edited").inner_text()
+    assert "This trace was edited" in shown
+    percent = float(shown.split("show ")[1].split("\u202f")[0])
+    assert percent / 100 == pytest.approx(edited, abs=4e-3)
+
+
+@pytest.mark.parametrize("width", [380, 700, 1280])
+def test_nothing_runs_over_the_edge(open_page: Open, width: int) -> None:
+    tokens = (*TOKENS[:2], "x" * 300, *TOKENS[3:])
+    page = open_page(
+        vector_page(some_vectors(), tokens),
+        PAIR,
+        ready=READY,
+        viewport={"width": width, "height": 800},
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    over = page.locator(".sum-tables td, .sum-softmax td").evaluate_all(
+        "all => all.filter(td => td.scrollWidth > td.clientWidth + 1).length"
+    )
+    assert over == 0
+
+
+def test_a_long_text_keeps_the_page_small(open_page: Open) -> None:
+    n = 900
+    tokens = tuple(f"##t{i}" for i in range(n))
+    page = open_page(
+        vector_page(some_vectors(n, heads=1), tokens), "view=arithmetic&query=450", ready=READY
+    )
+    assert page.evaluate("document.querySelectorAll('*').length") <= 3000
+    page.locator(".sum-tokens.query .jump").last.click()
+    assert int(state(page)["query"]) > 500

@@ -1,0 +1,249 @@
+"""Several texts in one page, texts that look at other texts, long texts, the strongest lines."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_pages import names, softmax
+from browser.head_view import (
+    ORANGE,
+    Open,
+    count_lines,
+    has_color,
+    kept,
+    lines,
+    page_of,
+    pixel,
+    state,
+    text_of,
+    token,
+    weights_shown,
+)
+from browser.vector_page import some_vectors
+from playwright.sync_api import Page, expect
+
+from minibert.viz.payload import pack_vectors
+
+pytestmark = pytest.mark.browser
+
+QUERIES, KEYS = 11, 7
+LOOKING = "le chat noir dort sur le tapis de la maison .".split()
+LOOKED_AT = "the cat sleeps on the mat .".split()
+CROSS = softmax((2, 3, QUERIES, KEYS))
+
+
+def cross_page() -> str:
+    return page_of(text_of(CROSS, LOOKING, key_tokens=LOOKED_AT, name="Decoder → Encoder"))
+
+
+def texts_page(n: int, **options: Any) -> str:
+    """Texts of 5, 6, 7 ... tokens, named t0, t1 ..."""
+    probs = [softmax((2, 3, 5 + i, 5 + i), seed=i) for i in range(n)]
+    return page_of(
+        *(text_of(one, names(5 + i), name=f"text {i}") for i, one in enumerate(probs)), **options
+    )
+
+
+def wait_for_tokens(page: Page, n: int) -> None:
+    page.wait_for_function(f"document.querySelectorAll('.query .token').length === {n}")
+    page.wait_for_selector(".lower[data-drawn]", state="attached")
+
+
+def test_few_texts_have_a_button_each(open_page: Open) -> None:
+    page = open_page(texts_page(3), "layer=1&query=4")
+    page.get_by_role("button", name="Text: text 2").click()
+    wait_for_tokens(page, 7)
+    assert state(page) == {"example": "2", "layer": "1", "query": "4"}
+    assert lines(page) == count_lines(softmax((2, 3, 7, 7), seed=2)[1], strength=2)
+    pressed = page.locator(".chooser [aria-pressed=true]")
+    expect(pressed).to_have_text("text 2")
+    expect(page.locator(".sizes")).to_contain_text("7 tokens")
+
+
+def test_many_texts_have_a_menu_with_steps(open_page: Open) -> None:
+    page = open_page(texts_page(6))
+    menu = page.get_by_label("Text", exact=True).and_(page.locator("select"))
+    assert menu.locator("option").count() == 6
+    menu.select_option("5")
+    wait_for_tokens(page, 10)
+    assert page.get_by_role("button", name="Next text").is_disabled()
+    page.get_by_role("button", name="Previous text").click()
+    wait_for_tokens(page, 9)
+    assert state(page) == {"example": "4"}
+
+
+def test_n_and_p_go_through_the_texts(open_page: Open) -> None:
+    page = open_page(texts_page(3))
+    page.keyboard.press("n")
+    wait_for_tokens(page, 6)
+    page.keyboard.press("p")
+    wait_for_tokens(page, 5)
+    page.keyboard.press("p")
+    assert state(page) == {}
+
+
+def test_a_token_that_the_next_text_does_not_have_is_let_go(open_page: Open) -> None:
+    page = open_page(texts_page(3), "example=2&query=6&key=1")
+    assert kept(page) == [("query", 6), ("key", 1)]
+    page.get_by_role("button", name="Text: text 0").click()
+    wait_for_tokens(page, 5)
+    assert kept(page) == [("key", 1)]
+    assert state(page) == {"key": "1"}
+
+
+def test_an_address_is_read_with_the_sizes_of_its_text(open_page: Open) -> None:
+    page = open_page(texts_page(3))
+    page.evaluate("location.hash = 'example=2&query=6'")
+    wait_for_tokens(page, 7)
+    assert kept(page) == [("query", 6)]
+    page.evaluate("location.hash = 'example=0&query=6&beside=9'")
+    wait_for_tokens(page, 5)
+    assert state(page) == {}
+
+
+def test_texts_without_names_are_called_by_their_words_or_their_place(open_page: Open) -> None:
+    texts = [text_of(softmax((1, 1, 3, 3)), words.split()) for words in ("a b c", "d e f", "a b c")]
+    page = open_page(page_of(*texts))
+    buttons = page.locator(".chooser .segments button")
+    expect(buttons).to_have_text(["a b c (1)", "d e f", "a b c (3)"])
+
+
+def test_a_page_of_one_text_has_no_chooser(open_page: Open) -> None:
+    page = open_page(texts_page(1))
+    expect(page.locator(".chooser")).to_be_hidden()
+
+
+def test_a_page_begins_where_it_was_told_to(open_page: Open) -> None:
+    html = texts_page(3, start=(("example", "1"), ("layer", "1"), ("query", "5")))
+    page = open_page(html)
+    assert state(page) == {"example": "1", "layer": "1", "query": "5"}
+    page = open_page(html, "example=2")
+    assert state(page) == {"example": "2"}
+
+
+def test_tabs_say_which_picture_a_text_does_not_have(open_page: Open) -> None:
+    with_lens = text_of(softmax((1, 1, 3, 3)), names(3), name="with")
+    lens = {"points": ["a"], "strings": [[["x"]] * 3], "probs": [[[0.5]] * 3]}
+    with_lens = replace(with_lens, about={**with_lens.about, "lens": lens})
+    page = open_page(page_of(text_of(softmax((1, 1, 3, 3)), names(3), name="without"), with_lens))
+    tab = page.get_by_role("tab", name="Layers")
+    assert tab.get_attribute("aria-disabled") == "true"
+    tab.click(force=True)
+    assert state(page) == {}
+    page.get_by_role("button", name="Text: with", exact=True).click()
+    page.wait_for_function("!document.querySelector('.tab[data-view=layers]').ariaDisabled")
+
+
+def test_arrows_go_through_the_tabs_and_keep_the_focus(open_page: Open) -> None:
+    page = open_page(texts_page(1))
+    tabs = page.get_by_role("tab")
+    page.get_by_role("tab", name="Head").focus()
+    page.keyboard.press("ArrowRight")
+    assert state(page)["view"] == "model"
+    expect(page.get_by_role("tab", name="Model")).to_be_focused()
+    page.keyboard.press("End")
+    expect(tabs.last).to_be_focused()
+    page.keyboard.press("Home")
+    assert "view" not in state(page)
+    assert page.locator(".tab[tabindex='0']").count() == 1
+    expect(page.get_by_role("tabpanel")).to_have_attribute("aria-label", "Head")
+
+
+def test_a_text_may_look_at_another_text(open_page: Open) -> None:
+    page = open_page(cross_page())
+    expect(page.locator(".query .chip")).to_have_text(LOOKING)
+    expect(page.locator(".key .chip")).to_have_text(LOOKED_AT)
+    expect(page.locator(".captions p").first).to_contain_text("Decoder, query")
+    expect(page.locator(".captions p").last).to_contain_text("Encoder, key")
+    expect(page.locator(".sizes")).to_contain_text("11 tokens that look at 7")
+    assert lines(page) == count_lines(CROSS[0], strength=2)
+
+
+@pytest.mark.parametrize(("side", "index"), [("query", 10), ("key", 6)])
+def test_both_sides_of_two_texts_show_their_own_weights(
+    open_page: Open, side: str, index: int
+) -> None:
+    page = open_page(cross_page(), f"layer=1&heads=1&{side}={index}")
+    probs = CROSS[1, 1]
+    row = probs[index] if side == "query" else probs[:, index]
+    other = "key" if side == "query" else "query"
+    shown = weights_shown(page, other)
+    assert int(row.argmax()) in shown
+    for i, weight in shown.items():
+        assert weight == pytest.approx(row[i], abs=4e-3)
+    assert lines(page, "upper") == count_lines(row, strength=3)
+    pair = (index, int(row.argmax())) if side == "query" else (int(row.argmax()), index)
+    assert has_color(pixel(page, *pair, "upper"), ORANGE)
+
+
+def test_a_click_on_a_line_between_two_texts_chooses_its_ends(open_page: Open) -> None:
+    probs = np.zeros((1, 1, QUERIES, KEYS), np.float32)
+    probs[..., 0] = 1
+    probs[0, 0, 9] = np.eye(KEYS)[6]
+    page = open_page(page_of(text_of(probs, LOOKING, key_tokens=LOOKED_AT)))
+    ends = [token(page, "query", 9).bounding_box(), token(page, "key", 6).bounding_box()]
+    y = sum(end["y"] + end["height"] / 2 for end in ends) / 2
+    x = (ends[0]["x"] + ends[0]["width"] + ends[1]["x"]) / 2
+    page.mouse.click(x, y)
+    assert state(page) == {"query": "9", "key": "6"}
+    expect(page.locator(".details")).to_contain_text("maison looks at .")
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert kept(page) == [("query", 10)]
+
+
+@pytest.mark.parametrize("top", [1, 3])
+def test_only_the_strongest_lines_of_each_token_are_drawn(open_page: Open, top: int) -> None:
+    probs = CROSS[1, 1]
+    page = open_page(cross_page(), "layer=1&heads=1")
+    page.get_by_label("Lines of each token").select_option(str(top))
+    assert state(page)["top"] == str(top)
+    assert lines(page) == top * QUERIES
+    strongest = np.argsort(-probs, axis=1)[:, :top]
+    for key in range(KEYS):
+        token(page, "key", key).hover()
+        assert lines(page, "upper") == int((strongest == key).sum())
+
+
+def test_equal_weights_count_as_strongest_in_reading_order(open_page: Open) -> None:
+    page = open_page(page_of(text_of(np.full((1, 1, 5, 5), 0.2), names(5))), "top=2")
+    assert lines(page) == 10
+    token(page, "key", 1).hover()
+    assert lines(page, "upper") == 5
+    token(page, "key", 2).hover()
+    assert lines(page, "upper") == 0
+
+
+def test_weights_of_a_long_text_are_computed_for_the_heads_that_are_on(open_page: Open) -> None:
+    n = 300
+    vectors = some_vectors(n)
+    blocks = [
+        pack_vectors(name, layer, getattr(vectors, name)[layer])
+        for name in ("query", "key")
+        for layer in range(2)
+    ]
+    text = text_of(np.full((2, 3, n, n), 1 / n), names(n))
+    about = {**text.about, "scale": [vectors.scale] * 2, "causal": False}
+    html = page_of(replace(text, about=about, blocks=tuple(blocks)))
+    page = open_page(html, "layer=1&heads=2&min=0&query=7")
+    row = vectors.rounded.probs(1, 2)[7]
+    shown = weights_shown(page, "key")
+    assert len(shown) == 5
+    for i, weight in shown.items():
+        assert weight == pytest.approx(row[i], abs=4e-3)
+    assert lines(page) == count_lines(vectors.rounded.probs(1, 2), strength=3)
+    page.get_by_role("button", name="Head 0", exact=True).click()
+    page.wait_for_function("document.querySelector('.details').textContent.includes('2 heads')")
+    mean = (vectors.rounded.probs(1, 0)[7] + row) / 2
+    for i, weight in weights_shown(page, "key").items():
+        assert weight == pytest.approx(mean[i], abs=4e-3)
+
+
+def test_a_page_without_single_weights_has_no_head_view(open_page: Open) -> None:
+    text = text_of(softmax((1, 2, 70, 70)), names(70))
+    overview = tuple(block for block in text.blocks if block.entry["quantity"] == "thumbnails")
+    html = page_of(replace(text, blocks=overview), view="model")
+    page = open_page(html, ready=".model-view[data-drawn]")
+    assert page.get_by_role("tab", name="Head").count() == 0

@@ -1,0 +1,275 @@
+"""Pictures taken away: PNG, SVG and CSV of what is shown, and what hostile tokens do to them."""
+
+import csv
+import io
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_pages import HOSTILE, names, softmax
+from browser.head_view import BLUE, GREEN, TOKENS, Open, drawn_attention, pair_page
+from PIL import Image
+from playwright.sync_api import Page, expect
+
+from minibert.viz import attention_page
+from minibert.viz.bundle import bundle, static_text
+
+pytestmark = pytest.mark.browser
+
+SVG = "{http://www.w3.org/2000/svg}"
+WAYS = ("PNG image", "SVG drawing", "CSV table")
+
+
+def taken(page: Page, way: str) -> bytes:
+    """The file that an item of the menu gives."""
+    if not page.locator(".export .panel").is_visible():
+        page.locator(".export .opener").click()
+    with page.expect_download() as started:
+        page.get_by_role("menuitem", name=way).click()
+    expect(page.locator(".export .said")).to_contain_text("saved")
+    return Path(started.value.path()).read_bytes()
+
+
+def pixels(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), dtype=int)
+
+
+def table(file: bytes) -> list[list[str]]:
+    """The cells, as the table's comment says that they are read."""
+    text = file.decode()
+    assert text.endswith("\r\n")
+    rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    return [
+        [re.sub(r"(^|[;,|\t\r\n])([ \xa0\t\r\n]*)'", r"\1\2", cell) for cell in row] for row in rows
+    ]
+
+
+def has(image: np.ndarray, color: tuple[int, int, int]) -> bool:
+    return bool((np.abs(image - color).max(-1) <= 6).any())
+
+
+def run(page: Page, script: str) -> Any:
+    """What a module gives that is put in the place of the page's first."""
+    source = bundle("probe.js", lambda name: script if name == "probe.js" else static_text(name))
+    page.evaluate(source)
+    return page.evaluate("window.found")
+
+
+class TestHeadView:
+    def test_the_image_has_two_pixels_for_one_and_the_lines_that_are_shown(
+        self, open_page: Open
+    ) -> None:
+        image = pixels(taken(open_page(pair_page(), "heads=0.2"), "PNG image"))
+        assert image.shape[1] == 2 * 760
+        lines = image[150:, 520:1000]
+        assert has(lines, BLUE)
+        assert has(lines, GREEN)
+        assert not has(lines, (0xCE, 0x55, 0x09))
+        assert tuple(image[0, 0]) == (255, 255, 255)
+
+    def test_dark_pages_give_dark_images(self, open_page: Open) -> None:
+        image = pixels(taken(open_page(pair_page(), "theme=dark"), "PNG image"))
+        assert tuple(image[0, 0]) == (0x15, 0x16, 0x19)
+
+    def test_the_drawing_looks_like_the_image(self, open_page: Open, browser: Any) -> None:
+        page = open_page(pair_page(), "layer=1&query=2")
+        image = pixels(taken(page, "PNG image"))
+        svg = taken(page, "SVG drawing").decode().partition("?>")[2]
+        shown = browser.new_page(
+            viewport={"width": 760, "height": image.shape[0] // 2}, device_scale_factor=2
+        )
+        shown.set_content(f"<body style='margin: 0'>{svg}")
+        drawn = pixels(shown.screenshot())
+        shown.close()
+        assert drawn.shape == image.shape
+        assert np.abs(drawn - image).mean() < 1.5
+        assert (image < 128).any()
+
+    def test_the_drawing_has_a_curve_for_each_line(self, open_page: Open) -> None:
+        page = open_page(pair_page(), "layer=1")
+        drawing = ET.fromstring(taken(page, "SVG drawing"))
+        count = int(page.locator(".lower").get_attribute("data-lines") or 0)
+        assert len(drawing.findall(f"{SVG}path")) == count > 0
+        texts = ["".join(text.itertext()) for text in drawing.findall(f"{SVG}text")]
+        for token in TOKENS:
+            assert texts.count(token) >= 2
+
+    def test_the_table_has_the_weights_that_are_drawn(self, open_page: Open) -> None:
+        page = open_page(pair_page(), "layer=1&heads=1.2&min=5")
+        columns, *rows = table(taken(page, "CSV table"))
+        assert columns == ["layer", "head", "query", "query token", "key", "key token", "weight"]
+        weights = drawn_attention()[1]
+        found = np.zeros_like(weights)
+        for layer, head, query, query_token, key, key_token, weight in rows:
+            assert layer == "1"
+            assert query_token == TOKENS[int(query)].removeprefix("##")
+            assert key_token == TOKENS[int(key)].removeprefix("##")
+            found[int(head), int(query), int(key)] = float(weight)
+        seen = np.rint(255 * np.sqrt(weights)) / 255
+        wanted = np.where(seen**2 >= 0.05, weights, 0)
+        wanted[0] = 0
+        np.testing.assert_allclose(found, wanted, atol=4e-3)
+        assert np.count_nonzero(found) == np.count_nonzero(wanted)
+
+    def test_many_lines_become_pixels_in_the_drawing(self, open_page: Open) -> None:
+        even = np.full((1, 6, 90, 90), 1 / 90, np.float32)
+        page = open_page(attention_page(even, names(90)).html, "min=0")
+        drawing = ET.fromstring(taken(page, "SVG drawing"))
+        assert not drawing.findall(f"{SVG}path")
+        images = drawing.findall(f"{SVG}image")
+        assert sum(float(image.attrib["height"]) for image in images) == 90 * 16
+        assert all(image.attrib["href"].startswith("data:image/png;base64,") for image in images)
+        assert has(pixels(taken(page, "PNG image"))[200:, 520:1000], (248, 249, 250))
+
+
+class TestEveryView:
+    @pytest.mark.parametrize("view", ["head", "model", "map", "text"])
+    def test_gives_all_three(self, open_page: Open, view: str) -> None:
+        page = open_page(
+            attention_page(softmax((2, 3, 9, 9)), names(9)).html,
+            f"view={view}",
+            ready=f'#page[data-view="{view}"] .pictures > *',
+        )
+        files = {way: taken(page, way) for way in WAYS}
+        image = pixels(files["PNG image"])
+        assert image.shape[0] > 100
+        assert image.std() > 1
+        drawing = ET.fromstring(files["SVG drawing"])
+        assert [int(drawing.attrib[side]) for side in ("height", "width")] == pytest.approx(
+            [length / 2 for length in image.shape[:2]], abs=1
+        )
+        columns, *rows = table(files["CSV table"])
+        assert rows
+        assert {len(row) for row in rows} == {len(columns)}
+
+
+class TestHostile:
+    @pytest.mark.parametrize("view", ["head", "model", "map", "text"])
+    def test_tokens_are_text_in_the_drawing_and_come_back_from_the_table(
+        self, open_page: Open, view: str
+    ) -> None:
+        size = len(HOSTILE)
+        page = open_page(
+            attention_page(softmax((1, 2, size, size)), HOSTILE).html,
+            f"view={view}",
+            ready=f'#page[data-view="{view}"] .pictures > *',
+        )
+        drawing = ET.fromstring(taken(page, "SVG drawing"))
+        tags = {element.tag.removeprefix(SVG) for element in drawing.iter()}
+        assert tags <= {"svg", "rect", "path", "text", "image"}
+        table(taken(page, "CSV table"))
+        taken(page, "PNG image")
+        assert page.evaluate("window.pwned") is None
+
+    def test_what_a_spreadsheet_would_run_has_an_apostrophe_and_comes_back(
+        self, open_page: Open
+    ) -> None:
+        tokens = ["=1+1", "+1", "-1", "@a", "'", "'=1", " =1", "a;=1;", '",=1', "a\n=1", "\t@", "-"]
+        size = len(tokens)
+        page = open_page(attention_page(softmax((1, 1, size, size)), tokens).html, "query=0&min=0")
+        file = taken(page, "CSV table")
+        assert [row[5] for row in table(file)[1:]] == tokens
+        cells = [row[5] for row in csv.reader(io.StringIO(file.decode(), newline=""))][1:]
+        assert cells[:5] == ["'=1+1", "'+1", "'-1", "'@a", "''"]
+        # Wherever a reader may begin a cell, with whatever separator.
+        for line in cells:
+            for part in re.split("[;,|\t\r\n]", line):
+                assert not part.strip().startswith(("=", "+", "-", "@"))
+
+
+class TestMenu:
+    def test_is_used_by_keyboard_and_goes_away(self, open_page: Open) -> None:
+        page = open_page(pair_page(), "query=1")
+        page.locator(".export .opener").focus()
+        page.keyboard.press("Enter")
+        first = page.get_by_role("menuitem", name="PNG image")
+        expect(first).to_be_focused()
+        page.keyboard.press("ArrowUp")
+        expect(page.get_by_role("menuitem", name="Copy table")).to_be_focused()
+        page.keyboard.press("ArrowDown")
+        expect(first).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(page.locator(".export .panel")).to_be_hidden()
+        expect(page.locator(".export .opener")).to_be_focused()
+        # The page's own keys were not meant.
+        assert "query=1" in page.url
+        page.locator(".export .opener").click()
+        page.locator("h1").click()
+        expect(page.locator(".export .panel")).to_be_hidden()
+
+    def test_copies_the_table(self, open_page: Open) -> None:
+        page = open_page(pair_page(), "layer=1", permissions=["clipboard-read", "clipboard-write"])
+        page.locator(".export .opener").click()
+        page.get_by_role("menuitem", name="Copy table").click()
+        expect(page.locator(".export .said")).to_have_text("Copied")
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied.replace("\r\n", "\n").encode() == taken(page, "CSV table").replace(
+            b"\r\n", b"\n"
+        )
+
+    def test_says_why_a_view_cannot_be_saved(self, browser: Any) -> None:
+        page = browser.new_page()
+        run(
+            page,
+            'import { createExport } from "./export.js";\n'
+            "const source = { shown: [{}], examples: [], store: { get: () => ({}) } };\n"
+            "const menu = createExport(source);\nmenu.update();\n"
+            "document.body.append(menu.root);\n",
+        )
+        expect(page.locator(".opener")).to_be_disabled()
+        expect(page.locator(".opener")).to_have_attribute("title", re.compile("no picture"))
+        page.close()
+
+    def test_a_failure_is_told(self, browser: Any) -> None:
+        page = browser.new_page()
+        run(
+            page,
+            'import { createExport } from "./export.js";\n'
+            'const figure = () => Promise.reject(new Error("it is night"));\n'
+            'const example = { header: { name: "a", texts: [] }, index: 0 };\n'
+            "const store = { get: () => ({ example: 0, beside: null }) };\n"
+            "const menu = createExport({ shown: [{ figure }], examples: [example], store });\n"
+            "menu.update();\ndocument.body.append(menu.root);\n",
+        )
+        page.locator(".opener").click()
+        page.get_by_role("menuitem", name="SVG drawing").click()
+        expect(page.locator(".said")).to_have_text("That did not work: it is night")
+        page.close()
+
+
+def test_a_large_picture_has_fewer_pixels_rather_than_none(browser: Any) -> None:
+    page = browser.new_page()
+    scales = run(
+        page,
+        'import { scaleOf } from "./pen_canvas.js";\n'
+        "const sizes = [[100, 100], [10000, 100], [20000, 100], [8000, 8400]];\n"
+        "window.found = sizes.map(([width, height]) => scaleOf({ width, height }));\n",
+    )
+    page.close()
+    assert scales == pytest.approx([2, 1.6384, 0.8192, 0.99932], rel=1e-4)
+
+
+def test_two_pictures_side_by_side_become_one(browser: Any) -> None:
+    page = browser.new_page()
+    found = run(
+        page,
+        'import { sideBySide } from "./figure.js";\nimport { toSvg } from "./pen_svg.js";\n'
+        'import { toCsv } from "./export_table.js";\n'
+        "const figure = (width, height, value) => ({ name: 'f', width, height, paper: '#ffffff',\n"
+        "paint: (pen) => pen.line(0, 0, 1, height, '#000000', 1),\n"
+        "columns: ['n'], rows: () => [[value]] });\n"
+        "const both = sideBySide([figure(100, 20, 1), figure(50, 40, 0.1)], ['a', 'b']);\n"
+        "window.found = toSvg(both).text().then((svg) =>\n"
+        "[both.width, both.height, svg, toCsv(both).join('')]);\n",
+    )
+    page.close()
+    width, height, svg, written = found
+    assert (width, height) == (182, 40)
+    assert [path.attrib["d"] for path in ET.fromstring(svg.encode()).findall(f"{SVG}path")] == [
+        "M0 0L1 20",
+        "M132 0L133 40",
+    ]
+    assert written == '"text","n"\r\n"a",1\r\n"b",0.1\r\n'

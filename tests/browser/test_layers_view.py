@@ -1,0 +1,225 @@
+"""The layers view: what each layer would predict, as a table of positions and layers."""
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_pages import HOSTILE, names, softmax
+from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, state
+from playwright.sync_api import Page, expect
+
+import minibert
+from minibert.viz import attention_page
+
+pytestmark = pytest.mark.browser
+READY = ".lens-view[data-drawn]"
+PLACES = 5
+
+
+def made_up(n_tokens: int, n_points: int, words: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Predictions with known names, "point.position.place", and random probabilities."""
+    rng = np.random.default_rng(11)
+    probs = -np.sort(-rng.dirichlet(np.ones(PLACES + 3), (n_points, n_tokens)))[..., :PLACES]
+    strings = [
+        [
+            [words[(i + j) % len(words)] if words else f"{p}.{i}.{j}" for j in range(PLACES)]
+            for i in range(n_tokens)
+        ]
+        for p in range(n_points)
+    ]
+    points = ["embed", *(f"resid_post {layer}" for layer in range(n_points - 1))]
+    return {"points": points, "probs": probs.round(5).tolist(), "strings": strings}
+
+
+def lens_page(
+    lens: dict[str, Any], probs: np.ndarray | None = None, tokens: Any = TOKENS, **options: Any
+) -> str:
+    weights = drawn_attention() if probs is None else probs
+    page = attention_page(weights, tokens, model="drawn", **options)
+    [one] = page.examples
+    examples = (replace(one, about={**one.about, "lens": lens}),)
+    return replace(page, examples=examples, view="layers").html
+
+
+def small(open_page: Open, hash: str = "", **options: Any) -> Page:
+    html = lens_page(made_up(N, 3), sentence_b_start=B_START)
+    return open_page(html, hash, ready=READY, **options)
+
+
+def cell(page: Page, row: int, point: int) -> Any:
+    return page.locator(f".lens-row[data-index='{row}'] .lens-cell").nth(point)
+
+
+def predictions(page: Page) -> list[tuple[str, float]]:
+    """The card's tokens and probabilities."""
+    found = page.locator(".lens-bar").evaluate_all(
+        "(all) => all.map((b) => [b.querySelector('.chip').textContent,"
+        " Number(b.querySelector('data').value)])"
+    )
+    return [tuple(pair) for pair in found]
+
+
+def test_each_cell_has_the_most_probable_token_shaded_by_its_probability(open_page: Open) -> None:
+    page, lens = small(open_page), made_up(N, 3)
+    expect(page.locator(".lens-point")).to_have_text(["embed", "0", "output"])
+    expect(page.locator(".lens-name")).to_have_text(
+        ["[CLS]", "straw", "berries", "[SEP]", "rain", "falls", "[SEP]"]
+    )
+    alphas = np.zeros((N, 3))
+    for row in range(N):
+        for point in range(3):
+            one = cell(page, row, point)
+            expect(one).to_have_text(f"{point}.{row}.0")
+            color = one.evaluate("(item) => getComputedStyle(item).backgroundColor")
+            alphas[row, point] = float(color.split(",")[3].rstrip(")"))
+    probs = np.array(lens["probs"])[:, :, 0].T
+    np.testing.assert_allclose(alphas / alphas.max(), probs / probs.max(), atol=0.02)
+
+
+def test_pointing_at_a_cell_shows_its_five_most_probable_tokens(open_page: Open) -> None:
+    page, lens = small(open_page), made_up(N, 3)
+    expect(page.locator(".lens-card")).to_contain_text("Point at a cell")
+    cell(page, 2, 1).hover()
+    probs = lens["probs"][1][2]
+    assert predictions(page) == [(f"1.2.{i}", pytest.approx(probs[i])) for i in range(PLACES)]
+    expect(page.locator(".lens-about")).to_have_text("After layer 0at ##berriesposition 2")
+    expect(page.locator(".lens-bar data").first).to_have_text(f"{100 * probs[0]:.1f}\u202f%")
+    cell(page, 4, 0).hover()
+    expect(page.locator(".lens-about")).to_contain_text("Before the first layer")
+    page.mouse.move(2, 2)
+    expect(page.locator(".lens-card")).to_contain_text("Point at a cell")
+
+
+def test_a_click_keeps_the_position_for_all_views(open_page: Open) -> None:
+    page = small(open_page)
+    cell(page, 4, 1).click()
+    assert state(page) == {"query": "4"}
+    page.mouse.move(2, 2)
+    expect(page.locator(".lens-row.kept .lens-name")).to_have_text("rain")
+    assert predictions(page)[0][0] == "1.4.0"
+    page.get_by_role("tab", name="Head", exact=True).click()
+    expect(page.locator(".query .token.kept")).to_have_text("rain")
+    page.get_by_role("tab", name="Layers", exact=True).click()
+    cell(page, 4, 1).click()
+    assert state(page) == {"view": "layers"} or state(page) == {}
+
+
+def test_a_layers_name_opens_it_in_the_other_pictures(open_page: Open) -> None:
+    page = small(open_page)
+    expect(page.locator(".lens-point.now")).to_have_text("0")
+    page.locator(".lens-point", has_text="output").click()
+    assert state(page) == {"layer": "1"}
+    expect(page.locator(".lens-point.now")).to_have_text("output")
+
+
+def test_keys_walk_keep_and_let_go(open_page: Open) -> None:
+    page = small(open_page)
+    page.locator(".lens-table").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowLeft"):
+        page.keyboard.press(key)
+    assert predictions(page)[0][0] == "1.2.0"
+    active = page.locator(".lens-table").get_attribute("aria-activedescendant")
+    expect(page.locator(f"[id='{active}']")).to_have_text("1.2.0")
+    page.keyboard.press("Enter")
+    assert state(page) == {"query": "2"}
+    page.keyboard.press("Escape")
+    assert state(page) == {}
+
+
+def test_tokens_that_the_output_gives_too_are_bold(open_page: Open) -> None:
+    lens = made_up(N, 3)
+    lens["strings"][1][2][0] = lens["strings"][2][2][0]
+    page = open_page(lens_page(lens), ready=READY)
+    weights = [cell(page, 2, p).evaluate("(c) => getComputedStyle(c).fontWeight") for p in range(3)]
+    assert weights == ["400", "600", "600"]
+
+
+def test_the_legend_says_which_token_is_predicted(open_page: Open) -> None:
+    page = small(open_page)
+    expect(page.locator(".legend")).to_contain_text("the token that stands there")
+    causal = softmax((2, 1, N, N), causal=True)
+    page = open_page(lens_page(made_up(N, 3), causal), ready=READY)
+    expect(page.locator(".legend")).to_contain_text("the token that follows")
+
+
+def test_a_page_without_predictions_has_no_such_view(open_page: Open) -> None:
+    page = open_page(attention_page(drawn_attention(), TOKENS).html, "view=layers")
+    assert page.get_by_role("tab", name="Layers", exact=True).count() == 0
+
+
+def test_of_a_long_text_only_rows_near_the_window_are_there(open_page: Open) -> None:
+    html = lens_page(made_up(512, 13), softmax((1, 1, 512, 512)), names(512))
+    page = open_page(html, ready=READY)
+    assert page.evaluate("document.querySelectorAll('*').length") <= 3000
+    assert page.locator(".lens-row").count() < 200
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    expect(cell(page, 511, 12)).to_have_text("12.511.0")
+    page.evaluate("scrollTo(0, document.body.scrollHeight / 2)")
+    page.wait_for_function(f"() => ({ROWS})().length >= 30")
+    check_rows(page)
+    page = open_page(html, "query=400", ready=READY)
+    expect(page.locator(".lens-row.kept")).to_be_in_viewport()
+    expect(page.locator(".lens-row.kept .lens-name")).to_have_text("t400")
+
+
+# The rows in the window, with their heights on it.
+ROWS = """() => {
+  const rows = [...document.querySelectorAll(".lens-row")].map((row) =>
+    [Number(row.dataset.index), row.getBoundingClientRect().top]);
+  return rows.filter(([, top]) => top > -26 && top < innerHeight).sort((a, b) => a[0] - b[0]);
+}"""
+
+
+def check_rows(page: Page) -> None:
+    """The window is full of rows, and each stands at its own height."""
+    seen = page.evaluate(ROWS)
+    for (i, top), (j, below) in pairwise(seen):
+        assert j == i + 1
+        assert below == pytest.approx(top + 26, abs=0.1)
+
+
+@pytest.mark.parametrize(("width", "n_tokens"), [(380, 8), (1280, 40), (900, 200)])
+def test_the_table_stays_within_the_window(open_page: Open, width: int, n_tokens: int) -> None:
+    html = lens_page(made_up(n_tokens, 13), softmax((1, 1, n_tokens, n_tokens)), names(n_tokens))
+    page = open_page(html, "query=3", ready=READY, viewport={"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.locator(".lens-table").focus()
+    for _ in range(12):
+        page.keyboard.press("ArrowRight")
+    expect(cell(page, 3, 12)).to_be_in_viewport(ratio=1)
+    page.wait_for_function(
+        """() => {
+          const left = (name) => document.querySelector(name).getBoundingClientRect().left;
+          const apart = left(".lens-point:last-child") - left(".lens-row .lens-cell:last-child");
+          return Math.abs(apart) < 1;
+        }"""
+    )
+
+
+def test_hostile_predictions_are_text(open_page: Open) -> None:
+    n = len(HOSTILE)
+    html = lens_page(made_up(n, 3, HOSTILE), softmax((1, 1, n, n)), list(HOSTILE))
+    page = open_page(html, ready=READY)
+    assert page.evaluate("window.pwned") is None
+    assert cell(page, 0, 0).inner_text().startswith("</script><script>")
+    cell(page, 3, 1).hover()
+    assert predictions(page)[0][0].startswith("⟨U+202E⟩gnp")
+    assert page.evaluate("document.documentElement.scrollWidth") == 1280
+
+
+def test_a_model_shows_what_its_layers_would_predict(open_page: Open) -> None:
+    model = minibert.load()
+    trace = model.trace("the rabbit was very hot")
+    page = open_page(trace.view().html, "view=layers", ready=READY)
+    logits = trace.logits[0].softmax(-1)
+    last = page.locator(".lens-row").evaluate_all(
+        "(rows) => rows.map((row) => row.lastElementChild.textContent)"
+    )
+    best = [model.tokenizer.string(int(i)).strip() for i in logits.argmax(-1)]
+    assert last == best
+    page.locator(".lens-row .lens-cell:last-child").nth(2).hover()
+    assert predictions(page)[0][1] == pytest.approx(float(logits[2].max()), abs=1e-4)
+    assert re.match(r"After layer \d+, the output", page.locator(".where").first.inner_text())

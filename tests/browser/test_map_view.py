@@ -1,0 +1,264 @@
+"""The map: reading, keeping, zooming and moving, and the pixels of one head's weights."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, state
+from browser.vector_page import some_vectors, vector_page
+from playwright.sync_api import Page
+
+from minibert.viz import attention_page
+from minibert.viz.bundle import static_text
+
+READY = ".map-view[data-drawn]"
+PAPER = (255, 255, 255)
+
+
+def scale_of(theme: str) -> list[tuple[int, int, int]]:
+    """The colours of weights, as the page has them."""
+    listed = re.search(rf"{theme}: \[([^\]]*)\]", static_text("map_scale.js"))
+    assert listed
+    return [tuple(bytes.fromhex(color)) for color in re.findall(r'"#(\w{6})"', listed[1])]
+
+
+LIGHTEST, DARKEST = scale_of("light")[0], scale_of("light")[-1]
+
+
+def opened(open_page: Open, hash: str = "view=map&layer=1", **options: Any) -> Page:
+    html = attention_page(drawn_attention(), list(TOKENS), sentence_b_start=B_START).html
+    return open_page(html, hash, ready=READY, **options)
+
+
+def long_page(open_page: Open, size: int, hash: str = "view=map", **options: Any) -> Page:
+    weights = np.eye(size)[None, None] * 0.5 + 0.5 / size
+    tokens = [f"token{i}" for i in range(size)]
+    return open_page(attention_page(weights, tokens).html, hash, ready=READY, **options)
+
+
+def place(page: Page, query: float, key: float) -> tuple[float, float]:
+    """The middle of a cell on the whole page; the map shows what the address says."""
+    frame = page.locator(".map-surface").get_attribute("data-frame")
+    left, top, width, height = (float(n) for n in frame.split())
+    low, high, first, end = window(page)
+    box = page.locator(".map-surface").bounding_box()
+    return (
+        box["x"] + left + (key + 0.5 - first) / (end - first) * width,
+        box["y"] + top + (query + 0.5 - low) / (high - low) * height,
+    )
+
+
+def window(page: Page) -> tuple[float, ...]:
+    written = state(page).get("window")
+    if written:
+        return tuple(float(edge) for edge in written.split("-"))
+    size = page.evaluate("JSON.parse(document.getElementById('header').textContent)")
+    length = len(size["examples"][0]["tokens"]["text"])
+    return (0, length, 0, length)
+
+
+def color(page: Page, query: float, key: float) -> tuple[int, ...]:
+    return tuple(page.evaluate(PIXEL, place(page, query, key)))
+
+
+PIXEL = """([x, y]) => {
+  const canvas = document.querySelector(".map-cells");
+  const box = canvas.getBoundingClientRect();
+  const scale = canvas.width / box.width;
+  const copy = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, -Math.floor((x - box.left) * scale), -Math.floor((y - box.top) * scale));
+  return [...copy.getImageData(0, 0, 1, 1).data].slice(0, 3);
+}"""
+
+
+def shown_weight(page: Page) -> float:
+    return float(page.locator(".details .big").get_attribute("value"))
+
+
+def test_pointing_at_a_cell_reads_its_tokens_and_weight(open_page: Open) -> None:
+    page = opened(open_page, "view=map&layer=1&heads=2")
+    page.mouse.move(*place(page, 1, 4))
+    assert page.locator(".details h2").inner_text() == "straw looks at rain"
+    weight = float(drawn_attention()[1, 2, 1, 4])
+    assert shown_weight(page) == pytest.approx(weight, abs=4e-3)
+    assert "rounded" in page.locator(".details").inner_text()
+    received = drawn_attention()[1, 2, :, 4].sum()
+    found = re.search(r"received\s+([\d.]+)", page.locator(".details").inner_text())
+    assert found
+    assert float(found[1]) == pytest.approx(received, abs=0.02)
+
+
+@pytest.mark.parametrize(("exact", "error"), [((1, 2), 1e-6), (None, 1.2e-3)])
+def test_with_query_and_key_the_weight_is_the_models(
+    open_page: Open, exact: tuple[int, int] | None, error: float
+) -> None:
+    vectors = some_vectors()
+    html = vector_page(vectors, exact=exact, view="map")
+    page = open_page(html, "view=map&layer=1&heads=2", ready=READY)
+    for query, key in [(0, 3), (5, 1), (6, 6)]:
+        page.mouse.move(*place(page, query, key))
+        assert shown_weight(page) == pytest.approx(vectors.probs(1, 2)[query, key], abs=error)
+    assert ("exact" in page.locator(".details").inner_text()) == (exact is not None)
+
+
+def test_a_click_keeps_query_and_key_and_another_lets_go(open_page: Open) -> None:
+    page = opened(open_page)
+    page.mouse.click(*place(page, 2, 5))
+    assert state(page) == {"view": "map", "layer": "1", "query": "2", "key": "5"}
+    page.mouse.move(5, 5)
+    assert page.locator(".details h2").inner_text() == "##berries looks at falls"
+    page.mouse.click(*place(page, 2, 5))
+    assert state(page) == {"view": "map", "layer": "1"}
+
+
+def test_kept_tokens_have_lines_through_the_map(open_page: Open) -> None:
+    script = """() => {
+      const canvas = document.querySelector(".map-over");
+      const pen = canvas.getContext("2d");
+      return pen.getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0);
+    }"""
+    assert not opened(open_page).evaluate(script)
+    assert opened(open_page, "view=map&query=2").evaluate(script)
+
+
+def test_weights_are_colours_of_the_scale(open_page: Open) -> None:
+    page = opened(open_page, "view=map")
+    assert color(page, 3, 3) == DARKEST
+    assert color(page, 3, 4) == LIGHTEST
+
+
+def test_the_linear_scale_shows_a_quarter_where_the_root_shows_a_half(open_page: Open) -> None:
+    weights = np.eye(8)
+    weights[2] = [0.25, 0, 0, 0.75, 0, 0, 0, 0]
+    html = attention_page(weights[None, None], [f"t{i}" for i in range(8)]).html
+    page = open_page(html, "view=map", ready=READY)
+    stops = np.array(scale_of("light"), float)
+    at = np.linspace(0, 1, len(stops))
+    for name, part in (("root", 0.5), ("linear", 0.25)):
+        page.locator(f"[data-scale={name}]").click()
+        wanted = [np.interp(part, at, stops[:, channel]) for channel in range(3)]
+        assert color(page, 2, 0) == pytest.approx(wanted, abs=4)
+    assert state(page) == {"view": "map", "scale": "linear"}
+
+
+@pytest.mark.parametrize(("theme", "sign"), [("light", -1), ("dark", 1)])
+def test_the_scale_is_in_order_for_every_kind_of_sight(theme: str, sign: int) -> None:
+    colors = (np.array(scale_of(theme)) / 255) ** 2.2
+    luminance = colors @ [0.2126, 0.7152, 0.0722]
+    assert np.all(np.diff(luminance) * sign > 0.003)
+    # Red or green alone is what is left to who does not see the other.
+    assert np.all(np.diff(colors[:, 1]) * sign > 0)
+
+
+def test_what_a_causal_model_cannot_see_is_not_drawn(open_page: Open) -> None:
+    weights = np.tril(np.ones((9, 9))) / np.arange(1, 10)[:, None]
+    html = attention_page(weights[None, None], [f"t{i}" for i in range(9)]).html
+    page = open_page(html, "view=map", ready=READY)
+    assert color(page, 2, 6) == PAPER
+    assert color(page, 6, 2) != PAPER
+    page.mouse.move(*place(page, 2, 6))
+    assert "cannot look ahead" in page.locator(".details").inner_text()
+
+
+def test_the_wheel_zooms_about_the_pointer_and_a_double_click_resets(open_page: Open) -> None:
+    page = long_page(open_page, 60)
+    at = place(page, 20, 40)
+    page.mouse.move(*at)
+    page.mouse.wheel(0, -400)
+    page.wait_for_function("location.hash.includes('window')")
+    low, high, _, _ = window(page)
+    assert high - low == pytest.approx(60 * np.exp(-0.64), abs=0.1)
+    assert place(page, 20, 40) == pytest.approx(at, abs=1.5)
+    assert "queries" in page.locator(".map-seen").inner_text()
+    page.mouse.dblclick(*at)
+    assert "window" not in state(page)
+
+
+def test_a_drag_moves_the_window_and_keeps_no_token(open_page: Open) -> None:
+    page = long_page(open_page, 60, "view=map&window=10-30-20-40")
+    x, y = place(page, 20, 30)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 50, y - 80, steps=4)
+    page.mouse.up()
+    assert place(page, 20, 30) == pytest.approx((x - 50, y - 80), abs=1)
+    assert set(state(page)) == {"view", "window"}
+
+
+def test_keys_zoom_move_and_reset(open_page: Open) -> None:
+    page = long_page(open_page, 60)
+    page.keyboard.press("+")
+    assert window(page) == pytest.approx((9, 51, 9, 51))
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert window(page) == pytest.approx((17.4, 59.4, 17.4, 59.4))
+    page.keyboard.press("0")
+    assert window(page) == (0, 60, 0, 60)
+
+
+def test_keys_go_from_cell_to_cell(open_page: Open) -> None:
+    page = opened(open_page, "view=map")
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert state(page) == {"view": "map", "query": "1", "key": "1"}
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    assert state(page) == {"view": "map"}
+    page.keyboard.press("ArrowRight")
+    assert state(page) == {"view": "map", "layer": "1"}
+
+
+@pytest.mark.parametrize("bad", ["1-2-3", "5-2-0-4", "0-99-0-4", "x", "0-4-0-4-8", "-1-4-0-4"])
+def test_a_window_that_is_none_is_passed_over(open_page: Open, bad: str) -> None:
+    assert "window" not in state(opened(open_page, f"view=map&window={bad}"))
+
+
+def test_labels_stand_apart_and_inside_at_every_length(open_page: Open) -> None:
+    for size, width in ((8, 380), (40, 1280), (300, 1280), (300, 380)):
+        viewport = {"width": width, "height": 900}
+        page = long_page(open_page, size, "view=map", viewport=viewport)
+        page.evaluate(RECORD)
+        page.locator("[data-scale=linear]").click()
+        drawn = page.evaluate("window.drawn")
+        names = [text for text in drawn if text["text"].startswith("token")]
+        rows = sorted(text["y"] for text in names if text["angle"] == 0)
+        columns = sorted(text["x"] for text in names if text["angle"] != 0)
+        assert len(names) > 6
+        assert min(np.diff(columns)) >= 14
+        assert min(np.diff(rows)) >= 13
+        for text in names:
+            along = text["x"] if text["angle"] == 0 else text["y"]
+            assert along - text["width"] >= 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+RECORD = """() => {
+  window.drawn = [];
+  const fill = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    const { a, b, e, f } = this.getTransform();
+    const width = this.measureText(text).width;
+    window.drawn.push({ text, x: e, y: f, width, align: this.textAlign, angle: Math.atan2(b, a) });
+    return fill.call(this, text, x, y);
+  };
+}"""
+
+
+def test_the_bars_below_are_what_tokens_receive(open_page: Open) -> None:
+    page = opened(open_page, "view=map&heads=2")
+    frame = page.locator(".map-surface").get_attribute("data-frame")
+    _, top, _, height = (float(n) for n in frame.split())
+    box = page.locator(".map-surface").bounding_box()
+    below = box["y"] + top + height + 38
+    points = [[place(page, 0, key)[0], below] for key in range(N)]
+    tall = [page.evaluate(PIXEL, point) != [0, 0, 0] for point in points]
+    # Every token of head 2 looks at the first.
+    assert tall == [True] + [False] * (N - 1)
+
+
+def test_a_page_of_thousands_of_tokens_is_a_few_elements(open_page: Open) -> None:
+    page = long_page(open_page, 1500)
+    assert page.evaluate("document.querySelectorAll('.map-view *').length") < 40
+    assert color(page, 700, 700) == DARKEST

@@ -1,0 +1,202 @@
+"""The model view: every head as a small picture, its statistics, order and marks."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from browser.head_view import B_START, BLUE, TOKENS, N, Open, drawn_attention, state
+from playwright.sync_api import Page
+
+from minibert.viz import attention_page
+
+READY = ".model-view[data-measured]"
+PAPER = (255, 255, 255)
+GROUND = (0xF6, 0xF6, 0xF4)
+
+
+def page_of(attention: np.ndarray, tokens: Any = TOKENS, **options: Any) -> str:
+    return attention_page(attention, list(tokens), model="drawn", **options).html
+
+
+def opened(open_page: Open, hash: str = "view=model", **options: Any) -> Page:
+    html = page_of(drawn_attention(), sentence_b_start=B_START)
+    return open_page(html, hash, ready=READY, **options)
+
+
+def grid(page: Page) -> list[float]:
+    """Left, top, pitch, drop, side, columns."""
+    return [float(n) for n in page.locator(".model-board").get_attribute("data-grid").split()]
+
+
+def middle(page: Page, slot: int) -> tuple[float, float]:
+    left, top, pitch, drop, side, columns = grid(page)
+    box = page.locator(".model-board").bounding_box()
+    assert box
+    row, column = divmod(slot, int(columns))
+    return box["x"] + left + column * pitch + side / 2, box["y"] + top + row * drop + side / 2
+
+
+def point(page: Page, slot: int) -> None:
+    page.mouse.move(*middle(page, slot))
+
+
+def cell(page: Page, slot: int, row: float, column: float, size: int = N) -> tuple[int, int, int]:
+    """The colour in the middle of a cell of a small picture."""
+    left, top, pitch, drop, side, columns = grid(page)
+    y, x = divmod(slot, int(columns))
+    at = [
+        left + x * pitch + (column + 0.5) * side / size,
+        top + y * drop + (row + 0.5) * side / size,
+    ]
+    return tuple(page.evaluate(PIXEL, at))
+
+
+PIXEL = """([x, y]) => {
+  const board = document.querySelector(".model-board").getBoundingClientRect();
+  for (const canvas of document.querySelectorAll(".model-tiles canvas")) {
+    const box = canvas.getBoundingClientRect();
+    const [dx, dy] = [x + board.left - box.left, y + board.top - box.top];
+    if (dy < 0 || dy >= box.height) continue;
+    const copy = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    const scale = canvas.width / box.width;
+    copy.drawImage(canvas, -Math.floor(dx * scale), -Math.floor(dy * scale));
+    return [...copy.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  }
+}"""
+
+
+def numbers(page: Page) -> dict[str, float]:
+    """The statistics on the card, by name; those that say nothing are left out."""
+    return dict(
+        page.evaluate(
+            """[...document.querySelectorAll(".model-card .bar")]
+            .map((bar) => [bar.dataset.statistic, bar.querySelector("data").value])
+            .filter(([, value]) => value).map(([name, value]) => [name, Number(value)])"""
+        )
+    )
+
+
+def expected(probs: np.ndarray) -> dict[str, float]:
+    """The statistics of one head of the drawn attention, written out with NumPy."""
+    weights = (np.rint(255 * np.sqrt(probs.astype(np.float64))) / 255) ** 2
+    rows = np.arange(N)
+    plain = np.array([1, 2, 4, 5])
+    separators = np.array([3, 6])
+    entropy = -np.sum(np.where(weights > 0, weights * np.log2(np.maximum(weights, 1e-99)), 0), -1)
+    return {
+        "previous": weights[plain, plain - 1].mean(),
+        "next": weights[plain, plain + 1].mean(),
+        "same": weights[plain, plain].mean(),
+        "first": weights[1:, 0].mean(),
+        "delimiter": weights[np.setdiff1d(rows, separators)][:, separators].sum(1).mean(),
+        "broad": (entropy / np.log2(N)).mean(),
+        "largest": weights.max(-1).mean(),
+        "entropy": entropy.mean(),
+        "distance": (weights * np.abs(rows[:, None] - rows)).sum(-1).mean(),
+    }
+
+
+@pytest.mark.parametrize("slot", range(6))
+def test_pointing_at_a_head_names_it_and_shows_its_statistics(open_page: Open, slot: int) -> None:
+    page = opened(open_page)
+    point(page, slot)
+    layer, head = divmod(slot, 3)
+    assert page.locator(".model-card h2").inner_text() == f"Layer {layer}, head {head}"
+    shown = numbers(page)
+    assert shown == pytest.approx(expected(drawn_attention()[layer, head]), abs=1e-6)
+
+
+def test_a_small_picture_is_the_heads_weights_in_its_colour(open_page: Open) -> None:
+    page = opened(open_page)
+    assert cell(page, 0, 3, 3) == BLUE
+    assert cell(page, 0, 3, 4) == GROUND
+    weight = float(drawn_attention()[1, 0, 2, 1])
+    code = np.rint(255 * np.sqrt(weight)) / 255
+    blended = [g + (b - g) * code for g, b in zip(GROUND, BLUE, strict=True)]
+    assert cell(page, 3, 2, 1) == pytest.approx(blended, abs=2)
+
+
+def test_a_click_opens_the_head(open_page: Open) -> None:
+    page = opened(open_page)
+    page.mouse.click(*middle(page, 4))
+    page.wait_for_selector(".lower[data-drawn]", state="attached")
+    assert state(page) == {"layer": "1", "heads": "1"}
+
+
+def test_arrow_keys_move_and_enter_opens(open_page: Open) -> None:
+    page = opened(open_page)
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    assert page.locator(".model-card h2").inner_text() == "Layer 1, head 2"
+    assert page.locator(".model-frame.chosen").is_visible()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    assert state(page) == {"layer": "1", "heads": "1"}
+
+
+def test_marks_heads_that_follow_a_pattern(open_page: Open) -> None:
+    page = opened(open_page)
+    page.get_by_role("button", name="next token").click()
+    assert state(page) == {"view": "model", "mark": "next"}
+    assert page.locator(".model-found").inner_text() == "1 of 6"
+    diagonal = cell(page, 0, 3, 3)
+    faded = [g + (b - g) * 0.3 for g, b in zip(GROUND, BLUE, strict=True)]
+    assert diagonal == pytest.approx(faded, abs=2)
+    assert cell(page, 1, 2, 3) == (0xCE, 0x55, 0x09)
+
+
+def test_sorts_heads_by_a_statistic_and_keeps_it_in_the_address(open_page: Open) -> None:
+    page = opened(open_page)
+    page.get_by_label("Order of the heads").select_option("first")
+    assert state(page) == {"view": "model", "sort": "first"}
+    wanted = np.argsort([-expected(head)["first"] for head in drawn_attention().reshape(-1, N, N)])
+    found = []
+    for slot in range(6):
+        point(page, slot)
+        found.append(page.locator(".model-card h2").inner_text())
+    assert found == [f"Layer {place // 3}, head {place % 3}" for place in wanted]
+    again = opened(open_page, "view=model&sort=first&mark=first")
+    assert again.get_by_label("Order of the heads").input_value() == "first"
+    point(again, 0)
+    assert again.locator(".model-card h2").inner_text() == "Layer 0, head 2"
+    assert state(opened(open_page, "view=model&sort=x&mark=entropy")) == {"view": "model"}
+
+
+def test_what_a_causal_model_cannot_see_is_not_drawn(open_page: Open) -> None:
+    size = 9
+    weights = np.tril(np.ones((size, size))) / np.arange(1, size + 1)[:, None]
+    page = open_page(
+        page_of(weights[None, None], [f"t{i}" for i in range(size)]), "view=model", ready=READY
+    )
+    assert cell(page, 0, 2, 6, size) == PAPER
+    assert cell(page, 0, 0, 0, size) == BLUE
+    assert "next" not in numbers(page)
+
+
+def test_of_a_long_text_each_cell_is_the_largest_weight_it_covers(open_page: Open) -> None:
+    size = 200
+    weights = np.full((size, size), 1 / size)
+    weights[150] = 0
+    weights[150, 41] = 1
+    tokens = [f"t{i}" for i in range(size)]
+    page = open_page(page_of(weights[None, None], tokens), "view=model", ready=READY)
+    # Cell 150 is of the 49th of 64 blocks, cell 41 of the 14th.
+    assert cell(page, 0, 48, 13, 64) == BLUE
+    assert cell(page, 0, 30, 13, 64) != BLUE
+
+
+def test_a_large_model_has_few_elements_and_fits_a_narrow_page(open_page: Open) -> None:
+    weights = np.full((24, 16, 8, 8), 1 / 8, np.float32)
+    html = page_of(weights, [f"t{i}" for i in range(8)])
+    page = open_page(html, "view=model", ready=READY, viewport={"width": 380, "height": 800})
+    assert page.evaluate("document.querySelectorAll('*').length") < 300
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
+    left, _, pitch, _, _, columns = grid(page)
+    assert left + pitch * columns <= page.locator(".model-board").bounding_box()["width"]
+
+
+def test_the_other_colours_are_drawn_again(open_page: Open) -> None:
+    page = opened(open_page)
+    page.locator(".theme").click()
+    assert cell(page, 0, 3, 3) == (0x51, 0xA0, 0xF7)
+    assert cell(page, 0, 3, 4) == (0x1D, 0x1E, 0x22)

@@ -1,0 +1,194 @@
+"""The neuron view: every number against NumPy, the cells' colours, what a token changes."""
+
+import numpy as np
+import pytest
+from browser.head_view import Open, state, token
+from browser.vector_page import TOKENS, WIDTH, some_vectors, vector_page
+from playwright.sync_api import Page, expect
+
+from minibert.viz import attention_page
+
+pytestmark = pytest.mark.browser
+READY = ".neuron-view[data-drawn]"
+
+
+def numbers(page: Page, name: str) -> np.ndarray:
+    """The scores or weights of the rows in the document."""
+    found = page.locator(f".neuron-right .neuron-{name}").evaluate_all(
+        "all => all.map(d => d.value)"
+    )
+    return np.array([float(value.replace("Infinity", "inf")) for value in found])
+
+
+def cell_color(page: Page, column: int, row: int, dimension: int) -> tuple[int, int, int, int]:
+    """The pixel in the middle of a cell of the keys (0) or the products (1)."""
+    return tuple(
+        page.evaluate(
+            """([column, row, dimension, width]) => {
+              const canvas = document.querySelector(".neuron-cells");
+              const strip = document.querySelectorAll(".neuron-head .neuron-cell.vectors")[column];
+              const box = canvas.getBoundingClientRect();
+              const items = document.querySelectorAll(".neuron-right .token");
+              const item = items[row].getBoundingClientRect();
+              const place = strip.getBoundingClientRect();
+              const x = place.left - box.left + (place.width * (dimension + 0.5)) / width;
+              const y = item.top + item.height / 2 - box.top;
+              const copy = document.createElement("canvas").getContext("2d");
+              copy.drawImage(canvas, -Math.floor(x), -Math.floor(y));
+              return [...copy.getImageData(0, 0, 1, 1).data];
+            }""",
+            [column, row, dimension, WIDTH],
+        )
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_scores_and_weights_are_those_of_the_rounded_vectors(open_page: Open, causal: bool) -> None:
+    vectors = some_vectors(causal=causal)
+    page = open_page(vector_page(vectors), "view=neuron&layer=1&heads=2&query=4", ready=READY)
+    scores = vectors.rounded.scores(1, 2)[4]
+    if causal:
+        scores[5:] = -np.inf
+    np.testing.assert_allclose(numbers(page, "score"), scores, rtol=1e-12)
+    np.testing.assert_allclose(numbers(page, "weight"), vectors.rounded.probs(1, 2)[4], rtol=1e-12)
+    np.testing.assert_allclose(numbers(page, "weight"), vectors.probs(1, 2)[4], atol=1.2e-3)
+    texts = page.locator(".neuron-score").all_text_contents()
+    masked = [text == "masked" for text in texts]
+    assert masked == [causal and i > 4 for i in range(len(TOKENS))]
+    assert texts[0].replace("−", "-") == f"{scores[0]:.2f}"
+
+
+def test_exact_vectors_give_the_models_own_numbers(open_page: Open) -> None:
+    vectors = some_vectors()
+    html = vector_page(vectors, exact=(1, 2))
+    page = open_page(html, "view=neuron&layer=1&heads=2&query=0", ready=READY)
+    np.testing.assert_allclose(numbers(page, "weight"), vectors.probs(1, 2)[0], rtol=1e-12)
+    page.locator(".tile").nth(0).click()
+    expect(page.locator(".neuron-view .empty")).to_contain_text(
+        "without query and key of layer 1, head 0"
+    )
+    expect(page.locator(".neuron-view .empty")).to_contain_text("layer 1, head 2")
+
+
+def test_cells_are_blue_above_zero_and_orange_below(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors), "view=neuron&query=1&theme=light", ready=READY)
+    keys = vectors.key[0, 0]
+    products = keys * vectors.query[0, 0, 1]
+    for column, cells in ((0, keys), (1, products)):
+        strong = np.argwhere(np.abs(cells) > np.abs(cells).max() / 3)
+        for row, dimension in strong[:12].tolist():
+            red, _, blue, _ = cell_color(page, column, row, dimension)
+            assert (blue > red) == (cells[row, dimension] > 0), (column, row, dimension)
+
+
+def test_a_cell_that_is_pointed_at_says_its_number_and_what_it_adds(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors), "view=neuron&query=1", ready=READY)
+    strip = page.locator(".neuron-head .neuron-cell.vectors").nth(1).bounding_box()
+    row = token(page, "key", 5).bounding_box()
+    page.mouse.move(strip["x"] + strip["width"] * 3.5 / WIDTH, row["y"] + row["height"] / 2)
+    expect(page.locator(".neuron-readout")).to_contain_text("Dimension 3")
+    said = {
+        name: float(
+            page.locator(f".neuron-readout [data-name={name}]").get_attribute("value") or "nan"
+        )
+        for name in ("q", "k", "product", "contribution")
+    }
+    rounded = vectors.rounded
+    q, k = float(rounded.query[0, 0, 1, 3]), float(rounded.key[0, 0, 5, 3])
+    expected = {"q": q, "k": k, "product": q * k, "contribution": q * k / np.sqrt(WIDTH)}
+    assert said == pytest.approx(expected, rel=1e-12)
+
+
+def test_begins_with_the_last_word_and_a_pointed_token_takes_its_place(open_page: Open) -> None:
+    page = open_page(vector_page(some_vectors()), "view=neuron", ready=READY)
+    view = page.locator(".neuron-view")
+    expect(view).to_have_attribute("data-query", "5")
+    token(page, "query", 2).hover()
+    expect(view).to_have_attribute("data-query", "2")
+    token(page, "query", 4).click()
+    token(page, "query", 1).hover()
+    expect(view).to_have_attribute("data-query", "4")
+    token(page, "key", 1).click()
+    assert (state(page)["query"], state(page)["key"]) == ("4", "1")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    assert "query" not in state(page)
+
+
+def test_the_vectors_can_be_folded_away_and_the_address_says_so(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors), "view=neuron&query=1", ready=READY)
+    page.get_by_role("button", name="Lines").click()
+    assert state(page)["vectors"] == "off"
+    expect(page.locator(".neuron-score").first).to_be_hidden()
+    expect(page.locator(".neuron-cells")).to_be_hidden()
+    weights = vectors.probs(0, 0)[1]
+    seen = int((1 - (1 - weights) ** 3 >= 1 / 510).sum())
+    assert int(page.locator(".neuron-lines").get_attribute("data-lines") or 0) == seen
+    page.get_by_role("button", name="Vectors").click()
+    expect(page.locator(".neuron-cells")).to_be_visible()
+
+
+def test_only_rows_in_sight_of_a_long_text_are_in_the_document(open_page: Open) -> None:
+    n = 600
+    vectors = some_vectors(n, heads=1)
+    page = open_page(
+        vector_page(vectors, tuple(f"t{i}" for i in range(n))), "view=neuron&query=300", ready=READY
+    )
+    expect(token(page, "query", 0)).not_to_have_attribute("data-index", "0")
+    expect(page.locator(".query .token.kept")).to_have_attribute("data-index", "300")
+    assert page.locator(".neuron-right .token").count() < 120
+    page.locator(".neuron-scroll").evaluate("element => { element.scrollTop = 0; }")
+    expect(page.locator(".neuron-right .token").first).to_have_attribute("data-index", "0")
+    shown = numbers(page, "score")
+    np.testing.assert_allclose(shown, vectors.rounded.scores(0, 0)[300][: len(shown)], rtol=1e-10)
+
+
+def test_arrows_walk_through_the_tokens(open_page: Open) -> None:
+    page = open_page(vector_page(some_vectors()), "view=neuron&query=3", ready=READY)
+    page.keyboard.press("ArrowDown")
+    assert state(page)["query"] == "4"
+    expect(token(page, "query", 4)).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    assert state(page)["query"] == "2"
+
+
+def test_step_by_step_leads_to_the_arithmetic_of_the_pair(open_page: Open) -> None:
+    page = open_page(vector_page(some_vectors()), "view=neuron&query=4&key=2", ready=READY)
+    page.get_by_role("button", name="Step by step").click()
+    expect(page.locator(".sum-title")).to_contain_text("rain looks at ##berries")
+    assert (state(page)["view"], state(page)["query"], state(page)["key"]) == (
+        "arithmetic",
+        "4",
+        "2",
+    )
+
+
+def test_a_narrow_page_has_a_menu_of_tokens_and_nothing_runs_over(open_page: Open) -> None:
+    page = open_page(
+        vector_page(some_vectors()),
+        "view=neuron",
+        ready=READY,
+        viewport={"width": 380, "height": 800},
+    )
+    page.locator(".neuron-pick").select_option("1")
+    assert state(page)["query"] == "1"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
+    over = page.locator(".neuron-right data").evaluate_all(
+        "all => all.filter(d => d.scrollWidth > d.clientWidth + 1).length"
+    )
+    assert over == 0
+
+
+def test_an_edited_trace_says_that_other_pictures_differ(open_page: Open) -> None:
+    page = open_page(vector_page(some_vectors(), edited=True), "view=neuron", ready=READY)
+    expect(page.locator(".neuron-note")).to_contain_text("This trace was edited")
+
+
+def test_there_is_no_tab_without_query_and_key(open_page: Open) -> None:
+    page = open_page(attention_page(np.full((2, 2, 3, 3), 1 / 3), ["a", "b", "c"]).html)
+    expect(page.get_by_role("tab", name="Neuron")).to_have_count(0)
+    expect(page.get_by_role("tab", name="Arithmetic")).to_have_count(0)

@@ -1,0 +1,292 @@
+"""The text view: running text, each token shaded by the attention it gets or gives."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_pages import HOSTILE, softmax
+from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, pair_page, state
+from playwright.sync_api import Page, expect
+
+from minibert.viz import attention_page
+
+pytestmark = pytest.mark.browser
+READY = ".shaded-view[data-drawn]"
+SPECIAL = (0, 3, 6)
+WORDS = (1, 2, 4, 5)
+
+
+def text_page(open_page: Open, hash: str = "", html: str | None = None, **options: Any) -> Page:
+    return open_page(html or pair_page(view="text"), hash, ready=READY, **options)
+
+
+def words(page: Page) -> Any:
+    return page.locator(".shaded-token")
+
+
+def alphas(page: Page) -> list[float]:
+    """The opacity of each token's shade."""
+    colors = words(page).evaluate_all(
+        "(all) => all.map((item) => getComputedStyle(item).backgroundColor)"
+    )
+    return [opacity(color) for color in colors]
+
+
+def opacity(color: str) -> float:
+    return float(color.split(",")[3].rstrip(")")) if color.startswith("rgba") else 1.0
+
+
+def check_shades(page: Page, values: np.ndarray) -> None:
+    """Shades grow with the values up to the largest of an ordinary token."""
+    shades = np.array(alphas(page))
+    most = shades.max()
+    expected = np.minimum(values / values[list(WORDS)].max(), 1) * most
+    assert most > 0.4
+    np.testing.assert_allclose(shades, expected, atol=0.02)
+
+
+def numbers(page: Page) -> dict[str, float]:
+    """The bars of the card: token and number."""
+    rows = page.locator(".details .bar").evaluate_all(
+        "(all) => all.map((bar) => [bar.querySelector('.name').textContent,"
+        " Number(bar.querySelector('data').value)])"
+    )
+    return dict(rows)
+
+
+def test_two_texts_stand_on_lines_of_their_own_and_pieces_join(open_page: Open) -> None:
+    page = text_page(open_page)
+    expect(page.locator(".shaded-line")).to_have_text(
+        ["A[CLS] strawberries [SEP]", "Brain falls [SEP]"]
+    )
+    expect(words(page)).to_have_count(N)
+    sizes = words(page).evaluate_all("(all) => all.map((w) => getComputedStyle(w).fontSize)")
+    assert {sizes[i] for i in SPECIAL} != {sizes[i] for i in WORDS}
+
+
+def test_tokens_are_shaded_by_the_mean_attention_they_receive(open_page: Open) -> None:
+    page = text_page(open_page, "layer=1")
+    values = drawn_attention()[1].mean((0, 1))
+    check_shades(page, values)
+    shown = numbers(page)
+    assert len(shown) == 5
+    first, number = next(iter(shown.items()))
+    assert first == TOKENS[values.argmax()]
+    assert number == pytest.approx(values.max(), abs=4e-3)
+    legend = page.locator(".legend")
+    expect(legend).to_contain_text(f"{100 * values[list(WORDS)].max():.1f}\u202f%")
+    expect(legend).to_contain_text("each would get 14.3\u202f%")
+    expect(page.locator(".where")).to_have_text("Layer 1, mean of 3 heads")
+
+
+def test_only_the_heads_that_are_on_count(open_page: Open) -> None:
+    page = text_page(open_page, "layer=1&heads=2")
+    check_shades(page, drawn_attention()[1, 2].mean(0))
+    color = words(page).first.evaluate("(item) => getComputedStyle(item).backgroundColor")
+    assert color.startswith("rgba(20, 153, 115")
+    page.get_by_role("button", name="Head 1", exact=True).click()
+    page.wait_for_function("document.querySelector('.where').textContent.includes('2 heads')")
+    check_shades(page, drawn_attention()[1, 1:].mean((0, 1)))
+    expect(page.locator(".where")).to_have_text("Layer 1, mean of 2 heads")
+
+
+def test_no_head_is_said_and_shades_nothing(open_page: Open) -> None:
+    page = text_page(open_page, "heads=none")
+    assert max(alphas(page)) == 0
+    expect(page.locator(".details")).to_contain_text("No head is switched on.")
+
+
+def test_where_a_kept_token_looks(open_page: Open) -> None:
+    page = text_page(open_page, "layer=1&shade=from&query=4")
+    check_shades(page, drawn_attention()[1, :, 4].mean(0))
+    expect(page.locator(".details h2")).to_have_text("rain looks at")
+    expect(words(page).nth(4)).to_have_class(re.compile("kept"))
+    words(page).nth(1).hover()
+    expect(page.locator(".details h2")).to_have_text("rain looks at straw")
+    shown = float(page.locator(".details .big").get_attribute("value") or "nan")
+    assert shown == pytest.approx(drawn_attention()[1, :, 4, 1].mean(), abs=4e-3)
+
+
+def test_who_looks_at_a_kept_token(open_page: Open) -> None:
+    page = text_page(open_page, "layer=1&shade=to&key=5")
+    check_shades(page, drawn_attention()[1, :, :, 5].mean(0))
+    expect(page.locator(".details h2")).to_have_text("falls is looked at by")
+
+
+def test_pointing_shows_where_a_token_looks_before_one_is_kept(open_page: Open) -> None:
+    page = text_page(open_page, "layer=1&shade=from")
+    assert max(alphas(page)) == 0
+    expect(page.locator(".details")).to_contain_text("Point at a token to see where it looks")
+    words(page).nth(2).hover()
+    check_shades(page, drawn_attention()[1, :, 2].mean(0))
+
+
+def test_pointing_at_a_token_shows_its_number_beside_it(open_page: Open) -> None:
+    page = text_page(open_page, "layer=1", viewport={"width": 380, "height": 800})
+    values = drawn_attention()[1].mean((0, 1))
+    for i in range(N):
+        words(page).nth(i).hover()
+        tip = page.locator(".shaded-tip")
+        expect(tip).to_be_visible()
+        shown = float(re.sub(r"[^\d.]", "", tip.inner_text()))
+        assert shown == pytest.approx(100 * values[i], abs=0.4)
+        box = tip.bounding_box()
+        assert box
+        assert 0 <= box["x"] <= 380 - box["width"]
+    expect(page.locator(".details h2")).to_have_text("[SEP] is looked at")
+    page.mouse.move(2, 2)
+    expect(page.locator(".shaded-tip")).to_be_hidden()
+
+
+def test_a_click_keeps_a_token_for_all_views(open_page: Open) -> None:
+    page = text_page(open_page)
+    words(page).nth(4).click()
+    assert state(page) == {"query": "4"}
+    page.get_by_role("button", name="who looks at it").click()
+    words(page).nth(1).click()
+    assert state(page) == {"shade": "to", "query": "4", "key": "1"}
+    page.get_by_role("tab", name="Head", exact=True).click()
+    page.wait_for_selector(".lower[data-drawn]", state="attached")
+    expect(page.locator(".query .token.kept")).to_have_text("rain")
+    page.get_by_role("tab", name="Text", exact=True).click()
+    words(page).nth(1).click()
+    assert state(page) == {"shade": "to", "query": "4"}
+
+
+def test_keys_walk_keep_and_let_go(open_page: Open) -> None:
+    page = text_page(open_page)
+    words(page).first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert state(page) == {"query": "2"}
+    page.keyboard.press("ArrowUp")
+    assert state(page) == {"query": "1"}
+    assert words(page).nth(1).get_attribute("aria-selected") == "true"
+    page.keyboard.press("ArrowRight")
+    assert state(page) == {"layer": "1", "query": "1"}
+    page.keyboard.press("Escape")
+    assert state(page) == {"layer": "1"}
+
+
+def test_tokens_that_take_no_part_are_left_out(open_page: Open) -> None:
+    page = text_page(open_page, "layer=1&special=off&filter=ab")
+    queries = [i for i in range(B_START) if i not in SPECIAL]
+    values = drawn_attention()[1].mean(0)[queries].mean(0)
+    shades = alphas(page)
+    assert [i for i in range(N) if shades[i]] == [4, 5]
+    expected = values[5] / values[4]
+    assert shades[5] / shades[4] == pytest.approx(expected, rel=0.05)
+
+
+def test_relevance_is_offered_where_the_page_has_it(open_page: Open) -> None:
+    page = text_page(open_page, "shade=relevance")
+    assert page.locator("[data-measure=relevance]").count() == 0
+    values = [0.0, 2.0, -1.0, 0.0, 0.5, -0.25, 0.0]
+    page = text_page(open_page, "shade=relevance", html=with_header(relevance=values))
+    colors = words(page).evaluate_all(
+        "(all) => all.map((w) => getComputedStyle(w).backgroundColor)"
+    )
+    shades = [opacity(color) for color in colors]
+    np.testing.assert_allclose(np.array(shades) / max(shades), np.abs(values) / 2, atol=0.01)
+    assert channels(colors[1])[2] > channels(colors[1])[0]
+    assert channels(colors[2])[0] > channels(colors[2])[2]
+    expect(page.locator(".details h2")).to_have_text("gradient")
+    expect(page.locator(".bar data").nth(1)).to_have_text("\u22121.00")
+
+
+def channels(color: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", color)[:3]]
+
+
+def with_header(relevance: list[float]) -> str:
+    page = attention_page(drawn_attention(), TOKENS, sentence_b_start=B_START, view="text")
+    [one] = page.examples
+    about = {**one.about, "relevance": {"name": "gradient", "values": relevance}}
+    return replace(page, examples=(replace(one, about=about),)).html
+
+
+@pytest.mark.parametrize(("width", "n_tokens"), [(380, 8), (1280, 40), (380, 200), (1280, 512)])
+def test_words_wrap_and_nothing_is_cut_off(open_page: Open, width: int, n_tokens: int) -> None:
+    tokens = ["[CLS]", *(f"{'un' * (i % 5)}word{i}" for i in range(n_tokens - 2)), "[SEP]"]
+    html = attention_page(softmax((1, 2, n_tokens, n_tokens)), tokens, view="text").html
+    page = text_page(open_page, "query=3", html, viewport={"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate("document.querySelectorAll('*').length") <= 3000
+    boxes = words(page).evaluate_all(
+        "(all) => all.map((w) => [w.getBoundingClientRect().left, w.getBoundingClientRect().right])"
+    )
+    assert all(left >= 0 and right <= width for left, right in boxes)
+    expect(words(page)).to_have_count(n_tokens)
+
+
+def test_very_long_texts_come_in_parts(open_page: Open) -> None:
+    n = 2100
+    html = attention_page(
+        np.full((1, 1, n, n), 1 / n), [f"w{i}" for i in range(n)], view="text"
+    ).html
+    page = text_page(open_page, "", html)
+    expect(words(page).last).to_have_text("w999")
+    page.get_by_role("button", name="tokens 1000 to 1999").click()
+    expect(words(page).first).to_have_text("w1000")
+    page = text_page(open_page, "query=2050", html)
+    expect(page.locator(".shaded-token.kept")).to_have_text("w2050")
+    expect(page.locator(".shaded-token.kept")).to_be_in_viewport()
+
+
+def test_spaces_and_line_breaks_are_those_of_the_text(open_page: Open) -> None:
+    tokens = ["<|endoftext|>", "The", "Ġfox", ".", "\n", "Now", "Ġ", "Ġthe", "Ġend"]
+    html = attention_page(softmax((1, 1, 9, 9), causal=True), tokens, view="text").html
+    page = text_page(open_page, "", html)
+    shown = page.locator(".shaded-line").inner_text().replace("\u200b", "")
+    assert shown == "<|endoftext|> The fox.↵\nNow· the end"
+    expect(page.locator(".legend")).to_contain_text("reads in one direction")
+
+
+def test_right_to_left_text_runs_from_the_right(open_page: Open) -> None:
+    tokens = ["[CLS]", "ذهبت", "إلى", "المتجر", "[SEP]"]
+    html = attention_page(softmax((1, 1, 5, 5)), tokens, view="text").html
+    page = text_page(open_page, "", html)
+    lefts = words(page).evaluate_all("(all) => all.map((w) => w.getBoundingClientRect().left)")
+    assert lefts == sorted(lefts, reverse=True)
+
+
+def test_hostile_tokens_are_text(open_page: Open) -> None:
+    html = attention_page(softmax((1, 1, 10, 10)), list(HOSTILE), view="text").html
+    page = text_page(open_page, "find=script", html)
+    assert page.evaluate("window.pwned") is None
+    assert words(page).nth(0).inner_text() == HOSTILE[0]
+    assert words(page).nth(3).inner_text() == "⟨U+202E⟩gnp.exe"
+    assert words(page).nth(5).inner_text() == "a␀b"
+    assert page.evaluate("document.documentElement.scrollWidth") == 1280
+
+
+@pytest.mark.parametrize(("scheme", "paper"), [("dark", (21, 22, 25)), ("light", (255, 255, 255))])
+def test_words_are_readable_on_every_shade(
+    open_page: Open, scheme: str, paper: tuple[int, int, int]
+) -> None:
+    html = attention_page(softmax((1, 12, N, N)), TOKENS, view="text").html
+    page = text_page(open_page, "heads=0", html, color_scheme=scheme)
+    for head in range(12):
+        page.evaluate("(head) => { location.hash = `heads=${head}`; }", head)
+        expect(page.locator(".where")).to_have_text(f"Layer 0, head {head}")
+        found = words(page).evaluate_all(
+            """(all) => all.map((w) => [getComputedStyle(w).backgroundColor,
+              getComputedStyle(w).color])"""
+        )
+        assert min(contrast(*found[i], paper) for i in WORDS) >= 4.4
+
+
+def contrast(shade: str, ink: str, paper: tuple[int, int, int]) -> float:
+    alpha = opacity(shade)
+    mixed = [alpha * c + (1 - alpha) * p for c, p in zip(channels(shade), paper, strict=True)]
+    bright, dim = sorted((luminance(mixed), luminance(channels(ink))), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
+
+
+def luminance(color: Any) -> float:
+    parts = np.array(color) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])

@@ -1,0 +1,217 @@
+"""`head_view` and `model_view` with BertViz's parameters, in their order, for our pages.
+
+Code written for BertViz runs after a change of its import. What differs: nothing is fetched from
+the network, and the page has all views, whichever it opens with. See Vig 2019, "A multiscale
+visualization of attention in the Transformer model", for the two views.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from minibert.errors import AttentionError
+from minibert.viz.example import Example, weights_example
+from minibert.viz.inputs import (
+    attention_layers,
+    checked_numbers,
+    checked_second_start,
+    checked_tokens,
+    numbers_on_page,
+)
+from minibert.viz.labels import Label, labels_from_strings
+from minibert.viz.page import Page
+
+__all__ = ["head_view", "model_view", "shown"]
+
+
+def head_view(
+    attention: Any = None,
+    tokens: Any = None,
+    sentence_b_start: int | None = None,
+    prettify_tokens: bool = True,
+    layer: Any = None,
+    heads: Any = None,
+    encoder_attention: Any = None,
+    decoder_attention: Any = None,
+    cross_attention: Any = None,
+    encoder_tokens: Any = None,
+    decoder_tokens: Any = None,
+    include_layers: Any = None,
+    html_action: str = "view",
+) -> Page:
+    """The page of attention weights, opened with lines from each token to where it looks.
+
+    attention         one tensor (1, head, query, key) a layer, with `tokens`; or, of an encoder
+                      and a decoder, any of the three below
+    sentence_b_start  the position of the second text's first token, where there are two
+    prettify_tokens   show Ġ, ▁, ## and </w> as the spaces and joints they stand for
+    layer, heads      what is chosen when the page opens; all heads of the first layer by default
+    encoder_attention, decoder_attention   self-attention, with the tokens of their side
+    cross_attention   (1, head, decoder token, encoder token) a layer, with both sides' tokens
+    include_layers    layers that the page holds; all by default
+    html_action       "view" or "return": either way the page is returned, and a notebook shows
+                      what the last line of a cell returns
+
+    Raises AttentionError naming the argument.
+    """
+    examples = _examples(
+        {"attention": attention, "encoder_attention": encoder_attention}
+        | {"decoder_attention": decoder_attention, "cross_attention": cross_attention},
+        {"tokens": tokens, "encoder_tokens": encoder_tokens, "decoder_tokens": decoder_tokens},
+        sentence_b_start=sentence_b_start,
+        prettify=prettify_tokens,
+        layers=include_layers,
+        heads=None,
+    )
+    return shown(examples, "head", html_action, layer=layer, heads=heads)
+
+
+def model_view(
+    attention: Any = None,
+    tokens: Any = None,
+    sentence_b_start: int | None = None,
+    prettify_tokens: bool = True,
+    display_mode: str = "dark",
+    encoder_attention: Any = None,
+    decoder_attention: Any = None,
+    cross_attention: Any = None,
+    encoder_tokens: Any = None,
+    decoder_tokens: Any = None,
+    include_layers: Any = None,
+    include_heads: Any = None,
+    html_action: str = "view",
+) -> Page:
+    """The page of attention weights, opened with a small picture of every head.
+
+    display_mode   "dark" or "light"; a click on the page changes it
+    include_heads  heads that the page holds; all by default
+
+    The other parameters are those of `head_view`. Raises AttentionError naming the argument.
+    """
+    examples = _examples(
+        {"attention": attention, "encoder_attention": encoder_attention}
+        | {"decoder_attention": decoder_attention, "cross_attention": cross_attention},
+        {"tokens": tokens, "encoder_tokens": encoder_tokens, "decoder_tokens": decoder_tokens},
+        sentence_b_start=sentence_b_start,
+        prettify=prettify_tokens,
+        layers=include_layers,
+        heads=include_heads,
+    )
+    return shown(examples, "model", html_action, theme=display_mode)
+
+
+def shown(
+    examples: Sequence[Example],
+    view: str,
+    html_action: Any,
+    *,
+    layer: Any = None,
+    heads: Any = None,
+    theme: Any = None,
+) -> Page:
+    """The page of these examples that opens with this view, layer, heads and theme."""
+    if html_action not in ("view", "return"):
+        raise AttentionError(f'html_action={html_action!r}, expected "view" or "return"')
+    start = []
+    first = examples[0].about
+    if layer is not None:
+        chosen = numbers_on_page([layer], first["layers"], "layer")
+        start.append(("layer", str(chosen[0])))
+    if heads is not None:
+        chosen = numbers_on_page(heads, first["heads"], "heads")
+        start.append(("heads", ".".join(map(str, chosen))))
+    if theme is not None:
+        if theme not in ("dark", "light"):
+            raise AttentionError(f'display_mode={theme!r}, expected "dark" or "light"')
+        start.append(("theme", theme))
+    return Page(tuple(examples), view=view, start=tuple(start))
+
+
+def _examples(
+    given: dict[str, Any],
+    tokens: dict[str, Any],
+    *,
+    sentence_b_start: Any,
+    prettify: bool,
+    layers: Any,
+    heads: Any,
+) -> list[Example]:
+    attention = given.pop("attention")
+    sides = {name: value for name, value in given.items() if value is not None}
+    if attention is None and not sides:
+        raise AttentionError(
+            "no attention is given; expected attention, or any of encoder_attention,"
+            " decoder_attention and cross_attention"
+        )
+    if attention is not None:
+        misplaced = [*sides, *(n for n in ("encoder_tokens", "decoder_tokens") if tokens[n])]
+        if misplaced:
+            raise AttentionError(
+                f"{misplaced[0]} is of an encoder and a decoder: no attention then"
+            )
+        sides = {"attention": attention}
+    elif tokens["tokens"] is not None or sentence_b_start is not None:
+        wrong = "tokens" if tokens["tokens"] is not None else "sentence_b_start"
+        raise AttentionError(f"{wrong} belongs to attention, which is not given")
+    return [
+        _example(name, value, tokens, sentence_b_start, prettify, layers, heads)
+        for name, value in sides.items()
+    ]
+
+
+# The name in the page, and the tokens of those that look and of those that are looked at.
+_SIDES = {
+    "attention": ("", "tokens", "tokens"),
+    "encoder_attention": ("Encoder", "encoder_tokens", "encoder_tokens"),
+    "decoder_attention": ("Decoder", "decoder_tokens", "decoder_tokens"),
+    "cross_attention": ("Cross", "decoder_tokens", "encoder_tokens"),
+}
+
+
+def _example(
+    argument: str,
+    attention: Any,
+    tokens: dict[str, Any],
+    sentence_b_start: Any,
+    prettify: bool,
+    layers: Any,
+    heads: Any,
+) -> Example:
+    name, looking, looked_at = _SIDES[argument]
+    square = looking == looked_at
+    if isinstance(attention, list | tuple):
+        _check_one_sentence(attention, argument)
+    checked = attention_layers(attention, 0, argument, square=square)
+    n_heads, n_queries, n_keys = checked[0].shape
+    start = checked_second_start(sentence_b_start, n_queries)
+    labels = _labels(tokens, looking, n_queries, f"{argument}'s query axis", start, prettify)
+    key_labels = None
+    if not square:
+        holder = f"{argument}'s key axis"
+        key_labels = _labels(tokens, looked_at, n_keys, holder, None, prettify)
+    shown_layers = checked_numbers(layers, len(checked), "include_layers")
+    return weights_example(
+        {layer: checked[layer] for layer in shown_layers},
+        labels,
+        n_layers=len(checked),
+        heads=checked_numbers(heads, n_heads, "include_heads"),
+        key_labels=key_labels,
+        name=name,
+    )
+
+
+def _check_one_sentence(attention: Sequence[Any], name: str) -> None:
+    for i, layer in enumerate(attention):
+        n_sentences = len(layer) if getattr(layer, "ndim", 0) == 4 else 1
+        if n_sentences > 1:
+            raise AttentionError(
+                f"{name}[{i}] holds {n_sentences} sentences, expected one; cut the others away,"
+                " as in [layer[:1] for layer in attention]"
+            )
+
+
+def _labels(
+    tokens: dict[str, Any], name: str, n: int, holder: str, start: int | None, prettify: bool
+) -> list[Label]:
+    if tokens[name] is None:
+        raise AttentionError(f"{name} is not given; {holder} has {n} positions to name")
+    return labels_from_strings(checked_tokens(tokens[name], n, name, holder), start, prettify)

@@ -1,0 +1,221 @@
+"""A page in a cell of a notebook: the picture that moves, and what is left of it without scripts.
+
+examples, header -> HTML: text, PNG, script -> mime bundle
+
+Notebooks that trust what is in them run the script, which puts the page in place of the text and
+the image; others strip it, and those two are what is seen. The numbers are part of the cell's
+output, and so of the notebook's file.
+"""
+
+import base64
+import hashlib
+import json
+import math
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from html import escape
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.viz.bundle import cell
+from minibert.viz.example import Example
+from minibert.viz.payload import CODE_MAX, Block, pool
+
+__all__ = ["CELL_BYTES", "CELL_HEIGHT", "cell_html", "fitting", "picture", "surroundings"]
+
+# marimo shows no output above this size, Colab and VS Code become slow.
+CELL_BYTES = 8_000_000
+# CSS pixels.
+CELL_HEIGHT = 720
+# What the image and the text take beside script and numbers, at most.
+_STILL = 300_000
+# Pixels a side of a head in the picture without scripts, at most, and between two; of all heads.
+_TILE, _GAP, _PIXELS = 36, 4, 250_000
+# Fewer shades than codes: the image is half as large, and looks the same.
+_SHADE = 8
+_PAPER, _INK = (255, 255, 255), (29, 60, 110)
+_SAVED = "`.save(path)` writes a page with all of it."
+_STEPS: tuple[tuple[tuple[str, ...], str], ...] = (
+    ((), ""),
+    (("value",), f"Left out here, to keep the notebook small: value. {_SAVED}"),
+    (
+        ("query", "key", "value"),
+        f"Left out here, to keep the notebook small: query, key and value. {_SAVED}",
+    ),
+    (
+        ("query", "key", "value", "probs"),
+        f"Only the overview is here, to keep the notebook small. {_SAVED}",
+    ),
+)
+
+
+def fitting(examples: Sequence[Example], limit: int = CELL_BYTES) -> tuple[Example, ...]:
+    """The examples with as much of their numbers as a cell can hold, noting what was left out.
+
+    Vectors are left out first, then weights: a head is then seen in the overview alone. Empty
+    when not even that fits.
+    """
+    room = limit - surroundings()
+    for dropped, note in _STEPS:
+        tried = tuple(_without(example, dropped, note) for example in examples)
+        written = sum(example.size + len(json.dumps(example.about)) for example in tried)
+        if written <= room and all(_can_be_shown(example) for example in tried):
+            return tried
+    return ()
+
+
+def surroundings() -> int:
+    """Bytes of a cell that hold no numbers, at most."""
+    return sum(len(piece.encode()) for piece in cell("", "{}", (), height=CELL_HEIGHT)) + _STILL
+
+
+def _without(example: Example, dropped: tuple[str, ...], note: str) -> Example:
+    kept = tuple(one for one in example.blocks if one.entry["quantity"] not in dropped)
+    if len(kept) == len(example.blocks):
+        return example
+    return replace(example, blocks=kept).with_blocks((), note)
+
+
+def _can_be_shown(example: Example) -> bool:
+    """True when every layer has weights, or vectors that give them; or none has any."""
+    held = {(one.entry["quantity"], one.entry["layer"]) for one in example.blocks}
+    layers = example.about["layers"]
+    with_probs = all(("probs", layer) in held for layer in layers)
+    from_vectors = not example.about["edited"] and all(("query", n) in held for n in layers)
+    overview = {quantity for quantity, _ in held} == {"thumbnails"}
+    return with_probs or from_vectors or overview
+
+
+def cell_html(
+    examples: Sequence[Example],
+    header: Callable[[Sequence[Example]], str],
+    *,
+    limit: int = CELL_BYTES,
+    height: int = CELL_HEIGHT,
+) -> str:
+    """HTML of at most `limit` bytes: an element with a text and an image, and a script for it.
+
+    `header` gives the page's header, as JSON that may stand in a script, of the examples it holds.
+    """
+    held = fitting(examples, limit)
+    if not held:
+        too_large = f"This page is too large for a notebook. {_SAVED}"
+        return f"<div>{_still(examples, too_large)}</div>"
+    untrusted = "To use the picture, trust this notebook or run its cell again."
+    blocks = [named for i, one in enumerate(held) for named in one.named_blocks(i)]
+    written = header(held)
+    identity = _identity(written, blocks)
+    return "".join(_cell(identity, _still(held, untrusted), written, blocks, height))
+
+
+def _cell(
+    identity: str, still: str, header: str, blocks: Sequence[tuple[str, str]], height: int
+) -> Iterator[str]:
+    yield f'<div data-minibert="{identity}">{still}\n<script>\n'
+    yield from cell(identity, header, blocks, height=height)
+    yield "</script></div>"
+
+
+def _identity(header: str, blocks: Sequence[tuple[str, str]]) -> str:
+    """The same for the same page, so that running a cell again does not change its notebook."""
+    digest = hashlib.sha256(header.encode())
+    for _, data in blocks:
+        digest.update(data.encode())
+    return digest.hexdigest()[:24]
+
+
+def _still(examples: Sequence[Example], advice: str) -> str:
+    """What is seen where no script runs: what this is, and a picture of it."""
+    about = examples[0].about
+    sizes, n_tokens = about["sizes"], len(about["tokens"]["text"])
+    layers, heads = len(about["layers"]), len(about["heads"])
+    named = f"{about['model']}, " if about["model"] else ""
+    what = f"Attention: {named}{layers} of {sizes['n_layers']} layers, {heads} of"
+    what += f" {sizes['n_heads']} heads, {n_tokens} tokens."
+    text = _printable(" / ".join(about["texts"]))
+    lines = f"<p><b>{escape(_printable(what))}</b><br>{escape(text)}</p><p>{escape(advice)}</p>"
+    image = picture(examples[0])
+    if not image:
+        return lines
+    seen = "A row a layer, a column a head; in each, a row a token that looks, a column a token "
+    seen += "that is looked at: the darker, the more."
+    source = f"data:image/png;base64,{base64.b64encode(image).decode()}"
+    return f'{lines}<p><img alt="{seen}" src="{source}"></p><p>{seen}</p>'
+
+
+def _printable(text: str, limit: int = 400) -> str:
+    """Text for HTML and for a notebook's file, which is UTF-8: no NUL, no lone surrogates."""
+    shown = "".join(one if one.isprintable() else "�" for one in " ".join(text.split()))
+    return shown if len(shown) <= limit else f"{shown[:limit]}…"
+
+
+def picture(example: Example) -> bytes:
+    """A PNG of every head, a row a layer; empty when the example holds no weights.
+
+    Written by hand: it is small, and the same with and without matplotlib.
+    """
+    codes = _pooled(example)
+    if codes is None:
+        return b""
+    n_layers, n_heads, n_queries, n_keys = codes.shape
+    enlarged = max(1, _side(example) // max(n_queries, n_keys))
+    tiles = codes.repeat(enlarged, -2).repeat(enlarged, -1)
+    height, width = tiles.shape[-2:]
+    image = np.zeros((n_layers, height + _GAP, n_heads, width + _GAP), np.uint8)
+    shades = np.maximum(tiles // _SHADE, 2) * _SHADE + _SHADE - 1
+    image[:, :height, :, :width] = shades.transpose(0, 2, 1, 3)
+    return _png(image.reshape(n_layers * (height + _GAP), n_heads * (width + _GAP)))
+
+
+def _pooled(example: Example) -> npt.NDArray[np.uint8] | None:
+    """Codes of all heads, (layer, head, query, key), at most a tile's pixels a side."""
+    side = _side(example)
+    ready = [one for one in example.blocks if one.entry["quantity"] == "thumbnails"]
+    if ready:
+        return _shrunk(ready[0], side)
+    layers = [one for one in example.blocks if one.entry["quantity"] == "probs"]
+    return np.stack([_shrunk(one, side) for one in layers]) if layers else None
+
+
+def _side(example: Example) -> int:
+    """Pixels a side of a head, so that many heads do not make a large image."""
+    n_heads = len(example.about["layers"]) * len(example.about["heads"])
+    return max(1, min(_TILE, math.isqrt(_PIXELS // n_heads)))
+
+
+def _shrunk(block: Block, side: int) -> npt.NDArray[np.uint8]:
+    return pool(_numbers(block).astype(np.float32), side).astype(np.uint8)
+
+
+def _numbers(block: Block) -> npt.NDArray[Any]:
+    entry = block.entry
+    data = base64.b64decode(block.data)
+    cells = np.frombuffer(zlib.decompress(data), np.uint8)
+    if not entry["triangle"]:
+        return cells.reshape(entry["shape"])
+    n_heads, n_queries, n_keys = entry["shape"]
+    codes = np.zeros(entry["shape"], np.uint8)
+    codes[:, *np.tril_indices(n_queries, 0, n_keys)] = cells.reshape(n_heads, -1)
+    return codes
+
+
+def _png(codes: npt.NDArray[np.uint8]) -> bytes:
+    """A PNG (ISO/IEC 15948) of 256 shades; 0 is paper, 255 is ink."""
+    height, width = codes.shape
+    share = np.linspace(0, 1, CODE_MAX + 1)[:, None]
+    palette = np.rint((1 - share) * _PAPER + share * np.array(_INK)).astype(np.uint8)
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), codes], axis=1)
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+        (b"PLTE", palette.tobytes()),
+        (b"IDAT", zlib.compress(rows.tobytes(), 9)),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
+    )

@@ -1,0 +1,98 @@
+/**
+ * A page in a cell of a notebook: in a shadow DOM, so that the styles of notebook and page do not
+ * meet, at a height of its own, and with its state in memory.
+ */
+
+import { element } from "./dom.js";
+import { NotebookDarkness } from "./cell_theme.js";
+import { mount } from "./frame.js";
+
+/**
+ * @typedef {object} Cell
+ * @property {string} id  of the page; a page that is shown twice has it twice
+ * @property {number} height  CSS pixels
+ * @property {string} style
+ * @property {import("./data.js").Header & {start?: string}} header
+ * @property {Record<string, string>} blocks
+ */
+
+/**
+ * @param {Cell} cell
+ * @param {HTMLOrSVGScriptElement | null} script  the one that runs
+ */
+export function mountCell({ id, height, style, header, blocks }, script) {
+  const host = hostOf(id, script);
+  if (!host) return;
+  host.style.height = `${height}px`;
+  const page = element("div");
+  const scroller = element("div", { class: "scroller" }, [page]);
+  const cell = element("div", { class: "cell" }, [scroller]);
+  host.attachShadow({ mode: "open" }).append(element("style", {}, [style]), cell);
+  let hash = header.start ?? "";
+  const address = { read: () => hash, write: (/** @type {string} */ now) => void (hash = now), listen: () => {} };
+  const frame = mount(page, header, { text: (name) => Promise.resolve(blocks[name]) }, {
+    address,
+    keys: page,
+    named: () => {},
+    darkness: new NotebookDarkness(host),
+  });
+  keepKeys(host, page);
+  // Bringing a token into sight must not scroll the notebook.
+  frame.reveal = () => {
+    const kept = page.querySelector(".token.kept");
+    if (kept) scroller.scrollTop = kept.getBoundingClientRect().top - page.getBoundingClientRect().top - height / 2;
+  };
+  // Pictures listen for it at the window, which scrolling in a shadow DOM does not reach.
+  scroller.addEventListener("scroll", () => host.dispatchEvent(new Event("scroll")), { passive: true });
+}
+
+/**
+ * The place of a page that has none yet; pages with the same id are the same.
+ *
+ * @param {string} id
+ * @param {HTMLOrSVGScriptElement | null} script
+ */
+function hostOf(id, script) {
+  const selector = `[data-minibert="${id}"]`;
+  const around = script?.closest(selector);
+  // Some notebooks run the script elsewhere than where it stood.
+  const all = [...(around ? [around] : []), ...document.querySelectorAll(selector)];
+  const free = all.find((one) => !one.shadowRoot);
+  return free instanceof HTMLElement ? free : null;
+}
+
+/**
+ * Key strokes while the pointer or the focus is in the cell, heard before the notebook hears them:
+ * those that mean something here do nothing there.
+ *
+ * @param {HTMLElement} host
+ * @param {HTMLElement} page
+ */
+function keepKeys(host, page) {
+  let pointed = false;
+  host.addEventListener("pointerenter", () => (pointed = true));
+  host.addEventListener("pointerleave", () => (pointed = false));
+  const hear = (/** @type {KeyboardEvent} */ event) => {
+    const path = event.composedPath();
+    if (path.includes(host)) {
+      // To Jupyter, d pressed twice in a text field of ours would mean: delete the cell.
+      host.toggleAttribute("data-lm-suppress-shortcuts", isPlain(event));
+    } else if (pointed && host.isConnected && isPlain(event) && !isWritten(path[0])) {
+      const stroke = new KeyboardEvent("keydown", { key: event.key, shiftKey: event.shiftKey, cancelable: true });
+      if (page.dispatchEvent(stroke)) return;
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    }
+  };
+  addEventListener("keydown", hear, true);
+}
+
+/** @param {KeyboardEvent} event */
+function isPlain({ altKey, ctrlKey, metaKey, shiftKey, key }) {
+  return !(altKey || ctrlKey || metaKey || (shiftKey && key === "Enter"));
+}
+
+/** @param {EventTarget} target */
+function isWritten(target) {
+  return target instanceof HTMLElement && (target.isContentEditable || target.matches("input, select, textarea"));
+}

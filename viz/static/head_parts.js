@@ -1,0 +1,66 @@
+/** Parts of the head view that know nothing of its state: captions, and what is said in words. */
+
+import { element } from "./dom.js";
+import { running } from "./text.js";
+
+/**
+ * The lines that end at the chosen token, and the others; all belong to the first when none is.
+ *
+ * @param {Uint32Array} places
+ * @param {import("./example.js").Layer} layer
+ * @param {import("./attention.js").Focus} focus
+ * @param {number | null} other
+ * @returns {[Uint32Array, Uint32Array]}
+ */
+export function chosenFirst(places, { nQueries, nKeys }, { side }, other) {
+  const end = (/** @type {number} */ place) =>
+    side === "query" ? place % nKeys : Math.floor(place / nKeys) % nQueries;
+  if (other === null) return [places, new Uint32Array()];
+  return [places.filter((place) => end(place) === other), places.filter((place) => end(place) !== other)];
+}
+
+/**
+ * @param {number[]} heads
+ * @param {number} minimum
+ */
+export function whyEmpty(heads, minimum) {
+  if (!heads.length) return "No lines: no head is switched on.";
+  if (!minimum) return "No lines: every weight that is shown here is too small to see.";
+  return `No lines: every weight that is shown here is below ${minimum}\u202f%.`;
+}
+
+/**
+ * Which tokens stand on which side, as the example's name has it ("decoder → encoder").
+ *
+ * @param {import("./example.js").Example} example
+ * @returns {[string, string]}
+ */
+export function sideNames({ header, tokens, keyTokens }) {
+  const [from, to, ...more] = header.name.split(/\s*(?:→|->)\s*/);
+  return keyTokens === tokens || !from || !to || more.length ? ["", ""] : [running(from), running(to)];
+}
+
+/** @param {import("./example.js").Example} example */
+export function captions(example) {
+  const [from, to] = sideNames(example);
+  return element("div", { class: "captions", "aria-hidden": "true" }, [
+    element("p", {}, [element("strong", {}, ["the token that looks"]), from ? ` ${from}, query` : " query"]),
+    element("p", {}, [element("strong", {}, ["where it looks"]), to ? ` ${to}, key` : " key"]),
+  ]);
+}
+
+/**
+ * @param {import("./example.js").Example} one
+ * @param {import("./example.js").Example} other
+ */
+export function sameTokens(one, other) {
+  return same(one.tokens.text, other.tokens.text) && same(one.keyTokens.text, other.keyTokens.text);
+}
+
+/**
+ * @param {string[]} one
+ * @param {string[]} other
+ */
+function same(one, other) {
+  return one.length === other.length && one.every((text, i) => text === other[i]);
+}
