@@ -52,7 +52,7 @@ def text_of(
     return weights_example(
         dict(enumerate(probs)),
         labels_from_strings(list(tokens), None),
-        key_labels=key_tokens and labels_from_strings(list(key_tokens), None),
+        key_labels=None if key_tokens is None else labels_from_strings(list(key_tokens), None),
         n_layers=len(probs),
         heads=range(probs.shape[1]),
         name=name,

@@ -150,7 +150,8 @@ def test_every_view_can_be_compared(open_page: Open, view: str, ready: str, widt
     page = open_page(html, hash, ready=ready, viewport={"width": width, "height": 800})
     page.wait_for_function(f"document.querySelectorAll('{ready}').length === 2")
     first, second = (picture(page, i).bounding_box() for i in (0, 1))
-    assert first and second
+    assert first is not None
+    assert second is not None
     if width < 900:
         assert second["y"] >= first["y"] + first["height"]
     else:

@@ -28,8 +28,8 @@ from minibert.viz.payload import pack_vectors
 pytestmark = pytest.mark.browser
 
 QUERIES, KEYS = 11, 7
-LOOKING = "le chat noir dort sur le tapis de la maison .".split()
-LOOKED_AT = "the cat sleeps on the mat .".split()
+LOOKING = ["le", "chat", "noir", "dort", "sur", "le", "tapis", "de", "la", "maison", "."]
+LOOKED_AT = ["the", "cat", "sleeps", "on", "the", "mat", "."]
 CROSS = softmax((2, 3, QUERIES, KEYS))
 
 

@@ -147,7 +147,7 @@ def test_the_threshold_hides_smaller_weights(open_page: Open) -> None:
     slider.focus()
     for _ in range(7):
         slider.press("ArrowRight")
-    expect(page.locator("output")).to_have_text("10\u202f%")
+    expect(page.locator(".toolbar output")).to_have_text("10\u202f%")
     assert state(page)["min"] == "10"
     assert lines(page) == count_lines(drawn_attention()[1, 0], strength=3, minimum=0.1)
     assert state(page)["layer"] == "1"
@@ -245,7 +245,7 @@ def test_the_address_holds_the_whole_state(open_page: Open) -> None:
     assert heads_on(page) == [0, 2]
     assert kept(page) == [("query", 1), ("key", 5)]
     assert page.locator("[aria-pressed=true]", has_text="A→B").count() == 1
-    expect(page.locator("output")).to_have_text("5\u202f%")
+    expect(page.locator(".toolbar output")).to_have_text("5\u202f%")
     assert not page.get_by_label("take part").is_checked()
     assert darkness(page)
 

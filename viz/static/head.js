@@ -8,12 +8,13 @@
 
 import { firstCode, gatherLines, largest, meanWeights, opposite, shownTokens, strengthFor } from "./attention.js";
 import { createColumns, focusToken, markTokens, measure, tokenOf, writeWeights } from "./columns.js";
-import { counterpart, showHint, showToken, showWeight } from "./details.js";
+import { counterpart } from "./details.js";
 import { cssColors } from "./css_colors.js";
 import { element } from "./dom.js";
+import { HeadCard, placesOf } from "./head_card.js";
 import { codesOf } from "./head_codes.js";
 import { headFigure } from "./head_figure.js";
-import { captions, chosenFirst, sameTokens, sideNames, whyEmpty } from "./head_parts.js";
+import { captions, chosenFirst, sideNames, whyEmpty } from "./head_parts.js";
 import { createLegend } from "./legend.js";
 import { lineAt } from "./lines.js";
 import { hasLayer } from "./model_data.js";
@@ -47,11 +48,11 @@ const MANY = 64;
 
 export class HeadView {
   /** @param {import("./views.js").Stage} stage */
-  constructor({ example, store, limits, theme, against }) {
+  constructor(stage) {
+    const { example, store, limits, theme } = stage;
     this.example = example;
     this.store = store;
     this.themeNow = theme;
-    this.against = against;
     this.columns = createColumns(example.tokens, example.keyTokens, sideNames(example));
     this.lower = new Sheet("lower");
     this.upper = new Sheet("upper");
@@ -63,12 +64,9 @@ export class HeadView {
     this.stage.classList.toggle("dense", Math.max(limits.size, limits.keys) > MANY);
     this.empty = element("p", { class: "empty", role: "status" });
     this.root = element("div", { class: "head-view" }, [this.empty, captions(example), this.stage]);
-    this.card = element("section", { class: "details", "aria-live": "polite" });
-    this.card.setAttribute("aria-label", "Weights in numbers");
+    this.card = new HeadCard(stage);
     /** @type {Layer | null} */
     this.layer = null;
-    /** The same layer of the text that this one is compared with. @type {Layer | null} */
-    this.there = null;
     this.whole = false;
     this.asked = 0;
     /** @type {Geometry | null} */
@@ -77,7 +75,7 @@ export class HeadView {
     this.theme = "light";
     this.drawnLower = "";
     this.legend = createLegend(example.causal, limits.examples);
-    this.side = [this.card, this.legend.root];
+    this.side = [this.card.root, this.legend.root];
     this.listen();
   }
 
@@ -88,38 +86,14 @@ export class HeadView {
     this.legend.setStrength(strengthFor(heads.length, this.focus() !== null));
     this.asked += 1;
     const now = this.asked;
+    this.card.there = null;
     const wanted = () => now === this.asked;
     const show = (/** @type {Layer} */ read, /** @type {boolean} */ whole) => {
       [this.layer, this.whole] = [read, whole];
-      if (this.there?.number !== read.number) this.there = null;
       this.paint();
     };
-    await codesOf(this.example).read(layer, this.places(this.example), show, wanted);
-    if (wanted()) await this.readOther(layer, wanted);
-  }
-
-  /** @param {import("./example.js").Example} example */
-  places({ heads }) {
-    return this.store.get().heads.map((head) => heads.indexOf(head));
-  }
-
-  /**
-   * The same weights of the text that this one is compared with, where it has them.
-   *
-   * @param {number} layer
-   * @param {() => boolean} wanted
-   */
-  async readOther(layer, wanted) {
-    const other = this.against();
-    this.there = null;
-    if (!other || !sameTokens(this.example, other)) return;
-    const places = this.places(other);
-    if (!other.layers.includes(layer) || !hasLayer(other, layer) || places.includes(-1)) return;
-    const show = (/** @type {Layer} */ read, /** @type {boolean} */ whole) => {
-      this.there = whole ? read : null;
-      if (whole && this.focus()) this.paint();
-    };
-    await codesOf(other).read(layer, places, show, wanted);
+    await codesOf(this.example).read(layer, placesOf(this.store, this.example), show, wanted);
+    if (wanted() && (await this.card.read(layer, wanted)) && this.focus()) this.paint();
   }
 
   listen() {
@@ -159,7 +133,7 @@ export class HeadView {
     const wanted = () => true;
     const take = (/** @type {Layer} */ read) => void (this.layer = read);
     if (this.layer?.number !== number || !this.whole) {
-      await codesOf(this.example).read(number, this.places(this.example), take, wanted);
+      await codesOf(this.example).read(number, placesOf(this.store, this.example), take, wanted);
     }
     const scene = this.scene(/** @type {Layer} */ (this.layer));
     const focus = this.inside(keptToken(this.store.get()));
@@ -222,15 +196,10 @@ export class HeadView {
     const scene = this.scene(this.layer);
     const focus = this.focus();
     this.stage.classList.toggle("focused", focus !== null);
-    markTokens(this.columns, scene.shown, focus, this.store.get(), this.found());
+    const [query, key] = [scene.tokens, scene.keyTokens].map((all) => matchesOf(all, this.store.get().find).tokens);
+    markTokens(this.columns, scene.shown, focus, this.store.get(), { query, key });
     this.paintLower(scene);
     this.paintUpper(scene, focus);
-  }
-
-  found() {
-    const { find } = this.store.get();
-    const { tokens, keyTokens } = this.example;
-    return { query: matchesOf(tokens, find).tokens, key: matchesOf(keyTokens, find).tokens };
   }
 
   /**
@@ -246,7 +215,7 @@ export class HeadView {
       tokens,
       keyTokens,
       layer,
-      heads: this.places(this.example),
+      heads: placesOf(this.store, this.example),
       shown: shownTokens(tokens, filter, special, keyTokens),
       minimum,
       top,
@@ -279,16 +248,14 @@ export class HeadView {
     shadeTokens(this.columns, scene, focus);
     if (!focus) {
       writeWeights(this.columns, null, new Float64Array(), []);
-      showHint(this.card);
+      this.card.hint();
       this.upper.draw(null);
       return;
     }
     const { layer, heads, shown, minimum, top, look, geometry } = scene;
     const places = gatherLines(layer, heads, shown, firstCode(minimum, look.strength), focus, top);
     const other = this.other(focus);
-    const [front, behind] = chosenFirst(places, layer, focus, other);
-    const sorted = Uint32Array.from([...front, ...behind]);
-    this.upper.draw({ layer, places: sorted, heads, bright: front.length, geometry, look });
+    this.upper.draw({ layer, ...chosenFirst(places, layer, focus, other), heads, geometry, look });
     this.write(scene, focus, other);
   }
 
@@ -302,18 +269,7 @@ export class HeadView {
     const places = largest(means, WRITTEN, LEAST_WRITTEN);
     if (other !== null && !places.includes(other)) places.push(other);
     writeWeights(this.columns, focus, means, places);
-    const there = this.thereFor(scene);
-    const looked = { ...scene, focus, there };
-    if (other !== null) return showWeight(this.card, looked, other);
-    const before = there && meanWeights(there.layer, there.heads, scene.shown, focus);
-    return showToken(this.card, looked, means, places, before);
-  }
-
-  /** @param {Scene} scene */
-  thereFor({ layer }) {
-    const other = this.against();
-    if (!other || !this.there || this.there.number !== layer.number) return null;
-    return { layer: this.there, heads: this.places(other), name: other.header.name };
+    this.card.write(scene, focus, other, means, places);
   }
 
   /**

@@ -4,19 +4,24 @@ import { element } from "./dom.js";
 import { running } from "./text.js";
 
 /**
- * The lines that end at the chosen token, and the others; all belong to the first when none is.
+ * The lines with those in front that end at the chosen token, and how many these are; all when
+ * none is chosen.
  *
  * @param {Uint32Array} places
  * @param {import("./example.js").Layer} layer
  * @param {import("./attention.js").Focus} focus
  * @param {number | null} other
- * @returns {[Uint32Array, Uint32Array]}
+ * @returns {{places: Uint32Array, bright: number}}
  */
 export function chosenFirst(places, { nQueries, nKeys }, { side }, other) {
   const end = (/** @type {number} */ place) =>
     side === "query" ? place % nKeys : Math.floor(place / nKeys) % nQueries;
-  if (other === null) return [places, new Uint32Array()];
-  return [places.filter((place) => end(place) === other), places.filter((place) => end(place) !== other)];
+  if (other === null) return { places, bright: places.length };
+  const front = places.filter((place) => end(place) === other);
+  const sorted = new Uint32Array(places.length);
+  sorted.set(front);
+  sorted.set(places.filter((place) => end(place) !== other), front.length);
+  return { places: sorted, bright: front.length };
 }
 
 /**

@@ -34,7 +34,7 @@ export class Sheet {
     this.whole = true;
     this.frame = 0;
     // While it is captured: pages also lie in parts of a window that scroll by themselves.
-    addEventListener("beforeprint", () => this.work(Infinity, Infinity));
+    addEventListener("beforeprint", () => this.work(true));
     addEventListener("scroll", () => this.later(), { passive: true, capture: true });
   }
 
@@ -84,14 +84,14 @@ export class Sheet {
   }
 
   /**
-   * Draws for one slice of time, then asks for the next.
+   * Draws for one slice of time, then asks for the next; on paper, all at once.
    *
-   * @param {number} [slice]  milliseconds
-   * @param {number} [around]  CSS pixels around the window
+   * @param {boolean} [all]
    */
-  work(slice = SLICE, around = NEAR) {
+  work(all = matchMedia("print").matches) {
     cancelAnimationFrame(this.frame);
-    const until = performance.now() + slice;
+    const until = all ? Infinity : performance.now() + SLICE;
+    const around = all ? Infinity : NEAR;
     while (this.drawing && this.root.isConnected) {
       const tile = this.begun?.tile ?? this.wanted(0) ?? this.wanted(around);
       if (!this.begun && !this.wanted(0) && this.whole) this.root.dataset.drawn = "true";

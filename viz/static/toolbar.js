@@ -229,7 +229,7 @@ function topControl(store) {
   menu.title = "Of each token, in each head, draw only so many of the strongest lines";
   menu.addEventListener("change", () => store.set({ top: Number(menu.value) }));
   return {
-    root: group("Strongest lines", [element("div", { class: "stepper" }, [menu])]),
+    root: group("Strongest", [element("div", { class: "stepper" }, [menu])]),
     update() {
       menu.value = String(store.get().top);
     },
