@@ -26,7 +26,8 @@ __all__ = ["Change", "Edit", "Point", "hide", "mean", "noise", "replace", "zero"
 
 _WITHOUT_LAYER = ("embed", "logits")
 _TEXT_TASKS = ("next-sentence", "sequence-classification")
-_LARGEST_STD = 1e30
+# The square of anything larger is no float32.
+_LARGEST_STD = 1e18
 Places = int | slice | Sequence[int] | None
 # Given the point and the quantity there, its new value (anything that broadcasts to its shape).
 Change = Callable[["Point", Tensor], Any]
@@ -192,7 +193,9 @@ def noise(
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise EditError(f"noise(seed={seed!r}): expected a whole number.")
     if isinstance(std, bool) or not isinstance(std, int | float) or not 0 <= std < _LARGEST_STD:
-        raise EditError(f"noise(std={std!r}): expected a number of 0 or more.")
+        raise EditError(f"noise(std={std!r}): expected a number from 0 to {_LARGEST_STD}.")
+
+    size = float(std)
 
     def change(point: Point, value: Tensor) -> Tensor:
         # Drawn where every machine draws the same, and differently at each point.
@@ -200,7 +203,7 @@ def noise(
         mixed = (seed * 1_000_003 + sum(ord(c) * 31**n for n, c in enumerate(text))) % 2**63
         generator = torch.Generator().manual_seed(mixed)
         drawn = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-        return value + std * drawn.to(value)
+        return value + size * drawn.to(value)
 
     return Edit(change, positions, sentences)
 

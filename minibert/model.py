@@ -105,9 +105,14 @@ class Model(nn.Module):
         A model whose output embedding is its own has two biases there, of which one is read: both
         names get that one. Raises CheckpointError for other `names`.
         """
-        if names != "transformers":
+        if not isinstance(names, str) or names != "transformers":
             raise CheckpointError(f'to_state_dict({names!r}): expected names="transformers".')
         return to_state_dict(self.config, dict(self.named_parameters()))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, and so of every quantity of a trace."""
+        return self.body.word.weight.dtype
 
     def tie(self) -> None:
         """Make the output embedding the input embedding, where the config says so."""
@@ -184,7 +189,9 @@ class Model(nn.Module):
         inputs = self.inputs(text, pair)
         allowed = self.allowed(inputs.ids, inputs.mask)
         trace = Trace(self, inputs, allowed, until=until, grad=grad)
-        plan = Plan.of({} if edit is None else edit, self.config, allowed, until=until)
+        plan = Plan.of(
+            {} if edit is None else edit, self.config, allowed, dtype=self.dtype, until=until
+        )
         record(trace, keep=keep, plan=plan)
         return trace
 

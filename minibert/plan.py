@@ -29,13 +29,14 @@ class Plan:
         config: Config,
         allowed: AllowedKeys,
         *,
+        dtype: torch.dtype,
         until: int | None = None,
     ) -> "Plan":
         """The plan of an edit mapping.
 
         Raises EditError for a name, layer or head that does not exist, a position or sentence
-        that the batch does not have, a constant of the wrong shape or with NaN, a trace that does
-        not have the quantity in this shape, a point that `until` leaves out, and two edits of
+        that the batch does not have, a constant of the wrong shape or dtype or with NaN, a trace
+        that does not have the quantity in this shape, a point that `until` leaves out, and two edits of
         which neither comes first.
         """
         if not isinstance(mapping, Mapping):
@@ -48,7 +49,7 @@ class Plan:
             point = as_point(key, config)
             _check_until(point, until)
             edit = _with_places(point, as_edit(value), allowed)
-            _check_constant(point, edit, config, allowed)
+            _check_constant(point, edit, config, allowed, dtype)
             _check_hidden(point, edit, allowed)
             _check_traces(point, edit, config, allowed)
             found.append((point, edit))
@@ -134,18 +135,22 @@ def _listed(places: Places, size: int, what: str) -> list[int] | None:
     return chosen
 
 
-def _check_constant(point: Point, edit: Edit, config: Config, allowed: AllowedKeys) -> None:
+def _check_constant(
+    point: Point, edit: Edit, config: Config, allowed: AllowedKeys, dtype: torch.dtype
+) -> None:
     value = edit.constant
     if value is None:
         return
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            raise EditError(f"{point}: {value} is no finite number.")
+        if not abs(value) <= torch.finfo(dtype).max:
+            raise EditError(f"{point}: {value} is no finite number in {dtype}.")
         return
     if not isinstance(value, Tensor):
         raise EditError(f"{point}: expected a number, a tensor or a trace, found {value!r:.80}.")
     if not value.is_floating_point():
         raise EditError(f"{point}: the value is {value.dtype}; expected floats, as value.float().")
+    if value.dtype != dtype:
+        raise _other_dtype(point, value.dtype, dtype)
     if not bool(value.isfinite().all()):
         raise EditError(f"{point}: the value holds NaN or infinite numbers.")
     whole = _shape(point, config, allowed)
@@ -297,11 +302,15 @@ def _new_value(point: Point, edit: Edit, chosen: Tensor) -> Tensor:
     if not isinstance(new, Tensor):
         raise EditError(f"{point}: expected a tensor or a number, found {new!r:.80}.")
     if new.dtype != chosen.dtype:
-        raise EditError(
-            f"{point}: the value is {new.dtype} and the quantity {chosen.dtype}; "
-            f"convert it with value.to({chosen.dtype})."
-        )
+        raise _other_dtype(point, new.dtype, chosen.dtype)
     return new.to(chosen.device)
+
+
+def _other_dtype(point: Point, found: torch.dtype, expected: torch.dtype) -> EditError:
+    return EditError(
+        f"{point}: the value is {found} and the quantity {expected}; "
+        f"convert it with value.to({expected})."
+    )
 
 
 def _fitted(point: Point, new: Tensor, shape: torch.Size) -> Tensor:

@@ -242,7 +242,7 @@ class Trace:
         Raises EditError before anything is computed, as `Model.trace` does.
         """
         check_keep(keep)
-        plan = Plan.of(edit, self.config, self.allowed, until=self.until)
+        plan = Plan.of(edit, self.config, self.allowed, dtype=self.model.dtype, until=self.until)
         grad = self.differentiable
         again = Trace(self.model, self.inputs, self.allowed, until=self.until, grad=grad)
         again._tokens = self._tokens
@@ -290,6 +290,10 @@ class Trace:
 
 def check_keep(names: Collection[str]) -> None:
     """Raise TraceError for a name that cannot be kept."""
+    if isinstance(names, str) or not isinstance(names, Collection):
+        raise TraceError(
+            f'keep={names!r:.80}: expected several names, as keep=("scores", "probs").'
+        )
     for name in names:
         if name not in ("scores", "probs"):
             raise TraceError(
