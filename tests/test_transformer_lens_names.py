@@ -8,7 +8,6 @@ no TransformerLens is checked against the trace itself and against transformers.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ from torch.nn import functional as F
 
 import minibert
 from minibert.loading import from_transformers
-from tests.families import POSITIONS, VOCABULARY, Sizes, batch, hf_model
+from tests.families import Sizes, batch, hf_model
+from tests.transformer_lens_models import bridge, hooked
 
 SIZES = [
     Sizes(layers=2, activation="gelu_new"),
@@ -31,51 +31,6 @@ def tokens_of(inputs: dict[str, Tensor], **changes: Any) -> minibert.Tokens:
     mask, segments = inputs["attention_mask"].bool(), inputs["token_type_ids"]
     given = {"mask": mask, "segments": segments} | changes
     return minibert.Tokens.from_ids(inputs["input_ids"], **given)
-
-
-def transformer_lens(*, major: int) -> Any:
-    """The package; the test is skipped where it is absent or another version."""
-    lens = pytest.importorskip("transformer_lens")
-    if (installed := version("transformer_lens")).split(".")[0] != str(major):
-        pytest.skip(f"about TransformerLens {major}, and {installed} is installed")
-    return lens
-
-
-def hooked(name: str, theirs: Any, sizes: Sizes) -> Any:
-    """HookedTransformer or HookedEncoder with the weights of a transformers model."""
-    lens = transformer_lens(major=3)
-    from transformer_lens.pretrained import weight_conversions
-
-    bert = name == "HookedEncoder"
-    config = lens.HookedTransformerConfig(
-        n_layers=sizes.layers,
-        d_model=sizes.heads * sizes.d_head,
-        n_ctx=POSITIONS,
-        d_head=sizes.d_head,
-        n_heads=sizes.heads,
-        d_mlp=sizes.d_mlp,
-        d_vocab=VOCABULARY,
-        act_fn=sizes.activation,
-        normalization_type="LN",
-        eps=theirs.config.layer_norm_eps if bert else theirs.config.layer_norm_epsilon,
-        attention_dir="bidirectional" if bert else "causal",
-        device="cpu",
-        use_attn_result=True,
-    )
-    model = getattr(lens, name)(config)
-    convert = weight_conversions.convert_bert_weights if bert else None
-    state = (convert or weight_conversions.convert_gpt2_weights)(theirs, config)
-    assert not model.load_state_dict(state, strict=False).unexpected_keys
-    return model
-
-
-def bridge(theirs: Any, folder: Any) -> Any:
-    """TransformerLens 4's wrapper around the transformers model."""
-    transformer_lens(major=4)
-    from transformer_lens.model_bridge import TransformerBridge
-
-    theirs.save_pretrained(folder)
-    return TransformerBridge.boot_transformers(str(folder), hf_model=theirs, device="cpu")
 
 
 def real(value: Tensor, mask: Tensor, allowed: Tensor) -> Tensor:
@@ -108,7 +63,7 @@ def check_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tokens:
 @pytest.mark.parametrize("sizes", SIZES, ids=["small", "wide"])
 def test_gpt2_is_what_hooked_transformer_caches(sizes: Sizes) -> None:
     theirs = hf_model("gpt2", "GPT2LMHeadModel", sizes)
-    model = hooked("HookedTransformer", theirs, sizes)
+    model = hooked(theirs)
     inputs = batch("gpt2")
     tokens = tokens_of(inputs, segments=None)
     _, cache = model.run_with_cache(inputs["input_ids"], attention_mask=inputs["attention_mask"])
@@ -121,7 +76,7 @@ def test_bert_is_what_hooked_encoder_caches(sizes: Sizes) -> None:
     # Its head computes gelu whatever the config says, unlike transformers' and ours.
     sizes = replace(sizes, activation="gelu")
     theirs = hf_model("bert", "BertForPreTraining", sizes)
-    model = hooked("HookedEncoder", theirs, sizes)
+    model = hooked(theirs)
     inputs = batch("bert")
     _, cache = model.run_with_cache(
         inputs["input_ids"],
@@ -134,11 +89,9 @@ def test_bert_is_what_hooked_encoder_caches(sizes: Sizes) -> None:
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=["small", "wide"])
-def test_gpt2_is_what_the_bridge_caches(sizes: Sizes, tmp_path: Any) -> None:
+def test_gpt2_is_what_the_bridge_caches(sizes: Sizes) -> None:
     theirs = hf_model("gpt2", "GPT2LMHeadModel", sizes)
-    # Before the bridge, which puts modules of its own into the transformers model.
-    own = from_transformers(theirs)
-    model = bridge(theirs, tmp_path)
+    own, model = from_transformers(theirs), bridge(theirs)
     inputs = batch("gpt2")
     tokens = tokens_of(inputs, segments=None)
     _, cache = model.run_with_cache(inputs["input_ids"], attention_mask=inputs["attention_mask"])
@@ -146,10 +99,9 @@ def test_gpt2_is_what_the_bridge_caches(sizes: Sizes, tmp_path: Any) -> None:
     assert check_same(ours, cache, tokens) == set(ours)
 
 
-def test_the_bridge_differs_on_bert_where_the_docs_say_so(tmp_path: Any) -> None:
+def test_the_bridge_differs_on_bert_where_the_docs_say_so() -> None:
     theirs = hf_model("bert", "BertForMaskedLM", Sizes(layers=2))
-    own = from_transformers(theirs)
-    model = bridge(theirs, tmp_path)
+    own, model = from_transformers(theirs), bridge(theirs)
     inputs = batch("bert")
     tokens = tokens_of(inputs)
     _, cache = model.run_with_cache(

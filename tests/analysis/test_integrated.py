@@ -105,6 +105,23 @@ def test_integrated_embeddings_are_the_mean_gradient_times_the_difference(trace:
     assert result.labels == trace.tokens.strings
 
 
+def test_one_entry_of_an_embedding_gives_what_small_changes_of_it_give(trace: Trace) -> None:
+    baseline, place, step = a_baseline(trace), (0, 2, 3), 1e-5
+    result = integrated_embeddings(trace, number, baseline=baseline)
+    difference = trace.embed - baseline
+    nudge = torch.zeros_like(difference)
+    nudge[place] = step
+    total = 0.0
+    for factor, weight in simpson():
+        here = baseline + factor * difference
+        up, down = (number(Explicit(trace, embed=here + sign * nudge)).item() for sign in (1, -1))
+        total += (up - down) / (2 * step) * weight
+    expected = total * difference[place].item()
+    assert expected != 0
+    size = result.values.abs().max().item()
+    assert result.values[place].item() == pytest.approx(expected, abs=1e-3 * size)
+
+
 def test_integrated_embeddings_add_up(trace: Trace) -> None:
     baseline = a_baseline(trace)
     result = integrated_embeddings(trace, number, baseline=baseline)
