@@ -176,9 +176,9 @@ class Model(nn.Module):
         layers that an edit is in run without the hooks on the layer, attention or MLP as a whole.
 
         `grad=True` makes a trace that numbers can be differentiated in: compute one from it, call
-        `trace.backward(number)`, and read `trace.grad[layer, head].probs`. It works under
-        `torch.no_grad()` too, and no weight gets a gradient. The pass holds O(position) memory,
-        and (head x query x key) in layers with an edit of scores, probs or z.
+        `trace.backward(number)`, and read `trace.grad[layer, head].probs`. The trace may be made
+        under `torch.no_grad()`, the number may not; no weight gets a gradient. The pass holds
+        O(position) memory, and (head x query x key) in layers with an edit of scores, probs or z.
 
         Raises TokenizationError, TraceError or EditError before anything is computed.
         """

@@ -36,8 +36,8 @@ class Plan:
 
         Raises EditError for a name, layer or head that does not exist, a position or sentence
         that the batch does not have, a constant of the wrong shape or dtype or with NaN, a trace
-        that does not have the quantity in this shape, a point that `until` leaves out, and two edits of
-        which neither comes first.
+        that does not have the quantity in this shape, a point that `until` leaves out, and two
+        edits of which neither comes first.
         """
         if not isinstance(mapping, Mapping):
             raise EditError(

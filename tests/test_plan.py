@@ -15,7 +15,6 @@ from minibert import recording
 from minibert.edit import as_point, hide, mean, noise, replace, zero
 from minibert.errors import EditError
 from minibert.loading import from_transformers
-from minibert.plan import Plan
 from tests.editing import HEADS, LAYERS, LENGTH, NAMES, PER_HEAD, model_of, sentences
 from tests.families import Sizes, hf_model
 
@@ -315,15 +314,3 @@ def test_a_key_is_a_point_that_exists_or_an_error(
     else:
         with pytest.raises(EditError):
             as_point(key, config)
-
-
-def test_an_empty_plan_changes_nothing_and_knows_no_layer() -> None:
-    model, tokens = model_of("bert"), sentences("bert")
-    allowed = model.allowed(tokens.ids, tokens.mask)
-    plan = Plan.of({}, model.config, allowed, dtype=model.dtype)
-    assert plan.first_layer is None
-    assert plan.names(0) == frozenset()
-    assert torch.equal(model.trace(tokens, edit={}).logits, model(tokens))
-    edits = {("z", 2): zero, ("key", -2): zero, "logits": zero}
-    assert Plan.of(edits, model.config, allowed, dtype=model.dtype).first_layer == 1
-    assert Plan.of(edits | {"embed": zero}, model.config, allowed, dtype=model.dtype).first_layer == 0
