@@ -16,11 +16,13 @@ Source: Elhage et al. 2021, "Mechanics of composition"; the numbers are those of
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import check_choice, check_model
 from minibert.analysis.head_weights import HeadWeights, centred, head_name, head_weights, wide
 from minibert.axes import Float
 from minibert.errors import TraceError
@@ -76,6 +78,30 @@ class CompositionScores:
         found = zip(pairs[order].tolist(), values[order].tolist(), strict=True)
         return [((a, b), (c, d), score) for (a, b, c, d), score in found]
 
+    def plot(self, path: str | Path | None = None) -> Any:
+        """The matplotlib Figure of the scores: heads down, heads of later layers across.
+
+        Grey where the second head is of no later layer. Saved where `path` is given, as SVG, PDF
+        or PNG by its name. Raises MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_heat import Heat, heat_map
+
+        L, H = self.scores.shape[:2]
+        later = torch.ones(L, L, device=self.scores.device).triu(1).bool()[:, None, :, None]
+        # The first layer reads no head, and nothing reads the last one.
+        scores = self.scores.where(later, torch.nan)[:-1, :, 1:].flatten(2).flatten(0, 1)
+        heat = Heat(
+            scores,
+            rows=self.labels[:-H],
+            columns=self.labels[H:],
+            title=f"{self.kind}-composition",
+            unit="composition score",
+            row_title="earlier head (layer-head)",
+            column_title="later head (layer-head)",
+            every=H,
+        )
+        return heat_map(heat, path)
+
     def __str__(self) -> str:
         rows = (f"{head_name(*a)} > {head_name(*b)} {s:.3f}" for a, b, s in self.best(_SHOWN))
         return "\n".join([f"{self.kind}-composition, the highest first", *rows])
@@ -100,8 +126,8 @@ def composition_scores(model: "Model", kind: str, *, fold_norm: bool = False) ->
 
     Memory is that of two layers' weights. Raises TraceError for another kind.
     """
-    if kind not in COMPOSITIONS:
-        raise TraceError(f"kind={kind!r}: expected one of {', '.join(map(repr, COMPOSITIONS))}.")
+    check_model(model)
+    check_choice(kind, "kind", COMPOSITIONS)
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
     scores: list[Tensor] = []
     blocks: Any = model.body.layers

@@ -12,17 +12,19 @@ vectors through LayerNorm in the same way.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import check_trace
 from minibert.analysis.components import Component
 from minibert.analysis.frozen import FrozenNorm, wide
 from minibert.analysis.rows import at_positions, chosen_positions
 from minibert.axes import Float, Hidden
 from minibert.errors import TraceError
-from minibert.trace import LayerTrace, Trace
+from minibert.trace import LayerTrace, Trace, check_index
 
 __all__ = ["Decomposition", "decompose"]
 
@@ -64,6 +66,39 @@ class Decomposition:
             raise TraceError(f"There is no component {label!r}; {_some(self.labels)}.")
         return self.parts[self.labels.index(label)]
 
+    def shares(self) -> Float[Tensor, "component batch position"]:
+        """The share of each part in the stream: part·stream / ‖stream‖²; they sum to 1."""
+        total = self.total
+        return (self.parts * total).sum(-1) / total.square().sum(-1)
+
+    def plot(
+        self,
+        path: str | Path | None = None,
+        *,
+        position: int = -1,
+        sentence: int = 0,
+        count: int = 15,
+    ) -> Any:
+        """The matplotlib Figure of the `count` largest shares in the stream at one position.
+
+        `position` counts those that were computed. Saved where `path` is given, as SVG, PDF or PNG
+        by its name. Raises TraceError for a position or sentence that is not there, and
+        MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_terms import terms
+
+        row = check_index("sentence", sentence, self.parts.shape[1])
+        column = check_index("position", position, len(self.positions))
+        return terms(
+            self.shares()[:, row, column],
+            self.labels,
+            count=count,
+            title=f"{self.point} {self.layer} at position {self.positions[column]}",
+            unit="share of the stream",
+            total="all of them 1",
+            path=path,
+        )
+
     def __repr__(self) -> str:
         return f"Decomposition({self.point} {self.layer}: {len(self.components)} components)"
 
@@ -87,9 +122,10 @@ def decompose(
     Gradients are not kept. Raises TraceError for a layer, point or position that does not exist or
     was not computed.
     """
+    check_trace(trace)
     layer = trace[layer].layer
-    if point not in _POINTS:
-        raise TraceError(f"{point!r} is no residual stream; there are {', '.join(_POINTS)}.")
+    if not isinstance(point, str) or point not in _POINTS:
+        raise TraceError(f"{point!r:.80} is no residual stream; there are {', '.join(_POINTS)}.")
     chosen = chosen_positions(trace, positions)
     cut = trace if positions is None else at_positions(trace, chosen)
     stream = _Stream(cut)

@@ -7,13 +7,15 @@ analysis"; Meng et al. 2022, "Locating and editing factual associations in GPT";
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from minibert.analysis.arguments import check_callable, check_trace, whole_number
 from minibert.axes import QUANTITIES, Float
 from minibert.edit import Edit, replace, zero
-from minibert.errors import EditError
+from minibert.errors import EditError, TokenizationError
 
 if TYPE_CHECKING:
     from minibert.trace import Trace
@@ -58,6 +60,34 @@ class Sweep:
             )
         return self.change / (self.patched - self.clean)
 
+    def plot(self, path: str | Path | None = None, *, show: str = "change") -> Any:
+        """The matplotlib Figure of the `change` of each edit, or its `recovered` or `values`.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises EditError for another
+        name and for `recovered` where there is nothing to recover, and MinibertError without
+        matplotlib.
+        """
+        units = {
+            "change": "change of the metric",
+            "recovered": "recovered share",
+            "values": "metric",
+        }
+        if show not in units:
+            raise EditError(f"show={show!r}: expected one of {', '.join(map(repr, units))}.")
+        from minibert.viz.plots_heat import Heat, heat_map
+
+        heads = all(column.startswith("head ") for column in self.columns)
+        heat = Heat(
+            getattr(self, show),
+            rows=[row.removeprefix("layer ") for row in self.rows],
+            columns=[c.removeprefix("head ") if heads else c for c in self.columns],
+            row_title="layer",
+            column_title="head" if heads else "token",
+            unit=units[show],
+            signed=True,
+        )
+        return heat_map(heat, path)
+
     def largest(self, count: int = 5) -> list[tuple[str, str, float]]:
         """The edits that change most: (row, column, change)."""
         order = self.change.abs().flatten().argsort(descending=True)[:count].tolist()
@@ -66,8 +96,21 @@ class Sweep:
 
 
 def logit_difference(right: int, wrong: int) -> Metric:
-    """The metric logit[right] − logit[wrong] at the last of the positions it is given."""
-    return lambda logits: logits[:, -1, right] - logits[:, -1, wrong]
+    """The metric logit[right] − logit[wrong] at the last of the positions it is given.
+
+    Raises TokenizationError for what is no token id, and where the logits have no such token.
+    """
+    right, wrong = (
+        whole_number(name, token, TokenizationError, least=0)
+        for name, token in (("right", right), ("wrong", wrong))
+    )
+
+    def difference(logits: Tensor) -> Tensor:
+        for name, token in (("right", right), ("wrong", wrong)):
+            whole_number(name, token, TokenizationError, least=0, most=logits.shape[-1] - 1)
+        return logits[:, -1, right] - logits[:, -1, wrong]
+
+    return difference
 
 
 def ablate_heads(
@@ -83,6 +126,7 @@ def ablate_heads(
     `metric` is given logits and returns a number for the sentence; `positions` are those of the
     logits that it reads, all when not given.
     """
+    check_trace(trace)
     return _over_heads(trace, metric, edit, None, positions, batch)
 
 
@@ -100,8 +144,8 @@ def patch_heads(
     The two inputs have the same length; `name` is a quantity with a head axis.
     """
     _same_shape(trace, source)
-    if name not in QUANTITIES or not QUANTITIES[name].per_head:
-        raise EditError(f"{name!r} has no heads; query, key, value, scores, probs, z have.")
+    if not isinstance(name, str) or name not in QUANTITIES or not QUANTITIES[name].per_head:
+        raise EditError(f"{name!r:.80} has no heads; query, key, value, scores, probs, z have.")
     return _over_heads(trace, metric, replace(source), source, positions, batch, name)
 
 
@@ -119,8 +163,11 @@ def patch_positions(
     `positions` are those of the logits that the metric reads; every token is patched.
     """
     _same_shape(trace, source)
-    if name not in QUANTITIES or "position" not in QUANTITIES[name].axes:
-        raise EditError(f"{name!r} has no positions; resid_pre, attn_out, mlp_out and others have.")
+    axes = QUANTITIES[name].axes if isinstance(name, str) and name in QUANTITIES else ()
+    if "position" not in axes:
+        raise EditError(
+            f"{name!r:.80} has no positions; resid_pre, attn_out, mlp_out and others have."
+        )
     n_layers, length = trace.config.n_layers, trace.allowed.position
     edits = [
         {(name, layer): replace(source, positions=position)}
@@ -159,6 +206,7 @@ def _sweep(
     positions: Sequence[int] | None,
     batch: int,
 ) -> Sweep:
+    check_callable(metric, "metric", EditError)
     if trace.allowed.batch != 1:
         raise EditError(
             f"A sweep is about one text; this trace has {trace.allowed.batch}. Trace one at a time."
@@ -179,6 +227,8 @@ def _sweep(
 
 
 def _same_shape(trace: "Trace", source: "Trace") -> None:
+    check_trace(trace)
+    check_trace(source, "source")
     ours, theirs = trace.allowed, source.allowed
     if (ours.batch, ours.position) != (theirs.batch, theirs.position):
         raise EditError(
