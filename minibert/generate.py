@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minibert import backends
 from minibert.axes import Float, Int
 from minibert.cache import Cache
 from minibert.errors import MinibertError, TokenizationError
@@ -109,7 +110,7 @@ def generate(
             zip(tokens.ids.tolist(), tokens.lengths, written, strict=True)
         )
     ]
-    with torch.no_grad():
+    with torch.no_grad(), backends.expect(rows=len(texts)):
         _write(model, tokens.ids, texts, sampling, stream or (lambda piece: None))
     return texts[0].result() if alone else [one.result() for one in texts]
 

@@ -25,10 +25,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 ROWS = """
     errors axes terminal architectures
     backends cache config linear mask sampling side_by_side text_stream
-    tokenizer tokenizer_files tokens
-    checkpoint names weight_files weights windows
+    tokenizer tokenizer_files tokens checkpoint names weight_files weights windows
     kernels
-    formulas edit plan steps
+    formulas edit plan plan_checks steps
     recording trace layer_trace gradients trace_file trace_identity transformer_lens_names
     attention layers
     bert gpt2 heads

@@ -10,14 +10,11 @@ not installed is a row with the reason and no speed. The rows go to
 """
 
 import argparse
-import os
 import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import torch
 
 from benchmarks import harness
 from benchmarks.cases import Case, Shape
@@ -26,7 +23,8 @@ from benchmarks.instruments.entries import ENTRIES
 from benchmarks.instruments.entry import MINIBERT, Entry
 from benchmarks.instruments.measure import measure
 from benchmarks.instruments.tasks import TASKS, Task
-from benchmarks.models import QUIET, chosen_backends
+from benchmarks.models import chosen_backends
+from benchmarks.session import Kept, parse, session
 
 # Peers of this benchmark alone: their versions go into the rows too.
 PACKAGES = ("pyvene",)
@@ -34,52 +32,23 @@ PACKAGES = ("pyvene",)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every row of minibert was right."""
-    chosen = parse(arguments)
-    if harness.version("transformers") is None:
-        print("benchmarks.instruments compares with transformers, which is not installed")
-        return 1
-    os.environ.update(QUIET)
-    torch.set_num_threads(chosen.threads)
-    os.environ.pop("MINIBERT_LINEAR", None)
-    facts = harness.machine(chosen.threads)
-    facts["versions"] |= {package: harness.version(package) for package in PACKAGES}
-    harness.warn_when_busy(facts)
-    with tempfile.TemporaryDirectory() as measurements, torch.no_grad():
-        # minibert measures its back ends now, whatever an earlier, busier moment said.
-        os.environ["XDG_CACHE_HOME"] = measurements
+    description = "Speed of interpretability work beside the peers."
+    chosen = parse(arguments, description, rounds=9, quick_rounds=3)
+    with session(chosen.threads) as facts:
+        facts["versions"] |= {package: harness.version(package) for package in PACKAGES}
         rows = collect(chosen, facts)
     return 0 if all(row["ok"] for row in rows if row.get("kind") == MINIBERT) else 1
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Speed of interpretability work beside the peers.")
-    parser.add_argument("--quick", action="store_true", help="small models, 3 rounds")
-    parser.add_argument("--rows", type=re.compile, help="only rows whose name matches")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, help="turns of each contender; 9, quick 3; sweeps 3")
-    parser.add_argument("--output", type=Path, help="file for the rows; --quick and --rows need it")
-    chosen = parser.parse_args(arguments)
-    chosen.rounds = chosen.rounds or (3 if chosen.quick else 9)
-    return chosen
-
-
 def collect(chosen: argparse.Namespace, facts: Row) -> list[Row]:
     """All rows, shown as they come; in the file at the end, in `.partial.jsonl` until then."""
-    rows: list[Row] = []
-    whole = not chosen.quick and chosen.rows is None
-    path = chosen.output or (harness.default_output("instruments") if whole else None)
-    partial = path and path.with_suffix(".partial.jsonl")
+    kept = Kept("instruments", chosen)
     for table in tables(chosen.quick, chosen.rows, ENTRIES, chosen.rounds):
-        rows.extend({**row, **facts} for row in table)
+        kept.rows.extend({**row, **facts} for row in table)
         show(table)
-        if partial:
-            harness.write(rows, partial)
-    rows.append({**chosen_backends(), **facts})
-    if path and partial:
-        harness.write(rows, partial)
-        partial.replace(path)
-        print(f"\n{len(rows)} rows in {path}")
-    return rows
+        kept.save()
+    kept.rows.append({**chosen_backends(), **facts})
+    return kept.finish()
 
 
 def tables(
