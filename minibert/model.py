@@ -180,6 +180,9 @@ class Model(nn.Module):
         under `torch.no_grad()`, the number may not; no weight gets a gradient. The pass holds
         O(position) memory, and (head x query x key) in layers with an edit of scores, probs or z.
 
+        A trace made under `torch.autocast` is to be read there as well: weights and what the pass
+        kept have different dtypes outside of it.
+
         Raises TokenizationError, TraceError or EditError before anything is computed.
         """
         check_keep(keep)

@@ -6,6 +6,7 @@ Place: `Plan.of` asks everything here, before the pass starts.
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,6 +64,8 @@ def with_places(point: Point, edit: Edit, allowed: AllowedKeys) -> Edit:
 def _listed(places: Places, size: int, what: str) -> list[int] | None:
     if places is None:
         return None
+    if isinstance(places, Tensor | np.ndarray):
+        places = places.tolist()
     if isinstance(places, slice):
         try:
             chosen = list(range(size)[places])

@@ -100,8 +100,8 @@ def _check_positions(
         raise EditError("These logits are of whole texts; leave positions out.")
     if any("logits" in plan.names(None) for plan in plans):
         raise EditError("An edit of logits needs all of them; leave positions out.")
-    if not isinstance(positions, Sequence) or not positions:
-        raise EditError(f"positions={positions!r}: expected a list of at least one.")
+    if isinstance(positions, str) or not isinstance(positions, Sequence) or not positions:
+        raise EditError(f"positions={positions!r:.80}: expected a list of at least one.")
     for position in positions:
         index_in(position, trace.allowed.position, "position")
 

@@ -269,7 +269,8 @@ class Trace:
         `metric` is given logits (batch, position, vocab) and returns one number for each
         sentence. `positions` are those of the logits that it reads: only they are computed, in
         this order. `batch` sentences run at once. Faster than `rerun` in a loop, with the same
-        results up to rounding.
+        results up to rounding. Edits that this trace was made with stay only there. Of a trace
+        with `grad=True` every edit's graph is held; torch.no_grad() around the call leaves it out.
 
         Raises EditError before anything is computed.
         """

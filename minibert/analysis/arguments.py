@@ -15,6 +15,7 @@ __all__ = [
     "check_choice",
     "check_model",
     "check_trace",
+    "check_unedited",
     "is_whole",
     "listed",
     "whole_number",
@@ -26,6 +27,16 @@ def check_trace(trace: Any, name: str = "trace") -> None:
     if not isinstance(trace, Trace):
         raise TraceError(
             f"{name} is a {type(trace).__name__}; expected a trace, as model.trace(text) gives."
+        )
+
+
+def check_unedited(trace: Any) -> None:
+    """Raise TraceError for a trace that was made with edits, where they would be lost."""
+    check_trace(trace)
+    if trace.edited_from is not None:
+        raise TraceError(
+            "This trace was made with edits, and what is computed here runs the text again without "
+            "them. Give the trace of the text without edits."
         )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import check_callable, check_trace, whole_number
+from minibert.analysis.arguments import check_callable, check_unedited, whole_number
 from minibert.axes import Float
 from minibert.errors import TraceError
 from minibert.layer_trace import check_index
@@ -132,10 +132,10 @@ def integrated_attention(
     `steps` + 2 times about the same input with edited attention; only the layers from this one on
     are computed. Any trace will do, with or without `grad=True`.
 
-    Raises TraceError for a layer that is not there, and where `number` gives no single number that
-    depends on the attention of this layer.
+    Raises TraceError for a layer that is not there, a trace made with edits, and where `number`
+    gives no single number that depends on the attention of this layer.
     """
-    check_trace(trace)
+    check_unedited(trace)
     layer = check_index("layer", layer, len(trace))
     with torch.no_grad():
         probs = trace[layer].probs.detach()
@@ -159,10 +159,10 @@ def integrated_embeddings(
     tokens are `model.trace(ids).embed`. Where layers begin with a LayerNorm (GPT-2), F is steep
     near 0, and such a baseline needs fewer steps; look at `gap`.
 
-    Raises TraceError for a baseline that does not fit, and where `number` gives no single number
-    that depends on the embeddings.
+    Raises TraceError for a baseline that does not fit, a trace made with edits, and where `number`
+    gives no single number that depends on the embeddings.
     """
-    check_trace(trace)
+    check_unedited(trace)
     embed = trace.embed.detach()
     start = torch.zeros_like(embed) if baseline is None else _fitting(baseline, embed)
     values, difference = _integrate(trace, number, "embed", start, embed, steps)

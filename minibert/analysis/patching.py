@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import check_callable, check_trace, whole_number
+from minibert.analysis.arguments import (
+    check_callable,
+    check_trace,
+    check_unedited,
+    whole_number,
+)
 from minibert.axes import QUANTITIES, Float
 from minibert.edit import Edit, replace, zero
 from minibert.errors import EditError, TokenizationError
@@ -164,17 +170,16 @@ def patch_positions(
     """
     _same_shape(trace, source)
     axes = QUANTITIES[name].axes if isinstance(name, str) and name in QUANTITIES else ()
-    if "position" not in axes:
+    if "position" not in axes or not QUANTITIES[name].per_layer:
         raise EditError(
             f"{name!r:.80} has no positions; resid_pre, attn_out, mlp_out and others have."
         )
-    n_layers, length = trace.config.n_layers, trace.allowed.position
+    columns = tuple(f"{n} {token}" for n, token in enumerate(trace.tokens.strings[0]))
     edits = [
         {(name, layer): replace(source, positions=position)}
-        for layer in range(n_layers)
-        for position in range(length)
+        for layer in range(trace.config.n_layers)
+        for position in range(len(columns))
     ]
-    columns = tuple(f"{n} {token}" for n, token in enumerate(trace.tokens.strings[0]))
     return _sweep(trace, edits, metric, source, columns, positions, batch)
 
 
@@ -207,18 +212,20 @@ def _sweep(
     batch: int,
 ) -> Sweep:
     check_callable(metric, "metric", EditError)
+    check_unedited(trace)
     if trace.allowed.batch != 1:
         raise EditError(
             f"A sweep is about one text; this trace has {trace.allowed.batch}. Trace one at a time."
         )
-    values = trace.rerun_each(edits, metric, positions=positions, batch=batch)[:, 0]
+    with torch.no_grad():
+        values = trace.rerun_each(edits, metric, positions=positions, batch=batch)[:, 0]
 
     def measured(one: "Trace") -> float:
         logits = one.logits if positions is None else one.logits[:, list(positions)]
         return float(metric(logits)[0])
 
     return Sweep(
-        values=values.detach().unflatten(0, (trace.config.n_layers, -1)),
+        values=values.unflatten(0, (trace.config.n_layers, -1)),
         clean=measured(trace),
         patched=None if source is None else measured(source),
         rows=tuple(f"layer {layer}" for layer in range(trace.config.n_layers)),

@@ -204,3 +204,10 @@ def test_what_cannot_be_integrated_is_an_error(
 def test_inference_mode_is_an_error(trace: Trace) -> None:
     with torch.inference_mode(), pytest.raises(minibert.TraceError, match="inference_mode"):
         integrated_attention(trace, number, layer=0)
+
+
+def test_a_trace_with_edits_is_refused_since_they_would_be_lost(trace: Trace) -> None:
+    edited = trace.rerun({("z", 0): 0.0})
+    for integrate in (integrated_embeddings, lambda *both: integrated_attention(*both, layer=1)):
+        with pytest.raises(minibert.TraceError, match="made with edits"):
+            integrate(edited, number)
