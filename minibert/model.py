@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Model"]
 
 Text = str | Sequence[str]
-Input = Text | Tokens | Tensor | Sequence[int] | Sequence[Sequence[int]]
+Input = Text | Tokens | Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class Model(nn.Module):
         top_k: int | None = None,
         top_p: float | int | None = None,
         seed: int = 0,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = (),
         stream: Callable[[str], object] | None = None,
     ) -> Any:
         """What a GPT-2 writes behind a text; see `minibert.generate.generate`."""

@@ -17,7 +17,6 @@ from bad_input import (
     WRONG,
     differentiated,
     ids,
-    is_array,
     metric,
     model,
     tensors_of,
@@ -208,12 +207,9 @@ INDICES = (
     "layers",
 )
 LEFT_OUT: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("max_new_tokens", "top_k", "seed", "temperature", "top_p"), is_array),
-    "stop": lambda value: not isinstance(value, list | tuple),
     "metric": lambda value: isinstance(value, Model),
-    # A module is a function, and may be an edit.
-    **dict.fromkeys(("edit", "value", "number"), lambda value: isinstance(value, Model)),
-    "stream": lambda value: isinstance(value, Model) or not callable(value),
+    # A module is a function, and may be an edit or get the pieces of a text.
+    **dict.fromkeys(("edit", "value", "number", "stream"), lambda value: isinstance(value, Model)),
 }
 UNMEASURED = ("head_scores",)
 

@@ -161,6 +161,65 @@ def test_the_numbers_are_those_of_the_trace_under_other_names(family: str, name:
         assert torch.allclose(normed * cache[f"{at}.ln1.hook_scale"], before - mean, atol=1e-5)
 
 
+# Each form that get_act_name knows, and some that it makes no name of this cache from.
+SHORTHANDS = [
+    *((name, layer) for name in ("q", "k", "v", "z", "pattern", "attn_scores") for layer in (0, 1)),
+    *((name, -1) for name in ("result", "pre", "post", "attn_out", "mlp_out", "resid_mid")),
+    *((name, 1) for name in ("attn", "attn_logits", "key", "query", "value", "mlp_pre")),
+    *(("post", 1, "mlp"), ("q", 0, "a"), ("z", 1, "attention"), ("resid_pre", 1, "block")),
+    *(("scale", 0, "ln1"), ("normalized", -1, "ln2"), ("normalized_resid_post", 0)),
+    *("k1", "attn0", "pre1", "scale0ln1", "embed", "pos_embed", "scale", "normalized"),
+    *(("embed",), ("embed", None, "embed"), ("full_embed",), ("scale", None), ("mlp_post", -2)),
+    *(("in", None, "unembed"), ("blocks.0.hook_resid_pre",), ("hook_embed", None), "hook_embed"),
+    *("z", ("pattern", 5), ("k", -3), ("resid_pre", 1, "x"), ("hook_resid_pre", 0), "resid_pre0"),
+    *("k-1", "K1", "", "nothing", ("nothing", 0), ("token_type_embed", None, "embed")),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [("gpt2", "GPT2LMHeadModel"), ("bert", "BertForPreTraining")]
+)
+def test_shorthands_are_those_of_transformer_lens(family: str, name: str) -> None:
+    theirs = hf_model(family, name, Sizes(layers=2, activation="gelu"))
+    model, ids = hooked(theirs), batch(family)["input_ids"]
+    _, cache = model.run_with_cache(ids)
+    ours = from_transformers(theirs).trace(ids).to_transformer_lens(attn_result=True)
+    for key in SHORTHANDS:
+        try:
+            wanted = cache[key]
+        except KeyError:
+            assert key not in ours, key
+            assert ours.get(key) is None, key
+            continue
+        assert key in ours, key
+        torch.testing.assert_close(ours[key], wanted, atol=1e-5, rtol=0, msg=str(key))
+    for key in (("k",), ("scale", -1, "ln1"), ("resid_pre", 1)):
+        stacked, wanted = ours.stack_activation(*key), cache.stack_activation(*key)
+        assert stacked.shape == wanted.shape
+        assert (stacked - wanted).abs().max() <= 1e-5, key
+
+
+def test_a_shorthand_is_the_quantity_and_what_is_none_is_an_error_that_names_it() -> None:
+    trace = from_transformers(hf_model("gpt2", "GPT2Model", Sizes(layers=2))).trace([[3, 4, 5]])
+    cache = trace.to_transformer_lens()
+    assert torch.equal(cache["pattern", 1], trace[1].probs)
+    assert torch.equal(cache["q", -2], trace[0].query.transpose(1, 2))
+    assert torch.equal(cache.stack_activation("resid_post"), trace.stack("resid_post"))
+    assert torch.equal(cache.stack_activation("post", 1), trace[0].mlp_post[None])
+    assert ("pattern", 1) in cache
+    wrong = [0, None, (), ("k", "1"), ("k", 1.0), ("k", 0, 1), ("k", 0, None, 0), (1, 0), ["k", 0]]
+    for key in [*wrong, ("pattern", 2), torch.ones(2)]:
+        with pytest.raises(minibert.TraceError, match="no name of") as error:
+            cache[key]
+        assert str(key)[:20] in str(error.value)
+        assert isinstance(error.value, KeyError)
+        assert key not in cache
+        assert cache.get(key) is None
+    for layer in (0, 3, -2, True, "1", torch.tensor([1, 2])):
+        with pytest.raises(minibert.TraceError, match=r"expected 1 to 2, or -1"):
+            cache.stack_activation("k", layer)
+
+
 FAMILIES = [
     ("roberta", "RobertaForMaskedLM"),
     ("distilbert", "DistilBertForMaskedLM"),

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from minibert.viz.plots_labels import measurer
 from minibert.viz.plots_style import METADATA, RESULT_STYLE, kind_of, needed_matplotlib, style
 from minibert.viz.saving import write_bytes
 
@@ -78,8 +79,8 @@ def array(values: Any) -> Array:
 def _cut(figure: Figure) -> None:
     """Make the figure as large as what is on it; every panel keeps its size in inches."""
     # Ticks are made when they are first drawn, with the settings of that moment.
-    figure.draw_without_rendering()
-    box = figure.get_tightbbox()
+    figure.draw(measurer(figure.dpi))
+    box = figure.get_tightbbox(measurer(figure.dpi))
     left, bottom = box.x0 - _MARGIN, box.y0 - _MARGIN
     width, height = box.width + 2 * _MARGIN, box.height + 2 * _MARGIN
     # The old fractions are read before the new size changes what they mean.

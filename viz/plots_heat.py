@@ -6,12 +6,13 @@ Over tokens, where most numbers are faint, colour grows with the square root of 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minibert.viz.plots_base import Array, Output, array, panel_at, sheet
-from minibert.viz.plots_labels import label_axis, plain
+from minibert.viz.plots_labels import LINE, inches_of, label_axis, plain
 from minibert.viz.plots_style import INK
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ _CELL, _SIDE, _LABELLED, _WIDEST = 0.42, 4.2, 0.145, 6.6
 _BAR, _GAP = 0.11, 0.12
 # Inches that tables beside each other take at most, and that lie between those above each other.
 _FIGURE, _BETWEEN = 9.0, 0.75
+# Between ticks of a colour bar, but for powers of ten; letters of a line beside a short one.
+_STEPS, _SHORT_LINE = (1, 2, 2.5, 5, 10), 16
 # Inches that a cell needs before digits stand in it.
 _DIGITS = (0.3, 0.15)
 
@@ -163,8 +166,6 @@ def _square(roots: Array) -> Array:
 
 def colour_bar(figure: Figure, panel: Axes, image: Any, heats: Sequence[Heat], unit: str) -> None:
     """The colour bar of an image on a panel of its own, with arrows where numbers go beyond."""
-    from matplotlib.ticker import MaxNLocator
-
     low, high = image.get_clim()
     slack = 1e-6 * (high - low)
     numbers = np.concatenate([np.zeros(0), *(array(heat.values).ravel() for heat in heats)])
@@ -172,10 +173,31 @@ def colour_bar(figure: Figure, panel: Axes, image: Any, heats: Sequence[Heat], u
     extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
         beyond, "neither"
     )
-    bar = figure.colorbar(image, cax=panel, extend=extend, ticks=MaxNLocator(5))
+    inches = panel.get_position().height * figure.get_figheight()
+    bar = figure.colorbar(image, cax=panel, extend=extend, ticks=_bar_ticks(image, inches))
     bar.set_label(unit)
+    if inches_of(panel.yaxis.label) > inches:
+        # Beside and below a short bar there is room for the words, and above it stands the title.
+        bar.set_label(fill(unit, _SHORT_LINE, break_long_words=False), loc="top")
     bar.outline.set_linewidth(0.4)
     panel.tick_params(length=2, width=0.5)
+
+
+def _bar_ticks(image: Any, inches: float) -> Array:
+    """Round numbers in the range of the colours, as many up to six as do not touch."""
+    from matplotlib.ticker import MaxNLocator
+
+    low, high = image.get_clim()
+    # A tick a little beyond the end is drawn at the end.
+    slack = 1e-3 * (high - low)
+    ticks = np.zeros(0)
+    for count in (5, 4, 3, 2, 1):
+        ticks = np.asarray(MaxNLocator(count, steps=_STEPS).tick_values(low, high))
+        ticks = ticks[(low - slack <= ticks) & (ticks <= high + slack)]
+        apart = np.diff(image.norm(ticks)) * inches
+        if (apart >= LINE).all():
+            break
+    return ticks
 
 
 def add_title(panel: Axes, title: str, *, pad: int = 6) -> None:

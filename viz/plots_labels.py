@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
     Axes = object
 
-__all__ = ["LINE", "inches_of", "label_axis", "plain", "plain_text", "step_for"]
+__all__ = ["LINE", "inches_of", "label_axis", "measurer", "plain", "plain_text", "step_for"]
 
 # Inches that a line of text needs, and that stay free between words side by side.
 LINE, _SPACE = 0.145, 0.05
@@ -45,8 +45,20 @@ def plain_text(panel: Axes, x: float | int, y: float | int, text: str, **options
 
 def inches_of(text: Any) -> float:
     """How wide a text is, or how high where it is turned."""
-    box = text.get_window_extent()
-    return max(box.width, box.height) / text.get_figure().dpi
+    dpi = text.get_figure().dpi
+    box = text.get_window_extent(measurer(dpi))
+    return max(box.width, box.height) / dpi
+
+
+@lru_cache(maxsize=4)
+def measurer(dpi: float) -> Any:
+    """A canvas of one pixel that text is measured with.
+
+    Left to itself, matplotlib makes a canvas as large as the figure for every measurement.
+    """
+    from matplotlib.backends.backend_agg import RendererAgg
+
+    return RendererAgg(1, 1, dpi)
 
 
 def step_for(count: int, inches: float, *, every: int = 1) -> int:

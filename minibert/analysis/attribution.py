@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import check_trace, is_whole
+from minibert.analysis.arguments import check_trace, is_whole, whole_number
 from minibert.analysis.components import Component
 from minibert.analysis.frozen import FrozenNorm, bias_of, gate, weight_of, wide
 from minibert.analysis.rows import rows_of
@@ -92,7 +92,11 @@ class LogitAttribution:
         return torch.stack(sums, -1)
 
     def top(self, count: int = 10) -> list[tuple[str, float]]:
-        """The components with the largest mean over sentences, by size, sign kept."""
+        """The components with the largest mean over sentences, by size, sign kept.
+
+        Raises TraceError for a count below 1.
+        """
+        count = whole_number("count", count, TraceError, least=1)
         means = self.values.reshape(-1, len(self.components)).mean(0).tolist()
         ranking = sorted(zip(self.labels, means, strict=True), key=lambda entry: -abs(entry[1]))
         return ranking[:count]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import check_choice, check_model
+from minibert.analysis.arguments import check_choice, check_model, whole_number
 from minibert.analysis.head_weights import HeadWeights, centred, head_name, head_weights, wide
 from minibert.axes import Float
 from minibert.errors import TraceError
@@ -69,7 +69,11 @@ class CompositionScores:
         return self.scores[first][second].item()
 
     def best(self, count: int = 1) -> list[tuple[tuple[int, int], tuple[int, int], float]]:
-        """The pairs that score highest, as ((layer, head), (later layer, head), score)."""
+        """The pairs that score highest, as ((layer, head), (later layer, head), score).
+
+        Raises TraceError for a count below 1.
+        """
+        count = whole_number("count", count, TraceError, least=1)
         n_layers = len(self.scores)
         earlier = torch.arange(n_layers)[:, None, None, None]
         pairs = (earlier < torch.arange(n_layers)[:, None]).expand(self.scores.shape).nonzero()
@@ -82,11 +86,14 @@ class CompositionScores:
         """The matplotlib Figure of the scores: heads down, heads of later layers across.
 
         Grey where the second head is of no later layer. Saved where `path` is given, as SVG, PDF
-        or PNG by its name. Raises MinibertError without matplotlib.
+        or PNG by its name. Raises TraceError for a model of one layer, and MinibertError without
+        matplotlib.
         """
         from minibert.viz.plots_heat import Heat, heat_map
 
         L, H = self.scores.shape[:2]
+        if L < 2:
+            raise TraceError("A model of one layer has no head that reads another; none to draw.")
         later = torch.ones(L, L, device=self.scores.device).triu(1).bool()[:, None, :, None]
         # The first layer reads no head, and nothing reads the last one.
         scores = self.scores.where(later, torch.nan)[:-1, :, 1:].flatten(2).flatten(0, 1)

@@ -29,6 +29,8 @@ from minibert.trace import LayerTrace, Trace, check_index
 __all__ = ["Decomposition", "decompose"]
 
 _POINTS = ("resid_pre", "resid_mid", "resid_post")
+# How far a sum may be off, as a share of the largest part; in half precision far more.
+_ROUNDING, _HALF_ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}, 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +121,10 @@ def decompose(
     numbers, which for long texts and many heads is much.
 
     The sum is the stream within rounding: 1e-5 of its largest part in float32, 1e-10 in float64.
+    That holds for edited traces too where the edit is of what a component writes (embed, z,
+    head_out, mlp_out and what they follow from). Raises TraceError for those that it does not hold
+    for: what an edit of a residual stream wrote, or of attn_out unless `heads=False`, is no part.
+
     Gradients are not kept. Raises TraceError for a layer, point or position that does not exist or
     was not computed.
     """
@@ -134,7 +140,22 @@ def decompose(
         if each < layer or point == "resid_post":
             stream.mlp(cut[each])
     parts = torch.cat(stream.parts)
+    if trace.edited_from is not None:
+        _check_sum(parts, getattr(cut[layer], point), f"{point} {layer}")
     return Decomposition(parts, tuple(stream.components), layer, point, chosen)
+
+
+def _check_sum(parts: Tensor, stream: Tensor, name: str) -> None:
+    """Raise TraceError where an edit wrote something that no component did."""
+    largest = torch.linalg.vector_norm(parts, torch.inf, dim=(0, -1))
+    limit = _ROUNDING.get(stream.dtype, _HALF_ROUNDING) * largest
+    if ((parts.sum(0) - wide(stream)).abs().amax(-1) > limit).any():
+        raise TraceError(
+            f"{name} of this trace is not the sum of what its components wrote: it was edited "
+            "where none of them writes (resid_pre, resid_mid, resid_post, or attn_out, which "
+            "heads=False takes as it is). Edit embed, z, head_out or mlp_out, or decompose the "
+            "unedited trace."
+        )
 
 
 class _Stream:

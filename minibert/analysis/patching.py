@@ -95,7 +95,8 @@ class Sweep:
         return heat_map(heat, path)
 
     def largest(self, count: int = 5) -> list[tuple[str, str, float]]:
-        """The edits that change most: (row, column, change)."""
+        """The edits that change most: (row, column, change). Raises EditError for a count below 1."""
+        count = whole_number("count", count, EditError, least=1)
         order = self.change.abs().flatten().argsort(descending=True)[:count].tolist()
         places = [divmod(index, len(self.columns)) for index in order]
         return [(self.rows[r], self.columns[c], float(self.change[r, c])) for r, c in places]
@@ -222,7 +223,7 @@ def _sweep(
 
     def measured(one: "Trace") -> float:
         logits = one.logits if positions is None else one.logits[:, list(positions)]
-        return float(metric(logits)[0])
+        return float(metric(logits)[0].detach())
 
     return Sweep(
         values=values.unflatten(0, (trace.config.n_layers, -1)),

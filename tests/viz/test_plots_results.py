@@ -12,11 +12,17 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from drawn_results import results
-from figure_texts import outside, touching
+from drawn_results import results, signed
+from figure_texts import outside, tokens, touching
 from matplotlib import rcParams
+from matplotlib.backends import backend_agg
+from matplotlib.backends.backend_agg import RendererAgg
 
 import minibert.analysis
+from minibert.analysis.norms import SummedNorms
+from minibert.analysis.relevance import Relevance
+from minibert.analysis.rollout import Rollout
+from minibert.analysis.token_circuits import TokenTable
 from minibert.errors import EditError, MinibertError, TraceError
 
 # Where a result is no result but what results are made of.
@@ -48,6 +54,42 @@ def test_no_text_touches_another_or_the_edge_and_nothing_warns(count: int, hosti
             assert not touching(figure), name
             assert not outside(figure), name
         assert (figure.get_size_inches() < (11, 9)).all(), name
+
+
+def test_texts_are_measured_without_a_canvas_as_large_as_the_sheet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[float] = []
+
+    class Counted(RendererAgg):
+        def __init__(self, width: float, height: float, dpi: float) -> None:
+            made.append(width * height)
+            super().__init__(width, height, dpi)
+
+    monkeypatch.setattr(backend_agg, "RendererAgg", Counted)
+    for result in results(15).values():
+        result.plot()
+    assert sum(made) < 100
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_colour_bar_of_a_short_text_can_be_read(count: int) -> None:
+    labels = (tokens(count),)
+    values = torch.ones(1, count, count).tril()
+    shares = values / values.sum(-1, keepdim=True)
+    drawings = [
+        Rollout(shares, labels),
+        Relevance(4 * shares, labels),
+        SummedNorms(0, 6.5 * shares, labels),
+        TokenTable(9 * signed(1, count), ("a",), labels[0]),
+    ]
+    for drawing in drawings:
+        figure = drawing.plot()
+        assert not touching(figure), drawing
+        assert not outside(figure), drawing
+        bar = figure.axes[-1]
+        low, high = bar.get_ylim()
+        assert 2 <= sum(low <= tick <= 1.001 * high for tick in bar.get_yticks()) <= 7
 
 
 # One of each kind of picture.
