@@ -95,7 +95,7 @@ class Sweep:
         return heat_map(heat, path)
 
     def largest(self, count: int = 5) -> list[tuple[str, str, float]]:
-        """The edits that change most: (row, column, change). Raises EditError for a count below 1."""
+        """The edits that change most: (row, column, change); at least one, or EditError."""
         count = whole_number("count", count, EditError, least=1)
         order = self.change.abs().flatten().argsort(descending=True)[:count].tolist()
         places = [divmod(index, len(self.columns)) for index in order]
