@@ -17,7 +17,7 @@ from benchmarks.instruments.memory import held_bytes
 from benchmarks.instruments.tasks import Given, Task
 from benchmarks.models import attempt
 
-LONG_ROUNDS = 3
+LONG_ROUNDS = 2
 Turns = Mapping[str, list[list[float]]]
 
 
@@ -79,7 +79,7 @@ def clock_long(runs: Mapping[str, Prepared], given: Given, rounds: int) -> Turns
     """One call a turn; the call for the gate was the warm one."""
     turns: dict[str, list[list[float]]] = {name: [] for name in runs}
     for number in range(min(rounds, LONG_ROUNDS)):
-        # A new order each round, without a draw: three rounds are few.
+        # A new order each round, without a draw: two rounds are few.
         order = list(runs)
         order = order[number % len(order) :] + order[: number % len(order)] if order else order
         for name in order:

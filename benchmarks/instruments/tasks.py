@@ -39,7 +39,7 @@ class Task:
     target: float
     positions: tuple[int, ...]
     long: bool = False
-    """Many seconds: three rounds of one call, and the gate's call is the one that warms."""
+    """Many seconds: two rounds of one call, and the gate's call is the one that warms."""
     models: tuple[str, ...] = ("bert-base", "gpt2")
     batch: int = 1
 
