@@ -9,7 +9,6 @@ speed. The rows go to `benchmarks/results/models-<processor>-<date>.jsonl`.
 """
 
 import argparse
-import os
 import re
 import sys
 import tempfile
@@ -25,10 +24,7 @@ from benchmarks import harness
 from benchmarks.cases import FLOP_FORMULA, Case, Shape
 from benchmarks.contenders import CONTENDERS, REFERENCE
 from benchmarks.harness import Contender, Prepared, Row
-
-# Read when transformers and huggingface_hub are imported, which happens after main has set them;
-# the last one keeps torch's profiler from telling of its start and end.
-QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "KINETO_LOG_LEVEL": "99"}
+from benchmarks.session import Kept, parse, session
 
 SHAPES = (
     Shape("bert-base", 1, 128),
@@ -42,19 +38,9 @@ QUICK = (Shape("bert-quick", 2, 19), Shape("bert-quick", 1, 37), Shape("gpt2-qui
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every contender that is installed was right."""
-    chosen = parse(arguments)
-    if harness.version("transformers") is None:
-        print("benchmarks.models compares with transformers, which is not installed")
-        return 1
-    os.environ.update(QUIET)
-    torch.set_num_threads(chosen.threads)
-    # The rows say which back end was forced; this would force all of them unseen.
-    os.environ.pop("MINIBERT_LINEAR", None)
-    facts = harness.machine(chosen.threads)
-    harness.warn_when_busy(facts)
-    with tempfile.TemporaryDirectory() as measurements, torch.no_grad():
-        # minibert measures its back ends now, whatever an earlier, busier moment said.
-        os.environ["XDG_CACHE_HOME"] = measurements
+    description = "Speed of whole models beside their peers."
+    chosen = parse(arguments, description, rounds=9, quick_rounds=3)
+    with session(chosen.threads) as facts:
         rows = collect(chosen, facts)
     wrong = [row for row in rows if not row["ok"] and row["reason"] != "not installed"]
     return 1 if wrong else 0
@@ -62,34 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def collect(chosen: argparse.Namespace, facts: Row) -> list[Row]:
     """All rows, shown as they come; in the file at the end, in `.partial.jsonl` until then."""
-    rows: list[Row] = []
-    whole = not chosen.quick and chosen.rows is None
-    path = chosen.output or (harness.default_output("models") if whole else None)
-    partial = path and path.with_suffix(".partial.jsonl")
+    kept = Kept("models", chosen)
     for model, shapes in groupby(SHAPES if not chosen.quick else QUICK, lambda s: s.model):
         for row in measure(model, list(shapes), CONTENDERS, chosen.rounds, chosen.rows):
-            rows.append({**row, **facts})
+            kept.rows.append({**row, **facts})
             show(row)
-        if partial:
-            harness.write(rows, partial)
-    rows.append({**chosen_backends(), **facts})
-    if path and partial:
-        harness.write(rows, partial)
-        partial.replace(path)
-        print(f"\n{len(rows)} rows in {path}")
-    return rows
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Speed of whole models beside their peers.")
-    parser.add_argument("--quick", action="store_true", help="small models, 3 rounds")
-    parser.add_argument("--rows", type=re.compile, help="only rows whose name matches")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, help="turns of each contender; 9, quick 3")
-    parser.add_argument("--output", type=Path, help="file for the rows; --quick and --rows need it")
-    chosen = parser.parse_args(arguments)
-    chosen.rounds = chosen.rounds or (3 if chosen.quick else 9)
-    return chosen
+        kept.save()
+    kept.rows.append({**chosen_backends(), **facts})
+    return kept.finish()
 
 
 def measure(

@@ -79,7 +79,7 @@ def task_of(config: Mapping[str, Any]) -> str:
 
 def check_task(family: str, task: str) -> None:
     """Raise CheckpointError when the family has no such task head."""
-    if task not in _FAMILY_TASKS[family]:
+    if not isinstance(task, str) or task not in _FAMILY_TASKS[family]:
         raise CheckpointError(
             f"{family} has no task head {task!r}; it has {', '.join(_FAMILY_TASKS[family])}."
         )

@@ -14,8 +14,9 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ _MARGIN = 0.93
 _OBVIOUS = 0.5
 # Seconds a measurement may take before the machine counts as too busy to be measured.
 _PATIENCE = 0.25
-_ROW_CLASSES = (8, 64, 256, 1024)
+_ROW_CLASSES = (1, 8, 64, 256, 1024)
 _WIDEST = 4096
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -65,6 +66,7 @@ _FUSED = {
 }
 
 _forced: str | None = None
+_expected_rows: ContextVar[int | None] = ContextVar("expected_rows", default=None)
 # machine -> shape -> microseconds of each back end
 _measured: dict[str, dict[str, dict[str, float]]] = {}
 
@@ -105,12 +107,13 @@ def onednn_linear(
 
     `weight` is plain or packed by `pack`.
     """
+    # The overloads by name: choosing among them, torch writes the tensors into an error it drops.
     linear = torch.ops.mkldnn._linear_pointwise
     if residual is not None and activation is None:
-        return linear(x, residual, weight, bias, "add")
+        return linear.binary(x, residual, weight, bias, "add")
     fused = _FUSED.get(activation)
     name, algorithm = fused or _FUSED[None]
-    out = linear(x, weight, bias, name, [], algorithm)
+    out = linear.default(x, weight, bias, name, [], algorithm)
     if fused is None and activation is not None:
         out = activate(out, activation)
     return out if residual is None else out.add_(residual)
@@ -156,6 +159,24 @@ def forced() -> str | None:
             f"MINIBERT_LINEAR={name!r} is no back end; known are {', '.join(NAMES)}."
         )
     return name
+
+
+@contextmanager
+def expect(rows: int) -> Iterator[None]:
+    """Within it, a weight is copied only where the copy is faster for this many rows.
+
+    For generation: a long prompt is read once, and hundreds of tokens are then computed singly.
+    """
+    before = _expected_rows.set(rows)
+    try:
+        yield
+    finally:
+        _expected_rows.reset(before)
+
+
+def expected() -> int | None:
+    """The rows that `expect` announces; None outside of it."""
+    return _expected_rows.get()
 
 
 def choose(rows: int, d_in: int, d_out: int, dtype: torch.dtype, *, packed: bool = True) -> str:

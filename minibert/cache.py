@@ -40,7 +40,8 @@ class Cache:
         self.rows = torch.arange(len(self.lengths), device=device)
         self.newest = torch.tensor(self.lengths, device=device) - 1
         self.allowed = AllowedKeys(None, True, len(self.lengths), max(self.lengths), device)
-        self.place: tuple[Any, ...] = ()
+        # Where the new token of each text goes: one position for all, or a place for each.
+        self.place: int | tuple[Any, ...] = 0
 
     def grow(self, growing: Sequence[bool]) -> None:
         """Get ready for one more token of each text; where a text has ended it changes nothing.
@@ -51,7 +52,7 @@ class Cache:
         batch, longest, device = len(self.lengths), max(self.lengths), self.rows.device
         last = torch.tensor(self.lengths, device=device) - 1
         if min(self.lengths) == longest:
-            read, self.place = None, (slice(None), slice(None), longest - 1)
+            read, self.place = None, longest - 1
         else:
             read = torch.arange(longest, device=device) <= last[:, None]
             self.place = (self.rows, slice(None), last)
@@ -73,10 +74,13 @@ class LayerCache:
         if self._key is None or self._value is None:
             self._key, self._value = self._room(key), self._room(value)
             return key, value
-        self._key[self._cache.place] = key[:, :, 0]
-        self._value[self._cache.place] = value[:, :, 0]
-        longest = max(self._cache.lengths)
-        return self._key[:, :, :longest], self._value[:, :, :longest]
+        longest, place = self._cache.allowed.position, self._cache.place
+        for kept, new in ((self._key, key), (self._value, value)):
+            if isinstance(place, int):
+                kept.narrow(2, place, 1).copy_(new)
+            else:
+                kept[place] = new[:, :, 0]
+        return self._key.narrow(2, 0, longest), self._value.narrow(2, 0, longest)
 
     def _room(self, prompts: Vectors) -> Vectors:
         # Zeros, not what memory held: 0 · NaN is NaN where a text looks past its own end.

@@ -131,7 +131,7 @@ class Config:
         if family == "roberta":
             offset = (1 if pad_id is None else pad_id) + 1
             sizes["n_positions"] -= offset
-        task = task or task_of(config)
+        task = task_of(config) if task is None else task
         check_task(family, task)
         return cls(
             family=family,

@@ -13,8 +13,10 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as _copy
+from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,8 +28,9 @@ __all__ = ["Change", "Edit", "Point", "hide", "mean", "noise", "replace", "zero"
 
 _WITHOUT_LAYER = ("embed", "logits")
 _TEXT_TASKS = ("next-sentence", "sequence-classification")
-_LARGEST_STD = 1e30
-Places = int | slice | Sequence[int] | None
+# The square of anything larger is no float32.
+_LARGEST_STD = 1e18
+Places = int | slice | Sequence[int] | Tensor | np.ndarray | None
 # Given the point and the quantity there, its new value (anything that broadcasts to its shape).
 Change = Callable[["Point", Tensor], Any]
 
@@ -155,6 +158,8 @@ def replace(value: Any, *, positions: Places = None, sentences: Places = None) -
         return Edit(lambda point, _: read(value, point), positions, sentences, traces=(value,))
     if value is None:
         raise EditError("replace(None): expected a number, a tensor or a trace.")
+    if isinstance(value, Real) and not isinstance(value, bool):
+        value = float(value)
     if not isinstance(value, Tensor):
         return Edit(lambda point, _: value, positions, sentences, constant=value)
     # A copy each time: a learned vector changes after the pass, and the trace must not.
@@ -189,10 +194,14 @@ def noise(
 
     Source: corrupted runs of Meng et al. 2022, "Locating and editing factual associations", 2.1.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise EditError(f"noise(seed={seed!r}): expected a whole number.")
+    try:
+        seed = operator.index(None if isinstance(seed, bool) else seed)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise EditError(f"noise(seed={seed!r:.80}): expected a whole number.") from error
     if isinstance(std, bool) or not isinstance(std, int | float) or not 0 <= std < _LARGEST_STD:
-        raise EditError(f"noise(std={std!r}): expected a number of 0 or more.")
+        raise EditError(f"noise(std={std!r}): expected a number from 0 to {_LARGEST_STD}.")
+
+    size = float(std)
 
     def change(point: Point, value: Tensor) -> Tensor:
         # Drawn where every machine draws the same, and differently at each point.
@@ -200,12 +209,12 @@ def noise(
         mixed = (seed * 1_000_003 + sum(ord(c) * 31**n for n, c in enumerate(text))) % 2**63
         generator = torch.Generator().manual_seed(mixed)
         drawn = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-        return value + std * drawn.to(value)
+        return value + size * drawn.to(value)
 
     return Edit(change, positions, sentences)
 
 
-def hide(keys: int | slice | Sequence[int], *, positions: Places = None) -> Edit:
+def hide(keys: Places, *, positions: Places = None) -> Edit:
     """Scores of −inf for these keys: the queries at `positions`, by default all, do not see them.
 
     An edit of scores alone. Each query has to have a key left that it may attend to.
@@ -213,7 +222,7 @@ def hide(keys: int | slice | Sequence[int], *, positions: Places = None) -> Edit
     """
     if keys is None:
         raise EditError("hide(None): which keys? Expected their positions, as hide(3).")
-    places = keys if isinstance(keys, slice | Sequence) else [keys]
+    places: Any = [keys] if isinstance(keys, int) else keys
 
     def change(point: Point, scores: Tensor) -> Tensor:
         hidden = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
@@ -235,7 +244,7 @@ def as_edit(value: Any) -> Edit:
     """A value of the edit mapping as an Edit: a number or tensor replaces, a function is called."""
     if isinstance(value, Edit):
         return value
-    if isinstance(value, Tensor | int | float) or _is_trace(value):
+    if isinstance(value, Tensor | Real) or _is_trace(value):
         return replace(value)
     for function, call in _CALLS.items():
         if value is function:
@@ -257,13 +266,16 @@ def _called(function: Callable[[Tensor], Any], point: Point, quantity: Tensor) -
 
 
 def read(trace: Any, point: Point) -> Tensor:
-    """The quantity of a trace at a point."""
+    """The quantity of a trace at a point, as a number: no gradient reaches the trace it is from."""
     if point.layer is None:
-        return getattr(trace, point.name)
-    if isinstance(point.heads, int):
-        return getattr(trace[point.layer, point.heads], point.name)
-    value = getattr(trace[point.layer], point.name)
-    return value if point.heads is None else value[:, list(point.heads)]
+        value = getattr(trace, point.name)
+    elif isinstance(point.heads, int):
+        value = getattr(trace[point.layer, point.heads], point.name)
+    else:
+        value = getattr(trace[point.layer], point.name)
+        value = value if point.heads is None else value[:, list(point.heads)]
+    # What was made in torch.inference_mode() can only be used elsewhere as a copy.
+    return value.clone() if value.is_inference() else value.detach()
 
 
 def _is_trace(value: Any) -> bool:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from minibert import backends
 from minibert.axes import Float, Int
 from minibert.cache import Cache
 from minibert.errors import MinibertError, TokenizationError
@@ -64,7 +66,7 @@ def generate(
     top_k: int | None = None,
     top_p: float | int | None = None,
     seed: int = 0,
-    stop: str | Sequence[str] = (),
+    stop: str | Sequence[str] | None = (),
     stream: Callable[[str], object] | None = None,
 ) -> Any:
     """What a causal language model writes behind a text: a Generated, or a list for a batch.
@@ -75,9 +77,10 @@ def generate(
     it is what the text alone gives with that seed.
 
     A text ends at max_new_tokens, at the vocabulary's end-of-text token, before any of the `stop`
-    strings (looked for behind the prompt alone), or when the model has no positions left;
-    `stopped_by` says which. `stream` is called with each piece of new text as soon as it is
-    certain: whole characters, which add up to new_text. It is for one text, not for a batch.
+    strings (looked for behind the prompt alone; None is none of them), or when the model has no
+    positions left; `stopped_by` says which. `stream` is called with each piece of new text as soon
+    as it is certain: whole characters, which add up to new_text. It is for one text, not for a
+    batch.
 
     Raises MinibertError for a model that is no GPT-2 with a causal-lm head and for settings out
     of range, TokenizationError for a prompt that is empty or fills the model's positions. A model
@@ -93,6 +96,10 @@ def generate(
     max_new_tokens = whole_number("max_new_tokens", max_new_tokens, least=1)
     seed = whole_number("seed", seed, least=0)
     stops = _stops(stop)
+    if stream is not None and not callable(stream):
+        raise MinibertError(
+            f"stream={stream!r:.80}: expected a function, which gets each piece of the text."
+        )
     tokens = _prompts(model, text)
     if seed + len(tokens) - 1 > _LARGEST_SEED:
         raise MinibertError(f"seed={seed}: expected {_LARGEST_SEED} at most, one a text.")
@@ -109,7 +116,7 @@ def generate(
             zip(tokens.ids.tolist(), tokens.lengths, written, strict=True)
         )
     ]
-    with torch.no_grad():
+    with torch.no_grad(), backends.expect(rows=len(texts)):
         _write(model, tokens.ids, texts, sampling, stream or (lambda piece: None))
     return texts[0].result() if alone else [one.result() for one in texts]
 
@@ -225,11 +232,14 @@ def _check_model(model: Any) -> None:
 
 
 def _stops(stop: Any) -> tuple[str, ...]:
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    try:
+        stops = (stop,) if isinstance(stop, str) else () if stop is None else tuple(stop)
+    except TypeError as error:
+        raise MinibertError(f"stop={stop!r:.80}: expected a string, or several.") from error
     for one in stops:
         if not isinstance(one, str) or not one:
             raise MinibertError(
-                f"stop has {one!r}: expected strings of at least one character; "
+                f"stop has {one!r:.80}: expected strings of at least one character; "
                 "leave stop out to generate without."
             )
     return stops
@@ -243,11 +253,12 @@ def _is_text(text: Any) -> bool:
 
 def _is_one(text: Any) -> bool:
     """True for one text: a str or one row of ids."""
-    if isinstance(text, Tensor):
-        return text.dim() == 1
-    return isinstance(text, str) or (
-        isinstance(text, Sequence) and len(text) > 0 and hasattr(text[0], "__index__")
-    )
+    if isinstance(text, Tensor | np.ndarray):
+        return text.ndim == 1
+    # A list of arrays is a batch, although an array may stand for a whole number.
+    if isinstance(text, str) or _is_text(text):
+        return isinstance(text, str)
+    return isinstance(text, Sequence) and len(text) > 0 and np.ndim(text[0]) == 0
 
 
 def _prompts(model: Any, text: Any) -> Tokens:

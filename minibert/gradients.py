@@ -264,7 +264,8 @@ def _check(trace: Any, scalar: Any) -> None:
             f"backward: expected one number, found shape {tuple(scalar.shape)}. Pick an entry, or "
             "sum over several: sentences of a batch do not mix."
         )
-    if not scalar.requires_grad:
+    # A view that was made without gradients says that it requires one, and has no history.
+    if not scalar.requires_grad or (scalar.grad_fn is None and scalar._is_view()):
         raise TraceError(
             f"backward: this number ({scalar.dtype}) has no connection to a trace: it was computed "
             "under torch.no_grad(), detached, or is no floating-point number."

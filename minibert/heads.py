@@ -9,6 +9,7 @@ from torch import nn
 
 from minibert.axes import Float, Hidden, Logits, TokenIds, TokenMask
 from minibert.config import Config
+from minibert.errors import CheckpointError
 from minibert.layers import LayerNorm
 from minibert.linear import Linear
 
@@ -164,4 +165,11 @@ def build_head(config: Config) -> TaskHead | None:
         return TokenHead(config)
     if config.family == "gpt2":
         return LastTokenHead(config)
-    return (PooledHead if config.pooler else FirstTokenHead)(config)
+    if config.pooler:
+        return PooledHead(config)
+    if config.family not in _FIRST_TOKEN_ACTIVATIONS:
+        raise CheckpointError(
+            f"The head of task {config.task!r} reads a pooled first token, and this "
+            f"{config.family} has pooler=False; set pooler=True."
+        )
+    return FirstTokenHead(config)

@@ -82,8 +82,8 @@ class LayerView:
         quantity = layer_quantity(name)
         if "query" not in quantity.axes:
             raise TraceError(f"{name} has no rows and columns; scores and probs have.")
-        if not isinstance(queries, slice) or not isinstance(keys, slice):
-            raise TraceError(f"queries={queries}, keys={keys}: expected slices, as slice(3, 5).")
+        _check_slice("queries", queries)
+        _check_slice("keys", keys)
         rows = self.trace.read(name, self.layer, self._heads, queries)
         return self._drop_head(quantity, rows)[..., keys]
 
@@ -102,13 +102,23 @@ class LayerTrace(LayerView):
         return self._drop_head(QUANTITIES["key"], product)
 
 
-def layer_quantity(name: str) -> Quantity:
+def layer_quantity(name: Any) -> Quantity:
     """The Quantity of that name; AbsentError for a name that no layer has."""
-    if name in FORMULAS:
+    if isinstance(name, str) and name in FORMULAS:
         return QUANTITIES[name]
-    if name in QUANTITIES:
+    if isinstance(name, str) and name in QUANTITIES:
         raise AbsentError(f"{name} belongs to the whole trace: read trace.{name}.")
     raise AbsentError(f"{name!r} is no quantity of a layer; there are {', '.join(FORMULAS)}.")
+
+
+def _check_slice(name: str, given: Any) -> None:
+    try:
+        if isinstance(given, slice) and (given.step or 1) > 0:
+            given.indices(1)
+            return
+    except TypeError:
+        pass
+    raise TraceError(f"{name}={given!r:.80}: expected a slice of whole numbers, as slice(3, 5).")
 
 
 def place_of(where: Any, config: Config) -> tuple[int, int | None]:
@@ -122,12 +132,15 @@ def place_of(where: Any, config: Config) -> tuple[int, int | None]:
     return layer, None if head is None else check_index("head", head, config.n_heads)
 
 
-def check_index(what: str, index: Any, size: int) -> int:
+def check_index(what: str, given: Any, size: int) -> int:
     """The index, counted from the front; TraceError when it is none of 0 to size - 1."""
-    # A bool counts as a number to Python, and one layer for True is nobody's wish.
-    if isinstance(index, bool) or not hasattr(index, "__index__"):
-        raise TraceError(f"{what} {index!r}: expected a whole number from 0 to {size - 1}.")
-    index = operator.index(index)
+    try:
+        # A bool counts as a number to Python, and one layer for True is nobody's wish.
+        index = None if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        index = None
+    if index is None:
+        raise TraceError(f"{what} {given!r:.80}: expected a whole number from 0 to {size - 1}.")
     if not -size <= index < size:
         raise TraceError(f"There is no {what} {index}; expected 0 to {size - 1}.")
     return index % size

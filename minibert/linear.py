@@ -7,8 +7,6 @@ memory, so that no weight is held twice. Whoever takes hold of a weight from out
 that moment, and made again only when nobody holds the weight and it still equals its file.
 """
 
-import math
-import mmap
 import sys
 from collections.abc import Callable
 from typing import Any, Protocol, cast
@@ -19,11 +17,13 @@ from torch.autograd import forward_ad
 
 from minibert import backends
 from minibert.axes import Float
+from minibert.side_by_side import are_adjacent, as_one, joined
 
 __all__ = ["Linear", "SharedInput", "linear_is_plain"]
 
 _SIDE_BY_SIDE = 1 << 20
-_Plan = tuple[tuple[Any, ...], Callable[..., Tensor], tuple[Tensor, Tensor | None] | None]
+_Parts = tuple[Tensor, Tensor | None]
+_Plan = tuple[tuple[Any, ...], Callable[..., Tensor], Callable[[], _Parts] | None]
 
 
 class Mapped(Protocol):
@@ -144,9 +144,10 @@ class SharedInput:
         self.linears = linears
         self._watched = tuple(linear.watched for linear in linears)
         self._generation = -1
-        self._copy: tuple[Tensor, Tensor | None] | None = None
+        self._copy: _Parts | None = None
         self._copyable: bool | None = None
-        # (what it is for, how to multiply, the copy): replaced as one, for other threads' sake.
+        # (what it is for, how to multiply, by which one matrix): replaced as one, for other
+        # threads' sake.
         self._plan: _Plan = ((), backends.torch_linear, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -160,14 +161,15 @@ class SharedInput:
         if _only_torch(x) or _needs_grad(self._watched, x, residual):
             return self._each(backends.torch_linear, x, activation, residual)
         generation = sum([watched.generation for watched in self._watched])
-        key = (x.numel() // x.shape[-1], x.dtype, generation, backends.forced())
+        rows = x.numel() // x.shape[-1]
+        key = (rows, x.dtype, generation, backends.forced(), backends.expected())
         plan = self._plan
         if key != plan[0]:
             plan = self._plan = (key, *self._prepare(*key))
-        _, run, copy = plan
-        if copy is None:
+        _, run, one_matrix = plan
+        if one_matrix is None:
             return self._each(run, x, activation, residual)
-        out = run(x, *copy, activation, residual)
+        out = run(x, *one_matrix(), activation, residual)
         return (out,) if len(self.linears) == 1 else out.split(self._splits(), dim=-1)
 
     def _each(
@@ -179,15 +181,20 @@ class SharedInput:
     ) -> tuple[Tensor, ...]:
         return tuple([run(x, *parts, activation, residual) for parts in self._parts()])
 
-    def _parts(self) -> list[tuple[Tensor, Tensor | None]]:
+    def _parts(self) -> list[_Parts]:
         return [(watched.unseen("weight"), watched.unseen("bias")) for watched in self._watched]
 
     def _splits(self) -> list[int]:
         return [weight.shape[0] for weight, _ in self._parts()]
 
     def _prepare(
-        self, rows: int, dtype: torch.dtype, generation: int, forced: str | None
-    ) -> tuple[Callable[..., Tensor], tuple[Tensor, Tensor | None] | None]:
+        self,
+        rows: int,
+        dtype: torch.dtype,
+        generation: int,
+        forced: str | None,
+        expected: int | None,
+    ) -> tuple[Callable[..., Tensor], Callable[[], _Parts] | None]:
         """Choose how to multiply this many rows, and copy the weights where that is faster."""
         if generation != self._generation:
             # Somebody may have changed a weight since the copy was made.
@@ -195,14 +202,30 @@ class SharedInput:
         d_in, d_out = self._parts()[0][0].shape[1], sum(self._splits())
         backend = backends.choose(rows, d_in, d_out, dtype)
         if self._copy is None:
-            if self._worth_copying(backend, d_in * d_out):
-                self._copy = self._derive(backend)
+            copied = backends.choose(expected, d_in, d_out, dtype) if expected else backend
+            if self._worth_copying(copied, d_in * d_out):
+                self._copy = self._derive(copied)
             elif backend == "onednn-packed":
                 backend = backends.choose(rows, d_in, d_out, dtype, packed=False)
         # A copy that is there is used whatever the number of rows: the weight is held once.
-        packed = self._copy is not None and self._copy[0].is_mkldnn
-        onednn = packed or (backend != "torch" and self._copy is None)
-        return (backends.onednn_linear if onednn else backends.torch_linear), self._copy
+        copy = self._copy
+        packed = copy is not None and copy[0].is_mkldnn
+        onednn = packed or (backend != "torch" and copy is None)
+        run = backends.onednn_linear if onednn else backends.torch_linear
+        if copy is not None:
+            return run, lambda: copy
+        # Where nobody holds a weight, none can be moved away from beside the others.
+        together = len(self.linears) > 1 and generation == 0
+        together = together and all(are_adjacent(each) for each in zip(*self._parts(), strict=True))
+        return run, (self._one_view if together else None)
+
+    def _one_view(self) -> _Parts:
+        """The weights as the one matrix they are parts of, where they lie side by side as loaded.
+
+        Made for each call: a view that is kept would count as somebody who holds the weight.
+        """
+        weights, biases = zip(*self._parts(), strict=True)
+        return as_one(weights), None if biases[0] is None else as_one(biases)
 
     def _worth_copying(self, backend: str, size: int) -> bool:
         # Side by side saves calls; where the matrices are wide that is nothing.
@@ -213,11 +236,11 @@ class SharedInput:
             self._copyable = all(_is_free(linear) for linear in self.linears)
         return self._copyable
 
-    def _derive(self, backend: str) -> tuple[Tensor, Tensor | None]:
+    def _derive(self, backend: str) -> _Parts:
         weights, biases = zip(*self._parts(), strict=True)
         size = sum(weight.numel() for weight in weights)
         packs = backend == "onednn-packed" and size >= backends.PACK_FROM
-        weight = _joined([weight.detach() for weight in weights], for_a_moment=packs)
+        weight = joined([weight.detach() for weight in weights], for_a_moment=packs)
         bias = None if biases[0] is None else torch.cat([b.detach() for b in biases])
         if packs:
             weight = backends.pack(weight)
@@ -226,18 +249,6 @@ class SharedInput:
             if mapped is not None and mapped.parts in (1, len(weights)):
                 mapped.release()
         return weight.detach(), bias
-
-
-def _joined(weights: list[Tensor], *, for_a_moment: bool) -> Tensor:
-    """The weights below one another, in one piece of memory."""
-    if len(weights) == 1 and (weights[0].is_contiguous() or not for_a_moment):
-        return weights[0]
-    if not for_a_moment:
-        return torch.cat(weights)
-    shape = (sum(len(weight) for weight in weights), weights[0].shape[1])
-    # malloc keeps what is freed between longer-lived blocks: a fifth of a GPT-2. This goes back.
-    buffer = mmap.mmap(-1, math.prod(shape) * weights[0].element_size())
-    return torch.cat(weights, out=torch.frombuffer(buffer, dtype=weights[0].dtype).view(shape))
 
 
 def _only_torch(x: Tensor) -> bool:

@@ -71,7 +71,7 @@ def load(
 
 
 def _check_dtype(dtype: Any) -> None:
-    if dtype is not None and dtype not in _DTYPES:
+    if dtype is not None and (not isinstance(dtype, torch.dtype) or dtype not in _DTYPES):
         known = ", ".join(map(str, _DTYPES))
         raise CheckpointError(f"dtype={dtype!r} is no type for weights; expected one of {known}.")
 

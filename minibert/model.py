@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Model"]
 
 Text = str | Sequence[str]
-Input = Text | Tokens | Tensor | Sequence[int] | Sequence[Sequence[int]]
+Input = Text | Tokens | Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,14 @@ class Model(nn.Module):
         A model whose output embedding is its own has two biases there, of which one is read: both
         names get that one. Raises CheckpointError for other `names`.
         """
-        if names != "transformers":
+        if not isinstance(names, str) or names != "transformers":
             raise CheckpointError(f'to_state_dict({names!r}): expected names="transformers".')
         return to_state_dict(self.config, dict(self.named_parameters()))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, and so of every quantity of a trace."""
+        return self.body.word.weight.dtype
 
     def tie(self) -> None:
         """Make the output embedding the input embedding, where the config says so."""
@@ -171,9 +177,12 @@ class Model(nn.Module):
         layers that an edit is in run without the hooks on the layer, attention or MLP as a whole.
 
         `grad=True` makes a trace that numbers can be differentiated in: compute one from it, call
-        `trace.backward(number)`, and read `trace.grad[layer, head].probs`. It works under
-        `torch.no_grad()` too, and no weight gets a gradient. The pass holds O(position) memory,
-        and (head x query x key) in layers with an edit of scores, probs or z.
+        `trace.backward(number)`, and read `trace.grad[layer, head].probs`. The trace may be made
+        under `torch.no_grad()`, the number may not; no weight gets a gradient. The pass holds
+        O(position) memory, and (head x query x key) in layers with an edit of scores, probs or z.
+
+        A trace made under `torch.autocast` is to be read there as well: weights and what the pass
+        kept have different dtypes outside of it.
 
         Raises TokenizationError, TraceError or EditError before anything is computed.
         """
@@ -184,7 +193,9 @@ class Model(nn.Module):
         inputs = self.inputs(text, pair)
         allowed = self.allowed(inputs.ids, inputs.mask)
         trace = Trace(self, inputs, allowed, until=until, grad=grad)
-        plan = Plan.of({} if edit is None else edit, self.config, allowed, until=until)
+        plan = Plan.of(
+            {} if edit is None else edit, self.config, allowed, dtype=self.dtype, until=until
+        )
         record(trace, keep=keep, plan=plan)
         return trace
 
@@ -201,7 +212,7 @@ class Model(nn.Module):
         top_k: int | None = None,
         top_p: float | int | None = None,
         seed: int = 0,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = (),
         stream: Callable[[str], object] | None = None,
     ) -> Any:
         """What a GPT-2 writes behind a text; see `minibert.generate.generate`."""

@@ -41,6 +41,8 @@ def record(
     is that trace's record of the first layer that is not shared, for the points before its edits.
     """
     trace.edited_from = plan.first_layer
+    if trace.edited_from is None and "logits" in plan.names(None):
+        trace.edited_from = trace.config.n_layers
     with torch.enable_grad() if trace.differentiable else nullcontext():
         _fill(trace, keep, plan, known)
 

@@ -8,6 +8,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -40,16 +41,16 @@ class Sampling:
     top_p: float | int | None = None
 
     def __post_init__(self) -> None:
-        if not _is_number(self.temperature) or not 0 <= self.temperature < math.inf:
+        if not 0 <= _number(self.temperature) < math.inf:
             raise MinibertError(
-                f"temperature={self.temperature!r}: expected a number from 0 up; "
+                f"temperature={self.temperature!r:.80}: expected a number from 0 up; "
                 "0 takes the most probable token each time."
             )
         if self.top_k is not None:
             whole_number("top_k", self.top_k, least=1)
-        if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
+        if self.top_p is not None and not 0 < _number(self.top_p) <= 1:
             raise MinibertError(
-                f"top_p={self.top_p!r}: expected a probability above 0 and up to 1; "
+                f"top_p={self.top_p!r:.80}: expected a probability above 0 and up to 1; "
                 "leave it out to draw from all tokens."
             )
 
@@ -65,7 +66,7 @@ class Sampling:
         if self.temperature == 0:
             return torch.zeros_like(logits).scatter(-1, best, 1.0)
         # From the largest down, so that a tiny temperature gives -inf and not inf.
-        logits = (logits - largest) / self.temperature
+        logits = (logits - largest) / float(self.temperature)
         if self.top_k is not None:
             logits = keep_top_k(logits, self.top_k)
         if self.top_p is not None and self.top_p < 1:
@@ -133,11 +134,19 @@ def _largest(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 def whole_number(name: str, value: Any, *, least: int) -> int:
     """The value as an int; MinibertError where it is none or less than `least`."""
-    # A bool counts as a number to Python, and one token for True is nobody's wish.
-    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < least:
-        raise MinibertError(f"{name}={value!r}: expected a whole number from {least} up.")
-    return operator.index(value)
+    try:
+        # A bool counts as a number to Python, and one token for True is nobody's wish.
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise MinibertError(f"{name}={value!r:.80}: expected a whole number from {least} up.")
+    return number
 
 
-def _is_number(value: Any) -> bool:
-    return hasattr(value, "__float__") and not isinstance(value, bool | str)
+def _number(value: Any) -> float:
+    """The value as a float; nan, which is in no range, where it is no number that has one."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan

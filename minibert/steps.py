@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from minibert.axes import Float, HeadVectors, Hidden
+from minibert.errors import EditError
 from minibert.kernels.eager import attention_probs, attention_scores, weighted_values
 from minibert.kernels.sdpa import fused_attention
 from minibert.mask import AllowedKeys
@@ -131,9 +132,14 @@ def _attend(
         whole = allowed.causal and allowed.tokens is None and len(queries) == allowed.position
         mask = None if whole else allowed.rows(queries)
         return fused_attention(query, key, value, mask=mask, causal=whole, scale=attention.scale)
-    scores = visit("scores", attention_scores(query, key, scale=attention.scale))
-    probs = visit("probs", attention_probs(scores, allowed.rows(queries)))
-    return weighted_values(probs, value)
+    scores = attention_scores(query, key, scale=attention.scale)
+    edited = visit("scores", scores)
+    probs = attention_probs(edited, allowed.rows(queries))
+    if edited is not scores and bool(probs.isnan().any()):
+        raise EditError(
+            "scores: an edit made NaN of them, or left a query without a key (all are −inf)."
+        )
+    return weighted_values(visit("probs", probs), value)
 
 
 def _after_attention(

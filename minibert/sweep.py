@@ -37,11 +37,13 @@ def rerun_each(
     """What `metric` makes of the logits after each edit; see `Trace.rerun_each`."""
     if trace.until is not None:
         raise EditError(f"Logits need every layer; this trace was made with until={trace.until}.")
-    if isinstance(edits, Mapping) or not edits:
-        raise EditError("rerun_each: expected a list of at least one dictionary of edits.")
+    if isinstance(edits, str) or not isinstance(edits, Sequence) or not edits:
+        raise EditError("edits: expected a list of at least one dictionary of edits.")
+    if not callable(metric):
+        raise EditError(f"metric is a {type(metric).__name__}; expected a function of logits.")
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise EditError(f"batch={batch!r}: expected a whole number of at least 1.")
-    plans = [Plan.of(edit, trace.config, trace.allowed) for edit in edits]
+    plans = [Plan.of(edit, trace.config, trace.allowed, dtype=trace.model.dtype) for edit in edits]
     _check_positions(positions, plans, trace)
     if trace.edited_from is not None:
         # What the layers share is the pass without edits.
@@ -98,8 +100,8 @@ def _check_positions(
         raise EditError("These logits are of whole texts; leave positions out.")
     if any("logits" in plan.names(None) for plan in plans):
         raise EditError("An edit of logits needs all of them; leave positions out.")
-    if not isinstance(positions, Sequence) or not positions:
-        raise EditError(f"positions={positions!r}: expected a list of at least one.")
+    if isinstance(positions, str) or not isinstance(positions, Sequence) or not positions:
+        raise EditError(f"positions={positions!r:.80}: expected a list of at least one.")
     for position in positions:
         index_in(position, trace.allowed.position, "position")
 

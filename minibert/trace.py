@@ -245,7 +245,7 @@ class Trace:
         Raises EditError before anything is computed, as `Model.trace` does.
         """
         check_keep(keep)
-        plan = Plan.of(edit, self.config, self.allowed, until=self.until)
+        plan = Plan.of(edit, self.config, self.allowed, dtype=self.model.dtype, until=self.until)
         grad = self.differentiable
         again = Trace(self.model, self.inputs, self.allowed, until=self.until, grad=grad)
         again._tokens = self._tokens
@@ -272,7 +272,8 @@ class Trace:
         `metric` is given logits (batch, position, vocab) and returns one number for each
         sentence. `positions` are those of the logits that it reads: only they are computed, in
         this order. `batch` sentences run at once. Faster than `rerun` in a loop, with the same
-        results up to rounding.
+        results up to rounding. Edits that this trace was made with stay only there. Of a trace
+        with `grad=True` every edit's graph is held; torch.no_grad() around the call leaves it out.
 
         Raises EditError before anything is computed.
         """
@@ -293,6 +294,10 @@ class Trace:
 
 def check_keep(names: Collection[str]) -> None:
     """Raise TraceError for a name that cannot be kept."""
+    if isinstance(names, str) or not isinstance(names, Collection):
+        raise TraceError(
+            f'keep={names!r:.80}: expected several names, as keep=("scores", "probs").'
+        )
     for name in names:
         if name not in ("scores", "probs"):
             raise TraceError(

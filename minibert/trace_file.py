@@ -63,7 +63,7 @@ def save_trace(trace: Any, path: PathLike) -> Path:
 
     Raises TraceError when the file cannot be written; what stood there before stays.
     """
-    target = Path(path)
+    target = _path(path)
     if target.is_dir():
         raise TraceError(f"{target} is a folder; name a file in it for the trace.")
     if not target.parent.is_dir():
@@ -80,6 +80,13 @@ def save_trace(trace: Any, path: PathLike) -> Path:
     except (OSError, SafetensorError) as error:
         raise TraceError(f"{target}: the trace could not be saved ({error}).") from error
     return target
+
+
+def _path(path: Any) -> Path:
+    try:
+        return Path(os.fsdecode(os.fsencode(path)))
+    except (TypeError, UnicodeEncodeError) as error:
+        raise TraceError(f"path={path!r:.80}: expected the path of a file ({error}).") from error
 
 
 def _tensors(trace: Any) -> dict[str, Tensor]:
@@ -114,7 +121,7 @@ def open_trace(path: PathLike, model: Any = None) -> StoredTrace:
     it. With a model on another device than the CPU everything is copied there at once. Raises
     TraceError for what is no whole trace file of this version, and for another model's trace.
     """
-    path = Path(path)
+    path = _path(path)
     try:
         # safetensors calls every file that it may not open "No such file or directory".
         path.open("rb").close()

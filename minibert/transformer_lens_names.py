@@ -5,6 +5,8 @@ Names, axes and numbers are those of HookedTransformer (GPT-2) and HookedEncoder
 processing of weights off.
 """
 
+import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,15 +19,32 @@ from minibert.errors import TraceError
 
 __all__ = ["TransformerLensCache"]
 
+# What `whole_name` replaces, and the part of a layer that a name is always of.
+_SHORT = {
+    "attn": "pattern",
+    "attn_logits": "attn_scores",
+    "key": "k",
+    "query": "q",
+    "value": "v",
+    "mlp_pre": "pre",
+    "mlp_post": "post",
+}
+_LAYER_TYPES = {"a": "attn", "attention": "attn", "m": "mlp", "b": "", "block": "", "blocks": ""}
+_PLACES = dict.fromkeys(("q", "k", "v", "z", "attn_scores", "pattern", "result"), "attn")
+_PLACES |= dict.fromkeys(("pre", "post"), "mlp")
+
 Stream = Float[Tensor, "batch position width"]
 PositionFirst = Float[Tensor, "batch position head width"]
 Reader = Callable[[], Tensor]
 
 if TYPE_CHECKING:
     Base = Mapping[str, Tensor]
+    Whole = int
 else:
     # With its types in, a run-time type checker would read an item, and so compute it.
     Base = Mapping
+    # Checked below, with an error that says what was expected.
+    Whole = object
 
 
 class UnknownNameError(TraceError, KeyError):
@@ -45,18 +64,23 @@ class TransformerLensCache(Base):
         self.trace = trace
         self._readers: dict[str, Reader] = dict(_readers(trace, attn_result))
 
-    def __getitem__(self, name: str) -> Tensor:
-        """The quantity of that name. Raises TraceError (a KeyError too) where there is none."""
-        if name not in self._readers:
+    def __getitem__(self, name: Any) -> Tensor:
+        """The quantity of that name, or of a shorthand: ("pattern", 1), ("scale", 0, "ln1"), "k3".
+
+        Raises TraceError (a KeyError too) where there is none.
+        """
+        whole = self._whole(name)
+        if whole not in self._readers:
             results = " With attn_result=True there is attn.hook_result as well."
+            shown = f"{name!r:.80}" + ("" if whole in (name, None) else f" ({whole:.80})")
             raise UnknownNameError(
-                f"{name!r} is no name of {self!r}; there are {', '.join(self._shown())}."
-                + (results if name.endswith("hook_result") else "")
+                f"{shown} is no name of {self!r}; there are {', '.join(self._shown())}."
+                + (results if whole is not None and whole.endswith("hook_result") else "")
             )
-        return self._readers[name]()
+        return self._readers[whole]()
 
     def __contains__(self, name: object) -> bool:
-        return name in self._readers
+        return self._whole(name) in self._readers
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._readers)
@@ -67,8 +91,64 @@ class TransformerLensCache(Base):
     def __repr__(self) -> str:
         return f"<{len(self)} quantities of {self.trace!r}, by TransformerLens' names>"
 
+    def stack_activation(
+        self, name: str, layer: Whole | None = -1, sublayer_type: str | None = None
+    ) -> Float[Tensor, "layer batch *rest"]:
+        """One quantity of the layers before `layer`, the layer axis in front; -1 or None: of all.
+
+        Raises TraceError (a KeyError too) for a name that no layer has and a layer beyond the end.
+        """
+        n_layers = len(self.trace)
+        count = -1 if layer is None else _index(layer)
+        count = n_layers if count == -1 else count
+        if count is None or not 1 <= count <= n_layers:
+            raise UnknownNameError(
+                f"layer={layer!r:.80}: stack_activation takes the layers before it; expected 1 to "
+                f"{n_layers}, or -1 for all."
+            )
+        return torch.stack([self[name, number, sublayer_type] for number in range(count)])
+
+    def _whole(self, name: Any) -> str | None:
+        return whole_name(name, self.trace.config.n_layers)
+
     def _shown(self) -> Iterable[str]:
         return [name for name in self if not name.startswith("blocks.") or ".0." in name]
+
+
+def whole_name(key: Any, n_layers: int) -> str | None:
+    """The name that (name, layer, layer_type), or a string like "k3" or "scale0ln1", is short for.
+
+    None where it is neither name nor shorthand. As TransformerLens' `utils.get_act_name`, and as
+    its ActivationCache for layers below 0, which count from the end.
+    """
+    parts = (key,) if isinstance(key, str) else key
+    if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3:
+        return None
+    name, layer, layer_type = (*parts, None, None)[:3]
+    if not isinstance(name, str) or not isinstance(layer_type, str | None):
+        return None
+    if layer is None and layer_type is None and ("." in name or name.startswith("hook_")):
+        return name
+    if written := re.match(r"([a-z]+)([0-9]+)(.*)", name):
+        name, layer, layer_type = written[1], int(written[2]), written[3]
+    if layer is not None:
+        number = _index(layer)
+        if number is None:
+            return None
+        layer = number + n_layers if number < 0 else number
+    name = _SHORT.get(name, name)
+    layer_type = _PLACES.get(name) or _LAYER_TYPES.get(layer_type, layer_type)
+    before = "" if layer is None else f"blocks.{layer}."
+    if layer is None and name in ("scale", "normalized"):
+        before = "ln_final."
+    return before + (f"{layer_type}." if layer_type else "") + f"hook_{name}"
+
+
+def _index(value: Any) -> int | None:
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 def _readers(trace: Any, attn_result: bool) -> Iterator[tuple[str, Reader]]:

@@ -21,10 +21,11 @@ __all__ = ["LongText", "Whole", "Windows", "windows"]
 if TYPE_CHECKING:
     LongText = str
     Whole = int
+    Values = Shaped[Tensor, "window position *rest"]
 else:
     # Checked below, with an error that says what to do; a run-time type checker must not get in
     # before it.
-    LongText = Whole = object
+    LongText = Whole = Values = object
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +56,16 @@ class Windows:
         for first in range(0, len(self), size):
             yield _rows(self.tokens, slice(first, first + size))
 
-    def merge(
-        self, values: Shaped[Tensor, "window position *rest"]
-    ) -> Shaped[Tensor, "token *rest"]:
+    def merge(self, values: Values) -> Shaped[Tensor, "token *rest"]:
         """One value for each token of the whole text, from the window where it has most context.
 
         `values` is anything with one entry a token of `tokens`: hidden states, logits, entropies.
-        Raises TokenizationError where the shape is another.
+        Raises TokenizationError where the shape is another, and for what is no tensor.
         """
+        if not isinstance(values, Tensor):
+            raise TokenizationError(
+                f"merge: the values are a {type(values).__name__}; expected a tensor."
+            )
         expected = tuple(self.tokens.ids.shape)
         if tuple(values.shape[:2]) != expected:
             raise TokenizationError(

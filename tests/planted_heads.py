@@ -2,8 +2,11 @@
 
 The stream is made of one-hot slots: which token, at which position, and (GPT-2) which token came
 before. Every vector has the same number of ones, so LayerNorm is the same affine map everywhere,
-and what it adds to a row of scores is one constant.
+and what it adds to a row of scores is one constant. Where heads are scaled or taken away (language
+models), a ballast much longer than everything else keeps LayerNorm from noticing.
 """
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +24,13 @@ DELIMITER = 2
 TOKEN = slice(0, TOKENS)
 POSITION = slice(TOKENS, TOKENS + POSITIONS)
 BEFORE = slice(TOKENS + POSITIONS, 2 * TOKENS + POSITIONS)
+NEXT = slice(BEFORE.stop, BEFORE.stop + TOKENS)
+# What the heads of a language model write that nobody reads.
+MARK = slice(NEXT.stop, NEXT.stop + TOKENS)
+SEEN = slice(MARK.stop, MARK.stop + TOKENS)
+EARLIER = slice(SEEN.stop, SEEN.stop + POSITIONS)
+BALLAST = slice(EARLIER.stop, EARLIER.stop + 2)
+WEIGHT = 30.0
 
 
 def blank(config: Config) -> Model:
@@ -34,20 +44,23 @@ def blank(config: Config) -> Model:
     return model
 
 
-def spread(config: Config, ones: int) -> float:
+def spread(config: Config, ones: int, ballast: float = 0.0) -> float:
     """The standard deviation of a stream with so many ones, which LayerNorm divides by."""
     share = ones / config.d_model
-    return (share - share**2) ** 0.5
+    return (share - share**2 + 2 * ballast**2 / config.d_model) ** 0.5
 
 
 class Planter:
     """Sets the weights of one head. Slots of its query and key meet where they have one index."""
 
-    def __init__(self, model: Model, layer: int, head: int, *, ones: int) -> None:
+    def __init__(
+        self, model: Model, layer: int, head: int, *, ones: int, ballast: float = 0.0
+    ) -> None:
         config = model.config
         self.attention = model.body.layers[layer].attention
         self.rows = slice(head * config.d_head, (head + 1) * config.d_head)
-        self.norm = spread(config, ones) if config.pre_norm or layer == 0 else 1.0
+        plain = config.pre_norm or layer == 0
+        self.norm = spread(config, ones, ballast) if plain else 1.0
         self.sharpness = SHARPNESS / config.attention_scale(layer)
         self.model = model
 
@@ -84,6 +97,21 @@ class Planter:
         self.constant_query(0)
         self.key(0, TOKEN, torch.eye(TOKENS)[DELIMITER, None])
 
+    def duplicate(self) -> None:
+        """A token looks at itself, earlier; its own position counts against it."""
+        self.query(0, TOKEN, torch.eye(TOKENS))
+        self.key(0, TOKEN, torch.eye(TOKENS))
+        self.query(TOKENS, POSITION, torch.eye(POSITIONS), sign=-1)
+        self.key(TOKENS, POSITION, torch.eye(POSITIONS))
+
+    def induction(self) -> None:
+        """A token looks behind itself, earlier: where it is the token before."""
+        self.query(0, TOKEN, torch.eye(TOKENS))
+        self.key(0, BEFORE, torch.eye(TOKENS))
+        # Position 0 has nothing before it and copied itself.
+        self.constant_query(TOKENS)
+        self.key(TOKENS, POSITION, -torch.eye(POSITIONS)[:1])
+
 
 def _edge(by: int) -> Tensor:
     """0 in the rows that `roll` filled from the other end."""
@@ -111,19 +139,67 @@ def planted_gpt2() -> Model:
     previous.offset(-1)
     previous.copy(TOKEN, BEFORE)
     Planter(model, 0, 1, ones=2).delimiter()
-    duplicate = Planter(model, 1, 0, ones=3)
-    duplicate.query(0, TOKEN, torch.eye(TOKENS))
-    duplicate.key(0, TOKEN, torch.eye(TOKENS))
-    # A token is its own duplicate; its own position counts against it.
-    duplicate.query(TOKENS, POSITION, torch.eye(POSITIONS), sign=-1)
-    duplicate.key(TOKENS, POSITION, torch.eye(POSITIONS))
-    induction = Planter(model, 1, 1, ones=3)
-    induction.query(0, TOKEN, torch.eye(TOKENS))
-    induction.key(0, BEFORE, torch.eye(TOKENS))
-    # Position 0 has nothing before it and copied itself.
-    induction.constant_query(TOKENS)
-    induction.key(TOKENS, POSITION, -torch.eye(POSITIONS)[:1])
+    Planter(model, 1, 0, ones=3).duplicate()
+    Planter(model, 1, 1, ones=3).induction()
     return model
+
+
+def planted_language_model() -> Model:
+    """Says what came after this token the last time; every head writes, and who reads it is known.
+
+    0-0 previous token, 0-1 delimiter, 0-2 everywhere alike; 1-0 duplicate token, 1-1 induction.
+    The others are blank.
+    """
+    model = _language_model(n_heads=4)
+    previous, delimiter, everywhere, _ = _planters(model, 0)
+    previous.offset(-1)
+    previous.copy(TOKEN, BEFORE)
+    delimiter.delimiter()
+    delimiter.copy(TOKEN, MARK)
+    everywhere.copy(TOKEN, SEEN)
+    duplicate, induction, *_ = _planters(model, 1)
+    duplicate.duplicate()
+    duplicate.copy(POSITION, EARLIER)
+    induction.induction()
+    induction.copy(TOKEN, NEXT)
+    return model
+
+
+def planted_chain() -> Model:
+    """The same with one head a layer: 0-0 previous token, 1-0 induction."""
+    model = _language_model(n_heads=1)
+    [previous], [induction] = _planters(model, 0), _planters(model, 1)
+    previous.offset(-1)
+    previous.copy(TOKEN, BEFORE)
+    induction.induction()
+    induction.copy(TOKEN, NEXT)
+    return model
+
+
+def without_head(model: Model, layer: int, head: int) -> Model:
+    """The model, that head blank."""
+    attention = model.body.layers[layer].attention
+    rows = slice(head * model.config.d_head, (head + 1) * model.config.d_head)
+    for linear in (attention.query, attention.key, attention.value):
+        linear.weight[rows] = 0
+        linear.bias[rows] = 0
+    attention.output.weight[:, rows] = 0
+    return model
+
+
+def _language_model(n_heads: int) -> Model:
+    d_model = 4 * (TOKENS + POSITIONS)
+    shape = {"n_layers": 2, "n_heads": n_heads, "d_model": d_model, "d_mlp": 3}
+    config = Config("gpt2", "causal-lm", TOKENS, POSITIONS, **shape, causal=True)
+    model = blank(replace(config, tied=False))
+    model.body.position.weight[:, BALLAST] = torch.tensor([WEIGHT, -WEIGHT])
+    model.head.decoder.weight[:, NEXT] = SHARPNESS * torch.eye(TOKENS)
+    return model
+
+
+def _planters(model: Model, layer: int) -> list[Planter]:
+    heads = range(model.config.n_heads)
+    return [Planter(model, layer, head, ones=2 + layer, ballast=WEIGHT) for head in heads]
 
 
 def planted_bert() -> Model:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minibert.axes import QUANTITIES
-from minibert.edit import hide, mean, noise, replace, zero
+from minibert.edit import mean, noise, replace, zero
 from minibert.loading import from_transformers
 from tests.editing import (
     FAMILIES,
@@ -163,21 +163,6 @@ def test_a_mean_of_a_matrix_is_over_sentences(name: str) -> None:
     assert close(found, expected.expand_as(found))
     limited = model.trace(tokens, edit={(name, 1, 2): mean(over, positions=[3, 1])})
     assert close(getattr(limited[1, 2], name)[0, [3, 1]], expected[2, [3, 1]])
-
-
-@pytest.mark.parametrize("keys", [1, [1, 3], slice(1, 4, 2), -12])
-def test_hidden_keys_get_no_weight_and_the_others_share_it(keys: Any) -> None:
-    model, tokens = model_of("gpt2"), sentences("gpt2")
-    places = keys if isinstance(keys, list | slice) else [keys]
-    before = model.trace(tokens)[1, 2].probs
-    edit = {("scores", 1, 2): hide(keys, positions=slice(4, None))}
-    probs = model.trace(tokens, edit=edit)[1, 2].probs
-    assert (probs[:, 4:, places] == 0).all()
-    expected = before.clone()
-    expected[:, 4:, places] = 0
-    expected /= expected.sum(-1, keepdim=True)
-    assert close(probs, expected)
-    assert not close(probs, before)
 
 
 def test_noise_is_the_same_for_the_same_seed_and_differs_between_points() -> None:

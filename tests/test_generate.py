@@ -11,8 +11,10 @@ from vocabularies import byte_level
 import minibert
 from minibert.config import Config
 from minibert.errors import MinibertError, TokenizationError
+from minibert.kernels.sdpa import fused_attention
 from minibert.loading import from_transformers
 from minibert.model import Model
+from minibert.saving import save
 from minibert.tokens import Tokens
 from tests.families import POSITIONS, VOCABULARY, Sizes, hf_model, sizes
 
@@ -142,6 +144,31 @@ def test_the_trace_of_a_generated_text_has_the_logits_of_each_step(model: Model)
     assert generated.stopped_by == "positions"
     trace = model.trace(generated.tokens)
     assert (trace.logits[0, generated.n_prompt - 1 : -1] - logits[:, 0]).abs().max() <= 1e-5
+
+
+def test_the_trace_of_a_generated_text_has_the_attention_of_each_step(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[torch.Tensor] = []
+
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> Any:
+        # The last row alone, which looks at everything there is.
+        scores = options["scale"] * query[:, :, -1:].double() @ key.double().mT
+        seen.append(scores.softmax(-1)[0, :, 0])
+        return fused_attention(query, key, value, **options)
+
+    monkeypatch.setattr("minibert.attention.fused_attention", attend)
+    generated = model.generate(PROMPT, max_new_tokens=11)
+    monkeypatch.undo()
+    trace = model.trace(generated.tokens)
+    n_layers = model.config.n_layers
+    assert len(seen) == n_layers * len(generated.new_ids)
+    for call, probs in enumerate(seen):
+        step, layer = divmod(call, n_layers)
+        row = generated.n_prompt - 1 + step
+        assert probs.shape[-1] == row + 1
+        assert (trace[layer].probs[0, :, row, : row + 1] - probs).abs().max() <= 1e-6
+        assert trace[layer].probs[0, :, row, row + 1 :].count_nonzero() == 0
 
 
 def test_a_text_ends_when_the_positions_run_out(model: Model) -> None:
@@ -279,5 +306,5 @@ def test_a_model_that_writes_no_text_is_an_error(family: str, name: str) -> None
 
 
 def test_a_saved_model_generates_the_same_when_loaded(model: Model, tmp_path: Path) -> None:
-    folder = minibert.saving.save(model, tmp_path / "saved")
+    folder = save(model, tmp_path / "saved")
     assert minibert.load(folder).generate(PROMPT) == model.generate(PROMPT)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from minibert.edit import replace, zero
+from minibert.edit import mean, replace, zero
 from tests.explicit_forward import LAYER_NAMES, Explicit
 from tests.gradient_models import (
     MODELS,
@@ -87,3 +87,30 @@ def test_a_constant_cuts_the_gradient_off_and_has_one_itself(point: Any) -> None
         assert (trace.grad[1].value != 0).any()
     else:
         assert (trace.grad.embed == 0).all()
+
+
+@pytest.mark.parametrize("edit", [mean, replace])
+def test_a_value_of_another_trace_is_a_number_that_no_gradient_passes(edit: Any) -> None:
+    model = exact("gpt2", "GPT2LMHeadModel")
+    source = model.trace([[2, 3, 5, 7]], grad=True)
+    edits = {
+        ("z", 1): edit(source),
+        (
+            "mlp_out",
+            0,
+        ): replace(source, positions=[2]),
+    }
+    fresh, again = model.trace([[2, 3, 5, 7]], edit=edits, grad=True), source.rerun(edits)
+    for trace in (fresh, again):
+        trace.backward(trace.logits[0, -1, 5])
+    assert close(again.grad.embed, fresh.grad.embed)
+    assert fresh.grad.embed.abs().max() > 0
+
+
+def test_a_trace_made_in_inference_mode_can_be_read_from() -> None:
+    model = exact("gpt2", "GPT2LMHeadModel")
+    with torch.inference_mode():
+        source = model.trace([[11, 3, 5, 7]])
+    trace = model.trace([[2, 3, 5, 7]], edit={("z", 1): source}, grad=True)
+    trace.backward(trace.logits[0, -1, 5])
+    assert trace.grad[1].z.abs().max() > 0

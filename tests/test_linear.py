@@ -244,3 +244,31 @@ def test_no_weight_is_held_twice_not_even_packed(tmp_path: Path, bert: Path, fam
     # What torch, minibert and the code of its kernels take by themselves.
     alone = peak_bytes(LOAD, str(bert))
     assert peak_bytes(LOAD, str(tmp_path)) <= 1.15 * weights + alone
+
+
+def test_weights_that_lie_side_by_side_in_the_file_are_one_product_until_somebody_holds_one(
+    gpt2: Path,
+) -> None:
+    model = minibert.load(gpt2)
+    attention = model.body.layers[0].attention
+    shared = attention._qkv
+    x = torch.randn(1, 1, model.config.d_model)
+    apart = [
+        F.linear(x, linear.watched.unseen("weight"), linear.watched.unseen("bias"))
+        for linear in shared.linears
+    ]
+    # Narrow weights are copied side by side; a view is for those too wide to copy.
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minibert.linear._SIDE_BY_SIDE", 0)
+        patch.setattr(backends, "_forced", "torch")
+        before = shared(x)
+        assert shared._plan[2] == shared._one_view
+        attention.key.weight.mul_(2)
+        attention.key.bias.mul_(2)
+        after = shared(x)
+    assert shared._plan[2] is None
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(before, apart, strict=True))
+    assert all(
+        torch.allclose(a, b, atol=1e-6) for a, b in zip(before[::2], after[::2], strict=True)
+    )
+    assert torch.allclose(after[1], 2 * before[1], atol=1e-6)

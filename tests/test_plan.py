@@ -15,7 +15,6 @@ from minibert import recording
 from minibert.edit import as_point, hide, mean, noise, replace, zero
 from minibert.errors import EditError
 from minibert.loading import from_transformers
-from minibert.plan import Plan
 from tests.editing import HEADS, LAYERS, LENGTH, NAMES, PER_HEAD, model_of, sentences
 from tests.families import Sizes, hf_model
 
@@ -123,6 +122,9 @@ def test_edits_are_a_dictionary(edit: Any, started: list[str]) -> None:
         (torch.zeros(5, dtype=torch.int64), r"torch.int64; expected floats, as value.float\(\)"),
         (torch.zeros(5, dtype=torch.complex64), "torch.complex64; expected floats"),
         (torch.full((5,), torch.nan), "NaN or infinite"),
+        (torch.zeros(5, device="meta"), "meta device"),
+        (torch.zeros(5, dtype=torch.float64), r"torch.float64 and the quantity torch.float32"),
+        (1e39, "no finite number in torch.float32"),
         (torch.full((5,), torch.inf), "NaN or infinite"),
         (torch.zeros(7), r"\(z, 1\): a value of shape \(7,\) does not fit \(3, 3, 13, 5\) \(batch"),
         (torch.zeros(3, 3, 13, 1, 5), "does not fit"),
@@ -315,15 +317,3 @@ def test_a_key_is_a_point_that_exists_or_an_error(
     else:
         with pytest.raises(EditError):
             as_point(key, config)
-
-
-def test_an_empty_plan_changes_nothing_and_knows_no_layer() -> None:
-    model, tokens = model_of("bert"), sentences("bert")
-    allowed = model.allowed(tokens.ids, tokens.mask)
-    plan = Plan.of({}, model.config, allowed)
-    assert plan.first_layer is None
-    assert plan.names(0) == frozenset()
-    assert torch.equal(model.trace(tokens, edit={}).logits, model(tokens))
-    edits = {("z", 2): zero, ("key", -2): zero, "logits": zero}
-    assert Plan.of(edits, model.config, allowed).first_layer == 1
-    assert Plan.of(edits | {"embed": zero}, model.config, allowed).first_layer == 0

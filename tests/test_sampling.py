@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import jaxtyping
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -99,9 +101,26 @@ def test_logits_are_left_as_they_are() -> None:
     assert torch.equal(row, logits())
 
 
+@pytest.mark.parametrize("temperature", [10**30, 1e300])
+def test_at_a_temperature_without_end_all_tokens_are_equal(temperature: float | int) -> None:
+    probs = Sampling(temperature).probs(logits())
+    assert torch.equal(probs, torch.full_like(probs, 1 / VOCABULARY))
+
+
+@pytest.mark.parametrize("value", [torch.ones(2), torch.tensor(0.5), np.ones((2, 3)), "1", 1j])
+@pytest.mark.parametrize("name", ["temperature", "top_k", "top_p"])
+def test_what_is_no_number_is_an_error(
+    name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(MinibertError, match=rf"(?s){name}=.*: expected"):
+        Sampling(**{name: value})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"temperature": 10**400}, "temperature=1000"),
         ({"temperature": -0.1}, "temperature=-0.1"),
         ({"temperature": math.nan}, "temperature=nan"),
         ({"temperature": math.inf}, "temperature=inf"),

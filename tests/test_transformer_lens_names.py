@@ -8,7 +8,6 @@ no TransformerLens is checked against the trace itself and against transformers.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ from torch.nn import functional as F
 
 import minibert
 from minibert.loading import from_transformers
-from tests.families import POSITIONS, VOCABULARY, Sizes, batch, hf_model
+from tests.families import Sizes, batch, hf_model
+from tests.transformer_lens_models import bridge, hooked
 
 SIZES = [
     Sizes(layers=2, activation="gelu_new"),
@@ -31,51 +31,6 @@ def tokens_of(inputs: dict[str, Tensor], **changes: Any) -> minibert.Tokens:
     mask, segments = inputs["attention_mask"].bool(), inputs["token_type_ids"]
     given = {"mask": mask, "segments": segments} | changes
     return minibert.Tokens.from_ids(inputs["input_ids"], **given)
-
-
-def transformer_lens(*, major: int) -> Any:
-    """The package; the test is skipped where it is absent or another version."""
-    lens = pytest.importorskip("transformer_lens")
-    if (installed := version("transformer_lens")).split(".")[0] != str(major):
-        pytest.skip(f"about TransformerLens {major}, and {installed} is installed")
-    return lens
-
-
-def hooked(name: str, theirs: Any, sizes: Sizes) -> Any:
-    """HookedTransformer or HookedEncoder with the weights of a transformers model."""
-    lens = transformer_lens(major=3)
-    from transformer_lens.pretrained import weight_conversions
-
-    bert = name == "HookedEncoder"
-    config = lens.HookedTransformerConfig(
-        n_layers=sizes.layers,
-        d_model=sizes.heads * sizes.d_head,
-        n_ctx=POSITIONS,
-        d_head=sizes.d_head,
-        n_heads=sizes.heads,
-        d_mlp=sizes.d_mlp,
-        d_vocab=VOCABULARY,
-        act_fn=sizes.activation,
-        normalization_type="LN",
-        eps=theirs.config.layer_norm_eps if bert else theirs.config.layer_norm_epsilon,
-        attention_dir="bidirectional" if bert else "causal",
-        device="cpu",
-        use_attn_result=True,
-    )
-    model = getattr(lens, name)(config)
-    convert = weight_conversions.convert_bert_weights if bert else None
-    state = (convert or weight_conversions.convert_gpt2_weights)(theirs, config)
-    assert not model.load_state_dict(state, strict=False).unexpected_keys
-    return model
-
-
-def bridge(theirs: Any, folder: Any) -> Any:
-    """TransformerLens 4's wrapper around the transformers model."""
-    transformer_lens(major=4)
-    from transformer_lens.model_bridge import TransformerBridge
-
-    theirs.save_pretrained(folder)
-    return TransformerBridge.boot_transformers(str(folder), hf_model=theirs, device="cpu")
 
 
 def real(value: Tensor, mask: Tensor, allowed: Tensor) -> Tensor:
@@ -108,7 +63,7 @@ def check_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tokens:
 @pytest.mark.parametrize("sizes", SIZES, ids=["small", "wide"])
 def test_gpt2_is_what_hooked_transformer_caches(sizes: Sizes) -> None:
     theirs = hf_model("gpt2", "GPT2LMHeadModel", sizes)
-    model = hooked("HookedTransformer", theirs, sizes)
+    model = hooked(theirs)
     inputs = batch("gpt2")
     tokens = tokens_of(inputs, segments=None)
     _, cache = model.run_with_cache(inputs["input_ids"], attention_mask=inputs["attention_mask"])
@@ -121,7 +76,7 @@ def test_bert_is_what_hooked_encoder_caches(sizes: Sizes) -> None:
     # Its head computes gelu whatever the config says, unlike transformers' and ours.
     sizes = replace(sizes, activation="gelu")
     theirs = hf_model("bert", "BertForPreTraining", sizes)
-    model = hooked("HookedEncoder", theirs, sizes)
+    model = hooked(theirs)
     inputs = batch("bert")
     _, cache = model.run_with_cache(
         inputs["input_ids"],
@@ -134,11 +89,9 @@ def test_bert_is_what_hooked_encoder_caches(sizes: Sizes) -> None:
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=["small", "wide"])
-def test_gpt2_is_what_the_bridge_caches(sizes: Sizes, tmp_path: Any) -> None:
+def test_gpt2_is_what_the_bridge_caches(sizes: Sizes) -> None:
     theirs = hf_model("gpt2", "GPT2LMHeadModel", sizes)
-    # Before the bridge, which puts modules of its own into the transformers model.
-    own = from_transformers(theirs)
-    model = bridge(theirs, tmp_path)
+    own, model = from_transformers(theirs), bridge(theirs)
     inputs = batch("gpt2")
     tokens = tokens_of(inputs, segments=None)
     _, cache = model.run_with_cache(inputs["input_ids"], attention_mask=inputs["attention_mask"])
@@ -146,10 +99,9 @@ def test_gpt2_is_what_the_bridge_caches(sizes: Sizes, tmp_path: Any) -> None:
     assert check_same(ours, cache, tokens) == set(ours)
 
 
-def test_the_bridge_differs_on_bert_where_the_docs_say_so(tmp_path: Any) -> None:
+def test_the_bridge_differs_on_bert_where_the_docs_say_so() -> None:
     theirs = hf_model("bert", "BertForMaskedLM", Sizes(layers=2))
-    own = from_transformers(theirs)
-    model = bridge(theirs, tmp_path)
+    own, model = from_transformers(theirs), bridge(theirs)
     inputs = batch("bert")
     tokens = tokens_of(inputs)
     _, cache = model.run_with_cache(
@@ -207,6 +159,65 @@ def test_the_numbers_are_those_of_the_trace_under_other_names(family: str, name:
         assert torch.allclose(normed, expected, atol=1e-5)
         mean = before.mean(-1, keepdim=True)
         assert torch.allclose(normed * cache[f"{at}.ln1.hook_scale"], before - mean, atol=1e-5)
+
+
+# Each form that get_act_name knows, and some that it makes no name of this cache from.
+SHORTHANDS = [
+    *((name, layer) for name in ("q", "k", "v", "z", "pattern", "attn_scores") for layer in (0, 1)),
+    *((name, -1) for name in ("result", "pre", "post", "attn_out", "mlp_out", "resid_mid")),
+    *((name, 1) for name in ("attn", "attn_logits", "key", "query", "value", "mlp_pre")),
+    *(("post", 1, "mlp"), ("q", 0, "a"), ("z", 1, "attention"), ("resid_pre", 1, "block")),
+    *(("scale", 0, "ln1"), ("normalized", -1, "ln2"), ("normalized_resid_post", 0)),
+    *("k1", "attn0", "pre1", "scale0ln1", "embed", "pos_embed", "scale", "normalized"),
+    *(("embed",), ("embed", None, "embed"), ("full_embed",), ("scale", None), ("mlp_post", -2)),
+    *(("in", None, "unembed"), ("blocks.0.hook_resid_pre",), ("hook_embed", None), "hook_embed"),
+    *("z", ("pattern", 5), ("k", -3), ("resid_pre", 1, "x"), ("hook_resid_pre", 0), "resid_pre0"),
+    *("k-1", "K1", "", "nothing", ("nothing", 0), ("token_type_embed", None, "embed")),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [("gpt2", "GPT2LMHeadModel"), ("bert", "BertForPreTraining")]
+)
+def test_shorthands_are_those_of_transformer_lens(family: str, name: str) -> None:
+    theirs = hf_model(family, name, Sizes(layers=2, activation="gelu"))
+    model, ids = hooked(theirs), batch(family)["input_ids"]
+    _, cache = model.run_with_cache(ids)
+    ours = from_transformers(theirs).trace(ids).to_transformer_lens(attn_result=True)
+    for key in SHORTHANDS:
+        try:
+            wanted = cache[key]
+        except KeyError:
+            assert key not in ours, key
+            assert ours.get(key) is None, key
+            continue
+        assert key in ours, key
+        torch.testing.assert_close(ours[key], wanted, atol=1e-5, rtol=0, msg=str(key))
+    for key in (("k",), ("scale", -1, "ln1"), ("resid_pre", 1)):
+        stacked, wanted = ours.stack_activation(*key), cache.stack_activation(*key)
+        assert stacked.shape == wanted.shape
+        assert (stacked - wanted).abs().max() <= 1e-5, key
+
+
+def test_a_shorthand_is_the_quantity_and_what_is_none_is_an_error_that_names_it() -> None:
+    trace = from_transformers(hf_model("gpt2", "GPT2Model", Sizes(layers=2))).trace([[3, 4, 5]])
+    cache = trace.to_transformer_lens()
+    assert torch.equal(cache["pattern", 1], trace[1].probs)
+    assert torch.equal(cache["q", -2], trace[0].query.transpose(1, 2))
+    assert torch.equal(cache.stack_activation("resid_post"), trace.stack("resid_post"))
+    assert torch.equal(cache.stack_activation("post", 1), trace[0].mlp_post[None])
+    assert ("pattern", 1) in cache
+    wrong = [0, None, (), ("k", "1"), ("k", 1.0), ("k", 0, 1), ("k", 0, None, 0), (1, 0), ["k", 0]]
+    for key in [*wrong, ("pattern", 2), torch.ones(2)]:
+        with pytest.raises(minibert.TraceError, match="no name of") as error:
+            cache[key]
+        assert str(key)[:20] in str(error.value)
+        assert isinstance(error.value, KeyError)
+        assert key not in cache
+        assert cache.get(key) is None
+    for layer in (0, 3, -2, True, "1", torch.tensor([1, 2])):
+        with pytest.raises(minibert.TraceError, match=r"expected 1 to 2, or -1"):
+            cache.stack_activation("k", layer)
 
 
 FAMILIES = [

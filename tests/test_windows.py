@@ -179,6 +179,10 @@ WRONG: dict[str, tuple[Callable[[Model], object], str]] = {
         lambda m: m.windows(LONG, stride=3).merge(torch.ones(2, 3)),
         r"merge.*\(2, 3\)",
     ),
+    "no values": (
+        lambda m: m.windows(LONG, stride=3).merge([1]),
+        "merge.*are a list; expected a tensor",
+    ),
 }
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from planted_heads import BEFORE, TOKEN, TOKENS, Planter, planted_bert, planted_gpt2
+from planted_heads import BEFORE, NEXT, TOKEN, TOKENS, Planter, planted_bert, planted_gpt2
 
 import minibert
 from minibert.loading import from_transformers
@@ -23,10 +23,6 @@ VOCABULARY_CLASSES = [
     ("albert", "AlbertForPreTraining"),
     ("gpt2", "GPT2LMHeadModel"),
 ]
-# Where the planted induction head writes what it copies.
-NEXT = slice(BEFORE.stop, BEFORE.stop + TOKENS)
-
-
 SIZES = Sizes()
 
 

@@ -1,18 +1,17 @@
 """Figures for print, by matplotlib, which `pip install 'minibert[plots]'` brings.
 
-`training_scores` draws what `minibert train` logged: how the heads of a model form.
+`training_scores` draws what `minibert train` logged: how the heads of a model form. Those of a
+trace are in plots_trace.py; the results of minibert.analysis draw themselves with `.plot()`.
 """
 
-import io
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.errors import MinibertError
-from minibert.viz.saving import write_bytes
+from minibert.viz.plots_base import save
+from minibert.viz.plots_style import FAINT, INK, STYLE, kind_of, needed_matplotlib, style
+from minibert.viz.plots_trace import attention_grid, attention_map, by_layer, head_statistic
 from minibert.viz.scores_log import Real, ScoresLog, read_scores
 
 if TYPE_CHECKING:
@@ -22,7 +21,14 @@ else:
     # matplotlib is optional: a run-time type checker must not ask for it.
     Axes = Figure = object
 
-__all__ = ["check_output", "training_scores"]
+__all__ = [
+    "attention_grid",
+    "attention_map",
+    "by_layer",
+    "check_output",
+    "head_statistic",
+    "training_scores",
+]
 
 # What stands above a panel: the name, and what the score is the mean attention to.
 TITLES = {
@@ -34,29 +40,6 @@ TITLES = {
 }
 # Okabe and Ito's colours, which every kind of colour vision tells apart, without the palest two.
 LAYER_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-INK, FAINT = "#222222", "#767676"
-STYLE = {
-    "font.size": 8.0,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.6,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "lines.solid_capstyle": "round",
-    "pdf.fonttype": 42,
-    "svg.hashsalt": "minibert",
-    "text.color": INK,
-    "xtick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.color": FAINT,
-    "ytick.labelcolor": INK,
-}
-# Without the date, so that the same log gives the same bytes.
-METADATA: dict[str, dict[str, Any]] = {
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None},
-    "png": {},
-}
 PANEL_WIDTH, PANEL_HEIGHT = 2.35, 1.85
 
 
@@ -73,51 +56,23 @@ def training_scores(log: str | Path, output: str | Path | None = None) -> Figure
     Raises MinibertError without matplotlib, for another kind of file, and for a log that cannot
     be read, with the number of the line.
     """
-    kind = None if output is None else _kind(output)
-    matplotlib = _matplotlib()
+    if output is not None:
+        kind_of(output)
+    matplotlib = needed_matplotlib()
     scores = read_scores(Path(log))
-    with _style(matplotlib):
+    with style(matplotlib, STYLE):
         figure = _draw(scores)
         # Ticks are made when they are first drawn, with the settings of that moment.
         figure.draw_without_rendering()
-        if output is not None and kind is not None:
-            content = io.BytesIO()
-            figure.savefig(content, format=kind, dpi=200, metadata=METADATA[kind])
-            write_bytes(content.getvalue(), output)
+        if output is not None:
+            save(figure, output)
     return figure
 
 
 def check_output(output: str | Path) -> None:
     """Raise MinibertError for what no figure can be saved as, before work begins for it."""
-    _kind(output)
-    _matplotlib()
-
-
-def _kind(output: str | Path) -> str:
-    kind = Path(output).suffix.lower().removeprefix(".")
-    if kind not in METADATA:
-        raise MinibertError(f"cannot save {output}: expected a name ending in .svg, .pdf or .png")
-    return kind
-
-
-def _matplotlib() -> Any:
-    try:
-        import matplotlib.figure
-    except ImportError as error:
-        raise MinibertError(
-            f"plots need matplotlib, which cannot be imported ({error}); "
-            "install it: pip install 'minibert[plots]'"
-        ) from error
-    return matplotlib
-
-
-@contextmanager
-def _style(matplotlib: Any) -> Iterator[None]:
-    """matplotlib's own settings with ours on top, and the user's back afterwards."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
-        yield
+    kind_of(output)
+    needed_matplotlib()
 
 
 def _draw(scores: ScoresLog) -> Figure:

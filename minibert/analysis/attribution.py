@@ -16,17 +16,19 @@ Sources: Elhage et al. 2021 (direct paths); TransformerLens' `apply_ln_to_stack`
 activations by the same rule.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import check_trace, is_whole, whole_number
 from minibert.analysis.components import Component
 from minibert.analysis.frozen import FrozenNorm, bias_of, gate, weight_of, wide
 from minibert.analysis.rows import rows_of
-from minibert.analysis.vocabulary import token_ids, vocabulary_head
+from minibert.analysis.vocabulary import token_ids, token_name, vocabulary_head
 from minibert.axes import Float, Int
 from minibert.backends import activate
 from minibert.errors import TraceError
@@ -55,6 +57,8 @@ class LogitAttribution:
     token: Int[Tensor, "*batch"]
     against: Int[Tensor, "*batch"] | None
     positions: Int[Tensor, "*batch"]
+    names: Mapping[int, str] = field(default_factory=dict, repr=False)
+    """The tokens that were asked about as a person reads them."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -88,7 +92,11 @@ class LogitAttribution:
         return torch.stack(sums, -1)
 
     def top(self, count: int = 10) -> list[tuple[str, float]]:
-        """The components with the largest mean over sentences, by size, sign kept."""
+        """The components with the largest mean over sentences, by size, sign kept.
+
+        Raises TraceError for a count below 1.
+        """
+        count = whole_number("count", count, TraceError, least=1)
         means = self.values.reshape(-1, len(self.components)).mean(0).tolist()
         ranking = sorted(zip(self.labels, means, strict=True), key=lambda entry: -abs(entry[1]))
         return ranking[:count]
@@ -101,6 +109,39 @@ class LogitAttribution:
                 f"{', '.join(name for name, _ in self.top(5))}."
             )
         return self.values[..., self.labels.index(label)]
+
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0, count: int = 15) -> Any:
+        """The matplotlib Figure of the largest terms, and of those of every head.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Where the result is of several
+        sentences, `sentence` counts them. Raises TraceError for one that is not there, and
+        MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_heat import by_head
+        from minibert.viz.plots_terms import terms
+
+        single = self.values.dim() == 1
+        row = check_index("sentence", sentence, 1 if single else len(self.values))
+        values, heads = (v if single else v[row] for v in (self.values, self.by_head()))
+        name, total = self._name(row), f"all of them {self.total.flatten()[row]:+.2f}"
+        table = by_head(heads, title="Heads", unit="logits (nats)", signed=True)
+        return terms(
+            values,
+            self.labels,
+            count=count,
+            title=name,
+            unit="logits (nats)",
+            total=total,
+            table=table,
+            path=path,
+        )
+
+    def _name(self, row: int) -> str:
+        """What was asked about, in words."""
+        ids = [int(self.token.flatten()[row])]
+        ids += [] if self.against is None else [int(self.against.flatten()[row])]
+        tokens = " − ".join(f"“{self.names[i]}”" if i in self.names else str(i) for i in ids)
+        return f"Logit of {tokens} at position {int(self.positions.flatten()[row])}"
 
     def _columns(self, chosen: Any) -> list[int]:
         return [index for index, component in enumerate(self.components) if chosen(component)]
@@ -138,6 +179,7 @@ def logit_attribution(
     trace that stopped early, and a sentence or position that does not exist; TokenizationError
     for a wrong token.
     """
+    check_trace(trace)
     head = vocabulary_head(trace.model)
     logits = trace.logits
     B = trace.allowed.batch
@@ -149,6 +191,7 @@ def logit_attribution(
     terms = _terms(rows_of(trace, sentences, places[:, None]), head, ids, others)
     read = wide(logits[sentences, places])
     logit = _entries(read, ids) - (0 if others is None else _entries(read, others))
+    asked = ids if others is None else torch.cat([ids, others])
     # A batch of one and a single sentence differ in the axis alone.
     batch = slice(None) if sentence is None else 0
     return LogitAttribution(
@@ -158,6 +201,7 @@ def logit_attribution(
         token=ids[batch],
         against=None if others is None else others[batch],
         positions=places[batch],
+        names={i: token_name(trace.model, i) for i in asked.unique().tolist()},
     )
 
 
@@ -261,8 +305,8 @@ def _places(trace: Trace, sentences: list[int], position: Any) -> Int[Tensor, " 
             "each, or a single one for all."
         )
     for place in wanted:
-        if isinstance(place, bool) or not (isinstance(place, str) or hasattr(place, "__index__")):
-            raise TraceError(f"{place!r} is no position; expected a whole number, or a token.")
+        if not isinstance(place, str) and not is_whole(place):
+            raise TraceError(f"{place!r:.80} is no position; expected a whole number, or a token.")
     places = [
         find_token(trace.tokens, place, what="position", sentence=sentence)
         for sentence, place in zip(sentences, wanted, strict=True)

@@ -11,7 +11,8 @@ is that of TransformerLens (`model.QK`, `model.OV`).
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -34,6 +35,16 @@ class SingularVectors:
     left: Float[Tensor, "d_model rank"]
     values: Float[Tensor, " rank"]
     right: Float[Tensor, "d_model rank"]
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """The matplotlib Figure of the singular values, in falling order.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises MinibertError without
+        matplotlib.
+        """
+        from minibert.viz.plots_terms import spectrum
+
+        return spectrum(self.values, title="Singular values", path=path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +93,18 @@ class Circuit:
         """The Frobenius norm of the matrix."""
         corner = torch.linalg.qr(self.left, mode="r")[1]
         return torch.linalg.matrix_norm(corner @ self.right)
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """The matplotlib Figure of the singular values, and the eigenvalues in the complex plane.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError where a
+        weight is not finite, and MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_terms import spectra
+
+        title = f"{type(self).__name__.removesuffix('Circuit') or 'Circuit'} of head {self.label}"
+        values = self.singular_vectors().values
+        return spectra(values, self.eigenvalues(), title=title, path=path)
 
     def _check_finite(self, what: str) -> None:
         if not (self.left.isfinite().all() and self.right.isfinite().all()):

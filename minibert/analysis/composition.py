@@ -16,11 +16,13 @@ Source: Elhage et al. 2021, "Mechanics of composition"; the numbers are those of
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import check_choice, check_model, whole_number
 from minibert.analysis.head_weights import HeadWeights, centred, head_name, head_weights, wide
 from minibert.axes import Float
 from minibert.errors import TraceError
@@ -67,7 +69,11 @@ class CompositionScores:
         return self.scores[first][second].item()
 
     def best(self, count: int = 1) -> list[tuple[tuple[int, int], tuple[int, int], float]]:
-        """The pairs that score highest, as ((layer, head), (later layer, head), score)."""
+        """The pairs that score highest, as ((layer, head), (later layer, head), score).
+
+        Raises TraceError for a count below 1.
+        """
+        count = whole_number("count", count, TraceError, least=1)
         n_layers = len(self.scores)
         earlier = torch.arange(n_layers)[:, None, None, None]
         pairs = (earlier < torch.arange(n_layers)[:, None]).expand(self.scores.shape).nonzero()
@@ -75,6 +81,33 @@ class CompositionScores:
         order = values.argsort(descending=True, stable=True)[:count]
         found = zip(pairs[order].tolist(), values[order].tolist(), strict=True)
         return [((a, b), (c, d), score) for (a, b, c, d), score in found]
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """The matplotlib Figure of the scores: heads down, heads of later layers across.
+
+        Grey where the second head is of no later layer. Saved where `path` is given, as SVG, PDF
+        or PNG by its name. Raises TraceError for a model of one layer, and MinibertError without
+        matplotlib.
+        """
+        from minibert.viz.plots_heat import Heat, heat_map
+
+        L, H = self.scores.shape[:2]
+        if L < 2:
+            raise TraceError("A model of one layer has no head that reads another; none to draw.")
+        later = torch.ones(L, L, device=self.scores.device).triu(1).bool()[:, None, :, None]
+        # The first layer reads no head, and nothing reads the last one.
+        scores = self.scores.where(later, torch.nan)[:-1, :, 1:].flatten(2).flatten(0, 1)
+        heat = Heat(
+            scores,
+            rows=self.labels[:-H],
+            columns=self.labels[H:],
+            title=f"{self.kind}-composition",
+            unit="composition score",
+            row_title="earlier head (layer-head)",
+            column_title="later head (layer-head)",
+            every=H,
+        )
+        return heat_map(heat, path)
 
     def __str__(self) -> str:
         rows = (f"{head_name(*a)} > {head_name(*b)} {s:.3f}" for a, b, s in self.best(_SHOWN))
@@ -100,8 +133,8 @@ def composition_scores(model: "Model", kind: str, *, fold_norm: bool = False) ->
 
     Memory is that of two layers' weights. Raises TraceError for another kind.
     """
-    if kind not in COMPOSITIONS:
-        raise TraceError(f"kind={kind!r}: expected one of {', '.join(map(repr, COMPOSITIONS))}.")
+    check_model(model)
+    check_choice(kind, "kind", COMPOSITIONS)
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
     scores: list[Tensor] = []
     blocks: Any = model.body.layers

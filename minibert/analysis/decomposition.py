@@ -12,21 +12,25 @@ vectors through LayerNorm in the same way.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import check_trace
 from minibert.analysis.components import Component
 from minibert.analysis.frozen import FrozenNorm, wide
 from minibert.analysis.rows import at_positions, chosen_positions
 from minibert.axes import Float, Hidden
 from minibert.errors import TraceError
-from minibert.trace import LayerTrace, Trace
+from minibert.trace import LayerTrace, Trace, check_index
 
 __all__ = ["Decomposition", "decompose"]
 
 _POINTS = ("resid_pre", "resid_mid", "resid_post")
+# How far a sum may be off, as a share of the largest part; in half precision far more.
+_ROUNDING, _HALF_ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}, 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +68,39 @@ class Decomposition:
             raise TraceError(f"There is no component {label!r}; {_some(self.labels)}.")
         return self.parts[self.labels.index(label)]
 
+    def shares(self) -> Float[Tensor, "component batch position"]:
+        """The share of each part in the stream: part·stream / ‖stream‖²; they sum to 1."""
+        total = self.total
+        return (self.parts * total).sum(-1) / total.square().sum(-1)
+
+    def plot(
+        self,
+        path: str | Path | None = None,
+        *,
+        position: int = -1,
+        sentence: int = 0,
+        count: int = 15,
+    ) -> Any:
+        """The matplotlib Figure of the `count` largest shares in the stream at one position.
+
+        `position` counts those that were computed. Saved where `path` is given, as SVG, PDF or PNG
+        by its name. Raises TraceError for a position or sentence that is not there, and
+        MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_terms import terms
+
+        row = check_index("sentence", sentence, self.parts.shape[1])
+        column = check_index("position", position, len(self.positions))
+        return terms(
+            self.shares()[:, row, column],
+            self.labels,
+            count=count,
+            title=f"{self.point} {self.layer} at position {self.positions[column]}",
+            unit="share of the stream",
+            total="all of them 1",
+            path=path,
+        )
+
     def __repr__(self) -> str:
         return f"Decomposition({self.point} {self.layer}: {len(self.components)} components)"
 
@@ -84,12 +121,17 @@ def decompose(
     numbers, which for long texts and many heads is much.
 
     The sum is the stream within rounding: 1e-5 of its largest part in float32, 1e-10 in float64.
+    That holds for edited traces too where the edit is of what a component writes (embed, z,
+    head_out, mlp_out and what they follow from). Raises TraceError for those that it does not hold
+    for: what an edit of a residual stream wrote, or of attn_out unless `heads=False`, is no part.
+
     Gradients are not kept. Raises TraceError for a layer, point or position that does not exist or
     was not computed.
     """
+    check_trace(trace)
     layer = trace[layer].layer
-    if point not in _POINTS:
-        raise TraceError(f"{point!r} is no residual stream; there are {', '.join(_POINTS)}.")
+    if not isinstance(point, str) or point not in _POINTS:
+        raise TraceError(f"{point!r:.80} is no residual stream; there are {', '.join(_POINTS)}.")
     chosen = chosen_positions(trace, positions)
     cut = trace if positions is None else at_positions(trace, chosen)
     stream = _Stream(cut)
@@ -98,7 +140,22 @@ def decompose(
         if each < layer or point == "resid_post":
             stream.mlp(cut[each])
     parts = torch.cat(stream.parts)
+    if trace.edited_from is not None:
+        _check_sum(parts, getattr(cut[layer], point), f"{point} {layer}")
     return Decomposition(parts, tuple(stream.components), layer, point, chosen)
+
+
+def _check_sum(parts: Tensor, stream: Tensor, name: str) -> None:
+    """Raise TraceError where an edit wrote something that no component did."""
+    largest = torch.linalg.vector_norm(parts, torch.inf, dim=(0, -1))
+    limit = _ROUNDING.get(stream.dtype, _HALF_ROUNDING) * largest
+    if ((parts.sum(0) - wide(stream)).abs().amax(-1) > limit).any():
+        raise TraceError(
+            f"{name} of this trace is not the sum of what its components wrote: it was edited "
+            "where none of them writes (resid_pre, resid_mid, resid_post, or attn_out, which "
+            "heads=False takes as it is). Edit embed, z, head_out or mlp_out, or decompose the "
+            "unedited trace."
+        )
 
 
 class _Stream:

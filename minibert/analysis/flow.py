@@ -10,6 +10,8 @@ Source: Abnar and Zuidema 2020, section 3; the maximum flow after Dinic 1970.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +42,24 @@ class Flow:
     def shares(self) -> Float[Tensor, "batch key"]:
         """The values of each sentence divided by their sum, as in the authors' code."""
         return self.values / self.values.sum(-1, keepdim=True)
+
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Any:
+        """The matplotlib Figure of the flow to each token, as bars.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
+        sentence that is not there, and MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_tokens import token_bars
+
+        return token_bars(
+            self.values,
+            self.labels,
+            sentence=sentence,
+            title=f"Attention flow from position {self.position}",
+            unit="maximum flow",
+            position=self.position,
+            path=path,
+        )
 
 
 def attention_flow(

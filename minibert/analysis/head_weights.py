@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import check_model
 from minibert.axes import Float
 from minibert.errors import TraceError
 from minibert.layer_trace import check_index
@@ -63,6 +64,7 @@ def head_weights(model: "Model", layer: int, *, fold_norm: bool = False) -> Head
     Raises TraceError for a layer that is not there, and for fold_norm where LayerNorm stands
     behind the layer (BERT): what a head reads there is the stream itself.
     """
+    check_model(model)
     layer = check_index("layer", layer, model.config.n_layers)
     if fold_norm:
         check_can_fold(model)

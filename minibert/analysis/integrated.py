@@ -14,12 +14,14 @@ Hao, Dong, Wei and Xu 2021, "Self-attention attribution", equation 2.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import check_callable, check_unedited, whole_number
 from minibert.axes import Float
 from minibert.errors import TraceError
 from minibert.layer_trace import check_index
@@ -33,6 +35,8 @@ __all__ = [
 ]
 
 Number = Callable[[Trace], Tensor]
+# The nodes are eigenvalues of a steps x steps matrix; far fewer make the integral exact.
+_MOST_STEPS = 2**12
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +54,29 @@ class IntegratedAttention:
     def gap(self) -> float:
         """What the values miss to add up to the difference: the error of the integral."""
         return _gap(self.values, self.difference)
+
+    def plot(
+        self, path: str | Path | None = None, *, head: int | None = None, sentence: int = 0
+    ) -> Any:
+        """The matplotlib Figure of one head, queries down and keys across, or of all of them.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a head
+        or sentence that is not there, and MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_grid import matrix_of_head
+
+        return matrix_of_head(
+            self.values[None],
+            [self.layer],
+            self.labels,
+            layer=None,
+            head=head,
+            sentence=sentence,
+            name="Integrated attention",
+            unit="share of the difference",
+            signed=True,
+            path=path,
+        )
 
     def __repr__(self) -> str:
         return _shown("IntegratedAttention", f"layer {self.layer}, ", self.difference, self.gap)
@@ -75,6 +102,23 @@ class IntegratedEmbeddings:
         """What the values miss to add up to the difference: the error of the integral."""
         return _gap(self.values, self.difference)
 
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Any:
+        """The matplotlib Figure of what each token gives, as bars.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
+        sentence that is not there, and MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_tokens import token_bars
+
+        return token_bars(
+            self.tokens,
+            self.labels,
+            sentence=sentence,
+            title=f"Integrated gradients of a difference of {self.difference:.3g}",
+            unit="given by the token",
+            path=path,
+        )
+
     def __repr__(self) -> str:
         return _shown("IntegratedEmbeddings", "", self.difference, self.gap)
 
@@ -88,9 +132,10 @@ def integrated_attention(
     `steps` + 2 times about the same input with edited attention; only the layers from this one on
     are computed. Any trace will do, with or without `grad=True`.
 
-    Raises TraceError for a layer that is not there, and where `number` gives no single number that
-    depends on the attention of this layer.
+    Raises TraceError for a layer that is not there, a trace made with edits, and where `number`
+    gives no single number that depends on the attention of this layer.
     """
+    check_unedited(trace)
     layer = check_index("layer", layer, len(trace))
     with torch.no_grad():
         probs = trace[layer].probs.detach()
@@ -114,9 +159,10 @@ def integrated_embeddings(
     tokens are `model.trace(ids).embed`. Where layers begin with a LayerNorm (GPT-2), F is steep
     near 0, and such a baseline needs fewer steps; look at `gap`.
 
-    Raises TraceError for a baseline that does not fit, and where `number` gives no single number
-    that depends on the embeddings.
+    Raises TraceError for a baseline that does not fit, a trace made with edits, and where `number`
+    gives no single number that depends on the embeddings.
     """
+    check_unedited(trace)
     embed = trace.embed.detach()
     start = torch.zeros_like(embed) if baseline is None else _fitting(baseline, embed)
     values, difference = _integrate(trace, number, "embed", start, embed, steps)
@@ -127,8 +173,8 @@ def _integrate(
     trace: Trace, number: Number, point: Any, start: Tensor, end: Tensor, steps: int
 ) -> tuple[Tensor, float]:
     """(end − start) times the mean gradient on the way, and what the number grows by on it."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise TraceError(f"steps={steps!r}: expected a whole number of at least 1.")
+    check_callable(number, "number", TraceError)
+    steps = whole_number("steps", steps, TraceError, least=1, most=_MOST_STEPS)
     check_grad(True, None)
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     mean = torch.zeros_like(end)
@@ -163,8 +209,9 @@ def _number_at(trace: Trace, number: Number, point: Any, value: Tensor) -> Tenso
 
 
 def _fitting(baseline: Any, embed: Tensor) -> Tensor:
-    if not isinstance(baseline, Tensor) or not bool(baseline.isfinite().all()):
-        raise TraceError("baseline: expected a tensor of finite numbers.")
+    real = isinstance(baseline, Tensor) and baseline.is_floating_point()
+    if not real or not bool(baseline.isfinite().all()):
+        raise TraceError("baseline: expected a tensor of finite floating-point numbers.")
     try:
         return baseline.detach().to(embed).expand(embed.shape)
     except RuntimeError as error:

@@ -9,17 +9,19 @@ that of the vector it reads, as there.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import check_trace, listed, whole_number
 from minibert.analysis.frozen import wide
 from minibert.analysis.rows import at_positions, chosen_positions
 from minibert.analysis.vocabulary import known_tokens, token_id, token_name, vocabulary_head
 from minibert.axes import Float, Int
 from minibert.errors import TokenizationError, TraceError
-from minibert.trace import Trace
+from minibert.trace import Trace, check_index
 
 __all__ = ["POINTS", "LogitLens", "logit_lens"]
 
@@ -54,6 +56,8 @@ class LogitLens:
     """Every logit, where they were asked for."""
     names: Mapping[int, str] = field(default_factory=dict, repr=False)
     """The tokens in `ids` as a person reads them."""
+    tokens: tuple[tuple[str, ...], ...] = ()
+    """The tokens that stand at these positions of each sentence; "" for padding."""
 
     @property
     def strings(self) -> tuple[tuple[tuple[tuple[str, ...], ...], ...], ...]:
@@ -63,6 +67,31 @@ class LogitLens:
                 tuple(tuple(self.names[i] for i in ranks) for ranks in sentence) for sentence in row
             )
             for row in self.ids.tolist()
+        )
+
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0, rank: int = 0) -> Any:
+        """The matplotlib Figure of the table of predicted tokens, coloured by their probability.
+
+        `rank` 0 is the most probable token. A text of more than 45 positions is colour alone: ask
+        `logit_lens` for some positions. Saved where `path` is given, as SVG, PDF or PNG by its
+        name. Raises TraceError for a sentence or rank that is not there, and MinibertError without
+        matplotlib.
+        """
+        from minibert.viz.plots_lens import lens_table
+
+        row = check_index("sentence", sentence, self.ids.shape[1])
+        place = check_index("rank", rank, self.ids.shape[3])
+        given = self.tokens[row] if self.tokens else ("",) * len(self.positions)
+        kept = [column for column, token in enumerate(given) if token or not self.tokens]
+        ids = self.ids[:, row, kept, place].tolist()
+        return lens_table(
+            self.probs[:, row, kept, place],
+            [[self.names.get(i, str(i)) for i in line] for line in ids],
+            rows=self.labels,
+            positions=[self.positions[column] for column in kept],
+            columns=[given[column] for column in kept],
+            title="Logit lens" + (f", rank {place}" if place else ""),
+            path=path,
         )
 
     def __repr__(self) -> str:
@@ -95,19 +124,23 @@ def logit_lens(
     Gradients are not kept. Raises TraceError for a model without a vocabulary head, a point or
     position that does not exist and a top below 1; TokenizationError for a wrong target.
     """
+    check_trace(trace)
     model = trace.model
     vocabulary_head(model)
     names = _checked_points(points)
     known = known_tokens(model)
-    if top < 1:
-        raise TraceError(f"top={top}: expected at least 1 token a position.")
+    top = whole_number("top", top, TraceError, least=1)
     chosen = chosen_positions(trace, positions)
     wanted = _target_ids(model, target, (trace.allowed.batch, len(chosen)))
     cut = trace if positions is None else at_positions(trace, chosen)
     labels, streams = zip(*_streams(cut, names), strict=True)
     read = _read(model, torch.stack(streams), min(top, known), known, wanted, keep_logits)
     found = {i: token_name(model, i) for i in read["ids"].unique().tolist()}
-    return LogitLens(labels, chosen, **read, target=wanted, names=found)
+    given = tuple(
+        tuple(strings[place] if place < len(strings) else "" for place in chosen)
+        for strings in trace.tokens.strings
+    )
+    return LogitLens(labels, chosen, **read, target=wanted, names=found, tokens=given)
 
 
 def _streams(trace: Trace, names: frozenset[str]) -> Iterator[tuple[str, Tensor]]:
@@ -161,10 +194,11 @@ def _predictions(
 
 
 def _checked_points(points: str | Sequence[str]) -> frozenset[str]:
-    names = [points] if isinstance(points, str) else list(points)
-    wrong = [name for name in names if name not in POINTS]
+    one = isinstance(points, str)
+    names = [points] if one else listed(points, "points", TraceError, f"some of {POINTS}")
+    wrong = [name for name in names if not isinstance(name, str) or name not in POINTS]
     if wrong or not names:
-        what = f"{wrong[0]!r} is no point of the stream" if wrong else "points is empty"
+        what = f"{wrong[0]!r:.80} is no point of the stream" if wrong else "points is empty"
         raise TraceError(f"{what}; there are {', '.join(POINTS)}.")
     return frozenset(names)
 

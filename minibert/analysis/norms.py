@@ -14,11 +14,13 @@ Sources: Kobayashi et al. 2020, "Attention is Not Only a Weight" (the norms); Ko
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import check_trace
 from minibert.analysis.head_weights import centred, parameter, wide
 from minibert.axes import Float
 from minibert.trace import LayerTrace, Trace
@@ -39,6 +41,28 @@ class HeadNorms:
     """‖α_ij·f(x_j)‖ = α_ij·‖f(x_j)‖."""
     labels: Labels
 
+    def plot(
+        self, path: str | Path | None = None, *, head: int | None = None, sentence: int = 0
+    ) -> Any:
+        """The matplotlib Figure of one head's norms, queries down and keys across, or of all heads.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a head
+        or sentence that is not there, and MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_grid import matrix_of_head
+
+        return matrix_of_head(
+            self.norms[None],
+            [self.layer],
+            self.labels,
+            layer=None,
+            head=head,
+            sentence=sentence,
+            name="Norms ‖α·f(x)‖",
+            unit="norm",
+            path=path,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class SummedNorms:
@@ -47,6 +71,14 @@ class SummedNorms:
     layer: int
     norms: Float[Tensor, "batch query key"]
     labels: Labels
+
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Any:
+        """The matplotlib Figure of the norms, queries down and keys across.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
+        sentence that is not there, and MinibertError without matplotlib.
+        """
+        return _plot(self, f"Norms ‖Σ α·f(x)‖, layer {self.layer}", sentence, path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +92,21 @@ class BlockNorms:
     """What comes from other positions, ‖sum over j ≠ i‖, in proportion to it plus what stays."""
     labels: Labels
 
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Any:
+        """The matplotlib Figure of the norms, queries down and keys across.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
+        sentence that is not there, and MinibertError without matplotlib.
+        """
+        return _plot(self, f"Norms of the block, layer {self.layer}", sentence, path)
+
 
 def head_norms(trace: Trace, layer: int) -> HeadNorms:
     """The norms of a layer head by head: ‖α_ij·f(x_j)‖.
 
     Raises TraceError for a layer that was not computed.
     """
+    check_trace(trace)
     at = trace[layer]
     with torch.no_grad():
         # R·value has the norm of W_Oᵀ·value.
@@ -81,6 +122,7 @@ def summed_norms(trace: Trace, layer: int) -> SummedNorms:
     Memory: head x position vectors of width d_model, and the layer's probs.
     Raises TraceError for a layer that was not computed.
     """
+    check_trace(trace)
     at = trace[layer]
     with torch.no_grad():
         norms = _norms_of_sums(wide(at.probs), _moved(at))
@@ -97,6 +139,7 @@ def block_norms(trace: Trace, layer: int) -> BlockNorms:
 
     Raises TraceError for a layer that was not computed.
     """
+    check_trace(trace)
     at = trace[layer]
     with torch.no_grad():
         resid, moved, probs = wide(at.resid_pre), _moved(at), wide(at.probs)
@@ -118,6 +161,16 @@ def block_norms(trace: Trace, layer: int) -> BlockNorms:
         norms.diagonal(dim1=-2, dim2=-1).copy_(stays)
         comes = torch.linalg.vector_norm(others, dim=-1)
     return BlockNorms(at.layer, norms / deviation, comes / (comes + stays), trace.tokens.strings)
+
+
+def _plot(
+    result: SummedNorms | BlockNorms, title: str, sentence: int, path: str | Path | None
+) -> Any:
+    from minibert.viz.plots_tokens import token_map
+
+    return token_map(
+        result.norms, result.labels, sentence=sentence, title=title, unit="norm", path=path
+    )
 
 
 def _norms_of_sums(

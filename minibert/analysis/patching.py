@@ -7,13 +7,21 @@ analysis"; Meng et al. 2022, "Locating and editing factual associations in GPT";
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import (
+    check_callable,
+    check_trace,
+    check_unedited,
+    whole_number,
+)
 from minibert.axes import QUANTITIES, Float
 from minibert.edit import Edit, replace, zero
-from minibert.errors import EditError
+from minibert.errors import EditError, TokenizationError
 
 if TYPE_CHECKING:
     from minibert.trace import Trace
@@ -58,16 +66,58 @@ class Sweep:
             )
         return self.change / (self.patched - self.clean)
 
+    def plot(self, path: str | Path | None = None, *, show: str = "change") -> Any:
+        """The matplotlib Figure of the `change` of each edit, or its `recovered` or `values`.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises EditError for another
+        name and for `recovered` where there is nothing to recover, and MinibertError without
+        matplotlib.
+        """
+        units = {
+            "change": "change of the metric",
+            "recovered": "recovered share",
+            "values": "metric",
+        }
+        if show not in units:
+            raise EditError(f"show={show!r}: expected one of {', '.join(map(repr, units))}.")
+        from minibert.viz.plots_heat import Heat, heat_map
+
+        heads = all(column.startswith("head ") for column in self.columns)
+        heat = Heat(
+            getattr(self, show),
+            rows=[row.removeprefix("layer ") for row in self.rows],
+            columns=[c.removeprefix("head ") if heads else c for c in self.columns],
+            row_title="layer",
+            column_title="head" if heads else "token",
+            unit=units[show],
+            signed=True,
+        )
+        return heat_map(heat, path)
+
     def largest(self, count: int = 5) -> list[tuple[str, str, float]]:
-        """The edits that change most: (row, column, change)."""
+        """The edits that change most: (row, column, change); at least one, or EditError."""
+        count = whole_number("count", count, EditError, least=1)
         order = self.change.abs().flatten().argsort(descending=True)[:count].tolist()
         places = [divmod(index, len(self.columns)) for index in order]
         return [(self.rows[r], self.columns[c], float(self.change[r, c])) for r, c in places]
 
 
 def logit_difference(right: int, wrong: int) -> Metric:
-    """The metric logit[right] − logit[wrong] at the last of the positions it is given."""
-    return lambda logits: logits[:, -1, right] - logits[:, -1, wrong]
+    """The metric logit[right] − logit[wrong] at the last of the positions it is given.
+
+    Raises TokenizationError for what is no token id, and where the logits have no such token.
+    """
+    right, wrong = (
+        whole_number(name, token, TokenizationError, least=0)
+        for name, token in (("right", right), ("wrong", wrong))
+    )
+
+    def difference(logits: Tensor) -> Tensor:
+        for name, token in (("right", right), ("wrong", wrong)):
+            whole_number(name, token, TokenizationError, least=0, most=logits.shape[-1] - 1)
+        return logits[:, -1, right] - logits[:, -1, wrong]
+
+    return difference
 
 
 def ablate_heads(
@@ -83,6 +133,7 @@ def ablate_heads(
     `metric` is given logits and returns a number for the sentence; `positions` are those of the
     logits that it reads, all when not given.
     """
+    check_trace(trace)
     return _over_heads(trace, metric, edit, None, positions, batch)
 
 
@@ -100,8 +151,8 @@ def patch_heads(
     The two inputs have the same length; `name` is a quantity with a head axis.
     """
     _same_shape(trace, source)
-    if name not in QUANTITIES or not QUANTITIES[name].per_head:
-        raise EditError(f"{name!r} has no heads; query, key, value, scores, probs, z have.")
+    if not isinstance(name, str) or name not in QUANTITIES or not QUANTITIES[name].per_head:
+        raise EditError(f"{name!r:.80} has no heads; query, key, value, scores, probs, z have.")
     return _over_heads(trace, metric, replace(source), source, positions, batch, name)
 
 
@@ -119,15 +170,17 @@ def patch_positions(
     `positions` are those of the logits that the metric reads; every token is patched.
     """
     _same_shape(trace, source)
-    if name not in QUANTITIES or "position" not in QUANTITIES[name].axes:
-        raise EditError(f"{name!r} has no positions; resid_pre, attn_out, mlp_out and others have.")
-    n_layers, length = trace.config.n_layers, trace.allowed.position
+    axes = QUANTITIES[name].axes if isinstance(name, str) and name in QUANTITIES else ()
+    if "position" not in axes or not QUANTITIES[name].per_layer:
+        raise EditError(
+            f"{name!r:.80} has no positions; resid_pre, attn_out, mlp_out and others have."
+        )
+    columns = tuple(f"{n} {token}" for n, token in enumerate(trace.tokens.strings[0]))
     edits = [
         {(name, layer): replace(source, positions=position)}
-        for layer in range(n_layers)
-        for position in range(length)
+        for layer in range(trace.config.n_layers)
+        for position in range(len(columns))
     ]
-    columns = tuple(f"{n} {token}" for n, token in enumerate(trace.tokens.strings[0]))
     return _sweep(trace, edits, metric, source, columns, positions, batch)
 
 
@@ -159,18 +212,21 @@ def _sweep(
     positions: Sequence[int] | None,
     batch: int,
 ) -> Sweep:
+    check_callable(metric, "metric", EditError)
+    check_unedited(trace)
     if trace.allowed.batch != 1:
         raise EditError(
             f"A sweep is about one text; this trace has {trace.allowed.batch}. Trace one at a time."
         )
-    values = trace.rerun_each(edits, metric, positions=positions, batch=batch)[:, 0]
+    with torch.no_grad():
+        values = trace.rerun_each(edits, metric, positions=positions, batch=batch)[:, 0]
 
     def measured(one: "Trace") -> float:
         logits = one.logits if positions is None else one.logits[:, list(positions)]
-        return float(metric(logits)[0])
+        return float(metric(logits)[0].detach())
 
     return Sweep(
-        values=values.detach().unflatten(0, (trace.config.n_layers, -1)),
+        values=values.unflatten(0, (trace.config.n_layers, -1)),
         clean=measured(trace),
         patched=None if source is None else measured(source),
         rows=tuple(f"layer {layer}" for layer in range(trace.config.n_layers)),
@@ -179,6 +235,8 @@ def _sweep(
 
 
 def _same_shape(trace: "Trace", source: "Trace") -> None:
+    check_trace(trace)
+    check_trace(source, "source")
     ours, theirs = trace.allowed, source.allowed
     if (ours.batch, ours.position) != (theirs.batch, theirs.position):
         raise EditError(

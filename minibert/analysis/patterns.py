@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import check_model, listed, whole_number
 from minibert.analysis.matrix_scores import (
     delimiter_score,
     duplicate_score,
@@ -74,6 +75,7 @@ def head_scores(
     Raises TokenizationError for input that the model cannot read, and where the repeated sequences
     do not fit the model's positions or vocabulary.
     """
+    check_model(model)
     texts = [_sentences(model, part) for part in _as_list(tokens)]
     repeats = _sentences(model, draws_for(model) if repeated is None else repeated)
     halves = find_halves(repeats.ids)
@@ -210,13 +212,14 @@ def _delimiters(model: "Model", chosen: Collection[int] | None) -> Tensor:
     tokenizer: Tokenizer | None = model.tokenizer
     if chosen is None and tokenizer is not None:
         chosen = [i for i in (tokenizer.sep_id, tokenizer.eos_id) if i is not None][:1]
-    size = model.config.vocab_size
-    for i in chosen or ():
-        if i not in range(size):
-            raise TokenizationError(
-                f"delimiters holds {i!r}; expected token ids of {model.name}, 0 to {size - 1}."
-            )
-    return _table(model, chosen or ())
+    none = () if chosen is None else chosen
+    ids = listed(none, "delimiters", TokenizationError, "token ids, as [102]")
+    most = model.config.vocab_size - 1
+    each = [
+        whole_number(f"delimiters of {model.name}: id", i, TokenizationError, least=0, most=most)
+        for i in ids
+    ]
+    return _table(model, each)
 
 
 def _table(model: "Model", ids: Collection[int]) -> Int[Tensor, " id"]:

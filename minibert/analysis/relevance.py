@@ -13,10 +13,13 @@ Source: Chefer, Gur and Wolf 2021, "Generic attention-model explainability", equ
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import check_trace
 from minibert.analysis.rollout import check_position
 from minibert.axes import Float
 from minibert.errors import TraceError
@@ -45,6 +48,35 @@ class AttentionRelevance:
     labels: tuple[tuple[str, ...], ...]
     """The tokens of each sentence."""
 
+    def plot(
+        self,
+        path: str | Path | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        sentence: int = 0,
+    ) -> Any:
+        """The matplotlib Figure of one head, queries down and keys across, or of all not chosen.
+
+        `layer` is the layer's own number. Saved where `path` is given, as SVG, PDF or PNG by its
+        name. Raises TraceError for a layer, head or sentence that is not there, and MinibertError
+        without matplotlib.
+        """
+        from minibert.viz.plots_grid import matrix_of_head
+
+        return matrix_of_head(
+            self.values,
+            self.layers,
+            self.labels,
+            layer=layer,
+            head=head,
+            sentence=sentence,
+            name="Gradient x attention",
+            unit="dy/dP ∘ P",
+            signed=True,
+            path=path,
+        )
+
     def __repr__(self) -> str:
         layer, batch, head, query, _ = self.values.shape
         return (
@@ -58,6 +90,28 @@ class Relevance:
 
     values: Float[Tensor, "batch query key"]
     labels: tuple[tuple[str, ...], ...]
+
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Any:
+        """The matplotlib Figure of the relevance: output positions down, input positions across.
+
+        Colours end at the largest relevance of another position: that to itself is at least 1.
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
+        sentence that is not there, and MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_tokens import token_map
+
+        row = check_index("sentence", sentence, len(self.labels))
+        others = self.values[row] - self.values[row].diagonal().diag()
+        largest = float(others.max()) or 1.0
+        return token_map(
+            self.values,
+            self.labels,
+            sentence=sentence,
+            title="Relevance",
+            unit="relevance of the key to the query",
+            limits=(0.0, largest),
+            path=path,
+        )
 
     def __repr__(self) -> str:
         return f"Relevance(batch {self.values.shape[0]}, {self.values.shape[1]} positions)"
@@ -75,6 +129,27 @@ class PositionRelevance:
     values: Float[Tensor, "layer batch key"]
     labels: tuple[tuple[str, ...], ...]
 
+    def plot(
+        self, path: str | Path | None = None, *, layer: int | None = 0, sentence: int = 0
+    ) -> Any:
+        """The matplotlib Figure of what enters one layer, as bars, or for None of all layers.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a layer
+        or sentence that is not there, and MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_tokens import bars_or_layers
+
+        return bars_or_layers(
+            self.values,
+            self.labels,
+            layer=layer,
+            sentence=sentence,
+            position=self.position,
+            name="Relevance to",
+            unit="relevance",
+            path=path,
+        )
+
     def __repr__(self) -> str:
         layer, batch, key = self.values.shape
         return (
@@ -91,6 +166,7 @@ def gradient_x_attention(
     Of a row the sum over keys is dz·z. Memory: the result, and one layer twice.
     Raises TraceError for a layer that is not there, and before `trace.backward`.
     """
+    check_trace(trace)
     chosen = _layers(trace, layers)
     with torch.no_grad():
         values = torch.stack([trace.grad[layer].probs * trace[layer].probs for layer in chosen])
@@ -104,6 +180,7 @@ def relevance(trace: Trace) -> Relevance:
     Memory: the result twice, and rows of one layer's probs at a time.
     Raises TraceError before `trace.backward`.
     """
+    check_trace(trace)
     B, N = trace.allowed.batch, trace.allowed.position
     with torch.no_grad():
         values = torch.eye(N, dtype=_dtype(trace), device=trace.embed.device).expand(B, N, N)
@@ -121,6 +198,7 @@ def relevance_of(trace: Trace, position: int) -> PositionRelevance:
     Raises TraceError before `trace.backward`, and for a position that is not there or is padding
     in some sentence.
     """
+    check_trace(trace)
     position = check_position(trace, position)
     with torch.no_grad():
         row = trace.embed.new_zeros(trace.embed.shape[:2], dtype=_dtype(trace))

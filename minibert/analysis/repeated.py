@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import check_model, listed, whole_number
 from minibert.axes import Int
 from minibert.errors import TokenizationError
 
@@ -48,12 +49,16 @@ def repeated_ids(
     >>> repeated_ids(7, length=3, draws=1, first=0, low=1).tolist()
     [[0, 3, 6, 4, 3, 6, 4]]
     """
-    if length < 2 or draws < 1 or low < 0:
-        raise TokenizationError(
-            f"length={length}, draws={draws}, low={low}: expected sequences of at least 2 tokens "
-            "to repeat, at least one of them, and ids from 0 up."
-        )
-    barred = {*exclude, first, last}
+    least = {"vocab_size": 1, "length": 2, "draws": 1, "low": 0, "seed": 0}
+    vocab_size, length, draws, low, seed = (
+        whole_number(name, value, TokenizationError, least=least[name])
+        for name, value in zip(least, (vocab_size, length, draws, low, seed), strict=True)
+    )
+    others = listed(exclude, "exclude", TokenizationError, "token ids, as [101, 102]")
+    named = [("first", first), ("last", last), *(("exclude: id", i) for i in others)]
+    barred = {
+        whole_number(name, i, TokenizationError, least=0) for name, i in named if i is not None
+    }
     usable = torch.tensor([i for i in range(low, vocab_size) if i not in barred])
     if len(usable) < length:
         raise TokenizationError(
@@ -102,6 +107,8 @@ def draws_for(model: "Model", *, length: int = LENGTH) -> Int[Tensor, "draws pos
     that is not causal has them. Raises TokenizationError where its positions or vocabulary are
     too few.
     """
+    check_model(model)
+    length = whole_number("length", length, TokenizationError, least=2)
     config, tokenizer = model.config, model.tokenizer
     vocab_size = config.vocab_size if tokenizer is None else tokenizer.vocab_size
     # RoBERTa counts positions around its padding id.

@@ -11,10 +11,13 @@ Source: Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers", se
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import check_choice, check_trace
 from minibert.axes import Float
 from minibert.errors import TraceError
 from minibert.trace import Trace, check_index
@@ -37,6 +40,23 @@ class Rollout:
     labels: tuple[tuple[str, ...], ...]
     """The tokens of each sentence."""
 
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Any:
+        """The matplotlib Figure of the shares: output positions down, input positions across.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
+        sentence that is not there, and MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_tokens import token_map
+
+        return token_map(
+            self.values,
+            self.labels,
+            sentence=sentence,
+            title="Attention rollout",
+            unit="share of the query",
+            path=path,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class PositionRollout:
@@ -48,6 +68,27 @@ class PositionRollout:
     position: int
     values: Float[Tensor, "layer batch key"]
     labels: tuple[tuple[str, ...], ...]
+
+    def plot(
+        self, path: str | Path | None = None, *, layer: int | None = 0, sentence: int = 0
+    ) -> Any:
+        """The matplotlib Figure of what enters one layer, as bars, or for None of all layers.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a layer
+        or sentence that is not there, and MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_tokens import bars_or_layers
+
+        return bars_or_layers(
+            self.values,
+            self.labels,
+            layer=layer,
+            sentence=sentence,
+            position=self.position,
+            name="Rollout of",
+            unit="share",
+            path=path,
+        )
 
 
 def rollout(
@@ -126,10 +167,10 @@ def mixing(
 
 def check_choices(trace: Trace, layer: int | None, reduce: str, residual: float | int) -> int:
     """The last layer to count; TraceError for what `rollout` does not take."""
-    if reduce not in REDUCTIONS:
-        raise TraceError(f"reduce={reduce!r}: expected one of {', '.join(map(repr, REDUCTIONS))}.")
-    if not 0 <= residual <= 1:
-        raise TraceError(f"residual={residual!r}: expected a weight from 0 to 1.")
+    check_trace(trace)
+    check_choice(reduce, "reduce", REDUCTIONS)
+    if not isinstance(residual, int | float) or not 0 <= residual <= 1:
+        raise TraceError(f"residual={residual!r:.80}: expected a weight from 0 to 1.")
     if residual == 0 and reduce == "min":
         raise TraceError(
             "residual=0 with reduce='min' leaves rows without any weight where no key is looked at "
@@ -141,6 +182,7 @@ def check_choices(trace: Trace, layer: int | None, reduce: str, residual: float 
 
 def check_position(trace: Trace, position: int) -> int:
     """The position counted from the front; TraceError where it is not a token of each sentence."""
+    check_trace(trace)
     position = check_index("position", position, trace.allowed.position)
     real = trace.allowed.tokens
     if real is not None and not bool(real[:, position].all()):

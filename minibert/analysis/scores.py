@@ -5,6 +5,7 @@ Place: the result of patterns.py, and the form in which training logs and plots 
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -60,6 +61,24 @@ class HeadScores:
             name: [[_plain(score) for score in layer] for layer in getattr(self, name).tolist()]
             for name in PATTERNS
         }
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """The matplotlib Figure of every pattern that was measured: a layer x head map each.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError where no
+        pattern was measured, and MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_heat import by_head, heat_maps
+
+        measured = {name: getattr(self, name) for name in PATTERNS if self._ranking(name)}
+        if not measured:
+            raise TraceError("No pattern was measured, so there is nothing to draw.")
+        unit = "share of attention"
+        tables = [
+            by_head(values, title=name, unit=unit, limits=(0.0, 1.0))
+            for name, values in measured.items()
+        ]
+        return heat_maps(tables, path)
 
     def _ranking(self, name: str) -> list[tuple[int, int, float]]:
         table = getattr(self, name).tolist()

@@ -10,15 +10,25 @@ in BERT.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from minibert.analysis.arguments import check_model
 from minibert.analysis.circuits import ov_circuit, qk_circuit
-from minibert.analysis.head_weights import centred, check_can_fold, head_weights, parameter, wide
+from minibert.analysis.head_weights import (
+    centred,
+    check_can_fold,
+    head_name,
+    head_weights,
+    parameter,
+    wide,
+)
 from minibert.axes import Float, Int, Shaped
 from minibert.errors import TokenizationError, TraceError
+from minibert.layer_trace import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model
@@ -36,6 +46,17 @@ class TokenTable:
     columns: tuple[str, ...]
     """The tokens that are looked at (QK) or whose logits change (OV)."""
 
+    def plot(self, path: str | Path | None = None) -> Any:
+        """The matplotlib Figure of the table.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises MinibertError without
+        matplotlib.
+        """
+        from minibert.viz.plots_heat import Heat, heat_map
+
+        heat = Heat(self.values, rows=self.rows, columns=self.columns, signed=True, vocabulary=True)
+        return heat_map(heat, path)
+
 
 @dataclass(frozen=True, eq=False)
 class CopyingScores:
@@ -48,6 +69,33 @@ class CopyingScores:
     scores: Float[Tensor, "layer head"]
     eigenvalues: Shaped[Tensor, "layer head d_head"]
     """Complex; those that need not be 0."""
+
+    def plot(
+        self, path: str | Path | None = None, *, layer: int | None = None, head: int | None = None
+    ) -> Any:
+        """The matplotlib Figure of all scores, or of one head's eigenvalues.
+
+        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a layer
+        or head that is not there or only one of the two, and MinibertError without matplotlib.
+        """
+        from minibert.viz.plots_heat import by_head, heat_map
+        from minibert.viz.plots_terms import eigenvalue_plane
+
+        if layer is None and head is None:
+            table = by_head(
+                self.scores,
+                title="Copying",
+                unit="Σ λ / Σ |λ|",
+                signed=True,
+                limits=(-1.0, 1.0),
+            )
+            return heat_map(table, path)
+        if layer is None or head is None:
+            raise TraceError("Give both layer and head for one head's eigenvalues, or neither.")
+        row = check_index("layer", layer, len(self.scores))
+        column = check_index("head", head, self.scores.shape[1])
+        title = f"Eigenvalues, head {head_name(row, column)}"
+        return eigenvalue_plane(self.eigenvalues[row, column], title=title, path=path)
 
 
 def qk_on_tokens(
@@ -116,6 +164,7 @@ def copying_scores(model: "Model", *, fold_norm: bool = False) -> CopyingScores:
 
     Source: Elhage et al. 2021, "Summarizing OV/QK matrices" and "Detecting copying behavior".
     """
+    check_model(model)
     if fold_norm:
         check_can_fold(model)
     unembed = _unembedding(model)
@@ -178,7 +227,12 @@ def _unembedding(model: "Model") -> Float[Tensor, "vocab d_model"]:
 def _checked(model: "Model", ids: Tensor | Sequence[int]) -> Int[Tensor, " token"]:
     """The ids as one row on the model's device."""
     device = model.body.word.weight.device
-    row = ids if isinstance(ids, Tensor) else torch.tensor(list(ids), device=device)
+    try:
+        row = ids if isinstance(ids, Tensor) else torch.tensor(list(ids), device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TokenizationError(
+            f"{ids!r:.80} is no row of token ids ({error}); expected whole numbers, as [5, 11]."
+        ) from error
     if row.dim() != 1 or not row.numel() or row.dtype not in (torch.int64, torch.int32):
         raise TokenizationError(
             f"Token ids are {row.dtype} of shape {tuple(row.shape)}; expected a row of at least "

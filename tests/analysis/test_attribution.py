@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -200,6 +201,15 @@ def test_tables_hold_the_values_of_their_components() -> None:
     assert sizes == sorted(sizes, reverse=True)
     assert found.top(1)[0][0] in repr(found)
     assert found.top(1)[0][0] in str(found)
+
+
+@pytest.mark.parametrize("count", ["a", 0, -1, 1.5, True])
+def test_a_ranking_of_no_count_is_refused(count: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    _, model, _, tokens = both("gpt2", "GPT2LMHeadModel", Sizes(layers=1))
+    found = logit_attribution(model.trace(tokens), 7)
+    with pytest.raises(TraceError, match=r"count=.*: expected a whole number from 1"):
+        found.top(count)
 
 
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "GPT2LMHeadModel"])

@@ -132,6 +132,15 @@ def test_heads_and_kinds_that_do_not_exist_are_refused() -> None:
         small_scores().between((0, 3), (1, 0))
     with pytest.raises(TraceError, match="kind='q': expected one of 'Q', 'K', 'V'"):
         composition_scores(model_pair("bert")[1], "q")
+    with pytest.raises(TraceError, match="count=0: expected a whole number from 1"):
+        small_scores().best(0)
+
+
+def test_a_model_of_one_layer_has_no_pair() -> None:
+    found = composition_scores(model_pair("gpt2", Sizes(layers=1))[1], "K")
+    assert not found.best()
+    with pytest.raises(TraceError, match="one layer has no head that reads another"):
+        found.plot()
 
 
 def test_a_head_whose_matrix_is_zero_scores_zero_and_a_broken_one_nan() -> None:

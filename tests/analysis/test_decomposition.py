@@ -10,6 +10,7 @@ from small_traces import small_trace
 from vocabulary_models import VOCABULARY_CLASSES, both
 
 from minibert.analysis.decomposition import decompose
+from minibert.edit import replace, zero
 from minibert.errors import TraceError
 from tests.families import Sizes, sizes
 
@@ -100,6 +101,50 @@ def test_heads_left_together_are_attn_out() -> None:
     assert found.labels == ("embed", "attention 0", "mlp 0")
     torch.testing.assert_close(found["attention 0"], trace[0].attn_out)
     assert "resid_post 0: 3 components" in repr(found)
+
+
+WRITTEN = ("embed", "query", "probs", "z", "head_out", "mlp_post", "mlp_out")
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_an_edited_trace_adds_up_or_is_refused(causal: bool) -> None:
+    def changed(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x + 0.1
+
+    trace = small_trace(causal=causal)
+    for name in WRITTEN:
+        edited = trace.rerun({name if name == "embed" else (name, 1): changed})
+        found = decompose(edited)
+        torch.testing.assert_close(found.total, edited[-1].resid_post, atol=1e-4, rtol=1e-4)
+        assert not torch.allclose(found.total, trace[-1].resid_post, atol=1e-2)
+    for name in ("attn_out", "resid_pre", "resid_mid", "resid_post"):
+        edited = trace.rerun({(name, 1): changed})
+        with pytest.raises(TraceError, match=r"edited where none of them writes.*heads=False"):
+            decompose(edited)
+        below = decompose(edited, 0, point="resid_mid")
+        torch.testing.assert_close(below.total, trace[0].resid_mid)
+    edited = trace.rerun({("attn_out", 1): changed})
+    found = decompose(edited, heads=False)
+    torch.testing.assert_close(found.total, edited[-1].resid_post, atol=1e-4, rtol=1e-4)
+
+
+def test_an_edit_at_one_position_leaves_the_sums_of_the_others() -> None:
+    trace = small_trace(causal=True)
+    edited = trace.rerun({("resid_post", 1): replace(0.5, positions=4)})
+    torch.testing.assert_close(
+        decompose(edited, 1, positions=3).total, trace[1].resid_post[:, 3:4], atol=1e-4, rtol=1e-4
+    )
+    with pytest.raises(TraceError, match="resid_post 1 of this trace is not the sum"):
+        decompose(edited, 1, positions=[3, 4])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_in_half_precision_an_edited_trace_is_refused_for_no_rounding(dtype: Any) -> None:
+    _, model, _, tokens = both("gpt2", "GPT2LMHeadModel", Sizes(layers=5), dtype)
+    trace = model.trace(tokens)
+    decompose(trace.rerun({("z", 1): zero}))
+    with pytest.raises(TraceError, match="edited where none of them writes"):
+        decompose(trace.rerun({("resid_mid", 1): zero}))
 
 
 @pytest.mark.parametrize(

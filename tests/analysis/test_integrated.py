@@ -105,6 +105,23 @@ def test_integrated_embeddings_are_the_mean_gradient_times_the_difference(trace:
     assert result.labels == trace.tokens.strings
 
 
+def test_one_entry_of_an_embedding_gives_what_small_changes_of_it_give(trace: Trace) -> None:
+    baseline, place, step = a_baseline(trace), (0, 2, 3), 1e-5
+    result = integrated_embeddings(trace, number, baseline=baseline)
+    difference = trace.embed - baseline
+    nudge = torch.zeros_like(difference)
+    nudge[place] = step
+    total = 0.0
+    for factor, weight in simpson():
+        here = baseline + factor * difference
+        up, down = (number(Explicit(trace, embed=here + sign * nudge)).item() for sign in (1, -1))
+        total += (up - down) / (2 * step) * weight
+    expected = total * difference[place].item()
+    assert expected != 0
+    size = result.values.abs().max().item()
+    assert result.values[place].item() == pytest.approx(expected, abs=1e-3 * size)
+
+
 def test_integrated_embeddings_add_up(trace: Trace) -> None:
     baseline = a_baseline(trace)
     result = integrated_embeddings(trace, number, baseline=baseline)
@@ -187,3 +204,10 @@ def test_what_cannot_be_integrated_is_an_error(
 def test_inference_mode_is_an_error(trace: Trace) -> None:
     with torch.inference_mode(), pytest.raises(minibert.TraceError, match="inference_mode"):
         integrated_attention(trace, number, layer=0)
+
+
+def test_a_trace_with_edits_is_refused_since_they_would_be_lost(trace: Trace) -> None:
+    edited = trace.rerun({("z", 0): 0.0})
+    for integrate in (integrated_embeddings, lambda *both: integrated_attention(*both, layer=1)):
+        with pytest.raises(minibert.TraceError, match="made with edits"):
+            integrate(edited, number)

@@ -15,8 +15,9 @@ from minibert.analysis.patching import (
 )
 from minibert.config import Config
 from minibert.edit import replace, zero
-from minibert.errors import EditError
+from minibert.errors import EditError, TraceError
 from minibert.model import Model
+from minibert.tokens import Tokens
 
 LAYERS, HEADS, LENGTH, VOCABULARY = 3, 2, 7, 41
 
@@ -126,3 +127,29 @@ def test_what_cannot_be_patched_is_an_error() -> None:
         patch_positions(trace, trace, METRIC, name="probs")
     with pytest.raises(EditError, match="one text"):
         ablate_heads(two, METRIC)
+
+
+@pytest.mark.parametrize("key", [("z", 0, 1), "logits"])
+def test_a_trace_with_edits_is_refused_since_its_sweep_would_lose_them(key: Any) -> None:
+    model = gpt2()
+    edited, plain = model.trace(ids(1), edit={key: zero}), model.trace(ids(2))
+    for sweep in (ablate_heads, lambda *both: patch_heads(both[0], plain, both[1])):
+        with pytest.raises(TraceError, match="made with edits"):
+            sweep(edited, METRIC)
+    assert patch_heads(plain, edited, METRIC).values.shape == (LAYERS, HEADS)
+
+
+def test_padding_is_not_patched_and_has_no_column() -> None:
+    model = gpt2()
+    mask = torch.tensor([[True] * 5 + [False] * 2])
+    trace, source = (model.trace(Tokens.from_ids(ids(seed), mask=mask)) for seed in (1, 2))
+    sweep = patch_positions(trace, source, METRIC, positions=[4])
+    assert sweep.values.shape == (LAYERS, 5) == (len(sweep.rows), len(sweep.columns))
+    whole = [model.trace(ids(seed)[:, :5]) for seed in (1, 2)]
+    assert torch.allclose(sweep.values, patch_positions(*whole, METRIC).values)
+    assert len(sweep.largest(LAYERS * 5)) == LAYERS * 5
+
+
+def test_the_embeddings_have_no_layers_to_patch() -> None:
+    with pytest.raises(EditError, match="resid_pre"):
+        patch_positions(gpt2().trace(ids(1)), gpt2().trace(ids(2)), METRIC, name="embed")

@@ -272,7 +272,7 @@ def test_input_that_cannot_be_scored_is_refused_before_the_model_runs(
         (text, {}, "17 positions, fewer than the repeated sequences"),
         (text, {"repeated": text}, "no sequence followed by itself"),
         (text, {"repeated": drawn + VOCABULARY}, "outside the vocabulary"),
-        (text, {"repeated": drawn, "delimiters": [VOCABULARY]}, "delimiters holds 53; expected"),
+        (text, {"repeated": drawn, "delimiters": [VOCABULARY]}, "delimiters of .*id=53: expected"),
         (text + VOCABULARY, {"repeated": drawn}, "outside the vocabulary"),
         (text.new_zeros(1, 18), {"repeated": drawn}, "more than the 17 positions"),
         ([], {"repeated": drawn}, "empty"),

@@ -1,0 +1,94 @@
+"""A program: what torch.compile makes of small models, as JSON, for test_compile.py.
+
+In a process of its own, because torch cannot compile the checks of shapes that tests put on
+every function of minibert.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from minibert.errors import TokenizationError
+from minibert.loading import from_transformers
+from minibert.tokens import Tokens
+from tests.families import VOCABULARY, Sizes, batch, hf_model
+
+MODELS = {
+    "bert": "BertForMaskedLM",
+    "roberta": "RobertaForSequenceClassification",
+    "distilbert": "DistilBertForTokenClassification",
+    "electra": "ElectraForPreTraining",
+    "albert": "AlbertForMaskedLM",
+    "gpt2": "GPT2LMHeadModel",
+}
+# One is enough: generating code takes torch a minute.
+GENERATED_CODE = ("gpt2",)
+
+
+def random_ids(rows: int, length: int) -> torch.Tensor:
+    return torch.randint(2, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(0))
+
+
+def error(family: str, backend: str) -> float:
+    """The largest difference between a model and what is compiled of it, at several sizes."""
+    torch.compiler.reset()
+    model = from_transformers(hf_model(family, MODELS[family], Sizes(layers=2)))
+    compiled: Any = torch.compile(model, backend=backend)
+    made = batch(family, segments=1)
+    padded = Tokens.from_ids(made["input_ids"], mask=made["attention_mask"].bool())
+    inputs: list[Any] = [random_ids(2, 7), random_ids(3, 11)]
+    inputs += [random_ids(1, 13), padded] if backend == "aot_eager" else []
+    return max(float((compiled(each) - model(each)).abs().max()) for each in inputs)
+
+
+def layer_error(family: str) -> float:
+    """The same of one layer, compiled as one graph."""
+    torch.compiler.reset()
+    model = from_transformers(hf_model(family, MODELS[family], Sizes(layers=2)))
+    ids = random_ids(2, 7)
+    allowed = model.allowed(ids)
+    hidden = model.body.embed(ids, torch.zeros_like(ids))
+    layer = model.body.layers[0]
+    whole = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    return float((whole(hidden, allowed, None) - layer(hidden, allowed, None)).abs().max())
+
+
+def refusal() -> str:
+    """What a compiled model says to an id outside its vocabulary."""
+    torch.compiler.reset()
+    model = from_transformers(hf_model("bert", MODELS["bert"]))
+    try:
+        torch.compile(model, backend="aot_eager")(torch.tensor([[2, VOCABULARY]]))
+    except TokenizationError as refused:
+        return str(refused)
+    return ""
+
+
+def afterwards() -> float:
+    """How far the logits of a trace are from those of the compiled model it is traced after."""
+    torch.compiler.reset()
+    model = from_transformers(hf_model("gpt2", MODELS["gpt2"]))
+    logits = torch.compile(model, backend="aot_eager")(random_ids(1, 7))
+    return float((model.trace(random_ids(1, 7)).logits - logits).abs().max())
+
+
+def main() -> None:
+    found: dict[str, Any] = {}
+    with torch.no_grad():
+        found["same graph"] = {family: error(family, "aot_eager") for family in MODELS}
+        found["layer"] = {family: layer_error(family) for family in ("bert", "gpt2")}
+        found["refusal"], found["afterwards"] = refusal(), afterwards()
+        try:
+            found["generated code"] = {name: error(name, "inductor") for name in GENERATED_CODE}
+        except torch._dynamo.exc.BackendCompilerFailed as failed:
+            found["no compiler"] = str(failed).splitlines()[0]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

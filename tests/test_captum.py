@@ -1,0 +1,117 @@
+"""Integrated gradients and gradients equal captum's in float64, where captum is installed."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from minibert.analysis import gradient_x_attention, integrated_attention, integrated_embeddings
+from minibert.loading import from_transformers
+from minibert.trace import Trace
+from tests.families import Sizes, batch, hf_model
+from tests.gradient_models import close
+
+attr = pytest.importorskip("captum.attr")
+
+CLASSES = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}
+# The rule of Gauss and Legendre, as here, with the same number of nodes.
+STEPS = 23
+RULE = {"n_steps": STEPS, "method": "gausslegendre"}
+POSITION, TOKEN = 4, 7
+
+
+@pytest.fixture(scope="module", params=CLASSES)
+def theirs(request: pytest.FixtureRequest) -> Any:
+    sizes = Sizes(layers=2, heads=2)
+    return hf_model(request.param, CLASSES[request.param], sizes, torch.float64)
+
+
+@pytest.fixture(scope="module")
+def trace(theirs: Any) -> Trace:
+    return from_transformers(theirs).trace(ids(), grad=True)
+
+
+@pytest.fixture
+def exact_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """captum rounds the weights of its rule to float32, by .float(); here they stay float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    monkeypatch.setattr(Tensor, "float", Tensor.double)
+    yield
+    torch.set_default_dtype(before)
+
+
+def ids(seed: int = 0) -> Tensor:
+    return batch("bert", seed=seed)["input_ids"][:1]
+
+
+def number(trace: Any) -> Tensor:
+    return trace.logits[0, POSITION, TOKEN]
+
+
+def test_integrated_embeddings_are_those_of_captum_on_transformers(
+    theirs: Any, trace: Trace, exact_weights: None
+) -> None:
+    # What leaves these modules enters layer 0.
+    family = theirs.config.model_type
+    layer = theirs.transformer.drop if family == "gpt2" else theirs.bert.embeddings
+    ask = attr.LayerIntegratedGradients(
+        lambda given: theirs(given).logits[:, POSITION, TOKEN], layer
+    )
+    expected = ask.attribute(ids(), baselines=ids(seed=3), **RULE)
+    baseline = trace.model.trace(ids(seed=3)).embed
+    found = integrated_embeddings(trace, number, baseline=baseline, steps=STEPS)
+    assert close(found.values, expected)
+    assert found.values.abs().max() > 1e-3
+
+
+def from_probs(trace: Trace, layer: int) -> Callable[[Tensor], Tensor]:
+    """The logit as a function of a layer's probs, with the layer's arithmetic spelled out."""
+    model, here = trace.model, trace[layer]
+    block, pre_norm = model.body.layers[layer], model.config.pre_norm
+    output = block.attention.output
+
+    def forward(probs: Tensor) -> Tensor:
+        merged = (probs @ here.value.detach()).transpose(1, 2).flatten(2)
+        mid = here.resid_pre.detach() + F.linear(merged, output.weight, output.bias)
+        mid = mid if pre_norm else norm(block.attention_norm, mid)
+        read = norm(block.mlp_norm, mid) if pre_norm else mid
+        post = F.gelu(F.linear(read, block.mlp.up.weight, block.mlp.up.bias))
+        hidden = mid + F.linear(post, block.mlp.down.weight, block.mlp.down.bias)
+        hidden = hidden if pre_norm else norm(block.mlp_norm, hidden)
+        # captum asks about many inputs at once.
+        several = ids().expand(len(hidden), -1)
+        for above in model.body.layers[layer + 1 :]:
+            hidden = above(hidden, model.allowed(several), None)
+        return model.head(model.body.final(hidden), None, several, None)[:, POSITION, TOKEN]
+
+    return forward
+
+
+def norm(weights: Any, x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weights.weight, weights.bias, weights.eps)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_integrated_attention_is_that_of_captum(
+    trace: Trace, layer: int, exact_weights: None
+) -> None:
+    probs = trace[layer].probs.detach()
+    theirs = attr.IntegratedGradients(from_probs(trace, layer))
+    expected = theirs.attribute(probs, baselines=torch.zeros_like(probs), **RULE)
+    assert close(integrated_attention(trace, number, layer=layer, steps=STEPS).values, expected)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_the_gradient_of_a_logit_with_respect_to_probs_is_captums_saliency(
+    trace: Trace, layer: int
+) -> None:
+    trace.backward(number(trace))
+    probs = trace[layer].probs.detach()
+    theirs = attr.Saliency(from_probs(trace, layer)).attribute(probs, abs=False)
+    assert close(trace.grad[layer].probs, theirs)
+    product = attr.InputXGradient(from_probs(trace, layer)).attribute(probs)
+    assert close(gradient_x_attention(trace).values[layer], product)

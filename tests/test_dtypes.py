@@ -1,0 +1,192 @@
+"""Every call in float64, float32, bfloat16 and float16: the numbers of float64, as near as it goes.
+
+Edits do not convert: a value of another number type or device is an error. On an accelerator the
+same numbers come out, where there is one.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from minibert import analysis
+from minibert.edit import noise, replace, zero
+from minibert.errors import EditError
+from minibert.loading import from_transformers
+from minibert.model import Model
+from minibert.tokens import Tokens
+from tests.families import VOCABULARY, hf_model
+
+NAMES = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}
+# Largest difference from float64, in parts of the largest value.
+TOLERANCES = {
+    torch.float64: 1e-12,
+    torch.float32: 2e-5,
+    torch.float16: 2e-2,
+    torch.bfloat16: 1e-1,
+}
+QUANTITIES = ("query", "scores", "probs", "z", "head_out", "attn_out", "mlp_post", "resid_post")
+ACCELERATORS = [
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="none")),
+    pytest.param(
+        "mps", marks=pytest.mark.skipif(not torch.backends.mps.is_available(), reason="none")
+    ),
+]
+
+
+@cache
+def model(family: str, dtype: torch.dtype = torch.float64) -> Model:
+    return from_transformers(hf_model(family, NAMES[family], dtype=torch.float32).to(dtype))
+
+
+def ids(seed: int = 0) -> Tensor:
+    return torch.randint(2, VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(seed))
+
+
+def near(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    assert found.shape == expected.shape
+    expected = expected.double().cpu()
+    error = (found.double().cpu() - expected).nan_to_num().abs().max()
+    assert error <= TOLERANCES[dtype] * expected.nan_to_num().abs().max()
+
+
+def read(model: Model) -> list[Tensor]:
+    trace = model.trace(ids())
+    return [trace.logits, *(getattr(trace[1], name) for name in QUANTITIES)]
+
+
+def stored(model: Model) -> list[Tensor]:
+    trace = model.trace(ids(), keep=("scores", "probs"))
+    return [trace[2].probs, trace.logits]
+
+
+def edited(model: Model) -> list[Tensor]:
+    edits: list[dict[Any, Any]] = [
+        {("z", 1, 0): zero},
+        {("probs", 1, 0): lambda probs: probs * 0.5},
+        {("resid_post", 0): noise(seed=3, std=0.1)},
+        {("z", 1, 2): replace(model.trace(ids(1)), positions=[3])},
+        {("scores", 1, 0): 0.5},
+    ]
+    return [model.trace(ids(), edit=edit).logits for edit in edits]
+
+
+def rerun(model: Model) -> list[Tensor]:
+    trace = model.trace(ids())
+    return [trace.rerun({("z", 1, 0): zero}).logits]
+
+
+def swept(model: Model) -> list[Tensor]:
+    trace = model.trace(ids()[:1])
+    return [
+        trace.rerun_each(
+            [{("z", layer, head): zero} for layer in range(3) for head in range(3)],
+            lambda logits: logits[:, -1, 5],
+        )
+    ]
+
+
+def differentiated(model: Model) -> list[Tensor]:
+    trace = model.trace(ids(), grad=True)
+    trace.backward(trace.logits[0, 3, 5])
+    return [trace.grad[1, 0].probs, trace.grad[0].z]
+
+
+def packed(model: Model) -> list[Tensor]:
+    mask = torch.tensor([[1] * 7, [1] * 5 + [0] * 2]).bool()
+    return list(model.packed(Tokens.from_ids(ids(), mask=mask)))
+
+
+def analysed(model: Model) -> list[Tensor]:
+    trace, graded = model.trace(ids()), model.trace(ids(), grad=True)
+    graded.backward(graded.logits[0, 3, 5])
+
+    def logit(trace: Any) -> Tensor:
+        return trace.logits[0, 3, 5]
+
+    results: list[Any] = [
+        analysis.rollout_of(trace, 3),
+        analysis.attention_flow(trace, 3),
+        analysis.block_norms(trace, 1),
+        analysis.head_norms(trace, 1),
+        analysis.composition_scores(model, "K"),
+        analysis.decompose(trace),
+        analysis.logit_attribution(trace, 5, position=3),
+        analysis.ablate_heads(model.trace(ids()[:1]), lambda logits: logits[:, 3, 5]),
+        analysis.gradient_x_attention(graded),
+        analysis.integrated_attention(trace, logit, layer=1, steps=3),
+    ]
+    parts = [part for result in results for part in vars(result).values()]
+    return [part for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
+
+
+CALLS = (read, stored, edited, rerun, swept, differentiated, packed, analysed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+@pytest.mark.parametrize("family", NAMES)
+def test_a_call_gives_the_numbers_of_float64(
+    family: str, call: Callable[[Model], list[Tensor]], dtype: torch.dtype
+) -> None:
+    found, expected = call(model(family, dtype)), call(model(family))
+    assert len(found) == len(expected)
+    for mine, wide in zip(found, expected, strict=True):
+        near(mine, wide, dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("call", [read, stored, edited, rerun, packed], ids=lambda c: c.__name__)
+@pytest.mark.parametrize("family", NAMES)
+def test_what_is_read_has_the_number_type_of_the_model(
+    family: str, call: Callable[[Model], list[Tensor]], dtype: torch.dtype
+) -> None:
+    assert {found.dtype for found in call(model(family, dtype))} == {dtype}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_text_is_generated_in_every_number_type(dtype: torch.dtype) -> None:
+    written = model("gpt2", dtype).generate(ids()[0], max_new_tokens=5, temperature=0)
+    wide = model("gpt2").generate(ids()[0], max_new_tokens=5, temperature=0)
+    assert written.ids == wide.ids
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("value", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_a_value_of_another_number_type_is_an_error(dtype: torch.dtype, value: torch.dtype) -> None:
+    edit = {("z", 1, 0): torch.ones(2, 7, 5, dtype=value)}
+    if dtype == value:
+        assert model("gpt2", dtype).trace(ids(), edit=edit).logits.dtype == dtype
+        return
+    with pytest.raises(EditError, match=f"the value is {value} and the quantity {dtype}"):
+        model("gpt2", dtype).trace(ids(), edit=edit)
+
+
+def test_a_function_that_changes_the_number_type_is_an_error() -> None:
+    with pytest.raises(EditError, match=r"the value is torch.float32"):
+        model("gpt2").trace(ids(), edit={("z", 1, 0): lambda z: z.float()})
+
+
+@pytest.mark.parametrize("device", ACCELERATORS)
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+@pytest.mark.parametrize("family", NAMES)
+def test_an_accelerator_gives_the_numbers_of_the_processor(
+    family: str, call: Callable[[Model], list[Tensor]], device: str
+) -> None:
+    there = from_transformers(hf_model(family, NAMES[family])).to(device)
+    found, expected = call(there), call(model(family))
+    assert {each.device.type for each in found} == {device}
+    for mine, wide in zip(found, expected, strict=True):
+        near(mine, wide, torch.float16)
+
+
+@pytest.mark.parametrize("device", ACCELERATORS)
+def test_an_accelerator_generates_what_the_processor_does(device: str) -> None:
+    there = from_transformers(hf_model("gpt2", "GPT2LMHeadModel")).to(device)
+    options: dict[str, Any] = {"max_new_tokens": 5, "temperature": 0}
+    assert (
+        there.generate(ids()[0], **options).ids == model("gpt2").generate(ids()[0], **options).ids
+    )

@@ -1,0 +1,140 @@
+"""What TransformerLens' processing of weights does to its numbers, and what gives them here.
+
+The rows of docs/transformer_lens.md about it, one test a row.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from minibert.analysis import ablate_heads, logit_attribution, logit_difference, ov_circuit
+from minibert.edit import replace
+from minibert.loading import from_transformers
+from minibert.model import Model
+from tests.families import VOCABULARY, Sizes, hf_model
+from tests.transformer_lens_models import lens_model
+
+pytest.importorskip("transformer_lens")
+
+LAYERS, TOKEN, AGAINST = 3, 7, 13
+STREAM = ("embed", "pos_embed", "resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
+
+
+@cache
+def theirs() -> Any:
+    return hf_model("gpt2", "GPT2LMHeadModel", Sizes(activation="gelu_new"))
+
+
+@cache
+def ours() -> Model:
+    return from_transformers(theirs())
+
+
+def ids() -> Tensor:
+    return torch.randint(2, VOCABULARY, (1, 13), generator=torch.Generator().manual_seed(4))
+
+
+def caches(processing: str) -> tuple[Mapping[str, Tensor], dict[str, Tensor], set[str]]:
+    """Our cache, theirs after one step of processing, and the names that it changed."""
+    mine = ours().trace(ids()).to_transformer_lens(attn_result=True)
+    _, known = lens_model(theirs(), **{processing: True}).run_with_cache(ids())
+    their = {name: known[name].detach() for name in mine if name in known}
+    changed = {name for name, value in their.items() if not close(mine[name], value)}
+    return mine, their, {name.split("hook_")[-1] for name in changed}
+
+
+def close(found: Tensor, expected: Tensor) -> bool:
+    # Masked scores are -inf here and -3.4e38 in 4.3.
+    return torch.allclose(found.clamp(-1e30), expected.clamp(-1e30), atol=1e-5, rtol=0)
+
+
+def centred(value: Tensor) -> Tensor:
+    return value - value.mean(-1, keepdim=True)
+
+
+def test_fold_ln_changes_weights_and_what_enters_the_unembedding_alone() -> None:
+    mine, their, changed = caches("fold_ln")
+    assert changed == {"in"}
+    # The last LayerNorm's weight and bias are in W_U then.
+    assert close(mine["ln_final.hook_normalized"], their["unembed.hook_in"])
+
+
+def test_center_writing_weights_takes_the_mean_of_every_stream_away() -> None:
+    mine, their, changed = caches("center_writing_weights")
+    assert changed - {"result"} == set(STREAM)
+    for name, value in their.items():
+        if name.split("hook_")[-1] in changed:
+            assert close(centred(mine[name]), value), name
+
+
+def test_center_unembed_takes_the_mean_of_the_logits_away() -> None:
+    mine, their, changed = caches("center_unembed")
+    assert changed == {"out"}
+    assert close(centred(mine["unembed.hook_out"]), their["unembed.hook_out"])
+
+
+def attributed(processing: dict[str, bool], against: int | None) -> Tensor:
+    """What the MLPs wrote into a logit, by their attribution."""
+    _, known = lens_model(theirs(), fold_ln=True, **processing).run_with_cache(ids())
+    stack, labels = known.get_full_resid_decomposition(
+        expand_neurons=False, return_labels=True, pos_slice=-1
+    )
+    values = known.logit_attrs(stack, tokens=TOKEN, incorrect_tokens=against, pos_slice=-1)
+    rows = [labels.index(f"{layer}_mlp_out") for layer in range(LAYERS)]
+    return values.detach().flatten()[rows]
+
+
+def test_center_unembed_changes_the_attribution_of_a_logit_and_of_no_difference() -> None:
+    trace = ours().trace(ids())
+    alone = logit_attribution(trace, TOKEN).by_layer("mlp")
+    difference = logit_attribution(trace, TOKEN, against=AGAINST).by_layer("mlp")
+    assert close(alone, attributed({}, None))
+    everything = [logit_attribution(trace, n).by_layer("mlp") for n in range(VOCABULARY)]
+    centred_alone = attributed({"center_unembed": True}, None)
+    assert close(alone - torch.stack(everything).mean(0), centred_alone)
+    assert not close(alone, centred_alone)
+    assert close(difference, attributed({"center_unembed": True}, AGAINST))
+
+
+def test_centred_writing_leaves_the_attribution_of_a_logit_as_it_is() -> None:
+    alone = logit_attribution(ours().trace(ids()), TOKEN).by_layer("mlp")
+    assert close(alone, attributed({"center_writing_weights": True}, None))
+
+
+def test_fold_value_biases_takes_them_out_of_what_a_head_reads_and_writes() -> None:
+    mine, their, changed = caches("fold_value_biases")
+    assert changed - {"result"} == {"v", "z"}
+    for layer in range(LAYERS):
+        circuits = [ov_circuit(ours(), layer, head) for head in range(3)]
+        biases = torch.stack([circuit.value_bias for circuit in circuits])
+        for name in (f"blocks.{layer}.attn.hook_{letter}" for letter in "vz"):
+            assert close(mine[name] - biases, their[name])
+        result = f"blocks.{layer}.attn.hook_result"
+        # 4.3 computes it on request alone.
+        if result in their:
+            written = torch.stack([circuit.bias for circuit in circuits])
+            assert close(mine[result] - written, their[result])
+
+
+def test_with_folded_value_biases_a_zeroed_head_still_writes_its_bias() -> None:
+    peer = lens_model(theirs(), fold_value_biases=True)
+    metric = logit_difference(TOKEN, AGAINST)
+    trace = ours().trace(ids())
+    away = ablate_heads(trace, metric)
+    for layer, head in torch.cartesian_prod(torch.arange(LAYERS), torch.arange(3)).tolist():
+
+        def zero(z: Tensor, hook: Any, head: int = head) -> Tensor:
+            z[:, :, head] = 0
+            return z
+
+        with torch.no_grad():
+            hooks = [(f"blocks.{layer}.attn.hook_z", zero)]
+            expected = metric(peer.run_with_hooks(ids(), fwd_hooks=hooks))
+        bias = ov_circuit(ours(), layer, head).value_bias
+        kept = trace.rerun({("z", layer, head): replace(bias)})
+        assert close(metric(kept.logits), expected)
+        assert not close(away.values[layer, head], expected[0])
