@@ -82,14 +82,14 @@ def expected(probs: np.ndarray) -> dict[str, float]:
     rows = np.arange(N)
     plain = np.array([1, 2, 4, 5])
     separators = np.array([3, 6])
-    entropy = -np.sum(np.where(weights > 0, weights * np.log2(np.maximum(weights, 1e-99)), 0), -1)
+    entropy = -np.sum(np.where(weights > 0, weights * np.log(np.maximum(weights, 1e-99)), 0), -1)
     return {
         "previous": weights[plain, plain - 1].mean(),
         "next": weights[plain, plain + 1].mean(),
         "same": weights[plain, plain].mean(),
         "first": weights[1:, 0].mean(),
         "delimiter": weights[np.setdiff1d(rows, separators)][:, separators].sum(1).mean(),
-        "broad": (entropy / np.log2(N)).mean(),
+        "broad": (entropy / np.log(N)).mean(),
         "largest": weights.max(-1).mean(),
         "entropy": entropy.mean(),
         "distance": (weights * np.abs(rows[:, None] - rows)).sum(-1).mean(),

@@ -199,5 +199,5 @@ function writeScores(pen, { grid, marks, measures, paper, ink, font }, pattern, 
 function shortened(statistic, value) {
   return statistic.unit === "share" && !Number.isNaN(value)
     ? `${Math.round(value * 100)}\u202f%`
-    : written(statistic, value).replace("\u202fbits", "");
+    : written(statistic, value).replace("\u202fnats", "");
 }

@@ -7,7 +7,7 @@
  * @property {string} id
  * @property {string} label
  * @property {string} says
- * @property {"share" | "bits" | "tokens"} unit
+ * @property {"share" | "nats" | "tokens"} unit
  * @property {number | null} mark  heads from here on are marked; null: no pattern
  *
  * @typedef {object} About  what the tokens of an example say about its cells
@@ -31,7 +31,7 @@ export const STATISTICS = [
   { id: "delimiter", label: "delimiter", says: "mean weight on [SEP] or its like, from all other tokens", unit: "share", mark: 0.5 },
   { id: "broad", label: "broad", says: "entropy as a share of the largest possible, the mean over tokens", unit: "share", mark: 0.8 },
   { id: "largest", label: "largest weight", says: "each token's largest weight, the mean over tokens", unit: "share", mark: null },
-  { id: "entropy", label: "entropy", says: "mean over tokens, in bits", unit: "bits", mark: null },
+  { id: "entropy", label: "entropy", says: "mean over tokens, in nats", unit: "nats", mark: null },
   { id: "distance", label: "distance", says: "how far tokens look, weighted, the mean over tokens", unit: "tokens", mark: null },
 ];
 
@@ -106,7 +106,7 @@ export function measureHead(weights, about) {
     const visible = causal ? query + 1 : nKeys;
     means.entropy.add(row.entropy);
     means.largest.add(row.largest);
-    if (visible > 1) means.broad.add(row.entropy / Math.log2(visible));
+    if (visible > 1) means.broad.add(row.entropy / Math.log(visible));
     if (query > 0 || !square) means.first.add(weights[from]);
     if (parted[query]) means.delimiter.add(row.delimiter);
     if (plain[query]) means.same.add(row.same);
@@ -130,7 +130,7 @@ function measureRow(weights, from, query, { nKeys, queryWord, keyWord, delimiter
   for (let key = 0; key < nKeys; key += 1) {
     const weight = weights[from + key];
     if (weight === 0) continue;
-    entropy -= weight * Math.log2(weight);
+    entropy -= weight * Math.log(weight);
     distance += weight * Math.abs(key - query);
     if (weight > largest) largest = weight;
     if (keyWord[key] === word) same += weight;
@@ -148,5 +148,5 @@ function measureRow(weights, from, query, { nKeys, queryWord, keyWord, delimiter
 export function written({ unit }, value) {
   if (Number.isNaN(value)) return "–";
   if (unit === "share") return `${(value * 100).toFixed(value < 0.0995 ? 1 : 0)}\u202f%`;
-  return unit === "bits" ? `${value.toFixed(2)}\u202fbits` : value.toFixed(value < 9.95 ? 1 : 0);
+  return unit === "nats" ? `${value.toFixed(2)}\u202fnats` : value.toFixed(value < 9.95 ? 1 : 0);
 }
