@@ -125,7 +125,8 @@ def test_patching_everything_of_another_trace_gives_that_trace(
 def test_padding_order_and_size_of_a_batch_change_nothing(
     family: str, chosen: Sizes, rows: list[int], seed: int, data: st.DataObject
 ) -> None:
-    model = model_of(family, chosen)
+    # In float64: what a batch changes beyond rounding; float32 rounds up to a few 1e-6 itself.
+    model = model_of(family, chosen).double()
     width = data.draw(st.integers(max(rows), LONGEST))
     order = data.draw(st.permutations(range(len(rows))))
     tokens = texts(model, rows, seed, width=width)
