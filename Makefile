@@ -12,6 +12,8 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python;
 	2>/dev/null && echo $$python && break; done)
 # What `make gpu` runs: on a GPU machine usually the image's own Python with its own torch.
 GPU_PYTHON ?= python3
+# For `make gpu`: --minutes 9, --output FOLDER, --only REGEX; `make gpu GPU_OPTIONS=--help` says all.
+GPU_OPTIONS ?=
 # A folder with the texts that scripts/train_embedded.py names.
 TEXTS ?= build/texts
 
@@ -33,7 +35,7 @@ endef
 export EXAMPLE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench gpu gpu-train clean
+.PHONY: help demo test check bench gpu gpu-train static clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -57,8 +59,11 @@ check: $(DEVELOPMENT) ## formatting, lint and types
 bench: $(DEVELOPMENT) ## speed of whole models beside the peers that are installed
 	$(RUN)/python -m benchmarks.models
 
-gpu: ## rightness of the kernels on the accelerator; uses GPU_PYTHON, installs nothing
-	$(GPU_PYTHON) -m benchmarks.gpu
+gpu: ## the kernels on the accelerator, right and how fast, in 10 minutes; uses GPU_PYTHON, installs nothing
+	$(GPU_PYTHON) -m benchmarks.gpu $(GPU_OPTIONS)
+
+static: $(DEVELOPMENT) ## compile every kernel variant for Hopper, no GPU needed: spills, registers, instructions
+	$(RUN)/python -m benchmarks.static_gate
 
 gpu-train: ## train the embedded models on the accelerator, from the texts in TEXTS; uses GPU_PYTHON
 	$(GPU_PYTHON) scripts/train_embedded.py $(TEXTS) --device cuda

@@ -135,6 +135,7 @@ def attend(
         device=query.device.type,
         dtype=query.dtype,
         gradient=torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors),
+        d_head=query.shape[-1],
     )
     chosen = choose(impl, request)
     result = chosen.fn(query, key, value, **arguments_for(chosen, query, key, options, wanted))

@@ -27,6 +27,8 @@ BATCH, HEADS = 3, 2
 #: What varies, and the options an implementation must take for it.
 KINDS: dict[str, frozenset[str]] = {
     "plain": frozenset(),
+    # A model hands over views: (batch, position, head, d_head) in memory.
+    "strided": frozenset(),
     "scale": frozenset({"scale"}),
     "lengths": frozenset({"lengths"}),
     "mask": frozenset({"mask"}),
@@ -64,6 +66,14 @@ class Problem:
         }
         return replace(self, want=dict(self.want), **copies)
 
+    def take(self, other: "Problem") -> "Problem":
+        """Itself, its tensors filled in place with the numbers of `other`."""
+        for one in fields(self):
+            mine = getattr(self, one.name)
+            if isinstance(mine, Tensor):
+                mine.copy_(getattr(other, one.name))
+        return self
+
     def differing(self, other: "Problem") -> list[str]:
         """The names of the tensors that do not hold the same numbers in both."""
         pairs = {
@@ -97,17 +107,20 @@ class Case:
         wants: Iterable[str],
         seed: int,
     ) -> Problem:
-        """Fresh inputs; another seed gives others. The last sentence of `lengths` is empty."""
+        """Fresh inputs; another seed gives others, and another sentence of `lengths` is empty."""
         B, H, Q, K, D = BATCH, HEADS, self.n_queries, self.n_keys, d_head
         generator = torch.Generator().manual_seed(seed)
 
         def normal(*shape: int) -> Tensor:
             numbers = torch.randn(*shape, generator=generator, dtype=torch.float64)
+            if self.kind == "strided":
+                numbers = numbers.transpose(1, 2).contiguous().transpose(1, 2)
             return numbers.to(device, dtype)
 
         options: dict[str, Any] = {}
         if "lengths" in self.kind:
-            options["lengths"] = torch.tensor([K, max(1, 2 * K // 3), 0], device=device)
+            lengths = torch.tensor([K, max(1, 2 * K // 3), 0], device=device)
+            options["lengths"] = lengths.roll(seed)
         if self.kind == "mask":
             mask = torch.rand(B, H, Q, K, generator=generator) < 0.7
             mask[1, :, 0] = False
@@ -125,7 +138,9 @@ class Case:
         )
 
 
-def cases(sizes: Iterable[int], input_scales: Iterable[float]) -> Iterator[Case]:
+def cases(
+    sizes: Iterable[int], input_scales: Iterable[float], kinds: Iterable[str] = tuple(KINDS)
+) -> Iterator[Case]:
     """Every kind at every size with inputs x 1; one size, past a tile, with larger inputs.
 
     Raises AttentionError when there is no size or no input scale, or a size is not a whole
@@ -144,7 +159,7 @@ def cases(sizes: Iterable[int], input_scales: Iterable[float]) -> Iterator[Case]
         )
     first, *larger = input_scales
     middle = sorted(sizes)[len(sizes) // 2]
-    for kind in KINDS:
+    for kind in kinds:
         for size in sizes:
             yield Case(kind, _n_queries(kind, size), size, first)
         for input_scale in larger:

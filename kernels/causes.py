@@ -7,12 +7,14 @@ Place: called by `parity.check` on a failure. A suspect is a change to the input
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from minibert.kernels.cases import Problem, truth
 from minibert.kernels.masks import allowed_keys
+from minibert.kernels.rounding import rounding_cause
 
 __all__ = ["distance", "likely_cause"]
 
@@ -48,24 +50,68 @@ def likely_cause(
     )
     if not bool(wrong.any()):
         return "within the tolerance at each value, but masked cells are not exactly 0"
+    if previous is not None and (stale := _stale_part(wrong, found, previous)):
+        return stale
     if _only_dead_rows(problem, wrong):
         return (
             "only rows without an allowed key are wrong: there z, probs and entropy are 0, lse and "
             "row_max −inf, argmax −1"
         )
+    if _only_padded_queries(problem, wrong):
+        return (
+            "only rows of padded queries are wrong: a query behind the length of its sentence sees "
+            "the real keys like any other"
+        )
     if output == "lse" and distance(found * math.log(2), expected) <= tolerance:
         return "lse is in base 2: multiply by ln 2"
     for suspicion, changed in _suspects(problem):
         other = truth(changed)[output]
-        if other.shape == found.shape and distance(found, other) <= tolerance:
+        if other.shape == found.shape and _fits(found, other, tolerance):
             return suspicion
+    if rounded := rounding_cause(output, problem, found, expected):
+        return rounded
     return _where(wrong, found, expected)
 
 
+def _fits(found: Tensor, other: Tensor, tolerance: float) -> bool:
+    """True when the numbers agree in every head; a suspect marks a head it cannot know by NaN."""
+    unknown = other.isnan().flatten(2).any(dim=-1)
+    if int(unknown.sum()) * 2 > unknown.numel():
+        return False
+    return distance(found[~unknown], other[~unknown]) <= tolerance
+
+
+def _stale_part(wrong: Tensor, found: Tensor, previous: Tensor) -> str | None:
+    """A sentence when nearly every wrong number is that of the previous call; 0 tells nothing."""
+    kept = wrong & (found == previous) & (found != 0)
+    if int(kept.sum()) < 0.9 * int(wrong.sum()):
+        return None
+    return (
+        f"{int(kept.sum())} of {found.numel()} values, first at {_first(kept)}, are those of the "
+        "previous call, which had other inputs: a stale output, of which a part is not written"
+    )
+
+
 def _suspects(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    yield from _about_strides(problem)
     yield from _about_scale(problem)
     yield from _about_options(problem)
     yield from _about_tiles(problem)
+
+
+def _about_strides(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    vectors = {name: getattr(problem, name) for name in ("query", "key", "value")}
+    if all(one.is_contiguous() for one in vectors.values()):
+        return
+    changed: dict[str, Any] = {}
+    for name, one in vectors.items():
+        _, H, N, D = one.shape
+        changed[name] = one.as_strided(one.shape, (H * N * D, N * D, D, 1)).contiguous()
+    yield (
+        "strides are ignored: memory is read as if it were contiguous, and a model hands over "
+        "views; use x.stride(), or x.contiguous() before the launch",
+        replace(problem, **changed),
+    )
 
 
 def _about_scale(problem: Problem) -> Iterator[tuple[str, Problem]]:
@@ -138,8 +184,14 @@ def _about_tiles(problem: Problem) -> Iterator[tuple[str, Problem]]:
             )
         if K % tile:
             yield (
-                f"keys are filled up with zeros to a multiple of {tile}, and these are seen",
+                "the mask is missing on the last block: keys are filled up with zeros to a "
+                f"multiple of {tile}, and these are seen",
                 _padded(problem, -K % tile),
+            )
+            yield (
+                f"the mask is missing on the last block of {tile} keys: it reads on into the "
+                "memory of the next head",
+                _reading_on(problem, -K % tile),
             )
 
 
@@ -175,6 +227,27 @@ def _padded(problem: Problem, extra: int) -> Problem:
     )
 
 
+def _reading_on(problem: Problem, extra: int) -> Problem:
+    """The problem with the memory behind each head's keys and values as `extra` keys and values.
+
+    Behind the last heads stands what nobody knows: their values are NaN.
+    """
+    B, H, K, D = problem.key.shape
+    starts = torch.arange(B * H, device=problem.key.device)[:, None] * K
+    places = starts + torch.arange(K + extra, device=problem.key.device)
+    unknown = places[:, -1] >= B * H * K
+
+    def read_on(vectors: Tensor) -> Tensor:
+        memory = vectors.reshape(B * H * K, D)
+        return memory[places.clamp_max(B * H * K - 1)].clone()
+
+    padded = _padded(problem, extra)
+    value = read_on(problem.value)
+    value[unknown] = math.nan
+    shape = (B, H, K + extra, D)
+    return replace(padded, key=read_on(problem.key).reshape(shape), value=value.reshape(shape))
+
+
 def _dead_rows(problem: Problem) -> Tensor:
     B, H, Q, K = (*problem.query.shape[:3], problem.key.shape[2])
     allowed = _allowed(problem)
@@ -189,6 +262,15 @@ def _only_dead_rows(problem: Problem, wrong: Tensor) -> bool:
         return False
     rows = wrong if wrong.ndim == 3 else wrong.any(dim=-1)
     return bool(rows.any()) and not bool((rows & ~dead).any())
+
+
+def _only_padded_queries(problem: Problem, wrong: Tensor) -> bool:
+    Q = problem.query.shape[2]
+    if problem.lengths is None or problem.key.shape[2] != Q or wrong.shape[2] != Q:
+        return False
+    padded = torch.arange(Q, device=wrong.device) >= problem.lengths[:, None, None]
+    rows = wrong if wrong.ndim == 3 else wrong.any(dim=-1)
+    return bool(rows.any()) and not bool((rows & ~padded).any())
 
 
 def _about_nan(problem: Problem, found: Tensor) -> str:

@@ -8,16 +8,21 @@ flash-attention's own tests), or by the few roundings that any honest kernel mak
 right by luck (`tolerances.floors`).
 
 Every call has fresh inputs, every case is called twice, and memory is poisoned with NaN before
-each call, so that neither a stale nor an unwritten output can pass. The function gets copies: what
-it writes into its inputs is a finding and never reaches the truth it is measured against.
+each call, so that neither a stale nor an unwritten output can pass. The second call gets the
+tensors of the first with other numbers in them: results kept by address or by object show. The
+function gets copies: what it writes into its inputs is a finding and never reaches the truth it is
+measured against. What counts is what the outputs hold when the call returns.
 """
 
+import inspect
 import math
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,7 +42,7 @@ from minibert.kernels.registry import (
 )
 from minibert.kernels.tolerances import error_of, tolerance_of
 
-__all__ = ["Finding", "ParityReport", "check"]
+__all__ = ["Finding", "ParityReport", "check", "one_line"]
 
 
 @dataclass(frozen=True)
@@ -125,12 +130,14 @@ def check(
     input_scales: Iterable[float] = INPUT_SCALES,
     d_head: int = 64,
     seed: int = 0,
+    kinds: Iterable[str] = tuple(KINDS),
 ) -> ParityReport:
     """The report on a registered name, an `Implementation`, or a function (see `register`).
 
     A bare function may give z alone; it is checked in float32 and bfloat16, and on the options
     (lengths, mask, causal, scale, bias) it names; what it does not name is listed as not covered.
-    An exception in the function is a failure of its case, not of the check.
+    An exception in the function is a failure of its case, not of the check. kinds, of
+    `cases.KINDS`, are all that is tried.
     Raises AttentionError when the name is unknown, it cannot run on `device`, or sizes or
     input_scales are empty.
     """
@@ -141,7 +148,7 @@ def check(
     findings: list[Finding] = []
     skipped: dict[str, str] = {}
     for dtype in record.dtypes if dtypes is None else dtypes:
-        for case in cases(sizes, input_scales):
+        for case in cases(sizes, input_scales, kinds):
             request = Request(
                 record.wants, KINDS[case.kind], run.device.type, dtype, gradient=False
             )
@@ -160,8 +167,9 @@ def check(
 def _examine(
     run: _Run, case: Case, dtype: torch.dtype, *, seed: int, explain: bool
 ) -> list[Finding]:
-    """The findings of two calls with different inputs."""
+    """The findings of two calls with different inputs in the same tensors."""
     findings: list[Finding] = []
+    given: Problem | None = None
     for call in range(2):
         problem = case.draw(
             dtype=dtype,
@@ -170,22 +178,48 @@ def _examine(
             wants=run.record.wants,
             seed=seed + call,
         )
-        where, given = f"{case}, call {call + 1}", problem.copy()
+        where = f"{case}, call {call + 1}"
+        given = problem.copy() if given is None else given.take(problem)
         try:
             with _poisoned_memory(problem):
                 result = _call(run.record, given)
-            outputs = outputs_of(result, run.record.name, problem.query, problem.key, problem.want)
+            later = outputs_of(result, run.record.name, problem.query, problem.key, problem.want)
+            tensors = {name: one for name, one in later.items() if isinstance(one, Tensor)}
+            outputs = {name: found.clone() for name, found in tensors.items()}
         # Whatever a user's function raises is a finding about it.
         except Exception as error:
-            cause = f"raised {type(error).__name__}: {error}"
+            cause = f"raised {_told(error, run.record.fn)}"
             return [*findings, Finding(where, dtype, "call", math.inf, 0.0, cause)]
         if changed := problem.differing(given):
             cause = f"changes its inputs: {', '.join(changed)}"
             findings.append(Finding(where, dtype, "inputs", math.inf, 0.0, cause))
         findings += _compare(run, where, problem, outputs, explain=explain)
-        # Copies: the function may hand out the same memory again.
-        run.previous |= {(n, found.shape): found.clone() for n, found in outputs.items()}
+        if moved := [name for name, early in outputs.items() if not _equal(early, later[name])]:
+            cause = (
+                f"{', '.join(moved)} changed after the call had returned: the work goes on behind "
+                "it, in a thread or on another stream"
+            )
+            findings.append(Finding(where, dtype, "late", math.inf, 0.0, cause))
+        run.previous |= {(name, found.shape): found for name, found in outputs.items()}
     return findings
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, on one line and not endless."""
+    return " ".join(str(error).split())[:300]
+
+
+def _told(error: Exception, fn: Callable[..., Any]) -> str:
+    """The error in one line, and where in the file of `fn` it arose."""
+    told = f"{type(error).__name__}: {one_line(error)}".removesuffix(": ")
+    file = getattr(getattr(inspect.unwrap(fn), "__code__", None), "co_filename", None)
+    trace = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in trace if frame.filename == file]
+    return f"{told} (line {lines[-1]} of {Path(str(file)).name})" if lines else told
 
 
 def _compare(

@@ -4,14 +4,16 @@ Place: between `api.attend` and the implementations.
 """
 
 import inspect
+import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from minibert.errors import AttentionError
-from minibert.kernels import eager, reference, sdpa
+from minibert.kernels import chunked, eager, flex, reference, sdpa, torch_backends
 from minibert.kernels.wants import MATRICES, WANTS
 
 __all__ = ["FLOATS", "Implementation", "Request", "choose", "implementations", "register"]
@@ -29,6 +31,7 @@ class Request:
     device: str
     dtype: torch.dtype
     gradient: bool
+    d_head: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Implementation:
     differentiable  the outputs through which gradients flow back; without "z" it refuses to train
     rank            auto tries the smallest first; None: only when named
     unavailable     why it cannot run on this machine; None when it can
+    largest_head    the largest d_head it takes; None: any
+    second_pass     its statistics take a pass of their own: auto prefers whoever needs one
     """
 
     name: str
@@ -54,6 +59,8 @@ class Implementation:
     differentiable: frozenset[str] = frozenset()
     rank: int | None = None
     unavailable: str | None = None
+    largest_head: int | None = None
+    second_pass: bool = False
 
     @property
     def bias(self) -> bool:
@@ -68,6 +75,8 @@ class Implementation:
             return f"it runs on {', '.join(self.devices)} and the tensors are on {request.device}"
         if request.dtype not in self.dtypes:
             return f"it takes {_listed(self.dtypes)} and the tensors are {request.dtype}"
+        if self.largest_head is not None and request.d_head > self.largest_head:
+            return f"it takes a d_head of at most {self.largest_head}, and this is {request.d_head}"
         if missing := request.wants - self.wants:
             return f"it cannot give {_listed(missing)} (it gives {_listed(self.wants)})"
         foldable = {"lengths", "causal"} if "mask" in self.options else set()
@@ -77,11 +86,12 @@ class Implementation:
             return "gradients do not flow through it (call it under torch.no_grad())"
         return None
 
-    def cost(self, request: Request) -> tuple[bool, int]:
-        """What auto sorts by: gradients through what is given, where they count, then the rank."""
+    def cost(self, request: Request) -> tuple[bool, bool, int]:
+        """What auto sorts by: gradients through what is given, passes, then the rank."""
         # lse is always given: a loss on it must not lose its gradient in silence.
         without_gradient = (request.wants | {"lse"}) - {"argmax"} - self.differentiable
-        return request.gradient and bool(without_gradient), self.rank or 0
+        twice = self.second_pass and bool(request.wants)
+        return request.gradient and bool(without_gradient), twice, self.rank or 0
 
 
 def register(
@@ -196,7 +206,24 @@ def _listed(names: Iterable[Any]) -> str:
     return ", ".join(sorted(str(name) for name in names)) or "no statistics"
 
 
+def _triton(*tensors: Any, **options: Any) -> Any:
+    # Triton is an extra, and importing it takes as long as torch: only a call needs it.
+    from minibert.kernels import triton_attention
+
+    return triton_attention.attend(*tensors, **options)
+
+
+def _without_triton() -> str | None:
+    if find_spec("triton") is None:
+        return "Triton is not installed (pip install 'minibert[triton]')"
+    return None
+
+
+#: Triton's interpreter runs kernels on a CPU, slowly: to see that they are right.
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _STATISTICS = frozenset(WANTS) - frozenset(MATRICES)
+_NO_STATISTICS = frozenset(_OPTIONS) - {"want"}
+_SQUARE = frozenset({"causal", "scale"})
 _IMPLEMENTATIONS: dict[str, Implementation] = {
     one.name: one
     for one in (
@@ -209,7 +236,47 @@ _IMPLEMENTATIONS: dict[str, Implementation] = {
             rank=20,
         ),
         Implementation(
-            "sdpa", sdpa.attend, wants=_STATISTICS, differentiable=frozenset({"z"}), rank=10
+            "sdpa",
+            sdpa.attend,
+            wants=_STATISTICS,
+            differentiable=frozenset({"z"}),
+            rank=10,
+            second_pass=True,
         ),
+        Implementation("chunked", chunked.attend, wants=_STATISTICS, devices=("cpu",), rank=15),
+        Implementation(
+            "flash",
+            torch_backends.flash,
+            devices=("cpu", "cuda"),
+            options=_SQUARE,
+        ),
+        Implementation(
+            "cudnn",
+            torch_backends.cudnn,
+            devices=("cuda",),
+            dtypes=(torch.float16, torch.bfloat16),
+            options=_SQUARE,
+        ),
+        Implementation(
+            "efficient",
+            torch_backends.efficient,
+            devices=("cuda",),
+            dtypes=FLOATS[:3],
+            options=_NO_STATISTICS,
+        ),
+        Implementation(
+            "triton",
+            _triton,
+            wants=_STATISTICS,
+            devices=("cuda", "cpu") if _INTERPRETED else ("cuda",),
+            # The interpreter multiplies bfloat16 wrongly, and says nothing.
+            dtypes=(torch.float16, torch.float32) if _INTERPRETED else FLOATS[:3],
+            differentiable=frozenset({"z", "lse"}),
+            rank=None if _INTERPRETED else 5,
+            unavailable=_without_triton(),
+            largest_head=128,
+        ),
+        Implementation("math", torch_backends.math_backend, options=_NO_STATISTICS),
+        Implementation("flex", flex.attend, dtypes=FLOATS[:3], options=_NO_STATISTICS),
     )
 }

@@ -1,7 +1,8 @@
 """The statistics of attention rows, in torch, from their scores.
 
-Place: shared by `eager.py` (all rows at once, differentiable) and `sdpa.py` (some rows at a time,
-so that N x N is never held). Formulas and units: `api.Statistics`.
+Place: `eager.py` takes them, all rows at once and differentiable. `row_blocks.py` has the same
+formulas for some rows at a time, in place, so that N x N is never held. Formulas and units:
+`api.Statistics`.
 """
 
 import math
@@ -12,54 +13,14 @@ from torch import Tensor
 from minibert.axes import Bool, Float, Int
 from minibert.kernels.wants import Want
 
-__all__ = ["statistics_by_blocks", "statistics_of_rows", "wide"]
-
-#: Scores held at a time by `statistics_by_blocks`: 4 MiB in float32, about a core's cache.
-BLOCK_CELLS = 2**20
+__all__ = ["statistics_of_rows", "wide"]
 
 _FROM_PROBS = ("received", "key_mass", "offset_mass", "map")
-_ADD_UP = ("received", "map")
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype of lse and statistics: float64 for float64, float32 for everything narrower."""
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def statistics_by_blocks(
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    *,
-    scale: float,
-    bias: Float[Tensor, "#batch #head #query #key"] | None,
-    allowed: Bool[Tensor, "#batch #head #query #key"] | None,
-    alive: Bool[Tensor, "#batch #head #query 1"] | None,
-    lengths: Int[Tensor, " batch"] | None,
-    want: Want,
-) -> dict[str, Tensor]:
-    """lse and the wanted statistics, by blocks of query rows: O(N) memory, no gradient."""
-    (B, H, Q, _), K = query.shape, key.shape[2]
-    n_rows = max(1, BLOCK_CELLS // (B * H * K))
-    parts = []
-    with torch.no_grad():
-        columns = key.to(wide(key.dtype)).transpose(-2, -1) * scale
-        for first in range(0, Q, n_rows):
-            last = min(first + n_rows, Q)
-            scores = torch.matmul(query[:, :, first:last].to(columns.dtype), columns)
-            if bias is not None:
-                scores += _rows(bias, first, last)
-            parts.append(
-                statistics_of_rows(
-                    scores,
-                    allowed=None if allowed is None else _rows(allowed, first, last),
-                    alive=None if alive is None else _rows(alive, first, last),
-                    lengths=lengths,
-                    want=want,
-                    first=first,
-                    n_queries=Q,
-                )
-            )
-    return {name: _join(name, [part[name] for part in parts]) for name in parts[0]}
 
 
 def statistics_of_rows(
@@ -165,11 +126,3 @@ def _bury(name: str, values: Tensor, alive: Tensor | None) -> Tensor:
         return values
     nothing = {"lse": -math.inf, "row_max": -math.inf, "argmax": -1}.get(name, 0)
     return values.masked_fill(~alive, nothing)
-
-
-def _rows(values: Tensor, first: int, last: int) -> Tensor:
-    return values if values.shape[2] == 1 else values[:, :, first:last]
-
-
-def _join(name: str, parts: list[Tensor]) -> Tensor:
-    return torch.stack(parts).sum(dim=0) if name in _ADD_UP else torch.cat(parts, dim=2)

@@ -22,8 +22,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minibert.axes import Bool, Float, Int
+from minibert.kernels.blocks import Inputs
 from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows
-from minibert.kernels.rows import statistics_by_blocks
+from minibert.kernels.row_blocks import attend_in_blocks
 from minibert.kernels.wants import Want
 
 __all__ = ["attend", "fused_attention", "packed_attention"]
@@ -116,16 +117,8 @@ def attend(
     if lse is not None and not bool((lse == 0).any()):
         found = {"lse": lse}
     else:
-        found = statistics_by_blocks(
-            query,
-            key,
-            scale=scale,
-            bias=bias,
-            allowed=opened,
-            alive=alive,
-            lengths=lengths,
-            want=want,
-        )
+        inputs = Inputs(query, key, scale, lengths=lengths, mask=mask, causal=causal, bias=bias)
+        found = attend_in_blocks(inputs, None, want)
         z = z.masked_fill(found["lse"].isnan().unsqueeze(-1), math.nan)
     return {"z": z if alive is None else z.masked_fill(~alive, 0), **found}
 

@@ -1,4 +1,4 @@
-"""The command line: `minibert view | explain | predict | generate | train | models`.
+"""The command line: `minibert view | explain | predict | generate | train | check | ...`.
 
 Only the standard library and typer are imported before a command runs, so that `--help` does
 not wait for torch.
@@ -14,6 +14,8 @@ import typer
 from typer.core import TyperGroup
 
 from minibert import __version__
+from minibert.cli_bench import bench
+from minibert.cli_check import check
 from minibert.cli_generate import generate
 from minibert.cli_options import (
     DtypeName,
@@ -226,6 +228,8 @@ def predict(
 
 app.command()(generate)
 app.command()(train)
+app.command()(check)
+app.command()(bench)
 
 
 @app.command()

@@ -44,6 +44,8 @@ class TestHelp:
             "predict",
             "generate",
             "train",
+            "check",
+            "bench",
             "models",
         ]
 

@@ -27,7 +27,7 @@ ROWS = """
     backends cache config linear mask sampling side_by_side text_stream
     tokenizer tokenizer_files tokens checkpoint names weight_files weights windows
     kernels
-    formulas edit plan plan_checks steps
+    formulas edit plan plan_checks steps trace_statistics
     recording trace layer_trace gradients trace_file trace_identity transformer_lens_names
     attention layers
     bert gpt2 heads
@@ -35,9 +35,9 @@ ROWS = """
     hub hub_errors loading saving
     explain explain_text inventory report analysis
     training
-    viz
+    bench viz
     minibert
-    cli cli_generate cli_options cli_train __main__
+    cli cli_bench cli_check cli_generate cli_options cli_train __main__
 """
 ORDER = [
     [name if name == "minibert" else f"minibert.{name}" for name in line.split()]
@@ -46,7 +46,9 @@ ORDER = [
 
 # minibert.kernels is attention and nothing else: it knows names and errors, not models.
 KERNELS_MAY_IMPORT = ("minibert.errors", "minibert.axes", "minibert.kernels")
-IMPLEMENTATIONS = re.compile(r"minibert\.kernels\.(reference|eager|sdpa|flex|triton_\w+)$")
+IMPLEMENTATIONS = re.compile(
+    r"minibert\.kernels\.(reference|eager|sdpa|chunked|torch_backends|flex|triton_attention)$"
+)
 
 # The only imports against the order, each inside a function that hands its work on.
 DOORS = {

@@ -13,6 +13,7 @@ from torch import Tensor
 from minibert.axes import Float
 from minibert.errors import TraceError
 from minibert.layer_trace import check_index
+from minibert.trace_statistics import follows_from_vectors, masses_of, statistics_of
 from minibert.viz.plots_base import Output, array, panel_at, sheet
 from minibert.viz.plots_grid import head_grid
 from minibert.viz.plots_heat import add_title
@@ -38,6 +39,8 @@ STATISTICS = {
     "first": "attention to the first token",
     "special": "attention to special tokens",
 }
+
+_OFFSETS = {"previous": -1, "self": 0, "next": 1}
 
 
 def attention_map(
@@ -107,10 +110,7 @@ def head_statistic(trace: Trace, name: str, *, sentence: int = 0) -> Float[Tenso
     special = torch.tensor(trace.tokens.special[index])
     if (name in ("previous", "next") and N < 2) or (name == "special" and not special.any()):
         raise TraceError(f"Sentence {index} has no token for {STATISTICS[name]}.")
-    means = []
-    for layer in trace:
-        probs = layer.probs[index, :, :N, :N].detach().double()
-        means.append(_rows(probs, name, special.to(probs.device)).mean(-1))
+    means = [_rows(trace, layer, name, index, special).mean(-1) for layer in range(len(trace))]
     return torch.stack(means).float()
 
 
@@ -152,13 +152,33 @@ def by_layer(
     return figure
 
 
-def _rows(probs: Float[Tensor, "head query key"], name: str, special: Any) -> Tensor:
-    """The statistic of every row that has it: (head, row)."""
+def _rows(
+    trace: Trace, layer: int, name: str, index: int, special: Tensor
+) -> Float[Tensor, "head row"]:
+    """The statistic of every row of a sentence that has it, in float64."""
+    N = len(special)
+    if not follows_from_vectors(trace, layer):
+        probs = trace[layer].probs[index, :, :N, :N].detach().double()
+        return _rows_of_probs(probs, name, special.to(probs.device))
+    if name == "entropy":
+        found: Any = statistics_of(trace, layer, ("entropy",)).entropy
+    elif name in ("first", "special"):
+        keys = [0] if name == "first" else special.nonzero().flatten().tolist()
+        found = statistics_of(trace, layer, (("key_mass", keys),)).key_mass
+        found = found if found is None else found.double().sum(-1)
+    else:
+        found = masses_of(trace, layer, (_OFFSETS[name],))[0][..., 0]
+    # The first row has no token before, the last none behind.
+    rows = slice(1 if name == "previous" else 0, N - 1 if name == "next" else N)
+    return found[index, :, rows].double()
+
+
+def _rows_of_probs(probs: Float[Tensor, "head query key"], name: str, special: Any) -> Tensor:
+    """The same from a matrix."""
     if name == "entropy":
         return torch.special.entr(probs).sum(-1)
     if name == "special":
         return probs[..., special].sum(-1)
     if name == "first":
         return probs[..., 0]
-    offset = {"previous": -1, "self": 0, "next": 1}[name]
-    return probs.diagonal(offset, -2, -1)
+    return probs.diagonal(_OFFSETS[name], -2, -1)

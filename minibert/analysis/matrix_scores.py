@@ -89,7 +89,7 @@ def delimiter_score(
     """
     _check_square(probs)
     mass = torch.where(delimiters[..., None, :], probs, 0).sum(-1, dtype=_wide(probs))
-    return _mean_of_rows(mass, ~delimiters if rows is None else rows)
+    return mean_of_rows(mass, ~delimiters if rows is None else rows)
 
 
 def _diagonal_mean(probs: Tensor, offset: int, rows: Tensor | None) -> Tensor:
@@ -99,10 +99,11 @@ def _diagonal_mean(probs: Tensor, offset: int, rows: Tensor | None) -> Tensor:
     if rows is not None:
         first = max(0, -offset)
         rows = rows[..., first : first + cells.shape[-1]]
-    return _mean_of_rows(cells.to(_wide(probs)), rows)
+    return mean_of_rows(cells.to(_wide(probs)), rows)
 
 
-def _mean_of_rows(values: Tensor, rows: Tensor | None) -> Tensor:
+def mean_of_rows(values: Tensor, rows: Tensor | None) -> Tensor:
+    """The mean of one number a row over the rows that count; nan where none does."""
     if rows is None:
         return values.mean(-1)
     # Not a product with the mask: what stands in rows that do not count must not matter.

@@ -12,9 +12,9 @@ The formulas are in matrix_scores.py, the random sequences in repeated.py, the r
 here a model is run, and the mean taken over sentences.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from minibert.analysis.matrix_scores import (
     delimiter_score,
     duplicate_score,
     induction_score,
+    mean_of_rows,
     next_score,
     previous_score,
 )
@@ -32,10 +33,12 @@ from minibert.analysis.scores import PATTERNS, HeadScores
 from minibert.axes import Bool, Float, Int
 from minibert.errors import TokenizationError
 from minibert.tokens import Tokens
+from minibert.trace_statistics import masses_of
 
 if TYPE_CHECKING:
     from minibert.model import Model
     from minibert.tokenizer import Tokenizer
+    from minibert.trace import Trace
 
 __all__ = [
     "PATTERNS",
@@ -103,8 +106,8 @@ class _Sentences:
     def parts(self, model: "Model") -> Iterator["_Sentences"]:
         """The same in pieces that one forward pass has memory for, cut to their longest."""
         config, (B, N) = model.config, self.ids.shape
-        # What a trace keeps of a layer: probs, and eight vectors or so a position.
-        numbers = config.n_layers * N * (config.n_heads * N + 8 * config.d_model)
+        # What a trace keeps of a layer: eight vectors or so a position.
+        numbers = config.n_layers * N * 8 * config.d_model
         size = max(1, _NUMBERS // numbers)
         for rows in (slice(first, first + size) for first in range(0, B, size)):
             columns = slice(int(self.real[rows].sum(1).max()))
@@ -116,8 +119,12 @@ class _Sentences:
             )
 
 
-# The rows that count for a pattern, and its score given probs.
-_Pattern = tuple[Tensor, Callable[[Tensor], Tensor]]
+class _Pattern(NamedTuple):
+    """The rows that count for a pattern, and the keys it looks at, by offset or by position."""
+
+    rows: Bool[Tensor, "batch position"]
+    offset: int | None = None
+    keys: Bool[Tensor, "batch position"] | None = None
 
 
 class _Mean:
@@ -144,15 +151,29 @@ def _measure(
 ) -> None:
     """Add what each sentence of this part scores to the means."""
     tokens = Tokens.from_ids(part.ids, mask=part.real, segments=part.segments)
-    # The last layer's probs are all that is wanted of it: no MLP, no logits.
-    trace = model.trace(tokens, keep=("probs",), until=model.config.n_layers - 1)
+    # The last layer's attention is all that is wanted of it: no MLP, no logits.
+    trace = model.trace(tokens, until=model.config.n_layers - 1)
     scores: dict[str, list[Tensor]] = {name: [] for name in patterns}
-    for layer in trace:
-        probs = layer.probs
-        for name, (_, score) in patterns.items():
-            scores[name].append(score(probs))
-    for name, (rows, _) in patterns.items():
+    for layer in range(len(trace)):
+        masses = _masses(trace, layer, patterns)
+        for name, (rows, _, _) in patterns.items():
+            scores[name].append(mean_of_rows(masses[name], rows[:, None]))
+    for name, (rows, _, _) in patterns.items():
         means[name].add(torch.stack(scores[name]), rows.any(1))
+
+
+def _masses(
+    trace: "Trace", layer: int, patterns: dict[str, _Pattern]
+) -> dict[str, Float[Tensor, "batch head position"]]:
+    """What each row of a layer spends on the keys of each pattern."""
+    offsets = [one.offset for one in patterns.values() if one.offset is not None]
+    marks = [one.keys for one in patterns.values() if one.keys is not None]
+    near, marked = masses_of(trace, layer, offsets, marks[0] if marks else None)
+    names = [name for name, one in patterns.items() if one.offset is not None]
+    found = dict(zip(names, near.unbind(-1), strict=True))
+    if marked is not None:
+        found["delimiter"] = marked
+    return found
 
 
 def _text_patterns(part: _Sentences, marks: Tensor, *, causal: bool) -> dict[str, _Pattern]:
@@ -165,13 +186,10 @@ def _text_patterns(part: _Sentences, marks: Tensor, *, causal: bool) -> dict[str
     followed[:, :-1] &= part.real[:, 1:]
     seen = delimiters.cumsum(1) > 0 if causal else delimiters.any(1, keepdim=True)
     others = part.real & ~delimiters & seen
-    patterns: dict[str, _Pattern] = {
-        "previous": (preceded, lambda p: previous_score(p, rows=preceded[:, None])),
-        "next": (followed, lambda p: next_score(p, rows=followed[:, None])),
-        "delimiter": (
-            others,
-            lambda p: delimiter_score(p, delimiters[:, None], rows=others[:, None]),
-        ),
+    patterns = {
+        "previous": _Pattern(preceded, offset=-1),
+        "next": _Pattern(followed, offset=1),
+        "delimiter": _Pattern(others, keys=delimiters),
     }
     if causal:
         del patterns["next"]
@@ -180,9 +198,12 @@ def _text_patterns(part: _Sentences, marks: Tensor, *, causal: bool) -> dict[str
 
 def _repeat_patterns(part: _Sentences, halves: Halves) -> dict[str, _Pattern]:
     start, length = halves
+    position = torch.arange(part.real.shape[1], device=part.real.device)
+    second = (position >= start + length) & (position < start + 2 * length)
+    rows = part.real & second
     return {
-        "duplicate": (part.real, lambda p: duplicate_score(p, length=length, start=start)),
-        "induction": (part.real, lambda p: induction_score(p, length=length, start=start)),
+        "duplicate": _Pattern(rows, offset=-length),
+        "induction": _Pattern(rows, offset=1 - length),
     }
 
 

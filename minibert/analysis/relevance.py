@@ -25,6 +25,7 @@ from minibert.axes import Float
 from minibert.errors import TraceError
 from minibert.layer_trace import check_index
 from minibert.trace import Trace
+from minibert.trace_statistics import columns_of_relevance
 
 __all__ = [
     "AttentionRelevance",
@@ -193,8 +194,8 @@ def relevance(trace: Trace) -> Relevance:
 def relevance_of(trace: Trace, position: int) -> PositionRelevance:
     """Chefer's relevance to one output position, with what it is made of on the way down.
 
-    Memory is O(layer x position) and rows of one layer's probs at a time. In a padded batch
-    `position` is the same for every sentence.
+    Memory is O(layer x position); where y was made of probs, or probs were kept or edited, rows of
+    one layer's probs at a time. In a padded batch `position` is the same for every sentence.
     Raises TraceError before `trace.backward`, and for a position that is not there or is padding
     in some sentence.
     """
@@ -207,12 +208,22 @@ def relevance_of(trace: Trace, position: int) -> PositionRelevance:
         # At the start the row is 1 in one place: no other row of probs matters.
         queries = slice(position, position + 1)
         for layer in reversed(range(len(trace))):
-            total = row.clone()
-            for rows, part in _positive_parts(trace, layer, queries):
-                total += (row[:, None, rows] @ part)[:, 0]
-            row, queries = total, slice(None)
+            row, queries = row + _flow(trace, layer, row, queries), slice(None)
             values.append(row)
     return PositionRelevance(position, torch.stack(values[::-1]), trace.tokens.strings)
+
+
+def _flow(
+    trace: Trace, layer: int, row: Float[Tensor, "batch key"], queries: slice
+) -> Float[Tensor, "batch key"]:
+    """row · Ā of a layer; `queries` hold all that is not 0 of the row."""
+    columns = columns_of_relevance(trace, layer, row)
+    if columns is not None:
+        return columns.mean(1)
+    total = torch.zeros_like(row)
+    for rows, part in _positive_parts(trace, layer, queries):
+        total += (row[:, None, rows] @ part)[:, 0]
+    return total
 
 
 def _positive_parts(

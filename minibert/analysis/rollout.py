@@ -21,6 +21,7 @@ from minibert.analysis.arguments import check_choice, check_trace
 from minibert.axes import Float
 from minibert.errors import TraceError
 from minibert.trace import Trace, check_index
+from minibert.trace_statistics import columns_of_probs, follows_from_vectors
 
 __all__ = ["REDUCTIONS", "PositionRollout", "Rollout", "mixing", "rollout", "rollout_of"]
 
@@ -120,7 +121,8 @@ def rollout_of(
 ) -> PositionRollout:
     """The rollout of one output position, with what it is made of on the way down.
 
-    Memory is O(layer x position): the row of `rollout`, without the matrix. In a padded batch
+    Memory is O(layer x position): the row of `rollout`, without the matrix; for "max" and "min",
+    and where probs were kept or edited, rows of one layer's probs at a time. In a padded batch
     `position` is the same for every sentence. The options are those of `rollout`.
     Raises TraceError as `rollout` does, and for a position that is not there or is padding in some
     sentence.
@@ -134,14 +136,28 @@ def rollout_of(
         for index in range(last, -1, -1):
             # The first row to be multiplied is 1 in one place: no other row of probs matters.
             wanted = slice(position, position + 1) if index == last else slice(None)
-            total = torch.zeros_like(row)
-            for queries, part in mixing(
-                trace, index, reduce=reduce, residual=residual, queries=wanted
-            ):
-                total += (row[:, None, queries] @ part)[:, 0]
-            row = total
+            row = _step(trace, index, row, reduce=reduce, residual=residual, queries=wanted)
             values.append(row)
     return PositionRollout(position, torch.stack(values[::-1]), trace.tokens.strings)
+
+
+def _step(
+    trace: Trace,
+    layer: int,
+    row: Float[Tensor, "batch key"],
+    *,
+    reduce: str,
+    residual: float | int,
+    queries: slice,
+) -> Float[Tensor, "batch key"]:
+    """row · A of a layer; `queries` hold all that is not 0 of the row."""
+    if reduce == "mean" and follows_from_vectors(trace, layer):
+        # A mean of rows that sum to 1 needs no division, so columns of probs are enough.
+        return (1 - residual) * columns_of_probs(trace, layer, row).mean(1) + residual * row
+    total = torch.zeros_like(row)
+    for rows, part in mixing(trace, layer, reduce=reduce, residual=residual, queries=queries):
+        total += (row[:, None, rows] @ part)[:, 0]
+    return total
 
 
 def mixing(

@@ -14,6 +14,7 @@ from minibert.errors import TokenizationError
 from minibert.loading import load
 from minibert.model import Model
 from minibert.tokens import Tokens
+from minibert.trace import Trace
 
 LENGTHS = (7, 2, 11, 5, 3)
 
@@ -145,10 +146,24 @@ def test_no_forward_pass_is_larger_than_the_limit(monkeypatch: pytest.MonkeyPatc
         return trace(tokens, **options)
 
     monkeypatch.setattr(model, "trace", watched)
-    a_sentence = 3 * 14 * (2 * 14 + 8 * 10)
+    a_sentence = 3 * 14 * 8 * 10
     monkeypatch.setattr(patterns, "_NUMBERS", 2 * a_sentence)
     head_scores(model, repeats(), repeated=repeats())
     assert sizes == [(2, 14), (1, 14)] * 2
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_scores_are_read_without_making_a_matrix(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Trace.read
+
+    def watched(trace: Trace, name: str, *where: Any) -> Any:
+        assert name in ("query", "key")
+        return read(trace, name, *where)
+
+    monkeypatch.setattr(Trace, "read", watched)
+    head_scores(random_model(family), rows_of_ids()[:1], repeated=repeats(), delimiters=[DELIMITER])
 
 
 def test_a_sentence_in_which_no_row_counts_is_left_out() -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -96,6 +97,40 @@ def test_relevance_of_a_position_is_its_row_of_the_matrix(
         step = torch.eye(13, dtype=torch.float64) + torch.relu(products[layer]).mean(1)
         matrix = matrix @ step
         assert torch.allclose(relevance_of(trace, 0).values[layer], matrix[:, 0], atol=1e-10)
+
+
+def test_relevance_of_a_position_makes_no_matrix(
+    trace: Trace, products: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("rows of probs were made")
+
+    monkeypatch.setattr(module, "_positive_parts", refused)
+    row = np.zeros((3, 13))
+    row[:, 0] = 1
+    for product in reversed(products):
+        row = row + np.einsum("bq,bqk->bk", row, np.maximum(product.numpy(), 0).mean(1))
+    np.testing.assert_allclose(relevance_of(trace, 0).values[0].numpy(), row, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("what", ["y made of probs", "edited probs", "kept probs"])
+def test_where_probs_have_a_gradient_of_their_own_relevance_counts_it(
+    trace: Trace, what: str
+) -> None:
+    edit = {("probs", 1): lambda probs: probs.roll(1, -1)} if what == "edited probs" else {}
+    keep = ("probs",) if what == "kept probs" else ()
+    other = trace.model.trace(trace.tokens, grad=True, edit=edit, keep=keep)
+    y = number(other.logits)
+    if what == "y made of probs":
+        y = y + 3 * other[1].probs[:, :, 0, 0].sum()
+    other.backward(y)
+    row = np.zeros((3, 13))
+    row[:, 0] = 1
+    for layer in (2, 1, 0):
+        product = (other.grad[layer].probs * other[layer].probs).detach().numpy()
+        row = row + np.einsum("bq,bqk->bk", row, np.maximum(product, 0).mean(1))
+        found = relevance_of(other, 0).values[layer].numpy()
+        np.testing.assert_allclose(found, row, rtol=0, atol=1e-12)
 
 
 def test_padding_and_the_future_have_no_relevance(trace: Trace) -> None:

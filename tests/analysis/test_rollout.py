@@ -86,8 +86,35 @@ def test_one_position_reads_few_rows_at_a_time_and_one_of_the_last_layer(
         return value
 
     monkeypatch.setattr(trace, "read", watched)
-    rollout_of(trace, 3)
+    rollout_of(trace, 3, reduce="max")
     assert asked == [(2, 1), *[(layer, rows) for layer in (1, 0) for rows in (4, 4, 3)]]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_mean_over_heads_of_one_position_never_makes_a_matrix(
+    causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = small_trace(causal=causal)
+    expected = whole_product(trace, "mean", 0.25, None)[:, 8]
+    read = trace.read
+
+    def watched(name: str, *where: Any) -> Any:
+        assert name in ("query", "key")
+        return read(name, *where)
+
+    monkeypatch.setattr(trace, "read", watched)
+    row = rollout_of(trace, 8, residual=0.25)
+    np.testing.assert_allclose(row.values[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("reduce", REDUCE)
+def test_edited_probs_are_what_is_rolled_out(reduce: str) -> None:
+    plain = small_trace()
+    edited = plain.rerun({("probs", 1): lambda probs: probs.roll(1, -1)})
+    expected = whole_product(edited, reduce, 0.5, None)[:, 4]
+    found = rollout_of(edited, 4, reduce=reduce).values
+    np.testing.assert_allclose(found[0], expected, atol=1e-6)
+    assert not found[1].allclose(rollout_of(plain, 4, reduce=reduce).values[1])
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,4 +1,5 @@
 import math
+import re
 
 import pytest
 import torch
@@ -235,7 +236,10 @@ def test_what_a_function_raises_is_a_failure_and_not_the_end():
 
     report = check(raising, **FEW)
     assert not report.ok
-    assert report.causes == ("raised ValueError: no tile of 17",)
+    assert len(report.causes) == 1
+    assert re.fullmatch(
+        r"raised ValueError: no tile of 17 \(line \d+ of test_parity\.py\)", report.causes[0]
+    )
 
 
 def test_a_promise_that_is_not_kept_is_a_failure():

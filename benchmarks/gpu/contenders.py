@@ -1,0 +1,218 @@
+"""Who computes attention, and the statistics that are wanted of it.
+
+A contender is built for the inputs of a shape and gives a `Built`: `run` is all the clock sees.
+Ours are called as `attend` calls them, behind its checks. torch's back ends are forced by name:
+the one that is named runs, or its row says why not.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from benchmarks.gpu.plan import Shape
+from minibert.kernels.registry import implementations
+from minibert.kernels.wants import Want, parse_want
+
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+RELEVANCE = "positive_relevance"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Tensors of (batch, head, position, d_head), all of one shape."""
+
+    shape: Shape
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    z_gradient: Tensor
+
+    @property
+    def scale(self) -> float:
+        """1 / sqrt(d_head)."""
+        return 1 / math.sqrt(self.shape.d_head)
+
+
+@dataclass(frozen=True)
+class Built:
+    """`run` gives outputs by name; `want` says which statistics are among them."""
+
+    run: Callable[[], dict[str, Tensor]]
+    want: Want
+    # False for a backward by autograd, which runs on the stream of its forward, where a CUDA graph
+    # cannot record it, and for what holds N x N, of which a graph would keep a copy.
+    recordable: bool = True
+
+
+def inputs(shape: Shape, device: torch.device, *, seed: int = 0) -> Inputs:
+    """Random numbers, of which those of a query and a key are normal: scores of size 1."""
+    generator = torch.Generator(device).manual_seed(seed)
+    size = (shape.batch, shape.heads, shape.positions, shape.d_head)
+    dtype = getattr(torch, shape.dtype)
+    return Inputs(
+        shape,
+        *(torch.randn(size, generator=generator, device=device).to(dtype) for _ in range(4)),
+    )
+
+
+def wanted(tier: str, n_keys: int) -> Want:
+    """The statistics of a tier: T1 in the pass itself, T2 argmax, T3 what sums over queries."""
+    first = ("row_max", "max_prob", "entropy", "offset_mass", ("key_mass", (0, n_keys - 1)))
+    blocks = ("map", min(64, n_keys))
+    names: tuple[Any, ...] = {
+        "plain": (),
+        "T1": first,
+        "T2": (*first, "argmax"),
+        "T3": (*first, "received", blocks),
+        "all": (*first, "argmax", "received", blocks),
+    }[tier]
+    return parse_want(names, n_keys=n_keys)
+
+
+def build(name: str, given: Inputs) -> Built:
+    """The contender of that name on these inputs. Raises when it cannot run here."""
+    if name in ("plain", "T1", "T2", "T3", "all"):
+        return registered("triton", given, wanted(name, given.shape.positions))
+    if cut := re.fullmatch(r"(.+) (\d+)x(\d+)w(\d+)s(\d+)", name):
+        return with_config(given, cut[1], tuple(int(number) for number in cut.groups()[1:]))
+    if name == "eager":
+        return registered("eager", given, wanted("T1", given.shape.positions))
+    if name == "by hand":
+        return by_hand(given)
+    if name in BACKENDS:
+        return Built(lambda: {"z": by_torch(name, given)}, {})
+    if name == "flex":
+        return flex(given)
+    if name in ("backward", "backward relevance"):
+        return our_backward(given, name)
+    if name.removesuffix(" backward") in BACKENDS:
+        return torch_backward(name.removesuffix(" backward"), given)
+    raise ValueError(f"no contender is called {name!r}")
+
+
+def registered(name: str, given: Inputs, want: Want) -> Built:
+    """An implementation of `minibert.kernels`, without the checks of `attend`."""
+    record = implementations().get(name)
+    if record is None or record.unavailable:
+        reason = record.unavailable if record else f"no implementation is called {name!r}"
+        raise RuntimeError(reason)
+    options = {"lengths": None, "mask": None, "bias": None, "causal": given.shape.causal}
+    options |= {"scale": given.scale, "want": want}
+    vectors = (given.query, given.key, given.value)
+    return Built(lambda: dict(record.fn(*vectors, **options)), want, name != "eager")
+
+
+def with_config(given: Inputs, name: str, cut: tuple[int, ...]) -> Built:
+    """Our forward, cut as told and not as its tuning found best; or a kernel of our backward."""
+    if name.startswith("backward"):
+        base, _, kernel = name.rpartition(" ")
+        return our_backward(given, base, {kernel: cut})
+    from minibert.kernels.triton_forward import forward
+    from minibert.kernels.triton_launch import Config
+
+    want, config = wanted(name, given.shape.positions), Config(*cut)
+    options: dict[str, Any] = {"causal": given.shape.causal, "scale": given.scale, "want": want}
+    vectors = (given.query, given.key, given.value)
+    return Built(lambda: dict(forward(*vectors, **options, config=config)), want)
+
+
+def by_torch(name: str, given: Inputs, vectors: tuple[Tensor, ...] | None = None) -> Tensor:
+    """z by one of torch's back ends and by no other."""
+    query, key, value = vectors or (given.query, given.key, given.value)
+    with sdpa_kernel([BACKENDS[name]]):
+        return scaled_dot_product_attention(
+            query, key, value, is_causal=given.shape.causal, scale=given.scale
+        )
+
+
+def by_hand(given: Inputs) -> Built:
+    """T1 as people write it today: scores in the inputs' dtype, softmax and sums in float32."""
+    N = given.shape.positions
+    want = wanted("T1", N)
+    positions = torch.arange(N, device=given.query.device)
+    future = positions > positions[:, None] if given.shape.causal else None
+
+    def run() -> dict[str, Tensor]:
+        scores = (given.query @ given.key.transpose(-2, -1)).float() * given.scale
+        if future is not None:
+            scores.masked_fill_(future, -math.inf)
+        lse = scores.logsumexp(dim=-1)
+        probs = scores.softmax(dim=-1)
+        found = {"z": probs.to(given.value.dtype) @ given.value, "lse": lse}
+        found["row_max"] = scores.amax(dim=-1)
+        found["max_prob"] = probs.amax(dim=-1)
+        found["entropy"] = torch.special.entr(probs).sum(dim=-1)
+        found["key_mass"] = probs[..., list(want["key_mass"])]
+        near = [
+            torch.nn.functional.pad(
+                probs.diagonal(offset, -2, -1), (max(0, -offset), max(0, offset))
+            )
+            for offset in want["offset_mass"]
+        ]
+        return found | {"offset_mass": torch.stack(near, dim=-1)}
+
+    return Built(run, want, recordable=False)
+
+
+def flex(given: Inputs) -> Built:
+    """FlexAttention, compiled for this shape on CUDA, its block mask made before the clock."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    N, device = given.shape.positions, given.query.device
+    called: Callable[..., Any] = flex_attention
+    if device.type == "cuda":
+        # Past some shapes of one function dynamo gives up, and would run it uncompiled.
+        torch._dynamo.reset()
+        called = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    options: dict[str, Any] = {"scale": given.scale}
+    if given.shape.causal:
+        options["block_mask"] = create_block_mask(
+            lambda b, h, q, k: k <= q, None, None, N, N, device=str(device)
+        )
+    return Built(lambda: {"z": called(given.query, given.key, given.value, **options)}, {})
+
+
+def our_backward(given: Inputs, name: str, cuts: dict[str, tuple[int, ...]] | None = None) -> Built:
+    """Our gradients from what our forward left; "backward relevance" has its sums beside them.
+
+    `cuts` has other tiles for the kernels it names.
+    """
+    from minibert.kernels.triton_backward import Tile, backward
+
+    relevance = RELEVANCE if name.endswith("relevance") else None
+    tiles = {kernel: Tile(*cut) for kernel, cut in (cuts or {}).items()}
+    forward = registered("triton", given, {}).run()
+    vectors = (given.query, given.key, given.value)
+
+    def run() -> dict[str, Tensor]:
+        return backward(
+            given.z_gradient,
+            *vectors,
+            forward["z"],
+            forward["lse"],
+            causal=given.shape.causal,
+            scale=given.scale,
+            relevance=relevance,
+            tiles=tiles,
+        )
+
+    return Built(run, {})
+
+
+def torch_backward(name: str, given: Inputs) -> Built:
+    """Gradients by one of torch's back ends, from its own forward."""
+    vectors = tuple(one.clone().requires_grad_() for one in (given.query, given.key, given.value))
+    z = by_torch(name, given, vectors)
+
+    def run() -> dict[str, Tensor]:
+        found = torch.autograd.grad(z, vectors, given.z_gradient, retain_graph=True)
+        return dict(zip(("query", "key", "value"), found, strict=True))
+
+    return Built(run, {}, recordable=False)

@@ -1,0 +1,84 @@
+"""The file of rows: a line of JSON each, written as it comes, read again by the next run.
+
+A run that is cut off leaves whole lines and at most one half line, which reading leaves out. The
+rows of one run and task were measured in turns; only those are divided by one another.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+class Journal:
+    """Rows of one file; `stamp` is put into each row that is written."""
+
+    def __init__(self, path: Path, stamp: Row) -> None:
+        self.path, self.stamp = path, stamp
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.rows = read(path)
+        # A half line must not swallow the next one.
+        if path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size:
+            with path.open("a", encoding="utf-8") as lines:
+                print(file=lines)
+
+    def write(self, row: Row) -> Row:
+        """The row as it was written: with its stamp, numbers that JSON lacks as None."""
+        whole = {**row, **self.stamp}
+        text = json.dumps(_finite(whole), ensure_ascii=False, allow_nan=False)
+        with self.path.open("a", encoding="utf-8") as lines:
+            print(text, file=lines, flush=True)
+        self.rows.append(json.loads(text))
+        return self.rows[-1]
+
+    def tried(self) -> set[str]:
+        """Keys of the rows that these sources left on this accelerator."""
+        return {row["key"] for row in self._ours()}
+
+    def done(self) -> set[str]:
+        """Keys of those whose last row has a result."""
+        last = {row["key"]: row["ok"] for row in self._ours()}
+        return {key for key, ok in last.items() if ok}
+
+    def _ours(self) -> Iterable[Row]:
+        same = ("accelerator", "sources", "torch", "triton")
+        return (
+            row
+            for row in self.rows
+            if "key" in row and all(row.get(name) == self.stamp.get(name) for name in same)
+        )
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file; none where there is no file."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def path_of(folder: Path, accelerator: str, moment: datetime) -> Path:
+    """`<folder>/<accelerator>-<date>.jsonl`."""
+    slug = re.sub(r"[^a-z0-9]+", "-", accelerator.lower()).strip("-")
+    return folder / f"{slug}-{moment:%Y-%m-%d}.jsonl"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+        return None
+    return value

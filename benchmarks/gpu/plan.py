@@ -1,0 +1,180 @@
+"""What is asked of the accelerator: tasks, the most important first, each with its time.
+
+A task is what the worker does without looking up: a group of contenders on one shape, measured in
+turns, or one of the other parts. It yields a row for each of its contenders.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+D_HEAD, HEADS, TOKENS = 64, 32, 16_384
+SIZES = (4096, 16_384, 1024, 512, 2048, 8192)
+SHORT = (128, 256, 64)
+MILLION = 2**20
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The inputs of one call: as many queries as keys."""
+
+    batch: int
+    heads: int
+    positions: int
+    d_head: int = D_HEAD
+    causal: bool = False
+    dtype: str = "bfloat16"
+
+    def __str__(self) -> str:
+        kind = "causal" if self.causal else "full"
+        return f"B{self.batch} H{self.heads} N{self.positions} D{self.d_head} {kind} {self.dtype}"
+
+    @property
+    def flop(self) -> float:
+        """Of the two matrix products of a forward; half of them where attention is causal."""
+        cells = self.batch * self.heads * self.positions**2 / (2 if self.causal else 1)
+        return 4.0 * cells * self.d_head
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thing to do; `seconds` are what it needs at most, and past `limit` it is ended."""
+
+    part: str
+    contenders: tuple[str, ...]
+    shape: Shape | None = None
+    seconds: float = 10.0
+    limit: float = 60.0
+    # Left out this time, because they ended the worker before.
+    skip: tuple[str, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """What rows and the journal know it by."""
+        if self.shape:
+            return f"{self.part} {self.shape}"
+        return self.part if len(self.contenders) > 1 else f"{self.part} {self.contenders[0]}"
+
+    def row_keys(self) -> list[str]:
+        """Those of its rows."""
+        return [f"{self.name} | {contender}" for contender in self.contenders]
+
+    def message(self) -> dict[str, Any]:
+        """As a worker reads it."""
+        return asdict(self)
+
+
+def from_message(message: Mapping[str, Any]) -> Task:
+    """The task that `Task.message` wrote."""
+    shape = Shape(**message["shape"]) if message["shape"] else None
+    tuples = {name: tuple(message[name]) for name in ("contenders", "skip")}
+    return Task(**{**message, **tuples, "shape": shape})
+
+
+FORWARD = ("plain", "cudnn", "flash")
+STATISTICS = ("plain", "T1", "T2", "T3")
+BACKWARD = ("backward", "backward relevance", "cudnn backward", "flash backward")
+EAGER = ("T1", "by hand", "eager")
+# Queries and keys of a tile, warps, stages: what may be faster than what the kernels try.
+CONFIGS = ("128x128w8s3", "128x128w8s2", "128x64w4s3", "128x64w8s3", "64x128w4s3", "64x64w4s3")
+QUICK_CONFIGS = ("32x32w4s1",)
+# The same for the two kernels of the backward, one changed at a time.
+TILES = ("key_value 64x64w4s3", "key_value 64x128w8s2", "query 64x64w4s2", "query 128x128w8s2")
+QUICK_TILES = ("query 32x32w4s1",)
+
+
+def plan(*, quick: bool = False) -> list[Task]:
+    """Every task, the most important first; `quick` asks the same of tiny inputs."""
+    sizes, short = ((32,), (16,)) if quick else (SIZES, SHORT)
+    first_look = "triton float32" if quick else "triton bfloat16"
+    tasks = [
+        Task("ceilings", ("matrix product", "copy"), seconds=15),
+        # Compiles many small kernels: most of its time, and little the second time.
+        # The interpreter's bfloat16 is wrong, so the dry run looks at float32.
+        Task(f"parity {'quick' if quick else 'first'}", (first_look,), seconds=60, limit=150),
+    ]
+    for size in sizes[:1]:
+        tasks += _both("forward", FORWARD, size, quick, seconds=15, limit=90)
+        tasks += _both("statistics", STATISTICS, size, quick, seconds=25, limit=120)
+    tasks += _both("eager", EAGER, sizes[0], quick, heads=32, seconds=8)
+    for size in short:
+        tasks += _both("short", ("plain", "all"), size, quick, seconds=10)[:1]
+    for size in sizes[:1]:
+        tasks += _both("backward", BACKWARD, size, quick, seconds=20, limit=90)
+    for size in sizes[1:]:
+        tasks += _both("forward", FORWARD, size, quick, seconds=5, limit=60)
+    for size in sizes[1:]:
+        tasks += _both("statistics", STATISTICS, size, quick, seconds=8, limit=90)
+    tasks.append(_million(quick))
+    tasks.append(Task("profile", ("T1", "T3", "backward relevance"), _shape(sizes[0], quick)))
+    tasks.append(Task("tuned", ("configs",), seconds=5))
+    for size in sizes[:1]:
+        tasks += _both("flex", ("plain", "flex"), size, quick, seconds=25, limit=90)
+    for size, heads in ((8192, 16), (16_384, 4)) if not quick else ():
+        tasks += _both("eager", EAGER, size, quick, heads=heads, seconds=8)
+    for size in sizes[1:]:
+        tasks += _both("flex", ("plain", "flex"), size, quick, seconds=12, limit=60)
+    for tier in ("plain", "T1"):
+        cuts = tuple(f"{tier} {cut}" for cut in (QUICK_CONFIGS if quick else CONFIGS))
+        tasks += _both(f"configs {tier}", (tier, *cuts), sizes[0], quick, seconds=20, limit=90)
+    for base in ("backward", "backward relevance"):
+        cuts = tuple(f"{base} {cut}" for cut in (QUICK_TILES if quick else TILES))
+        tasks += _both(f"configs {base}", (base, *cuts), sizes[0], quick, seconds=20, limit=90)
+    for size in (1024, 16_384) if not quick else ():
+        tasks += _both("backward", BACKWARD, size, quick, seconds=12)
+    return tasks if quick else [*tasks, *_parity()]
+
+
+def _shape(size: int, quick: bool, *, heads: int | None = None, causal: bool = False) -> Shape:
+    if quick:
+        return Shape(1, 2, size, 16, causal, "float32")
+    batch = 1 if heads else max(1, TOKENS // size)
+    return Shape(batch, heads or HEADS, size, causal=causal)
+
+
+def _both(
+    part: str,
+    contenders: tuple[str, ...],
+    size: int,
+    quick: bool,
+    *,
+    seconds: float,
+    limit: float = 60.0,
+    heads: int | None = None,
+) -> list[Task]:
+    return [
+        Task(part, contenders, _shape(size, quick, heads=heads, causal=causal), seconds, limit)
+        for causal in (False, True)
+    ]
+
+
+def _parity() -> list[Task]:
+    """Every implementation that the table names, on every kind of input; ours first."""
+    names = ("triton", "cudnn", "flash", "sdpa", "eager")
+    dtypes = ("float16", "float32", "bfloat16")
+    return [
+        Task("parity", (f"{name} {dtype}",), seconds=30, limit=150)
+        for name in names
+        for dtype in dtypes
+        if not (name in ("cudnn", "flash") and dtype == "float32")
+    ]
+
+
+def _million(quick: bool) -> Task:
+    shape = Shape(1, 1, 64, 16, dtype="float32") if quick else Shape(1, 1, MILLION)
+    return Task("million", ("plain", "T1", "T3"), shape, seconds=25, limit=90)
+
+
+def order(tasks: Iterable[Task], tried: Iterable[str], done: Iterable[str]) -> list[Task]:
+    """The tasks still to do: those never tried first, then those with a row that failed.
+
+    `tried` and `done` are keys of rows: written at all, and written with a result.
+    """
+    tried, done = set(tried), set(done)
+    left = [task for task in tasks if not set(task.row_keys()) <= done]
+    return sorted(left, key=lambda task: set(task.row_keys()) <= tried)
+
+
+def fits(task: Task, seconds_left: float) -> bool:
+    """True when there is time for it."""
+    return task.seconds <= seconds_left

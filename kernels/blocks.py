@@ -1,0 +1,211 @@
+"""Masked scores in blocks that stay in a core's cache, so that N x N is never held.
+
+Place: shared by `chunked.py` (z and statistics in one pass), `columns.py` (sums over queries) and
+`sdpa.py` (lse and statistics beside the fused z). Formulas and units: `api.Statistics`.
+
+A block is whole rows, some queries against every key they may see, so that its softmax is final and
+nothing is rescaled later. Short heads are taken several at a time. Padding keys, and keys that lie
+ahead of every query of the block, are not computed.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.axes import Bool, Float, Int
+from minibert.kernels.rows import wide
+
+__all__ = ["Block", "Inputs", "Part", "floor_of", "parts_of"]
+
+#: Scores of a block: 512 KiB in float32, so that scores and weights take half of an L2 cache of
+#: 2 MiB. Twice as many were measured to be slower wherever both are read, half as many no faster.
+CELLS = 2**17
+#: On another device than a CPU a block pays for its launches: 16 MiB in float32.
+DEVICE_CELLS = 2**22
+#: Below this many rows a matrix product is slow; very long rows leave the cache instead.
+LEAST_ROWS = 16
+#: Causal blocks are no taller, and take more heads instead: half of the square on the diagonal is
+#: computed in vain.
+CAUSAL_ROWS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What the scores are made of; the options as `api.attend` hands them on."""
+
+    query: Float[Tensor, "batch head query d_head"]
+    key: Float[Tensor, "batch head key d_head"]
+    scale: float
+    lengths: Int[Tensor, " batch"] | None = None
+    mask: Bool[Tensor, "#batch #head #query #key"] | None = None
+    causal: bool = False
+    bias: Float[Tensor, "#batch #head #query #key"] | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype everything is computed in."""
+        return wide(self.query.dtype)
+
+    @property
+    def shift(self) -> int:
+        """K − Q: query i stands at position i + shift."""
+        return self.key.shape[2] - self.query.shape[2]
+
+    def query_lengths(self) -> Int[Tensor, " batch"] | None:
+        """Real queries of each sentence; None: all. Lengths count keys: known in self-attention."""
+        return self.lengths if self.shift == 0 else None
+
+    def real_rows(self) -> Float[Tensor, "batch 1 query"] | None:
+        """1 for a real query and 0 for padding; None where every row counts."""
+        lengths = self.query_lengths()
+        if lengths is None:
+            return None
+        rows = torch.arange(self.query.shape[2], device=self.query.device)
+        return (rows < lengths[:, None, None]).to(self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some heads of some sentences, which have the same number of real keys."""
+
+    inputs: Inputs
+    sentences: slice
+    heads: slice
+    n_keys: int
+    memory: "_Memory"
+
+    def of_rows(self, numbers: Tensor, rows: slice = slice(None)) -> Tensor:
+        """The same sentences and heads of (batch, head, query, ...); an axis of 1 stays."""
+        return _cut(numbers, (self.sentences, self.heads, rows))
+
+    def of_keys(self, vectors: Float[Tensor, "batch head key d_head"]) -> Tensor:
+        """The vectors of the real keys, contiguous: (unit, key, d_head), a unit one head."""
+        chosen = vectors[self.sentences, self.heads, : self.n_keys]
+        return chosen.to(self.inputs.dtype).contiguous().flatten(0, 1)
+
+    def blocks(self, rows: slice = slice(None)) -> Iterator["Block"]:
+        """Its rows from the first to the last; those without any key to see are left out."""
+        inputs = self.inputs
+        first, stop, _ = rows.indices(inputs.query.shape[2])
+        if inputs.causal:
+            first = max(first, -inputs.shift)
+        query = self.of_rows(inputs.query).to(inputs.dtype) * inputs.scale
+        query = query.flatten(0, 1)
+        columns = self.of_keys(inputs.key).transpose(-2, -1).contiguous()
+        step = self.memory.n_rows(len(query), self.n_keys)
+        for start in range(first, stop, step):
+            yield self._block(query, columns, slice(start, min(start + step, stop)))
+
+    def _block(self, query: Tensor, columns: Tensor, rows: slice) -> "Block":
+        inputs, n_keys = self.inputs, self.n_keys
+        if inputs.causal:
+            n_keys = min(n_keys, inputs.shift + rows.stop)
+        shape = (len(query), rows.stop - rows.start, n_keys)
+        flat = torch.bmm(query[:, rows], columns[..., :n_keys], out=self.memory.scores(shape))
+        scores = flat.view(-1, self.heads.stop - self.heads.start, *shape[1:])
+        where = (self.sentences, self.heads, rows, slice(n_keys))
+        if inputs.bias is not None:
+            scores += _cut(inputs.bias, where)
+        floor = floor_of(scores)
+        if inputs.mask is not None:
+            scores.masked_fill_(~_cut(inputs.mask, where), floor)
+        if inputs.causal:
+            # Only the last keys can lie ahead of any row of the block.
+            left = min(rows.start + inputs.shift, n_keys)
+            tail = scores[..., left:]
+            tail.masked_fill_(self.memory.ahead[: tail.shape[-2], : tail.shape[-1]], floor)
+        return Block(self, rows, n_keys, scores)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Rows of scores with bias, masked cells at `floor_of`. The next block takes their memory."""
+
+    part: Part
+    rows: slice
+    n_keys: int
+    scores: Float[Tensor, "sentence head rows key"]
+
+    @property
+    def may_be_dead(self) -> bool:
+        """Whether a row can be without an allowed key."""
+        return self.part.inputs.mask is not None
+
+    @property
+    def place(self) -> tuple[slice, slice, slice]:
+        """Where its rows stand in (batch, head, query)."""
+        return self.part.sentences, self.part.heads, self.rows
+
+    def second(self) -> Tensor:
+        """Memory for as many numbers, which the next block takes as well."""
+        return self.part.memory.second(self.scores.shape)
+
+
+def parts_of(inputs: Inputs) -> Iterator[Part]:
+    """All sentences and heads, in parts; sentences without a key are left out."""
+    (B, H), K = inputs.query.shape[:2], inputs.key.shape[2]
+    memory = _Memory(inputs)
+    counts = [K] * B if inputs.lengths is None else inputs.lengths.tolist()
+    for n_keys, run in groupby(range(B), key=lambda sentence: counts[sentence]):
+        together = list(run)
+        if not n_keys:
+            continue
+        # Heads that fit a block with all the rows it may have.
+        units = max(1, memory.cells // (memory.most_rows * n_keys))
+        n_sentences, n_heads = max(1, units // H), min(units, H)
+        for first in range(together[0], together[-1] + 1, n_sentences):
+            sentences = slice(first, min(first + n_sentences, together[-1] + 1))
+            for head in range(0, H, n_heads):
+                heads = slice(head, min(head + n_heads, H))
+                yield Part(inputs, sentences, heads, n_keys, memory)
+
+
+def floor_of(scores: Tensor) -> float:
+    """The score of a masked cell: its weight is 0. Finite, since 0·(−inf) would be NaN."""
+    return torch.finfo(scores.dtype).min / 2
+
+
+class _Memory:
+    """The two arrays every block is computed in, made once, and how much of them a block takes."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        on_cpu = inputs.query.device.type == "cpu"
+        self.cells = CELLS if on_cpu else DEVICE_CELLS
+        Q, K = inputs.query.shape[2], inputs.key.shape[2]
+        self.most_rows = min(Q, CAUSAL_ROWS) if inputs.causal else Q
+        self._size = min(max(self.cells, LEAST_ROWS * K), inputs.query[..., 0].numel() * K)
+        self._options: dict[str, Any] = {"dtype": inputs.dtype, "device": inputs.query.device}
+        self._arrays: list[Tensor] = []
+
+    def n_rows(self, units: int, n_keys: int) -> int:
+        """Rows of a block."""
+        wanted = max(self.cells // (units * n_keys), LEAST_ROWS)
+        return max(1, min(wanted, self.most_rows, self._size // (units * n_keys)))
+
+    @cached_property
+    def ahead(self) -> Bool[Tensor, "rows key"]:
+        """True above the diagonal of the tallest block."""
+        size = (self.most_rows, self.most_rows)
+        return torch.ones(size, dtype=torch.bool, device=self._options["device"]).triu_(1)
+
+    def scores(self, shape: tuple[int, ...]) -> Tensor:
+        return self._array(0, shape)
+
+    def second(self, shape: tuple[int, ...]) -> Tensor:
+        return self._array(1, shape)
+
+    def _array(self, number: int, shape: tuple[int, ...]) -> Tensor:
+        while len(self._arrays) <= number:
+            self._arrays.append(torch.empty(self._size, **self._options))
+        return self._arrays[number][: math.prod(shape)].view(shape)
+
+
+def _cut(numbers: Tensor, where: tuple[slice, ...]) -> Tensor:
+    chosen = (slice(None) if n == 1 else cut for n, cut in zip(numbers.shape, where, strict=False))
+    return numbers[tuple(chosen)]

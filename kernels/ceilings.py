@@ -1,0 +1,60 @@
+"""How many exponentials, and how many instructions, this device does in a second, measured.
+
+Place: the denominators of the bench's roofline. On a GPU two small Triton kernels stay in
+registers and do nothing else (triton_ceilings.py); on a CPU torch.exp runs over numbers that fit
+the nearest cache.
+"""
+
+import importlib.util
+import time
+from collections.abc import Callable
+
+import torch
+
+__all__ = ["exponentials_per_second", "instructions_per_second"]
+
+#: A block's numbers, steps of one run, and blocks: enough to fill the largest GPU for a while.
+_NUMBERS, _STEPS, _BLOCKS = 1024, 4096, 2048
+
+
+def exponentials_per_second(device: torch.device) -> float | None:
+    """Base 2 on a GPU, as kernels take them; None on a GPU without Triton."""
+    if device.type == "cuda":
+        return _by_triton("exponentials", device)
+    numbers = torch.rand(2**16)
+    out = torch.empty_like(numbers)
+
+    def run() -> None:
+        for _ in range(16):
+            torch.exp(numbers, out=out)
+
+    return 16 * numbers.numel() / _best(run)
+
+
+def instructions_per_second(device: torch.device) -> float | None:
+    """Multiply-adds, one instruction a number each; None on a CPU and without Triton."""
+    return _by_triton("instructions", device) if device.type == "cuda" else None
+
+
+def _by_triton(name: str, device: torch.device) -> float | None:
+    if importlib.util.find_spec("triton") is None:
+        return None
+    from minibert.kernels.triton_ceilings import launch
+
+    out = torch.empty(_BLOCKS * _NUMBERS, device=device)
+
+    def run() -> None:
+        launch(name, out, steps=_STEPS, numbers=_NUMBERS)
+        torch.cuda.synchronize()
+
+    return _STEPS * out.numel() / _best(run)
+
+
+def _best(run: Callable[[], None]) -> float:
+    """The seconds of the fastest of some runs."""
+    seconds = []
+    for _ in range(8):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

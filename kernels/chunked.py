@@ -1,0 +1,37 @@
+"""Attention and its statistics in blocks of rows: O(N) memory on any machine, no N x N tensor.
+
+Place: one of the implementations behind `minibert.kernels.api.attend`, and the one that "auto"
+takes for statistics on a CPU. What a block is, and which keys it spares, is in `blocks.py`; the
+formulas are in `row_blocks.py`.
+"""
+
+from torch import Tensor
+
+from minibert.axes import Bool, Float, Int
+from minibert.kernels.blocks import Inputs
+from minibert.kernels.row_blocks import attend_in_blocks
+from minibert.kernels.wants import Want
+
+__all__ = ["attend"]
+
+
+def attend(
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch head key d_head"],
+    value: Float[Tensor, "batch head key d_head"],
+    *,
+    lengths: Int[Tensor, " batch"] | None,
+    mask: Bool[Tensor, "#batch #head #query #key"] | None,
+    causal: bool,
+    scale: float,
+    bias: Float[Tensor, "#batch #head #query #key"] | None,
+    want: Want,
+) -> dict[str, Tensor]:
+    """z, lse and the wanted statistics in one pass; no gradient flows through it.
+
+    Computed in float32, in float64 for float64. Beside the outputs it holds two blocks of 2^17
+    numbers, or of 16 rows where those are longer, and copies of query, key and value of the heads
+    that are taken together.
+    """
+    inputs = Inputs(query, key, scale, lengths=lengths, mask=mask, causal=causal, bias=bias)
+    return attend_in_blocks(inputs, value, want)

@@ -1,0 +1,218 @@
+"""`column_sums`: how much a key is looked at, or counts, summed over weighted queries; O(N) memory.
+
+Place: a door of `minibert.kernels` beside `api.attend`, for analyses that send one row of numbers
+through attention (rollout and relevance of one output position). Behind it stand the Triton kernels
+and, on any other device, the blocks of `blocks.py`.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.axes import Float, Shaped
+from minibert.errors import AttentionError
+from minibert.kernels.api import attend
+from minibert.kernels.blocks import Block, Inputs, Part, floor_of, parts_of
+from minibert.kernels.border import check_inputs, check_options
+from minibert.kernels.registry import Request, implementations
+from minibert.kernels.row_blocks import softmax_rows
+
+__all__ = ["COLUMNS", "column_sums"]
+
+#: What can be summed, P the probs and dP = z_gradient · valueᵀ their gradient.
+COLUMNS = ("probs", "relevance", "positive_relevance", "absolute_relevance")
+_BACK_ENDS = ("auto", "chunked", "triton")
+
+
+def column_sums(
+    query: Shaped[Tensor, "..."],
+    key: Shaped[Tensor, "..."],
+    *,
+    lse: Shaped[Tensor, "..."] | None = None,
+    weights: Shaped[Tensor, "..."] | None = None,
+    value: Shaped[Tensor, "..."] | None = None,
+    z_gradient: Shaped[Tensor, "..."] | None = None,
+    of: str = "probs",
+    lengths: Shaped[Tensor, "..."] | None = None,
+    mask: Shaped[Tensor, "..."] | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    bias: Shaped[Tensor, "..."] | None = None,
+    impl: str = "auto",
+) -> Float[Tensor, "batch head key"]:
+    """For each key the sum over queries of w · f(P, P ∘ dP), without an N x N tensor.
+
+    `of` names f: "probs" P, "relevance" P∘dP, "positive_relevance" max(P∘dP, 0),
+    "absolute_relevance" |P∘dP|, where dP = z_gradient · valueᵀ is the gradient of P. The last three
+    need value and z_gradient, (batch, head, query, d_head).
+    weights, (batch, head or 1, query), are w, 1 unless given. Every query counts, padding too:
+    give it weight 0. Rows before the first and behind the last weight that is not 0 are not
+    computed. lse is that of `attend` for the same inputs; it is computed where it is not given.
+    The other options are those of `attend`. float32, float64 for float64; no gradient.
+
+    Raises AttentionError as `attend` does, for another `of` or `impl`, and where value, z_gradient,
+    weights or lse are missing or do not fit.
+    Source of P∘dP: Chefer et al. 2021, equation 5, whose Ā is the mean over heads of
+    "positive_relevance"; w is the row of relevance that passes through the layers.
+
+    >>> query, key = torch.randn(2, 1, 2, 5, 8).unbind()
+    >>> column_sums(query, key).sum(-1).allclose(torch.tensor(5.0))  # a row of probs sums to 1
+    True
+    """
+    values = key if value is None else value
+    check_inputs(query, key, values, lengths=lengths, mask=mask, bias=bias)
+    check_options(causal=causal, scale=scale)
+    _check(query, value, z_gradient, weights=weights, lse=lse, of=of)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    options: dict[str, Any] = {"lengths": lengths, "mask": mask, "causal": causal, "bias": bias}
+    options["scale"] = scale
+    with torch.no_grad():
+        if _back_end(impl, query, options) == "chunked":
+            gradients = None if value is None or z_gradient is None else (value, z_gradient)
+            inputs = Inputs(query, key, **options)
+            return _in_blocks(inputs, lse=lse, weights=weights, gradients=gradients, of=of)
+        if lse is None:
+            lse = attend(query, key, key, **options).lse
+        return _by_triton(query, key, value, z_gradient, of, lse=lse, weights=weights, **options)
+
+
+def _in_blocks(
+    inputs: Inputs,
+    *,
+    lse: Tensor | None,
+    weights: Tensor | None,
+    gradients: tuple[Tensor, Tensor] | None,
+    of: str,
+) -> Float[Tensor, "batch head key"]:
+    (B, H, Q), K = inputs.query.shape[:3], inputs.key.shape[2]
+    device = inputs.query.device
+    sums = torch.zeros(B, H, K, dtype=inputs.dtype, device=device)
+    counted = torch.ones(1, 1, Q, dtype=inputs.dtype, device=device)
+    if weights is not None:
+        counted = weights.to(inputs.dtype)
+    rows = _weighted_rows(counted)
+    for part in parts_of(inputs):
+        slopes = None if of == "probs" or gradients is None else _Slopes(part, *gradients)
+        for block in part.blocks(rows):
+            cells, factors = _probs(block, lse)
+            if slopes is not None:
+                cells.mul_(slopes.of(block))
+                if of == "positive_relevance":
+                    cells.clamp_(min=0)
+                elif of == "absolute_relevance":
+                    cells.abs_()
+            factors = factors * part.of_rows(counted, block.rows)
+            summed = factors.flatten(0, 1).unsqueeze(1) @ cells.flatten(0, 1)  # unit 1 key
+            sums[part.sentences, part.heads, : block.n_keys] += summed.view(*cells.shape[:2], -1)
+    return sums
+
+
+def _probs(block: Block, lse: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The probs of a block without their normaliser, and the normaliser of each row."""
+    if lse is None:
+        rows = softmax_rows(block, {})
+        return rows.weights, rows.normaliser
+    ends = lse[block.place].to(block.scores.dtype)
+    dead = ends == -math.inf
+    # A dead row has masked cells alone, whose floor takes part in no sum.
+    cells = block.scores.sub_(ends.masked_fill(dead, -floor_of(ends)).unsqueeze(-1)).exp_()
+    return cells, (~dead).to(cells.dtype)
+
+
+class _Slopes:
+    """dP = z_gradient · valueᵀ of a part, a block at a time."""
+
+    def __init__(self, part: Part, value: Tensor, z_gradient: Tensor) -> None:
+        self.columns = part.of_keys(value).transpose(-2, -1).contiguous()
+        self.gradients = part.of_rows(z_gradient).to(self.columns.dtype).flatten(0, 1)
+
+    def of(self, block: Block) -> Tensor:
+        out = block.second()
+        rows, columns = self.gradients[:, block.rows], self.columns[..., : block.n_keys]
+        torch.bmm(rows, columns, out=out.flatten(0, 1))
+        return out
+
+
+def _weighted_rows(weights: Tensor) -> slice:
+    """The rows from the first to the last with a weight."""
+    counting = (weights != 0).flatten(0, 1).any(dim=0).nonzero().flatten().tolist()
+    return slice(counting[0], counting[-1] + 1) if counting else slice(0, 0)
+
+
+def _check(
+    query: Tensor,
+    value: Tensor | None,
+    z_gradient: Tensor | None,
+    *,
+    weights: Tensor | None,
+    lse: Tensor | None,
+    of: str,
+) -> None:
+    if of not in COLUMNS:
+        raise AttentionError(f"of={of!r:.80}: expected one of {', '.join(map(repr, COLUMNS))}.")
+    if of != "probs" and (value is None or z_gradient is None):
+        missing = "value" if value is None else "z_gradient"
+        raise AttentionError(
+            f'of="{of}" without {missing}: expected value and z_gradient, the gradient of z, whose '
+            "product is the gradient of the probs."
+        )
+    B, H, Q, D = query.shape
+    expected: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
+        "z_gradient": (z_gradient, [(B, H, Q, D)]),
+        "weights": (weights, [(B, H, Q), (B, 1, Q)]),
+        "lse": (lse, [(B, H, Q)]),
+    }
+    for name, (tensor, shapes) in expected.items():
+        if tensor is None:
+            continue
+        fits = isinstance(tensor, Tensor) and tensor.is_floating_point()
+        if not fits or tuple(tensor.shape) not in shapes or tensor.device != query.device:
+            found = f"{tuple(tensor.shape)} in {tensor.dtype} on {tensor.device}" if fits else ""
+            raise AttentionError(
+                f"{name} is a {type(tensor).__name__} {found}; expected a floating tensor of shape "
+                f"{' or '.join(map(str, shapes))} on {query.device}."
+            )
+
+
+def _back_end(impl: str, query: Tensor, options: dict[str, Any]) -> str:
+    if impl not in _BACK_ENDS:
+        raise AttentionError(f'impl="{impl}": expected one of {", ".join(_BACK_ENDS)}.')
+    if impl == "chunked":
+        return impl
+    given = frozenset(n for n, one in options.items() if one is not None and one is not False)
+    triton = implementations().get("triton")
+    request = Request(
+        wants=frozenset({"received"}),
+        options=given,
+        device=query.device.type,
+        dtype=query.dtype,
+        gradient=False,
+        d_head=query.shape[-1],
+    )
+    refusal = "it is not known" if triton is None else triton.refusal(request)
+    if impl == "auto":
+        # Where Triton is interpreted it is for seeing that it is right.
+        return "chunked" if refusal or triton is None or triton.rank is None else "triton"
+    if refusal:
+        raise AttentionError(f'impl="triton" cannot do this: {refusal}; impl="chunked" can.')
+    return impl
+
+
+def _by_triton(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None,
+    z_gradient: Tensor | None,
+    of: str,
+    **options: Any,
+) -> Tensor:
+    # Triton is an extra, and importing it takes as long as torch: only a call needs it.
+    if of == "probs" or value is None or z_gradient is None:
+        from minibert.kernels.triton_columns import column_sums as sums_of_probs
+
+        return sums_of_probs(query, key, **options)
+    from minibert.kernels.triton_backward import relevance_columns
+
+    return relevance_columns(query, key, value=value, z_gradient=z_gradient, of=of, **options)

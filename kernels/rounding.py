@@ -1,0 +1,76 @@
+"""Was it computed in a narrower type? The suspects tf32, bfloat16 and float32, tried in turn.
+
+Place: called by `causes.py` when nothing structural explains a wrong output. tl.dot and CUDA's
+matmul can round float32 to tf32 (10 bits of mantissa in place of 23) without being asked.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.kernels.cases import Problem, truth
+
+__all__ = ["as_tf32", "rounding_cause"]
+
+#: The types are a factor of 8 and more apart in precision; a good guess lies well inside.
+_FACTOR = 8**0.5
+
+
+def as_tf32(numbers: Tensor) -> Tensor:
+    """The float32 numbers rounded to the 10 bits of mantissa that tf32 keeps, half away from 0."""
+    bits = numbers.float().contiguous().view(torch.int32)
+    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32).to(numbers.dtype)
+
+
+def rounding_cause(output: str, problem: Problem, found: Tensor, expected: Tensor) -> str | None:
+    """A sentence that names the narrower type whose rounding the errors look like; None for none.
+
+    Either the reference on inputs rounded to that type gives most of the error, or root mean
+    square and maximum of the error are what that rounding gives: probs are rounded as well, to
+    multiples that depend on the tiles of the kernel and cannot be known here.
+    """
+    if not expected.is_floating_point():
+        return None
+    finite = expected.isfinite() & found.isfinite()
+    error = (found.to(expected.dtype) - expected)[finite]
+    if not len(error) or not bool(error.any()):
+        return None
+    for narrow, advice, rounded in _types(problem.query.dtype):
+        names = ("query", "key", "value")
+        vectors: dict[str, Any] = {one: rounded(getattr(problem, one)) for one in names}
+        other = truth(replace(problem, **vectors))[output]
+        effect = (other - expected)[finite]
+        explained = _size(error - effect) < 0.5 * _size(error)
+        if explained or _alike(error, effect):
+            return f"rounded to {narrow}: the error is what that type gives. {advice}"
+    return None
+
+
+def _types(dtype: torch.dtype) -> Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]:
+    if dtype == torch.float64:
+        yield "float32", "Accumulate in float64", lambda x: x.float().double()
+    if dtype in (torch.float32, torch.float64):
+        yield (
+            "tf32 (10 bits of mantissa; float16 has as many)",
+            'In Triton: tl.dot(..., input_precision="ieee"); in torch: '
+            "torch.backends.cuda.matmul.allow_tf32 = False",
+            as_tf32,
+        )
+        yield (
+            "bfloat16 (7 bits of mantissa)",
+            "Keep float32 inputs in float32 until the end",
+            lambda x: x.bfloat16().to(x.dtype),
+        )
+
+
+def _size(error: Tensor) -> float:
+    return float(error.square().mean().sqrt())
+
+
+def _alike(error: Tensor, effect: Tensor) -> bool:
+    """Of the same size, both on average and at worst."""
+    pairs = ((_size(error), _size(effect)), (float(error.abs().max()), float(effect.abs().max())))
+    return all(small > 0 and 1 / _FACTOR < large / small < _FACTOR for large, small in pairs)

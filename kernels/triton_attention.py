@@ -1,0 +1,94 @@
+"""The implementation "triton": attention and its statistics in fused kernels, O(N) memory.
+
+Place: one of the implementations behind `minibert.kernels.api.attend`, loaded when it is first
+called. It picks the kernels: `triton_one_tile.py` for short texts, `triton_forward.py` for the
+others with `triton_columns.py` behind it for what sums over queries; `triton_gradients.py` where an
+input requires gradients.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.axes import Bool, Float, Int
+from minibert.errors import AttentionError
+from minibert.kernels.triton_columns import received_and_map
+from minibert.kernels.triton_forward import forward
+from minibert.kernels.triton_launch import starts_of
+from minibert.kernels.triton_one_tile import fits, one_tile
+from minibert.kernels.wants import Want
+
+__all__ = ["attend", "packed_attend"]
+
+
+def attend(
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch head key d_head"],
+    value: Float[Tensor, "batch head key d_head"],
+    *,
+    lengths: Int[Tensor, " batch"] | None = None,
+    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
+    causal: bool = False,
+    scale: float,
+    bias: Float[Tensor, "#batch #head #query #key"] | None = None,
+    want: Want,
+) -> dict[str, Tensor]:
+    """z, lse and every wanted statistic; probs are never held."""
+    options: dict[str, Any] = {"lengths": lengths, "mask": mask, "bias": bias}
+    options |= {"causal": causal, "scale": scale}
+    tensors = (query, key, value) if bias is None else (query, key, value, bias)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        from minibert.kernels.triton_gradients import attend_with_gradient
+
+        return attend_with_gradient(_attend, query, key, value, want=want, **options)
+    return _attend(query, key, value, want=want, **options)
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, *, want: Want, **options: Any
+) -> dict[str, Tensor]:
+    if ("received" in want or "map" in want) and fits(query, key, want):
+        return one_tile(query, key, value, want=want, **options)
+    return _two_passes(query, key, value, want, options)
+
+
+def packed_attend(
+    query: Float[Tensor, "1 head token d_head"],
+    key: Float[Tensor, "1 head token d_head"],
+    value: Float[Tensor, "1 head token d_head"],
+    *,
+    lengths: Sequence[int],
+    causal: bool = False,
+    scale: float,
+    want: Want,
+) -> dict[str, Tensor]:
+    """z, lse and statistics of sentences that lie one after the other, each alone with itself.
+
+    lengths are their tokens, all of them together. Offsets, keys and argmax count from the first
+    token of a sentence. Gradients do not flow. Raises AttentionError when the map is wanted, as
+    there is none of several sentences, and when the lengths are not those of the tokens.
+    """
+    if "map" in want:
+        raise AttentionError(
+            'packed sentences: "map" is wanted, but each sentence would have its own; '
+            "ask for it sentence by sentence."
+        )
+    if sum(lengths) != query.shape[2]:
+        raise AttentionError(
+            f"packed sentences: lengths add up to {sum(lengths)}; expected {query.shape[2]}, the "
+            "number of tokens."
+        )
+    options: dict[str, Any] = {"causal": causal, "scale": scale}
+    options |= {"starts": starts_of(lengths, query.device), "longest": max(lengths, default=0)}
+    return _two_passes(query, key, value, want, options)
+
+
+def _two_passes(
+    query: Tensor, key: Tensor, value: Tensor, want: Want, options: dict[str, Any]
+) -> dict[str, Tensor]:
+    found = forward(query, key, value, want=want, **options)
+    if "received" in want or "map" in want:
+        found |= received_and_map(query, key, lse=found["lse"], want=want, **options)
+    return found

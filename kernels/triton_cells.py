@@ -1,0 +1,80 @@
+"""How the cells of the map lie in the tiles of a kernel.
+
+Place: used by `triton_columns.py` and `triton_one_tile.py`.
+
+The map has cells of any size, tiles are powers of two. So an axis of a tile is filled cell by
+cell: each cell takes a power of two of places, of which the last may stay empty, or, when it is
+larger than a tile, several tiles (parts).
+Without a map an axis has one cell after the other, each of them a tile.
+"""
+
+import math
+from typing import Any, NamedTuple, no_type_check
+
+import triton
+import triton.language as tl
+
+from minibert.kernels.triton_launch import Config
+
+__all__ = ["Grid", "cells_of", "load_at", "positions_of", "tile_of"]
+
+
+class Grid(NamedTuple):
+    """How the two axes are cut into cells: real positions a cell, cells, and tiles a cell."""
+
+    query_cell: Any
+    query_cells: Any
+    query_parts: Any
+    key_cell: Any
+    key_cells: Any
+    key_parts: Any
+
+
+@triton.jit
+@no_type_check
+def positions_of(tile, cell, parts, PLACES: tl.constexpr, BLOCK: tl.constexpr):
+    """The positions of a tile's places, and which of these are filled."""
+    place = tl.arange(0, BLOCK)
+    if PLACES == BLOCK:
+        # Told apart so that the compiler sees one stretch of memory.
+        within = tile % parts * BLOCK
+        return (tile // parts * cell + within) + place, place < cell - within
+    else:
+        within = place % PLACES
+        return (tile * (BLOCK // PLACES) + place // PLACES) * cell + within, within < cell
+
+
+@triton.jit
+@no_type_check
+def tile_of(position, cell, parts, PLACES: tl.constexpr, BLOCK: tl.constexpr):
+    """The tile in which a position lies."""
+    return position // cell // (BLOCK // PLACES) * parts + position % cell // BLOCK
+
+
+@triton.jit
+@no_type_check
+def load_at(vectors, positions, stride, inside, D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr):
+    """The vectors at `positions` as a tile; 0 where not `inside` and beyond d_head."""
+    feature = tl.arange(0, BLOCK_D)
+    cells = tl.cast(positions, tl.int64)[:, None] * stride + feature[None, :]
+    seen = inside[:, None]
+    if D_HEAD != BLOCK_D:
+        seen = seen & (feature < D_HEAD)[None, :]
+    return tl.load(vectors + cells, mask=seen, other=0.0)
+
+
+def cells_of(
+    cut: Config, n_queries: int, n_keys: int, blocks: int | None
+) -> tuple[Grid, int, int, int]:
+    """The grid, the places of a cell along either axis of a tile, and the tiles of keys."""
+    axes = []
+    for n, block in ((n_queries, cut.block_m), (n_keys, cut.block_n)):
+        cell = block if blocks is None else math.ceil(n / blocks)
+        cells, parts = math.ceil(n / cell), math.ceil(cell / block)
+        places = block if parts > 1 else 1 << (cell - 1).bit_length()
+        axes.append((cell, cells, parts, places))
+    (query_cell, query_cells, query_parts, query_places), keys = axes[0], axes[1]
+    key_cell, key_cells, key_parts, key_places = keys
+    tiles = math.ceil(key_cells / (cut.block_n // key_places)) * key_parts
+    grid = Grid(query_cell, query_cells, query_parts, key_cell, key_cells, key_parts)
+    return grid, query_places, key_places, tiles

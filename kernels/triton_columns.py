@@ -1,0 +1,306 @@
+"""The kernel of the columns: how much each key received, and the map, in a second pass.
+
+Place: started by `triton_attention.py` and `columns.py`, with the lse that the forward gave.
+
+    sums[k] = sum over queries q of weights[q]·P[q, k]       P[q, k] = exp(s[q, k] − lse[q])
+
+A program owns a block of keys and walks over the queries, so that nothing is added from two places
+and results are the same each time, bit by bit. Tiles are turned round, (key, query): what a program
+adds up lies along the rows of the matrix instructions. How the map's
+cells lie in tiles: `triton_cells.py`.
+"""
+
+import math
+from typing import Any, NamedTuple, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from minibert.axes import Bool, Float, Int
+from minibert.kernels.triton_cells import cells_of, load_at, positions_of, tile_of
+from minibert.kernels.triton_launch import (
+    Config,
+    Inputs,
+    block_of_features,
+    inputs_of,
+    on_device,
+    sizes_of,
+    strides_of,
+)
+from minibert.kernels.triton_primitives import (
+    LOG2E,
+    NOTHING,
+    head_start,
+    head_view,
+    key_start,
+    masked_scores,
+    program_place,
+    row_start,
+)
+from minibert.kernels.triton_tuning import best_config
+from minibert.kernels.wants import Want
+
+__all__ = ["Columns", "column_sums", "columns_kernel", "received_and_map"]
+
+
+class Columns(NamedTuple):
+    """What the kernel reads beside the inputs and writes; None where it is not wanted."""
+
+    lse: Any
+    weights: Any
+    weight_strides: Any
+    sums: Any
+    map: Any
+
+
+@triton.jit
+@no_type_check
+def load_normaliser(columns, begin, queries, inside):
+    """lse in base 2; where a row is dead or not there, so large that its probs are 0."""
+    lse = tl.load(columns.lse + begin + queries, mask=inside, other=float("-inf"))
+    return tl.where(lse == float("-inf"), -NOTHING, lse * LOG2E)
+
+
+@triton.jit
+@no_type_check
+def walk_queries(
+    state, key_tile, keys, head, inputs, columns, grid, strides, sizes, place, counts, span, scale2,
+    EDGE: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, D_HEAD: tl.constexpr,
+    QUERY_PLACES: tl.constexpr, KEY_PLACES: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """Sums of the keys, and of the cells of the map, after the tiles of queries of `span`."""
+    sums, cells = state
+    BLOCK_N: tl.constexpr = key_tile.shape[0]
+    BLOCK_D: tl.constexpr = key_tile.shape[1]
+    n_counted, begin = span[2], row_start(inputs, sizes, place)
+    for tile in range(span[0], span[1]):
+        queries, filled = positions_of(
+            tile, grid.query_cell, grid.query_parts, QUERY_PLACES, BLOCK_M
+        )
+        inside = filled & (queries < n_counted)
+        query_tile = load_at(head[0], queries, strides.query[2], inside, D_HEAD, BLOCK_D)
+        normaliser = load_normaliser(columns, begin, queries, inside)
+        scores = tl.dot(key_tile, tl.trans(query_tile), input_precision=PRECISION) * scale2
+        if EDGE:
+            scores = masked_scores(
+                scores, inputs, strides, place, sizes.n_heads, queries[None, :], keys[:, None],
+                counts, CAUSAL,
+            )  # fmt: skip
+        probs = tl.math.exp2(scores - normaliser[None, :])
+        if columns.weights is not None:
+            batch, number = place // sizes.n_heads, place % sizes.n_heads
+            weights = columns.weights + head_start(columns.weight_strides, batch, number)
+            probs *= tl.load(weights + queries, mask=inside, other=0.0)[None, :]
+        if columns.map is not None:
+            ROWS: tl.constexpr = BLOCK_M // QUERY_PLACES
+            by_row = tl.sum(tl.reshape(probs, (BLOCK_N, ROWS, QUERY_PLACES)), 2)
+            by_row = tl.where((keys < counts[2])[:, None], by_row, 0.0)
+            sums += tl.sum(by_row, 1)
+            cells = tl.where(tile % grid.query_parts == 0, 0.0, cells)
+            by_cell = tl.reshape(by_row, (BLOCK_N // KEY_PLACES, KEY_PLACES, ROWS))
+            cells += tl.sum(by_cell, 1)
+            store_cells(columns.map, cells, grid, place, tile, span[3], ROWS)
+        else:
+            sums += tl.sum(probs, 1)
+    return sums, cells
+
+
+@triton.jit
+@no_type_check
+def store_cells(map, cells, grid, place, tile, block, ROWS: tl.constexpr):
+    """Writes the sums of cells so far; the last tile of a cell writes the whole sum."""
+    COLUMNS: tl.constexpr = cells.shape[0]
+    row = tile // grid.query_parts * ROWS + tl.arange(0, ROWS)
+    column = block * COLUMNS + tl.arange(0, COLUMNS)
+    n_columns = grid.key_cells * grid.key_parts
+    inside = (row < grid.query_cells)[None, :] & (column < n_columns)[:, None]
+    start = tl.cast(place, tl.int64) * grid.query_cells * n_columns
+    tl.store(map + start + row[None, :] * n_columns + column[:, None], cells, mask=inside)
+
+
+@triton.jit
+@no_type_check
+def columns_kernel(
+    inputs, columns, grid, strides, sizes, scale,
+    CAUSAL: tl.constexpr, REAL_QUERIES: tl.constexpr, PRECISION: tl.constexpr,
+    D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
+    QUERY_PLACES: tl.constexpr, KEY_PLACES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """sums[k] = sum over queries of weights·P for a block of keys, and sums of the map's cells.
+
+    With REAL_QUERIES the queries behind a sentence's length do not count.
+    """
+    place, block = program_place(sizes.n_blocks, sizes.n_places, sizes.n_together, False)
+    head, counts = head_view(inputs, strides, sizes, place)
+    keys, filled = positions_of(block, grid.key_cell, grid.key_parts, KEY_PLACES, BLOCK_N)
+    # An empty place is a key behind the last.
+    keys = tl.where(filled, keys, counts[1])
+    key_tile = load_at(head[1], keys, strides.key[2], keys < counts[2], D_HEAD, BLOCK_D)
+    n_counted = counts[0]
+    if REAL_QUERIES:
+        n_counted = tl.minimum(n_counted, counts[2])
+    first_key = tl.min(keys)
+    n_counted = tl.where(first_key < counts[2], n_counted, 0)
+    stop = tl.where(
+        n_counted > 0,
+        tile_of(n_counted - 1, grid.query_cell, grid.query_parts, QUERY_PLACES, BLOCK_M) + 1,
+        0,
+    )
+    begin, whole = 0, 0
+    if CAUSAL:
+        shift = counts[1] - counts[0]
+        first = tl.maximum(first_key - shift, 0)
+        last = tl.maximum(tl.max(tl.where(keys < counts[2], keys, 0)) - shift, 0)
+        begin = tile_of(first, grid.query_cell, grid.query_parts, QUERY_PLACES, BLOCK_M)
+        whole = tile_of(last, grid.query_cell, grid.query_parts, QUERY_PLACES, BLOCK_M) + 1
+        whole = tl.minimum(whole, stop)
+    if inputs.mask is not None or inputs.bias is not None:
+        whole = stop
+    COLUMNS: tl.constexpr = BLOCK_N // KEY_PLACES
+    state = (
+        tl.zeros((BLOCK_N,), tl.float32),
+        tl.zeros((COLUMNS, BLOCK_M // QUERY_PLACES), tl.float32),
+    )
+    if CAUSAL or inputs.mask is not None or inputs.bias is not None:
+        span = (begin, whole, n_counted, block)
+        state = walk_queries(
+            state, key_tile, keys, head, inputs, columns, grid, strides, sizes, place, counts, span,
+            scale * LOG2E, True, CAUSAL, PRECISION, D_HEAD, QUERY_PLACES, KEY_PLACES, BLOCK_M,
+        )  # fmt: skip
+    if inputs.mask is None and inputs.bias is None:
+        span = (whole, stop, n_counted, block)
+        state = walk_queries(
+            state, key_tile, keys, head, inputs, columns, grid, strides, sizes, place, counts, span,
+            scale * LOG2E, False, CAUSAL, PRECISION, D_HEAD, QUERY_PLACES, KEY_PLACES, BLOCK_M,
+        )  # fmt: skip
+    if columns.sums is not None:
+        sums = tl.where(keys < counts[2], state[0], 0.0)
+        at = key_start(inputs, sizes, place) + keys
+        tl.store(columns.sums + at, sums, mask=keys < counts[1])
+
+
+def column_sums(
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch head key d_head"],
+    *,
+    lse: Float[Tensor, "batch head query"],
+    weights: Float[Tensor, "batch #head query"] | None = None,
+    lengths: Int[Tensor, " batch"] | None = None,
+    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
+    causal: bool = False,
+    scale: float,
+    bias: Float[Tensor, "#batch #head #query #key"] | None = None,
+) -> Float[Tensor, "batch head key"]:
+    """Per key the sum over queries of weights·P, in float32; O(N) memory.
+
+    lengths says which keys are real; every query counts, by its weight (1 unless given).
+    """
+    inputs, scale = inputs_of(query, key, key, scale=scale, lengths=lengths, mask=mask, bias=bias)
+    B, H, Q = query.shape[:3]
+    if weights is not None:
+        weights = weights.float().expand(B, H, Q)
+    sums = query.new_empty((B, H, key.shape[2]), dtype=lse.dtype)
+    strides = None if weights is None else weights.stride()
+    columns = Columns(lse.contiguous(), weights, strides, sums, None)
+    _launch(inputs, columns, scale=scale, causal=causal, real_queries=False)
+    return sums
+
+
+def received_and_map(
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch head key d_head"],
+    *,
+    lse: Float[Tensor, "batch head query"],
+    scale: float,
+    causal: bool,
+    lengths: Int[Tensor, " batch"] | None = None,
+    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
+    bias: Float[Tensor, "#batch #head #query #key"] | None = None,
+    starts: Int[Tensor, " start"] | None = None,
+    longest: int | None = None,
+    want: Want,
+    config: Config | None = None,
+) -> dict[str, Tensor]:
+    """The statistics received and map, those of the two that are wanted, in one pass."""
+    inputs, scale = inputs_of(
+        query, key, key, scale=scale, lengths=lengths, mask=mask, bias=bias, starts=starts
+    )
+    (B, H, Q), K = query.shape[:3], key.shape[2]
+    found = {}
+    if "received" in want:
+        found["received"] = query.new_empty((B, H, K), dtype=torch.float32)
+    blocks = want["map"][0] if "map" in want else None
+    columns = Columns(lse, None, None, found.get("received"), None)
+    sums = _launch(
+        inputs, columns, scale=scale, causal=causal, real_queries=Q == K and lengths is not None,
+        blocks=blocks, longest=longest, config=config,
+    )  # fmt: skip
+    if sums is not None:
+        found["map"] = _means(sums, lengths, Q, K)
+    return found
+
+
+def _launch(
+    inputs: Inputs,
+    columns: Columns,
+    *,
+    scale: float,
+    causal: bool,
+    real_queries: bool,
+    blocks: int | None = None,
+    longest: int | None = None,
+    config: Config | None = None,
+) -> Tensor | None:
+    """Runs the kernel; gives the sums of the map's cells, a part of a cell each, or None."""
+    (B, H, Q, D), K = inputs.query.shape, inputs.key.shape[2]
+    strides = strides_of(inputs, inputs.query)
+    constants = {
+        "CAUSAL": causal,
+        "REAL_QUERIES": real_queries,
+        "PRECISION": "ieee",
+        "D_HEAD": D,
+        "BLOCK_D": block_of_features(D),
+    }
+    result = None
+
+    def launch(cut: Config) -> None:
+        nonlocal result
+        grid, query_places, key_places, tiles = cells_of(cut, Q, longest or K, blocks)
+        if blocks is not None:
+            shape = (B, H, grid.query_cells, grid.key_cells, grid.key_parts)
+            result = inputs.query.new_zeros(shape, dtype=torch.float32)
+        sizes, _ = sizes_of(inputs, cut.block_m, causal=causal)
+        sizes = sizes._replace(n_blocks=tiles)
+        columns_kernel[(tiles * sizes.n_places,)](
+            inputs, columns._replace(map=result), grid, strides, sizes, scale, **constants,
+            QUERY_PLACES=query_places, KEY_PLACES=key_places,
+            BLOCK_M=cut.block_m, BLOCK_N=cut.block_n,
+            num_warps=cut.num_warps, num_stages=cut.num_stages,
+        )  # fmt: skip
+
+    with on_device(inputs.query):
+        edges = inputs.mask is not None or inputs.bias is not None
+        shape = f"{'causal ' * causal}{'edges ' * edges}{'map' if blocks else 'sums'}"
+        launch(config or best_config("columns", shape, inputs.query, inputs.key, launch))
+    return result
+
+
+def _means(
+    sums: Float[Tensor, "batch head query_block key_block part"],
+    lengths: Int[Tensor, " batch"] | None,
+    n_queries: int,
+    n_keys: int,
+) -> Float[Tensor, "batch head query_block key_block"]:
+    """The sums of the map's cells divided by how many real positions each cell has."""
+    total = sums.sum(dim=-1)
+    counts = []
+    for n, cells in zip((n_queries, n_keys), total.shape[2:], strict=True):
+        size = math.ceil(n / cells)
+        real = torch.tensor([n]) if lengths is None or n != n_keys else lengths.clamp(max=n)
+        first = torch.arange(cells, device=sums.device) * size
+        counts.append((real.to(sums.device)[:, None] - first).clamp(0, size))
+    cells_of = counts[0][:, :, None] * counts[1][:, None, :]
+    return total / cells_of.clamp_min(1).unsqueeze(1)

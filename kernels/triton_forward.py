@@ -1,0 +1,230 @@
+"""The kernel of the forward: z and lse as flash attention gives them, with statistics of the rows.
+
+Place: started by `triton_attention.py`; pieces and formulas are in `triton_primitives.py`.
+
+A program owns a block of queries and walks over the keys, as in FlashAttention-2 (Dao 2023, §3.1).
+First the blocks of keys that all of its queries see whole, without any mask, then those at an edge:
+of the text, or of what causal order allows. Blocks nobody sees are not read.
+
+What is not wanted is None and costs nothing: row_max, max_prob and entropy come out of the same
+walk, of which entropy adds one multiplication a score; argmax keeps a place beside each maximum;
+offset_mass and key_mass compute their few scores again at the end.
+"""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from minibert.axes import Bool, Float, Int
+from minibert.kernels.triton_launch import (
+    Config,
+    block_of_features,
+    chosen_outputs,
+    inputs_of,
+    on_device,
+    row_outputs,
+    sizes_of,
+    strides_of,
+)
+from minibert.kernels.triton_primitives import (
+    LOG2E,
+    NOTHING,
+    block_offsets,
+    fold_scores,
+    head_view,
+    load_rows,
+    masked_scores,
+    program_place,
+    row_start,
+    settled,
+)
+from minibert.kernels.triton_row_outputs import store_chosen, store_rows, store_vectors
+from minibert.kernels.triton_tuning import best_config
+from minibert.kernels.wants import Want
+
+__all__ = ["forward", "forward_kernel"]
+
+
+@triton.jit
+@no_type_check
+def walk(
+    state,
+    query_tile,
+    head,
+    inputs,
+    strides,
+    place,
+    n_heads,
+    rows,
+    counts,
+    span,
+    scale2,
+    EDGE: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    BEST: tl.constexpr,
+    PRECISION: tl.constexpr,
+    D_HEAD: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The rows' state after the keys of `span`, a block at a time."""
+    weighted, largest, total, product, best = state
+    _, key, value = head
+    BLOCK_D: tl.constexpr = query_tile.shape[1]
+    key_offsets = block_offsets(strides.key[2], BLOCK_N, BLOCK_D)
+    value_offsets = block_offsets(strides.value[2], BLOCK_N, BLOCK_D)
+    for first in range(span[0], span[1], BLOCK_N):
+        far, left = tl.cast(first, tl.int64), counts[2] - first
+        tile = key + far * strides.key[2]
+        key_tile = load_rows(tile, key_offsets, left, D_HEAD, BLOCK_N, BLOCK_D, EDGE)
+        scores = tl.dot(query_tile, tl.trans(key_tile), input_precision=PRECISION)
+        factor = scale2
+        if EDGE:
+            columns = (first + tl.arange(0, BLOCK_N))[None, :]
+            scores = masked_scores(
+                scores * scale2,
+                inputs,
+                strides,
+                place,
+                n_heads,
+                rows[:, None],
+                columns,
+                counts,
+                CAUSAL,
+            )
+            factor = 1.0
+        weights, shrink, largest, total, product, best = fold_scores(
+            scores, factor, first, largest, total, product, best, PRODUCT, BEST
+        )
+        tile = value + far * strides.value[2]
+        value_tile = load_rows(tile, value_offsets, left, D_HEAD, BLOCK_N, BLOCK_D, EDGE)
+        weighted = weighted * shrink[:, None]
+        weights = weights.to(value_tile.dtype)
+        weighted = settled(tl.dot(weights, value_tile, weighted, input_precision=PRECISION))
+    return weighted, largest, total, product, best
+
+
+@triton.jit
+@no_type_check
+def spans(first, counts, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Where the whole blocks of keys end that all these queries see, and the keys that any sees."""
+    n_queries, n_keys, n_real = counts
+    shift = n_keys - n_queries
+    stop = tl.where(first < n_queries, n_real, 0)
+    whole = stop
+    if CAUSAL:
+        whole = tl.minimum(stop, tl.maximum(shift + first + 1, 0))
+        stop = tl.minimum(stop, tl.maximum(shift + first + BLOCK_M, 0))
+    return whole // BLOCK_N * BLOCK_N, stop
+
+
+@triton.jit
+@no_type_check
+def forward_kernel(
+    inputs,
+    outputs,
+    chosen,
+    strides,
+    sizes,
+    scale,
+    CAUSAL: tl.constexpr,
+    BEST: tl.constexpr,
+    PRECISION: tl.constexpr,
+    D_HEAD: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """z = softmax(scale·query·keyᵀ + bias)·value of a block of queries, with lse and statistics.
+
+    The named tuples are those of `triton_launch.py`. Source: Dao 2023, algorithm 1.
+    """
+    place, block = program_place(sizes.n_blocks, sizes.n_places, sizes.n_together, CAUSAL)
+    head, counts = head_view(inputs, strides, sizes, place)
+    first = block * BLOCK_M
+    rows = first + tl.arange(0, BLOCK_M)
+    query = head[0] + tl.cast(first, tl.int64) * strides.query[2]
+    query_offsets = block_offsets(strides.query[2], BLOCK_M, BLOCK_D)
+    left = counts[0] - first
+    query_tile = load_rows(query, query_offsets, left, D_HEAD, BLOCK_M, BLOCK_D, True)
+    whole, stop = spans(first, counts, CAUSAL, BLOCK_M, BLOCK_N)
+    none = tl.zeros((BLOCK_M,), tl.float32)
+    weighted = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    state = (weighted, none + NOTHING, none, none, tl.zeros((BLOCK_M,), tl.int32))
+    scale2 = scale * LOG2E
+    PRODUCT: tl.constexpr = outputs.entropy is not None
+    if inputs.mask is None and inputs.bias is None:
+        span = (0, whole)
+        state = walk(
+            state, query_tile, head, inputs, strides, place, sizes.n_heads, rows, counts, span,
+            scale2, False, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, BLOCK_N,
+        )  # fmt: skip
+        span = (whole, stop)
+    else:
+        span = (0, stop)
+    state = walk(
+        state, query_tile, head, inputs, strides, place, sizes.n_heads, rows, counts, span,
+        scale2, True, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, BLOCK_N,
+    )  # fmt: skip
+    weighted, largest, total, product, best = state
+    begin = row_start(inputs, sizes, place)
+    lse2, alive = store_rows(outputs, rows, begin, counts[0], largest, total, product, best)
+    weighted = weighted * tl.where(alive, 1.0 / total, 0.0)[:, None]
+    store_vectors(outputs.z, weighted, inputs, strides, sizes, place, rows, counts[0], D_HEAD)
+    store_chosen(
+        chosen, query_tile, inputs, strides, sizes, place, rows, counts, head, lse2, scale2, CAUSAL,
+        D_HEAD,
+    )  # fmt: skip
+
+
+def forward(
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch head key d_head"],
+    value: Float[Tensor, "batch head key d_head"],
+    *,
+    scale: float,
+    causal: bool,
+    lengths: Int[Tensor, " batch"] | None = None,
+    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
+    bias: Float[Tensor, "#batch #head #query #key"] | None = None,
+    starts: Int[Tensor, " start"] | None = None,
+    longest: int | None = None,
+    want: Want,
+    config: Config | None = None,
+) -> dict[str, Tensor]:
+    """z, lse and the wanted statistics of T1 and T2 (rows and chosen probs), of one kernel.
+
+    With `starts` (packed sentences, the longest of `longest` rows) batch is 1.
+    """
+    inputs, scale = inputs_of(
+        query, key, value, scale=scale, lengths=lengths, mask=mask, bias=bias, starts=starts
+    )
+    outputs = row_outputs(query, want)
+    chosen = chosen_outputs(query, key.shape[2], want)
+    strides = strides_of(inputs, outputs.z)
+    d_head, edges = query.shape[-1], mask is not None or bias is not None
+    constants = {
+        "CAUSAL": causal,
+        # The interpreter is quick only with the maximum that breaks ties; the hardware without.
+        "BEST": 0 if outputs.argmax is None else 2 if query.is_cpu else 1,
+        "PRECISION": "ieee",
+        "D_HEAD": d_head,
+        "BLOCK_D": block_of_features(d_head),
+    }
+
+    def launch(cut: Config) -> None:
+        sizes, programs = sizes_of(inputs, cut.block_m, causal=causal, longest=longest)
+        blocks = {"BLOCK_M": cut.block_m, "BLOCK_N": cut.block_n}
+        compiled = {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
+        forward_kernel[(programs,)](
+            inputs, outputs, chosen, strides, sizes, scale, **constants, **blocks, **compiled
+        )
+
+    with on_device(query):
+        tier = "argmax" if "argmax" in want else "entropy" if "entropy" in want else "plain"
+        shape = f"{'causal ' * causal}{'edges ' * edges}{tier}"
+        launch(config or best_config("forward", shape, query, key, launch))
+    found = {**outputs._asdict(), "offset_mass": chosen.offset_mass, "key_mass": chosen.key_mass}
+    return {name: one for name, one in found.items() if one is not None}

@@ -1,0 +1,198 @@
+"""How the kernels of the forward are compiled, for whoever wants to without a GPU: VARIANTS.
+
+Place: read by the static gate (benchmarks/static_gate.py). Each variant says what a call would:
+types, constants, tile.
+"""
+
+from typing import Any
+
+from minibert.kernels.triton_cells import Grid
+from minibert.kernels.triton_columns import Columns, columns_kernel
+from minibert.kernels.triton_forward import forward_kernel
+from minibert.kernels.triton_launch import (
+    Chosen,
+    Config,
+    Inputs,
+    Outputs,
+    Sizes,
+    Strides,
+    block_of_features,
+)
+from minibert.kernels.triton_one_tile import Summed, one_tile_kernel
+from minibert.kernels.triton_tuning import candidates
+
+__all__ = ["VARIANTS", "columns_kernel", "forward_kernel", "one_tile_kernel"]
+
+#: A part that a call does not have is a constant: None, or 1 where it is a number.
+_NOTHING, _ONE = "constexpr", "constexpr 1"
+_ROW, _MATRIX = ("i32",) * 3, ("i32",) * 4
+_T1 = ("row_max", "max_prob", "entropy", "offset_mass", "key_mass")
+_T2 = (*_T1, "argmax")
+
+
+def _inputs(kind: str, given: tuple[str, ...]) -> Inputs:
+    types = {"lengths": "*i64", "starts": "*i64", "mask": "*u8", "bias": f"*{kind}"}
+    vectors = [f"*{kind}"] * 3
+    return Inputs(*vectors, *(types[name] if name in given else _NOTHING for name in types))
+
+
+def _outputs(kind: str, wants: tuple[str, ...]) -> Outputs:
+    types = {"row_max": "*fp32", "max_prob": "*fp32", "entropy": "*fp32", "argmax": "*i64"}
+    rows = (types[name] if name in wants else _NOTHING for name in types)
+    return Outputs(f"*{kind}", "*fp32", *rows)
+
+
+def _chosen(wants: tuple[str, ...]) -> Chosen:
+    parts = [
+        ("*fp32", "*i32", "i32") if name in wants else (_NOTHING,) * 3
+        for name in ("offset_mass", "key_mass")
+    ]
+    return Chosen(*parts[0], *parts[1])
+
+
+def _strides(given: tuple[str, ...]) -> Strides:
+    matrices = (_MATRIX if name in given else _NOTHING for name in ("mask", "bias"))
+    return Strides(_ROW, _ROW, _ROW, _ROW, *matrices)
+
+
+def _variant(
+    kernel: str,
+    what: tuple[str, ...],
+    cut: Config,
+    signature: dict[str, Any],
+    constants: dict[str, Any],
+    d_head: int,
+) -> dict[str, Any]:
+    constants = {"PRECISION": "ieee", "D_HEAD": d_head, **constants}
+    constants |= {"BLOCK_D": block_of_features(d_head)}
+    constants |= {"BLOCK_M": cut.block_m, "BLOCK_N": cut.block_n}
+    absent: dict[Any, Any] = {}
+    for place, types in enumerate(signature.values()):
+        if isinstance(types, tuple):
+            absent |= {
+                (place, i): 1 if one == _ONE else None
+                for i, one in enumerate(types)
+                if one in (_NOTHING, _ONE)
+            }
+    return {
+        "name": " ".join((kernel, *what)),
+        "kernel": f"{kernel}_kernel",
+        "signature": {name: _plain(types) for name, types in signature.items()},
+        "constexprs": absent | constants,
+        "num_warps": cut.num_warps,
+        "num_stages": cut.num_stages,
+        "score_elements": cut.block_m * cut.block_n,
+        "divisible": [
+            (name, i, j)
+            for name in ("strides",)
+            for i, row in enumerate(signature[name])
+            if row != _NOTHING
+            for j in range(len(row))
+        ]
+        + [
+            (name, i)
+            for name, types in signature.items()
+            if name != "strides" and isinstance(types, tuple)
+            for i, one in enumerate(types)
+            if str(one).startswith("*")
+        ],
+    }
+
+
+def _plain(types: Any) -> Any:
+    if not isinstance(types, tuple):
+        return types
+    plain = [_NOTHING if one == _ONE else one for one in types]
+    return type(types)(*plain) if hasattr(types, "_fields") else tuple(plain)
+
+
+def _forward(
+    kind: str,
+    d_head: int,
+    *,
+    causal: bool = False,
+    wants: tuple[str, ...] = (),
+    given: tuple[str, ...] = (),
+) -> list[dict[str, Any]]:
+    signature: dict[str, Any] = {
+        "inputs": _inputs(kind, given),
+        "outputs": _outputs(kind, wants),
+        "chosen": _chosen(wants),
+        "strides": _strides(given),
+        "sizes": Sizes(*("i32",) * 6),
+        "scale": "fp32",
+    }
+    constants = {"CAUSAL": causal, "BEST": int("argmax" in wants)}
+    tier = "T2" if "argmax" in wants else "T1" if wants else "plain"
+    edges = "mask" in given or "bias" in given
+    found = []
+    for cut in candidates("forward", kind, d_head, edges=edges):
+        what = (kind, f"d{d_head}", *["causal"] * causal, tier, *given, _named(cut))
+        found.append(_variant("forward", what, cut, signature, constants, d_head))
+    return found
+
+
+def _columns(kind: str, d_head: int, *, causal: bool = False, cells: int = 0) -> Any:
+    found = []
+    for cut in candidates("columns", kind, d_head, edges=False):
+        number = "i32" if cells else _ONE
+        signature = {
+            "inputs": _inputs(kind, ()),
+            "columns": Columns(
+                "*fp32", _NOTHING, _NOTHING, "*fp32", "*fp32" if cells else _NOTHING
+            ),
+            "grid": Grid("i32", "i32", number, "i32", "i32", number),
+            "strides": _strides(()),
+            "sizes": Sizes(*("i32",) * 6),
+            "scale": "fp32",
+        }
+        constants = {"CAUSAL": causal, "REAL_QUERIES": False}
+        constants |= {"QUERY_PLACES": cells or cut.block_m, "KEY_PLACES": cells or cut.block_n}
+        what = (kind, f"d{d_head}", *["causal"] * causal, *["map"] * bool(cells), _named(cut))
+        found.append(_variant("columns", what, cut, signature, constants, d_head))
+    return found
+
+
+def _one_tile(kind: str, d_head: int, *, causal: bool = False) -> list[dict[str, Any]]:
+    signature = {
+        "inputs": _inputs(kind, ("lengths",)),
+        "outputs": _outputs(kind, _T2),
+        "chosen": _chosen(_T2),
+        "summed": Summed("*fp32", "*fp32"),
+        "grid": Grid("i32", "i32", _ONE, "i32", "i32", _ONE),
+        "strides": _strides(()),
+        "sizes": Sizes(*("i32",) * 6),
+        "scale": "fp32",
+    }
+    constants = {"CAUSAL": causal, "BEST": 1, "REAL_QUERIES": True}
+    constants |= {"QUERY_PLACES": 2, "KEY_PLACES": 2}
+    found = []
+    for cut in candidates("one tile", kind, d_head, edges=True):
+        what = (kind, f"d{d_head}", *["causal"] * causal, "all", _named(cut))
+        found.append(_variant("one_tile", what, cut, signature, constants, d_head))
+    return found
+
+
+def _named(cut: Config) -> str:
+    return f"{cut.block_m}x{cut.block_n} {cut.num_warps} warps {cut.num_stages} stages"
+
+
+def _all() -> list[dict[str, Any]]:
+    found = []
+    for kind, d_head in (("bf16", 64), ("bf16", 128), ("fp16", 64)):
+        for causal in (False, True):
+            for wants in ((), _T1, _T2):
+                found += _forward(kind, d_head, causal=causal, wants=wants)
+            found += _columns(kind, d_head, causal=causal)
+            found += _columns(kind, d_head, causal=causal, cells=8)
+    found += _forward("bf16", 64, wants=_T1, given=("lengths",))
+    found += _forward("bf16", 64, wants=_T1, given=("starts",))
+    found += _forward("bf16", 64, wants=_T1, given=("mask", "bias"))
+    found += _forward("fp32", 64, wants=_T1)
+    found += _one_tile("bf16", 64)
+    found += _one_tile("bf16", 64, causal=True)
+    return found
+
+
+#: Each kernel of the forward as it would be compiled for calls of each kind.
+VARIANTS: list[dict[str, Any]] = _all()

@@ -1,0 +1,210 @@
+"""The kernel for short texts: all keys in one tile, so that every statistic takes one pass.
+
+Place: started by `triton_attention.py` where the keys fit; pieces in `triton_primitives.py`.
+
+With few keys, at most 128, reading and writing memory is what takes time. A program
+owns a head: it loads the keys and values once, walks over the blocks of queries and, as it knows
+the final normaliser of each row at once, adds up received and the map's cells on the way.
+"""
+
+import math
+from typing import Any, NamedTuple, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from minibert.axes import Bool, Float, Int
+from minibert.kernels.triton_cells import cells_of, load_at, positions_of
+from minibert.kernels.triton_launch import (
+    Config,
+    block_of_features,
+    chosen_outputs,
+    inputs_of,
+    on_device,
+    row_outputs,
+    sizes_of,
+    strides_of,
+)
+from minibert.kernels.triton_primitives import (
+    LOG2E,
+    NOTHING,
+    fold_scores,
+    head_view,
+    key_start,
+    masked_scores,
+    row_start,
+)
+from minibert.kernels.triton_row_outputs import store_chosen, store_rows, store_vectors
+from minibert.kernels.triton_tuning import best_config
+from minibert.kernels.wants import Want
+
+__all__ = ["LARGEST_TILE", "fits", "one_tile", "one_tile_kernel"]
+
+#: Keys a program holds; at 256 the registers no longer hold the scores of a block of queries.
+LARGEST_TILE = 128
+#: A block of queries holds whole cells of the map, and no config has a smaller one.
+SMALLEST_BLOCK = 16
+
+
+class Summed(NamedTuple):
+    """Outputs that sum over queries; None where they are not wanted."""
+
+    received: Any
+    map: Any
+
+
+@triton.jit
+@no_type_check
+def store_map(
+    map, probs, grid, place, tile, counts, n_counted, QUERY_PLACES: tl.constexpr, KEY_PLACES
+):
+    """Writes the means of the cells that a block of rows of probs covers."""
+    BLOCK_M: tl.constexpr = probs.shape[0]
+    BLOCK_N: tl.constexpr = probs.shape[1]
+    ROWS: tl.constexpr = BLOCK_M // QUERY_PLACES
+    COLUMNS: tl.constexpr = BLOCK_N // KEY_PLACES
+    by_row = tl.sum(tl.reshape(probs, (ROWS, QUERY_PLACES, BLOCK_N)), 1)
+    cells = tl.sum(tl.reshape(by_row, (ROWS, COLUMNS, KEY_PLACES)), 2)
+    row = tile * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    queries = tl.minimum(tl.maximum(n_counted - row * grid.query_cell, 0), grid.query_cell)
+    keys = tl.minimum(tl.maximum(counts[2] - column * grid.key_cell, 0), grid.key_cell)
+    # A cell without real positions has the sum 0, and 0 is its mean.
+    real = tl.maximum(queries[:, None] * keys[None, :], 1)
+    at = (place * grid.query_cells + row[:, None]) * grid.key_cells + column[None, :]
+    inside = (row < grid.query_cells)[:, None] & (column < grid.key_cells)[None, :]
+    tl.store(map + at, cells / real, mask=inside)
+
+
+@triton.jit
+@no_type_check
+def one_tile_kernel(
+    inputs, outputs, chosen, summed, grid, strides, sizes, scale,
+    CAUSAL: tl.constexpr, BEST: tl.constexpr, REAL_QUERIES: tl.constexpr, PRECISION: tl.constexpr,
+    D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
+    QUERY_PLACES: tl.constexpr, KEY_PLACES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """z, lse and all statistics of a head whose keys fit one tile."""
+    place = tl.program_id(0)
+    head, counts = head_view(inputs, strides, sizes, place)
+    keys, filled = positions_of(0, grid.key_cell, 1, KEY_PLACES, BLOCK_N)
+    # An empty place is a key behind the last.
+    keys = tl.where(filled, keys, counts[1])
+    key_tile = load_at(head[1], keys, strides.key[2], keys < counts[2], D_HEAD, BLOCK_D)
+    value_tile = load_at(head[2], keys, strides.value[2], keys < counts[2], D_HEAD, BLOCK_D)
+    n_counted = counts[0]
+    if REAL_QUERIES:
+        n_counted = tl.minimum(n_counted, counts[2])
+    begin = row_start(inputs, sizes, place)
+    received = tl.zeros((BLOCK_N,), tl.float32)
+    none = tl.zeros((BLOCK_M,), tl.float32)
+    nowhere = tl.zeros((BLOCK_M,), tl.int32)
+    for tile in range(0, sizes.n_blocks):
+        rows, there = positions_of(tile, grid.query_cell, 1, QUERY_PLACES, BLOCK_M)
+        rows = tl.where(there, rows, counts[0])
+        inside = rows < counts[0]
+        query_tile = load_at(head[0], rows, strides.query[2], inside, D_HEAD, BLOCK_D)
+        scores = tl.dot(query_tile, tl.trans(key_tile), input_precision=PRECISION)
+        scores = masked_scores(
+            scores * (scale * LOG2E), inputs, strides, place, sizes.n_heads, rows[:, None],
+            keys[None, :], counts, CAUSAL,
+        )  # fmt: skip
+        weights, _, largest, total, product, best = fold_scores(
+            scores, 1.0, 0, none + NOTHING, none, none, nowhere, outputs.entropy is not None, BEST
+        )
+        best = best // KEY_PLACES * grid.key_cell + best % KEY_PLACES
+        lse2, alive = store_rows(outputs, rows, begin, counts[0], largest, total, product, best)
+        share = tl.where(alive, 1.0 / total, 0.0)
+        z = tl.dot(weights.to(value_tile.dtype), value_tile, input_precision=PRECISION)
+        z *= share[:, None]
+        store_vectors(outputs.z, z, inputs, strides, sizes, place, rows, counts[0], D_HEAD)
+        store_chosen(
+            chosen, query_tile, inputs, strides, sizes, place, rows, counts, head, lse2,
+            scale * LOG2E, CAUSAL, D_HEAD,
+        )  # fmt: skip
+        if summed.received is not None or summed.map is not None:
+            probs = weights * tl.where(rows < n_counted, share, 0.0)[:, None]
+            received += tl.sum(probs, 0)
+            if summed.map is not None:
+                store_map(
+                    summed.map, probs, grid, place, tile, counts, n_counted, QUERY_PLACES,
+                    KEY_PLACES,
+                )  # fmt: skip
+    if summed.received is not None:
+        at = key_start(inputs, sizes, place) + keys
+        tl.store(summed.received + at, received, mask=keys < counts[1])
+
+
+def fits(query: Tensor, key: Tensor, want: Want) -> bool:
+    """True when the keys fit one tile, whole cells of the map included."""
+    (Q, D), K = query.shape[2:], key.shape[2]
+    blocks = want["map"][0] if "map" in want else None
+    query_cell = 1 if blocks is None else math.ceil(Q / blocks)
+    # Wider vectors take the registers of as many scores.
+    largest = LARGEST_TILE if block_of_features(D) <= 64 else LARGEST_TILE // 2
+    return _tile(K, blocks) <= largest and Q <= 4 * LARGEST_TILE and query_cell <= SMALLEST_BLOCK
+
+
+def one_tile(
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch head key d_head"],
+    value: Float[Tensor, "batch head key d_head"],
+    *,
+    scale: float,
+    causal: bool,
+    lengths: Int[Tensor, " batch"] | None = None,
+    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
+    bias: Float[Tensor, "#batch #head #query #key"] | None = None,
+    want: Want,
+    config: Config | None = None,
+) -> dict[str, Tensor]:
+    """z, lse and every wanted statistic in one pass, where `fits` says that it can be."""
+    inputs, scale = inputs_of(query, key, value, scale=scale, lengths=lengths, mask=mask, bias=bias)
+    (B, H, Q, D), K = query.shape, key.shape[2]
+    outputs, chosen = row_outputs(query, want), chosen_outputs(query, K, want)
+    blocks = want["map"][0] if "map" in want else None
+    constants = {
+        "CAUSAL": causal,
+        "BEST": 0 if outputs.argmax is None else 2 if query.is_cpu else 1,
+        "REAL_QUERIES": Q == K and lengths is not None,
+        "PRECISION": "ieee",
+        "D_HEAD": D,
+        "BLOCK_D": block_of_features(D),
+    }
+
+    def empty(*shape: int) -> Tensor:
+        return query.new_empty((B, H, *shape), dtype=torch.float32)
+
+    summed = Summed(empty(K) if "received" in want else None, None)
+
+    def launch(cut: Config) -> None:
+        nonlocal summed
+        cut = cut._replace(block_n=_tile(K, blocks))
+        grid, query_places, key_places, _ = cells_of(cut, Q, K, blocks)
+        if blocks is not None:
+            summed = summed._replace(map=empty(grid.query_cells, grid.key_cells))
+        sizes, _ = sizes_of(inputs, cut.block_m, causal=False)
+        tiles = math.ceil(grid.query_cells * query_places / cut.block_m)
+        one_tile_kernel[(B * H,)](
+            inputs, outputs, chosen, summed, grid, strides_of(inputs, outputs.z),
+            sizes._replace(n_blocks=tiles), scale, **constants,
+            QUERY_PLACES=query_places, KEY_PLACES=key_places,
+            BLOCK_M=cut.block_m, BLOCK_N=cut.block_n,
+            num_warps=cut.num_warps, num_stages=cut.num_stages,
+        )  # fmt: skip
+
+    with on_device(query):
+        launch(config or best_config("one tile", f"{_tile(K, blocks)}", query, key, launch))
+    found = {**outputs._asdict(), **summed._asdict()}
+    found |= {"offset_mass": chosen.offset_mass, "key_mass": chosen.key_mass}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _tile(n_keys: int, blocks: int | None) -> int:
+    """The power of two of places that the keys, in whole cells, take."""
+    cell = 1 if blocks is None else math.ceil(n_keys / blocks)
+    places = math.ceil(n_keys / cell) * (1 << (cell - 1).bit_length())
+    return max(16, 1 << (places - 1).bit_length())

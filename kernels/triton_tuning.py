@@ -1,0 +1,117 @@
+"""How a kernel is cut for a shape: few candidates, timed once, remembered on disk.
+
+Place: asked by the functions that start the kernels of the forward.
+
+A shape class is the kernel, what it computes, the dtype, the width of a head and the length to the
+next power of two. On a GPU the candidates of a class are timed at its first call, some tens of
+milliseconds and their compilation, and the fastest is written to a file of this GPU and these
+versions. With MINIBERT_TUNING=off, and on a CPU, the first candidate is taken.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from minibert.kernels.triton_launch import Config, block_of_features
+
+__all__ = ["best_config", "cache_file", "candidates", "remembered"]
+
+_KINDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+#: Timed so often, of which the median counts.
+_REPEATS = 9
+
+
+def candidates(kernel: str, kind: str, d_head: int, *, edges: bool) -> tuple[Config, ...]:
+    """The configs worth trying, the likeliest first; all of them compile without spills."""
+    wide = block_of_features(d_head) > 64
+    if kind == "fp32":
+        # Without matrix instructions the registers hold what the multiplications need.
+        return (Config(32, 32, 4, 2),)
+    if kernel == "one tile":
+        return (Config(64, 128, 8, 1),)
+    if kernel == "columns":
+        return (Config(64, 128, 8, 3),) if wide else (Config(64, 128, 4, 3), Config(64, 128, 8, 3))
+    if wide or edges:
+        return (Config(128, 64, 8, 3),)
+    return (Config(128, 128, 8, 3), Config(128, 64, 8, 3), Config(128, 64, 4, 3))
+
+
+def best_config(
+    kernel: str, shape: str, query: Tensor, key: Tensor, launch: Callable[[Config], None]
+) -> Config:
+    """The config for a call of this kind; `launch` runs the kernel with one."""
+    if query.is_cpu:
+        return Config(64, 64, 4, 1)
+    kind, d_head = _KINDS[query.dtype], query.shape[-1]
+    tried = candidates(kernel, kind, d_head, edges="edges" in shape)
+    if len(tried) == 1 or os.environ.get("MINIBERT_TUNING") == "off":
+        return tried[0]
+    length = 1 << (max(query.shape[2], key.shape[2]) - 1).bit_length()
+    name = f"{kernel}, {shape}, {kind}, {block_of_features(d_head)}, {length}"
+    known = remembered(cache_file(query.device))
+    if name not in known:
+        best = min(tried, key=lambda cut: _milliseconds(launch, cut))
+        _remember(cache_file(query.device), name, best)
+        return best
+    return known[name]
+
+
+@cache
+def cache_file(device: torch.device) -> Path:
+    """Where the fastest configs of this GPU, with these versions, are kept."""
+    import triton
+
+    folder = os.environ.get("MINIBERT_CACHE") or os.path.expanduser("~/.cache/minibert")
+    gpu = torch.cuda.get_device_name(device).replace(" ", "-")
+    return Path(folder) / f"triton-{triton.__version__}-torch-{torch.__version__}-{gpu}.json"
+
+
+#: What the file held when it was last read or written: reading it costs more than a kernel.
+_known: dict[Path, dict[str, Config]] = {}
+
+
+def remembered(path: Path) -> dict[str, Config]:
+    """The configs in the file, by shape class; none where it is missing or cannot be read."""
+    if path not in _known:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            _known[path] = {name: Config(*numbers) for name, numbers in found.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            _known[path] = {}
+    return _known[path]
+
+
+def _remember(path: Path, name: str, best: Config) -> None:
+    """Adds one to the file, which is replaced as a whole: nobody ever reads half of it."""
+    _known.pop(path, None)
+    known = remembered(path)
+    known[name] = best
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, delete=False, encoding="utf-8"
+        ) as file:
+            json.dump(known, file, indent=1)
+        os.replace(file.name, path)
+    except OSError:
+        # A folder that cannot be written costs the next process its tuning, and nothing else.
+        return
+
+
+def _milliseconds(launch: Callable[[Config], None], cut: Config) -> float:
+    launch(cut)
+    times = []
+    for _ in range(_REPEATS):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        launch(cut)
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop))
+    return sorted(times)[_REPEATS // 2]

@@ -1,0 +1,149 @@
+"""Milliseconds of single calls: by events on a GPU, by the processor's clock elsewhere.
+
+Place: used by measure.py; knows nothing of attention.
+
+The inputs get new numbers before every call, off the clock, so that a kernel which keeps results
+gains nothing; a cold cache is one that was filled with something else just before. After the last
+call of a turn nothing may still run, or what was timed was not all of the work.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from minibert.errors import MinibertError
+
+__all__ = ["Clock", "Spread", "quantile"]
+
+#: A turn is as many calls as fit in this time, within bounds.
+_TURN_SECONDS, _MOST_CALLS = 0.05, 20
+#: Time for Python to run ahead of the GPU, so that launching is not what is timed: some 0.2 ms.
+_HEAD_START = 400_000
+#: What synchronising an idle GPU may take, in seconds.
+_IDLE = 2e-4
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and the values below which 20 and 80 percent of the calls lie, in ms."""
+
+    median: float
+    p20: float
+    p80: float
+    calls: int
+
+    @classmethod
+    def of(cls, milliseconds: Sequence[float]) -> "Spread":
+        """The spread of these calls."""
+        return cls(
+            statistics.median(milliseconds),
+            quantile(milliseconds, 0.2),
+            quantile(milliseconds, 0.8),
+            len(milliseconds),
+        )
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """The value below which `part` of the values lie, between neighbours in proportion."""
+    ordered = sorted(values)
+    place = part * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+class Clock:
+    """The clock of a device; `turn` times some calls and gives the last result."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._flush = torch.empty(_flush_bytes(device), dtype=torch.int8, device=device)
+
+    def turn(
+        self,
+        run: Callable[[], Any],
+        refresh: Callable[[], None],
+        *,
+        calls: int,
+        cold: bool,
+    ) -> tuple[list[float], Any]:
+        """Milliseconds of each call, and what the last gave.
+
+        Raises MinibertError when work goes on after the last call has ended on the clock.
+        """
+        timed = self._on_gpu if self.device.type == "cuda" else self._on_cpu
+        return timed(run, refresh, calls, cold)
+
+    def calls(self, run: Callable[[], Any]) -> int:
+        """How many calls make a turn, after two to warm up."""
+        seconds = 1.0
+        for _ in range(2):
+            self._settle()
+            start = perf_counter()
+            run()
+            self._settle()
+            seconds = perf_counter() - start
+        return max(3, min(_MOST_CALLS, int(_TURN_SECONDS / max(seconds, 1e-9))))
+
+    def _on_cpu(
+        self, run: Callable[[], Any], refresh: Callable[[], None], calls: int, cold: bool
+    ) -> tuple[list[float], Any]:
+        milliseconds, result = [], None
+        for _ in range(calls):
+            # What a call gives is freed off the clock.
+            result = None
+            refresh()
+            if cold:
+                self._flush.zero_()
+            start = perf_counter()
+            result = run()
+            milliseconds.append((perf_counter() - start) * 1e3)
+        return milliseconds, result
+
+    def _on_gpu(
+        self, run: Callable[[], Any], refresh: Callable[[], None], calls: int, cold: bool
+    ) -> tuple[list[float], Any]:
+        events, result = [], None
+        for _ in range(calls):
+            result = None
+            refresh()
+            if cold:
+                self._flush.zero_()
+            torch.cuda._sleep(_HEAD_START)
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            result = run()
+            end.record()
+            events.append((start, end))
+        events[-1][1].synchronize()
+        began = perf_counter()
+        torch.cuda.synchronize()
+        waited = perf_counter() - began
+        milliseconds = [start.elapsed_time(end) for start, end in events]
+        if waited > _IDLE + 0.2e-3 * statistics.median(milliseconds):
+            raise MinibertError(
+                f"the GPU is busy for {waited * 1e3:.2g} ms after the call has ended on its "
+                "stream: work on another stream is not timed; do all of it on the current one"
+            )
+        return milliseconds, result
+
+    def _settle(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def _flush_bytes(device: torch.device) -> int:
+    """Twice the largest cache."""
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        return 2 * max(getattr(properties, "L2_cache_size", 0), 64 * 2**20)
+    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    found = [
+        int(text[:-1]) * 2**10 for one in sizes if (text := one.read_text().strip())[-1] == "K"
+    ]
+    return 2 * min(max([*found, 16 * 2**20]), 256 * 2**20)

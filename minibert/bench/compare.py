@@ -1,0 +1,102 @@
+"""Two files of rows beside each other: what became faster, what slower, and what is noise.
+
+Place: `minibert bench --compare A B`.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from minibert.bench.rows import Row, read_rows
+from minibert.terminal import Terminal
+
+__all__ = ["Change", "changes", "comparison_lines"]
+
+_PLACE = ("tokens", "batch", "heads", "d_head", "dtype", "causal", "lengths", "cache")
+#: Less than this is noise, however quiet both machines say they were.
+_LEAST_NOISE = 0.02
+
+
+@dataclass(frozen=True)
+class Change:
+    """One implementation at one place in both files; ratio below 1 is faster in the second."""
+
+    name: str
+    place: str
+    before: float
+    after: float
+    noise: float
+
+    @property
+    def ratio(self) -> float:
+        """Time after, in times before."""
+        return self.after / self.before
+
+    @property
+    def verdict(self) -> str:
+        """faster, slower, or same: within the noise of both timings."""
+        if max(self.ratio, 1 / self.ratio) <= 1 + self.noise:
+            return "same"
+        return "faster" if self.ratio < 1 else "slower"
+
+
+def changes(before: list[Row], after: list[Row]) -> list[Change]:
+    """What stands in both; the kernels are matched with each other whatever they are called.
+
+    The noise is the largest of: how far two timings of the same kernel were apart, half of the
+    spread from p20 to p80, and 2 %.
+    """
+    earlier = {_key(row): row for row in before if "error" not in row}
+    found = []
+    for row in after:
+        other = earlier.get(_key(row))
+        if "error" in row or other is None:
+            continue
+        noise = max(_LEAST_NOISE, _noise(row), _noise(other))
+        name = "yours" if row["role"] == "kernel" else row["implementation"]
+        place = ", ".join(_said(row, one) for one in _PLACE)
+        found.append(Change(name, place, other["median_ms"], row["median_ms"], noise))
+    return found
+
+
+def comparison_lines(paths: tuple[Path, Path], terminal: Terminal) -> tuple[list[str], bool]:
+    """The table, and whether the kernel became slower somewhere."""
+    before, after = (read_rows(path) for path in paths)
+    found = changes(before, after)
+    lines = [f"{paths[0].name} -> {paths[1].name}"]
+    machines = [rows[0].get("device") for rows in (before, after)]
+    if machines[0] != machines[1]:
+        lines.append(f"other machines: {machines[0]} and {machines[1]}; their times say little.")
+    if not found:
+        return [*lines, "nothing was timed in both: no shape is the same."], False
+    header = ("", "where", "before ms", "after ms", "after/before", "noise", "")
+    rows = [
+        (
+            one.name,
+            one.place,
+            f"{one.before:.4g}",
+            f"{one.after:.4g}",
+            f"{one.ratio:.3f}",
+            f"{100 * one.noise:.0f} %",
+            one.verdict,
+        )
+        for one in found
+    ]
+    slower = any(one.verdict == "slower" and one.name == "yours" for one in found)
+    return [*lines, *terminal.table(header, rows, "<<>>>><")], slower
+
+
+def _key(row: Row) -> tuple[object, ...]:
+    name = "yours" if row["role"] == "kernel" else row["implementation"]
+    return (name, *(row.get(one) for one in _PLACE))
+
+
+def _noise(row: Row) -> float:
+    spread = (row["p80_ms"] - row["p20_ms"]) / 2 / row["median_ms"]
+    return max(float(row.get("noise") or 0.0), float(spread))
+
+
+def _said(row: Row, name: str) -> str:
+    value = row.get(name)
+    if name == "causal":
+        return "causal" if value else "full"
+    return f"{name} {value}" if name in ("tokens", "batch", "heads", "d_head") else str(value)

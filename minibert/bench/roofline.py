@@ -1,0 +1,76 @@
+"""How fast this machine can be at all, measured, and which part of that a time is.
+
+Place: used by measure.py. Attention needs the matrix units (4·d_head operations a pair of query
+and key), an exponential a pair, some instructions a pair, and its inputs and output in memory
+once; the largest of the four times is the least it can take. On a GPU the four units work at the
+same time, so that the largest counts and not the sum.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import torch
+
+from minibert.bench.workload import Workload
+from minibert.kernels.ceilings import exponentials_per_second, instructions_per_second
+
+__all__ = ["INSTRUCTIONS", "ceilings", "least_times"]
+
+#: Instructions a pair: one multiply-add into the exponent, one maximum, one exponential, one
+#: addition to the sum, half a conversion to the narrow type (two at a time).
+INSTRUCTIONS = 4.5
+
+
+@cache
+def ceilings(device: torch.device, dtype: str) -> Mapping[str, float]:
+    """What was measured here: tensor (operations), exponential, issue and memory (bytes) a second.
+
+    issue is left out on a CPU. The best of several runs each: a ceiling is what was reached.
+    """
+    found = {
+        "tensor": _matmul(device, getattr(torch, dtype)),
+        "exponential": exponentials_per_second(device),
+        "issue": instructions_per_second(device),
+        "memory": _copy(device),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def least_times(workload: Workload, reached: Mapping[str, float]) -> dict[str, float]:
+    """The least milliseconds of each unit; the largest of them is the roofline."""
+    work = {
+        "tensor": workload.flop,
+        "exponential": workload.pairs,
+        "issue": INSTRUCTIONS * workload.pairs,
+        "memory": workload.bytes,
+    }
+    return {name: 1e3 * work[name] / value for name, value in reached.items()}
+
+
+def _matmul(device: torch.device, dtype: torch.dtype) -> float:
+    n = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+    out = torch.empty_like(a)
+    return 2 * n**3 / _best(lambda: torch.matmul(a, b, out=out), device)
+
+
+def _copy(device: torch.device) -> float:
+    n = 2**30 if device.type == "cuda" else 2**27
+    source = torch.zeros(n, dtype=torch.int8, device=device)
+    target = torch.empty_like(source)
+    return 2 * n / _best(lambda: target.copy_(source), device)
+
+
+def _best(run: Callable[[], object], device: torch.device) -> float:
+    """The seconds of the fastest of some runs."""
+    seconds = []
+    for _ in range(8):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

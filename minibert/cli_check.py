@@ -1,0 +1,186 @@
+"""`minibert check`: its options, and those it shares with `minibert bench`.
+
+Nothing of torch is imported until a command runs.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from minibert.errors import MinibertError
+from minibert.terminal import Terminal, note, say
+
+if TYPE_CHECKING:
+    import torch
+
+    from minibert.bench.user_file import UserFunction
+
+__all__ = [
+    "Device",
+    "Dtypes",
+    "HeadWidth",
+    "Quick",
+    "Timeout",
+    "check",
+    "chosen_dtypes",
+    "loaded",
+    "run_check",
+    "unusable",
+]
+
+
+class NumberType(StrEnum):
+    """Number types of query, key and value."""
+
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+
+
+Target = Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="The function.")]
+Device = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="cpu or cuda; cuda when not given and there is one."),
+]
+Dtypes = Annotated[
+    list[NumberType] | None,
+    typer.Option("--dtype", help="Number type; repeatable."),
+]
+HeadWidth = Annotated[int, typer.Option("--d-head", min=1, max=1024, help="Width of a head.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer cases: a first answer.")]
+Timeout = Annotated[
+    float, typer.Option(min=0.1, metavar="SECONDS", help="Longest time that one call may take.")
+]
+Cache = Annotated[
+    bool, typer.Option("--cache", help="Also check fewer queries than keys, as with a KV cache.")
+]
+KeyNumbers = Annotated[
+    list[int] | None,
+    typer.Option("--tokens", min=1, max=4096, help="Number of keys; repeatable."),
+]
+
+
+def check(
+    target: Target,
+    device: Device = None,
+    dtypes: Dtypes = None,
+    tokens: KeyNumbers = None,
+    d_head: HeadWidth = 64,
+    cache: Cache = False,
+    quick: Quick = False,
+    timeout: Timeout = 300,
+) -> None:
+    """Say whether an attention kernel is right, and what is wrong with it.
+
+    FILE.py is run in this process, with all you are allowed to do: check only files you trust.
+    FUNCTION takes (query, key, value, lengths, causal) and gives a dictionary with z, and lse,
+    row_max, max_prob, entropy, argmax, received, offset_mass, scores or probs if it likes.
+    query, key and value are (batch, head, position, d_head); lengths, the real keys of each
+    sentence, is None where all are real; the scale is 1/sqrt(d_head). On a CPU, Triton kernels
+    go through Triton's interpreter.
+
+    Exits with 0 when it is right, 1 when it is wrong, 2 for a command that cannot be run.
+    """
+    user, place = loaded(target, device, timeout)
+    run_check(user, place, chosen_dtypes(dtypes, user, place), tokens, d_head, cache, quick)
+
+
+def run_check(
+    user: "UserFunction",
+    place: "torch.device",
+    dtypes: Sequence["torch.dtype"],
+    tokens: list[int] | None,
+    d_head: int,
+    cache: bool,
+    quick: bool,
+) -> None:
+    """Print the report. Exits with 1 when the kernel is wrong."""
+    from minibert.bench.gate import KINDS, QUICK_TOKENS, TOKENS, gate
+    from minibert.bench.tables import check_lines
+
+    report = gate(
+        user,
+        device=place,
+        dtypes=dtypes,
+        tokens=tokens or (QUICK_TOKENS if quick else TOKENS),
+        d_head=d_head,
+        kinds=(*KINDS, *(("causal cache",) if cache else ())),
+        input_scales=(1.0, 30.0) if quick else (1.0, 10.0, 30.0),
+    )
+    how = ", through Triton's interpreter" if user.triton and place.type == "cpu" else ""
+    say(*check_lines(report, Terminal.of(sys.stdout), context=f"{_name(place)}{how}"))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def loaded(target: str, device: str | None, timeout: float) -> tuple["UserFunction", Any]:
+    """The function and the device. Exits with 2 when there is no such thing."""
+    # Before torch is imported: its profiler, which measures memory, is to keep quiet.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    import torch
+
+    from minibert.bench.user_file import load_function, use_interpreter
+
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        unusable(f'--device "{device}" is not known; expected cpu or cuda.')
+    if place.type not in ("cpu", "cuda"):
+        unusable(f'--device "{device}" is not measured here; expected cpu or cuda.')
+    if place.type == "cuda" and not torch.cuda.is_available():
+        unusable("--device cuda: there is no CUDA device here; take --device cpu.")
+    use_interpreter(place.type)
+    try:
+        user = load_function(target, seconds=timeout)
+    except MinibertError as error:
+        unusable(str(error))
+    if user.triton and place.type == "cpu":
+        _check_interpreter()
+    return user, place
+
+
+def chosen_dtypes(
+    named: list[NumberType] | None,
+    user: "UserFunction",
+    place: "torch.device",
+    timed: bool = False,
+) -> list["torch.dtype"]:
+    """The types asked for, or the usual two; the one that counts where times are taken."""
+    import torch
+
+    interpreted = user.triton and place.type == "cpu"
+    if named and interpreted and NumberType.bfloat16 in named:
+        unusable(
+            "--dtype bfloat16: Triton's interpreter multiplies it wrongly and in silence; take "
+            "float16 or float32, or a GPU."
+        )
+    usual = [NumberType.float32, NumberType.float16 if interpreted else NumberType.bfloat16]
+    if timed and not interpreted:
+        usual = [NumberType.bfloat16 if place.type == "cuda" else NumberType.float32]
+    return [getattr(torch, one.value) for one in named or usual]
+
+
+def _check_interpreter() -> None:
+    import numpy as np
+
+    if tuple(map(int, np.__version__.split(".")[:2])) >= (2, 4):
+        unusable(
+            f"Triton's interpreter needs numpy below 2.4 and there is {np.__version__}; "
+            "install numpy<2.4, or check on a GPU with --device cuda."
+        )
+
+
+def _name(place: "torch.device") -> str:
+    import torch
+
+    return torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
+
+
+def unusable(message: str) -> NoReturn:
+    """Say in one line why a command cannot be run, and exit with 2."""
+    note("error", message)
+    raise typer.Exit(2)

@@ -1,0 +1,165 @@
+"""Sums over queries against whole matrices, in NumPy float64."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attention_inputs import VARIATIONS, B, D, H, K, Q, allowed_by, some_mask, vectors
+
+from minibert.errors import AttentionError
+from minibert.kernels import blocks, columns
+from minibert.kernels.api import attend
+from minibert.kernels.columns import COLUMNS, column_sums
+
+FUNCTIONS = {
+    "probs": lambda probs, slopes: probs,
+    "relevance": lambda probs, slopes: probs * slopes,
+    "positive_relevance": lambda probs, slopes: np.maximum(probs * slopes, 0),
+    "absolute_relevance": lambda probs, slopes: np.abs(probs * slopes),
+}
+
+
+def by_numpy(query, key, value, z_gradient, *, of, allowed, bias=None, weights=None, scale=None):
+    query, key, value, z_gradient = (
+        each.double().numpy() for each in (query, key, value, z_gradient)
+    )
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = scale * np.einsum("bhqd,bhkd->bhqk", query, key)
+    if bias is not None:
+        scores = scores + bias.double().numpy()
+    seen = np.exp(scores - scores.max(-1, keepdims=True)) * allowed.numpy()
+    total = seen.sum(-1, keepdims=True)
+    probs = np.divide(seen, total, out=np.zeros_like(seen), where=total > 0)
+    slopes = np.einsum("bhqd,bhkd->bhqk", z_gradient, value)
+    cells = FUNCTIONS[of](probs, slopes)
+    counted = np.ones((B, 1, query.shape[2])) if weights is None else weights.double().numpy()
+    return np.einsum("bhqk,bhq->bhk", cells, np.broadcast_to(counted, cells.shape[:3]))
+
+
+def inputs(queries: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Any]:
+    z_gradient = vectors(queries=queries, seed=seed + 1, dtype=dtype)[0]
+    return [*vectors(queries=queries, seed=seed, dtype=dtype), z_gradient]
+
+
+@pytest.mark.parametrize("of", COLUMNS)
+@pytest.mark.parametrize("name", VARIATIONS)
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("cells", [1, 40, 2**17])
+def test_sums_are_those_of_whole_matrices(of, name, given, cells, monkeypatch):
+    monkeypatch.setattr(blocks, "CELLS", cells)
+    monkeypatch.setattr(blocks, "LEAST_ROWS", 2)
+    query, key, value, z_gradient = inputs(Q)
+    bias = torch.randn(1, H, Q, K, dtype=torch.float64)
+    weights = torch.randn(B, H, Q, dtype=torch.float64)
+    options = VARIATIONS[name]
+    lse = attend(query, key, value, bias=bias, **options).lse if given else None
+    found = column_sums(
+        query,
+        key,
+        value=value,
+        z_gradient=z_gradient,
+        lse=lse,
+        weights=weights,
+        bias=bias,
+        of=of,
+        **options,
+    )
+    allowed = allowed_by(**options)
+    expected = by_numpy(
+        query, key, value, z_gradient, of=of, allowed=allowed, bias=bias, weights=weights
+    )
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_narrow_inputs_are_summed_in_float32(dtype):
+    query, key, value, z_gradient = inputs(K, dtype=dtype)
+    weights = torch.rand(B, 1, K)
+    found = column_sums(
+        query, key, value=value, z_gradient=z_gradient, weights=weights, of="relevance"
+    )
+    allowed = torch.ones(B, H, K, K, dtype=torch.bool)
+    expected = by_numpy(
+        query, key, value, z_gradient, of="relevance", allowed=allowed, weights=weights
+    )
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.double().numpy(), expected, rtol=0, atol=2e-5)
+
+
+def test_only_rows_between_the_first_and_the_last_weight_are_computed(monkeypatch):
+    computed = []
+    whole = blocks.Part.blocks
+
+    def watched(part, rows):
+        for block in whole(part, rows):
+            computed.append((block.rows.start, block.rows.stop))
+            yield block
+
+    monkeypatch.setattr(columns.Part, "blocks", watched)
+    query, key, _, _ = inputs(K)
+    weights = torch.zeros(B, 1, K, dtype=torch.float64)
+    assert not column_sums(query, key, weights=weights).any()
+    assert not computed
+    weights[:, :, 3] = 2.0
+    found = column_sums(query, key, weights=weights)
+    assert computed == [(3, 4)]
+    probs = attend(query, key, key, want=("probs",)).probs
+    torch.testing.assert_close(found, 2 * probs[:, :, 3])
+
+
+def test_without_weights_every_query_counts_and_columns_add_up_to_their_number():
+    query, key, _, _ = inputs(K)
+    sums = column_sums(query, key, lengths=torch.tensor([K - 2, 3]))
+    torch.testing.assert_close(sums.sum(-1), torch.full((B, H), float(K), dtype=torch.float64))
+    assert not sums[1, :, 3:].any()
+
+
+def test_absolute_is_positive_of_both_signs():
+    query, key, value, slopes = inputs(Q)
+    found = {
+        (of, sign): column_sums(query, key, value=value, z_gradient=sign * slopes, of=of)
+        for of in ("positive_relevance", "relevance", "absolute_relevance")
+        for sign in (1, -1)
+    }
+    positive, negative = found["positive_relevance", 1], found["positive_relevance", -1]
+    torch.testing.assert_close(found["absolute_relevance", 1], positive + negative)
+    torch.testing.assert_close(found["relevance", 1], positive - negative)
+
+
+def test_a_long_sequence_takes_memory_for_rows_and_not_for_a_matrix():
+    query, key, _ = vectors(queries=3001, keys=3001, dtype=torch.float32)
+    expected = torch.zeros(B, H, 3001)
+    for head in range(H):
+        probs = (query[:, head] @ key[:, head].mT / math.sqrt(D)).softmax(-1)
+        expected[:, head] = probs.sum(1)
+    torch.testing.assert_close(column_sums(query, key), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"of": "prob"}, "of='prob': expected one of 'probs', 'relevance'"),
+        ({"of": "relevance"}, "without value: expected value and z_gradient"),
+        ({"of": "relevance", "value": torch.ones(B, H, K, D).double()}, "without z_gradient"),
+        ({"weights": torch.ones(B, Q)}, r"weights is a Tensor \(2, 5\).*\(2, 3, 5\) or \(2, 1, 5"),
+        ({"weights": torch.ones(B, H, Q).long()}, "weights is a Tensor .*floating"),
+        ({"lse": torch.ones(B, 1, Q)}, "lse is a Tensor"),
+        ({"z_gradient": torch.ones(B, H, K, D)}, "z_gradient is a Tensor"),
+        ({"impl": "fast"}, 'impl="fast": expected one of auto, chunked, triton'),
+        ({"impl": "triton"}, 'impl="triton" cannot do this: .*impl="chunked" can'),
+        ({"lengths": torch.tensor([1, 99])}, "lengths holds"),
+        ({"scale": math.inf}, "scale is inf"),
+        ({"mask": some_mask().float()}, "mask is torch.float32"),
+    ],
+)
+def test_what_does_not_fit_is_refused(wrong, message):
+    query, key, _, _ = inputs(Q)
+    with pytest.raises(AttentionError, match=message):
+        column_sums(query, key, **wrong)
+
+
+def test_no_graph_is_left_behind():
+    query, key, _, _ = inputs(Q)
+    assert not column_sums(query.requires_grad_(), key).requires_grad

@@ -1,0 +1,206 @@
+import math
+
+import pytest
+import torch
+from attention_gradients import inputs, truth
+
+from minibert.errors import AttentionError
+from minibert.kernels.gradient_check import gradient_tolerances
+
+triton_backward = pytest.importorskip(
+    "minibert.kernels.triton_backward", reason="Triton is not installed", exc_type=ImportError
+)
+backward, relevance_columns = triton_backward.backward, triton_backward.relevance_columns
+
+#: Of the few turns of a loop there are in a test, each must be the first, an inner or the last one;
+#: more of them, as with the small tiles of float32, only take the interpreter longer.
+TILES = dict.fromkeys(("key_value", "query"), triton_backward.Tile(64, 64, 4, 1))
+GRADIENTS = ("query", "key", "value")
+#: Queries, keys, d_head and options: what a kernel can trip over, each with something else.
+CASES = {
+    "one key": (1, 1, 16, {}),
+    "less than a tile": (17, 17, 40, {}),
+    "one more than a tile": (65, 65, 64, {"causal": True}),
+    "two tiles and two keys": (130, 130, 80, {"lengths": [130, 43]}),
+    "more keys than queries": (23, 131, 64, {"causal": True}),
+    "more queries than keys": (70, 19, 40, {"causal": True}),
+    "an empty sentence": (37, 37, 64, {"lengths": [29, 0], "causal": True}),
+    "a mask with dead rows": (41, 67, 48, {"mask": True}),
+    "a bias": (33, 65, 64, {"bias": (2, 2, 33, 65)}),
+    "everything": (
+        67,
+        67,
+        40,
+        {"mask": True, "bias": (1, 2, 1, 67), "lengths": [61, 5], "causal": True, "scale": 0.3},
+    ),
+    "a full block at the end": (64, 64, 128, {"lengths": [64, 31]}),
+}
+
+
+def drawn(name, dtype, device, *, factor=1):
+    n_queries, n_keys, d_head, wishes = CASES[name]
+    given = inputs(n_queries, n_keys, d_head, dtype=dtype, factor=factor)
+    generator = torch.Generator().manual_seed(1)
+    options = dict(wishes)
+    if "lengths" in wishes:
+        options["lengths"] = torch.tensor(wishes["lengths"])
+    if "mask" in wishes:
+        options["mask"] = torch.rand(2, 1, n_queries, n_keys, generator=generator) < 0.6
+        options["mask"][1, :, 3] = False
+    if "bias" in wishes:
+        options["bias"] = torch.randn(*wishes["bias"], generator=generator).to(dtype)
+    options["lse_gradient"] = torch.randn(2, 2, n_queries, generator=generator)
+    expected = truth(given, options)
+    move = {n: o.to(device) if isinstance(o, torch.Tensor) else o for n, o in options.items()}
+    return {n: one.to(device) for n, one in given.items()}, move, expected
+
+
+def computed(given, options, expected, **more):
+    vectors = [given[name] for name in ("z_gradient", "query", "key", "value")]
+    z, lse = (expected[name].to(given["query"].device) for name in ("z", "lse"))
+    more = {"tiles": TILES} | more
+    return backward(*vectors, z.to(given["query"].dtype), lse.float(), **options, **more)
+
+
+def assert_as_good_as_eager(found, expected, given, options):
+    options = {"scale": 1 / math.sqrt(given["query"].shape[-1])} | options
+    order = [given[name] for name in ("z_gradient", "query", "key", "value")]
+    allowed = gradient_tolerances(*order, **options)
+    for name, tolerance in allowed.items():
+        error = float((found[name].cpu().double() - expected[name]).abs().max())
+        assert error <= tolerance, f"d {name}: {error:.3g} off, {tolerance:.3g} allowed"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_err_at_most_twice_as_much_as_eager(name, dtype, triton_device):
+    given, options, expected = drawn(name, dtype, triton_device)
+    wanted = (*GRADIENTS, "bias") if "bias" in options else GRADIENTS
+    found = computed(given, options, expected, wanted=wanted)
+    assert {name: found[name].dtype for name in wanted} == dict.fromkeys(wanted, dtype)
+    assert_as_good_as_eager(found, expected, given, options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("d_head", [40, 80])
+def test_the_tiles_that_a_gpu_gets_give_the_same(dtype, d_head, triton_device):
+    given = inputs(37, 71, d_head, dtype=dtype)
+    options = {"causal": True}
+    expected = truth(given, options)
+    moved = {name: one.to(triton_device) for name, one in given.items()}
+    found = computed(moved, options, expected, tiles=None)
+    assert_as_good_as_eager(found, expected, moved, options)
+
+
+@pytest.mark.parametrize("factor", [10, 30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_gradients_are_right_where_the_softmax_is_all_but_certain(dtype, factor, triton_device):
+    given, options, expected = drawn("one more than a tile", dtype, triton_device, factor=factor)
+    found = computed(given, options, expected)
+    assert_as_good_as_eager(found, expected, given, options)
+
+
+@pytest.mark.parametrize("name", ["everything", "more queries than keys"])
+@pytest.mark.parametrize(
+    ("of", "f"),
+    [
+        ("relevance", lambda cells: cells),
+        ("positive_relevance", lambda cells: cells.clamp(min=0)),
+        ("absolute_relevance", lambda cells: cells.abs()),
+    ],
+)
+def test_relevance_sums_are_those_of_the_cells(name, of, f, triton_device):
+    given, options, expected = drawn(name, torch.float32, triton_device)
+    weights = torch.rand(2, 1, given["query"].shape[2])
+    cells = f(expected["relevance"])
+    found = computed(given, options, expected, relevance=of, weights=weights.to(triton_device))
+    by_key = (cells * weights.double().unsqueeze(-1)).sum(dim=2)
+    options.pop("lse_gradient")
+    lse = expected["lse"].float().to(triton_device)
+    alone = relevance_columns(
+        given["query"], given["key"], value=given["value"], z_gradient=given["z_gradient"],
+        lse=lse, of=of, weights=weights.to(triton_device), **options,
+    )  # fmt: skip
+    for sums, right in (
+        (found["relevance_by_key"], by_key),
+        (alone, by_key),
+        (found["relevance_by_query"], cells.sum(dim=3)),
+    ):
+        torch.testing.assert_close(sums.cpu().double(), right, rtol=1e-5, atol=5e-5)
+
+
+def test_the_gradients_are_the_same_with_relevance_and_each_time(triton_device):
+    given, options, expected = drawn("an empty sentence", torch.float16, triton_device)
+    plain = computed(given, options, expected)
+    again = computed(given, options, expected)
+    beside = computed(given, options, expected, relevance="absolute_relevance")
+    for name in GRADIENTS:
+        assert torch.equal(plain[name], again[name])
+        assert torch.equal(plain[name], beside[name])
+
+
+def test_dead_rows_and_padding_keys_have_gradients_of_exactly_0(triton_device):
+    given, options, expected = drawn("everything", torch.float32, triton_device)
+    dead = expected["lse"].isneginf()
+    assert dead.any()
+    # What a loss makes of lse there, −inf, must not matter.
+    options["lse_gradient"][dead] = math.nan
+    found = computed(given, options, expected, relevance="absolute_relevance")
+    assert (found["query"].cpu()[dead] == 0).all()
+    assert (found["relevance_by_query"].cpu()[dead] == 0).all()
+    for name in ("key", "value", "relevance_by_key"):
+        assert (found[name][0, :, 61:] == 0).all()
+        assert (found[name][1, :, 5:] == 0).all()
+        assert found[name].isfinite().all()
+
+
+@pytest.mark.parametrize("axes", [(2, 2, 29, 37), (1, 2, 29, 37), (2, 1, 1, 37), (1, 1, 29, 1)])
+def test_the_gradient_of_a_bias_is_summed_over_what_it_is_repeated_for(axes, triton_device):
+    given = inputs(29, 37, 16, dtype=torch.float32)
+    options = {"bias": torch.randn(axes), "causal": True, "lse_gradient": torch.randn(2, 2, 29)}
+    expected = truth(given, options)
+    moved = {name: one.to(triton_device) for name, one in given.items()}
+    options |= {n: options[n].to(triton_device) for n in ("bias", "lse_gradient")}
+    found = computed(moved, options, expected, wanted=["bias"])
+    assert set(found) == {"bias"}
+    torch.testing.assert_close(found["bias"].cpu().double(), expected["bias"], rtol=1e-5, atol=3e-5)
+
+
+def test_gradients_agree_with_finite_differences(triton_device):
+    given = inputs(5, 7, 16, dtype=torch.float32)
+    options = {"causal": True}
+    expected = truth(given, options)
+    moved = {name: one.to(triton_device) for name, one in given.items()}
+    found = computed(moved, options, expected)
+
+    def loss(changed):
+        return (truth(changed, options)["z"] * given["z_gradient"].double()).sum()
+
+    wide = {name: one.double() for name, one in given.items()}
+    for name, place in (("query", (1, 1, 4, 3)), ("key", (0, 1, 2, 9)), ("value", (1, 0, 1, 15))):
+        step = torch.zeros_like(wide[name])
+        step[place] = 1e-5
+        up, down = (loss(wide | {name: wide[name] + sign * step}) for sign in (1, -1))
+        assert float((up - down) / 2e-5) == pytest.approx(float(found[name][place]), abs=2e-6)
+
+
+def test_vectors_in_any_layout_give_the_same_gradients(triton_device):
+    given, options, expected = drawn("more keys than queries", torch.float32, triton_device)
+    plain = computed(given, options, expected)
+
+    def turned(one):
+        return one.transpose(1, 2).contiguous().transpose(1, 2)
+
+    given = {name: turned(one) for name, one in given.items()}
+    given["value"] = given["value"].mT.contiguous().mT
+    found = computed(given, options, expected)
+    for name in GRADIENTS:
+        assert torch.equal(found[name], plain[name])
+
+
+def test_an_unknown_name_is_refused(triton_device):
+    given, options, expected = drawn("one key", torch.float32, triton_device)
+    with pytest.raises(AttentionError, match=r"of bias; there are .* \(no bias was given\)"):
+        computed(given, options, expected, wanted=["bias"])
+    with pytest.raises(AttentionError, match="'probs' is no relevance; expected one of relevance,"):
+        computed(given, options, expected, relevance="probs")

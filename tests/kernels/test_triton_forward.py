@@ -1,0 +1,229 @@
+"""The forward in Triton against NumPy float64: in the interpreter, or on a GPU if there."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minibert.errors import AttentionError
+from minibert.kernels import eager, sdpa
+from minibert.kernels.api import attend
+from minibert.kernels.cases import Case, Problem, truth
+from minibert.kernels.parity import check
+from minibert.kernels.registry import implementations
+from minibert.kernels.tolerances import error_of, tolerance_of
+
+triton = pytest.importorskip("triton")
+pytestmark = pytest.mark.usefixtures("triton_device")
+
+ROWS = ("row_max", "max_prob", "entropy", "argmax", "key_mass", "offset_mass")
+ALL = (*ROWS, "received", "map")
+
+# kind, queries, keys, d_head, factor on the inputs, dtype
+ODD = [
+    (kind, n, n, d_head, factor, dtype)
+    for kind, n, d_head, factor, dtype in [
+        *(("plain", n, 64, 1.0, torch.float32) for n in (1, 17, 65, 130, 200)),
+        *(("lengths", n, 40, 1.0, torch.float16) for n in (1, 17, 65, 130)),
+        *(("causal", n, 80, 1.0, torch.float16) for n in (1, 17, 65, 130)),
+        *(("causal lengths", n, 16, 1.0, torch.float32) for n in (1, 17, 65, 130)),
+        *(("mask", n, 24, 1.0, torch.float32) for n in (1, 17, 65, 130)),
+        *(("bias", n, 64, 1.0, torch.float16) for n in (1, 17, 65, 130)),
+        *(("scale", n, 8, 1.0, torch.float32) for n in (17, 65)),
+        *(
+            (kind, 65, 64, factor, dtype)
+            for kind in ("plain", "causal lengths", "mask")
+            for factor in (10.0, 30.0)
+            for dtype in (torch.float16, torch.float32)
+        ),
+        ("causal", 257, 16, 1.0, torch.float16),
+        ("lengths", 257, 16, 1.0, torch.float32),
+    ]
+] + [
+    ("causal cache", 22, 65, 40, 1.0, torch.float32),
+    ("causal cache", 1, 130, 80, 1.0, torch.float16),
+    # More queries than keys: the first ones stand before every key.
+    ("causal", 65, 17, 16, 1.0, torch.float32),
+    ("causal lengths", 130, 65, 128, 1.0, torch.float16),
+]
+
+
+def compare(problem: Problem, found: dict[str, torch.Tensor], outputs: tuple[str, ...]) -> None:
+    expected = truth(problem)
+    yardstick = eager.attend(problem.query, problem.key, problem.value, **problem.options())
+    for output in outputs:
+        error = error_of(output, problem, found, expected)
+        assert error <= tolerance_of(output, problem, yardstick, expected), output
+
+
+def run(problem: Problem) -> dict[str, torch.Tensor]:
+    record = implementations()["triton"]
+    return record.fn(problem.query, problem.key, problem.value, **problem.options())
+
+
+@pytest.mark.parametrize(("kind", "queries", "keys", "d_head", "factor", "dtype"), ODD)
+def test_every_output_is_right_in_odd_cases(
+    kind, queries, keys, d_head, factor, dtype, triton_device
+):
+    case = Case(kind, queries, keys, factor)
+    problem = case.draw(
+        dtype=dtype, device=torch.device(triton_device), d_head=d_head, wants=ALL, seed=queries
+    )
+    compare(problem, run(problem), ("z", "lse", *ALL))
+
+
+def test_there_are_at_least_forty_odd_cases():
+    assert len(ODD) >= 40
+
+
+def test_the_gate_before_every_benchmark_finds_nothing(triton_device):
+    dtypes = (torch.float16,) if triton_device == "cpu" else None
+    report = check(
+        "triton", device=triton_device, sizes=(65,), input_scales=(1.0,), dtypes=dtypes, d_head=16
+    )
+    assert report.ok, str(report)
+
+
+@given(
+    queries=st.integers(1, 40),
+    keys=st.integers(1, 40),
+    d_head=st.integers(1, 24),
+    kind=st.sampled_from(["plain", "causal", "lengths", "mask"]),
+    wants=st.sets(st.sampled_from(ALL)),
+)
+@settings(max_examples=12)
+def test_any_shape_and_any_set_of_statistics_is_right(queries, keys, d_head, kind, wants):
+    case = Case(kind, queries, keys, 1.0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    problem = case.draw(dtype=torch.float32, device=device, d_head=d_head, wants=wants, seed=0)
+    found = run(problem)
+    assert set(found) == {"z", "lse", *wants}
+    compare(problem, found, tuple(found))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("cut", [(16, 32, 4, 1), (32, 16, 4, 1), (64, 64, 4, 1)])
+def test_how_the_kernel_is_cut_changes_nothing(cut, causal, triton_device):
+    from minibert.kernels.triton_columns import received_and_map
+    from minibert.kernels.triton_forward import forward
+    from minibert.kernels.triton_launch import Config
+
+    case = Case("causal lengths" if causal else "lengths", 70, 70, 1.0)
+    problem = case.draw(
+        dtype=torch.float32, device=torch.device(triton_device), d_head=16, wants=ALL, seed=3
+    )
+    query, key, value = problem.query, problem.key, problem.value
+    options = problem.options() | {"config": Config(*cut)}
+    found = forward(query, key, value, **options)
+    found |= received_and_map(query, key, lse=found["lse"], **options)
+    compare(problem, found, ("z", "lse", *ALL))
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.3, 1e-30])
+def test_a_scale_of_any_sign_is_right(scale, triton_device):
+    query, key, value = torch.randn(3, 1, 2, 19, 16, device=triton_device).unbind()
+    found = attend(query, key, value, scale=scale, causal=True, impl="triton", want=ROWS[:3])
+    expected = attend(query, key, value, scale=scale, causal=True, impl="reference", want=ROWS[:3])
+    torch.testing.assert_close(found.z.double(), expected.z, rtol=0, atol=1e-6)
+    for name in ROWS[:3]:
+        ours, theirs = (getattr(one.statistics, name) for one in (found, expected))
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_vectors_may_lie_in_memory_as_a_model_leaves_them(triton_device):
+    query, key, value = torch.randn(2, 33, 3, 2, 16, device=triton_device).permute(2, 0, 3, 1, 4)
+    found = attend(query, key, value, causal=True, impl="triton")
+    torch.testing.assert_close(found.z, attend(query, key, value, causal=True, impl="eager").z)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_sentences_do_not_see_one_another(causal, triton_device):
+    from minibert.kernels.triton_attention import packed_attend
+
+    lengths = (17, 1, 40, 70)
+    query, key, value = torch.randn(3, 1, 2, sum(lengths), 16, device=triton_device).unbind()
+    # A NaN in the first sentence must not reach the others.
+    value[:, :, 3] = math.nan
+    want = dict.fromkeys(("entropy", "argmax", "received"), ())
+    want |= {"offset_mass": (-1, 0), "key_mass": (0,)}
+    found = packed_attend(query, key, value, lengths=lengths, causal=causal, scale=0.25, want=want)
+    names = tuple(want.items())
+    parts = zip(*(one.split(lengths, dim=2) for one in (query, key, value)), strict=True)
+    outputs = {name: one.split(lengths, dim=2) for name, one in found.items()}
+    for number, vectors in list(enumerate(parts))[1:]:
+        alone = attend(
+            *vectors, causal=causal, scale=0.25, impl="eager",
+            want=[name if not given else (name, given) for name, given in names],
+        )  # fmt: skip
+        torch.testing.assert_close(outputs["z"][number], alone.z, rtol=0, atol=1e-5)
+        for name in want:
+            theirs = getattr(alone.statistics, name)
+            torch.testing.assert_close(outputs[name][number], theirs, rtol=0, atol=1e-5)
+
+
+def test_packed_sentences_agree_with_those_of_sdpa(triton_device):
+    from minibert.kernels.triton_attention import packed_attend
+
+    lengths = (5, 30)
+    query, key, value = torch.randn(3, 1, 3, 35, 8, device=triton_device).unbind()
+    found = packed_attend(query, key, value, lengths=lengths, scale=0.3, want={})
+    expected = sdpa.packed_attention(query, key, value, lengths=lengths, scale=0.3)
+    torch.testing.assert_close(found["z"], expected)
+
+
+def test_what_packed_sentences_cannot_give_is_refused(triton_device):
+    from minibert.kernels.triton_attention import packed_attend
+
+    vectors = torch.randn(3, 1, 1, 4, 8, device=triton_device).unbind()
+    with pytest.raises(AttentionError, match="add up to 3; expected 4"):
+        packed_attend(*vectors, lengths=(1, 2), scale=1.0, want={})
+    with pytest.raises(AttentionError, match="sentence by sentence"):
+        packed_attend(*vectors, lengths=(1, 3), scale=1.0, want={"map": (2,)})
+
+
+def test_a_nan_in_a_query_stays_in_its_row(triton_device):
+    query, key, value = torch.randn(3, 1, 1, 20, 8, device=triton_device).unbind()
+    query[0, 0, 7, 2] = math.nan
+    found = attend(query, key, value, impl="triton", want=("entropy", "row_max"))
+    rows = torch.zeros(20, dtype=torch.bool, device=triton_device)
+    rows[7] = True
+    for numbers in (found.lse, found.statistics.entropy, found.statistics.row_max):
+        assert torch.equal(numbers[0, 0].isnan(), rows)
+    assert torch.equal(found.z[0, 0].isnan().all(dim=-1), rows)
+
+
+def test_column_sums_take_a_weight_for_each_query(triton_device):
+    from minibert.kernels.triton_columns import column_sums
+
+    query, key = torch.randn(2, 2, 3, 45, 16, device=triton_device).unbind()
+    lengths = torch.tensor([45, 20], device=triton_device)
+    weights = torch.randn(2, 1, 45, device=triton_device)
+    options = {"lengths": lengths, "causal": True, "scale": 0.25}
+    whole = attend(query, key, key, impl="eager", want=("probs",), **options)
+    found = column_sums(query, key, lse=whole.lse, weights=weights, **options)
+    expected = (weights.unsqueeze(-1) * whole.probs).sum(dim=2)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_a_head_that_is_too_wide_is_refused_with_the_reason(triton_device):
+    vectors = torch.randn(3, 1, 1, 2, 130, device=triton_device).unbind()
+    with pytest.raises(AttentionError, match=r"d_head of at most 128.* can\."):
+        attend(*vectors, impl="triton")
+
+
+def test_the_fastest_config_is_remembered_and_half_a_file_does_no_harm(tmp_path: Path):
+    from minibert.kernels import triton_tuning
+    from minibert.kernels.triton_launch import Config
+
+    path = tmp_path / "deep" / "triton.json"
+    assert triton_tuning.remembered(path) == {}
+    triton_tuning._remember(path, "forward, plain", Config(128, 64, 8, 3))
+    triton_tuning._known.clear()
+    assert triton_tuning.remembered(path) == {"forward, plain": Config(128, 64, 8, 3)}
+    path.write_text('{"forward, plain": [1', encoding="utf-8")
+    triton_tuning._known.clear()
+    assert triton_tuning.remembered(path) == {}
+    assert [one.name for one in path.parent.iterdir()] == ["triton.json"]

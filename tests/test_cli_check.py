@@ -1,0 +1,211 @@
+"""`minibert check`: planted kernels, each with the message it must give, and every bad input."""
+
+import re
+from pathlib import Path
+
+import planted_kernels as planted
+import pytest
+from command_line import fails, process, run
+from planted_kernels import written
+
+NEWCOMER = Path(__file__).resolve().parents[1] / "docs" / "kernels" / "newcomer.py"
+FEW = ("--dtype", "float32", "--tokens", "65", "--quick")
+
+
+@pytest.mark.parametrize("source", [planted.RIGHT, planted.STATISTICS])
+def test_a_right_kernel_is_right(tmp_path, source):
+    result = run("check", written(tmp_path, source), "--quick")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("kernel.py:attention  right  ")
+
+
+def test_every_output_is_in_the_table(tmp_path):
+    result = run("check", written(tmp_path, planted.STATISTICS), *FEW)
+    assert {"z", "lse", "entropy", "max_prob"} <= set(re.findall(r"^  (\w+)", result.stdout, re.M))
+
+
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        (planted.TF32, r"rounded to tf32 \(10 bits.*input_precision=\"ieee\""),
+        (planted.LAST_BLOCK, r"the mask is missing on the last block of \d+ keys"),
+        (planted.STALE, r"the same numbers as in the previous call.*a stale output"),
+        (planted.CACHED, r"the same numbers as in the previous call.*kept or cached"),
+    ],
+)
+def test_the_four_planted_kernels_are_wrong_and_the_message_names_the_cause(
+    tmp_path, source, cause
+):
+    result = run("check", written(tmp_path, source), *FEW)
+    assert result.exit_code == 1
+    assert re.match(r"kernel\.py:attention  WRONG  \d+ of \d+ checks failed", result.stdout)
+    first = re.search(r"likely cause: (.*)", result.stdout)
+    assert first
+    assert re.search(cause, first[1]), result.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        (planted.READS_ON, "reads on into the memory of the next head"),
+        (planted.HALF_STALE, "a stale output, of which a part is not written"),
+        (planted.LATE, "the work goes on behind it, in a thread"),
+        (planted.PADDED_QUERIES, "only rows of padded queries are wrong"),
+        (planted.CONTIGUOUS, "strides are ignored"),
+    ],
+)
+def test_other_slips_are_named_as_well(tmp_path, source, cause):
+    result = run("check", written(tmp_path, source), *FEW)
+    assert result.exit_code == 1
+    assert cause in result.stdout, result.stdout
+
+
+def test_numbers_and_place_of_each_failure_are_shown(tmp_path):
+    result = run("check", written(tmp_path, planted.LAST_BLOCK), *FEW)
+    assert re.search(r"z float32 +lengths, 65 x 65, inputs x 1, call 1 +\S+ +\S+", result.stdout)
+    assert re.search(r"  and \d+ more", result.stdout)
+
+
+def test_what_the_function_does_not_take_is_said(tmp_path):
+    source = "\ndef attention(query, key, value):\n"
+    source += "    return {'z': right(query, key, value, None, False)}\n"
+    result = run("check", written(tmp_path, source), *FEW)
+    assert result.exit_code == 0
+    assert "not covered, as the function takes no such argument: lengths, causal" in result.stdout
+
+
+def test_fewer_queries_than_keys_are_checked_on_demand(tmp_path):
+    result = run("check", written(tmp_path, planted.RIGHT), *FEW, "--cache")
+    assert result.exit_code == 1
+    assert "causal cache, 22 x 65" in result.stdout
+
+
+def body(*lines: str) -> str:
+    return "\n".join(["", "def attention(query, key, value, lengths, causal):", *lines, ""])
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (body("    return query"), "attention gave a Tensor; expected a dictionary"),
+        (body("    return {'out': query}"), "gave out; expected at least z"),
+        (body("    return {'z': query, 'speed': 3}"), "gave speed; known are z, lse"),
+        (body("    return {'z': query.tolist()}"), "gave z as a list; expected a plain tensor"),
+        (body("    return {'z': query[:, :1]}"), r"gave z of shape \(3, 1, 64, 64\); expected"),
+        (body("    return {'z': query.double().half()}"), "gave z in torch.float16; expected"),
+        (body("    raise ValueError('no\\nway')"), r"raised ValueError: no way \(line 19\)"),
+        (body("    raise SystemExit(0)"), r"calls sys.exit\(\)"),
+        (
+            body("    class Lazy(torch.Tensor): pass", "    return {'z': query.as_subclass(Lazy)}"),
+            "gave z as a Lazy; expected a plain tensor",
+        ),
+    ],
+)
+def test_a_function_that_is_none_is_one_line(tmp_path, source, message):
+    fails(run("check", written(tmp_path, source), *FEW), message)
+
+
+def test_a_kernel_that_changes_its_inputs_is_told(tmp_path):
+    source = body("    z = right(query, key, value, lengths, causal)", "    key.zero_()")
+    result = run("check", written(tmp_path, source + "    return {'z': z}\n"), *FEW)
+    assert result.exit_code == 1
+    assert "likely cause: changes its inputs: key" in result.stdout
+
+
+def test_a_kernel_that_raises_at_some_sizes_is_wrong_there_and_the_line_is_named(tmp_path):
+    source = body("    assert query.shape[2] == 64, 'tiles of 64'", "    return {'z': query}")
+    result = run("check", written(tmp_path, source), *FEW)
+    assert result.exit_code == 1
+    assert "raised AssertionError: tiles of 64 (line 19 of kernel.py)" in result.stdout
+
+
+def test_what_a_kernel_prints_does_not_mix_with_the_result(tmp_path):
+    result = run("check", written(tmp_path, "print('hello')\n" + planted.RIGHT), *FEW)
+    assert "hello" in result.stderr
+    assert "hello" not in result.stdout
+
+
+def test_a_kernel_that_hangs_is_ended_with_one_line(tmp_path):
+    target = written(tmp_path, body("    while True: pass"))
+    done = process("check", target, *FEW, "--timeout", "0.5")
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == "error: kernel.py:attention has not returned after 0.5 seconds (--timeout).\n"
+    )
+
+
+def test_a_file_that_patches_the_clock_is_refused_and_the_clock_put_back(tmp_path):
+    import time
+
+    before = time.perf_counter
+    source = "\nimport time\ntime.perf_counter = lambda: 0.0\n" + planted.RIGHT
+    fails(run("check", written(tmp_path, source), *FEW), r"replaces time\.perf_counter", status=2)
+    assert time.perf_counter is before
+    source = body("    torch.equal = lambda a, b: True", "    return {'z': query}")
+    fails(run("check", written(tmp_path, source), *FEW), r"replaces torch\.equal")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nowhere.py:attention", "There is no file nowhere.py"),
+        ("nowhere.py", '"nowhere.py" names no function; expected FILE.py:function'),
+        ("kernel.py:none", "kernel.py has no function none; it has right, attention"),
+        ("kernel.py:number", "number in kernel.py is a int and no function"),
+        (
+            "kernel.py:few",
+            r"expected few\(query, key, value, lengths, causal\); it is few\(query\)",
+        ),
+        ("broken.py:f", "broken.py, line 2: "),
+        ("needs.py:f", "needs.py, line 1: ModuleNotFoundError: No module named 'absent_module'"),
+        ("stops.py:f", "stops.py, line 2: SystemExit: 7"),
+    ],
+)
+def test_a_target_that_is_none_is_bad_usage_in_one_line(tmp_path, monkeypatch, target, message):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, planted.RIGHT + "\nnumber = 3\nfew = lambda query: query\n")
+    (tmp_path / "broken.py").write_text("\ndef f(:\n")
+    (tmp_path / "needs.py").write_text("import absent_module\n")
+    (tmp_path / "stops.py").write_text("import sys\nsys.exit(7)\n")
+    result = run("check", target)
+    fails(result, message, status=2)
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("device", ["cuda", "tpu", "meta"])
+def test_a_device_that_is_not_there_is_bad_usage(tmp_path, device):
+    fails(run("check", written(tmp_path, planted.RIGHT), "--device", device), "--device", status=2)
+
+
+def test_the_help_says_that_the_file_is_run():
+    for command in ("check", "bench"):
+        text = " ".join(run(command, "--help").stdout.split())
+        assert "FILE.py is run in this process" in text
+
+
+def test_a_newcomers_triton_kernel_is_right_through_the_interpreter():
+    pytest.importorskip("triton")
+    done = process("check", f"{NEWCOMER}:attention", "--device", "cpu", "--tokens", "65", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "right" in done.stdout
+    assert "through Triton's interpreter" in done.stdout
+
+
+def test_its_mask_left_out_is_caught_and_named(tmp_path):
+    pytest.importorskip("triton")
+    text = NEWCOMER.read_text(encoding="utf-8")
+    wrong = text.replace("allowed = keys[None, :] < seen", "allowed = keys[None, :] >= 0")
+    assert wrong != text
+    (tmp_path / "kernel.py").write_text(wrong, encoding="utf-8")
+    options = ("--device", "cpu", "--tokens", "65", "--quick", "--dtype", "float32")
+    done = process("check", f"{tmp_path / 'kernel.py'}:attention", *options)
+    assert done.returncode == 1
+    assert "likely cause: the mask is missing on the last block: keys are filled" in done.stdout
+
+
+def test_bfloat16_in_the_interpreter_is_refused():
+    pytest.importorskip("triton")
+    done = process("check", f"{NEWCOMER}:attention", "--device", "cpu", "--dtype", "bfloat16")
+    assert done.returncode == 2
+    assert "multiplies it wrongly and in silence" in done.stderr

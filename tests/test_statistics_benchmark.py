@@ -1,0 +1,61 @@
+"""The benchmark of statistics: everyone is right, and what is promised is asked of the rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import statistics
+from benchmarks.statistics import MATERIALISING, OURS, QUICK, WANTS
+
+
+@pytest.mark.parametrize("task", QUICK, ids=str)
+def test_every_contender_gives_the_same_numbers(task: Any) -> None:
+    given = task.inputs()
+    exact = {n: v.double() if n in ("query", "key", "value") else v for n, v in given.items()}
+    expected = statistics.materialised(WANTS[task.want], exact)
+    for name, run in statistics.contenders(WANTS[task.want]).items():
+        assert statistics.compare(run(given), expected)["ok"], name
+
+
+def test_a_wrong_statistic_closes_the_gate() -> None:
+    given = QUICK[0].inputs()
+    found = statistics.materialised(WANTS["all"], given)
+    with pytest.raises(statistics.harness.GateError, match="entropy differs"):
+        statistics.compare(found | {"entropy": found["entropy"] * 1.01}, found)
+    with pytest.raises(statistics.harness.GateError, match="argmax differs"):
+        statistics.compare(found | {"argmax": torch.zeros_like(found["argmax"])}, found)
+    with pytest.raises(statistics.harness.GateError, match="gave no map"):
+        statistics.compare({n: one for n, one in found.items() if n != "map"}, found)
+
+
+def test_a_run_that_was_cut_off_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    arguments = ["--quick", "--rounds", "1", "--threads", "1", "--output", str(output)]
+    assert statistics.main(arguments) == 0
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert len(rows) == len(QUICK) * len(statistics.contenders(WANTS["T1"]))
+    first = [row | {"median_ms": 7.5} for row in rows if row["task"] == str(QUICK[0])]
+    partial = output.with_suffix(".partial.jsonl")
+    partial.write_text("".join(f"{json.dumps(row)}\n" for row in first))
+    assert statistics.main(arguments) == 0
+    again = [json.loads(line) for line in output.read_text().splitlines()]
+    assert again[: len(first)] == first
+    assert len(again) == len(rows)
+
+
+def promises(**changes: Any) -> list[str]:
+    base = {"task": "a", "T": 4096, "ok": True, "median_ms": 2.0, "peak_bytes": 1000}
+    ours = base | {"implementation": OURS, "median_ms": 1.0, "peak_bytes": 10} | changes
+    others = [base | {"implementation": name} for name in MATERIALISING]
+    return list(statistics.broken_promises([ours, *others]))
+
+
+def test_what_is_not_kept_is_said() -> None:
+    assert promises() == []
+    assert promises(median_ms=2.0) == [f"a: slower than {MATERIALISING[0]}"]
+    assert promises(T=511, median_ms=3.0) == []
+    assert promises(peak_bytes=101) == ["a: 9.9 x less memory, not 10"]
+    assert promises(ok=False, reason="z differs") == [f"a: {OURS} is wrong: z differs"]
