@@ -149,6 +149,7 @@ def shipped() -> dict[str, bytes]:
         "minibert/training": (REPOSITORY / "minibert" / "training").glob("*.py"),
         "minibert/kernels": (REPOSITORY / "kernels").glob("*.py"),
         "minibert/viz": (REPOSITORY / "viz").glob("*.py"),
+        "minibert/viz/plots": (REPOSITORY / "viz" / "plots").glob("*.py"),
     }
     found = {f"{folder}/{p.name}": p for folder, files in trees.items() for p in files}
     for folder, top in {
@@ -177,7 +178,7 @@ def test_the_wheel_carries_the_models_and_the_page(wheel: Path) -> None:
     for model in models:
         present = {n.rpartition("/")[2] for n in names if n.startswith(f"{model}/")}
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= present
-    assert any(re.match(r"minibert/viz/static/[^/]+\.js$", n) for n in names)
+    assert any(re.match(r"minibert/viz/static/[^/]+/[^/]+\.js$", n) for n in names)
 
 
 def test_the_metadata_says_what_the_project_says(wheel: Path) -> None:

@@ -100,7 +100,7 @@ class TestDocument:
 
     @pytest.mark.parametrize("theme", ["light", "dark"])
     def test_heads_can_be_told_apart_by_the_colour_blind(self, theme: str) -> None:
-        listed = re.search(rf"{theme}: \[(.*?)\]", static_text("colors.js"), re.DOTALL)
+        listed = re.search(rf"{theme}: \[(.*?)\]", static_text("draw/colors.js"), re.DOTALL)
         assert listed
         palette = re.findall(r"#[0-9a-f]{6}", listed[1])
         assert len(palette) == 12

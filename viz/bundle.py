@@ -3,8 +3,8 @@
 Modules inside one file cannot import one another, so each becomes a function that returns
 what it exports, in the order of its imports; names of one module stay out of the others:
 
-    const colors_js = (() => { ...; return { headColor }; })();
-    const { headColor } = colors_js;
+    const draw$colors_js = (() => { ...; return { headColor }; })();
+    const { headColor } = draw$colors_js;
 
 Only the forms of import and export that `static/` uses are understood; any other is an error.
 """
@@ -12,9 +12,10 @@ Only the forms of import and export that `static/` uses are understood; any othe
 import base64
 import hashlib
 import json
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 
 from minibert.errors import MinibertError
@@ -22,21 +23,21 @@ from minibert.errors import MinibertError
 __all__ = ["bundle", "cell", "document", "static_text"]
 
 _STYLES = (
-    "theme.css",
-    "layout.css",
-    "toolbar.css",
-    "head.css",
-    "details.css",
-    "model.css",
-    "map.css",
-    "neuron.css",
-    "arithmetic.css",
-    "shaded.css",
-    "lens.css",
-    "search.css",
-    "export.css",
+    "frame/theme.css",
+    "frame/layout.css",
+    "frame/toolbar.css",
+    "head/head.css",
+    "head/details.css",
+    "model/model.css",
+    "map/map.css",
+    "neuron/neuron.css",
+    "arithmetic/arithmetic.css",
+    "shaded/shaded.css",
+    "lens/lens.css",
+    "frame/search.css",
+    "export/export.css",
 )
-_IMPORT = re.compile(r'^import \{([^{}]*)\} from "\./([a-z_]+\.js)";$', re.MULTILINE)
+_IMPORT = re.compile(r'^import \{([^{}]*)\} from "(\.[a-z_./]*/[a-z_]+\.js)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async function|function|const|class) (\w+))", re.MULTILINE)
 _LEFT_OVER = re.compile(r"^[ \t]*(?:import|export)\b.*$|\bimport\s*[(.].*$", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?:/\*\*(?:(?!\*/)[\s\S])*\*/|//[^\n]*)[ \t]*\n", re.MULTILINE)
@@ -49,7 +50,7 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def static_text(name: str) -> str:
-    """The text of one file of `static/`."""
+    """The text of one file of `static/`, named by its path in there."""
     return (files("minibert.viz") / "static" / name).read_text(encoding="utf-8")
 
 
@@ -84,12 +85,13 @@ def _add(
     if any(line.count("`") % 2 for line in source.splitlines()):
         raise MinibertError(f"{name}: a text in backticks may not run over a line's end")
     for match in _IMPORT.finditer(source):
-        _add(match[2], read, parts, exports, (*path, name))
+        imported = _path(name, match[2])
+        _add(imported, read, parts, exports, (*path, name))
         for wanted in _names(match[1]):
-            if wanted not in exports[match[2]]:
-                raise MinibertError(f"{name}: {match[2]} does not export {wanted!r}")
+            if wanted not in exports[imported]:
+                raise MinibertError(f"{name}: {imported} does not export {wanted!r}")
     exports[name] = [match[2] for match in _EXPORT.finditer(source)]
-    body = _EXPORT.sub(r"\1", _IMPORT.sub(_as_constant, source))
+    body = _EXPORT.sub(r"\1", _IMPORT.sub(partial(_as_constant, name), source))
     left_over = _LEFT_OVER.search(body)
     if left_over:
         raise MinibertError(
@@ -105,11 +107,16 @@ def _names(listed: str) -> list[str]:
 
 
 def _constant(name: str) -> str:
-    return name.replace(".js", "_js")
+    return name.replace("/", "$").replace(".js", "_js")
 
 
-def _as_constant(match: re.Match[str]) -> str:
-    return f"const {{ {', '.join(_names(match[1]))} }} = {_constant(match[2])};"
+def _path(importer: str, relative: str) -> str:
+    return posixpath.normpath(posixpath.join(posixpath.dirname(importer), relative))
+
+
+def _as_constant(importer: str, match: re.Match[str]) -> str:
+    imported = _constant(_path(importer, match[2]))
+    return f"const {{ {', '.join(_names(match[1]))} }} = {imported};"
 
 
 def _hash(text: str) -> str:

@@ -18,7 +18,7 @@ PAPER = (255, 255, 255)
 
 def scale_of(theme: str) -> list[tuple[int, int, int]]:
     """The colours of weights, as the page has them."""
-    listed = re.search(rf"{theme}: \[([^\]]*)\]", static_text("map_scale.js"))
+    listed = re.search(rf"{theme}: \[([^\]]*)\]", static_text("map/map_scale.js"))
     assert listed
     return [tuple(bytes.fromhex(color)) for color in re.findall(r'"#(\w{6})"', listed[1])]
 

@@ -3,16 +3,16 @@
  * meet, at a height of its own, and with its state in memory.
  */
 
-import { element } from "./dom.js";
+import { element } from "./draw/dom.js";
 import { NotebookDarkness } from "./cell_theme.js";
-import { mount } from "./frame.js";
+import { mount } from "./frame/frame.js";
 
 /**
  * @typedef {object} Cell
  * @property {string} id  of the page; a page that is shown twice has it twice
  * @property {number} height  CSS pixels
  * @property {string} style
- * @property {import("./data.js").Header & {start?: string}} header
+ * @property {import("./data/data.js").Header & {start?: string}} header
  * @property {Record<string, string>} blocks
  */
 

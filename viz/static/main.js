@@ -1,6 +1,6 @@
 /** A page of its own: the data stand in the file, the state in its address. */
 
-import { mount } from "./frame.js";
+import { mount } from "./frame/frame.js";
 
 /**
  * The blocks stand behind the script, so that the page is there before its numbers are. A block is
