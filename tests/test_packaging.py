@@ -23,7 +23,9 @@ from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-NOT_SHIPPED = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache")
+NOT_SHIPPED = (
+    ".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "node_modules",
+)  # fmt: skip
 
 LOAD_TRACE_RENDER = """
 import html.parser, importlib.util, pathlib, sys
