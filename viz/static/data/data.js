@@ -3,12 +3,12 @@
  *
  * @typedef {object} ArrayEntry
  * @property {string} block  the name of its bytes
- * @property {"probs" | "query" | "key" | "value" | "thumbnails"} quantity
+ * @property {"probs" | "query" | "key" | "value" | "query rest" | "key rest" | "thumbnails"} quantity
  * @property {number | null} layer  null: of all layers on the page
  * @property {number | null} head  the head's number in the model; null: of all heads on the page
  * @property {number[]} shape  probs (head, query, key); vectors (head, position, d_head) or, of one
  *   head, (position, d_head); thumbnails (layer, head, query, key)
- * @property {"uint8" | "float16" | "float32"} dtype  bytes are little-endian
+ * @property {"uint8" | "int8" | "float16" | "float32"} dtype  bytes are little-endian
  * @property {"sqrt" | "plain"} coding  sqrt: 255 times the root of the weight
  * @property {"deflate" | "none"} packing
  * @property {boolean} triangle  only the cells key <= query are there; the others are zero
@@ -25,6 +25,12 @@
  * @property {string[][][]} strings  (point, position, place): predicted tokens
  * @property {number[][][]} probs  (point, position, place)
  *
+ * @typedef {object} Relevance  how much each token counts, as some analysis found
+ * @property {string} name
+ * @property {number | null} of  the token whose output it is about, or of `rows` the usual one
+ * @property {number[] | null} values  (token)
+ * @property {number[][] | null} rows  (query, key), where `values` is null
+ *
  * @typedef {object} ExampleHeader  one text in one model
  * @property {string} name  what tells it from the others: "", or "before", "Encoder"
  * @property {string} model
@@ -39,6 +45,7 @@
  * @property {number[] | null} scale  of each layer on the page: scores = scale * query . key
  * @property {boolean} edited  probs are not the softmax of these scores, as an edit changed them
  * @property {Lens | null} lens
+ * @property {Relevance | null} [relevance]
  * @property {string[]} notes  what was left out and why, for a person to read
  * @property {ArrayEntry[]} arrays
  *
@@ -54,19 +61,21 @@
  */
 
 import { fromHalf } from "./half.js";
+import { inflate } from "./packed.js";
 
 /**
  * The numbers of an array, unpacked: codes of one byte as they are, others as single precision.
  *
  * @param {ArrayEntry} entry
  * @param {Blocks} blocks
- * @returns {Promise<Uint8Array | Float32Array>}
+ * @returns {Promise<Uint8Array | Int8Array | Float32Array>}
  */
 export async function unpack(entry, blocks) {
   const text = await blocks.text(entry.block);
   const packed = fromBase64(text);
-  const bytes = entry.packing === "deflate" ? await inflate(packed) : packed;
+  const bytes = entry.packing === "deflate" ? new Uint8Array(await inflate(packed).arrayBuffer()) : packed;
   if (entry.dtype === "uint8") return entry.triangle ? fromTriangle(bytes, entry.shape) : bytes;
+  if (entry.dtype === "int8") return new Int8Array(bytes.buffer);
   if (entry.dtype === "float16") return fromHalf(new Uint16Array(bytes.buffer));
   return new Float32Array(bytes.buffer);
 }
@@ -80,13 +89,6 @@ function fromBase64(text) {
   const bytes = new Uint8Array(characters.length);
   for (let i = 0; i < bytes.length; i += 1) bytes[i] = characters.charCodeAt(i);
   return bytes;
-}
-
-/** @param {Uint8Array} packed */
-async function inflate(packed) {
-  const part = /** @type {BlobPart} */ (packed);
-  const stream = new Blob([part]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
 /**

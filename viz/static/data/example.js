@@ -26,6 +26,7 @@
  */
 
 import { unpack } from "./data.js";
+import { refined } from "./half.js";
 import { attend } from "./softmax.js";
 
 export class Example {
@@ -159,7 +160,9 @@ export class Example {
     const all = await this.once(`${name} ${layer}`, () => unpack(entry, this.blocks));
     const length = all.length / this.heads.length;
     const from = this.heads.indexOf(head) * length;
-    return /** @type {Float32Array} */ (all).subarray(from, from + length);
+    const numbers = /** @type {Float32Array} */ (all).subarray(from, from + length);
+    const rest = this.entry(`${name} rest`, layer, head);
+    return rest ? refined(numbers, await unpack(rest, this.blocks)) : numbers;
   }
 
   /** @returns {Promise<Thumbnails | null>} */

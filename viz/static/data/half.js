@@ -28,3 +28,17 @@ export function fromHalf(bits) {
   for (let i = 0; i < bits.length; i += 1) numbers[i] = lookup[bits[i]];
   return numbers;
 }
+
+/**
+ * Numbers with what rounding to half precision took from them.
+ *
+ * @param {Float32Array} halves
+ * @param {ArrayLike<number>} rest  in 256ths of the last place of each half
+ */
+export function refined(halves, rest) {
+  const bits = new Uint32Array(halves.slice().buffer);
+  return halves.map((half, i) => {
+    const exponent = Math.max(((bits[i] >>> 23) & 255) - 127, -14);
+    return half + rest[i] * 2 ** (exponent - 18);
+  });
+}

@@ -1,5 +1,6 @@
 /**
- * The pictures of a page, in the order of their tabs. Each is a file that exports its Kind.
+ * The pictures of a page, in the order of their tabs. Each is a file that exports its Kind, on a
+ * line of its own below: bundle.py leaves out those that a page has no numbers for.
  *
  * @typedef {object} Stage  what a view is given
  * @property {import("../data/example.js").Example} example
@@ -36,4 +37,12 @@ import { neuronKind } from "../neuron/neuron.js";
 import { shadedKind } from "../shaded/shaded.js";
 
 /** @type {Kind[]} */
-export const KINDS = [headKind, modelKind, neuronKind, arithmeticKind, mapKind, shadedKind, lensKind];
+export const KINDS = [
+  headKind,
+  modelKind,
+  neuronKind,
+  arithmeticKind,
+  mapKind,
+  shadedKind,
+  lensKind,
+];

@@ -24,7 +24,7 @@ const NAMES = {
 /** Classes of a token, a bit of its mark each. */
 const MARKS = ["out", "focus", "kept", "found"];
 
-/** From this many tokens on, a mark is no element of its own. */
+/** From this many tokens on, each is one element: two texts of 512 tokens are 2,048. */
 const PLAIN = 256;
 
 /**
@@ -53,13 +53,12 @@ export function createColumns(tokens, keyTokens, names) {
 function createColumn(tokens, side, name) {
   const plain = tokens.text.length > PLAIN;
   const items = tokens.text.map((_, i) => {
-    const names = ["token"];
+    const names = plain ? ["token", "plain"] : ["token"];
     if (tokens.special[i]) names.push("special");
     if (i > 0 && tokens.segment[i] !== tokens.segment[i - 1]) names.push("second");
     const attributes = { class: names.join(" "), role: "option", "aria-selected": "false" };
     const { mark, text } = tokenText(tokens, i);
-    const chip = plain ? tokenChip({ mark: "", text: mark + text }) : tokenChip({ mark, text });
-    const item = element("li", attributes, [chip]);
+    const item = element("li", attributes, [plain ? mark + text : tokenChip({ mark, text })]);
     item.tabIndex = i === 0 ? 0 : -1;
     item.dataset.side = side;
     item.dataset.index = String(i);
@@ -121,7 +120,10 @@ export function writeWeights(columns, focus, means, places) {
   if (!focus) return;
   for (const i of places) {
     const weight = element("data", { class: "weight", value: String(means[i]) }, [percent(means[i])]);
-    columns.items[opposite(focus.side)][i].append(weight);
+    const item = columns.items[opposite(focus.side)][i];
+    // Towards the lines stands the token.
+    if (focus.side === "key" && item.classList.contains("plain")) item.prepend(weight);
+    else item.append(weight);
     columns.written.push(weight);
   }
 }

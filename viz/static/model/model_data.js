@@ -186,7 +186,7 @@ export class Measures {
     const [nQueries, nKeys] = [example.tokens.text.length, example.keyTokens.text.length];
     const width = query.length / heads.length / nQueries;
     const scale = example.header.scale?.[layers.indexOf(number)] ?? 1 / Math.sqrt(width);
-    const part = (/** @type {Float32Array | Uint8Array} */ all, /** @type {number} */ head, /** @type {number} */ length) =>
+    const part = (/** @type {ArrayLike<number>} */ all, /** @type {number} */ head, /** @type {number} */ length) =>
       /** @type {Float32Array} */ (all).subarray(head * length * width, (head + 1) * length * width);
     return (/** @type {number} */ head) => {
       const vectors = { query: part(query, head, nQueries), key: part(key, head, nKeys) };

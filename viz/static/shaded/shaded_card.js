@@ -15,6 +15,7 @@ import { percent, tokenText } from "../draw/text.js";
  * @property {Tokens} tokens  those that are shaded
  * @property {Tokens} others  those that a chosen token is one of
  * @property {number | null} chosen  among the others
+ * @property {boolean} choice  of relevance, another one can be chosen
  * @property {number | null} pointed  among those that are shaded
  * @property {import("./shaded_values.js").Shading} shading
  * @property {Uint8Array} takesPart  1 where a shaded token does
@@ -62,9 +63,20 @@ function chip(tokens, index) {
 
 /** @param {Scene} scene @returns {(Node | string)[]} */
 function title({ measure, name, others, chosen }) {
-  if (measure === "relevance") return [name];
+  if (measure === "relevance") return named(name, others, chosen);
   if (measure === "received" || chosen === null) return ["Attention received"];
   return [chip(others, chosen), measure === "from" ? " looks at" : " is looked at by"];
+}
+
+/**
+ * What the shades are, and for the output of which token.
+ *
+ * @param {string} name
+ * @param {Tokens} others
+ * @param {number | null} chosen
+ */
+function named(name, others, chosen) {
+  return chosen === null ? [name] : [name, " for ", chip(others, chosen)];
 }
 
 /** @param {Scene} scene */
@@ -110,7 +122,7 @@ function single(scene) {
     received: () => [here, " is looked at"],
     from: () => [chip(others, Number(chosen)), " looks at ", here],
     to: () => [here, " looks at ", chip(others, Number(chosen))],
-    relevance: () => [here, ` · ${name}`],
+    relevance: () => [here, " · ", ...named(name, others, chosen)],
   }[measure]();
   if (!takesPart[index]) {
     return [element("h2", {}, heading), element("p", { class: "hint" }, ["It takes no part in what is shown here."])];
@@ -169,23 +181,24 @@ export function createShadedLegend(causal) {
  * @param {Scene} scene
  * @param {boolean} causal
  */
-function meaning({ measure, name, takesPart }, causal) {
+function meaning({ measure, name, chosen, choice, takesPart }, causal) {
   const ahead = causal ? " This model reads in one direction: a token looks at itself and back." : "";
   const n = takesPart.length;
   return {
     received: `The stronger a token’s shade, the more it is looked at: the mean over the tokens that look. Were all looked at alike, each would get ${written("received", 1 / n)}.${ahead}`,
     from: `The stronger a token’s shade, the more the chosen one looks at it. In each head these weights add up to 100\u202f%.${ahead}`,
     to: `The stronger a token’s shade, the more it looks at the chosen one. These weights belong to different tokens and have no fixed sum.${ahead}`,
-    relevance: `The stronger the shade, the more the token counts in “${name}”: blue above zero, orange below.`,
+    relevance: `The stronger the shade, the more the token counts in “${name}”${chosen === null ? "" : " for the output of one token"}: blue above zero, orange below.${choice ? " Click a token to choose it." : ""}`,
   }[measure];
 }
 
 /** @param {Scene} scene */
-function normalisation({ measure, shading }) {
+function normalisation({ measure, shading, chosen }) {
   const largestOf = measure === "relevance" ? "the largest size" : "the largest";
-  const rest = shading.above ? " Special tokens above it have it too." : "";
+  const rest = shading.above ? " Others above it have it too." : "";
   const rounded = measure === "relevance" ? "" : " Weights are rounded by up to 0.4\u202f%, those under 1\u202f% by less than 0.04\u202f%.";
-  return `The strongest shade is ${largestOf} of an ordinary token here, ${written(measure, shading.scale)}.${rest}${rounded}`;
+  const one = measure === "relevance" && chosen !== null ? "another" : "an";
+  return `The strongest shade is ${largestOf} of ${one} ordinary token here, ${written(measure, shading.scale)}.${rest}${rounded}`;
 }
 
 /** @param {(string | string[])[][]} keys  names of keys, and what they do */

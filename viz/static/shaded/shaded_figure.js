@@ -62,7 +62,7 @@ function captionOf({ where, measure, name, others, chosen }) {
     received: "attention received",
     from: `where${token} looks`,
     to: `who looks at${token}`,
-    relevance: name,
+    relevance: name + (token && ` for${token}`),
   }[measure];
   return `${where}: ${says}`;
 }

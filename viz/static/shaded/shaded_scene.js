@@ -37,21 +37,25 @@ export function sceneOf(example, state, layer, pointed, theme) {
   const shaded = shadedSide(measure);
   const asked = shaded === "key" ? "query" : "key";
   const needs = measure === "from" || measure === "to";
-  const chosen = needs ? (state[asked] ?? (pointed?.side === asked ? pointed.index : null)) : null;
+  const relevance = measure === "relevance" ? relevanceOf(example, state.query) : null;
+  const asking = state[asked] ?? (pointed?.side === asked ? pointed.index : null);
+  const chosen = needs ? asking : (relevance?.of ?? null);
   const shown = shownIn(example, state);
   const values = valuesOf(example, state, layer, shown, chosen);
   const over = apart && pointed?.side !== shaded ? null : (pointed?.index ?? null);
-  const own = needs ? null : apart ? state[shaded] : (state.query ?? state.key);
+  const own = needs || relevance?.choice ? null : apart ? state[shaded] : (state.query ?? state.key);
   return {
     measure,
-    name: relevanceOf(example)?.name ?? "",
+    name: relevance?.name ?? "",
     where: where(measure, state),
     tokens: texts[shaded],
     others: texts[asked],
     chosen,
+    choice: Boolean(relevance?.choice),
     // While a token is only looked through, its own number is not what is asked for.
     pointed: needs && state[asked] === null ? null : (over ?? own),
-    shading: shadingOf(values, texts[shaded].special),
+    // A token counts most for what becomes of itself, which would leave the others pale.
+    shading: shadingOf(values, texts[shaded].special.map((special, i) => special || Number(relevance?.of === i))),
     takesPart: measure === "relevance" ? new Uint8Array(values.length).fill(1) : shown[shaded],
     color: colorOf(measure, state, theme),
     below: signColor(-1, theme),
@@ -77,7 +81,7 @@ function shownIn({ tokens, keyTokens }, { filter, special }) {
 function valuesOf(example, state, layer, shown, chosen) {
   const measure = measureOf(example, state);
   const heads = state.heads.map((head) => example.heads.indexOf(head));
-  if (measure === "relevance") return Float64Array.from(relevanceOf(example)?.values ?? []);
+  if (measure === "relevance") return Float64Array.from(relevanceOf(example, state.query)?.values ?? []);
   if (measure !== "received") {
     const side = measure === "from" ? "query" : "key";
     if (chosen === null) return new Float64Array(side === "query" ? layer.nKeys : layer.nQueries);

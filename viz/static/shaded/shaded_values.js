@@ -8,7 +8,9 @@
  *
  * @typedef {object} Relevance  a number a token, made elsewhere
  * @property {string} name
- * @property {number[]} values
+ * @property {ArrayLike<number>} values
+ * @property {number | null} of  the token whose output they are about, if it is one's
+ * @property {boolean} choice  another one can be chosen
  *
  * @typedef {object} Shading
  * @property {Float64Array} values  of each token of the shaded text
@@ -93,9 +95,13 @@ export function shadingOf(values, special) {
 
 /**
  * @param {import("../data/example.js").Example} example
+ * @param {number | null} [query]  the token whose output is asked for
  * @returns {Relevance | null}
  */
-export function relevanceOf({ header, tokens }) {
-  const { relevance } = /** @type {{relevance?: Relevance | null}} */ (/** @type {unknown} */ (header));
-  return relevance && relevance.values.length === tokens.text.length ? relevance : null;
+export function relevanceOf({ header: { relevance } }, query = null) {
+  if (!relevance) return null;
+  const { name, of, rows, values } = relevance;
+  if (values) return { name, values, of, choice: false };
+  const row = query ?? of ?? 0;
+  return { name, values: rows?.[row] ?? [], of: row, choice: true };
 }
