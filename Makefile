@@ -51,10 +51,11 @@ demo: $(RUNTIME) ## predict, explain, view and a Python example; needs no networ
 test: check ## check, then every test that needs no network
 	$(RUN)/python -m pytest
 
-check: $(DEVELOPMENT) ## formatting, lint and types
+check: $(DEVELOPMENT) ## formatting, lint and types; those of the pages where node and npm are
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy
+	scripts/check_pages.sh
 
 bench: $(DEVELOPMENT) ## speed of whole models beside the peers that are installed
 	$(RUN)/python -m benchmarks.models

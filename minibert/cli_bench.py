@@ -136,7 +136,7 @@ def bench(
     rows = _time(user, place, work, baselines, rounds or (2 if quick else 5), output)
     failed = any("error" in row for row in rows if row["role"] == "kernel")
     if plot is not None and not failed:
-        from minibert.viz.plots_bench import bench_times
+        from minibert.viz.plots.bench import bench_times
 
         bench_times(rows, plot)
         say("", str(plot))

@@ -59,7 +59,7 @@ class FakeSizes:
     causal: bool = False
 
     def attention_scale(self, layer: int) -> float:
-        return WIDTH**-0.5
+        return float(self.d_head) ** -0.5
 
 
 @dataclass
@@ -105,11 +105,28 @@ def fake_trace() -> FakeTrace:
     return FakeTrace(scores.softmax(-1), vectors, tokens, FakeSizes(LAYERS, HEADS))
 
 
+def unpacked_text(packed: str) -> str:
+    """What compact.py packed, unpacked."""
+    digits = packed.translate(str.maketrans(",:./", "<>&`"))
+    return zlib.decompress(base64.b85decode(digits)).decode()
+
+
+def code_of(html: str) -> tuple[str, str]:
+    """Style and script of a page."""
+    style, script = packed_in(html, "code").split("\0")
+    return style, script
+
+
+def packed_in(html: str, id: str) -> str:
+    """A packed text of a page, unpacked."""
+    found = re.search(rf'<script type="application/octet-stream" id="{id}">(.*?)</script>', html)
+    assert found
+    return unpacked_text(found[1])
+
+
 def header_of(page: Page) -> dict[str, Any]:
     """The whole header as it stands in the file."""
-    found = re.search(r'<script type="application/json" id="header">(.*?)</script>', page.html)
-    assert found
-    return json.loads(found[1])
+    return json.loads(packed_in(page.html, "header"))
 
 
 def example_of(page: Page, index: int = 0) -> dict[str, Any]:

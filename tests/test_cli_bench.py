@@ -99,7 +99,7 @@ def test_a_slower_kernel_is_slower_and_the_status_says_so(timed, tmp_path):
 def test_a_plot_is_drawn(timed, tmp_path):
     pytest.importorskip("matplotlib")
     from minibert.bench.rows import read_rows
-    from minibert.viz.plots_bench import bench_times
+    from minibert.viz.plots.bench import bench_times
 
     output = tmp_path / "times.svg"
     bench_times(read_rows(timed[1]), output)

@@ -66,7 +66,7 @@ def value_at(trace: Trace, point: Any) -> Tensor:
 def test_writing_back_what_was_read_changes_nothing(
     family: str, chosen: Sizes, rows: list[int], seed: int, data: st.DataObject
 ) -> None:
-    """Bit for bit against the same path; head_out is summed anew, so not against the fused one."""
+    """Bit for bit against the same path; head_out is summed anew: the next test holds that."""
     model = model_of(family, chosen)
     plain = model.trace(texts(model, rows, seed), keep=BOTH)
     for point in ["embed", *[(name, data.draw(st.integers(0, len(plain) - 1))) for name in NAMES]]:
@@ -77,7 +77,22 @@ def test_writing_back_what_was_read_changes_nothing(
                 assert torch.equal(value_at(written, other), value_at(same, other)), (point, other)
                 if "head_out" not in point:
                     assert torch.equal(value_at(written, other), value_at(plain, other))
-            assert close(written.logits, plain.logits, LIMIT)
+
+
+@family
+@settings(max_examples=2)
+@given(chosen=sizes, rows=lengths, seed=seeds, data=st.data())
+def test_writing_back_what_the_heads_write_is_only_rounded_anew(
+    family: str, chosen: Sizes, rows: list[int], seed: int, data: st.DataObject
+) -> None:
+    # In float64: float32 sums that differ in their order are apart by a few 1e-6 in a narrow model.
+    model = model_of(family, chosen).double()
+    plain = model.trace(texts(model, rows, seed), keep=BOTH)
+    point = ("head_out", data.draw(st.integers(0, len(plain) - 1)))
+    for value in (value_at(plain, point).clone(), plain):
+        written = plain.rerun({point: value}, keep=BOTH)
+        for other in points(plain):
+            assert close(value_at(written, other), value_at(plain, other), LIMIT), (point, other)
 
 
 @family
@@ -86,7 +101,7 @@ def test_writing_back_what_was_read_changes_nothing(
 def test_zeroing_heads_takes_what_they_write_out_of_the_stream(
     family: str, chosen: Sizes, rows: list[int], seed: int, data: st.DataObject
 ) -> None:
-    model = model_of(family, chosen)
+    model = model_of(family, chosen).double()
     plain = model.trace(texts(model, rows, seed))
     layer = data.draw(st.integers(0, chosen.layers - 1))
     heads = tuple(data.draw(st.sets(st.integers(0, chosen.heads - 1), min_size=1)))
@@ -97,7 +112,7 @@ def test_zeroing_heads_takes_what_they_write_out_of_the_stream(
         one_by_one = plain.rerun({(name, layer, head): zero for head in heads})
         assert torch.equal(zeroed.logits, one_by_one.logits)
         assert close(zeroed[layer].attn_out, removed, LIMIT)
-        assert close(zeroed.logits, expected.logits, 1e-5)
+        assert close(zeroed.logits, expected.logits, LIMIT)
 
 
 @family

@@ -23,7 +23,9 @@ from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-NOT_SHIPPED = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache")
+NOT_SHIPPED = (
+    ".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "node_modules",
+)  # fmt: skip
 
 LOAD_TRACE_RENDER = """
 import html.parser, importlib.util, pathlib, sys
@@ -149,6 +151,7 @@ def shipped() -> dict[str, bytes]:
         "minibert/training": (REPOSITORY / "minibert" / "training").glob("*.py"),
         "minibert/kernels": (REPOSITORY / "kernels").glob("*.py"),
         "minibert/viz": (REPOSITORY / "viz").glob("*.py"),
+        "minibert/viz/plots": (REPOSITORY / "viz" / "plots").glob("*.py"),
     }
     found = {f"{folder}/{p.name}": p for folder, files in trees.items() for p in files}
     for folder, top in {
@@ -177,7 +180,7 @@ def test_the_wheel_carries_the_models_and_the_page(wheel: Path) -> None:
     for model in models:
         present = {n.rpartition("/")[2] for n in names if n.startswith(f"{model}/")}
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= present
-    assert any(re.match(r"minibert/viz/static/[^/]+\.js$", n) for n in names)
+    assert any(re.match(r"minibert/viz/static/[^/]+/[^/]+\.js$", n) for n in names)
 
 
 def test_the_metadata_says_what_the_project_says(wheel: Path) -> None:

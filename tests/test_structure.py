@@ -88,7 +88,7 @@ def modules() -> dict[str, Path]:
         # A glob does not follow the links, so each file is met once.
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
             relative = path.relative_to(REPOSITORY / folder)
-            if folder == "minibert" and relative.parts[0] in ("kernels", "viz"):
+            if relative.parts[0] in ("kernels", "viz", "node_modules"):
                 continue
             parts = relative.with_suffix("").parts
             parts = parts[:-1] if parts[-1] == "__init__" else parts
@@ -99,8 +99,8 @@ def modules() -> dict[str, Path]:
 def sources() -> list[Path]:
     """Every source file that people read: Python everywhere, and the modules of the page."""
     folders = ("minibert", "kernels", "viz", "benchmarks", "scripts", "tests")
-    found = {p.resolve() for f in folders for p in (REPOSITORY / f).rglob("*.py")}
-    return sorted(found | set((REPOSITORY / "viz").rglob("*.js")))
+    found = {p.resolve() for f in folders for p in (REPOSITORY / f).rglob("*.[pj][ys]")}
+    return sorted(p for p in found if "node_modules" not in p.parts)
 
 
 @cache

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from attention_pages import HOSTILE, names, softmax
+from attention_pages import HOSTILE, code_of, names, softmax
 
 from minibert.errors import MinibertError
 from minibert.viz import attention_page
@@ -67,7 +67,7 @@ class TestDocument:
     def test_hostile_tokens_stay_in_the_header(self) -> None:
         harmless = attention_page(softmax((1, 2, 10, 10)), ["a"] * 10, title="t").html
         hostile = attention_page(softmax((1, 2, 10, 10)), HOSTILE, title=HOSTILE[0]).html
-        header = '<script type="application/json" id="header">'
+        header = '<script type="application/octet-stream" id="header">'
         before, after = hostile.split(header)
         assert [before, after.split("</script>", 1)[1]] == [
             harmless.split(header)[0],
@@ -77,15 +77,14 @@ class TestDocument:
     def test_policy_allows_this_script_and_this_style_and_nothing_else(self) -> None:
         html = attention_page(softmax((1, 2, 3, 3)), names(3)).html
         policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
-        script = re.search(r"<script>(.*?)</script>", html, re.DOTALL)
-        style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)
+        loader = re.search(r"<script>(.*?)</script>", html, re.DOTALL)
         assert policy
-        assert script
-        assert style
+        assert loader
+        style, script = code_of(html)
         allowed = dict(part.strip().split(" ", 1) for part in policy[1].split(";"))
         assert allowed["default-src"] == "'none'"
-        assert allowed["script-src"] == sha256(script[1])
-        assert allowed["style-src"] == sha256(style[1])
+        assert allowed["script-src"] == f"{sha256(loader[1])} {sha256(script)}"
+        assert allowed["style-src"] == sha256(style)
         assert set(allowed) == {
             *("default-src", "script-src", "style-src", "img-src", "base-uri", "form-action")
         }
@@ -93,14 +92,16 @@ class TestDocument:
     def test_no_address_of_the_network_is_in_a_page(self) -> None:
         html = attention_page(softmax((1, 2, 3, 3)), names(3)).html
         # The name of SVG's elements, in the pictures that a page saves, is no address.
-        html = html.replace('xmlns="http://www.w3.org/2000/svg"', "")
-        assert not re.search(r"https?:|\bsrc=|@import|url\(", html)
-        markup = re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)
+        code = "".join(code_of(html)).replace('xmlns="http://www.w3.org/2000/svg"', "")
+        # What is packed means nothing until it is unpacked.
+        markup = re.sub(r'(<script type="application/octet-stream"[^>]*>)[^<]*', r"\1", html)
+        assert not re.search(r"https?:|\bsrc=|@import|url\(", code + markup)
+        markup = re.sub(r"<script>.*?</script>", "", markup, flags=re.DOTALL)
         assert re.findall(r'href="([^"]*)"', markup) == ["data:,"]
 
     @pytest.mark.parametrize("theme", ["light", "dark"])
     def test_heads_can_be_told_apart_by_the_colour_blind(self, theme: str) -> None:
-        listed = re.search(rf"{theme}: \[(.*?)\]", static_text("colors.js"), re.DOTALL)
+        listed = re.search(rf"{theme}: \[(.*?)\]", static_text("draw/colors.js"), re.DOTALL)
         assert listed
         palette = re.findall(r"#[0-9a-f]{6}", listed[1])
         assert len(palette) == 12
@@ -124,7 +125,7 @@ class TestBundle:
             a='import { b } from "./b.js";\nexport const a = b;\n',
             b="export const b = 1;\n",
         )
-        order = [script.index(f"const {name}_js") for name in ("b", "a", "main")]
+        order = [script.index(text) for text in ("const b = 1;", "const a = b;", "use(a, b);")]
         assert order == sorted(order)
         assert script.count("const b = 1;") == 1
 
@@ -135,6 +136,17 @@ class TestBundle:
         )
         assert "return { a };" in script
         assert "{ own }" not in script
+
+    def test_a_name_that_two_modules_export_is_the_one_that_was_imported(self) -> None:
+        both = self.make(
+            main='import { b } from "./b.js";\nimport { c } from "./c.js";\nuse(b, c);\n',
+            a="export const same = 1;\n",
+            b='import { same } from "./a.js";\nexport const b = same;\n',
+            c='import { same } from "./d.js";\nexport const c = same;\n',
+            d="export const same = 3;\n",
+        )
+        assert both.index("const { same } = a_js;") < both.index("const b = same;")
+        assert both.index("const { same } = d_js;") < both.index("const c = same;")
 
     def test_comments_do_not_travel(self) -> None:
         script = self.make(main="/**\n * A secret.\n */\n// Another.\ncall('/* kept */');\n")

@@ -87,7 +87,7 @@ class TestHeadView:
 class TestEncoderDecoder:
     def test_each_kind_of_attention_is_an_example(self) -> None:
         examples = header_of(head_view(**SIDES))["examples"]
-        assert [one["name"] for one in examples] == ["Encoder", "Decoder", "Cross"]
+        assert [one["name"] for one in examples] == ["Encoder", "Decoder", "Decoder → Encoder"]
         assert [one["causal"] for one in examples] == [False, True, False]
         assert examples[0]["key_tokens"] is None
         assert examples[2]["tokens"]["text"] == SIDES["decoder_tokens"]
@@ -102,7 +102,7 @@ class TestEncoderDecoder:
     def test_one_kind_alone_is_enough(self) -> None:
         wanted = ("cross_attention", "encoder_tokens", "decoder_tokens")
         page = head_view(**{name: SIDES[name] for name in wanted})
-        assert [one["name"] for one in header_of(page)["examples"]] == ["Cross"]
+        assert [one["name"] for one in header_of(page)["examples"]] == ["Decoder → Encoder"]
 
     def test_a_long_side_gets_thumbnails_of_its_shape(self) -> None:
         page = head_view(

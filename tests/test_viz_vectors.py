@@ -25,7 +25,6 @@ import minibert
 from minibert.analysis import logit_lens
 from minibert.config import Config
 from minibert.edit import hide, zero
-from minibert.errors import AttentionError
 from minibert.model import Model
 from minibert.viz import Page, attention_page, view
 from minibert.viz.payload import pool
@@ -43,7 +42,7 @@ def computed(page: Page, trace: Any, layer: int, head: int, index: int = 0) -> n
     query, key = (
         unpacked(page, name, layer, head, index)
         if any(one["head"] == head and one["layer"] == layer for one in arrays(page, name, index))
-        else unpacked(page, name, layer, index=index)[place]
+        else finer(page, name, layer, head, index, unpacked(page, name, layer, index=index)[place])
         for name in ("query", "key")
     )
     scores = query.astype(np.float64) @ key.astype(np.float64).T
@@ -52,6 +51,24 @@ def computed(page: Page, trace: Any, layer: int, head: int, index: int = 0) -> n
         scores[~np.tri(len(scores), dtype=bool)] = -np.inf
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
+
+
+def finer(
+    page: Page, name: str, layer: int, head: int, index: int, halves: np.ndarray
+) -> np.ndarray:
+    """Halves with the remainders that the page holds of that head, if it does."""
+    if (layer, head, "int8") not in blocks(page, f"{name} rest", index):
+        return halves
+    # A half has ten places behind its first; below 2^-14 they lie as they do there.
+    exponents = np.maximum(np.frexp(halves)[1] - 1, -14)
+    rest = unpacked(page, f"{name} rest", layer, head, index)
+    return halves + rest * 2.0 ** (exponents - 18)
+
+
+def rounded_weights(trace: FakeTrace, layer: int, head: int) -> np.ndarray:
+    """The weights that query and key give in half precision."""
+    query, key = trace.vectors[:2, layer, 0, head].half().double()
+    return (query @ key.T * WIDTH**-0.5).softmax(-1).numpy()
 
 
 def blocks(page: Page, quantity: str, index: int = 0) -> set[tuple[int, int | None, str]]:
@@ -101,6 +118,19 @@ class TestVectors:
         page = view(trace)
         assert (0, 2, "float32") in blocks(page, "query")
         assert not example_of(page)["edited"]
+        for head in range(HEADS):
+            expected = trace.probs[0, 0, head]
+            np.testing.assert_allclose(computed(page, trace, 0, head), expected, atol=1.2e-3)
+
+    def test_a_head_of_large_numbers_has_a_byte_more_for_each(self, trace: FakeTrace) -> None:
+        trace.vectors[1, 0, :, 2] += 100
+        scores = trace.vectors[0] @ trace.vectors[1].transpose(-1, -2) * WIDTH**-0.5
+        trace.probs = scores.softmax(-1)
+        plain = rounded_weights(trace, 0, 2)
+        assert np.abs(plain - trace.probs[0, 0, 2].numpy()).max() > 1.2e-3
+        page = view(trace)
+        assert blocks(page, "query") == {(layer, None, "float16") for layer in range(LAYERS)}
+        assert blocks(page, "query rest") == blocks(page, "key rest") == {(0, 2, "int8")}
         for head in range(HEADS):
             expected = trace.probs[0, 0, head]
             np.testing.assert_allclose(computed(page, trace, 0, head), expected, atol=1.2e-3)
@@ -267,44 +297,3 @@ class TestLens:
         assert example["lens"] is None
         assert "lens=True" in example["notes"][0]
         assert example_of(view(trace, lens=True))["lens"]
-
-
-class TestErrors:
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ({"view": "heads"}, "view='heads': there are head, model"),
-            ({"view": "neuron", "vectors": False}, "needs query and key"),
-            ({"view": "layers"}, "vocabulary head"),
-            ({"lens": True}, "lens=True: "),
-            ({"exact": (0, 7)}, "exact names layer 0, head 7"),
-            ({"exact": (0, 1), "heads": [0]}, "exact names layer 0, head 1"),
-            ({"exact": 3}, "exact=3, expected"),
-            ({"exact": [(0, 1, 2)]}, r"exact=\[\(0, 1, 2\)\], expected"),
-            ({"exact": (0, 1), "overview_only": True}, "overview_only=True leaves out"),
-        ],
-    )
-    def test_arguments_that_do_not_fit_are_named(
-        self, arguments: dict[str, Any], message: str
-    ) -> None:
-        with pytest.raises(AttentionError, match=message):
-            view(small_trace(), **arguments)
-
-    @pytest.mark.parametrize(
-        ("traces", "message"),
-        [
-            ([], "traces is empty"),
-            ({}, "traces is empty"),
-            (softmax((1, 2, 3, 3)), "ndarray, expected what model.trace"),
-            ([small_trace, None], "traces holds function"),
-            (None, "traces holds NoneType"),
-        ],
-    )
-    def test_what_is_no_trace_is_refused(self, traces: Any, message: str) -> None:
-        with pytest.raises(AttentionError, match=message):
-            view(traces)
-
-    def test_a_vector_that_is_no_number_is_found(self, trace: FakeTrace) -> None:
-        trace.vectors[1, 2, 0, 3, 4, 0] = float("nan")
-        with pytest.raises(AttentionError, match=r"trace\[2\].key\[0\].*head 3, position 4"):
-            view(trace)

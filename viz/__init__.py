@@ -4,16 +4,7 @@ viewing.py   `view` for traces and `attention_page` for tensors
 drop_in.py   `head_view` and `model_view` as BertViz has them
 neuron_view.py   `show` as BertViz has it
 page.py      a page as a value that can be saved; notebook.py, as a notebook shows it
-plots.py     figures for print (matplotlib): the heads of a model forming, and the names of
-             plots_trace.py      a head, every head, statistics by layer
-             plots_heat.py       tables in colour
-             plots_tokens.py     tokens: matrices and bars; plots_grid.py, many heads
-             plots_terms.py      the terms of a sum, singular values and eigenvalues
-             plots_lens.py       the logit lens as a table
-             plots_labels.py     tokens as labels that fit
-             plots_base.py       a sheet to draw on; plots_figure.py, what comes out
-             plots_style.py      matplotlib, if it is there, and one style
-scores_log.py   what training logged, read for plots.py
+plots/       figures for print (matplotlib)
 saving.py    a page or figure written to a file
 example.py   one text in one model, as a page holds it
 trace_example.py   the same, from a trace
@@ -22,7 +13,8 @@ inputs.py    attention from outside, checked before work starts
 labels.py    what a page says about each token
 payload.py   numbers as compact binary
 bundle.py    template, style and ES modules as one file
-static/      the browser's side, one picture a file
+static/      the browser's side: frame, what stands around the pictures; data, draw, export; and
+             a folder for each picture (shaded is the text view, lens the layers view)
 """
 
 from minibert.viz.drop_in import head_view, model_view

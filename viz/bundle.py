@@ -1,42 +1,47 @@
 """Template, style and ES modules put together as one HTML file.
 
 Modules inside one file cannot import one another, so each becomes a function that returns
-what it exports, in the order of its imports; names of one module stay out of the others:
+what it exports to those that come after it; what it does not export stays in the function:
 
-    const colors_js = (() => { ...; return { headColor }; })();
-    const { headColor } = colors_js;
+    const { headColor } = (() => { ...; return { headColor }; })();
 
 Only the forms of import and export that `static/` uses are understood; any other is an error.
 """
 
 import base64
 import hashlib
-import json
+import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
 from minibert.errors import MinibertError
+from minibert.viz.compact import packed_text, squeezed_script, squeezed_style
 
 __all__ = ["bundle", "cell", "document", "static_text"]
 
 _STYLES = (
-    "theme.css",
-    "layout.css",
-    "toolbar.css",
-    "head.css",
-    "details.css",
-    "model.css",
-    "map.css",
-    "neuron.css",
-    "arithmetic.css",
-    "shaded.css",
-    "lens.css",
-    "search.css",
-    "export.css",
+    "frame/theme.css",
+    "frame/layout.css",
+    "frame/toolbar.css",
+    "head/head.css",
+    "head/details.css",
+    "model/model.css",
+    "map/map.css",
+    "neuron/neuron.css",
+    "neuron/neuron_narrow.css",
+    "arithmetic/arithmetic.css",
+    "arithmetic/arithmetic_tables.css",
+    "shaded/shaded.css",
+    "lens/lens.css",
+    "frame/search.css",
+    "export/export.css",
 )
-_IMPORT = re.compile(r'^import \{([^{}]*)\} from "\./([a-z_]+\.js)";$', re.MULTILINE)
+_VIEWS = "frame/views.js"
+_IMPORT = re.compile(r'^import \{([^{}]*)\} from "(\.[a-z_./]*/[a-z_]+\.js)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async function|function|const|class) (\w+))", re.MULTILINE)
 _LEFT_OVER = re.compile(r"^[ \t]*(?:import|export)\b.*$|\bimport\s*[(.].*$", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?:/\*\*(?:(?!\*/)[\s\S])*\*/|//[^\n]*)[ \t]*\n", re.MULTILINE)
@@ -49,7 +54,7 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def static_text(name: str) -> str:
-    """The text of one file of `static/`."""
+    """The text of one file of `static/`, named by its path in there."""
     return (files("minibert.viz") / "static" / name).read_text(encoding="utf-8")
 
 
@@ -59,21 +64,25 @@ def bundle(entry: str, read: Callable[[str], str] = static_text) -> str:
     Raises MinibertError for an import or export of another form, a circle of imports, a name
     that the imported module does not export, or text that would end a script element.
     """
-    parts: dict[str, str] = {}
-    exports: dict[str, list[str]] = {}
-    _add(entry, read, parts, exports, ())
-    script = '(() => {\n"use strict";\n' + _INDENT.sub("", "".join(parts.values())) + "})();\n"
+    parts: dict[str, _Part] = {}
+    _add(entry, read, parts, ())
+    script = '(() => {\n"use strict";\n' + _INDENT.sub("", "".join(_wrapped(parts))) + "})();\n"
     if re.search(r"</|<!--", script):
         raise MinibertError(f"{entry}: '</' and '<!--' may not occur in a script of a page")
     return script
 
 
+@dataclass(frozen=True)
+class _Part:
+    """A module on its way into a script."""
+
+    imports: list[tuple[str, list[str]]]
+    body: str
+    exports: list[str]
+
+
 def _add(
-    name: str,
-    read: Callable[[str], str],
-    parts: dict[str, str],
-    exports: dict[str, list[str]],
-    path: tuple[str, ...],
+    name: str, read: Callable[[str], str], parts: dict[str, _Part], path: tuple[str, ...]
 ) -> None:
     """Appends `name`, after all it imports, to `parts`."""
     if name in path:
@@ -83,21 +92,40 @@ def _add(
     source = _CAST.sub("", _COMMENT.sub("", read(name)))
     if any(line.count("`") % 2 for line in source.splitlines()):
         raise MinibertError(f"{name}: a text in backticks may not run over a line's end")
-    for match in _IMPORT.finditer(source):
-        _add(match[2], read, parts, exports, (*path, name))
-        for wanted in _names(match[1]):
-            if wanted not in exports[match[2]]:
-                raise MinibertError(f"{name}: {match[2]} does not export {wanted!r}")
-    exports[name] = [match[2] for match in _EXPORT.finditer(source)]
-    body = _EXPORT.sub(r"\1", _IMPORT.sub(_as_constant, source))
+    imports = [(_path(name, match[2]), _names(match[1])) for match in _IMPORT.finditer(source)]
+    for imported, names in imports:
+        _add(imported, read, parts, (*path, name))
+        for wanted in names:
+            if wanted not in parts[imported].exports:
+                raise MinibertError(f"{name}: {imported} does not export {wanted!r}")
+    exports = [match[2] for match in _EXPORT.finditer(source)]
+    body = _EXPORT.sub(r"\1", _IMPORT.sub("", source))
     left_over = _LEFT_OVER.search(body)
     if left_over:
         raise MinibertError(
             f"{name}: {left_over[0].strip()!r} is not understood; write"
             " 'import { name } from \"./file.js\";' or 'export function name'"
         )
-    returned = f"return {{ {', '.join(exports[name])} }};\n" if exports[name] else ""
-    parts[name] = f"const {_constant(name)} = (() => {{\n{body}{returned}}})();\n"
+    parts[name] = _Part(imports, body, exports)
+
+
+def _wrapped(parts: dict[str, _Part]) -> Iterator[str]:
+    """The modules as functions; what they export is known to all that come after them.
+
+    Unless two export the same name: what these export is imported by name.
+    """
+    times = Counter(name for part in parts.values() for name in part.exports)
+    apart = {name for name, part in parts.items() if any(times[one] > 1 for one in part.exports)}
+    for name, part in parts.items():
+        shared = f"{{ {', '.join(part.exports)} }}"
+        if part.exports:
+            yield f"const {_constant(name) if name in apart else shared} = "
+        yield "(() => {\n"
+        for imported, names in part.imports:
+            if imported in apart:
+                yield f"const {{ {', '.join(names)} }} = {_constant(imported)};\n"
+        yield part.body
+        yield f"return {shared};\n}})();\n" if part.exports else "})();\n"
 
 
 def _names(listed: str) -> list[str]:
@@ -105,11 +133,11 @@ def _names(listed: str) -> list[str]:
 
 
 def _constant(name: str) -> str:
-    return name.replace(".js", "_js")
+    return name.replace("/", "$").replace(".js", "_js")
 
 
-def _as_constant(match: re.Match[str]) -> str:
-    return f"const {{ {', '.join(_names(match[1]))} }} = {_constant(match[2])};"
+def _path(importer: str, relative: str) -> str:
+    return posixpath.normpath(posixpath.join(posixpath.dirname(importer), relative))
 
 
 def _hash(text: str) -> str:
@@ -117,28 +145,50 @@ def _hash(text: str) -> str:
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
 
-def _style() -> str:
-    return _INDENT.sub("", "".join(static_text(name) for name in _STYLES))
+def _reader(without: frozenset[str]) -> Callable[[str], str]:
+    """`static_text`, but for the pictures in these folders, which no page is then given."""
+
+    def read(name: str) -> str:
+        text = static_text(name)
+        for folder in sorted(without) if name == _VIEWS else ():
+            (kind,) = re.findall(rf'^import \{{ (\w+) \}} from "\.\./{folder}/.*$', text, re.M)
+            text = re.sub(rf"^(?:import \{{ {kind} \}}.*|  {kind},)\n", "", text, flags=re.M)
+        return text
+
+    return read
+
+
+def _style(without: frozenset[str]) -> str:
+    return "".join(static_text(name) for name in _STYLES if name.split("/")[0] not in without)
 
 
 @lru_cache(maxsize=8)
-def _shell(entry: str) -> tuple[tuple[str, str], ...]:
-    """What is the same in every page that starts with `entry`: policy, style, script."""
-    style, script = _style(), bundle(entry)
+def _shell(entry: str, without: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    """What is the same in every page that starts with `entry`: policy, loader, style and script."""
+    style = squeezed_style(_style(without))
+    script = squeezed_script(bundle(entry, _reader(without)))
+    loader = squeezed_script(bundle("loader.js"))
     policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {_hash(loader)} {_hash(script)}; "
+        f"style-src {_hash(style)}; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    return (("policy", policy), ("script", script), ("style", style))
+    code = packed_text(f"{style}\0{script}")
+    return (("policy", policy), ("loader", loader), ("code", code))
 
 
-def document(entry: str, header: str, blocks: Iterable[tuple[str, str]]) -> Iterator[str]:
+def document(
+    entry: str,
+    header: str,
+    blocks: Iterable[tuple[str, str]],
+    *,
+    without: frozenset[str] = frozenset(),
+) -> Iterator[str]:
     """The HTML file, a part at a time: the script `entry`, the header's JSON, and the blocks.
 
-    Blocks are (name, base64). Header and blocks are put in as they are; `payload.header_json`
-    makes a header safe.
+    Blocks are (name, base64) and put in as they are; the header is packed. `without` names folders
+    of pictures that the page has no numbers for.
     """
-    values = {**dict(_shell(entry)), "header": header}
+    values = {**dict(_shell(entry, without)), "header": packed_text(header)}
     # Split once: text that was put in is never searched for places again.
     for i, part in enumerate(_PLACE.split(static_text("page.html"))):
         if i % 2 == 0:
@@ -152,27 +202,34 @@ def document(entry: str, header: str, blocks: Iterable[tuple[str, str]]) -> Iter
                 yield "</script>\n"
 
 
-@lru_cache(maxsize=1)
-def _cell_parts() -> tuple[str, str]:
-    """Style and script of a page in a cell; the script's last function is still open."""
+@lru_cache(maxsize=8)
+def _cell_parts(without: frozenset[str]) -> tuple[str, str]:
+    """Loader of a page in a cell, its last function still open; and packed style and script."""
     # A cell is narrower than a window, and has no room for a card below the picture.
-    style = _style().replace("@media (max-width: 900px)", "@container (max-width: 700px)")
+    style = _style(without).replace("@media (max-width: 900px)", "@container (max-width: 700px)")
     style = _WINDOW_HEIGHT.sub("cqh", _WINDOW_WIDTH.sub("@container ", style))
-    script = bundle("cell.js")
-    return style + static_text("cell.css"), script.removesuffix("})();\n")
+    style = squeezed_style(style + static_text("cell.css"))
+    script = squeezed_script(bundle("cell.js", _reader(without)))
+    loader = squeezed_script(bundle("cell_loader.js"))
+    return loader.removesuffix("})();"), packed_text(f"{style}\0{script}")
 
 
 def cell(
-    identity: str, header: str, blocks: Iterable[tuple[str, str]], *, height: int
+    identity: str,
+    header: str,
+    blocks: Iterable[tuple[str, str]],
+    *,
+    height: int,
+    without: frozenset[str] = frozenset(),
 ) -> Iterator[str]:
     """A classic script that shows a page in the element `data-minibert="identity"`, in parts.
 
-    Header and blocks are as in `document`; `height` is in CSS pixels.
+    Blocks and `without` are as in `document`; the header is put in as it is, and
+    `payload.header_json` makes it safe. `height` is in CSS pixels.
     """
-    style, script = _cell_parts()
-    yield script
-    yield f'cell_js.mountCell({{id: "{identity}", height: {height}, style: '
-    yield json.dumps(style).replace("<", "\\u003c")
+    loader, code = _cell_parts(without)
+    yield loader
+    yield f'loadCell({{id: "{identity}", height: {height}, code: "{code}"'
     yield f",\nheader: {header},\nblocks: {{"
     for name, data in blocks:
         yield f'"{name}": "{data}",\n'

@@ -163,7 +163,7 @@ _SIDES = {
     "attention": ("", "tokens", "tokens"),
     "encoder_attention": ("Encoder", "encoder_tokens", "encoder_tokens"),
     "decoder_attention": ("Decoder", "decoder_tokens", "decoder_tokens"),
-    "cross_attention": ("Cross", "decoder_tokens", "encoder_tokens"),
+    "cross_attention": ("Decoder → Encoder", "decoder_tokens", "encoder_tokens"),
 }
 
 

@@ -4,6 +4,7 @@ Made from plain weights here and from a trace in trace_example.py; page.py puts 
 """
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from minibert.viz.inputs import Array, of_heads
 from minibert.viz.labels import Label, label_columns, written_texts
 from minibert.viz.payload import THUMBNAIL, Block, pack_layer, pack_thumbnails, pool
 
-__all__ = ["Example", "weights_example"]
+__all__ = ["Example", "unused_views", "weights_example"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,15 @@ class Example:
         return replace(self, about={**self.about, "notes": notes}, blocks=(*self.blocks, *blocks))
 
 
+def unused_views(examples: Sequence[Example]) -> frozenset[str]:
+    """The folders of pictures, of those in `static/`, that no example has the numbers for."""
+    held = {block.entry["quantity"] for example in examples for block in example.blocks}
+    unused = set() if "query" in held else {"arithmetic", "neuron"}
+    if not any(example.about["lens"] for example in examples):
+        unused.add("lens")
+    return frozenset(unused)
+
+
 def weights_example(
     probs: dict[int, Array],
     labels: Sequence[Label],
@@ -55,10 +65,13 @@ def weights_example(
     """Attention weights, (head, query, key) of each layer by its number, as an example."""
     n_heads = len(next(iter(probs.values())))
     shown = {layer: of_heads(weights, heads) for layer, weights in probs.items()}
-    blocks = [pack_layer(layer, weights) for layer, weights in shown.items()]
+    # Two at a time: compressing lets go of Python's lock.
+    with ThreadPoolExecutor(2) as workers:
+        blocks = list(workers.map(pack_layer, shown, shown.values()))
     triangle = all(block.entry["triangle"] for block in blocks)
     if max(next(iter(shown.values())).shape[1:]) > THUMBNAIL:
-        blocks.append(pack_thumbnails([pool(weights) for weights in shown.values()]))
+        # In front: the small pictures of all heads can be drawn before the rest is there.
+        blocks.insert(0, pack_thumbnails([pool(weights) for weights in shown.values()]))
     about = {
         "causal": triangle,
         "cut": False,

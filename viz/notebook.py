@@ -13,7 +13,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.viz.bundle import cell
-from minibert.viz.example import Example
+from minibert.viz.example import Example, unused_views
 from minibert.viz.payload import CODE_MAX, Block, pool
 
 __all__ = ["CELL_BYTES", "CELL_HEIGHT", "cell_html", "fitting", "picture", "surroundings"]
@@ -109,15 +109,10 @@ def cell_html(
     blocks = [named for i, one in enumerate(held) for named in one.named_blocks(i)]
     written = header(held)
     identity = _identity(written, blocks)
-    return "".join(_cell(identity, _still(held, untrusted), written, blocks, height))
-
-
-def _cell(
-    identity: str, still: str, header: str, blocks: Sequence[tuple[str, str]], height: int
-) -> Iterator[str]:
-    yield f'<div data-minibert="{identity}">{still}\n<script>\n'
-    yield from cell(identity, header, blocks, height=height)
-    yield "</script></div>"
+    without = unused_views(held)
+    script = "".join(cell(identity, written, blocks, height=height, without=without))
+    still = _still(held, untrusted)
+    return f'<div data-minibert="{identity}">{still}\n<script>\n{script}</script></div>'
 
 
 def _identity(header: str, blocks: Sequence[tuple[str, str]]) -> str:

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from minibert.errors import AttentionError
 from minibert.viz.bundle import document
-from minibert.viz.example import Example
+from minibert.viz.example import Example, unused_views
 from minibert.viz.notebook import CELL_HEIGHT, cell_html, fitting
 from minibert.viz.payload import header_json
 from minibert.viz.saving import write_page
@@ -45,7 +45,8 @@ class Page:
     def pieces(self) -> Iterator[str]:
         """The text of the file, a part at a time."""
         blocks = (named for i, one in enumerate(self.examples) for named in one.named_blocks(i))
-        return document("main.js", self._header(self.examples), blocks)
+        without = unused_views(self.examples)
+        return document("main.js", self._header(self.examples), blocks, without=without)
 
     def _header(self, examples: Sequence[Example]) -> str:
         header = {

@@ -1,8 +1,9 @@
 """query, key and value of a sentence, as precise as a page needs them.
 
 Half precision is enough for most heads: the weights that a browser computes from it differ by
-less than can be seen. Where scores are large it is not, and such heads are held in single
-precision; where no precision gives the model's weights, an edit has changed them.
+less than can be seen. Where scores are large it is not, and such heads have a byte more for each
+number, or single precision where that is not enough; where no precision gives the model's weights,
+an edit has changed them.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from minibert.viz.inputs import Array, of_heads
-from minibert.viz.payload import Block, pack_vectors
+from minibert.viz.payload import Block, pack_remainders, pack_vectors, refined
 
 __all__ = ["Holding", "packed_values", "packed_vectors", "value_size"]
 
@@ -95,12 +96,18 @@ def packed_vectors(
     single = {name: of_heads(vectors, heads) for name, vectors in whole.items()}
     half = {name: rounded(vectors) for name, vectors in single.items()}
     agreeing, off = _agreement(trace, layer, probs, half, single)
-    precise = {head for place, head in enumerate(heads) if place in off} if agreeing else set()
+    if not agreeing:
+        off = set()
+    fine = off - _still_off(trace, layer, probs, single, off)
+    precise = {heads[place] for place in off - fine}
     blocks = []
     if holding.rounded(layer) and not precise.union(exact).issuperset(heads):
         kept = half if _finite(*half.values()) or agreeing else single
         for name, vectors in kept.items():
             blocks.append(pack_vectors(name, layer, vectors, single=kept is single))
+        for place in sorted(fine):
+            for name, vectors in single.items():
+                blocks.append(pack_remainders(name, layer, heads[place], vectors[place]))
     for head in sorted(precise.union(exact) if holding.vectors else exact):
         for name, vectors in whole.items():
             blocks.append(pack_vectors(name, layer, vectors[head], head=head))
@@ -113,6 +120,30 @@ def _agreement(
     trace: Any, layer: int, probs: Array, half: dict[str, Array], single: dict[str, Array]
 ) -> tuple[bool, set[int]]:
     """Whether the vectors give the weights, and the places of the heads that rounding spoils."""
+    comparison, slack = _comparison(trace, layer, probs, single)
+    errors = comparison.errors(**half)
+    off = {place for place, error in enumerate(errors) if error > max(_HALF_ERROR, slack)}
+    if not off:
+        return True, off
+    return max(comparison.errors(**single)) <= max(_SINGLE_ERROR, slack), off
+
+
+def _still_off(
+    trace: Any, layer: int, probs: Array, single: dict[str, Array], off: set[int]
+) -> set[int]:
+    """Those of the places whose heads are spoiled even with a byte more for each number."""
+    if not off:
+        return off
+    comparison, slack = _comparison(trace, layer, probs, single)
+    with np.errstate(over="ignore", invalid="ignore"):
+        errors = comparison.errors(**{name: refined(vectors) for name, vectors in single.items()})
+    return {place for place in off if errors[place] > max(_HALF_ERROR, slack)}
+
+
+def _comparison(
+    trace: Any, layer: int, probs: Array, single: dict[str, Array]
+) -> tuple[_Comparison, float]:
+    """What to compare with, and by how much a model in half precision has rounded it itself."""
     edited = getattr(trace, "edited_from", None) is not None
     n_queries = probs.shape[1]
     comparison = _Comparison.of(
@@ -122,13 +153,7 @@ def _agreement(
         scale=trace.config.attention_scale(layer),
         causal=bool(trace.config.causal),
     )
-    # A model in half precision has rounded its own weights by as much.
-    slack = 16 * torch.finfo(trace[layer].query.dtype).eps
-    errors = comparison.errors(**half)
-    off = {place for place, error in enumerate(errors) if error > max(_HALF_ERROR, slack)}
-    if not off:
-        return True, off
-    return max(comparison.errors(**single)) <= max(_SINGLE_ERROR, slack), off
+    return comparison, 16 * torch.finfo(trace[layer].query.dtype).eps
 
 
 def rounded(vectors: Array) -> Array:

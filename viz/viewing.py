@@ -20,6 +20,7 @@ from minibert.viz.inputs import (
 from minibert.viz.labels import TokensLike, labels_from_strings
 from minibert.viz.lens import lens_of
 from minibert.viz.page import Page, checked_view
+from minibert.viz.relevance import relevance_header, relevance_of_each
 from minibert.viz.trace_example import Sentence, trace_example
 from minibert.viz.vectors import Holding, packed_values, value_size
 
@@ -87,6 +88,7 @@ def view(
     vectors: bool = True,
     exact: Exact = None,
     lens: bool | None = None,
+    relevance: Any = None,
     overview_only: bool = False,
     title: str | None = None,
 ) -> Page:
@@ -102,6 +104,9 @@ def view(
                    (layer, head), a list of pairs, or True for all
     lens           hold what each layer would predict; by default where the model has a
                    vocabulary head and it does not take long
+    relevance      what the text view shades tokens by at first: the result of `relevance`,
+                   `relevance_of` or `integrated_embeddings` of minibert.analysis, or an array
+                   (token) or (query, key). Of several traces, in the same form as these
     overview_only  hold only thumbnails of at most 64 x 64 cells a head: a small file of a long
                    text, for the model view
     title          the heading; what the page is about by default
@@ -116,15 +121,26 @@ def view(
     if overview_only and exact is not None:
         raise AttentionError("exact needs vectors, which overview_only=True leaves out")
     sources: list[tuple[str, Sentence, Holding]] = []
-    for name, trace in _named(traces):
+    relevances = []
+    named = _named(traces)
+    for (name, trace), given in zip(
+        named, relevance_of_each(relevance, traces, len(named)), strict=True
+    ):
         holding = _holding(trace, layers, heads, exact, vectors=vectors, overview=overview_only)
         numbers = _sentences(sentences, len(trace.tokens.raw))
-        sources.extend((name, Sentence(trace, number), holding) for number in numbers)
+        held = [Sentence(trace, number) for number in numbers]
+        sources.extend((name, one, holding) for one in held)
+        relevances += [relevance_header(given, one, alone=len(held) == 1) for one in held]
     if lens is None and overview_only:
         lens = False
-    examples = [_example(*source, lens) for source in sources]
+    examples = [
+        _example(*source, lens, relevance)
+        for source, relevance in zip(sources, relevances, strict=True)
+    ]
     examples = _with_value(examples, sources)
-    return Page(tuple(examples), view=_opening(view, examples, overview_only), title=title)
+    start = (("shade", "relevance"),) if any(relevances) else ()
+    view = _opening(view, examples, overview_only)
+    return Page(tuple(examples), view=view, title=title, start=start)
 
 
 def _named(traces: Any) -> list[tuple[str, TraceLike]]:
@@ -193,13 +209,19 @@ def _exact_heads(exact: Any, layers: list[int], heads: list[int]) -> frozenset[t
     return frozenset(chosen)
 
 
-def _example(name: str, sentence: Sentence, holding: Holding, lens: bool | None) -> Example:
+def _example(
+    name: str,
+    sentence: Sentence,
+    holding: Holding,
+    lens: bool | None,
+    relevance: dict[str, Any] | None,
+) -> Example:
     example = trace_example(sentence, name, holding)
     if holding.overview:
         example = example.with_blocks((), _OVERVIEW)
     found, note = lens_of(sentence.trace, sentence.index, len(sentence.labels), lens)
     example = example.with_blocks((), note)
-    return replace(example, about={**example.about, "lens": found})
+    return replace(example, about={**example.about, "lens": found, "relevance": relevance})
 
 
 def _with_value(

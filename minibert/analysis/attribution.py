@@ -117,8 +117,8 @@ class LogitAttribution:
         sentences, `sentence` counts them. Raises TraceError for one that is not there, and
         MinibertError without matplotlib.
         """
-        from minibert.viz.plots_heat import by_head
-        from minibert.viz.plots_terms import terms
+        from minibert.viz.plots.heat import by_head
+        from minibert.viz.plots.terms import terms
 
         single = self.values.dim() == 1
         row = check_index("sentence", sentence, 1 if single else len(self.values))

@@ -42,7 +42,7 @@ class SingularVectors:
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises MinibertError without
         matplotlib.
         """
-        from minibert.viz.plots_terms import spectrum
+        from minibert.viz.plots.terms import spectrum
 
         return spectrum(self.values, title="Singular values", path=path)
 
@@ -100,7 +100,7 @@ class Circuit:
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError where a
         weight is not finite, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots_terms import spectra
+        from minibert.viz.plots.terms import spectra
 
         title = f"{type(self).__name__.removesuffix('Circuit') or 'Circuit'} of head {self.label}"
         values = self.singular_vectors().values

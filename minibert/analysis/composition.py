@@ -89,7 +89,7 @@ class CompositionScores:
         or PNG by its name. Raises TraceError for a model of one layer, and MinibertError without
         matplotlib.
         """
-        from minibert.viz.plots_heat import Heat, heat_map
+        from minibert.viz.plots.heat import Heat, heat_map
 
         L, H = self.scores.shape[:2]
         if L < 2:

@@ -87,7 +87,7 @@ class Decomposition:
         by its name. Raises TraceError for a position or sentence that is not there, and
         MinibertError without matplotlib.
         """
-        from minibert.viz.plots_terms import terms
+        from minibert.viz.plots.terms import terms
 
         row = check_index("sentence", sentence, self.parts.shape[1])
         column = check_index("position", position, len(self.positions))

@@ -49,7 +49,7 @@ class Flow:
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
         sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots_tokens import token_bars
+        from minibert.viz.plots.tokens import token_bars
 
         return token_bars(
             self.values,

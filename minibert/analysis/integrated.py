@@ -63,7 +63,7 @@ class IntegratedAttention:
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a head
         or sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots_grid import matrix_of_head
+        from minibert.viz.plots.grid import matrix_of_head
 
         return matrix_of_head(
             self.values[None],
@@ -108,7 +108,7 @@ class IntegratedEmbeddings:
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
         sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots_tokens import token_bars
+        from minibert.viz.plots.tokens import token_bars
 
         return token_bars(
             self.tokens,

@@ -77,7 +77,7 @@ class LogitLens:
         name. Raises TraceError for a sentence or rank that is not there, and MinibertError without
         matplotlib.
         """
-        from minibert.viz.plots_lens import lens_table
+        from minibert.viz.plots.lens import lens_table
 
         row = check_index("sentence", sentence, self.ids.shape[1])
         place = check_index("rank", rank, self.ids.shape[3])

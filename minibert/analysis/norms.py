@@ -49,7 +49,7 @@ class HeadNorms:
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a head
         or sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots_grid import matrix_of_head
+        from minibert.viz.plots.grid import matrix_of_head
 
         return matrix_of_head(
             self.norms[None],
@@ -166,7 +166,7 @@ def block_norms(trace: Trace, layer: int) -> BlockNorms:
 def _plot(
     result: SummedNorms | BlockNorms, title: str, sentence: int, path: str | Path | None
 ) -> Any:
-    from minibert.viz.plots_tokens import token_map
+    from minibert.viz.plots.tokens import token_map
 
     return token_map(
         result.norms, result.labels, sentence=sentence, title=title, unit="norm", path=path

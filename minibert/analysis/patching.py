@@ -80,7 +80,7 @@ class Sweep:
         }
         if show not in units:
             raise EditError(f"show={show!r}: expected one of {', '.join(map(repr, units))}.")
-        from minibert.viz.plots_heat import Heat, heat_map
+        from minibert.viz.plots.heat import Heat, heat_map
 
         heads = all(column.startswith("head ") for column in self.columns)
         heat = Heat(

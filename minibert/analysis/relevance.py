@@ -63,7 +63,7 @@ class AttentionRelevance:
         name. Raises TraceError for a layer, head or sentence that is not there, and MinibertError
         without matplotlib.
         """
-        from minibert.viz.plots_grid import matrix_of_head
+        from minibert.viz.plots.grid import matrix_of_head
 
         return matrix_of_head(
             self.values,
@@ -99,7 +99,7 @@ class Relevance:
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
         sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots_tokens import token_map
+        from minibert.viz.plots.tokens import token_map
 
         row = check_index("sentence", sentence, len(self.labels))
         others = self.values[row] - self.values[row].diagonal().diag()
@@ -138,7 +138,7 @@ class PositionRelevance:
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a layer
         or sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots_tokens import bars_or_layers
+        from minibert.viz.plots.tokens import bars_or_layers
 
         return bars_or_layers(
             self.values,

@@ -47,7 +47,7 @@ class Rollout:
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
         sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots_tokens import token_map
+        from minibert.viz.plots.tokens import token_map
 
         return token_map(
             self.values,
@@ -78,7 +78,7 @@ class PositionRollout:
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a layer
         or sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots_tokens import bars_or_layers
+        from minibert.viz.plots.tokens import bars_or_layers
 
         return bars_or_layers(
             self.values,

@@ -68,7 +68,7 @@ class HeadScores:
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError where no
         pattern was measured, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots_heat import by_head, heat_maps
+        from minibert.viz.plots.heat import by_head, heat_maps
 
         measured = {name: getattr(self, name) for name in PATTERNS if self._ranking(name)}
         if not measured:

@@ -52,7 +52,7 @@ class TokenTable:
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises MinibertError without
         matplotlib.
         """
-        from minibert.viz.plots_heat import Heat, heat_map
+        from minibert.viz.plots.heat import Heat, heat_map
 
         heat = Heat(self.values, rows=self.rows, columns=self.columns, signed=True, vocabulary=True)
         return heat_map(heat, path)
@@ -78,8 +78,8 @@ class CopyingScores:
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a layer
         or head that is not there or only one of the two, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots_heat import by_head, heat_map
-        from minibert.viz.plots_terms import eigenvalue_plane
+        from minibert.viz.plots.heat import by_head, heat_map
+        from minibert.viz.plots.terms import eigenvalue_plane
 
         if layer is None and head is None:
             table = by_head(

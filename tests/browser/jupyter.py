@@ -16,7 +16,9 @@ import minibert
 
 ROOT = Path(minibert.__file__).parents[1]
 # JupyterLab need not be in the environment of the tests: any one of the same Python will do.
-COMMAND = os.environ.get("JUPYTER_LAB") or shutil.which("jupyter-lab")
+COMMAND = os.environ.get("JUPYTER_LAB") or shutil.which(
+    "jupyter-lab", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+)
 
 
 def write_notebook(path: Path, sources: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """Two texts or traces side by side: one state, two pictures, and their difference."""
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -181,3 +182,14 @@ def test_a_token_of_the_second_picture_is_walked_from_there(open_page: Open) -> 
     page.keyboard.press("Enter")
     assert state(page)["query"] == "1"
     assert np.isclose(sum(weights_of(page, 1).values()), AFTER[0, :, 1].mean(0).sum(), atol=0.3)
+
+
+def test_two_long_texts_are_few_elements(open_page: Open) -> None:
+    long = softmax((1, 2, 512, 512), seed=5)
+    texts = [text_of(long, names(512), name=name) for name in ("one", "two")]
+    page = open_page(page_of(*texts), "beside=1&heads=0&query=3&min=0")
+    page.wait_for_function("document.querySelectorAll('.lower[data-drawn]').length === 2")
+    assert page.locator(".token").count() == 4 * 512
+    assert page.evaluate("document.querySelectorAll('*').length") <= 3000
+    weight = picture(page, 0).locator(".key .token > .weight").first
+    expect(weight.locator("..")).to_have_class(re.compile("plain"))

@@ -214,7 +214,7 @@ class TestMenu:
         page = browser.new_page()
         run(
             page,
-            'import { createExport } from "./export.js";\n'
+            'import { createExport } from "./export/export.js";\n'
             "const source = { shown: [{}], examples: [], store: { get: () => ({}) } };\n"
             "const menu = createExport(source);\nmenu.update();\n"
             "document.body.append(menu.root);\n",
@@ -227,7 +227,7 @@ class TestMenu:
         page = browser.new_page()
         run(
             page,
-            'import { createExport } from "./export.js";\n'
+            'import { createExport } from "./export/export.js";\n'
             'const figure = () => Promise.reject(new Error("it is night"));\n'
             'const example = { header: { name: "a", texts: [] }, index: 0 };\n'
             "const store = { get: () => ({ example: 0, beside: null }) };\n"
@@ -244,7 +244,7 @@ def test_a_large_picture_has_fewer_pixels_rather_than_none(browser: Any) -> None
     page = browser.new_page()
     scales = run(
         page,
-        'import { scaleOf } from "./pen_canvas.js";\n'
+        'import { scaleOf } from "./export/pen_canvas.js";\n'
         "const sizes = [[100, 100], [10000, 100], [20000, 100], [8000, 8400]];\n"
         "window.found = sizes.map(([width, height]) => scaleOf({ width, height }));\n",
     )
@@ -256,8 +256,9 @@ def test_two_pictures_side_by_side_become_one(browser: Any) -> None:
     page = browser.new_page()
     found = run(
         page,
-        'import { sideBySide } from "./figure.js";\nimport { toSvg } from "./pen_svg.js";\n'
-        'import { toCsv } from "./export_table.js";\n'
+        'import { sideBySide } from "./export/figure.js";\n'
+        'import { toSvg } from "./export/pen_svg.js";\n'
+        'import { toCsv } from "./export/export_table.js";\n'
         "const figure = (width, height, value) => ({ name: 'f', width, height, paper: '#ffffff',\n"
         "paint: (pen) => pen.line(0, 0, 1, height, '#000000', 1),\n"
         "columns: ['n'], rows: () => [[value]] });\n"

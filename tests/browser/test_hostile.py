@@ -26,7 +26,7 @@ def hostile_page(**options: Any) -> str:
 def assert_harmless(page: Page) -> None:
     assert page.evaluate("window.pwned") is None
     assert page.locator("#page :is(img, script, svg, iframe, a, object)").count() == 0
-    assert page.locator("script").count() == 4
+    assert page.locator("script").count() == 6
 
 
 def test_hostile_text_is_shown_and_does_nothing(open_page: Open) -> None:

@@ -1,10 +1,12 @@
 """The map: reading, keeping, zooming and moving, and the pixels of one head's weights."""
 
+import json
 import re
 from typing import Any
 
 import numpy as np
 import pytest
+from attention_pages import unpacked_text
 from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, state
 from browser.vector_page import some_vectors, vector_page
 from playwright.sync_api import Page
@@ -18,7 +20,7 @@ PAPER = (255, 255, 255)
 
 def scale_of(theme: str) -> list[tuple[int, int, int]]:
     """The colours of weights, as the page has them."""
-    listed = re.search(rf"{theme}: \[([^\]]*)\]", static_text("map_scale.js"))
+    listed = re.search(rf"{theme}: \[([^\]]*)\]", static_text("map/map_scale.js"))
     assert listed
     return [tuple(bytes.fromhex(color)) for color in re.findall(r'"#(\w{6})"', listed[1])]
 
@@ -53,8 +55,8 @@ def window(page: Page) -> tuple[float, ...]:
     written = state(page).get("window")
     if written:
         return tuple(float(edge) for edge in written.split("-"))
-    size = page.evaluate("JSON.parse(document.getElementById('header').textContent)")
-    length = len(size["examples"][0]["tokens"]["text"])
+    header = json.loads(unpacked_text(page.locator("#header").text_content() or ""))
+    length = len(header["examples"][0]["tokens"]["text"])
     return (0, length, 0, length)
 
 

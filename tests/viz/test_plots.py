@@ -15,7 +15,7 @@ from matplotlib.colors import to_hex
 from minibert.errors import MinibertError
 from minibert.viz import plots
 from minibert.viz.plots import training_scores
-from minibert.viz.scores_log import read_scores
+from minibert.viz.plots.scores_log import read_scores
 
 LAYERS, HEADS, MOMENTS = 2, 3, 5
 TITLES = {

@@ -10,8 +10,8 @@ from drawn_results import BATCH, H, L, numbers, results, signed
 from figure_texts import image, named, tokens
 
 from minibert.errors import TraceError
-from minibert.viz.plots_heat import Heat, by_head, heat_map
-from minibert.viz.plots_labels import plain, step_for
+from minibert.viz.plots.heat import Heat, by_head, heat_map
+from minibert.viz.plots.labels import plain, step_for
 
 
 def texts(panel: Any) -> list[str]:

@@ -11,7 +11,7 @@ from small_traces import HEADS, LAYERS, small_trace
 from minibert.errors import TraceError
 from minibert.tokens import Tokens
 from minibert.viz import plots
-from minibert.viz.plots_trace import STATISTICS
+from minibert.viz.plots.trace import STATISTICS
 
 N = 7
 

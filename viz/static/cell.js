@@ -3,31 +3,26 @@
  * meet, at a height of its own, and with its state in memory.
  */
 
-import { element } from "./dom.js";
+import { element } from "./draw/dom.js";
 import { NotebookDarkness } from "./cell_theme.js";
-import { mount } from "./frame.js";
+import { mount } from "./frame/frame.js";
 
 /**
  * @typedef {object} Cell
- * @property {string} id  of the page; a page that is shown twice has it twice
+ * @property {HTMLElement} host  the place of the page, with a shadow DOM
  * @property {number} height  CSS pixels
  * @property {string} style
- * @property {import("./data.js").Header & {start?: string}} header
+ * @property {import("./data/data.js").Header & {start?: string}} header
  * @property {Record<string, string>} blocks
  */
 
-/**
- * @param {Cell} cell
- * @param {HTMLOrSVGScriptElement | null} script  the one that runs
- */
-export function mountCell({ id, height, style, header, blocks }, script) {
-  const host = hostOf(id, script);
-  if (!host) return;
+/** @param {Cell} cell */
+function mountCell({ host, height, style, header, blocks }) {
   host.style.height = `${height}px`;
   const page = element("div");
   const scroller = element("div", { class: "scroller" }, [page]);
   const cell = element("div", { class: "cell" }, [scroller]);
-  host.attachShadow({ mode: "open" }).append(element("style", {}, [style]), cell);
+  host.shadowRoot?.replaceChildren(element("style", {}, [style]), cell);
   let hash = header.start ?? "";
   const address = { read: () => hash, write: (/** @type {string} */ now) => void (hash = now), listen: () => {} };
   const frame = mount(page, header, { text: (name) => Promise.resolve(blocks[name]) }, {
@@ -44,21 +39,6 @@ export function mountCell({ id, height, style, header, blocks }, script) {
   };
   // Pictures listen for it at the window, which scrolling in a shadow DOM does not reach.
   scroller.addEventListener("scroll", () => host.dispatchEvent(new Event("scroll")), { passive: true });
-}
-
-/**
- * The place of a page that has none yet; pages with the same id are the same.
- *
- * @param {string} id
- * @param {HTMLOrSVGScriptElement | null} script
- */
-function hostOf(id, script) {
-  const selector = `[data-minibert="${id}"]`;
-  const around = script?.closest(selector);
-  // Some notebooks run the script elsewhere than where it stood.
-  const all = [...(around ? [around] : []), ...document.querySelectorAll(selector)];
-  const free = all.find((one) => !one.shadowRoot);
-  return free instanceof HTMLElement ? free : null;
 }
 
 /**
@@ -96,3 +76,6 @@ function isPlain({ altKey, ctrlKey, metaKey, shiftKey, key }) {
 function isWritten(target) {
   return target instanceof HTMLElement && (target.isContentEditable || target.matches("input, select, textarea"));
 }
+
+// To the loader, which knows what is to be shown and where.
+document.currentScript?.dispatchEvent(new CustomEvent("minibert", { detail: mountCell }));

@@ -1,6 +1,7 @@
 /** A page of its own: the data stand in the file, the state in its address. */
 
-import { mount } from "./frame.js";
+import { fromBase85, inflate } from "./data/packed.js";
+import { mount } from "./frame/frame.js";
 
 /**
  * The blocks stand behind the script, so that the page is there before its numbers are. A block is
@@ -37,10 +38,24 @@ const address = {
   listen: (/** @type {() => void} */ changed) => addEventListener("hashchange", changed),
 };
 
-mount(/** @type {HTMLElement} */ (document.getElementById("page")), JSON.parse(textOf("header")), blocks, {
-  address,
-  keys: document,
-  named: (title) => {
-    document.title = title;
-  },
-});
+/**
+ * Marks when the first picture is there to see: drawn, and the frame that shows it begun.
+ *
+ * @param {HTMLElement} page
+ */
+async function markPainted(page) {
+  const frame = () => new Promise(requestAnimationFrame);
+  while (!page.querySelector("[data-drawn]")) await frame();
+  await frame();
+  setTimeout(() => performance.mark("minibert-painted"));
+}
+
+/** @param {HTMLElement} page */
+async function show(page) {
+  const header = await inflate(fromBase85(textOf("header"))).json();
+  const named = (/** @type {string} */ title) => void (document.title = title);
+  mount(page, header, blocks, { address, keys: document, named });
+  await markPainted(page);
+}
+
+show(/** @type {HTMLElement} */ (document.getElementById("page")));

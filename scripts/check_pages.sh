@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Types and lint of the pages' code, where node and npm are; elsewhere it says that it is skipped.
+set -euo pipefail
+cd "$(dirname "$0")/../viz"
+
+skip() {
+    echo "types and lint of the pages: SKIPPED, $1"
+    exit 0
+}
+
+command -v node >/dev/null && command -v npm >/dev/null || skip "there is no node and npm"
+node -e 'process.exit(parseInt(process.version.slice(1)) < 20 ? 1 : 0)' || skip "node is older than 20"
+if [ ! node_modules/.package-lock.json -nt package-lock.json ]; then
+    npm ci --silent --no-audit --no-fund || skip "npm could not install what package-lock.json names"
+fi
+
+npm run --silent types
+npm run --silent lint
+echo "types and lint of the pages: passed"

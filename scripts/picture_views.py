@@ -1,0 +1,166 @@
+"""Makes docs/pictures/*.png, the screenshots of docs/pictures.md.
+
+    python scripts/picture_views.py [view ...] [--all]
+
+Every view of one model's page, at 8, 40 and 200 tokens, wide and narrow, light and dark. The
+model is the embedded tiny-bert; it knows 128 positions, so for 200 tokens these are interpolated.
+Without --all only the pictures that docs/pictures.md shows are made. Needs Chromium, as the
+browser tests do, and Pillow.
+"""
+
+import argparse
+import io
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+from playwright.sync_api import Browser, sync_playwright
+
+import minibert
+from minibert.model import Model
+from minibert.trace import Trace
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+FOLDER = REPOSITORY / "docs" / "pictures"
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+
+# The beginning of "Alice's Adventures in Wonderland" (1865).
+ALICE = (
+    "Alice was beginning to get very tired of sitting by her sister on the bank, and of having"
+    " nothing to do: once or twice she had peeped into the book her sister was reading, but it had"
+    " no pictures or conversations in it, and what is the use of a book, thought Alice, without"
+    " pictures or conversations? So she was considering in her own mind, as well as she could, for"
+    " the hot day made her feel very sleepy and stupid, whether the pleasure of making a"
+    " daisy-chain would be worth the trouble of getting up and picking the daisies, when suddenly"
+    " a White Rabbit with pink eyes ran close by her. There was nothing so very remarkable in that;"
+    " nor did Alice think it so very much out of the way to hear the Rabbit say to itself, Oh dear!"
+    " Oh dear! I shall be late! But when the Rabbit actually took a watch out of its waistcoat"
+    " pocket, and looked at it, and then hurried on, Alice started to her feet."
+)
+SIZES = {"wide": (1280, 860), "narrow": (380, 1000)}
+THEMES = ("light", "dark")
+LENGTHS = (8, 40, 200)
+# What is chosen, so that each view has something to show.
+CHOSEN = {
+    "head": "layer=1",
+    "model": "",
+    "neuron": "layer=1&heads=2&query=3",
+    "arithmetic": "layer=1&heads=2&query=3&key=2",
+    "map": "layer=1&heads=2&query=3&key=2",
+    "text": "layer=2",
+    "layers": "query=3",
+}
+READY = {"head": ".lower[data-drawn]", "model": ".model-view[data-measured]"}
+SHOWN = (
+    (8, "wide", "light"),
+    (40, "wide", "dark"),
+    (200, "wide", "light"),
+    (8, "narrow", "dark"),
+    (40, "narrow", "light"),
+)
+
+
+class Shot(NamedTuple):
+    """One screenshot."""
+
+    view: str
+    length: int
+    size: str
+    theme: str
+
+    @property
+    def path(self) -> Path:
+        """Where it goes."""
+        return FOLDER / f"{self.view}-{self.length}-{self.size}-{self.theme}.png"
+
+
+def longer(model: Model, n_positions: int) -> Model:
+    """The model with its position embeddings stretched to more positions."""
+    stretched = Model.from_config(replace(model.config, n_positions=n_positions))
+    weights = model.state_dict()
+    for name, weight in weights.items():
+        if len(weight) == model.config.n_positions and "position" in name:
+            columns = torch.nn.functional.interpolate(
+                weight.T[None].float(), n_positions, mode="linear", align_corners=True
+            )
+            weights[name] = columns[0].T.to(weight.dtype)
+    stretched.load_state_dict(weights)
+    stretched.tokenizer, stretched.name = model.tokenizer, model.name
+    return stretched.eval()
+
+
+def trace_of(length: int) -> Trace:
+    """A trace of so many tokens: a pair of sentences, or a text that ends there."""
+    model = minibert.load()
+    if length <= 8:
+        return model.trace("the horse ran", "it sat")
+    if length > model.config.n_positions:
+        model = longer(model, length)
+    assert model.tokenizer is not None
+    words = ALICE.split()
+    while len(model.tokenizer.encode(" ".join(words))) + 2 > length:
+        words.pop()
+    missing = length - 2 - len(model.tokenizer.encode(" ".join(words)))
+    return model.trace(" ".join(words) + missing * ".")
+
+
+def taken(browser: Browser, page: Path, shot: Shot) -> bytes:
+    """The screenshot as a small PNG."""
+    width, height = SIZES[shot.size]
+    tab = browser.new_page(viewport={"width": width, "height": height})
+    tab.goto(f"{page.as_uri()}#view={shot.view}&theme={shot.theme}&{CHOSEN[shot.view]}")
+    drawn = f'#page[data-view="{shot.view}"] .pictures > [data-drawn]'
+    tab.wait_for_selector(READY.get(shot.view, drawn), state="attached")
+    tab.wait_for_timeout(200)
+    image = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
+    tab.close()
+    small = io.BytesIO()
+    with_palette(image).save(small, "PNG", optimize=True)
+    return small.getvalue()
+
+
+def with_palette(image: Image.Image) -> Image.Image:
+    """The image in 256 colours, in whose choice the rare count nearly as much as the common."""
+    found = image.getcolors(image.width * image.height)
+    assert found is not None
+    sample = [color for count, color in found for _ in range(math.ceil(count**0.4))]
+    few = Image.new("RGB", (len(sample), 1))
+    few.putdata(sample)
+    palette = few.quantize(256, kmeans=8)
+    return image.quantize(palette=palette, dither=Image.Dither.NONE)
+
+
+def shots(views: list[str], everything: bool) -> Iterator[Shot]:
+    """What is to be made, text by text."""
+    chosen = product(LENGTHS, SIZES, THEMES) if everything else sorted(SHOWN)
+    for length, size, theme in chosen:
+        for view in views or CHOSEN:
+            yield Shot(view, length, size, theme)
+
+
+def main() -> None:
+    """Make them."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("views", nargs="*", choices=[*CHOSEN, []])
+    arguments.add_argument("--all", action="store_true", help="every length, size and theme")
+    options = arguments.parse_args()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    pages = REPOSITORY / "build" / "pictures"
+    pages.mkdir(parents=True, exist_ok=True)
+    for length in LENGTHS:
+        trace_of(length).view().save(pages / f"{length}.html")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for shot in shots(options.views, options.all):
+            shot.path.write_bytes(taken(browser, pages / f"{shot.length}.html", shot))
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

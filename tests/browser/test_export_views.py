@@ -1,0 +1,170 @@
+"""What each view gives to take away: its table is the trace, its drawing is its image."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from browser.head_view import Open
+from browser.test_export import pixels, table, taken
+from playwright.sync_api import Page
+
+import minibert
+from minibert.analysis import logit_lens
+from minibert.trace import Trace
+from minibert.viz import view
+
+pytestmark = pytest.mark.browser
+LAYER, HEAD, QUERY, KEY = 1, 2, 4, 2
+VIEWS = ("head", "model", "neuron", "arithmetic", "map", "text", "layers")
+READY = {"model": ".model-view[data-measured]", "head": ".lower[data-drawn]"}
+CHOSEN = f"layer={LAYER}&heads={HEAD}&query={QUERY}"
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    """[CLS] the horse quickly ran away . [SEP]"""
+    return minibert.load().trace("the horse quickly ran away .")
+
+
+@pytest.fixture(scope="module")
+def html(trace: Trace) -> str:
+    return view(trace, exact=True).html
+
+
+def opened(open_page: Open, html: str, name: str, hash: str = CHOSEN) -> Page:
+    drawn = f'#page[data-view="{name}"] .pictures > [data-drawn]'
+    return open_page(html, f"view={name}&{hash}", ready=READY.get(name, drawn))
+
+
+def rows_of(page: Page) -> tuple[list[str], list[list[str]]]:
+    columns, *rows = table(taken(page, "CSV table"))
+    return columns, rows
+
+
+def number(cell: str) -> float:
+    return float(cell) if cell else float("nan")
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_the_drawing_and_the_image_are_the_same_picture(
+    open_page: Open, browser: Any, html: str, name: str
+) -> None:
+    page = opened(open_page, html, name, f"{CHOSEN}&key={KEY}")
+    image = pixels(taken(page, "PNG image"))
+    svg = taken(page, "SVG drawing").decode().partition("?>")[2]
+    height, width = (length // 2 for length in image.shape[:2])
+    shown = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=2)
+    shown.set_content(f"<body style='margin: 0; overflow: hidden'>{svg}")
+    drawn = pixels(shown.screenshot())
+    shown.close()
+    assert np.abs(np.subtract(drawn.shape, image.shape)).max() <= 2
+    rows, columns = np.minimum(drawn.shape, image.shape)[:2]
+    assert np.abs(drawn[:rows, :columns] - image[:rows, :columns]).mean() < 2
+    assert image.std() > 3
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_no_text_of_a_drawing_lies_outside_it(
+    open_page: Open, browser: Any, html: str, name: str
+) -> None:
+    page = opened(open_page, html, name, f"{CHOSEN}&key={KEY}")
+    svg = taken(page, "SVG drawing").decode().partition("?>")[2]
+    shown = browser.new_page(viewport={"width": 1600, "height": 1600})
+    shown.set_content(f"<body style='margin: 0'>{svg}")
+    outside = shown.evaluate(
+        """() => {
+          const whole = document.querySelector("svg").getBoundingClientRect();
+          return [...document.querySelectorAll("text")].filter((text) => {
+            const box = text.getBoundingClientRect();
+            return box.left < whole.left || box.right > whole.right ||
+              box.top < whole.top || box.bottom > whole.bottom;
+          }).map((text) => text.textContent);
+        }"""
+    )
+    shown.close()
+    assert outside == []
+
+
+def test_the_models_table_has_the_statistics_of_every_head(
+    open_page: Open, html: str, trace: Trace
+) -> None:
+    columns, rows = rows_of(opened(open_page, html, "model"))
+    assert [(row[0], row[1]) for row in rows] == [
+        (str(layer), str(head)) for layer in range(len(trace)) for head in range(4)
+    ]
+    previous = [number(row[columns.index("previous")]) for row in rows]
+    entropy = [number(row[columns.index("entropy")]) for row in rows]
+    probs = trace.stack("probs")[:, 0].double().reshape(16, 8, 8)
+    words = range(1, 7)
+    expected = [probs[:, i, i - 1] for i in words]
+    np.testing.assert_allclose(previous, sum(expected) / len(words), atol=4e-3)
+    logs = -(probs * probs.log()).sum(-1).mean(-1)
+    np.testing.assert_allclose(entropy, logs, atol=0.05)
+
+
+def test_the_neurons_table_has_score_weight_key_and_products(
+    open_page: Open, html: str, trace: Trace
+) -> None:
+    columns, rows = rows_of(opened(open_page, html, "neuron"))
+    one = trace[LAYER, HEAD]
+    query, key = one.query[0, QUERY].double(), one.key[0].double()
+    assert columns[:4] == ["key", "token", "score", "weight"]
+    assert [row[1] for row in rows] == list(trace.tokens.strings[0])
+    numbers = np.array([[number(cell) for cell in row[2:]] for row in rows])
+    np.testing.assert_allclose(numbers[:, 0], one.scores[0, QUERY], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(numbers[:, 1], one.probs[0, QUERY], atol=1e-6)
+    width = len(query)
+    np.testing.assert_allclose(numbers[:, 2 : 2 + width], key, rtol=1e-6)
+    np.testing.assert_allclose(numbers[:, 2 + width :], query * key, rtol=1e-6, atol=1e-9)
+
+
+def test_the_arithmetics_table_has_the_products(open_page: Open, html: str, trace: Trace) -> None:
+    page = opened(open_page, html, "arithmetic", f"{CHOSEN}&key={KEY}")
+    columns, rows = rows_of(page)
+    assert columns == ["dimension", "query", "key", "product"]
+    query = trace[LAYER, HEAD].query[0, QUERY].double()
+    key = trace[LAYER, HEAD].key[0, KEY].double()
+    expected = np.stack([np.arange(len(query)), query, key, query * key], 1)
+    np.testing.assert_allclose(np.array(rows, float), expected, rtol=1e-6, atol=1e-9)
+
+
+def test_the_maps_table_has_the_weights_of_its_window(
+    open_page: Open, html: str, trace: Trace
+) -> None:
+    page = opened(open_page, html, "map", f"layer={LAYER}&heads={HEAD}&window=1-6-2-7")
+    columns, rows = rows_of(page)
+    assert columns == ["query", "query token", "key", "key token", "weight"]
+    found = np.full((8, 8), np.nan)
+    for query, query_token, key, key_token, weight in rows:
+        assert query_token.endswith(trace.tokens.strings[0][int(query)])
+        assert key_token.endswith(trace.tokens.strings[0][int(key)])
+        found[int(query), int(key)] = float(weight)
+    expected = np.full((8, 8), np.nan)
+    expected[1:6, 2:7] = trace[LAYER, HEAD].probs[0, 1:6, 2:7]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_the_texts_table_has_the_number_of_each_token(
+    open_page: Open, html: str, trace: Trace
+) -> None:
+    page = opened(open_page, html, "text", f"{CHOSEN}&shade=from")
+    columns, rows = rows_of(page)
+    assert columns == ["position", "token", "from"]
+    assert [row[1] for row in rows] == list(trace.tokens.strings[0])
+    weights = [number(row[2]) for row in rows]
+    np.testing.assert_allclose(weights, trace[LAYER, HEAD].probs[0, QUERY], atol=4e-3)
+
+
+def test_the_layers_table_has_every_prediction(open_page: Open, html: str, trace: Trace) -> None:
+    columns, rows = rows_of(opened(open_page, html, "layers"))
+    assert columns == ["position", "token", "point", "rank", "prediction", "probability"]
+    lens = logit_lens(trace, points=("embed", "resid_post"), top=5)
+    assert len(rows) == 8 * len(lens.labels) * 5
+    for position, token, point, rank, prediction, probability in rows:
+        place = lens.labels.index(point), 0, int(position), int(rank) - 1
+        assert token == trace.tokens.strings[0][int(position)]
+        strings: Any = lens.strings
+        for i in place:
+            strings = strings[i]
+        assert prediction == strings
+        assert float(probability) == pytest.approx(float(lens.probs[place]), abs=1e-5)

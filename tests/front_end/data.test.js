@@ -1,0 +1,74 @@
+/** Blocks of a page unpacked: packed here by Node's own zlib and base64. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { deflateSync } from "node:zlib";
+
+import { unpack } from "../../viz/static/data/data.js";
+import { Example } from "../../viz/static/data/example.js";
+import { assertNear, tokensOf } from "./near.js";
+
+const asBlocks = (bytes) => ({ text: async () => Buffer.from(bytes).toString("base64") });
+
+function entryOf(entry) {
+  return { block: "b", quantity: "probs", layer: 0, head: null, coding: "sqrt", packing: "none", triangle: false, ...entry };
+}
+
+test("bytes come back as they were, deflated or not", async () => {
+  const bytes = Uint8Array.from({ length: 1000 }, (_, i) => (i * 7) % 256);
+  const plain = entryOf({ dtype: "uint8", shape: [10, 10, 10] });
+  assert.deepEqual(await unpack(plain, asBlocks(bytes)), bytes);
+  assert.deepEqual(await unpack({ ...plain, packing: "deflate" }, asBlocks(deflateSync(bytes))), bytes);
+});
+
+test("a triangle gets its zeros back, head by head", async () => {
+  const entry = entryOf({ dtype: "uint8", shape: [2, 3, 3], triangle: true });
+  const codes = await unpack(entry, asBlocks(Uint8Array.from({ length: 12 }, (_, i) => i + 1)));
+  assert.deepEqual(Array.from(codes), [1, 0, 0, 2, 3, 0, 4, 5, 6, 7, 0, 0, 8, 9, 0, 10, 11, 12]);
+});
+
+test("vectors are single precision, whichever way they were stored", async () => {
+  const numbers = [0.1, -2.5, 1e-30, 7];
+  const bytes = Buffer.alloc(16);
+  numbers.forEach((number, i) => bytes.writeFloatLE(number, 4 * i));
+  const exact = await unpack(entryOf({ dtype: "float32", shape: [2, 2] }), asBlocks(bytes));
+  assert.deepEqual(Array.from(exact), numbers.map(Math.fround));
+  const halves = Buffer.from([0x00, 0x3c, 0x00, 0xb8]);
+  const rounded = await unpack(entryOf({ dtype: "float16", shape: [1, 2] }), asBlocks(halves));
+  assert.deepEqual(Array.from(rounded), [1, -0.5]);
+});
+
+function exampleOf(arrays, blocks, more = {}) {
+  const header = {
+    tokens: tokensOf("a", "b"), key_tokens: null, layers: [3], heads: [1, 6], causal: false, scale: [1], edited: false,
+    arrays, ...more,
+  };
+  return new Example(header, { text: async (name) => Buffer.from(blocks[name]).toString("base64") }, 0);
+}
+
+const floats = (...numbers) => new Uint8Array(Float32Array.from(numbers).buffer);
+const vector = (quantity) => entryOf({ block: quantity, quantity, layer: 3, dtype: "float32", shape: [2, 2, 1], coding: "plain" });
+
+test("a head's weights are those of its codes", async () => {
+  const probs = entryOf({ layer: 3, dtype: "uint8", shape: [2, 2, 2] });
+  const example = exampleOf([probs], { b: Uint8Array.of(0, 255, 51, 102, 10, 20, 30, 40) });
+  assertNear(await example.head(3, 1), [0, 1, 0.04, 0.16], 1e-7);
+  assertNear(await example.head(3, 6), [10, 20, 30, 40].map((code) => (code / 255) ** 2), 1e-7);
+});
+
+test("where query and key are there, the weights are their softmax, head by head", async () => {
+  const blocks = { query: floats(1, 2, 3, 0), key: floats(0, 1, -1, 1) };
+  const example = exampleOf([vector("query"), vector("key")], blocks);
+  const sigmoid = (x) => 1 / (1 + Math.exp(-x));
+  assertNear(await example.head(3, 1), [sigmoid(-1), sigmoid(1), sigmoid(-2), sigmoid(2)], 1e-7);
+  assertNear(await example.head(3, 6), [sigmoid(-6), sigmoid(6), 0.5, 0.5], 1e-7);
+  const { codes } = await example.layer(3);
+  assertNear(Array.from(codes.subarray(4), (code) => code), [13, 255, 180, 180], 0);
+});
+
+test("an edited head shows what the model used, not the softmax of its scores", async () => {
+  const probs = entryOf({ layer: 3, dtype: "uint8", shape: [2, 2, 2] });
+  const blocks = { query: floats(1, 2, 3, 0), key: floats(0, 1, -1, 1), b: Uint8Array.of(0, 255, 0, 255, 0, 0, 0, 0) };
+  const example = exampleOf([vector("query"), vector("key"), probs], blocks, { edited: true });
+  assertNear(await example.head(3, 1), [0, 1, 0, 1]);
+});

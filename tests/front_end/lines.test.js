@@ -1,0 +1,104 @@
+/** Where lines run, and that what is painted is what was asked for. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { lineAt, lineOffsets } from "../../viz/static/head/lines.js";
+import { BEND, Raster, riseAt } from "../../viz/static/draw/raster.js";
+import { assertNear, layerOf } from "./near.js";
+
+/** A point of the cubic Bézier curve (0, 0), (BEND, 0), (1 - BEND, 1), (1, 1), by de Casteljau. */
+function bezier(t) {
+  let points = [[0, 0], [BEND, 0], [1 - BEND, 1], [1, 1]];
+  while (points.length > 1) {
+    points = points.slice(1).map(([x, y], i) => [points[i][0] * (1 - t) + x * t, points[i][1] * (1 - t) + y * t]);
+  }
+  return points[0];
+}
+
+const GEOMETRY = {
+  width: 100,
+  height: 60,
+  row: 20,
+  middles: { query: Float64Array.of(10, 30, 50), key: Float64Array.of(10, 30, 50) },
+};
+
+function drawingOf(heads, places, on) {
+  const look = { numbers: heads.map((_, i) => i), theme: "light", strength: 1 };
+  return { layer: layerOf(heads), places: Uint32Array.from(places), heads: on, bright: places.length, geometry: GEOMETRY, look };
+}
+
+const EMPTY = [[0, 0, 0], [0, 0, 0], [0, 0, 0]];
+
+test("a line is the Bézier curve it says it is", () => {
+  for (let i = 0; i <= 20; i += 1) {
+    const [x, y] = bezier(i / 20);
+    assertNear([riseAt(x)], [y], 1e-5);
+  }
+});
+
+test("lines of several heads stand side by side around the token's middle", () => {
+  const apart = lineOffsets(drawingOf([EMPTY, EMPTY, EMPTY], [], [0, 2]));
+  assertNear(apart, [-1.5, 0, 1.5]);
+  const many = Array.from({ length: 12 }, () => EMPTY);
+  const all = lineOffsets(drawingOf(many, [], many.map((_, i) => i)));
+  assert.ok(Math.abs(all[0] + all[11]) < 1e-12 && all[11] - all[0] <= 0.6 * GEOMETRY.row);
+});
+
+test("the line under the pointer is the front one within reach", () => {
+  // From query 0 to key 2, then from query 2 to key 0; they cross in the middle.
+  const drawing = drawingOf([EMPTY], [2, 6], [0]);
+  assert.equal(lineAt(drawing, 50, 30), 2);
+  assert.equal(lineAt(drawing, 2, 50), 6);
+  assert.equal(lineAt(drawing, 98, 50), 2);
+  assert.equal(lineAt(drawing, 2, 30), -1);
+  assert.equal(lineAt(drawing, -1, 10), -1);
+});
+
+test("a level line covers its thickness in every column, in its colour", () => {
+  const raster = new Raster();
+  raster.start(8, 20);
+  raster.add(10, 10, 2, [200, 100, 50], 0.5);
+  for (let x = 0; x < 8; x += 1) {
+    const column = Array.from({ length: 20 }, (_, y) => raster.ink[(y * 8 + x) * 4 + 3]);
+    assertNear([column.reduce((sum, ink) => sum + ink, 0)], [2 * 0.5], 1e-6);
+    assertNear([column[9], column[10]], [0.5, 0.5], 1e-6);
+  }
+  assertNear(raster.ink.slice((9 * 8 + 3) * 4, (9 * 8 + 3) * 4 + 3), [100, 50, 25], 1e-4);
+});
+
+test("a line behind another shows through what the front one leaves", () => {
+  const raster = new Raster();
+  raster.start(4, 6);
+  raster.add(3, 3, 4, [255, 0, 0], 0.6);
+  raster.add(3, 3, 4, [0, 255, 0], 0.5);
+  const [red, green, blue, alpha] = raster.ink.slice((3 * 4 + 2) * 4, (3 * 4 + 2) * 4 + 4);
+  assertNear([red, green, blue, alpha], [0.6 * 255, 0.4 * 0.5 * 255, 0, 0.8], 1e-3);
+});
+
+test("a steep line has the ink of its length: thickness over the cosine of its slope", () => {
+  const [size, thickness, alpha] = [200, 2, 0.4];
+  const raster = new Raster();
+  raster.start(size, size);
+  raster.add(20, 180, thickness, [0, 0, 0], alpha);
+  let length = 0;
+  for (let i = 0; i < 2000; i += 1) {
+    const [[x, y], [toX, toY]] = [bezier(i / 2000), bezier((i + 1) / 2000)];
+    length += Math.hypot((toX - x) * size, (toY - y) * 160);
+  }
+  const ink = raster.ink.reduce((sum, value, i) => (i % 4 === 3 ? sum + value : sum), 0);
+  assert.ok(Math.abs(ink / (length * thickness * alpha) - 1) < 0.02, `${ink} of ${length * thickness * alpha}`);
+});
+
+test("a strip of a tall picture has the same pixels as the picture there", () => {
+  const lines = [[-40, 90, 3], [150, 10, 1.5], [60, 64, 2], [300, -100, 1], [-5, -9, 2]];
+  const whole = new Raster();
+  whole.start(50, 200);
+  const strip = new Raster();
+  strip.start(50, 40);
+  for (const [from, to, thickness] of lines) {
+    whole.add(from, to, thickness, [9, 99, 199], 0.7);
+    strip.add(from - 60, to - 60, thickness, [9, 99, 199], 0.7);
+  }
+  assertNear(strip.ink, Array.from(whole.ink.slice(60 * 50 * 4, 100 * 50 * 4)), 1e-5);
+});

@@ -1,0 +1,149 @@
+/** What an address says is what the page shows, and the other way round. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import {
+  afterClick, afterEscape, createStore, currentHead, fittedState, fittedStore, fromHash, initialState, keptToken, toHash,
+} from "../../viz/static/frame/state.js";
+
+const LIMITS = {
+  views: ["head", "model", "map"],
+  view: "head",
+  examples: 3,
+  layers: [2, 5, 7],
+  heads: [0, 1, 4, 11],
+  size: 6,
+  keys: 9,
+  minimum: 0,
+  pair: true,
+};
+const CHANGED = {
+  view: "map",
+  example: 2,
+  beside: 1,
+  layer: 7,
+  heads: [1, 11],
+  query: 5,
+  key: 8,
+  anchor: "key",
+  filter: "ab",
+  minimum: 7.5,
+  top: 3,
+  special: false,
+  theme: "dark",
+  expanded: false,
+  order: "size",
+  sort: "entropy",
+  mark: "previous",
+  window: [0, 5, 1.25, 8],
+  scale: "linear",
+  measure: "to",
+  find: "a & b=c#?",
+};
+
+test("a page as it begins has an empty address", () => {
+  assert.equal(toHash(initialState(LIMITS), LIMITS), "");
+  assert.deepEqual(fromHash("", LIMITS), initialState(LIMITS));
+});
+
+test("every part of the state comes back from the address", () => {
+  const state = { ...initialState(LIMITS), ...CHANGED };
+  assert.deepEqual(Object.keys(CHANGED).sort(), Object.keys(initialState(LIMITS)).sort());
+  assert.deepEqual(fromHash(toHash(state, LIMITS), LIMITS), state);
+});
+
+test("each part alone comes back too", () => {
+  for (const [name, value] of Object.entries(CHANGED)) {
+    if (name === "anchor") continue;
+    const alone = { ...initialState(LIMITS), [name]: value, ...(name === "key" ? { anchor: "key" } : {}) };
+    assert.deepEqual(fromHash(`#${toHash(alone, LIMITS)}`, LIMITS), alone, name);
+  }
+});
+
+test("no head at all is a state of its own", () => {
+  const none = { ...initialState(LIMITS), heads: [] };
+  assert.deepEqual(fromHash(toHash(none, LIMITS), LIMITS).heads, []);
+});
+
+test("an address that asks for what is not here is passed over", () => {
+  const wrong = [
+    "view=neuron", "view=__proto__", "example=3", "example=-1", "layer=3", "layer=2.0", "heads=2.3", "heads=",
+    "query=6", "key=9", "query=1e0", "query=<script>", "filter=cc", "min=4", "min=", "top=4", "theme=blue", "order=x",
+    "sort=x", "mark=entropy", "window=0-7-0-9", "scale=log", "shade=x", "nonsense=1", "%E0%A4%A", "=", "&&&",
+  ];
+
+  for (const hash of wrong) assert.deepEqual(fromHash(hash, LIMITS), initialState(LIMITS), hash);
+});
+
+test("of heads that are asked for, those that are here are on, in their order", () => {
+  assert.deepEqual(fromHash("heads=11.3.0", LIMITS).heads, [0, 11]);
+});
+
+test("sentence filters need two texts", () => {
+  assert.equal(fromHash("filter=ab", { ...LIMITS, pair: false }).filter, "all");
+});
+
+test("the first head that is on is the one of views with a single head", () => {
+  assert.equal(currentHead({ heads: [4, 11] }, LIMITS), 4);
+  assert.equal(currentHead({ heads: [] }, LIMITS), 0);
+});
+
+test("clicks keep a token, then its counterpart, and a second click lets go", () => {
+  const click = (state, side, index) => ({ ...state, ...afterClick(state, { side, index }) });
+  let state = { query: null, key: null, anchor: "query" };
+  state = click(state, "key", 3);
+  assert.deepEqual(keptToken(state), { side: "key", index: 3 });
+  state = click(state, "query", 1);
+  assert.deepEqual(state, { query: 1, key: 3, anchor: "key" });
+  state = click(state, "key", 4);
+  assert.deepEqual(state, { query: 1, key: 4, anchor: "key" });
+  assert.deepEqual(click(state, "query", 1), { query: null, key: 4, anchor: "key" });
+  assert.deepEqual(click(state, "key", 4), { query: null, key: null, anchor: "key" });
+});
+
+test("Escape lets the counterpart go first", () => {
+  assert.deepEqual(afterEscape({ query: 1, key: 2, anchor: "key" }), { query: null });
+  assert.deepEqual(afterEscape({ query: 1, key: 2, anchor: "query" }), { key: null });
+  assert.deepEqual(afterEscape({ query: 1, key: null, anchor: "query" }), { query: null, key: null });
+});
+
+test("a store tells all who listen, and forgets nothing that was not changed", () => {
+  const store = createStore(initialState(LIMITS));
+  const heard = [];
+  store.subscribe(() => heard.push(store.get().layer));
+  store.subscribe(() => heard.push(store.get().layer));
+  store.set({ layer: 5 });
+  assert.deepEqual(heard, [5, 5]);
+  assert.deepEqual(store.get(), { ...initialState(LIMITS), layer: 5 });
+});
+
+test("the pointed token is told once", () => {
+  const { pointed } = createStore(initialState(LIMITS));
+  let heard = 0;
+  pointed.subscribe(() => (heard += 1));
+  pointed.set({ side: "query", index: 1 });
+  pointed.set({ side: "query", index: 1 });
+  pointed.set(null);
+  assert.equal(heard, 2);
+});
+
+test("a text beside takes over what it has of the state", () => {
+  const small = { ...LIMITS, views: ["head"], layers: [0, 6], heads: [0, 4], size: 3, keys: 3, pair: false };
+  const state = { ...initialState(LIMITS), view: "map", layer: 7, heads: [4, 11], query: 5, filter: "ab", theme: "dark" };
+  const fitted = fittedState(state, LIMITS, small);
+  assert.deepEqual([fitted.view, fitted.layer, fitted.heads], ["head", 6, [4]]);
+  assert.deepEqual([fitted.query, fitted.filter, fitted.theme], [null, "all", "dark"]);
+  const all = fittedState(initialState(LIMITS), LIMITS, small);
+  assert.deepEqual(all.heads, [0, 4]);
+});
+
+test("the store of a text beside follows the page's", () => {
+  const store = createStore({ ...initialState(LIMITS), beside: 1 });
+  const small = { ...LIMITS, size: 3, keys: 3 };
+  const fitted = fittedStore(store, () => LIMITS, small);
+  fitted.set({ query: 2 });
+  assert.deepEqual([store.get().query, fitted.get().query, fitted.get().beside], [2, 2, 1]);
+  store.set({ query: 4 });
+  assert.deepEqual([store.get().query, fitted.get().query], [4, null]);
+});

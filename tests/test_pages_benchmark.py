@@ -1,0 +1,272 @@
+"""Pages are measured only where their numbers are right. No time is asserted."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from playwright.sync_api import sync_playwright
+
+from benchmarks import harness
+from benchmarks.harness import GateError, Row
+from benchmarks.pages import __main__ as program
+from benchmarks.pages import gate, given, plan, table
+from benchmarks.pages import rows as rows_module
+from benchmarks.pages.making import bertviz_page, minibert_page
+from benchmarks.pages.plan import BERTVIZ, MINIBERT, THUMBNAILS, VECTORS, WEIGHTS, Case, Shape
+from benchmarks.pages.reach import ratios, reached
+from benchmarks.pages.rows import Bench, summary
+
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+SHAPE = Shape(2, 3, 8)
+
+
+def page_row(program: str, view: str, tokens: int, **fields: Any) -> Row:
+    about = {"what": "page", "program": program, "view": view, "layers": 12, "heads": 12}
+    return {**about, "tokens": tokens, "holds": WEIGHTS, "ok": True, **fields}
+
+
+def test_the_plan_has_both_programs_at_every_size_and_minibert_alone_elsewhere() -> None:
+    planned = plan.cases()
+    assert len(planned) == len(set(planned)) == 2 * (5 * 8 + 1)
+    for case in planned:
+        if case.program == BERTVIZ:
+            views = [one.view for one in planned if one.shape == case.shape]
+            assert views.count(case.view) >= 2
+            assert case.view in ("head", "model")
+    lengths = [case.shape.tokens for case in planned if case.shape.heads == 12]
+    assert lengths == sorted(lengths)
+    assert {case.holds for case in planned if case.shape.tokens == 512} == {
+        WEIGHTS,
+        VECTORS,
+        THUMBNAILS,
+    }
+
+
+def test_rows_can_be_chosen_by_name() -> None:
+    chosen = plan.cases(wanted=re.compile("BertViz .* 24x16 T64 "))
+    assert [case.view for case in chosen] == ["head", "model"]
+
+
+def test_the_attention_given_is_the_softmax_of_the_vectors_given() -> None:
+    query, key, _ = given.vectors(SHAPE, 1)
+    scores = query.astype(np.float64) @ key.astype(np.float64).swapaxes(-1, -2) / 8
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(given.probs(SHAPE, 1).numpy(), weights, atol=1e-6)
+    assert not np.allclose(given.probs(SHAPE, 0), given.probs(SHAPE, 1))
+
+
+def test_some_of_the_attention_given_is_sharp_and_some_is_broad() -> None:
+    largest = given.probs(Shape(1, 12, 64), 0).amax(-1).mean(-1)
+    assert largest.max() > 0.5
+    assert largest.min() < 0.3
+
+
+def test_a_ratio_is_how_many_times_minibert_bertviz_takes() -> None:
+    mine = page_row(MINIBERT, "head", 64, bytes=10, painted_ms=100, renderer_bytes=5)
+    its = page_row(BERTVIZ, "head", 64, bytes=300, painted_ms=4000, renderer_bytes=20)
+    [row] = ratios([mine, its], 60)
+    assert (row["bytes_ratio"], row["painted_ratio"], row["renderer_ratio"]) == (30, 40, 4)
+    assert ratios([mine, {**its, "tokens": 128}], 60) == []
+
+
+def test_a_picture_that_never_came_gives_a_lower_bound() -> None:
+    mine = page_row(MINIBERT, "model", 256, bytes=10, painted_ms=100, renderer_bytes=5)
+    its = page_row(BERTVIZ, "model", 256, bytes=300, ok=False, reason="not painted after 60 s")
+    [row] = ratios([mine, its], 60)
+    assert (row["painted_ratio"], row["at_least"], row["bytes_ratio"]) == (600, True, 30)
+    [row] = ratios([mine, {**its, "reason": "the renderer crashed"}], 60)
+    assert "painted_ratio" not in row
+    assert ">= 600.0 x" in table.ratio_line({**row, "painted_ratio": 600, "at_least": True})
+
+
+def test_a_figure_is_met_by_the_worst_row_or_not_at_all() -> None:
+    quick = page_row(MINIBERT, "head", 16, bytes=119_000, painted_ms=90, hover_ms=20)
+    slow = page_row(MINIBERT, "map", 64, painted_ms=201, hover_ms=49)
+    found = {row["figure"]: row for row in reached([quick, slow], [])}
+    assert found["file, 12x12 T16"]["met"]
+    assert found["painted, below 24x16 T512"]["met"] is False
+    assert found["painted, below 24x16 T512"]["at"] == "map 12x12 T64"
+    assert found["hover"]["met"]
+    assert found["renderer"]["met"] is None
+    assert "NOT MET" in table.reach_line(found["painted, below 24x16 T512"])
+
+
+def test_a_page_that_failed_meets_nothing() -> None:
+    broken = page_row(MINIBERT, "head", 16, ok=False, reason="the renderer crashed")
+    stuck = page_row(MINIBERT, "text", 64, hover_ms=5, problems={"layer": "not layer after 1 s"})
+    found = {row["figure"]: row for row in reached([broken], [])}
+    assert found["file, 12x12 T16"]["met"] is False
+    found = {row["figure"]: row for row in reached([stuck], [])}
+    assert found["layer change"]["met"] is False
+    assert found["hover"]["met"]
+
+
+def test_twenty_times_is_asked_for_from_64_tokens_on() -> None:
+    few = {"view": "head", "layers": 12, "heads": 12, "tokens": 16, "bytes_ratio": 3}
+    many = {**few, "tokens": 64, "bytes_ratio": 21}
+    found = {row["figure"]: row for row in reached([], [few, many])}
+    assert found["bytes_ratio from T64 on"]["met"]
+    found = {row["figure"]: row for row in reached([], [few, {**many, "bytes_ratio": 19}])}
+    assert found["bytes_ratio from T64 on"]["met"] is False
+
+
+def test_a_lower_bound_below_twenty_says_nothing() -> None:
+    size = {"view": "model", "layers": 12, "heads": 12}
+    bound = {**size, "tokens": 128, "painted_ratio": 15, "at_least": True}
+    more, less = ({**size, "tokens": 64, "painted_ratio": ratio} for ratio in (25, 19))
+    for rows, met in (([bound], None), ([bound, more], None), ([bound, less], False)):
+        found = {row["figure"]: row for row in reached([], rows)}
+        assert found["painted_ratio from T64 on"]["met"] is met
+
+
+def test_the_table_shows_numbers_and_reasons() -> None:
+    fields = {"bytes": 2_500_000, "python_s": 0.25, "painted_ms": 123.4, "elements": 99}
+    row = page_row(MINIBERT, "head", 16, **fields, problems={"hover": "no"})
+    assert table.page_line(row).split()[-5:] == ["2.50", "0.25", "123", "99", "failed"]
+    failed = {**row, "ok": False, "reason": "not painted after 60 s"}
+    assert table.page_line(failed).endswith("not painted after 60 s")
+    assert "123" not in table.page_line({**failed, "painted_ms": 123.4})
+
+
+def test_a_row_is_the_median_of_its_visits() -> None:
+    visits = [
+        {"painted_ms": ms, "renderer_bytes": 7, "elements": 5, "problems": {}} for ms in (3, 1, 50)
+    ]
+    row = summary(visits)
+    assert (row["painted_ms"], row["painted_least_ms"], row["painted_most_ms"]) == (3, 1, 50)
+    assert row["visits"] == 3
+    assert "hover_ms" not in row
+
+
+def bench(folder: Path, playwright: Any = None, **options: Any) -> Bench:
+    settings = {"limit": 60, "rounds": 1, "bertviz_weights": 10**7, **options}
+    return Bench(playwright, folder, dict, **settings)
+
+
+def test_what_would_take_minutes_is_a_row_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module.harness, "require", lambda package: None)
+
+    def crash(self: Bench, case: Case) -> None:
+        raise GateError("the renderer crashed")
+
+    monkeypatch.setattr(Bench, "make", crash)
+    its = bench(tmp_path)
+    large = its.row(Case(BERTVIZ, "model", Shape(24, 16, 512), WEIGHTS))
+    assert large["reason"] == "not tried: 101 million weights, --bertviz-weights 10"
+    first, second = (Case(BERTVIZ, "model", Shape(12, 12, n), WEIGHTS) for n in (16, 64))
+    assert its.row(first)["reason"] == "the renderer crashed"
+    assert its.row(second)["reason"] == "not tried: at 16 tokens the renderer crashed"
+    other = its.row(Case(BERTVIZ, "head", Shape(12, 12, 64), WEIGHTS))
+    assert other["reason"] == "the renderer crashed"
+
+
+def test_an_absent_bertviz_is_a_row_with_the_reason(tmp_path: Path) -> None:
+    if harness.version("bertviz") is not None:
+        pytest.skip("bertviz is installed")
+    row = bench(tmp_path).row(Case(BERTVIZ, "head", SHAPE, WEIGHTS))
+    assert (row["ok"], row["reason"]) == (False, "not installed")
+
+
+def test_bertviz_numbers_are_read_from_its_page_and_a_wrong_one_is_caught(tmp_path: Path) -> None:
+    weights = [one[0].tolist() for one in given.attention(SHAPE)]
+    path = tmp_path / "page.html"
+
+    def write() -> None:
+        params = {"attention": [{"name": None, "attn": weights, "left_text": ["a"]}]}
+        path.write_text(f"const params = {json.dumps(params)};", encoding="utf-8")
+
+    write()
+    assert max(gate.embedded_errors(SHAPE, path)) < 1e-6
+    weights[1][2][7][3] += 0.005
+    write()
+    with pytest.raises(GateError, match="weights of layer 1 differ by 5"):
+        gate.embedded_errors(SHAPE, path)
+
+
+def test_bertviz_own_page_passes(tmp_path: Path) -> None:
+    pytest.importorskip("bertviz")
+    path = tmp_path / "page.html"
+    bertviz_page("head", WEIGHTS, SHAPE)(path)
+    assert max(gate.embedded_errors(SHAPE, path)) < 1e-6
+
+
+def test_a_row_of_an_earlier_run_counts_only_when_all_was_the_same(tmp_path: Path) -> None:
+    facts = dict.fromkeys(program.SAME, "same")
+    rows = [{"what": "page", **facts}, {"what": "page", **facts, "commit": "x"}]
+    path = tmp_path / "rows.partial.jsonl"
+    harness.write([*rows, {"what": "ratio", **facts}], path)
+    assert program.earlier(path, facts) == rows[:1]
+    assert program.earlier(tmp_path / "absent", facts) == []
+
+
+needs_chromium = pytest.mark.skipif(
+    not Path(CHROMIUM).exists(), reason=f"no Chromium at {CHROMIUM}; install it or set CHROMIUM"
+)
+
+
+def checked(case: Case, path: Path) -> Row:
+    """What the gate says; in a thread, as other tests may have Playwright running in this one."""
+
+    def check() -> Row:
+        with sync_playwright() as playwright:
+            return gate.checked(case, path, playwright, 30)
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(check).result()
+
+
+@pytest.mark.browser
+@needs_chromium
+@pytest.mark.parametrize("holds", [WEIGHTS, VECTORS])
+def test_a_wrong_number_on_a_page_of_minibert_is_caught(
+    holds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, case = tmp_path / "page.html", Case(MINIBERT, "head", SHAPE, holds)
+    minibert_page("head", holds, SHAPE)(path)
+    right = given.probs
+    assert checked(case, path)["max_error"] < 4e-3
+
+    def otherwise(shape: Shape, layer: int) -> torch.Tensor:
+        changed = right(shape, layer)
+        changed[-1, 5, 2] += 0.01 * (layer == SHAPE.layers - 1)
+        return changed
+
+    monkeypatch.setattr(given, "probs", otherwise)
+    with pytest.raises(GateError, match="decoded weights of 1-2 differ"):
+        checked(case, path)
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@needs_chromium
+def test_every_view_of_minibert_is_measured_in_chromium(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    command = [sys.executable, "-m", "benchmarks.pages", "--quick", "--rows", "minibert .* T8 "]
+    done = subprocess.run(
+        [*command, "--output", str(path)], cwd=harness.REPOSITORY, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    pages = {row["view"]: row for row in found if row["what"] == "page"}
+    assert set(pages) == {"head", "model", "map", "text", "neuron", "arithmetic"}
+    for view, row in pages.items():
+        assert row["ok"], row
+        assert "problems" not in row, row
+        assert row["max_error"] <= 4e-3
+        assert row["elements"] <= 3000
+        assert {"bytes", "python_s", "painted_ms", "renderer_bytes", "hover_ms"} <= set(row)
+        assert ("opened_ms" in row) == (view == "model")
+        assert ("layer_ms" in row) == (view != "model")
+    assert "An empty page" in done.stdout
+    assert "To reach" in done.stdout
+    assert all(row["commit"] and row["versions"]["chromium"] for row in found)

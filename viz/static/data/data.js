@@ -1,0 +1,107 @@
+/**
+ * What a page was given: a header in JSON, and blocks of packed numbers that it names.
+ *
+ * @typedef {object} ArrayEntry
+ * @property {string} block  the name of its bytes
+ * @property {"probs" | "query" | "key" | "value" | "query rest" | "key rest" | "thumbnails"} quantity
+ * @property {number | null} layer  null: of all layers on the page
+ * @property {number | null} head  the head's number in the model; null: of all heads on the page
+ * @property {number[]} shape  probs (head, query, key); vectors (head, position, d_head) or, of one
+ *   head, (position, d_head); thumbnails (layer, head, query, key)
+ * @property {"uint8" | "int8" | "float16" | "float32"} dtype  bytes are little-endian
+ * @property {"sqrt" | "plain"} coding  sqrt: 255 times the root of the weight
+ * @property {"deflate" | "none"} packing
+ * @property {boolean} triangle  only the cells key <= query are there; the others are zero
+ *
+ * @typedef {object} Tokens
+ * @property {string[]} text
+ * @property {(string | null)[]} raw  the vocabulary's own string, null where it is the text
+ * @property {number[]} special
+ * @property {number[]} segment  0 first text, 1 second
+ * @property {number[]} piece  1 where a token continues the one before it
+ *
+ * @typedef {object} Lens  what each layer would predict, the most probable first
+ * @property {string[]} points  names of the places read, in the order of the data
+ * @property {string[][][]} strings  (point, position, place): predicted tokens
+ * @property {number[][][]} probs  (point, position, place)
+ *
+ * @typedef {object} Relevance  how much each token counts, as some analysis found
+ * @property {string} name
+ * @property {number | null} of  the token whose output it is about, or of `rows` the usual one
+ * @property {number[] | null} values  (token)
+ * @property {number[][] | null} rows  (query, key), where `values` is null
+ *
+ * @typedef {object} ExampleHeader  one text in one model
+ * @property {string} name  what tells it from the others: "", or "before", "Encoder"
+ * @property {string} model
+ * @property {boolean} cut  the tokens end before the text does
+ * @property {{n_layers: number, n_heads: number, d_head: number | null}} sizes  of the model
+ * @property {number[]} layers  numbers of the layers on this page
+ * @property {number[]} heads  numbers of the heads on this page
+ * @property {string[]} texts
+ * @property {Tokens} tokens  those that look
+ * @property {Tokens | null} key_tokens  those that are looked at; null: the same
+ * @property {boolean} causal  no token looks ahead
+ * @property {number[] | null} scale  of each layer on the page: scores = scale * query . key
+ * @property {boolean} edited  probs are not the softmax of these scores, as an edit changed them
+ * @property {Lens | null} lens
+ * @property {Relevance | null} [relevance]
+ * @property {string[]} notes  what was left out and why, for a person to read
+ * @property {ArrayEntry[]} arrays
+ *
+ * @typedef {object} Header
+ * @property {number} format
+ * @property {string | null} title
+ * @property {string} view  the view to begin with
+ * @property {string} [start]  what else to begin with, as an address asks for it
+ * @property {ExampleHeader[]} examples
+ *
+ * @typedef {object} Blocks  where the bytes come from
+ * @property {(name: string) => Promise<string>} text  the base64 of a block
+ */
+
+import { fromHalf } from "./half.js";
+import { inflate } from "./packed.js";
+
+/**
+ * The numbers of an array, unpacked: codes of one byte as they are, others as single precision.
+ *
+ * @param {ArrayEntry} entry
+ * @param {Blocks} blocks
+ * @returns {Promise<Uint8Array | Int8Array | Float32Array>}
+ */
+export async function unpack(entry, blocks) {
+  const text = await blocks.text(entry.block);
+  const packed = fromBase64(text);
+  const bytes = entry.packing === "deflate" ? new Uint8Array(await inflate(packed).arrayBuffer()) : packed;
+  if (entry.dtype === "uint8") return entry.triangle ? fromTriangle(bytes, entry.shape) : bytes;
+  if (entry.dtype === "int8") return new Int8Array(bytes.buffer);
+  if (entry.dtype === "float16") return fromHalf(new Uint16Array(bytes.buffer));
+  return new Float32Array(bytes.buffer);
+}
+
+/**
+ * @param {string} text
+ * @returns {Uint8Array}
+ */
+function fromBase64(text) {
+  const characters = atob(text);
+  const bytes = new Uint8Array(characters.length);
+  for (let i = 0; i < bytes.length; i += 1) bytes[i] = characters.charCodeAt(i);
+  return bytes;
+}
+
+/**
+ * @param {Uint8Array} cells
+ * @param {number[]} shape  head, query, key
+ */
+function fromTriangle(cells, [nHeads, size]) {
+  const codes = new Uint8Array(nHeads * size * size);
+  let from = 0;
+  for (let row = 0; row < nHeads * size; row += 1) {
+    const length = (row % size) + 1;
+    codes.set(cells.subarray(from, from + length), row * size);
+    from += length;
+  }
+  return codes;
+}

@@ -1,0 +1,177 @@
+/**
+ * One text in one model: its tokens, and its numbers, each unpacked when it is first looked at.
+ *
+ * @typedef {object} Layer  attention of one layer
+ * @property {number} number
+ * @property {number} nHeads
+ * @property {number} nQueries
+ * @property {number} nKeys
+ * @property {number} size  queries, where both sides are the same tokens
+ * @property {Uint8Array} codes  (head, query, key), 255 times the root of the weight
+ *
+ * @typedef {object} Vectors  of one head
+ * @property {Float32Array} query  (position, width)
+ * @property {Float32Array} key
+ * @property {Float32Array | null} value
+ * @property {number} nQueries
+ * @property {number} nKeys
+ * @property {number} width  d_head
+ * @property {number} scale  scores = scale * query . key
+ * @property {boolean} exact  single precision, as the model had them; else rounded to half
+ *
+ * @typedef {object} Thumbnails  the largest weight of each block of cells
+ * @property {number} rows
+ * @property {number} columns
+ * @property {Uint8Array} codes  (layer, head, row, column) by place on the page
+ */
+
+import { unpack } from "./data.js";
+import { refined } from "./half.js";
+import { attend } from "./softmax.js";
+
+export class Example {
+  /**
+   * @param {import("./data.js").ExampleHeader} header
+   * @param {import("./data.js").Blocks} blocks
+   * @param {number} index
+   */
+  constructor(header, blocks, index) {
+    this.header = header;
+    this.blocks = blocks;
+    this.index = index;
+    this.tokens = header.tokens;
+    this.keyTokens = header.key_tokens ?? header.tokens;
+    this.layers = header.layers;
+    this.heads = header.heads;
+    this.causal = header.causal && this.tokens.text.length > 1;
+    /** @type {Map<string, Promise<any>>} */
+    this.made = new Map();
+  }
+
+  /**
+   * What `make` gives, made once.
+   *
+   * @template Made
+   * @param {string} name
+   * @param {() => Promise<Made>} make
+   * @returns {Promise<Made>}
+   */
+  once(name, make) {
+    const known = this.made.get(name) ?? make();
+    this.made.set(name, known);
+    return known;
+  }
+
+  /**
+   * @param {string} quantity
+   * @param {number | null} layer
+   * @param {number | null} [head]
+   */
+  entry(quantity, layer, head = null) {
+    return this.header.arrays.find(
+      (entry) => entry.quantity === quantity && entry.layer === layer && entry.head === head,
+    );
+  }
+
+  /** True where query and key of some head are on the page. */
+  get hasVectors() {
+    return this.header.arrays.some(({ quantity }) => quantity === "query");
+  }
+
+  /**
+   * The attention of a layer, all heads.
+   *
+   * @param {number} number
+   * @returns {Promise<Layer>}
+   */
+  layer(number) {
+    return this.once(`layer ${number}`, async () => {
+      const nQueries = this.tokens.text.length;
+      const nKeys = this.keyTokens.text.length;
+      const entry = this.entry("probs", number);
+      const codes = entry
+        ? /** @type {Uint8Array} */ (await unpack(entry, this.blocks))
+        : await this.computed(number);
+      return { number, nHeads: this.heads.length, nQueries, nKeys, size: nQueries, codes };
+    });
+  }
+
+  /** @param {number} number */
+  async computed(number) {
+    const cells = this.tokens.text.length * this.keyTokens.text.length;
+    const codes = new Uint8Array(this.heads.length * cells);
+    for (const [place, head] of this.heads.entries()) {
+      const probs = await this.head(number, head);
+      for (let i = 0; i < cells; i += 1) codes[place * cells + i] = Math.round(255 * Math.sqrt(probs[i]));
+    }
+    return codes;
+  }
+
+  /**
+   * The weights of one head, (query, key): from query and key where they are on the page.
+   *
+   * @param {number} layer
+   * @param {number} head  its number in the model
+   * @returns {Promise<Float32Array>}
+   */
+  head(layer, head) {
+    return this.once(`head ${layer} ${head}`, async () => {
+      const vectors = this.header.edited ? null : await this.vectors(layer, head);
+      if (vectors) return attend(vectors, this.causal);
+      if (!this.entry("probs", layer)) throw new RangeError(`layer ${layer} has no weights on this page`);
+      const { codes, nQueries, nKeys } = await this.layer(layer);
+      const place = this.heads.indexOf(head) * nQueries * nKeys;
+      return Float32Array.from(codes.subarray(place, place + nQueries * nKeys), (code) => (code / 255) ** 2);
+    });
+  }
+
+  /**
+   * query, key and value of one head; null where they are not on the page.
+   *
+   * @param {number} layer
+   * @param {number} head  its number in the model
+   * @returns {Promise<Vectors | null>}
+   */
+  vectors(layer, head) {
+    return this.once(`vectors ${layer} ${head}`, async () => {
+      const [query, key, value] = await Promise.all(
+        ["query", "key", "value"].map((name) => this.vector(name, layer, head)),
+      );
+      if (!query || !key) return null;
+      const [nQueries, nKeys] = [this.tokens.text.length, this.keyTokens.text.length];
+      const width = query.length / nQueries;
+      const scale = this.header.scale?.[this.layers.indexOf(layer)] ?? 1 / Math.sqrt(width);
+      const exact = this.entry("query", layer, head)?.dtype === "float32";
+      return { query, key, value, nQueries, nKeys, width, scale, exact };
+    });
+  }
+
+  /**
+   * @param {string} name
+   * @param {number} layer
+   * @param {number} head
+   * @returns {Promise<Float32Array | null>}
+   */
+  async vector(name, layer, head) {
+    const own = this.entry(name, layer, head);
+    if (own) return /** @type {Float32Array} */ (await unpack(own, this.blocks));
+    const entry = this.entry(name, layer);
+    if (!entry) return null;
+    const all = await this.once(`${name} ${layer}`, () => unpack(entry, this.blocks));
+    const length = all.length / this.heads.length;
+    const from = this.heads.indexOf(head) * length;
+    const numbers = /** @type {Float32Array} */ (all).subarray(from, from + length);
+    const rest = this.entry(`${name} rest`, layer, head);
+    return rest ? refined(numbers, await unpack(rest, this.blocks)) : numbers;
+  }
+
+  /** @returns {Promise<Thumbnails | null>} */
+  thumbnails() {
+    return this.once("thumbnails", async () => {
+      const entry = this.entry("thumbnails", null);
+      if (!entry) return null;
+      const codes = /** @type {Uint8Array} */ (await unpack(entry, this.blocks));
+      return { rows: entry.shape[2], columns: entry.shape[3], codes };
+    });
+  }
+}

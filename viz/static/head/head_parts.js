@@ -1,0 +1,71 @@
+/** Parts of the head view that know nothing of its state: captions, and what is said in words. */
+
+import { element } from "../draw/dom.js";
+import { running } from "../draw/text.js";
+
+/**
+ * The lines with those in front that end at the chosen token, and how many these are; all when
+ * none is chosen.
+ *
+ * @param {Uint32Array} places
+ * @param {import("../data/example.js").Layer} layer
+ * @param {import("../data/attention.js").Focus} focus
+ * @param {number | null} other
+ * @returns {{places: Uint32Array, bright: number}}
+ */
+export function chosenFirst(places, { nQueries, nKeys }, { side }, other) {
+  const end = (/** @type {number} */ place) =>
+    side === "query" ? place % nKeys : Math.floor(place / nKeys) % nQueries;
+  if (other === null) return { places, bright: places.length };
+  const front = places.filter((place) => end(place) === other);
+  const sorted = new Uint32Array(places.length);
+  sorted.set(front);
+  sorted.set(places.filter((place) => end(place) !== other), front.length);
+  return { places: sorted, bright: front.length };
+}
+
+/**
+ * @param {number[]} heads
+ * @param {number} minimum
+ */
+export function whyEmpty(heads, minimum) {
+  if (!heads.length) return "No lines: no head is switched on.";
+  if (!minimum) return "No lines: every weight that is shown here is too small to see.";
+  return `No lines: every weight that is shown here is below ${minimum}\u202f%.`;
+}
+
+/**
+ * Which tokens stand on which side, as the example's name has it ("decoder → encoder").
+ *
+ * @param {import("../data/example.js").Example} example
+ * @returns {[string, string]}
+ */
+export function sideNames({ header, tokens, keyTokens }) {
+  const [from, to, ...more] = header.name.split(/\s*(?:→|->)\s*/);
+  return keyTokens === tokens || !from || !to || more.length ? ["", ""] : [running(from), running(to)];
+}
+
+/** @param {import("../data/example.js").Example} example */
+export function captions(example) {
+  const [from, to] = sideNames(example);
+  return element("div", { class: "captions", "aria-hidden": "true" }, [
+    element("p", {}, [element("strong", {}, ["the token that looks"]), from ? ` ${from}, query` : " query"]),
+    element("p", {}, [element("strong", {}, ["where it looks"]), to ? ` ${to}, key` : " key"]),
+  ]);
+}
+
+/**
+ * @param {import("../data/example.js").Example} one
+ * @param {import("../data/example.js").Example} other
+ */
+export function sameTokens(one, other) {
+  return same(one.tokens.text, other.tokens.text) && same(one.keyTokens.text, other.keyTokens.text);
+}
+
+/**
+ * @param {string[]} one
+ * @param {string[]} other
+ */
+function same(one, other) {
+  return one.length === other.length && one.every((text, i) => text === other[i]);
+}

@@ -1,0 +1,66 @@
+/** How to read the picture, in the words of someone who sees it for the first time. */
+
+import { lineAlpha } from "../data/attention.js";
+import { element } from "../draw/dom.js";
+import { lineWidth } from "./lines.js";
+import { percent } from "../draw/text.js";
+
+const SAMPLES = [0.05, 0.2, 0.5, 1];
+const KEYS = [
+  [["←", "→"], "layer"],
+  [["↑", "↓"], "token"],
+  [["Enter"], "keep"],
+  [["Esc"], "let go"],
+];
+const KEYS_OF_TEXTS = [[["N", "P"], "next, previous text"]];
+
+/**
+ * @param {boolean} causal
+ * @param {number} examples  texts on the page
+ * @returns {{root: HTMLElement, setStrength: (strength: number) => void}}
+ */
+export function createLegend(causal, examples) {
+  const strokes = SAMPLES.map(() => element("span", { class: "stroke" }));
+  const samples = SAMPLES.map((weight, i) =>
+    element("li", {}, [strokes[i], percent(weight).replace(".0", "")]),
+  );
+  const root = element("section", { class: "legend", "aria-label": "How to read this picture" }, [
+    element("h2", {}, ["How to read this"]),
+    paragraph(
+      "A line is one attention weight: how much the token on the left looks at the token",
+      " on the right. The stronger and wider the line, the more.",
+    ),
+    element("ul", { class: "samples" }, samples),
+    paragraph(
+      "The colour is the head. In each head, the weights of a token on the left add up to 100\u202f%.",
+    ),
+    paragraph("Hiding tokens or weights does not change the others."),
+    keys(examples > 1 ? [...KEYS, ...KEYS_OF_TEXTS] : KEYS),
+  ]);
+  if (causal) {
+    const note = paragraph("This model reads in one direction: a token looks at itself and back.");
+    root.insertBefore(note, root.lastElementChild);
+  }
+  return {
+    root,
+    setStrength(strength) {
+      SAMPLES.forEach((weight, i) => {
+        strokes[i].style.height = `${lineWidth(weight)}px`;
+        strokes[i].style.opacity = String(lineAlpha(weight, strength));
+      });
+    },
+  };
+}
+
+/** @param {string[]} sentences */
+function paragraph(...sentences) {
+  return element("p", {}, [sentences.join("")]);
+}
+
+/** @param {typeof KEYS} listed */
+function keys(listed) {
+  const items = listed.map(([names, does]) =>
+    element("li", {}, [...[...names].map((name) => element("kbd", {}, [name])), ` ${does}`]),
+  );
+  return element("ul", { class: "keys" }, items);
+}

@@ -1,0 +1,169 @@
+/**
+ * What stands in the neuron view whichever tokens are shown: switch, scales, captions, columns.
+ *
+ * @typedef {ReturnType<typeof createNeuronFrame>} NeuronFrame
+ */
+
+import { element, tokenChip } from "../draw/dom.js";
+import { rampOf } from "../draw/neuron_colors.js";
+import { short, written } from "../arithmetic/arithmetic_text.js";
+import { Rows } from "./neuron_rows.js";
+import { tokenText } from "../draw/text.js";
+
+/** From this many tokens on, rows are lower. */
+const MANY = 64;
+const ROW = 26;
+const LOW_ROW = 21;
+
+/** @param {import("../data/example.js").Example} example */
+export function createNeuronFrame({ tokens, keyTokens }) {
+  const dense = Math.max(tokens.text.length, keyTokens.text.length) > MANY;
+  const queries = new Rows(tokens, "query", "Tokens that look (query)", () => []);
+  const keys = new Rows(keyTokens, "key", "Tokens that are looked at (key)", () => [
+    element("data", { class: "neuron-score" }),
+    element("data", { class: "neuron-weight" }),
+  ]);
+  const lines = canvas("neuron-lines");
+  const cells = canvas("neuron-cells");
+  const between = element("div", { class: "neuron-between" }, [lines]);
+  const left = element("div", { class: "neuron-left" }, [queries.root]);
+  const right = element("div", { class: "neuron-right" }, [keys.root, cells]);
+  const body = element("div", { class: "neuron-grid neuron-body" }, [left, between, right]);
+  const head = createHead();
+  const scroll = element("div", { class: `neuron-scroll${dense ? " dense" : ""}` }, [head.root, body]);
+  const top = createTop(tokens);
+  const empty = element("p", { class: "empty", role: "status" });
+  const note = element("p", { class: "neuron-note" });
+  const root = element("div", { class: "neuron-view" }, [top.root, note, empty, scroll]);
+  const row = dense ? LOW_ROW : ROW;
+  return { ...top, root, top: top.root, note, empty, scroll, head, body, between, right, lines, cells, queries, keys, row };
+}
+
+/** @param {string} name */
+function canvas(name) {
+  return element("canvas", { class: name, "aria-hidden": "true" });
+}
+
+function createHead() {
+  const chip = element("p", { class: "neuron-chosen" });
+  const strip = canvas("neuron-query");
+  const key = element("div", { class: "neuron-cell" }, [caption("its query above each key", "q, k"), strip]);
+  const product = element("div", { class: "neuron-cell vectors" }, [caption("multiplied, cell by cell", "q × k")]);
+  key.classList.add("vectors");
+  const right = element("div", { class: "neuron-row" }, [
+    element("div", { class: "neuron-cell" }, [caption("where it looks", "key"), chip]),
+    key,
+    product,
+    element("div", { class: "neuron-cell vectors" }, [caption("summed", "score")]),
+    element("div", { class: "neuron-cell" }, [caption("its share", "softmax")]),
+  ]);
+  const left = element("div", { class: "neuron-left" }, [caption("what looks", "query")]);
+  const root = element("div", { class: "neuron-grid neuron-head" }, [
+    left,
+    element("div", { class: "neuron-between" }),
+    right,
+  ]);
+  return { root, chip, strip, key, product };
+}
+
+/**
+ * @param {string} words
+ * @param {string} name
+ */
+function caption(words, name) {
+  return element("p", { class: "neuron-caption" }, [element("strong", {}, [words]), ` ${name}`]);
+}
+
+/** @param {import("../data/data.js").Tokens} tokens */
+function createTop(tokens) {
+  const [folded, unfolded] = ["Lines", "Vectors"].map((name) => element("button", { type: "button" }, [name]));
+  folded.title = "Only the weights, as lines";
+  unfolded.title = "Query, key, products and scores too";
+  const choices = tokens.text.map((_, i) => {
+    const { mark, text } = tokenText(tokens, i, 24);
+    return element("option", { value: String(i) }, [`${i}  ${mark}${text}`]);
+  });
+  const pick = element("select", { class: "neuron-pick", "aria-label": "Token that looks (query)" }, choices);
+  const vectors = createScale("q, k");
+  const products = createScale("q × k");
+  const scales = element("div", { class: "neuron-scales vectors" }, [vectors.root, products.root]);
+  const readout = element("p", { class: "neuron-readout" });
+  const onward = element("button", { type: "button", class: "quiet neuron-onward" }, ["Step by step"]);
+  const segments = element("div", { class: "segments", role: "group", "aria-label": "What is shown" }, [folded, unfolded]);
+  const root = element("div", { class: "neuron-top" }, [
+    element("div", { class: "neuron-bar" }, [segments, pick, scales]),
+    element("div", { class: "neuron-bar" }, [readout, onward]),
+  ]);
+  return { root, folded, unfolded, pick, scales: { vectors, products }, readout, onward };
+}
+
+/** @param {string} name */
+function createScale(name) {
+  const [low, high] = ["", ""].map(() => element("span", { class: "neuron-bound" }));
+  const ramp = element("span", { class: "neuron-ramp" });
+  const root = element("span", { class: "neuron-scale" }, [element("span", {}, [name]), low, ramp, high]);
+  return {
+    root,
+    /**
+     * @param {number} scale
+     * @param {"light" | "dark"} theme
+     */
+    show(scale, theme) {
+      low.textContent = short(-scale);
+      high.textContent = short(scale);
+      ramp.style.backgroundImage = rampOf(theme);
+      root.setAttribute("aria-label", `Colours of ${name}: orange from ${short(-scale)}, blue to ${short(scale)}`);
+      root.dataset.scale = String(scale);
+    },
+  };
+}
+
+/**
+ * One dimension in numbers.
+ *
+ * @param {HTMLElement} readout
+ * @param {{dimension: number, query: number, key: number, scale: number}} cell
+ */
+export function readDimension(readout, { dimension, query, key, scale }) {
+  const product = query * key;
+  readout.dataset.dimension = String(dimension);
+  readout.replaceChildren(
+    element("strong", {}, [`Dimension ${dimension}`]),
+    "  ",
+    number("q", query),
+    " × ",
+    number("k", key),
+    " = ",
+    number("product", product),
+    ", adds ",
+    number("contribution", product * scale),
+    " to the score",
+  );
+}
+
+/**
+ * One weight in a line.
+ *
+ * @param {HTMLElement} readout
+ * @param {import("../data/example.js").Example} example
+ * @param {{query: number, key: number, weight: string}} pair
+ */
+export function readWeight(readout, { tokens, keyTokens }, { query, key, weight }) {
+  delete readout.dataset.dimension;
+  readout.replaceChildren(
+    tokenChip(tokenText(tokens, query, 40)),
+    " looks at ",
+    tokenChip(tokenText(keyTokens, key, 40)),
+    ` with ${weight}`,
+  );
+}
+
+/**
+ * @param {string} name
+ * @param {number} value
+ */
+function number(name, value) {
+  const made = element("data", { value: String(value) }, [written(value)]);
+  made.dataset.name = name;
+  return made;
+}

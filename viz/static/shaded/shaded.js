@@ -1,0 +1,209 @@
+/**
+ * The text view: the running text, each token as dark as a number of its own.
+ *
+ * The words are built once; a change of layer, heads or measure only changes their colours.
+ */
+
+import { withAlpha } from "../draw/colors.js";
+import { element } from "../draw/dom.js";
+import { shadeOf, signColor } from "../draw/neuron_colors.js";
+import { markFound } from "../frame/search_matches.js";
+import { createShadedLegend, showCard, written } from "./shaded_card.js";
+import { shadedFigure } from "./shaded_figure.js";
+import { measureOf, sceneOf } from "./shaded_scene.js";
+import { strongest } from "./shaded_shades.js";
+import { ShadedTexts } from "./shaded_texts.js";
+import { MEASURES, relevanceOf, shadedSide } from "./shaded_values.js";
+import { afterClick, afterEscape, keptToken } from "../frame/state.js";
+
+/**
+ * @typedef {import("../data/attention.js").Side} Side
+ * @typedef {import("../data/attention.js").Focus} Focus
+ * @typedef {import("./shaded_card.js").Scene} Scene
+ */
+
+export class ShadedView {
+  /** @param {import("../frame/views.js").Stage} stage */
+  constructor({ example, store, theme }) {
+    this.example = example;
+    this.store = store;
+    this.theme = theme;
+    this.texts = new ShadedTexts(example, () => this.paint());
+    this.tip = element("span", { class: "shaded-tip", "aria-hidden": "true" });
+    this.buttons = measureButtons(example, store);
+    const label = relevanceOf(example) ? "Shade by" : "Shade by attention";
+    const bar = element("div", { class: "shaded-bar", role: "group", "aria-label": label }, [
+      element("span", { class: "label", "aria-hidden": "true" }, [label]),
+      element("div", { class: "segments" }, this.buttons),
+    ]);
+    this.root = element("div", { class: "shaded-view" }, [bar, ...this.texts.elements(), this.tip]);
+    this.card = element("section", { class: "details shaded-card", "aria-live": "polite", "aria-label": "Numbers of this text" });
+    this.legend = createShadedLegend(example.causal);
+    this.side = [this.card, this.legend.root];
+    /** @type {Focus | null} */
+    this.pointed = null;
+    /** @type {import("../data/example.js").Layer | null} */
+    this.layer = null;
+    /** The kept token that was brought into sight. */
+    this.seen = "";
+    this.listen();
+  }
+
+  async update() {
+    const layer = await this.example.layer(this.store.get().layer);
+    // Another layer may have been asked for while this one was unpacked.
+    if (layer.number !== this.store.get().layer) return;
+    this.layer = layer;
+    this.texts.build(this.store.get());
+    this.paint();
+    this.reveal();
+    this.root.dataset.drawn = "true";
+  }
+
+  listen() {
+    const point = (/** @type {Focus | null} */ token) => {
+      if (token?.index === this.pointed?.index && token?.side === this.pointed?.side) return;
+      this.pointed = token;
+      this.paint();
+    };
+    this.root.addEventListener("pointerover", (event) => {
+      if (event.pointerType !== "touch") point(this.tokenOf(event.target));
+    });
+    this.root.addEventListener("pointerleave", () => point(null));
+    this.root.addEventListener("focusin", (event) => point(this.tokenOf(event.target)));
+    this.root.addEventListener("focusout", () => point(null));
+    this.root.addEventListener("click", (event) => {
+      const token = this.tokenOf(event.target);
+      if (token) this.store.set(afterClick(this.store.get(), token));
+    });
+    new ResizeObserver(() => this.paint()).observe(this.root);
+  }
+
+  /**
+   * The token an event happened on. Where both sides are the same tokens, it stands for the side
+   * that is chosen from: who looks, unless the question is who looks at it.
+   *
+   * @param {EventTarget | null} target
+   * @returns {Focus | null}
+   */
+  tokenOf(target) {
+    const item = target instanceof Element ? target.closest(".shaded-token") : null;
+    if (!(item instanceof HTMLElement)) return null;
+    const usual = measureOf(this.example, this.store.get()) === "to" ? "key" : "query";
+    const side = /** @type {Side} */ (item.dataset.side || usual);
+    return { side, index: Number(item.dataset.index) };
+  }
+
+  /** @param {KeyboardEvent} event @returns {boolean} */
+  keydown({ key, target }) {
+    const state = this.store.get();
+    const token = this.tokenOf(target);
+    if (key === "Escape") {
+      if (!keptToken(state) && token && target instanceof HTMLElement) target.blur();
+      this.store.set(afterEscape(state));
+      return true;
+    }
+    if (token && (key === "Enter" || key === " ")) {
+      this.store.set(afterClick(state, token));
+      return true;
+    }
+    const from = token ?? keptToken(state);
+    if (!from || (key !== "ArrowUp" && key !== "ArrowDown")) return false;
+    const index = from.index + (key === "ArrowUp" ? -1 : 1);
+    if (index < 0 || index >= this.texts.tokens[from.side].text.length) return true;
+    if (state[from.side] === from.index) this.store.set({ [from.side]: index });
+    this.texts.focus({ side: from.side, index });
+    return true;
+  }
+
+  /** @param {import("../data/example.js").Layer} layer */
+  scene(layer) {
+    return sceneOf(this.example, this.store.get(), layer, this.pointed, this.theme());
+  }
+
+  paint() {
+    if (!this.layer || !this.root.isConnected) return;
+    const scene = this.scene(this.layer);
+    const state = this.store.get();
+    for (const button of this.buttons) button.setAttribute("aria-pressed", String(button.dataset.measure === scene.measure));
+    this.texts.paint(scene, shadedSide(scene.measure), this.shadeOf(scene), state);
+    markFound(this.texts.items.query, this.example.tokens, state.find, this.texts.first.query);
+    showCard(this.card, scene);
+    this.legend.update(scene, this.ramp(scene));
+    this.showTip(scene);
+  }
+
+  /** @param {Scene} scene @returns {(value: number) => string} */
+  shadeOf({ measure, shading: { scale }, color }) {
+    const theme = this.theme();
+    if (measure !== "relevance") {
+      const most = strongest(color, theme);
+      return (value) => withAlpha(color, Math.min(value / scale, 1) * most);
+    }
+    const most = Math.min(strongest(signColor(1, theme), theme), strongest(signColor(-1, theme), theme));
+    return (value) => shadeOf(value, scale, theme, most);
+  }
+
+  /** The shades of the legend. @param {Scene} scene */
+  ramp(scene) {
+    const shade = this.shadeOf(scene);
+    const { scale } = scene.shading;
+    const signed = scene.measure === "relevance" ? `${shade(-scale)}, ${shade(-1e-9 * scale)} 50%, ${shade(0)} 50%` : shade(0);
+    return `linear-gradient(90deg, ${signed}, ${shade(scale)})`;
+  }
+
+  /** The number above the token that is pointed at. @param {Scene} scene */
+  showTip({ measure, shading, takesPart, pointed }) {
+    const index = this.pointed && pointed !== null ? pointed : -1;
+    const item = this.texts.itemOf({ side: shadedSide(measure), index });
+    this.tip.hidden = !item || !takesPart[index];
+    if (!item || this.tip.hidden) return;
+    this.tip.textContent = written(measure, shading.values[index]);
+    const room = this.root.getBoundingClientRect();
+    const box = item.getClientRects()[0] ?? item.getBoundingClientRect();
+    const left = box.left - room.left + (box.width - this.tip.offsetWidth) / 2;
+    this.tip.style.left = `${Math.max(0, Math.min(left, room.width - this.tip.offsetWidth))}px`;
+    this.tip.style.top = `${box.top - room.top - this.tip.offsetHeight}px`;
+  }
+
+  /** Brings a token into sight that was kept elsewhere. */
+  reveal() {
+    const kept = keptToken(this.store.get());
+    const name = kept ? `${kept.side} ${kept.index}` : "";
+    if (name === this.seen) return;
+    this.seen = name;
+    if (kept) this.texts.itemOf(kept)?.scrollIntoView({ block: "nearest" });
+  }
+
+  async figure() {
+    const layer = await this.example.layer(this.store.get().layer);
+    return shadedFigure(this.root, this.scene(layer));
+  }
+}
+
+/**
+ * @param {import("../data/example.js").Example} example
+ * @param {import("../frame/state.js").Store} store
+ */
+function measureButtons(example, store) {
+  const relevance = relevanceOf(example);
+  const has = MEASURES.filter(({ id }) => id !== "relevance" || relevance);
+  return has.map(({ id, label, title }) => {
+    const button = element("button", { type: "button", title }, [id === "relevance" ? String(relevance?.name) : label]);
+    button.dataset.measure = id;
+    button.addEventListener("click", () => store.set({ measure: id }));
+    return button;
+  });
+}
+
+/** @type {import("../frame/views.js").Kind} */
+export const shadedKind = {
+  id: "text",
+  label: "Text",
+  title: "The running text, each token as dark as the attention it gets or gives",
+  missing: ({ header: { arrays } }) =>
+    arrays.some(({ quantity }) => quantity !== "thumbnails") ? "" : "The page holds no attention weights.",
+  oneHead: false,
+  controls: ["layer", "heads", "filter", "special"],
+  create: (stage) => new ShadedView(stage),
+};
