@@ -60,10 +60,10 @@ check: $(DEVELOPMENT) ## formatting, lint and types; those of the pages where no
 bench: $(DEVELOPMENT) ## speed of whole models beside the peers that are installed
 	$(RUN)/python -m benchmarks.models
 
-gpu: ## the kernels on the accelerator, right and how fast, in 10 minutes; uses GPU_PYTHON, installs nothing
+gpu: ## are the kernels right and how fast, in 10 minutes; uses GPU_PYTHON, installs nothing
 	$(GPU_PYTHON) -m benchmarks.gpu $(GPU_OPTIONS)
 
-static: $(DEVELOPMENT) ## compile every kernel variant for Hopper, no GPU needed: spills, registers, instructions
+static: $(DEVELOPMENT) ## the kernels compiled for Hopper, no GPU needed: spills, registers, instructions
 	$(RUN)/python -m benchmarks.static_gate
 
 gpu-train: ## train the embedded models on the accelerator, from the texts in TEXTS; uses GPU_PYTHON

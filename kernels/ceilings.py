@@ -1,7 +1,7 @@
 """How many exponentials, and how many instructions, this device does in a second, measured.
 
 Place: the denominators of the bench's roofline. On a GPU two small Triton kernels stay in
-registers and do nothing else (triton_ceilings.py); on a CPU torch.exp runs over numbers that fit
+registers and do nothing else (fused/ceilings.py); on a CPU torch.exp runs over numbers that fit
 the nearest cache.
 """
 
@@ -39,7 +39,7 @@ def instructions_per_second(device: torch.device) -> float | None:
 def _by_triton(name: str, device: torch.device) -> float | None:
     if importlib.util.find_spec("triton") is None:
         return None
-    from minibert.kernels.triton_ceilings import launch
+    from minibert.kernels.fused.ceilings import launch
 
     out = torch.empty(_BLOCKS * _NUMBERS, device=device)
 

@@ -210,9 +210,9 @@ def _by_triton(
 ) -> Tensor:
     # Triton is an extra, and importing it takes as long as torch: only a call needs it.
     if of == "probs" or value is None or z_gradient is None:
-        from minibert.kernels.triton_columns import column_sums as sums_of_probs
+        from minibert.kernels.fused.columns import column_sums as sums_of_probs
 
         return sums_of_probs(query, key, **options)
-    from minibert.kernels.triton_backward import relevance_columns
+    from minibert.kernels.fused.backward import relevance_columns
 
     return relevance_columns(query, key, value=value, z_gradient=z_gradient, of=of, **options)

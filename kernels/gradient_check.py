@@ -1,6 +1,6 @@
 """Are gradients of attention right? Compared with autograd through the eager formula in float64.
 
-Place: the double-check mode of `triton_gradients.py`, and a user's own backward. It holds N x N
+Place: the double-check mode of `fused/gradients.py`, and a user's own backward. It holds N x N
 numbers and is for looking, not for training.
 """
 

@@ -208,9 +208,9 @@ def _listed(names: Iterable[Any]) -> str:
 
 def _triton(*tensors: Any, **options: Any) -> Any:
     # Triton is an extra, and importing it takes as long as torch: only a call needs it.
-    from minibert.kernels import triton_attention
+    from minibert.kernels.fused import attention
 
-    return triton_attention.attend(*tensors, **options)
+    return attention.attend(*tensors, **options)
 
 
 def _without_triton() -> str | None:

@@ -43,7 +43,7 @@ def allowed_cells(n_queries: int, n_keys: int, options: dict[str, Any]) -> Tenso
 def truth(given: dict[str, Tensor], options: dict[str, Any]) -> dict[str, Tensor]:
     """z, lse, the gradients and the relevance P ∘ dP of each cell, all in float64.
 
-    `options` are those of `triton_backward.backward`; dead rows have lse −inf and nothing else.
+    `options` are those of `fused.backward.backward`; dead rows have lse −inf and nothing else.
     """
     query, key, value = (given[n].double().requires_grad_() for n in ("query", "key", "value"))
     z_gradient, bias = given["z_gradient"].double(), options.get("bias")

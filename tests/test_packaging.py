@@ -148,8 +148,10 @@ def shipped() -> dict[str, bytes]:
     trees = {
         "minibert": [*(REPOSITORY / "minibert").glob("*.py"), REPOSITORY / "minibert/py.typed"],
         "minibert/analysis": (REPOSITORY / "minibert" / "analysis").glob("*.py"),
+        "minibert/bench": (REPOSITORY / "minibert" / "bench").glob("*.py"),
         "minibert/training": (REPOSITORY / "minibert" / "training").glob("*.py"),
         "minibert/kernels": (REPOSITORY / "kernels").glob("*.py"),
+        "minibert/kernels/fused": (REPOSITORY / "kernels" / "fused").glob("*.py"),
         "minibert/viz": (REPOSITORY / "viz").glob("*.py"),
         "minibert/viz/plots": (REPOSITORY / "viz" / "plots").glob("*.py"),
     }

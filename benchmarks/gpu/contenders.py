@@ -103,8 +103,8 @@ def registered(name: str, given: Inputs, want: Want) -> Built:
     if record is None or record.unavailable:
         reason = record.unavailable if record else f"no implementation is called {name!r}"
         raise RuntimeError(reason)
-    options = {"lengths": None, "mask": None, "bias": None, "causal": given.shape.causal}
-    options |= {"scale": given.scale, "want": want}
+    options: dict[str, Any] = {"lengths": None, "mask": None, "bias": None}
+    options |= {"causal": given.shape.causal, "scale": given.scale, "want": want}
     vectors = (given.query, given.key, given.value)
     return Built(lambda: dict(record.fn(*vectors, **options)), want, name != "eager")
 
@@ -114,8 +114,8 @@ def with_config(given: Inputs, name: str, cut: tuple[int, ...]) -> Built:
     if name.startswith("backward"):
         base, _, kernel = name.rpartition(" ")
         return our_backward(given, base, {kernel: cut})
-    from minibert.kernels.triton_forward import forward
-    from minibert.kernels.triton_launch import Config
+    from minibert.kernels.fused.forward import forward
+    from minibert.kernels.fused.launch import Config
 
     want, config = wanted(name, given.shape.positions), Config(*cut)
     options: dict[str, Any] = {"causal": given.shape.causal, "scale": given.scale, "want": want}
@@ -184,7 +184,7 @@ def our_backward(given: Inputs, name: str, cuts: dict[str, tuple[int, ...]] | No
 
     `cuts` has other tiles for the kernels it names.
     """
-    from minibert.kernels.triton_backward import Tile, backward
+    from minibert.kernels.fused.backward import Tile, backward
 
     relevance = RELEVANCE if name.endswith("relevance") else None
     tiles = {kernel: Tile(*cut) for kernel, cut in (cuts or {}).items()}

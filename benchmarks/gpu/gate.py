@@ -134,13 +134,12 @@ def gradients_of(given: Inputs) -> dict[str, Tensor]:
         places = torch.arange(given.shape.positions, device=query.device)
         scores = scores.masked_fill(places > places[:, None], -torch.inf)
     probs = scores.softmax(dim=-1)
-    probs.retain_grad()
-    (probs @ value).backward(z_gradient)
-    relevance = (probs * probs.grad).detach()
+    found = torch.autograd.grad(probs @ value, (query, key, value, probs), z_gradient)
+    relevance = (probs * found[3]).detach()
     if RELEVANCE == "positive_relevance":
         relevance = relevance.clamp_min(0)
     return {
-        **{name: one.grad for name, one in (("query", query), ("key", key), ("value", value))},
+        **dict(zip(("query", "key", "value"), found, strict=False)),
         "relevance_by_key": relevance.sum(dim=0),
         "relevance_by_query": relevance.sum(dim=1),
     }

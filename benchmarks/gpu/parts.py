@@ -99,7 +99,7 @@ def million(task: Task, name: str, device: torch.device) -> Row:
 
 def tuned(task: Task, name: str, device: torch.device) -> Row:
     """The configs that the kernels' own tuning has found best on this device so far."""
-    from minibert.kernels.triton_tuning import cache_file, remembered
+    from minibert.kernels.fused.tuning import cache_file, remembered
 
     if device.type != "cuda":
         return {"configs": {}}
@@ -124,7 +124,7 @@ def profile(task: Task, name: str, device: torch.device) -> Row:
         synchronize(device)
     spent: dict[str, list[float]] = defaultdict(list)
     for event in profiler.events():
-        if (event.device_type == torch.autograd.DeviceType.CUDA) == on_gpu:
+        if str(event.device_type).endswith("CUDA") == on_gpu:
             spent[event.name].append(event.time_range.elapsed_us() / 1e3)
     longest = sorted(spent.items(), key=lambda one: -sum(one[1]))[:MOST_KERNELS]
     return {

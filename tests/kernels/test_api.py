@@ -144,11 +144,15 @@ def test_the_reference_refuses_to_be_trained_through():
 
 def test_implementations_say_what_they_can_give():
     known = implementations()
-    assert list(known)[:3] == ["reference", "eager", "sdpa"]
-    assert {"flash", "cudnn", "efficient", "math", "flex"} <= set(known)
+    torch_by_name = {"flash", "cudnn", "efficient", "math", "flex"}
+    assert set(known) == {"reference", "eager", "sdpa", "chunked", "triton", *torch_by_name}
     assert known["reference"].wants == known["eager"].wants == set(WANTS)
     assert known["sdpa"].wants == set(WANTS) - {"scores", "probs"}
-    assert all(one.unavailable is None and one.bias for one in known.values())
+    assert known["chunked"].wants == known["triton"].wants == known["sdpa"].wants
+    # Forced by name only: what is measured must be what was asked for.
+    assert all(known[name].rank is None for name in torch_by_name)
+    assert [name for name, one in known.items() if not one.bias] == ["flash", "cudnn"]
+    assert all(known[name].unavailable is None for name in ("reference", "eager", "sdpa"))
     known.clear()
     assert implementations()
 

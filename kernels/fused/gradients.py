@@ -1,6 +1,6 @@
-"""Attention by Triton that can be trained: the backward of `triton_backward.py` behind autograd.
+"""Attention by Triton that can be trained: the backward of `backward.py` behind autograd.
 
-Place: `triton_attention.py` calls it where an input requires gradients.
+Place: `attention.py` calls it where an input requires gradients.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from minibert.axes import Bool, Float, Int
+from minibert.kernels.fused.backward import backward
 from minibert.kernels.gradient_check import check_gradients
-from minibert.kernels.triton_backward import backward
 from minibert.kernels.wants import Want
 
 __all__ = ["attend_with_gradient", "double_check"]

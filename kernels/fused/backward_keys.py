@@ -1,7 +1,7 @@
 """The kernel for the gradients of key and value, and the relevance of each key.
 
-Place: started by `triton_backward_launch.py`, as are the kernels of `triton_backward_queries.py`
-and `triton_backward_bias.py`. P = exp(s − lse) is computed again, tile by tile. With dz the
+Place: started by `backward_launch.py`, as are the kernels of `backward_queries.py`
+and `backward_bias.py`. P = exp(s − lse) is computed again, tile by tile. With dz the
 gradient of z, and per query δ = sum dz·z over d_head less the gradient of lse:
 
     dP = dz·valueᵀ      dS = P ∘ (dP − δ)
@@ -12,7 +12,7 @@ and the relevance of a cell is f(P ∘ dP): the number itself, its positive part
 As in FlashAttention-2 (Dao 2023, §3.1) a program owns a block of keys and walks over the queries,
 or owns a block of queries and walks over the keys. Nothing is added from two places, so that
 results are the same each time, bit by bit. Turned tiles, inputs and strides:
-`triton_backward_tiles.py`.
+`backward_tiles.py`.
 """
 
 from typing import no_type_check
@@ -20,7 +20,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from minibert.kernels.triton_backward_tiles import (
+from minibert.kernels.fused.backward_tiles import (
     first_queries,
     place_of,
     probabilities,

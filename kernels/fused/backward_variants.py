@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from minibert.kernels.triton_backward_bias import backward_bias_kernel
-from minibert.kernels.triton_backward_keys import backward_key_value_kernel
-from minibert.kernels.triton_backward_launch import FILL, d_block, tile_of
-from minibert.kernels.triton_backward_queries import backward_delta_kernel, backward_query_kernel
-from minibert.kernels.triton_backward_tiles import Inputs, Sizes, Strides
+from minibert.kernels.fused.backward_bias import backward_bias_kernel
+from minibert.kernels.fused.backward_keys import backward_key_value_kernel
+from minibert.kernels.fused.backward_launch import FILL, d_block, tile_of
+from minibert.kernels.fused.backward_queries import backward_delta_kernel, backward_query_kernel
+from minibert.kernels.fused.backward_tiles import Inputs, Sizes, Strides
 
 __all__ = [
     "VARIANTS",

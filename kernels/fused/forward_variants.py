@@ -6,10 +6,10 @@ types, constants, tile.
 
 from typing import Any
 
-from minibert.kernels.triton_cells import Grid
-from minibert.kernels.triton_columns import Columns, columns_kernel
-from minibert.kernels.triton_forward import forward_kernel
-from minibert.kernels.triton_launch import (
+from minibert.kernels.fused.cells import Grid
+from minibert.kernels.fused.columns import Columns, columns_kernel
+from minibert.kernels.fused.forward import forward_kernel
+from minibert.kernels.fused.launch import (
     Chosen,
     Config,
     Inputs,
@@ -18,8 +18,8 @@ from minibert.kernels.triton_launch import (
     Strides,
     block_of_features,
 )
-from minibert.kernels.triton_one_tile import Summed, one_tile_kernel
-from minibert.kernels.triton_tuning import candidates
+from minibert.kernels.fused.one_tile import Summed, one_tile_kernel
+from minibert.kernels.fused.tuning import candidates
 
 __all__ = ["VARIANTS", "columns_kernel", "forward_kernel", "one_tile_kernel"]
 
@@ -146,7 +146,7 @@ def _columns(kind: str, d_head: int, *, causal: bool = False, cells: int = 0) ->
             "sizes": Sizes(*("i32",) * 6),
             "scale": "fp32",
         }
-        constants = {"CAUSAL": causal, "REAL_QUERIES": False}
+        constants: dict[str, int] = {"CAUSAL": causal, "REAL_QUERIES": False}
         constants |= {"QUERY_PLACES": cells or cut.block_m, "KEY_PLACES": cells or cut.block_n}
         what = (kind, f"d{d_head}", *["causal"] * causal, *["map"] * bool(cells), _named(cut))
         found.append(_variant("columns", what, cut, signature, constants, d_head))

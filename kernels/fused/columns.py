@@ -1,13 +1,13 @@
 """The kernel of the columns: how much each key received, and the map, in a second pass.
 
-Place: started by `triton_attention.py` and `columns.py`, with the lse that the forward gave.
+Place: started by `attention.py` and `columns.py`, with the lse that the forward gave.
 
     sums[k] = sum over queries q of weights[q]·P[q, k]       P[q, k] = exp(s[q, k] − lse[q])
 
 A program owns a block of keys and walks over the queries, so that nothing is added from two places
 and results are the same each time, bit by bit. Tiles are turned round, (key, query): what a program
 adds up lies along the rows of the matrix instructions. How the map's
-cells lie in tiles: `triton_cells.py`.
+cells lie in tiles: `cells.py`.
 """
 
 import math
@@ -19,8 +19,8 @@ import triton.language as tl
 from torch import Tensor
 
 from minibert.axes import Bool, Float, Int
-from minibert.kernels.triton_cells import cells_of, load_at, positions_of, tile_of
-from minibert.kernels.triton_launch import (
+from minibert.kernels.fused.cells import cells_of, load_at, positions_of, tile_of
+from minibert.kernels.fused.launch import (
     Config,
     Inputs,
     block_of_features,
@@ -29,7 +29,7 @@ from minibert.kernels.triton_launch import (
     sizes_of,
     strides_of,
 )
-from minibert.kernels.triton_primitives import (
+from minibert.kernels.fused.primitives import (
     LOG2E,
     NOTHING,
     head_start,
@@ -39,7 +39,7 @@ from minibert.kernels.triton_primitives import (
     program_place,
     row_start,
 )
-from minibert.kernels.triton_tuning import best_config
+from minibert.kernels.fused.tuning import best_config
 from minibert.kernels.wants import Want
 
 __all__ = ["Columns", "column_sums", "columns_kernel", "received_and_map"]

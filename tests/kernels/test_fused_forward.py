@@ -107,9 +107,9 @@ def test_any_shape_and_any_set_of_statistics_is_right(queries, keys, d_head, kin
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("cut", [(16, 32, 4, 1), (32, 16, 4, 1), (64, 64, 4, 1)])
 def test_how_the_kernel_is_cut_changes_nothing(cut, causal, triton_device):
-    from minibert.kernels.triton_columns import received_and_map
-    from minibert.kernels.triton_forward import forward
-    from minibert.kernels.triton_launch import Config
+    from minibert.kernels.fused.columns import received_and_map
+    from minibert.kernels.fused.forward import forward
+    from minibert.kernels.fused.launch import Config
 
     case = Case("causal lengths" if causal else "lengths", 70, 70, 1.0)
     problem = case.draw(
@@ -141,7 +141,7 @@ def test_vectors_may_lie_in_memory_as_a_model_leaves_them(triton_device):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_packed_sentences_do_not_see_one_another(causal, triton_device):
-    from minibert.kernels.triton_attention import packed_attend
+    from minibert.kernels.fused.attention import packed_attend
 
     lengths = (17, 1, 40, 70)
     query, key, value = torch.randn(3, 1, 2, sum(lengths), 16, device=triton_device).unbind()
@@ -165,7 +165,7 @@ def test_packed_sentences_do_not_see_one_another(causal, triton_device):
 
 
 def test_packed_sentences_agree_with_those_of_sdpa(triton_device):
-    from minibert.kernels.triton_attention import packed_attend
+    from minibert.kernels.fused.attention import packed_attend
 
     lengths = (5, 30)
     query, key, value = torch.randn(3, 1, 3, 35, 8, device=triton_device).unbind()
@@ -175,7 +175,7 @@ def test_packed_sentences_agree_with_those_of_sdpa(triton_device):
 
 
 def test_what_packed_sentences_cannot_give_is_refused(triton_device):
-    from minibert.kernels.triton_attention import packed_attend
+    from minibert.kernels.fused.attention import packed_attend
 
     vectors = torch.randn(3, 1, 1, 4, 8, device=triton_device).unbind()
     with pytest.raises(AttentionError, match="add up to 3; expected 4"):
@@ -196,7 +196,7 @@ def test_a_nan_in_a_query_stays_in_its_row(triton_device):
 
 
 def test_column_sums_take_a_weight_for_each_query(triton_device):
-    from minibert.kernels.triton_columns import column_sums
+    from minibert.kernels.fused.columns import column_sums
 
     query, key = torch.randn(2, 2, 3, 45, 16, device=triton_device).unbind()
     lengths = torch.tensor([45, 20], device=triton_device)
@@ -215,15 +215,15 @@ def test_a_head_that_is_too_wide_is_refused_with_the_reason(triton_device):
 
 
 def test_the_fastest_config_is_remembered_and_half_a_file_does_no_harm(tmp_path: Path):
-    from minibert.kernels import triton_tuning
-    from minibert.kernels.triton_launch import Config
+    from minibert.kernels.fused import tuning
+    from minibert.kernels.fused.launch import Config
 
     path = tmp_path / "deep" / "triton.json"
-    assert triton_tuning.remembered(path) == {}
-    triton_tuning._remember(path, "forward, plain", Config(128, 64, 8, 3))
-    triton_tuning._known.clear()
-    assert triton_tuning.remembered(path) == {"forward, plain": Config(128, 64, 8, 3)}
+    assert tuning.remembered(path) == {}
+    tuning._remember(path, "forward, plain", Config(128, 64, 8, 3))
+    tuning._known.clear()
+    assert tuning.remembered(path) == {"forward, plain": Config(128, 64, 8, 3)}
     path.write_text('{"forward, plain": [1', encoding="utf-8")
-    triton_tuning._known.clear()
-    assert triton_tuning.remembered(path) == {}
+    tuning._known.clear()
+    assert tuning.remembered(path) == {}
     assert [one.name for one in path.parent.iterdir()] == ["triton.json"]

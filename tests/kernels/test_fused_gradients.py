@@ -6,10 +6,10 @@ from attention_gradients import inputs, truth
 
 from minibert.errors import AttentionError
 
-triton_gradients = pytest.importorskip(
-    "minibert.kernels.triton_gradients", reason="Triton is not installed", exc_type=ImportError
+gradients = pytest.importorskip(
+    "minibert.kernels.fused.gradients", reason="Triton is not installed", exc_type=ImportError
 )
-attend_with_gradient = triton_gradients.attend_with_gradient
+attend_with_gradient = gradients.attend_with_gradient
 
 NAMES = ("query", "key", "value")
 
@@ -109,23 +109,23 @@ def test_the_double_check_lets_right_gradients_pass(dtype, triton_device):
     mask = torch.rand(2, 2, 19, 23, device=triton_device) < 0.5
     lengths = torch.tensor([20, 0], device=triton_device)
     bias = torch.randn(1, 1, 19, 23, device=triton_device).to(dtype).requires_grad_()
-    with triton_gradients.double_check():
+    with gradients.double_check():
         found = attended(given, mask=mask, lengths=lengths, bias=bias)
     (found["z"].float().sum() + found["lse"][0].isfinite().sum()).backward()
     assert given["query"].grad.isfinite().all()
 
 
 def test_the_double_check_names_the_place_of_a_wrong_gradient(triton_device, monkeypatch):
-    right = triton_gradients.backward
+    right = gradients.backward
 
     def wrong(*tensors, **options):
         found = right(*tensors, **options)
         found["key"][1, 0, 7, 3] += 0.01
         return found
 
-    monkeypatch.setattr(triton_gradients, "backward", wrong)
+    monkeypatch.setattr(gradients, "backward", wrong)
     given = leaves(device=triton_device)
-    with triton_gradients.double_check():
+    with gradients.double_check():
         z = attended(given)["z"]
     with pytest.raises(
         AttentionError, match=r"gradient of key is wrong at \[1, 0, 7, 3\] and 1 of"

@@ -1,6 +1,6 @@
 """The kernel for short texts: all keys in one tile, so that every statistic takes one pass.
 
-Place: started by `triton_attention.py` where the keys fit; pieces in `triton_primitives.py`.
+Place: started by `attention.py` where the keys fit; pieces in `primitives.py`.
 
 With few keys, at most 128, reading and writing memory is what takes time. A program
 owns a head: it loads the keys and values once, walks over the blocks of queries and, as it knows
@@ -16,8 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from minibert.axes import Bool, Float, Int
-from minibert.kernels.triton_cells import cells_of, load_at, positions_of
-from minibert.kernels.triton_launch import (
+from minibert.kernels.fused.cells import cells_of, load_at, positions_of
+from minibert.kernels.fused.launch import (
     Config,
     block_of_features,
     chosen_outputs,
@@ -27,7 +27,7 @@ from minibert.kernels.triton_launch import (
     sizes_of,
     strides_of,
 )
-from minibert.kernels.triton_primitives import (
+from minibert.kernels.fused.primitives import (
     LOG2E,
     NOTHING,
     fold_scores,
@@ -36,8 +36,8 @@ from minibert.kernels.triton_primitives import (
     masked_scores,
     row_start,
 )
-from minibert.kernels.triton_row_outputs import store_chosen, store_rows, store_vectors
-from minibert.kernels.triton_tuning import best_config
+from minibert.kernels.fused.row_outputs import store_chosen, store_rows, store_vectors
+from minibert.kernels.fused.tuning import best_config
 from minibert.kernels.wants import Want
 
 __all__ = ["LARGEST_TILE", "fits", "one_tile", "one_tile_kernel"]

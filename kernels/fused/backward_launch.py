@@ -1,7 +1,7 @@
 """From tensors to the kernels of the backward: shapes, strides, blocks, memory for what comes out.
 
-Place: between `triton_backward.py`, which says what is wanted, and the kernels in
-`triton_backward_keys.py`, `triton_backward_queries.py` and `triton_backward_bias.py`.
+Place: between `backward.py`, which says what is wanted, and the kernels in
+`backward_keys.py`, `backward_queries.py` and `backward_bias.py`.
 """
 
 import math
@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from minibert.kernels.triton_backward_bias import backward_bias_kernel
-from minibert.kernels.triton_backward_keys import backward_key_value_kernel
-from minibert.kernels.triton_backward_queries import backward_delta_kernel, backward_query_kernel
-from minibert.kernels.triton_backward_tiles import Inputs, Sizes, Strides
+from minibert.kernels.fused.backward_bias import backward_bias_kernel
+from minibert.kernels.fused.backward_keys import backward_key_value_kernel
+from minibert.kernels.fused.backward_queries import backward_delta_kernel, backward_query_kernel
+from minibert.kernels.fused.backward_tiles import Inputs, Sizes, Strides
 
 __all__ = [
     "Rows",

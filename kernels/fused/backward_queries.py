@@ -1,7 +1,7 @@
 """The kernels for δ, and for the gradient of query with the relevance of each query.
 
-Place: started by `triton_backward_launch.py`; formulas in `triton_backward_keys.py`, inputs and
-strides in `triton_backward_tiles.py`.
+Place: started by `backward_launch.py`; formulas in `backward_keys.py`, inputs and
+strides in `backward_tiles.py`.
 """
 
 from typing import no_type_check
@@ -9,14 +9,14 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from minibert.kernels.triton_backward_tiles import (
+from minibert.kernels.fused.backward_tiles import (
     place_of,
     probabilities,
     relevance_of,
     rows_from,
     store_tile,
 )
-from minibert.kernels.triton_primitives import LOG2E
+from minibert.kernels.fused.primitives import LOG2E
 
 __all__ = ["backward_delta_kernel", "backward_query_kernel"]
 

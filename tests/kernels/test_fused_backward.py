@@ -7,14 +7,14 @@ from attention_gradients import inputs, truth
 from minibert.errors import AttentionError
 from minibert.kernels.gradient_check import gradient_tolerances
 
-triton_backward = pytest.importorskip(
-    "minibert.kernels.triton_backward", reason="Triton is not installed", exc_type=ImportError
+fused_backward = pytest.importorskip(
+    "minibert.kernels.fused.backward", reason="Triton is not installed", exc_type=ImportError
 )
-backward, relevance_columns = triton_backward.backward, triton_backward.relevance_columns
+backward, relevance_columns = fused_backward.backward, fused_backward.relevance_columns
 
 #: Of the few turns of a loop there are in a test, each must be the first, an inner or the last one;
 #: more of them, as with the small tiles of float32, only take the interpreter longer.
-TILES = dict.fromkeys(("key_value", "query"), triton_backward.Tile(64, 64, 4, 1))
+TILES = dict.fromkeys(("key_value", "query"), fused_backward.Tile(64, 64, 4, 1))
 GRADIENTS = ("query", "key", "value")
 #: Queries, keys, d_head and options: what a kernel can trip over, each with something else.
 CASES = {

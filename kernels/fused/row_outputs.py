@@ -1,7 +1,7 @@
 """What a kernel of the forward writes at the end of a block of rows, in jitted pieces.
 
-Place: called by the kernels of `triton_forward.py` and `triton_one_tile.py`; the formulas stand in
-`triton_primitives.py`. A dead row (no key allowed) gets what `api.Statistics` says of it.
+Place: called by the kernels of `forward.py` and `one_tile.py`; the formulas stand in
+`primitives.py`. A dead row (no key allowed) gets what `api.Statistics` says of it.
 """
 
 from typing import no_type_check
@@ -9,7 +9,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from minibert.kernels.triton_primitives import (
+from minibert.kernels.fused.primitives import (
     LN2,
     NOTHING,
     head_start,

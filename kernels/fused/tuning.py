@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from minibert.kernels.triton_launch import Config, block_of_features
+from minibert.kernels.fused.launch import Config, block_of_features
 
 __all__ = ["best_config", "cache_file", "candidates", "remembered"]
 

@@ -1,8 +1,8 @@
 """The implementation "triton": attention and its statistics in fused kernels, O(N) memory.
 
 Place: one of the implementations behind `minibert.kernels.api.attend`, loaded when it is first
-called. It picks the kernels: `triton_one_tile.py` for short texts, `triton_forward.py` for the
-others with `triton_columns.py` behind it for what sums over queries; `triton_gradients.py` where an
+called. It picks the kernels: `one_tile.py` for short texts, `forward.py` for the
+others with `columns.py` behind it for what sums over queries; `gradients.py` where an
 input requires gradients.
 """
 
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from minibert.axes import Bool, Float, Int
 from minibert.errors import AttentionError
-from minibert.kernels.triton_columns import received_and_map
-from minibert.kernels.triton_forward import forward
-from minibert.kernels.triton_launch import starts_of
-from minibert.kernels.triton_one_tile import fits, one_tile
+from minibert.kernels.fused.columns import received_and_map
+from minibert.kernels.fused.forward import forward
+from minibert.kernels.fused.launch import starts_of
+from minibert.kernels.fused.one_tile import fits, one_tile
 from minibert.kernels.wants import Want
 
 __all__ = ["attend", "packed_attend"]
@@ -40,7 +40,7 @@ def attend(
     options |= {"causal": causal, "scale": scale}
     tensors = (query, key, value) if bias is None else (query, key, value, bias)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        from minibert.kernels.triton_gradients import attend_with_gradient
+        from minibert.kernels.fused.gradients import attend_with_gradient
 
         return attend_with_gradient(_attend, query, key, value, want=want, **options)
     return _attend(query, key, value, want=want, **options)

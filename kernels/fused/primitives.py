@@ -1,6 +1,6 @@
 """The jitted pieces that the forward kernels are made of, each a formula or a load.
 
-Place: called by the kernels of `triton_forward.py`, `triton_one_tile.py` and `triton_columns.py`.
+Place: called by the kernels of `forward.py`, `one_tile.py` and `columns.py`.
 
 Scores are in base 2 here: score·log2(e), so that exp(s) is 2 to their power, which is what the
 hardware has an instruction for. Per row, with m the largest score so far and t = s − m:

@@ -1,6 +1,6 @@
 """The jitted pieces of the backward of attention: P of a tile, relevance of a tile, storing.
 
-Place: called by the kernels in `triton_backward_keys.py`, which has the formulas, `_queries.py`
+Place: called by the kernels in `backward_keys.py`, which has the formulas, `_queries.py`
 and `_bias.py`.
 
 A tile is (query, key), or turned round, (key, query), where keys are owned: so the tile itself is
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, no_type_check
 import triton
 import triton.language as tl
 
-from minibert.kernels.triton_primitives import LOG2E, block_offsets, head_start, load_rows
+from minibert.kernels.fused.primitives import LOG2E, block_offsets, head_start, load_rows
 
 __all__ = [
     "Inputs",

@@ -1,6 +1,6 @@
 """How the cells of the map lie in the tiles of a kernel.
 
-Place: used by `triton_columns.py` and `triton_one_tile.py`.
+Place: used by `columns.py` and `one_tile.py`.
 
 The map has cells of any size, tiles are powers of two. So an axis of a tile is filled cell by
 cell: each cell takes a power of two of places, of which the last may stay empty, or, when it is
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, no_type_check
 import triton
 import triton.language as tl
 
-from minibert.kernels.triton_launch import Config
+from minibert.kernels.fused.launch import Config
 
 __all__ = ["Grid", "cells_of", "load_at", "positions_of", "tile_of"]
 

@@ -1,7 +1,7 @@
 """The kernel for the gradient of a bias: d bias = dS, summed where the bias was repeated.
 
-Place: started by `triton_backward_launch.py`; formulas in `triton_backward_keys.py`, inputs and
-strides in `triton_backward_tiles.py`. A bias that is the same for all sentences, heads, queries or
+Place: started by `backward_launch.py`; formulas in `backward_keys.py`, inputs and
+strides in `backward_tiles.py`. A bias that is the same for all sentences, heads, queries or
 keys gets the sum over them, added up by one program in one order: no N x N tensor per sentence, and
 the same numbers each time.
 """
@@ -11,7 +11,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from minibert.kernels.triton_backward_tiles import place_of, probabilities, rows_from
+from minibert.kernels.fused.backward_tiles import place_of, probabilities, rows_from
 
 __all__ = ["backward_bias_kernel"]
 

@@ -1,6 +1,6 @@
 """What the kernels of the forward are started with: their named tuples, outputs, grid and config.
 
-Place: between `triton_attention.py` and the kernels, which read the tuples' fields by name. This
+Place: between `attention.py` and the kernels, which read the tuples' fields by name. This
 file knows tensors and no Triton.
 
 Row outputs are (batch, head, query), for packed sentences (1, head, token); contiguous.

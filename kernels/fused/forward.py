@@ -1,6 +1,6 @@
 """The kernel of the forward: z and lse as flash attention gives them, with statistics of the rows.
 
-Place: started by `triton_attention.py`; pieces and formulas are in `triton_primitives.py`.
+Place: started by `attention.py`; pieces and formulas are in `primitives.py`.
 
 A program owns a block of queries and walks over the keys, as in FlashAttention-2 (Dao 2023, §3.1).
 First the blocks of keys that all of its queries see whole, without any mask, then those at an edge:
@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from minibert.axes import Bool, Float, Int
-from minibert.kernels.triton_launch import (
+from minibert.kernels.fused.launch import (
     Config,
     block_of_features,
     chosen_outputs,
@@ -28,7 +28,7 @@ from minibert.kernels.triton_launch import (
     sizes_of,
     strides_of,
 )
-from minibert.kernels.triton_primitives import (
+from minibert.kernels.fused.primitives import (
     LOG2E,
     NOTHING,
     block_offsets,
@@ -40,8 +40,8 @@ from minibert.kernels.triton_primitives import (
     row_start,
     settled,
 )
-from minibert.kernels.triton_row_outputs import store_chosen, store_rows, store_vectors
-from minibert.kernels.triton_tuning import best_config
+from minibert.kernels.fused.row_outputs import store_chosen, store_rows, store_vectors
+from minibert.kernels.fused.tuning import best_config
 from minibert.kernels.wants import Want
 
 __all__ = ["forward", "forward_kernel"]
@@ -139,7 +139,7 @@ def forward_kernel(
 ):
     """z = softmax(scale·query·keyᵀ + bias)·value of a block of queries, with lse and statistics.
 
-    The named tuples are those of `triton_launch.py`. Source: Dao 2023, algorithm 1.
+    The named tuples are those of `launch.py`. Source: Dao 2023, algorithm 1.
     """
     place, block = program_place(sizes.n_blocks, sizes.n_places, sizes.n_together, CAUSAL)
     head, counts = head_view(inputs, strides, sizes, place)

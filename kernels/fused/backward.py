@@ -1,7 +1,7 @@
 """The backward of attention by Triton, and the relevance of its cells, without an N x N tensor.
 
-Place: `triton_gradients.py` calls it for autograd; benchmarks and `columns.py` call it directly.
-`triton_backward_launch.py` starts the kernels; their formulas: `triton_backward_keys.py`.
+Place: `gradients.py` calls it for autograd; benchmarks and `columns.py` call it directly.
+`backward_launch.py` starts the kernels; their formulas: `backward_keys.py`.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minibert.axes import Bool, Float, Int
 from minibert.errors import AttentionError
-from minibert.kernels.triton_backward_launch import (
+from minibert.kernels.fused.backward_launch import (
     Tile,
     by_keys,
     by_queries,

@@ -1,0 +1,13 @@
+"""The fused kernel in Triton: attention and its statistics in one pass, and its backward.
+
+attention.py   `attend` and `packed_attend`: the implementation "triton"
+launch.py      tensors → grids, strides, outputs    tuning.py       which cut of the work is fastest
+primitives.py  the pieces of the forward kernels    row_outputs.py  what a row leaves behind
+forward.py     z, lse and the statistics of rows    one_tile.py     short texts, all at once
+columns.py     what keys receive, and the map       cells.py        how its cells lie in tiles
+gradients.py   the autograd function
+backward.py    dq, dk, dv and relevance             backward_*.py   its kernels
+*_variants.py  what the static gate compiles        ceilings.py     what the GPU can do at most
+
+Nothing here is imported before a call asks for it: triton is an extra.
+"""
