@@ -153,10 +153,9 @@ def _about_options(problem: Problem) -> Iterator[tuple[str, Problem]]:
             "causal is aligned to the start: query i stands at position K − Q + i",
             replace(problem, causal=False, mask=square.tril()),
         )
-        yield (
-            "causal leaves out the query's own position",
-            replace(problem, causal=False, mask=square.tril(K - Q - 1)),
-        )
+        for slip, shift in (("leaves out the query's own position", -1), ("is one key too far", 1)):
+            mask = square.tril(K - Q + shift)
+            yield f"causal {slip}", replace(problem, causal=False, mask=mask)
 
 
 def _about_tiles(problem: Problem) -> Iterator[tuple[str, Problem]]:

@@ -49,7 +49,8 @@ def column_sums(
     need value and z_gradient, (batch, head, query, d_head).
     weights, (batch, head or 1, query), are w, 1 unless given. Every query counts, padding too:
     give it weight 0. Rows before the first and behind the last weight that is not 0 are not
-    computed. lse is that of `attend` for the same inputs; it is computed where it is not given.
+    computed. lse is that of `attend` for the same inputs (in half precision not that of
+    impl="eager", whose scores are rounded); it is computed where it is not given.
     The other options are those of `attend`. float32, float64 for float64; no gradient.
 
     Raises AttentionError as `attend` does, for another `of` or `impl`, and where value, z_gradient,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minibert.axes import Bool, Float, Int
 
-__all__ = ["additive_mask", "allowed_keys", "open_dead_rows"]
+__all__ = ["additive_mask", "allowed_keys", "open_dead_rows", "positive_scale"]
 
 
 def allowed_keys(
@@ -57,3 +57,15 @@ def additive_mask(
 ) -> Float[Tensor, "#batch #head #query #key"]:
     """What is added to the scores: 0 where allowed, −inf elsewhere, in `dtype`."""
     return torch.where(allowed, 0.0, -math.inf).to(dtype)
+
+
+def positive_scale(
+    query: Float[Tensor, "batch head query d_head"], scale: float
+) -> tuple[Float[Tensor, "batch head query d_head"], float]:
+    """A query and a scale above 0 that give the same scores.
+
+    torch's kernels mask before they scale: −inf times a scale of 0 or below is no mask.
+    """
+    if scale > 0:
+        return query, scale
+    return (-query, -scale) if scale < 0 else (query * 0, 1.0)

@@ -23,7 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from minibert.axes import Bool, Float, Int
 from minibert.kernels.blocks import Inputs
-from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows
+from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows, positive_scale
 from minibert.kernels.row_blocks import attend_in_blocks
 from minibert.kernels.wants import Want
 
@@ -94,6 +94,7 @@ def attend(
     Statistics take a second pass by blocks of rows, and so does lse where the fused pass may have
     lost a NaN. Gradients reach z and nothing else: lse is detached.
     """
+    query, scale = positive_scale(query, scale)
     unmasked = lengths is None and mask is None and bias is None
     triangle = causal and unmasked and query.shape[2] == key.shape[2]
     allowed = allowed_keys(query, key, lengths=lengths, mask=mask, causal=causal)

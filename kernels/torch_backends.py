@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 from minibert.axes import Bool, Float, Int
 from minibert.errors import AttentionError
 from minibert.kernels.blocks import Inputs
-from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows
+from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows, positive_scale
 from minibert.kernels.row_blocks import attend_in_blocks
 
 __all__ = ["BACKENDS", "cudnn", "efficient", "flash", "forced", "math_backend"]
@@ -54,6 +54,7 @@ def flash(
     scale: float,
 ) -> tuple[Float[Tensor, "batch head query d_head"], Float[Tensor, "batch head query"]]:
     """z and lse by FlashAttention (Dao 2023), as torch ships it for this device."""
+    query, scale = positive_scale(query, scale)
     causal = _triangle("flash", query, key, causal)
     if query.is_cpu:
         vectors = [_contiguous(one) for one in (query, key, value)]
@@ -81,6 +82,7 @@ def cudnn(
     scale: float,
 ) -> tuple[Float[Tensor, "batch head query d_head"], Float[Tensor, "batch head query"]]:
     """z and lse by NVIDIA's cuDNN."""
+    query, scale = positive_scale(query, scale)
     causal = _triangle("cudnn", query, key, causal)
     operator = torch.ops.aten._scaled_dot_product_cudnn_attention
     z, lse, *_ = _told(
@@ -101,6 +103,7 @@ def efficient(
     bias: Float[Tensor, "#batch #head #query #key"] | None,
 ) -> tuple[Float[Tensor, "batch head query d_head"], Float[Tensor, "batch head query"]]:
     """z and lse by xFormers' memory-efficient kernel (Rabe & Staats 2021)."""
+    query, scale = positive_scale(query, scale)
     triangle = causal and query.shape[2] == key.shape[2]
     added, alive = _added(
         query, key, lengths=lengths, mask=mask, causal=causal and not triangle, bias=bias
@@ -127,6 +130,7 @@ def math_backend(
     bias: Float[Tensor, "#batch #head #query #key"] | None,
 ) -> tuple[Float[Tensor, "batch head query d_head"], Float[Tensor, "batch head query"]]:
     """z by torch's formula in steps; lse, which it does not give, by blocks of rows."""
+    query, scale = positive_scale(query, scale)
     added, alive = _added(query, key, lengths=lengths, mask=mask, causal=causal, bias=bias)
     with forced("math"):
         z = _told(

@@ -1,6 +1,7 @@
 """`minibert bench`: the options, and nothing of torch until the command runs."""
 
 import sys
+import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -223,8 +224,18 @@ def _check_files(output: Path | None, plot: Path | None) -> None:
         except MinibertError as error:
             unusable(str(error))
     for path in (output, plot):
-        if path is not None and not path.parent.is_dir():
+        if path is None:
+            continue
+        if not path.parent.is_dir():
             unusable(f"There is no folder {path.parent} to write {path.name} to.")
+        if path.is_dir():
+            unusable(f"{path} is a folder; expected the name of a file.")
+        try:
+            # A file beside it, as it will be written: permissions alone do not tell.
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+                pass
+        except OSError as error:
+            unusable(f"{path} cannot be written: {error.strerror}.")
 
 
 def _check_baselines(names: list[str] | None) -> None:

@@ -96,6 +96,32 @@ def test_a_slower_kernel_is_slower_and_the_status_says_so(timed, tmp_path):
     assert run("bench", "--compare", before, same).exit_code == 0
 
 
+@pytest.mark.parametrize("median", ["1.0", None, 0, -1.0, float("nan")])
+def test_a_row_without_a_time_is_named(timed, tmp_path, median):
+    row = json.loads(timed[1].read_text(encoding="utf-8").splitlines()[0]) | {"median_ms": median}
+    path = tmp_path / "damaged.jsonl"
+    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    result = run("bench", "--compare", str(timed[1]), str(path))
+    assert result.exit_code == 2
+    assert "damaged.jsonl, line 1: expected median_ms" in result.stderr
+
+
+def test_files_that_share_no_shape_cannot_be_compared(timed, tmp_path):
+    row = json.loads(timed[1].read_text(encoding="utf-8").splitlines()[0]) | {"tokens": 7}
+    path = tmp_path / "other.jsonl"
+    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    result = run("bench", "--compare", str(timed[1]), str(path))
+    assert result.exit_code == 2
+    assert "no shape is the same" in result.stderr
+
+
+def test_where_rows_cannot_be_written_is_said_before_anything_runs(tmp_path):
+    target = written(tmp_path, planted.LAST_BLOCK)
+    result = run("bench", target, *SMALL, "--output", str(tmp_path))
+    assert result.exit_code == 2
+    assert "is a folder" in result.stderr
+
+
 def test_a_plot_is_drawn(timed, tmp_path):
     pytest.importorskip("matplotlib")
     from minibert.bench.rows import read_rows

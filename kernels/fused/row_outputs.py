@@ -54,7 +54,10 @@ def prob_of_keys(
     there = tl.where(keys < 0, counts[1], keys)
     scores = masked_scores(scores, inputs, strides, place, n_heads, rows, there, counts, CAUSAL)
     # Not by subtraction alone: a dead row has no normaliser.
-    return tl.where(scores == NOTHING, 0.0, tl.math.exp2(scores - lse2))
+    probs = tl.math.exp2(scores - lse2)
+    # A score of thousands that is summed in another order may come out above the row's lse.
+    probs = tl.where(probs > 1.0, 1.0, probs)
+    return tl.where(scores == NOTHING, 0.0, probs)
 
 
 @triton.jit

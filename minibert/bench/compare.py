@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minibert.bench.rows import Row, read_rows
+from minibert.errors import MinibertError
 from minibert.terminal import Terminal
 
 __all__ = ["Change", "changes", "comparison_lines"]
@@ -59,7 +60,10 @@ def changes(before: list[Row], after: list[Row]) -> list[Change]:
 
 
 def comparison_lines(paths: tuple[Path, Path], terminal: Terminal) -> tuple[list[str], bool]:
-    """The table, and whether the kernel became slower somewhere."""
+    """The table, and whether the kernel became slower somewhere.
+
+    Raises MinibertError for files that `write_rows` did not write or that share no shape.
+    """
     before, after = (read_rows(path) for path in paths)
     found = changes(before, after)
     lines = [f"{paths[0].name} -> {paths[1].name}"]
@@ -67,7 +71,9 @@ def comparison_lines(paths: tuple[Path, Path], terminal: Terminal) -> tuple[list
     if machines[0] != machines[1]:
         lines.append(f"other machines: {machines[0]} and {machines[1]}; their times say little.")
     if not found:
-        return [*lines, "nothing was timed in both: no shape is the same."], False
+        raise MinibertError(
+            f"{paths[0].name} and {paths[1].name}: nothing was timed in both, no shape is the same."
+        )
     header = ("", "where", "before ms", "after ms", "after/before", "noise", "")
     rows = [
         (

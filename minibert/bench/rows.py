@@ -6,6 +6,7 @@ Place: written by measure.py, read by compare.py and the plot.
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import platform
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ from minibert.errors import MinibertError
 __all__ = ["Row", "facts", "read_rows", "write_rows"]
 
 Row = dict[str, Any]
+_TIMES = ("median_ms", "p20_ms", "p80_ms")
 _PACKAGES = ("minibert", "torch", "triton", "numpy")
 
 
@@ -67,10 +69,18 @@ def read_rows(path: Path) -> list[Row]:
             raise MinibertError(
                 f"{path}, line {number} is no row of minibert bench; expected what --output wrote."
             )
+        if "error" not in row and not all(_is_time(row.get(name)) for name in _TIMES):
+            raise MinibertError(
+                f"{path}, line {number}: expected {', '.join(_TIMES)} in milliseconds above 0."
+            )
         rows.append(row)
     if not rows:
         raise MinibertError(f"{path} has no rows; expected what minibert bench --output wrote.")
     return rows
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 < value < math.inf
 
 
 def _device(device: torch.device) -> str:

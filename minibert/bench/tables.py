@@ -35,6 +35,9 @@ def check_lines(report: ParityReport, terminal: Terminal, *, context: str) -> li
             "",
             f"  not covered, as the function takes no such argument: {', '.join(missing)}",
         ]
+    kinds = {one.case.split(",")[0] for one in report.findings}
+    if "causal" in kinds and "causal cache" not in kinds:
+        lines.append("  not covered: fewer queries than keys, as with a cache (--cache)")
     return lines
 
 

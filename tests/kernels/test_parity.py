@@ -149,6 +149,23 @@ def test_causal_aligned_to_the_start_is_named():
     assert "aligned to the start" in report.causes[0]
 
 
+def test_causal_that_is_one_key_too_far_is_named():
+    def one_too_far(query, key, value, *, scale, causal=False):
+        Q, K = query.shape[2], key.shape[2]
+        mask = torch.ones(Q, K, dtype=torch.bool).tril(K - Q + 1) if causal else None
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, scale=scale
+        )
+
+    assert "causal is one key too far" in check(one_too_far, **FEW).causes
+
+
+def test_a_reference_that_the_kernel_replaces_is_not_the_one_it_is_compared_with(monkeypatch):
+    zeros = {"z": torch.zeros(1)}
+    monkeypatch.setattr("minibert.kernels.reference.attend", lambda *_, **__: zeros)
+    assert not check(lambda query, key, value, *, scale: torch.zeros_like(query), **FEW).ok
+
+
 def test_lse_in_base_two_is_named():
     def base_two(query, key, value, *, scale):
         scores = query @ key.transpose(-2, -1) * scale

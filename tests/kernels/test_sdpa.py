@@ -237,3 +237,14 @@ def test_a_sentence_does_not_see_the_rest_of_the_batch(seed, sentence):
     alone = attend(query[one], key[one], value[one], impl="sdpa", mask=some_mask()[one]).z
     torch.testing.assert_close(alone, whole, rtol=1e-14, atol=1e-14)
     assert whole.shape[-1] == D
+
+
+@pytest.mark.parametrize("scale", [-0.3, 0.0])
+@pytest.mark.parametrize("impl", ["sdpa", "flash", "math", "chunked", "auto"])
+def test_a_scale_of_zero_or_below_leaves_the_mask_in_place(impl, scale):
+    query, key, value = vectors(dtype=torch.float64)
+    query = query[:, :, :1].expand(-1, -1, key.shape[2], -1)
+    found = attend(query, key, value, impl=impl, causal=True, scale=scale)
+    expected = attend(query, key, value, impl="reference", causal=True, scale=scale)
+    torch.testing.assert_close(found.z, expected.z, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.lse, expected.lse, rtol=0, atol=1e-12)
