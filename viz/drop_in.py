@@ -44,7 +44,8 @@ def head_view(
                       and a decoder, any of the three below
     sentence_b_start  the position of the second text's first token, where there are two
     prettify_tokens   show Ġ, ▁, ## and </w> as the spaces and joints they stand for
-    layer, heads      what is chosen when the page opens; all heads of the first layer by default
+    layer, heads      what is chosen when the page opens; by default the first layer, all heads, or
+                      the first head of more than 200 tokens
     encoder_attention, decoder_attention   self-attention, with the tokens of their side
     cross_attention   (1, head, decoder token, encoder token) a layer, with both sides' tokens
     include_layers    layers that the page holds; all by default

@@ -107,6 +107,18 @@ def test_a_double_click_leaves_one_head_and_another_brings_back_all(
     assert heads_on(page) == [0, 1, 2]
 
 
+def test_a_long_text_begins_with_one_head_and_all_are_a_click_away(open_page: Open) -> None:
+    attention = softmax((2, 3, 201, 201))
+    page = open_page(attention_page(attention, ["a"] * 201).html)
+    assert heads_on(page) == [0]
+    assert "heads" not in state(page)
+    expect(page.get_by_text("1 of 3 on")).to_be_visible()
+    page.get_by_role("button", name="All heads").click()
+    expect(page.get_by_text("3 of 3 on")).to_be_visible()
+    assert heads_on(page) == [0, 1, 2]
+    assert state(page)["heads"] == "0.1.2"
+
+
 @pytest.mark.parametrize(
     ("label", "query", "key"),
     [("A→A", 0, 0), ("A→B", 0, 1), ("B→A", 1, 0), ("B→B", 1, 1)],

@@ -143,7 +143,7 @@ def test_a_page_without_lines_says_why(open_page: Open) -> None:
     page = open_page(attention_page(even, [f"w{i}" for i in range(122)]).html)
     assert lines(page) == 0
     reason = page.locator(".empty[role=status]")
-    expect(reason).to_have_text("No lines: every weight that is shown here is below 2\u202f%.")
+    expect(reason).to_have_text("No lines: every weight that is shown here is below 5\u202f%.")
     page.get_by_label("Hide weights below", exact=True).and_(page.locator("input")).fill("1")
     expect(reason).to_have_text("")
     page.wait_for_function("Number(document.querySelector('.lower').dataset.lines) > 0")

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  boundsOf, codeAt, firstCode, gatherLines, largest, lineAlpha, meanWeights, shownTokens, usualMinimum, weightOf,
+  boundsOf, codeAt, firstCode, gatherLines, largest, lineAlpha, meanWeights, shownTokens, usualHeads, usualMinimum, weightOf,
 } from "../../viz/static/data/attention.js";
 import { assertNear, layerOf, tokensOf } from "./near.js";
 
@@ -125,4 +125,9 @@ test("a sentence begins with no threshold, a long text with one above its even s
   for (const size of sizes) assert.ok(usualMinimum(size) / 100 > 1 / size, String(size));
   const minima = [8, 64, ...sizes].map(usualMinimum);
   assert.deepEqual(minima, minima.toSorted((a, b) => a - b));
+});
+
+test("all heads are on to begin with, of a long text the first", () => {
+  assert.deepEqual(usualHeads([2, 5, 7], 200), [2, 5, 7]);
+  assert.deepEqual(usualHeads([2, 5, 7], 201), [2]);
 });

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { deflateSync } from "node:zlib";
 
-import { unpack } from "../../viz/static/data/data.js";
+import { unpack, unpackPart } from "../../viz/static/data/data.js";
 import { Example } from "../../viz/static/data/example.js";
 import { assertNear, tokensOf } from "./near.js";
 
@@ -36,6 +36,18 @@ test("vectors are single precision, whichever way they were stored", async () =>
   const halves = Buffer.from([0x00, 0x3c, 0x00, 0xb8]);
   const rounded = await unpack(entryOf({ dtype: "float16", shape: [1, 2] }), asBlocks(halves));
   assert.deepEqual(Array.from(rounded), [1, -0.5]);
+});
+
+test("a part of the vectors is what the whole has there, wherever it begins", async () => {
+  const bytes = Uint8Array.from({ length: 4 * 60 }, (_, i) => (i * 37 + 5) % 97);
+  for (const dtype of ["float16", "float32"]) {
+    const entry = entryOf({ dtype, shape: [5, 3, 4] });
+    const blocks = asBlocks(dtype === "float16" ? bytes.subarray(0, 120) : bytes);
+    const whole = await unpack(entry, blocks);
+    for (const from of [0, 1, 12, 24, 47, 48]) {
+      assert.deepEqual(await unpackPart(entry, blocks, from, 12), whole.slice(from, from + 12));
+    }
+  }
 });
 
 function exampleOf(arrays, blocks, more = {}) {

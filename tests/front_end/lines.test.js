@@ -102,3 +102,22 @@ test("a strip of a tall picture has the same pixels as the picture there", () =>
   }
   assertNear(strip.ink, Array.from(whole.ink.slice(60 * 50 * 4, 100 * 50 * 4)), 1e-5);
 });
+
+test("faint lines at half the size are as much ink, behind those that are there", () => {
+  const shown = (raster) => {
+    const image = { data: new Uint8ClampedArray(101 * 61 * 4) };
+    raster.show({ createImageData: () => image, putImageData() {} });
+    return image.data;
+  };
+  const [fine, coarse] = [new Raster(), new Raster()];
+  for (const [raster, faint] of [[fine, (...line) => fine.add(...line)], [coarse, (...line) => coarse.addFaint(...line)]]) {
+    raster.start(101, 61);
+    raster.add(20, 20, 4, [255, 0, 0], 1);
+    for (let from = 1; from < 60; from += 2) faint(from, 60 - from, 1, [0, 0, 255], 0.05);
+  }
+  const [one, other] = [shown(fine), shown(coarse)];
+  const inked = (data) => data.reduce((sum, value, i) => sum + (i % 4 === 3 ? value : 0), 0);
+  assert.ok(Math.abs(inked(other) / inked(one) - 1) < 0.03, `${inked(one)} ${inked(other)}`);
+  const middle = (20 * 101 + 50) * 4;
+  assert.deepEqual(Array.from(other.subarray(middle, middle + 4)), [255, 0, 0, 255]);
+});

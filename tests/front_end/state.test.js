@@ -13,6 +13,7 @@ const LIMITS = {
   examples: 3,
   layers: [2, 5, 7],
   heads: [0, 1, 4, 11],
+  first: [0, 1, 4, 11],
   size: 6,
   keys: 9,
   minimum: 0,

@@ -22,6 +22,19 @@ export const MINIMA = [0, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 40, 50];
 /** A line fainter than half a step of an 8-bit screen cannot be seen. */
 const FAINTEST = 1 / 510;
 
+/** A text of more tokens opens with one head: the lines of all of them hide one another. */
+const LONG = 200;
+
+/**
+ * The heads that are on to begin with.
+ *
+ * @param {number[]} heads
+ * @param {number} size  tokens
+ */
+export function usualHeads(heads, size) {
+  return size > LONG ? heads.slice(0, 1) : heads;
+}
+
 /** How many lines of each token may be asked for; 0: all. */
 export const TOPS = [0, 1, 2, 3, 5, 10];
 
@@ -33,7 +46,8 @@ export const TOPS = [0, 1, 2, 3, 5, 10];
  */
 export function usualMinimum(size) {
   if (size <= 32) return 0;
-  return MINIMA.find((percent) => percent >= size / 64) ?? MINIMA[MINIMA.length - 1];
+  const least = size / (size > LONG ? 64 : 40);
+  return MINIMA.find((percent) => percent >= least) ?? MINIMA[MINIMA.length - 1];
 }
 
 /** @param {number} code */

@@ -81,6 +81,26 @@ export async function unpack(entry, blocks) {
 }
 
 /**
+ * A part of an array of vectors, which are not packed: no more of them is read than is asked for.
+ *
+ * @param {ArrayEntry} entry  packing none
+ * @param {Blocks} blocks
+ * @param {number} from  the first number
+ * @param {number} length
+ * @returns {Promise<Float32Array>}
+ */
+export async function unpackPart(entry, blocks, from, length) {
+  const text = await blocks.text(entry.block);
+  const size = entry.dtype === "float16" ? 2 : 4;
+  // Four digits are three bytes.
+  const first = Math.floor((from * size) / 3);
+  const last = Math.ceil(((from + length) * size) / 3);
+  const bytes = fromBase64(text.slice(first * 4, last * 4));
+  const own = bytes.slice(from * size - first * 3).buffer;
+  return size === 2 ? fromHalf(new Uint16Array(own, 0, length)) : new Float32Array(own, 0, length);
+}
+
+/**
  * @param {string} text
  * @returns {Uint8Array}
  */

@@ -25,7 +25,7 @@
  * @property {Uint8Array} codes  (layer, head, row, column) by place on the page
  */
 
-import { unpack } from "./data.js";
+import { unpack, unpackPart } from "./data.js";
 import { refined } from "./half.js";
 import { attend } from "./softmax.js";
 
@@ -157,10 +157,9 @@ export class Example {
     if (own) return /** @type {Float32Array} */ (await unpack(own, this.blocks));
     const entry = this.entry(name, layer);
     if (!entry) return null;
-    const all = await this.once(`${name} ${layer}`, () => unpack(entry, this.blocks));
-    const length = all.length / this.heads.length;
-    const from = this.heads.indexOf(head) * length;
-    const numbers = /** @type {Float32Array} */ (all).subarray(from, from + length);
+    const [, positions, width] = entry.shape;
+    const length = positions * width;
+    const numbers = await unpackPart(entry, this.blocks, this.heads.indexOf(head) * length, length);
     const rest = this.entry(`${name} rest`, layer, head);
     return rest ? refined(numbers, await unpack(rest, this.blocks)) : numbers;
   }

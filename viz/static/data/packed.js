@@ -20,8 +20,12 @@ export function fromBase85(text) {
   return bytes.subarray(0, Math.floor((text.length * 4) / 5));
 }
 
-/** @param {Uint8Array} packed */
+/**
+ * Not through a Blob, which would take the bytes to another process and back.
+ *
+ * @param {Uint8Array} packed
+ */
 export function inflate(packed) {
-  const part = /** @type {BlobPart} */ (packed);
-  return new Response(new Blob([part]).stream().pipeThrough(new DecompressionStream("deflate")));
+  const body = new Response(/** @type {BodyInit} */ (packed)).body;
+  return new Response(body?.pipeThrough(new DecompressionStream("deflate")));
 }

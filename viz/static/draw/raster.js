@@ -3,7 +3,8 @@
  *
  * A canvas strokes some thousand long lines in a tenth of a second and rounds each faint one to
  * 8 bits. Here they are summed in floating point, front to back, several times faster; and the
- * same numbers give the same pixels everywhere.
+ * same numbers give the same pixels everywhere. Of many lines the faint ones, each of which can
+ * hardly be seen, are summed at half the resolution, behind the others.
  */
 
 /** How far the bends of a line lie from its ends, in parts of its width. */
@@ -38,6 +39,10 @@ export class Raster {
     this.ink = new Float32Array();
     this.rises = new Float64Array();
     this.slopes = new Float64Array();
+    this.span = 0;
+    /** The faint lines at half the size. @type {Raster | null} */
+    this.behind = null;
+    this.hazy = false;
   }
 
   /**
@@ -45,19 +50,38 @@ export class Raster {
    *
    * @param {number} width  device pixels
    * @param {number} height
+   * @param {number} [span]  the width of a line, where the last pixel is not all of the picture
    */
-  start(width, height) {
-    if (this.width !== width) {
-      this.rises = Float64Array.from({ length: width }, (_, x) => riseAt((x + 0.5) / width));
+  start(width, height, span = width) {
+    if (this.span !== span) {
+      this.rises = Float64Array.from({ length: width }, (_, x) => riseAt((x + 0.5) / span));
       this.slopes = Float64Array.from(
         { length: width },
-        (_, x) => riseAt((x + 1) / width) - riseAt(x / width),
+        (_, x) => riseAt((x + 1) / span) - riseAt(x / span),
       );
     }
+    this.span = span;
+    this.hazy = false;
     if (this.ink.length === width * height * 4) this.ink.fill(0);
     else this.ink = new Float32Array(width * height * 4);
     this.width = width;
     this.height = height;
+  }
+
+  /**
+   * Adds a faint line behind all others.
+   *
+   * @param {number} from
+   * @param {number} to
+   * @param {number} thickness
+   * @param {[number, number, number]} color
+   * @param {number} alpha
+   */
+  addFaint(from, to, thickness, color, alpha) {
+    const behind = (this.behind ??= new Raster());
+    if (!this.hazy) behind.start(Math.ceil(this.width / 2), Math.ceil(this.height / 2), this.width / 2);
+    this.hazy = true;
+    behind.add(from / 2, to / 2, thickness / 2, color, alpha);
   }
 
   /**
@@ -113,7 +137,7 @@ export class Raster {
    * @param {number} thickness
    */
   firstColumn(from, rise, thickness) {
-    const steepest = (STEEPEST * Math.abs(rise)) / this.width;
+    const steepest = (STEEPEST * Math.abs(rise)) / this.span;
     const slack = ((1 + thickness) * (1 + steepest)) / 2;
     const outside = (from < 0 ? -from : from - this.height) - slack;
     const towards = from < 0 ? rise : -rise;
@@ -137,14 +161,18 @@ export class Raster {
   show(pen) {
     const image = pen.createImageData(this.width, this.height);
     const { data } = image;
-    const { ink } = this;
-    for (let place = 0; place < ink.length; place += 4) {
-      const alpha = ink[place + 3];
-      if (alpha === 0) continue;
-      data[place] = ink[place] / alpha;
-      data[place + 1] = ink[place + 1] / alpha;
-      data[place + 2] = ink[place + 2] / alpha;
-      data[place + 3] = alpha * 255;
+    const { ink, width, height } = this;
+    const haze = this.hazy && this.behind ? this.behind.ink : new Float32Array(4);
+    for (let y = 0, place = 0; y < height; y += 1) {
+      const row = (y >> 1) * Math.ceil(width / 2);
+      for (let x = 0; x < width; x += 1, place += 4) {
+        const faint = this.hazy ? (row + (x >> 1)) * 4 : 0;
+        const left = 1 - ink[place + 3];
+        const alpha = 1 - left * (1 - haze[faint + 3]);
+        if (alpha === 0) continue;
+        for (let i = 0; i < 3; i += 1) data[place + i] = (ink[place + i] + left * haze[faint + i]) / alpha;
+        data[place + 3] = alpha * 255;
+      }
     }
     pen.putImageData(image, 0, 0);
   }

@@ -32,6 +32,7 @@
  * @property {number} examples
  * @property {number[]} layers
  * @property {number[]} heads
+ * @property {number[]} first  those that are on to begin with
  * @property {number} size  tokens that look
  * @property {number} keys  tokens that are looked at
  * @property {number} minimum  the threshold to begin with
@@ -80,7 +81,7 @@ export const FIELDS = [
   {
     name: "heads",
     key: "heads",
-    start: ({ heads }) => heads,
+    start: ({ first }) => first,
     read: (written, { heads }) => askedHeads(written, heads),
     write: (heads) => heads.join(".") || "none",
   },

@@ -17,7 +17,7 @@
  * @property {EventTarget & {matches: boolean}} [darkness]  where the system's is not what counts
  */
 
-import { usualMinimum } from "../data/attention.js";
+import { usualHeads, usualMinimum } from "../data/attention.js";
 import { createChooser } from "./chooser.js";
 import { element } from "../draw/dom.js";
 import { Example } from "../data/example.js";
@@ -155,6 +155,7 @@ class Frame {
       examples: this.examples.length,
       layers: example.layers,
       heads: example.heads,
+      first: usualHeads(example.heads, Math.max(size, keys)),
       size,
       keys,
       minimum: usualMinimum(Math.max(size, keys)),

@@ -100,10 +100,12 @@ function headControl(store, limits) {
   const tiles = limits.heads.map((head) => headTile(store, limits, head));
   const all = button("all", "All heads", () => store.set({ heads: limits.heads }), "quiet");
   const row = element("div", { class: "tiles" }, tiles);
+  const note = element("output", { class: "value" });
   return {
-    root: group("Heads", [row, all]),
+    root: group("Heads", [row, all, ...(limits.first === limits.heads ? [] : [note])]),
     update(theme) {
       const { heads } = store.get();
+      note.textContent = `${heads.length} of ${limits.heads.length} on`;
       all.disabled = heads.length === limits.heads.length;
       tiles.forEach((tile, i) => {
         colorTile(tile, limits.heads[i], heads.includes(limits.heads[i]), theme);

@@ -48,7 +48,8 @@ export class LayerCodes {
       }
       const vectors = await this.example.vectors(number, this.example.heads[place]);
       if (!wanted()) return undefined;
-      if (vectors) encode(attend(vectors, this.example.causal), layer, place);
+      if (!vectors) throw new RangeError(`layer ${number} has no weights on this page`);
+      encode(attend(vectors, this.example.causal), layer, place);
       ready.add(place);
     }
     return wanted() ? show(layer, true) : undefined;

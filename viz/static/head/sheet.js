@@ -11,7 +11,7 @@ import { Raster } from "../draw/raster.js";
 const TILE = 640;
 const NEAR = 320;
 /** Milliseconds of drawing before what is there is shown and the browser may do something else. */
-const SLICE = 40;
+const SLICE = 45;
 
 /**
  * @typedef {object} Tile
@@ -33,6 +33,8 @@ export class Sheet {
     this.begun = null;
     this.whole = true;
     this.frame = 0;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined;
     // While it is captured: pages also lie in parts of a window that scroll by themselves.
     addEventListener("beforeprint", () => this.work(true));
     addEventListener("scroll", () => this.later(), { passive: true, capture: true });
@@ -83,6 +85,12 @@ export class Sheet {
     this.frame = requestAnimationFrame(() => this.work());
   }
 
+  /** Goes on as soon as the browser has done what waits. */
+  soon() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.work());
+  }
+
   /**
    * Draws for one slice of time, then asks for the next; on paper, all at once.
    *
@@ -90,16 +98,20 @@ export class Sheet {
    */
   work(all = matchMedia("print").matches) {
     cancelAnimationFrame(this.frame);
+    clearTimeout(this.timer);
     const until = all ? Infinity : performance.now() + SLICE;
     const around = all ? Infinity : NEAR;
     while (this.drawing && this.root.isConnected) {
       const tile = this.begun?.tile ?? this.wanted(0) ?? this.wanted(around);
       if (!this.begun && !this.wanted(0) && this.whole) this.root.dataset.drawn = "true";
       if (!tile) return undefined;
+      const first = tile.next === 0;
       const finished = this.continue(tile, this.drawing, until);
+      // The strongest lines at once, and then all of them.
+      if (!finished && !first) return this.soon();
       const pen = /** @type {CanvasRenderingContext2D} */ (tile.canvas.getContext("2d"));
       this.raster.show(pen);
-      if (!finished) return this.later();
+      if (!finished) return this.soon();
       this.begun = null;
       tile.next = Infinity;
     }

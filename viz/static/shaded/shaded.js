@@ -7,6 +7,8 @@
 import { withAlpha } from "../draw/colors.js";
 import { element } from "../draw/dom.js";
 import { shadeOf, signColor } from "../draw/neuron_colors.js";
+import { placesOf } from "../head/head_card.js";
+import { codesOf } from "../head/head_codes.js";
 import { markFound } from "../frame/search_matches.js";
 import { createShadedLegend, showCard, written } from "./shaded_card.js";
 import { shadedFigure } from "./shaded_figure.js";
@@ -44,20 +46,34 @@ export class ShadedView {
     this.pointed = null;
     /** @type {import("../data/example.js").Layer | null} */
     this.layer = null;
+    this.asked = 0;
     /** The kept token that was brought into sight. */
     this.seen = "";
     this.listen();
   }
 
   async update() {
-    const layer = await this.example.layer(this.store.get().layer);
-    // Another layer may have been asked for while this one was unpacked.
-    if (layer.number !== this.store.get().layer) return;
-    this.layer = layer;
+    this.asked += 1;
+    const now = this.asked;
+    await this.read(() => now === this.asked);
+    // Something else may have been asked for while this was read.
+    if (now !== this.asked) return;
     this.texts.build(this.store.get());
     this.paint();
     this.reveal();
     this.root.dataset.drawn = "true";
+  }
+
+  /**
+   * Reads the heads that are on.
+   *
+   * @param {() => boolean} wanted  false once something else is asked for
+   */
+  async read(wanted) {
+    const take = (/** @type {import("../data/example.js").Layer} */ read, /** @type {boolean} */ whole) => {
+      if (whole) this.layer = read;
+    };
+    await codesOf(this.example).read(this.store.get().layer, placesOf(this.store, this.example), take, wanted);
   }
 
   listen() {
@@ -176,8 +192,8 @@ export class ShadedView {
   }
 
   async figure() {
-    const layer = await this.example.layer(this.store.get().layer);
-    return shadedFigure(this.root, this.scene(layer));
+    await this.read(() => true);
+    return shadedFigure(this.root, this.scene(/** @type {import("../data/example.js").Layer} */ (this.layer)));
   }
 }
 
