@@ -32,8 +32,8 @@ from benchmarks import sass
 REPOSITORY = Path(__file__).resolve().parents[1]
 BUDGET = Path(__file__).with_name("static_budget.json")
 MODULES = "kernels/fused/*.py"
-# Room in a new budget: another patch release of ptxas moves a few registers and instructions.
-SPARE_REGISTERS, SPARE_INSTRUCTIONS = 8, 1.05
+# Room in a new budget. Triton brings its ptxas, so that the numbers move with the code alone.
+SPARE_REGISTERS, SPARE_INSTRUCTIONS = 0, 1.03
 MOST_REGISTERS, REGISTER_FILE, SHARED_MEMORY = 255, 65_536, 227 * 1024
 
 Variant = dict[str, Any]
@@ -89,7 +89,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def default_modules() -> list[str]:
     """The modules of this checkout that may hold kernels."""
-    return [f"minibert.kernels.{path.stem}" for path in sorted(REPOSITORY.glob(MODULES))]
+    files = sorted(path.relative_to(REPOSITORY) for path in REPOSITORY.glob(MODULES))
+    return [
+        "minibert." + ".".join(path.with_suffix("").parts)
+        for path in files
+        if path.name != "__init__.py"
+    ]
 
 
 def variants(modules: Iterable[str]) -> Iterator[tuple[Variant, Any]]:

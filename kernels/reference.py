@@ -10,6 +10,7 @@ Nothing here is made fast.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -91,14 +92,14 @@ def allowed_keys(
 
 def statistics_of_head(
     head: HeadAttention, *, allowed: Flags, bias: Array, length: int | None, want: Want
-) -> dict[str, Array]:
+) -> dict[str, npt.NDArray[Any]]:
     """The wanted statistics of one head, each as `api.Statistics` defines it."""
     Q, K = head.probs.shape
     alive = allowed.any(axis=1)
     masked = np.where(allowed, head.scores + bias, -math.inf)
     real_query = np.arange(Q) < (length if length is not None and Q == K else Q)
     real_key = np.arange(K) < (K if length is None else length)
-    found: dict[str, Array] = {}
+    found: dict[str, npt.NDArray[Any]] = {}
     if "row_max" in want:
         found["row_max"] = masked.max(axis=1)
     if "max_prob" in want:

@@ -224,7 +224,8 @@ def forward(
 
     with on_device(query):
         tier = "argmax" if "argmax" in want else "entropy" if "entropy" in want else "plain"
-        shape = f"{'causal ' * causal}{'edges ' * edges}{tier}"
+        packed = starts is not None
+        shape = f"{'packed ' * packed}{'causal ' * causal}{'edges ' * edges}{tier}"
         launch(config or best_config("forward", shape, query, key, launch))
     found = {**outputs._asdict(), "offset_mass": chosen.offset_mass, "key_mass": chosen.key_mass}
     return {name: one for name, one in found.items() if one is not None}

@@ -197,7 +197,9 @@ def one_tile(
         )  # fmt: skip
 
     with on_device(query):
-        launch(config or best_config("one tile", f"{_tile(K, blocks)}", query, key, launch))
+        edges = mask is not None or bias is not None
+        shape = f"{'causal ' * causal}{'edges ' * edges}{_tile(K, blocks)} keys"
+        launch(config or best_config("one tile", shape, query, key, launch))
     found = {**outputs._asdict(), **summed._asdict()}
     found |= {"offset_mass": chosen.offset_mass, "key_mass": chosen.key_mass}
     return {name: one for name, one in found.items() if one is not None}

@@ -27,18 +27,29 @@ _KINDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 _REPEATS = 9
 
 
-def candidates(kernel: str, kind: str, d_head: int, *, edges: bool) -> tuple[Config, ...]:
-    """The configs worth trying, the likeliest first; all of them compile without spills."""
+def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config, ...]:
+    """The configs worth trying, the likeliest first; all of them compile without spills.
+
+    `shape` is what is computed, in words: "causal", "edges" (a mask or a bias), "packed".
+    """
+    words = shape.split()
     wide = block_of_features(d_head) > 64
     if kind == "fp32":
         # Without matrix instructions the registers hold what the multiplications need.
         return (Config(32, 32, 4, 2),)
     if kernel == "one tile":
-        return (Config(64, 128, 8, 1),)
+        if "edges" in words:
+            # The places of the cells of mask and bias take the registers of most of the rows.
+            return (Config(16, 128, 4, 1),)
+        # Fewer warps repeat less, as long as their registers hold a block's scores.
+        crowded = "128 keys" in shape and ("causal" in words or kind == "fp16")
+        return (Config(64, 128, 8 if crowded else 4, 1),)
     if kernel == "columns":
         return (Config(64, 128, 8, 3),) if wide else (Config(64, 128, 4, 3), Config(64, 128, 8, 3))
-    if wide or edges:
+    if wide or "edges" in words:
         return (Config(128, 64, 8, 3),)
+    if "packed" in words:
+        return (Config(128, 128, 8, 3), Config(128, 64, 8, 3))
     return (Config(128, 128, 8, 3), Config(128, 64, 8, 3), Config(128, 64, 4, 3))
 
 
@@ -49,7 +60,7 @@ def best_config(
     if query.is_cpu:
         return Config(64, 64, 4, 1)
     kind, d_head = _KINDS[query.dtype], query.shape[-1]
-    tried = candidates(kernel, kind, d_head, edges="edges" in shape)
+    tried = candidates(kernel, kind, d_head, shape)
     if len(tried) == 1 or os.environ.get("MINIBERT_TUNING") == "off":
         return tried[0]
     length = 1 << (max(query.shape[2], key.shape[2]) - 1).bit_length()
