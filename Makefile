@@ -49,7 +49,7 @@ demo: $(RUNTIME) ## predict, explain, view and a Python example; needs no networ
 	@echo "The page: file://$(abspath $(PAGE))"
 
 test: check ## check, then every test that needs no network
-	$(RUN)/python -m pytest
+	PYTHON=$(RUN)/python scripts/run_tests.sh
 
 check: $(DEVELOPMENT) ## formatting, lint and types; those of the pages where node and npm are
 	$(RUN)/ruff format --check .

@@ -6,8 +6,13 @@ minibert is not imported here at the top: jaxtyping has to instrument it first.
 import os
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
+# Without a GPU, Triton runs in its interpreter. Triton reads this when it is first imported, which
+# parts of torch do.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 # Read when huggingface_hub, transformers and tokenizers are first imported.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -24,6 +29,4 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
     """Every test draws the same random numbers, whatever ran before it."""
-    import torch
-
     torch.manual_seed(0)

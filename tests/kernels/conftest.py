@@ -1,13 +1,7 @@
-"""What holds for the tests of kernels: Triton, where there is no GPU, runs in its interpreter."""
-
-import os
+"""What the tests of kernels share."""
 
 import pytest
 import torch
-
-# Read when triton is first imported, and by minibert's registry.
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture

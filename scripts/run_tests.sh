@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Every test, in two processes side by side, each with one thread: browsers and kernels in one, the
+# rest in the other. Arguments go to both. What the first says follows when the second has ended.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-.venv/bin/python}
+beside=(tests/browser tests/kernels tests/test_cli_bench.py tests/test_cli_check.py)
+mkdir -p build
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+
+"$python" -m pytest "${beside[@]}" "$@" >build/tests-beside.log 2>&1 &
+trap 'kill $! 2>/dev/null' INT TERM
+"$python" -m pytest "${beside[@]/#/--ignore=}" "$@"
+rest=$?
+wait $!
+browsers_and_kernels=$?
+cat build/tests-beside.log
+exit $((rest || browsers_and_kernels))
