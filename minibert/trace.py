@@ -294,12 +294,13 @@ class Trace:
 
 def check_keep(names: Collection[str]) -> None:
     """Raise TraceError for a name that cannot be kept."""
-    if isinstance(names, str) or not isinstance(names, Collection):
+    # Arrays and tensors count as collections, of numbers.
+    if not isinstance(names, list | tuple | set | frozenset | dict):
         raise TraceError(
             f'keep={names!r:.80}: expected several names, as keep=("scores", "probs").'
         )
     for name in names:
-        if name not in ("scores", "probs"):
+        if not isinstance(name, str) or name not in ("scores", "probs"):
             raise TraceError(
                 f"keep={name!r}: only scores and probs can be kept on top of what a trace keeps "
                 "by itself; everything else is computed when it is read."
