@@ -60,7 +60,7 @@ check: $(DEVELOPMENT) ## formatting, lint and types; those of the pages where no
 bench: $(DEVELOPMENT) ## speed of whole models beside the peers that are installed
 	$(RUN)/python -m benchmarks.models
 
-gpu: ## are the kernels right and how fast, in 10 minutes; uses GPU_PYTHON, installs nothing
+gpu: ## are the kernels right and how fast, 9 minutes a run, resumes; uses GPU_PYTHON, installs nothing
 	$(GPU_PYTHON) -m benchmarks.gpu $(GPU_OPTIONS)
 
 static: $(DEVELOPMENT) ## the kernels compiled for Hopper, no GPU needed: spills, registers, instructions
