@@ -3,13 +3,14 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import minibert
@@ -64,14 +65,25 @@ def server(folder: Path) -> Iterator[str]:
         env={**os.environ, **places, "PYTHONPATH": os.pathsep.join(paths)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     address = f"http://127.0.0.1:{port}"
     try:
         _wait(address, process)
         yield address
     finally:
-        process.terminate()
-        process.wait(30)
+        _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """A busy machine's JupyterLab may wait for its kernels for minutes: what has not ended of
+    the server and its kernels after a while is killed."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
 
 
 def _wait(address: str, process: "subprocess.Popen[bytes]") -> None:
