@@ -2,17 +2,26 @@
  * Lines as pixels.
  *
  * A canvas strokes some thousand long lines in a tenth of a second and rounds each faint one to
- * 8 bits. Here they are summed in floating point, front to back, several times faster; and the
- * same numbers give the same pixels everywhere. Of many lines the faint ones, each of which can
- * hardly be seen, are summed at half the resolution, behind the others.
+ * 8 bits. Here they are summed exactly, front to back, column after column, so that a column's
+ * sums stay in the processor's cache; and the same numbers give the same pixels everywhere. Of
+ * many lines all but the strongest, which nobody can tell apart, are summed at half the
+ * resolution, behind the others: a quarter of the work.
+ *
+ * A pixel's sums are two numbers that hold two integers each: red and green, blue and ink. A color
+ * has 8 bits and the ink of a line 16, so each integer has 24 and a pair 48: exact in a float64.
  */
 
 /** How far the bends of a line lie from its ends, in parts of its width. */
 export const BEND = 0.4;
-/** The slope of that curve where it is steepest, in the middle: 1.67, with some room. */
+/** Full ink, and what the second integer of a pair is multiplied by. */
+const INK = 2 ** 16;
+const SECOND = 2 ** 24;
+/** Numbers a line takes. */
+const PARTS = 6;
+/** The slope of a line where it is steepest, in the middle, is 1.67 times its mean. */
 const STEEPEST = 1.7;
-/** Ink above this hides what is behind it. */
-const FULL = 0.996;
+/** Columns between two looks at the clock. */
+const COLUMNS = 16;
 
 /**
  * The part of its rise that a line has behind it at a part of its width: all lines bend alike.
@@ -32,17 +41,106 @@ export function riseAt(across) {
   return low * low * (3 - 2 * low);
 }
 
+/** Lines at one resolution, and one column of their picture. */
+class Layer {
+  constructor() {
+    this.lines = new Float64Array(PARTS * 512);
+    this.sums = new Float64Array();
+    this.rises = new Float64Array();
+    this.slopes = new Float64Array();
+    this.height = 0;
+    this.count = 0;
+    this.span = 0;
+  }
+
+  /**
+   * @param {number} width
+   * @param {number} height
+   * @param {number} span
+   */
+  start(width, height, span) {
+    if (this.span !== span || this.rises.length !== width) {
+      const edges = Float64Array.from({ length: width + 1 }, (_, x) => riseAt(x / span));
+      this.rises = Float64Array.from({ length: width }, (_, x) => riseAt((x + 0.5) / span));
+      this.slopes = edges.subarray(1).map((rise, x) => rise - edges[x]);
+    }
+    if (this.height !== height) this.sums = new Float64Array(2 * height);
+    this.height = height;
+    this.span = span;
+    this.count = 0;
+  }
+
+  /**
+   * @param {number} from
+   * @param {number} to
+   * @param {number} thickness
+   * @param {[number, number, number]} color
+   * @param {number} alpha
+   */
+  add(from, to, thickness, [red, green, blue], alpha) {
+    const slack = ((1 + thickness) * (1 + (STEEPEST * Math.abs(to - from)) / this.span)) / 2;
+    if (Math.max(from, to) < -slack || Math.min(from, to) > this.height + slack) return;
+    const place = this.count * PARTS;
+    if (place === this.lines.length) {
+      const { lines } = this;
+      this.lines = new Float64Array(2 * place);
+      this.lines.set(lines);
+    }
+    this.lines[place] = from;
+    this.lines[place + 1] = to - from;
+    this.lines[place + 2] = thickness / 2;
+    this.lines[place + 3] = alpha;
+    this.lines[place + 4] = red + green * SECOND;
+    this.lines[place + 5] = blue + SECOND;
+    this.count += 1;
+  }
+
+  /**
+   * Sums what all lines leave in a column.
+   *
+   * All in one loop: calls and fields in it make it three times as slow.
+   *
+   * @param {number} x
+   */
+  sum(x) {
+    const { lines, sums, height } = this;
+    const part = this.rises[x];
+    const steep = this.slopes[x];
+    const end = this.count * PARTS;
+    sums.fill(0);
+    for (let line = 0; line < end; line += PARTS) {
+      const rise = lines[line + 1];
+      const middle = lines[line] + rise * part - 0.5;
+      const slope = Math.abs(rise) * steep;
+      // Across a column the line covers this half height fully and fades out over `fade`.
+      const half = lines[line + 2] * Math.sqrt(1 + slope * slope);
+      const fade = slope > 1 ? slope : 1;
+      const reach = half + fade / 2;
+      const alpha = lines[line + 3];
+      const ramp = alpha / fade;
+      const peak = 2 * half < fade ? 2 * half * ramp : alpha;
+      const first = lines[line + 4];
+      const second = lines[line + 5];
+      const last = Math.min(height - 1, Math.floor(middle + reach));
+      for (let y = Math.max(0, Math.ceil(middle - reach)); y <= last; y += 1) {
+        const there = sums[2 * y + 1];
+        const covered = Math.min(peak, (reach - Math.abs(y - middle)) * ramp);
+        const own = Math.floor(covered * (INK - there / SECOND) + 0.5);
+        sums[2 * y] += own * first;
+        sums[2 * y + 1] = there + own * second;
+      }
+    }
+  }
+}
+
 export class Raster {
   constructor() {
     this.width = 0;
     this.height = 0;
-    this.ink = new Float32Array();
-    this.rises = new Float64Array();
-    this.slopes = new Float64Array();
-    this.span = 0;
-    /** The faint lines at half the size. @type {Raster | null} */
-    this.behind = null;
-    this.hazy = false;
+    this.next = 0;
+    this.sharp = new Layer();
+    this.faint = new Layer();
+    this.pixels = new Uint32Array();
   }
 
   /**
@@ -50,26 +148,31 @@ export class Raster {
    *
    * @param {number} width  device pixels
    * @param {number} height
-   * @param {number} [span]  the width of a line, where the last pixel is not all of the picture
    */
-  start(width, height, span = width) {
-    if (this.span !== span) {
-      this.rises = Float64Array.from({ length: width }, (_, x) => riseAt((x + 0.5) / span));
-      this.slopes = Float64Array.from(
-        { length: width },
-        (_, x) => riseAt((x + 1) / span) - riseAt(x / span),
-      );
-    }
-    this.span = span;
-    this.hazy = false;
-    if (this.ink.length === width * height * 4) this.ink.fill(0);
-    else this.ink = new Float32Array(width * height * 4);
+  start(width, height) {
+    this.sharp.start(width, height, width);
+    this.faint.start(Math.ceil(width / 2), Math.ceil(height / 2), width / 2);
+    this.pixels = new Uint32Array(width * height);
     this.width = width;
     this.height = height;
+    this.next = 0;
   }
 
   /**
-   * Adds a faint line behind all others.
+   * Adds a line from the left edge to the right, behind those that are there.
+   *
+   * @param {number} from  its height at the left edge, device pixels
+   * @param {number} to  at the right edge
+   * @param {number} thickness
+   * @param {[number, number, number]} color  0 to 255
+   * @param {number} alpha
+   */
+  add(from, to, thickness, color, alpha) {
+    this.sharp.add(from, to, thickness, color, alpha);
+  }
+
+  /**
+   * Adds a line behind all others, at half the resolution.
    *
    * @param {number} from
    * @param {number} to
@@ -78,79 +181,52 @@ export class Raster {
    * @param {number} alpha
    */
   addFaint(from, to, thickness, color, alpha) {
-    const behind = (this.behind ??= new Raster());
-    if (!this.hazy) behind.start(Math.ceil(this.width / 2), Math.ceil(this.height / 2), this.width / 2);
-    this.hazy = true;
-    behind.add(from / 2, to / 2, thickness / 2, color, alpha);
+    this.faint.add(from / 2, to / 2, thickness / 2, color, alpha);
   }
 
   /**
-   * Adds a line from the left edge to the right, behind those that are there.
+   * Draws the lines, or goes on drawing them.
    *
-   * All in one loop: calls and fields in it make it three times as slow.
-   *
-   * @param {number} from  its height at the left edge, device pixels
-   * @param {number} to  at the right edge
-   * @param {number} thickness
-   * @param {[number, number, number]} color  0 to 255
-   * @param {number} alpha
+   * @param {number} [until]  when to stop, by `performance.now`
+   * @returns {boolean}  whether all is drawn
    */
-  add(from, to, thickness, [red, green, blue], alpha) {
-    const { width, height, rises, slopes, ink } = this;
-    const rise = to - from;
-    const step = width * 4;
-    for (let x = this.firstColumn(from, rise, thickness); x < width; x += 1) {
-      const middle = from + rise * rises[x];
-      const slope = Math.abs(rise) * slopes[x];
-      // Across a column the line covers this half height fully and fades out over `fade`.
-      const half = (thickness / 2) * Math.sqrt(1 + slope * slope);
-      const fade = slope > 1 ? slope : 1;
-      const reach = half + fade / 2;
-      if (middle + reach < 0 || middle - reach > height) {
-        if (rise > 0 === middle > height) return;
-        continue;
-      }
-      const peak = 2 * half < fade ? (alpha * 2 * half) / fade : alpha;
-      const ramp = alpha / fade;
-      const first = Math.max(0, Math.ceil(middle - reach - 0.5));
-      const last = Math.min(height - 1, Math.floor(middle + reach - 0.5));
-      let place = (first * width + x) * 4;
-      for (let y = first; y <= last; y += 1, place += step) {
-        const there = ink[place + 3];
-        if (there > FULL) continue;
-        const away = y + 0.5 - middle;
-        const inwards = (reach - (away < 0 ? -away : away)) * ramp;
-        const own = (inwards < peak ? inwards : peak) * (1 - there);
-        ink[place] += own * red;
-        ink[place + 1] += own * green;
-        ink[place + 2] += own * blue;
-        ink[place + 3] = there + own;
-      }
+  draw(until = Infinity) {
+    while (this.next < this.width) {
+      if (this.next % 2 === 0) this.faint.sum(this.next / 2);
+      this.sharp.sum(this.next);
+      this.write(this.next);
+      this.next += 1;
+      if (this.next % COLUMNS === 0 && performance.now() > until) break;
     }
+    return this.next === this.width;
   }
 
-  /**
-   * The first column in which a line may touch the picture.
-   *
-   * @param {number} from
-   * @param {number} rise
-   * @param {number} thickness
-   */
-  firstColumn(from, rise, thickness) {
-    const steepest = (STEEPEST * Math.abs(rise)) / this.span;
-    const slack = ((1 + thickness) * (1 + steepest)) / 2;
-    const outside = (from < 0 ? -from : from - this.height) - slack;
-    const towards = from < 0 ? rise : -rise;
-    if (outside <= 0) return 0;
-    if (towards <= outside) return this.width;
-    const needed = outside / towards;
-    let [low, high] = [0, this.width];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.rises[middle] < needed) low = middle + 1;
-      else high = middle;
+  /** @param {number} x */
+  write(x) {
+    const { pixels, width, height } = this;
+    const front = this.sharp.sums;
+    const back = this.faint.sums;
+    for (let y = 0, place = x; y < height; y += 1, place += width) {
+      const first = front[2 * y];
+      const second = front[2 * y + 1];
+      const below = back[y & -2];
+      const last = back[y | 1];
+      if (second + last === 0) continue;
+      const ink = Math.floor(second / SECOND);
+      const left = 1 - ink / INK;
+      const behind = Math.floor(last / SECOND);
+      const green = Math.floor(first / SECOND);
+      const greenBehind = Math.floor(below / SECOND);
+      const alpha = ink + left * behind;
+      const red = (first - green * SECOND + left * (below - greenBehind * SECOND)) / alpha;
+      const blue = (second - ink * SECOND + left * (last - behind * SECOND)) / alpha;
+      // Four bytes at once, the lowest first, as every machine with a browser holds them.
+      pixels[place] =
+        (red + 0.5) |
+        (((green + left * greenBehind) / alpha + 0.5) << 8) |
+        ((blue + 0.5) << 16) |
+        (((alpha * 255) / INK + 0.5) << 24);
     }
-    return low;
   }
 
   /**
@@ -159,21 +235,7 @@ export class Raster {
    * @param {CanvasRenderingContext2D} pen
    */
   show(pen) {
-    const image = pen.createImageData(this.width, this.height);
-    const { data } = image;
-    const { ink, width, height } = this;
-    const haze = this.hazy && this.behind ? this.behind.ink : new Float32Array(4);
-    for (let y = 0, place = 0; y < height; y += 1) {
-      const row = (y >> 1) * Math.ceil(width / 2);
-      for (let x = 0; x < width; x += 1, place += 4) {
-        const faint = this.hazy ? (row + (x >> 1)) * 4 : 0;
-        const left = 1 - ink[place + 3];
-        const alpha = 1 - left * (1 - haze[faint + 3]);
-        if (alpha === 0) continue;
-        for (let i = 0; i < 3; i += 1) data[place + i] = (ink[place + i] + left * haze[faint + i]) / alpha;
-        data[place + 3] = alpha * 255;
-      }
-    }
-    pen.putImageData(image, 0, 0);
+    const bytes = new Uint8ClampedArray(this.pixels.buffer);
+    pen.putImageData(new ImageData(bytes, this.width, this.height), 0, 0);
   }
 }

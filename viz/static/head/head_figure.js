@@ -136,6 +136,7 @@ function paintPixels(pen, drawing) {
     raster.start(canvas.width, canvas.height);
     const add = lineAdder(drawing, raster, top, SCALE);
     for (let i = 0; i < places.length; i += 1) add(i);
+    raster.draw();
     raster.show(/** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d")));
     pen.image(LEFT, HEAD + top, geometry.width, height, canvas);
   }

@@ -28,9 +28,8 @@ import { riseAt } from "../draw/raster.js";
 /** CSS pixels between the lines of neighbouring heads, and the part of a row they fill at most. */
 const MOST_APART = 3;
 const SPREAD = 0.6;
-/** Of more lines than so many, those below this opacity are drawn coarser, a quarter of the work. */
-const MANY = 2000;
-const FAINT = 0.05;
+/** So many are drawn at full resolution. */
+export const SHARP = 1000;
 /** How much is left of a faded line. */
 const FADED = 0.2;
 /** Pixels between a line and a click that still mean the line. */
@@ -76,7 +75,6 @@ export function lineAdder(drawing, raster, top, scale) {
   const scaled = (/** @type {number} */ middle) => (middle - top) * scale;
   const [queries, keys] = [geometry.middles.query.map(scaled), geometry.middles.key.map(scaled)];
   const apart = lineOffsets(drawing).map((offset) => offset * scale);
-  const faint = places.length > MANY ? FAINT : 0;
   return (i) => {
     const place = places[i];
     const code = codes[place];
@@ -85,7 +83,7 @@ export function lineAdder(drawing, raster, top, scale) {
     const from = queries[row % nQueries] + apart[head];
     const to = keys[place % nKeys] + apart[head];
     const alpha = i < bright ? alphas[code] : alphas[code] * FADED;
-    if (alpha < faint) raster.addFaint(from, to, widths[code], colors[head], alpha);
+    if (i >= SHARP) raster.addFaint(from, to, widths[code], colors[head], alpha);
     else raster.add(from, to, widths[code], colors[head], alpha);
   };
 }

@@ -4,20 +4,24 @@
  */
 
 import { element } from "../draw/dom.js";
-import { lineAdder } from "./lines.js";
+import { lineAdder, SHARP } from "./lines.js";
 import { Raster } from "../draw/raster.js";
 
 /** CSS pixels. A canvas as tall as a long text would be past what browsers allow. */
 const TILE = 640;
 const NEAR = 320;
 /** Milliseconds of drawing before what is there is shown and the browser may do something else. */
-const SLICE = 45;
+const SLICE = 80;
+/** Milliseconds until what is near the window is drawn: what is in it is to be seen first. */
+const PAUSE = 100;
+/** Of more lines than so many, the strongest are shown before all of them. */
+const MANY = 10000;
 
 /**
  * @typedef {object} Tile
  * @property {HTMLCanvasElement} canvas
  * @property {number} top  CSS pixels
- * @property {number} next  the next line to draw; from `places.length` on the tile is done
+ * @property {number} lines  how many of them it shows
  */
 
 export class Sheet {
@@ -29,14 +33,14 @@ export class Sheet {
     this.tiles = [];
     /** @type {import("./lines.js").Drawing | null} */
     this.drawing = null;
-    /** @type {{tile: Tile, add: (i: number) => void} | null} */
+    /** @type {{tile: Tile, lines: number} | null} */
     this.begun = null;
     this.whole = true;
     this.frame = 0;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
     // While it is captured: pages also lie in parts of a window that scroll by themselves.
-    addEventListener("beforeprint", () => this.work(true));
+    addEventListener("beforeprint", () => this.work(0, true));
     addEventListener("scroll", () => this.later(), { passive: true, capture: true });
   }
 
@@ -67,11 +71,11 @@ export class Sheet {
       const top = this.tiles.length * TILE;
       canvas.style.top = `${top}px`;
       this.root.append(canvas);
-      this.tiles.push({ canvas, top, next: 0 });
+      this.tiles.push({ canvas, top, lines: -1 });
     }
     for (const tile of this.tiles) {
       const rows = Math.max(0, Math.round(Math.min(TILE, height - tile.top) * scale));
-      tile.next = 0;
+      tile.lines = -1;
       if (tile.canvas.width === columns && tile.canvas.height === rows) continue;
       tile.canvas.width = columns;
       tile.canvas.height = rows;
@@ -85,35 +89,37 @@ export class Sheet {
     this.frame = requestAnimationFrame(() => this.work());
   }
 
-  /** Goes on as soon as the browser has done what waits. */
-  soon() {
+  /**
+   * Goes on when the browser has done what waits.
+   *
+   * @param {number} [around]  CSS pixels around the window
+   * @param {number} [pause]  milliseconds
+   */
+  soon(around = 0, pause = 0) {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.work());
+    this.timer = setTimeout(() => this.work(around), pause);
   }
 
   /**
-   * Draws for one slice of time, then asks for the next; on paper, all at once.
+   * Draws for one slice of time what is in the window, then what is near it; on paper, all at once.
    *
+   * @param {number} [around]  CSS pixels around the window
    * @param {boolean} [all]
    */
-  work(all = matchMedia("print").matches) {
+  work(around = 0, all = matchMedia("print").matches) {
     cancelAnimationFrame(this.frame);
     clearTimeout(this.timer);
     const until = all ? Infinity : performance.now() + SLICE;
-    const around = all ? Infinity : NEAR;
     while (this.drawing && this.root.isConnected) {
-      const tile = this.begun?.tile ?? this.wanted(0) ?? this.wanted(around);
-      if (!this.begun && !this.wanted(0) && this.whole) this.root.dataset.drawn = "true";
-      if (!tile) return undefined;
-      const first = tile.next === 0;
-      const finished = this.continue(tile, this.drawing, until);
-      // The strongest lines at once, and then all of them.
-      if (!finished && !first) return this.soon();
-      const pen = /** @type {CanvasRenderingContext2D} */ (tile.canvas.getContext("2d"));
-      this.raster.show(pen);
-      if (!finished) return this.soon();
+      const tile = this.begun?.tile ?? this.wanted(all ? Infinity : around);
+      if (!tile && this.whole) this.root.dataset.drawn = "true";
+      if (!tile) return around < NEAR ? this.soon(NEAR, PAUSE) : undefined;
+      const { lines } = (this.begun ??= this.begin(tile, this.drawing));
+      if (!this.raster.draw(until)) return this.soon(around);
+      this.raster.show(/** @type {CanvasRenderingContext2D} */ (tile.canvas.getContext("2d")));
       this.begun = null;
-      tile.next = Infinity;
+      tile.lines = lines;
+      if (lines < this.drawing.places.length) return this.soon(around);
     }
   }
 
@@ -124,29 +130,26 @@ export class Sheet {
    */
   wanted(around) {
     const { top } = this.root.getBoundingClientRect();
+    const count = this.drawing?.places.length ?? 0;
     return this.tiles.find((tile) => {
       const above = top + tile.top;
       const near = above < innerHeight + around && above + TILE > -around;
-      return near && tile.next !== Infinity && tile.canvas.height > 0;
+      return near && tile.lines < count && tile.canvas.height > 0;
     });
   }
 
   /**
+   * Takes the lines of a tile: the strongest alone when all of them take long.
+   *
    * @param {Tile} tile
    * @param {import("./lines.js").Drawing} drawing
-   * @param {number} until
-   * @returns {boolean}  whether all lines are drawn
    */
-  continue(tile, drawing, until) {
-    if (!this.begun) {
-      const scale = tile.canvas.width / drawing.geometry.width;
-      this.raster.start(tile.canvas.width, tile.canvas.height);
-      this.begun = { tile, add: lineAdder(drawing, this.raster, tile.top, scale) };
-    }
-    for (; tile.next < drawing.places.length; tile.next += 1) {
-      if (tile.next % 256 === 255 && performance.now() > until) return false;
-      this.begun.add(tile.next);
-    }
-    return true;
+  begin(tile, drawing) {
+    const count = drawing.places.length;
+    const lines = count > MANY && tile.lines < 0 ? SHARP : count;
+    this.raster.start(tile.canvas.width, tile.canvas.height);
+    const add = lineAdder(drawing, this.raster, tile.top, tile.canvas.width / drawing.geometry.width);
+    for (let i = 0; i < lines; i += 1) add(i);
+    return { tile, lines };
   }
 }
