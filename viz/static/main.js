@@ -53,7 +53,7 @@ async function markPainted(page) {
 /** @param {HTMLElement} page */
 async function show(page) {
   const header = await inflate(fromBase85(textOf("header"))).json();
-  const named = (/** @type {string} */ title) => void (document.title = title);
+  const named = (/** @type {string} */ title) => void (document.title === title || (document.title = title));
   mount(page, header, blocks, { address, keys: document, named });
   await markPainted(page);
 }

@@ -105,6 +105,7 @@ export async function unpackPart(entry, blocks, from, length) {
  * @returns {Uint8Array}
  */
 function fromBase64(text) {
+  if ("fromBase64" in Uint8Array) return /** @type {any} */ (Uint8Array).fromBase64(text);
   const characters = atob(text);
   const bytes = new Uint8Array(characters.length);
   for (let i = 0; i < bytes.length; i += 1) bytes[i] = characters.charCodeAt(i);

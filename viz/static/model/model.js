@@ -19,6 +19,8 @@ import { running } from "../draw/text.js";
 
 /** @type {Record<string, [number, number]>} */
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+/** Milliseconds before heads are measured: their pictures are to be seen first. */
+const PAUSE = 200;
 
 export class ModelView {
   /** @param {import("../frame/views.js").Stage} stage */
@@ -59,8 +61,7 @@ export class ModelView {
     const known = heads.length === 1 ? this.placeOf(layer, heads[0]) : -1;
     if (this.cursor < 0) this.cursor = known;
     this.paint();
-    // The first picture comes before the numbers.
-    requestAnimationFrame(() => setTimeout(() => this.measures.run(() => this.progress())));
+    setTimeout(() => this.measures.run(() => this.progress()), PAUSE);
   }
 
   /**

@@ -93,18 +93,13 @@ export function cornerOf({ left, top, pitch, drop, columns }, slot) {
 export function inksOf(color, ground, paper, strength) {
   const [full, empty] = [channels(color), channels(ground)];
   const inks = new Uint32Array(NOT_DRAWN + 1);
+  const bytes = new Uint8ClampedArray(inks.buffer).fill(255);
   for (let code = 0; code < NOT_DRAWN; code += 1) {
     const alpha = (code / 255) * strength;
-    inks[code] = pixel(empty.map((from, i) => from + (full[i] - from) * alpha));
+    for (let i = 0; i < 3; i += 1) bytes[4 * code + i] = empty[i] + (full[i] - empty[i]) * alpha;
   }
-  inks[NOT_DRAWN] = pixel(channels(paper));
+  bytes.set(channels(paper), 4 * NOT_DRAWN);
   return inks;
-}
-
-/** @param {number[]} color */
-function pixel([red, green, blue]) {
-  const bytes = Uint8ClampedArray.of(red, green, blue, 255);
-  return new Uint32Array(bytes.buffer)[0];
 }
 
 /**

@@ -57,9 +57,10 @@ export function paintTiles(host, board) {
  * @param {Board} board
  * @param {number} head
  */
-function inksFor({ theme, ground, paper }, head) {
+function inksFor({ theme, ground, paper, marks }, head) {
   const color = headColor(head, theme);
-  return { strong: inksOf(color, ground, paper, 1), faded: inksOf(color, ground, paper, FADED) };
+  const strong = inksOf(color, ground, paper, 1);
+  return { strong, faded: marks.pattern ? inksOf(color, ground, paper, FADED) : strong };
 }
 
 /**
