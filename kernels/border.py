@@ -5,7 +5,7 @@ Place: called once by `api.attend`; nothing behind it checks again.
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -17,7 +17,7 @@ from minibert.kernels.registry import FLOATS
 from minibert.kernels.rows import wide
 from minibert.kernels.wants import MATRICES, Want
 
-__all__ = ["check_inputs", "check_options", "outputs_of"]
+__all__ = ["check_inputs", "check_options", "check_rows", "outputs_of"]
 
 _VECTORS = "(batch, head, position, d_head)"
 
@@ -68,6 +68,26 @@ def check_options(*, causal: Any, scale: Any) -> None:
             f"scale is {scale!r}; expected one finite number, or None for 1/sqrt(d_head). "
             "A tensor of one element goes in as scale.item()."
         )
+
+
+def check_rows(
+    name: str, tensor: Any, query: Tensor, shapes: Sequence[tuple[int, ...]], meaning: str
+) -> None:
+    """Raises AttentionError unless it is a floating tensor of one of the shapes beside query."""
+    _check_tensor(name, tensor, query)
+    expected = f"{' or '.join(map(str, shapes))}, {meaning}"
+    if not tensor.is_floating_point():
+        raise AttentionError(
+            f"{name} is {tensor.dtype}; expected a floating dtype in the shape {expected}. "
+            f"Convert it: {name}.to(query.dtype)."
+        )
+    if _shape(tensor) not in shapes:
+        advice = (
+            f" The same for every head: {name}[:, None]."
+            if (tensor.ndim, shapes[-1][1:2]) == (2, (1,))
+            else ""
+        )
+        raise AttentionError(f"{name} has shape {_shape(tensor)}; expected {expected}.{advice}")
 
 
 def outputs_of(result: Any, name: str, query: Tensor, key: Tensor, want: Want) -> dict[str, Tensor]:
@@ -135,6 +155,16 @@ def _check_tensor(name: str, tensor: Any, query: Any) -> None:
             f"{name} is a {type(tensor).__name__}; expected a torch tensor. "
             f"Wrap it: torch.as_tensor({name})."
         )
+    if tensor.is_nested:
+        raise AttentionError(
+            f"{name} is a nested tensor; expected a dense one. Pad it, "
+            f"torch.nested.to_padded_tensor({name}, 0.0), and give the lengths as lengths=."
+        )
+    if tensor.layout != torch.strided:
+        raise AttentionError(
+            f"{name} is sparse ({tensor.layout}); expected a dense tensor. "
+            f"Convert it: {name}.to_dense()."
+        )
     if tensor.device != query.device:
         raise AttentionError(
             f"{name} is on {tensor.device} and query on {query.device}; expected one device. "
@@ -149,11 +179,15 @@ def _check_vectors(query: Tensor, key: Tensor, value: Tensor) -> None:
                 f"{name} has shape {_shape(vectors)}; expected four axes {_VECTORS}, "
                 "none of them empty. A single head goes in as x[None, None]."
             )
-        if vectors.dtype not in FLOATS or vectors.dtype != query.dtype:
-            expected = "a floating dtype" if name == "query" else f"query's dtype, {query.dtype}"
+        if vectors.dtype not in FLOATS:
             raise AttentionError(
-                f"{name} is {vectors.dtype}; expected {expected}. "
-                f"Convert it: {name}.to({'torch.float32' if name == 'query' else 'query.dtype'})."
+                f"{name} is {vectors.dtype}; expected a floating dtype: float16, bfloat16, float32 "
+                f"or float64. Convert it: {_converted(name, vectors.dtype)}."
+            )
+        if vectors.dtype != query.dtype:
+            raise AttentionError(
+                f"{name} is {vectors.dtype}; expected query's dtype, {query.dtype}. "
+                f"Convert it: {name}.to(query.dtype)."
             )
     B, H, _, D = query.shape
     K = key.shape[2]
@@ -168,6 +202,15 @@ def _check_vectors(query: Tensor, key: Tensor, value: Tensor) -> None:
             f"value has shape {_shape(value)}; expected key's shape {_shape(key)}: "
             "one value for each key."
         )
+
+
+def _converted(name: str, dtype: torch.dtype) -> str:
+    """How to make a floating tensor of it."""
+    if dtype.is_complex:
+        return f"{name}.real, or {name}.abs()"
+    if dtype.is_floating_point and dtype.itemsize == 1:
+        return f"{name}.to(torch.bfloat16), times its scale if it has one"
+    return f"{name}.to(torch.float32)"
 
 
 def _check_lengths(lengths: Tensor, n_sentences: int, n_keys: int) -> None:

@@ -161,8 +161,10 @@ def cases(
         )
     first, *larger = input_scales
     middle = sorted(sizes)[len(sizes) // 2]
+    # With one key different slips look alike: it comes last, so that others name the cause.
+    ordered = sorted(sizes, key=lambda size: size == 1)
     for kind in kinds:
-        for size in sizes:
+        for size in ordered:
             yield Case(kind, _n_queries(kind, size), size, first)
         for input_scale in larger:
             yield Case(kind, _n_queries(kind, middle), middle, input_scale)

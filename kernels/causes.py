@@ -1,24 +1,20 @@
-"""Why a kernel is wrong: the suspects of the trade, each tried on the reference.
+"""Why a kernel is wrong: what its numbers show by themselves, and the suspects of the trade.
 
-Place: called by `parity.check` on a failure. A suspect is a change to the inputs of the reference
-(a mask left out, another scale); when the changed reference gives the kernel's numbers, it is it.
+Place: called by `parity.check` on a failure. First what can be read off the numbers (a stale
+output, NaN, an overflow), then every slip of `suspects.py`, then the places of the wrong numbers.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from minibert.kernels.cases import Problem, truth
-from minibert.kernels.masks import allowed_keys
 from minibert.kernels.rounding import rounding_cause
+from minibert.kernels.suspects import allowed_in, suspects
 
 __all__ = ["distance", "likely_cause"]
-
-_TILES = (16, 32, 64, 128)
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
@@ -38,20 +34,29 @@ def likely_cause(
     previous: Tensor | None,
 ) -> str:
     """A sentence that says what is probably wrong with `output`, and where."""
-    if previous is not None and torch.equal(found, previous):
+    # Zeros are the same in every call and tell nothing.
+    if previous is not None and torch.equal(found, previous) and bool(found.any()):
         return (
             "the same numbers as in the previous call, which had other inputs: a stale output, "
             "kept or cached between calls"
         )
+    wrong = ((found.to(expected.dtype) - expected).abs() > tolerance) | (
+        found.isfinite() != expected.isfinite()
+    )
+    if overflow := _overflow(problem, found, wrong):
+        return overflow
     if bool(found.isnan().any()):
         return _about_nan(problem, found)
-    wrong = ((found.to(expected.dtype) - expected).abs() > tolerance) | (
-        found.isinf() != expected.isinf()
-    )
     if not bool(wrong.any()):
         return "within the tolerance at each value, but masked cells are not exactly 0"
     if previous is not None and (stale := _stale_part(wrong, found, previous)):
         return stale
+    if output == "lse" and distance(found * math.log(2), expected) <= tolerance:
+        return "lse is in base 2: multiply by ln 2"
+    for suspect in suspects(problem):
+        other = suspect.gives(output)
+        if other is not None and other.shape == found.shape and _fits(found, other, tolerance):
+            return suspect.sentence
     if _only_dead_rows(problem, wrong):
         return (
             "only rows without an allowed key are wrong: there z, probs and entropy are 0, lse and "
@@ -62,12 +67,6 @@ def likely_cause(
             "only rows of padded queries are wrong: a query behind the length of its sentence sees "
             "the real keys like any other"
         )
-    if output == "lse" and distance(found * math.log(2), expected) <= tolerance:
-        return "lse is in base 2: multiply by ln 2"
-    for suspicion, changed in _suspects(problem):
-        other = truth(changed)[output]
-        if other.shape == found.shape and _fits(found, other, tolerance):
-            return suspicion
     if rounded := rounding_cause(output, problem, found, expected):
         return rounded
     return _where(wrong, found, expected)
@@ -81,6 +80,36 @@ def _fits(found: Tensor, other: Tensor, tolerance: float) -> bool:
     return distance(found[~unknown], other[~unknown]) <= tolerance
 
 
+def _overflow(problem: Problem, found: Tensor, wrong: Tensor) -> str | None:
+    """A sentence when the rows that are lost are those whose exp no number type can hold.
+
+    Without the row's maximum taken off first, exp(s) is infinite above the logarithm of the largest
+    number, and 0 for a whole row below that of the smallest: inf / inf, or 0 / 0.
+    """
+    row_max = truth(replace(problem, want={"row_max": ()}))["row_max"]
+    if found.shape[:3] != row_max.shape or not found.is_floating_point():
+        return None
+    numbers = found.reshape(*row_max.shape, -1)
+    rows = wrong.reshape(numbers.shape).any(dim=-1) & (row_max > -math.inf)
+    # nan_to_num turns NaN into 0 and infinity into the largest number.
+    finite = (numbers.abs() < torch.finfo(found.dtype).max).all(dim=-1)
+    lost = ~finite | (numbers == 0).all(dim=-1)
+    for dtype in dict.fromkeys((torch.float32, problem.query.dtype)):
+        info = torch.finfo(dtype)
+        high, low = math.log(info.max), math.log(info.tiny)
+        # The sum of a row, and its products with value, are larger than its largest exp.
+        near = row_max > high - math.log(problem.key.shape[2]) - 2
+        beyond = row_max > high + 1
+        # Beside rows that a rounded score has put on the other side, all has to fit.
+        against = (beyond & ~lost) | (rows & ~((near & lost) | (row_max < low)))
+        if bool((beyond & lost).any()) and int(against.sum()) * 20 <= int(rows.sum()):
+            return (
+                f"exp overflows: rows with scores near or above {high:.0f} are NaN, infinite or 0; "
+                "take the maximum of the row off its scores before exp"
+            )
+    return None
+
+
 def _stale_part(wrong: Tensor, found: Tensor, previous: Tensor) -> str | None:
     """A sentence when nearly every wrong number is that of the previous call; 0 tells nothing."""
     kept = wrong & (found == previous) & (found != 0)
@@ -92,164 +121,9 @@ def _stale_part(wrong: Tensor, found: Tensor, previous: Tensor) -> str | None:
     )
 
 
-def _suspects(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    yield from _about_strides(problem)
-    yield from _about_scale(problem)
-    yield from _about_options(problem)
-    yield from _about_tiles(problem)
-
-
-def _about_strides(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    vectors = {name: getattr(problem, name) for name in ("query", "key", "value")}
-    if all(one.is_contiguous() for one in vectors.values()):
-        return
-    changed: dict[str, Any] = {}
-    for name, one in vectors.items():
-        _, H, N, D = one.shape
-        changed[name] = one.as_strided(one.shape, (H * N * D, N * D, D, 1)).contiguous()
-    yield (
-        "strides are ignored: memory is read as if it were contiguous, and a model hands over "
-        "views; use x.stride(), or x.contiguous() before the launch",
-        replace(problem, **changed),
-    )
-
-
-def _about_scale(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    D, scale = problem.query.shape[-1], problem.scale
-    for name, factor in (
-        ("1: the scale is left out", 1.0),
-        ("1/d_head in place of 1/sqrt(d_head)", 1 / D),
-        ("sqrt(d_head): multiplied where it should divide", math.sqrt(D)),
-        ("1/sqrt(d_head): `scale` is ignored", 1 / math.sqrt(D)),
-        ("scale twice over", scale**2),
-        ("scale · ln 2: 2 to the power in place of e, without log2(e)", scale * math.log(2)),
-        ("scale · log2(e): log2(e) without 2 to the power", scale / math.log(2)),
-        ("scale / 2", scale / 2),
-        ("scale · 2", scale * 2),
-    ):
-        if not math.isclose(factor, scale):
-            yield f"wrong scale: it behaves as {name}", replace(problem, scale=factor)
-
-
-def _about_options(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    Q, K = problem.query.shape[2], problem.key.shape[2]
-    device = problem.query.device
-    if problem.lengths is not None:
-        yield "lengths is ignored: padding keys are seen", replace(problem, lengths=None)
-    if problem.mask is not None:
-        yield "mask is ignored", replace(problem, mask=None)
-        yield (
-            "mask is read the wrong way round: True is allowed",
-            replace(problem, mask=~problem.mask),
-        )
-    if problem.bias is not None:
-        yield "bias is ignored", replace(problem, bias=None)
-        scaled = problem.bias * problem.scale
-        yield "bias is scaled: it is added after the scale", replace(problem, bias=scaled)
-    if problem.causal:
-        yield "causal is ignored: the future is seen", replace(problem, causal=False)
-        square = torch.ones(1, 1, Q, K, dtype=torch.bool, device=device)
-        yield (
-            "causal is aligned to the start: query i stands at position K − Q + i",
-            replace(problem, causal=False, mask=square.tril()),
-        )
-        for slip, shift in (("leaves out the query's own position", -1), ("is one key too far", 1)):
-            mask = square.tril(K - Q + shift)
-            yield f"causal {slip}", replace(problem, causal=False, mask=mask)
-
-
-def _about_tiles(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    K, device = problem.key.shape[2], problem.query.device
-    for tile in _TILES:
-        tail = torch.arange(K, device=device) >= (K - 1) // tile * tile
-        allowed = _allowed(problem)
-        if allowed is not None:
-            yield (
-                f"the mask is missing on the last block of {tile} keys",
-                _with_mask(problem, allowed | tail),
-            )
-        if problem.lengths is not None:
-            edge = (problem.lengths[:, None, None, None] + tile - 1) // tile * tile
-            seen = torch.arange(K, device=device) < edge
-            yield (
-                f"lengths is rounded up to blocks of {tile} keys or more: its edge has no mask",
-                replace(problem, lengths=None, mask=seen),
-            )
-        if tile < K and K % tile:
-            kept = ~tail if allowed is None else allowed & ~tail
-            yield (
-                f"the last, incomplete block of {tile} keys is left out",
-                _with_mask(problem, kept.expand(1, 1, 1, K) if allowed is None else kept),
-            )
-        if K % tile:
-            yield (
-                "the mask is missing on the last block: keys are filled up with zeros to a "
-                f"multiple of {tile}, and these are seen",
-                _padded(problem, -K % tile),
-            )
-            yield (
-                f"the mask is missing on the last block of {tile} keys: it reads on into the "
-                "memory of the next head",
-                _reading_on(problem, -K % tile),
-            )
-
-
-def _allowed(problem: Problem) -> Tensor | None:
-    return allowed_keys(
-        problem.query,
-        problem.key,
-        lengths=problem.lengths,
-        mask=problem.mask,
-        causal=problem.causal,
-    )
-
-
-def _with_mask(problem: Problem, mask: Tensor) -> Problem:
-    return replace(problem, lengths=None, causal=False, mask=mask)
-
-
-def _padded(problem: Problem, extra: int) -> Problem:
-    """The problem with `extra` keys and values of zero behind, which every query sees."""
-    allowed, key, value = _allowed(problem), problem.key, problem.value
-    if allowed is not None:
-        B, H, Q, K = (*problem.query.shape[:3], key.shape[2])
-        allowed = torch.nn.functional.pad(allowed.expand(B, H, Q, K), (0, extra), value=True)
-    bias = problem.bias
-    return Problem(
-        query=problem.query,
-        key=torch.nn.functional.pad(key, (0, 0, 0, extra)),
-        value=torch.nn.functional.pad(value, (0, 0, 0, extra)),
-        scale=problem.scale,
-        mask=allowed,
-        bias=None if bias is None else torch.nn.functional.pad(bias, (0, extra)),
-        want=problem.want,
-    )
-
-
-def _reading_on(problem: Problem, extra: int) -> Problem:
-    """The problem with the memory behind each head's keys and values as `extra` keys and values.
-
-    Behind the last heads stands what nobody knows: their values are NaN.
-    """
-    B, H, K, D = problem.key.shape
-    starts = torch.arange(B * H, device=problem.key.device)[:, None] * K
-    places = starts + torch.arange(K + extra, device=problem.key.device)
-    unknown = places[:, -1] >= B * H * K
-
-    def read_on(vectors: Tensor) -> Tensor:
-        memory = vectors.reshape(B * H * K, D)
-        return memory[places.clamp_max(B * H * K - 1)].clone()
-
-    padded = _padded(problem, extra)
-    value = read_on(problem.value)
-    value[unknown] = math.nan
-    shape = (B, H, K + extra, D)
-    return replace(padded, key=read_on(problem.key).reshape(shape), value=value.reshape(shape))
-
-
 def _dead_rows(problem: Problem) -> Tensor:
     B, H, Q, K = (*problem.query.shape[:3], problem.key.shape[2])
-    allowed = _allowed(problem)
+    allowed = allowed_in(problem)
     if allowed is None:
         return torch.zeros(B, H, Q, dtype=torch.bool, device=problem.query.device)
     return ~allowed.expand(B, H, Q, K).any(dim=-1)

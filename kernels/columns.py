@@ -15,7 +15,7 @@ from minibert.axes import Float, Shaped
 from minibert.errors import AttentionError
 from minibert.kernels.api import attend
 from minibert.kernels.blocks import Block, Inputs, Part, floor_of, parts_of
-from minibert.kernels.border import check_inputs, check_options
+from minibert.kernels.border import check_inputs, check_options, check_rows
 from minibert.kernels.registry import Request, implementations
 from minibert.kernels.row_blocks import softmax_rows
 
@@ -160,26 +160,22 @@ def _check(
             "product is the gradient of the probs."
         )
     B, H, Q, D = query.shape
-    expected: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
-        "z_gradient": (z_gradient, [(B, H, Q, D)]),
-        "weights": (weights, [(B, H, Q), (B, 1, Q)]),
-        "lse": (lse, [(B, H, Q)]),
+    given: dict[str, tuple[Any, list[tuple[int, ...]], str]] = {
+        "z_gradient": (z_gradient, [(B, H, Q, D)], "that of z"),
+        "weights": (weights, [(B, H, Q), (B, 1, Q)], "a number for each query"),
+        "lse": (lse, [(B, H, Q)], "what attend(...).lse is"),
     }
-    for name, (tensor, shapes) in expected.items():
-        if tensor is None:
-            continue
-        fits = isinstance(tensor, Tensor) and tensor.is_floating_point()
-        if not fits or tuple(tensor.shape) not in shapes or tensor.device != query.device:
-            found = f"{tuple(tensor.shape)} in {tensor.dtype} on {tensor.device}" if fits else ""
-            raise AttentionError(
-                f"{name} is a {type(tensor).__name__} {found}; expected a floating tensor of shape "
-                f"{' or '.join(map(str, shapes))} on {query.device}."
-            )
+    for name, (tensor, shapes, meaning) in given.items():
+        if tensor is not None:
+            check_rows(name, tensor, query, shapes, meaning)
 
 
 def _back_end(impl: str, query: Tensor, options: dict[str, Any]) -> str:
-    if impl not in _BACK_ENDS:
-        raise AttentionError(f'impl="{impl}": expected one of {", ".join(_BACK_ENDS)}.')
+    if not isinstance(impl, str) or impl not in _BACK_ENDS:
+        known = ", ".join(f'"{name}"' for name in _BACK_ENDS)
+        raise AttentionError(
+            f"impl is {impl!r:.80}; expected one of {known}. Leave it out for the fastest."
+        )
     if impl == "chunked":
         return impl
     given = frozenset(n for n, one in options.items() if one is not None and one is not False)

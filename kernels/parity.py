@@ -22,13 +22,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from minibert.errors import AttentionError
+from minibert.errors import AttentionError, MinibertError
 from minibert.kernels import eager
 from minibert.kernels.api import arguments_for
 from minibert.kernels.border import outputs_of
@@ -131,13 +132,14 @@ def check(
     d_head: int = 64,
     seed: int = 0,
     kinds: Iterable[str] = tuple(KINDS),
+    watch: Callable[[int, int, str], None] | None = None,
 ) -> ParityReport:
     """The report on a registered name, an `Implementation`, or a function (see `register`).
 
     A bare function may give z alone; it is checked in float32 and bfloat16, and on the options
     (lengths, mask, causal, scale, bias) it names; what it does not name is listed as not covered.
     An exception in the function is a failure of its case, not of the check. kinds, of
-    `cases.KINDS`, are all that is tried.
+    `cases.KINDS`, are all that is tried. watch(done, of, case) is called before each case.
     Raises AttentionError when the name is unknown, it cannot run on `device`, or sizes or
     input_scales are empty.
     """
@@ -147,17 +149,18 @@ def check(
     run = _Run(record, torch.device(device), d_head)
     findings: list[Finding] = []
     skipped: dict[str, str] = {}
-    for dtype in record.dtypes if dtypes is None else dtypes:
-        for case in cases(sizes, input_scales, kinds):
-            request = Request(
-                record.wants, KINDS[case.kind], run.device.type, dtype, gradient=False
-            )
-            if refusal := record.refusal(request):
-                skipped[f"{case.kind} in {_short(dtype)}: {refusal}"] = refusal
-                continue
-            known = any(one.cause and one.case.startswith(f"{case.kind},") for one in findings)
-            findings += _examine(run, case, dtype, seed=seed, explain=not known)
-            seed += 2
+    tried = tuple(cases(sizes, input_scales, kinds))
+    tasks = list(product(record.dtypes if dtypes is None else dtypes, tried))
+    for done, (dtype, case) in enumerate(tasks):
+        request = Request(record.wants, KINDS[case.kind], run.device.type, dtype, gradient=False)
+        if refusal := record.refusal(request):
+            skipped[f"{case.kind} in {_short(dtype)}: {refusal}"] = refusal
+            continue
+        if watch is not None:
+            watch(done, len(tasks), f"{case}, {_short(dtype)}")
+        known = any(one.cause and one.case.startswith(f"{case.kind},") for one in findings)
+        findings += _examine(run, case, dtype, seed=seed, explain=not known)
+        seed += 2
     if not findings:
         reasons = "; ".join(dict.fromkeys(skipped.values()))
         raise AttentionError(f"{record.name} was not checked at all: {reasons}.")
@@ -188,7 +191,7 @@ def _examine(
             outputs = {name: found.clone() for name, found in tensors.items()}
         # Whatever a user's function raises is a finding about it.
         except Exception as error:
-            cause = f"raised {_told(error, run.record.fn)}"
+            cause = _told(error, run.record.fn)
             return [*findings, Finding(where, dtype, "call", math.inf, 0.0, cause)]
         if changed := problem.differing(given):
             cause = f"changes its inputs: {', '.join(changed)}"
@@ -215,10 +218,13 @@ def one_line(error: Exception) -> str:
 
 def _told(error: Exception, fn: Callable[..., Any]) -> str:
     """The error in one line, and where in the file of `fn` it arose."""
-    told = f"{type(error).__name__}: {one_line(error)}".removesuffix(": ")
+    told = f"raised {type(error).__name__}: {one_line(error)}".removesuffix(": ")
     file = getattr(getattr(inspect.unwrap(fn), "__code__", None), "co_filename", None)
     trace = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in trace if frame.filename == file]
+    if not lines and isinstance(error, MinibertError):
+        # What is said of its outputs or its end, and not what it raised.
+        return one_line(error)
     return f"{told} (line {lines[-1]} of {Path(str(file)).name})" if lines else told
 
 

@@ -166,9 +166,13 @@ def choose(impl: str, request: Request) -> Implementation:
     names an implementation that can.
     """
     if not isinstance(impl, str) or (impl != "auto" and impl not in _IMPLEMENTATIONS):
-        raise AttentionError(
-            f'impl="{impl}" is not known; known are auto, {", ".join(_IMPLEMENTATIONS)}.'
-        )
+        known = f"known are auto, {', '.join(_IMPLEMENTATIONS)}"
+        if not isinstance(impl, str):
+            raise AttentionError(
+                f"impl is {impl!r:.80}; expected the name of an implementation, {known}. Leave it "
+                'out, or write impl="auto", for the fastest.'
+            )
+        raise AttentionError(f'impl="{impl:.80}" is not known; {known}.')
     able = [one for one in _IMPLEMENTATIONS.values() if one.refusal(request) is None]
     ranked = [one for one in able if one.rank is not None]
     ranked.sort(key=lambda one: one.cost(request))

@@ -17,6 +17,7 @@ from minibert.cli_check import (
     chosen_dtypes,
     loaded,
     run_check,
+    run_supervised,
     unusable,
 )
 from minibert.errors import MinibertError
@@ -104,8 +105,8 @@ def bench(
 
     First the check of `minibert check`: nothing is timed that is wrong. Then median, p20 and p80
     of single calls, with a cold and a warm cache, and the part of what this machine can do at
-    all, which is measured too. FILE.py is run in this process: bench only files you trust. On a
-    CPU, Triton kernels are checked through the interpreter and not timed.
+    all, which is measured too. FILE.py is run with all you are allowed to do: bench only files you
+    trust. On a CPU, Triton kernels are checked through the interpreter and not timed.
 
     Exits with 0 when it is right (with --compare: no slower than before, beyond the noise), 1 when
     it is not, 2 for a command that cannot be run.
@@ -116,33 +117,41 @@ def bench(
     if target is None:
         unusable("which function? expected FILE.py:FUNCTION, or --compare BEFORE AFTER.")
     _check_files(output, plot)
-    user, place = loaded(target, device, timeout)
-    types = chosen_dtypes(dtypes, user, place, timed=True)
-    _check_baselines(baselines)
-    run_check(user, place, types, None, d_head, False, quick)
-    if user.triton and place.type == "cpu":
-        say("", "Not timed: a CPU only interprets this Triton kernel. Times need a GPU.")
-        return
-    work = _workloads(
-        place,
-        quick=quick,
-        tokens=tokens,
-        dtypes=[str(one).removeprefix("torch.") for one in types],
-        orders=[False, True] if causal is None else [causal],
-        d_head=d_head,
-        heads=heads,
-        batch=batch,
-        lengths=lengths.value,
-    )
-    rows = _time(user, place, work, baselines, rounds or (2 if quick else 5), output)
-    failed = any("error" in row for row in rows if row["role"] == "kernel")
-    if plot is not None and not failed:
+
+    def work() -> None:
+        user, place = loaded(target, device, timeout)
+        types = chosen_dtypes(dtypes, user, place, timed=True)
+        _check_baselines(baselines)
+        run_check(user, place, types, None, d_head, False, quick)
+        if user.triton and place.type == "cpu":
+            say("", "Not timed: a CPU only interprets this Triton kernel. Times need a GPU.")
+            return
+        shapes = _workloads(
+            place,
+            quick=quick,
+            tokens=tokens,
+            dtypes=[str(one).removeprefix("torch.") for one in types],
+            orders=[False, True] if causal is None else [causal],
+            d_head=d_head,
+            heads=heads,
+            batch=batch,
+            lengths=lengths.value,
+        )
+        rows = _time(user, place, shapes, baselines, rounds or (2 if quick else 5), output)
+        _finish(rows, plot)
+
+    run_supervised(work, target)
+
+
+def _finish(rows: list[dict[str, Any]], plot: Path | None) -> None:
+    """Draw the times. Exits with 1, and draws none, where the kernel has no time."""
+    if any("error" in row for row in rows if row["role"] == "kernel"):
+        raise typer.Exit(1)
+    if plot is not None:
         from minibert.viz.plots.bench import bench_times
 
         bench_times(rows, plot)
         say("", str(plot))
-    if failed:
-        raise typer.Exit(1)
 
 
 def _workloads(
@@ -179,6 +188,7 @@ def _time(
     from minibert.bench.baselines import usual_baselines
     from minibert.bench.clock import Clock
     from minibert.bench.measure import measure
+    from minibert.bench.printed import progress
     from minibert.bench.rows import facts, write_rows
     from minibert.bench.tables import time_lines
 
@@ -187,19 +197,22 @@ def _time(
         note("warning", f"this machine is busy (load {common['load']}): trust no time below.")
     rows: list[dict[str, Any]] = []
     for one in work:
-        found = measure(
-            user,
-            one,
-            clock=clock,
-            baselines=baselines or usual_baselines(place),
-            rounds=rounds,
-            common=common,
-        )
+        with progress("step") as watch:
+            found = measure(
+                user,
+                one,
+                clock=clock,
+                baselines=baselines or usual_baselines(place),
+                rounds=rounds,
+                common=common,
+                watch=watch,
+            )
         user.guards.check(user.label)
         rows += found
         say(*time_lines(found, Terminal.of(sys.stdout)))
         if output is not None:
             write_rows(rows, output)
+    user.printed.say_the_rest()
     return rows
 
 
@@ -216,6 +229,12 @@ def _compare(files: tuple[Path, Path]) -> None:
 
 
 def _check_files(output: Path | None, plot: Path | None) -> None:
+    for option, path, name in (("--output", output, "rows.jsonl"), ("--plot", plot, "times.svg")):
+        if path is not None and str(path) == "-":
+            unusable(
+                f"{option} -: standard output has the table; expected the name of a file, for "
+                f"instance {option} {name}."
+            )
     if plot is not None:
         from minibert.viz.plots import check_output
 

@@ -9,8 +9,18 @@ import pytest
 from command_line import fails, process, run
 from planted_kernels import written
 
+from minibert.bench import clock
+
 NEWCOMER = Path(__file__).resolve().parents[1] / "docs" / "kernels" / "newcomer.py"
 SMALL = ("--tokens", "32", "--heads", "2", "--rounds", "1", "--quick")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_cache():
+    """A cold cache is made by writing half a gigabyte; here no time is looked at."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "_flush_bytes", lambda device: 2**20)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +45,8 @@ def test_nothing_is_timed_that_is_wrong(tmp_path):
 def test_a_kernel_that_is_right_until_it_is_timed_has_no_time(tmp_path):
     rows = tmp_path / "rows.jsonl"
     target = written(tmp_path, planted.RIGHT_UNTIL_TIMED)
-    result = run("bench", target, *SMALL, "--causal", "--output", str(rows))
+    options = ("--causal", "--baseline", "eager", "--output", str(rows))
+    result = run("bench", target, *SMALL, *options)
     assert result.exit_code == 1
     assert "right when checked, but while it was timed: wrong: error" in result.stdout
     mine = [json.loads(line) for line in rows.read_text().splitlines() if "kernel.py" in line]
@@ -138,6 +149,11 @@ def test_a_plot_is_drawn(timed, tmp_path):
         ([], "which function"),
         (["{target}", "--baseline", "warp"], "--baseline warp is not known; known are reference"),
         (["{target}", "--plot", "times.gif"], "expected a name ending in .svg"),
+        (
+            ["{target}", "-o", "-"],
+            "--output -: .* has the table; .*--output rows.jsonl",
+        ),
+        (["{target}", "--plot", "-"], "--plot -: .*expected the name of a file"),
         (["{target}", "--output", "no/folder/rows.jsonl"], "There is no folder no/folder"),
         (["--compare", "{here}/none", "{here}/none"], "cannot be read"),
         (["--compare", "{here}/kernel.py", "{here}/kernel.py"], "kernel.py, line 1: .*expected"),
@@ -153,7 +169,8 @@ def test_bad_usage_is_one_line(tmp_path, arguments, message):
 
 def test_a_triton_kernel_on_a_cpu_is_checked_and_not_timed():
     pytest.importorskip("triton")
-    done = process("bench", f"{NEWCOMER}:attention", "--device", "cpu", "--quick")
+    options = ("--device", "cpu", "--dtype", "float16", "--quick")
+    done = process("bench", f"{NEWCOMER}:attention", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "right" in done.stdout
     assert "Not timed: a CPU only interprets this Triton kernel" in done.stdout

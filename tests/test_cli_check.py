@@ -1,10 +1,12 @@
 """`minibert check`: planted kernels, each with the message it must give, and every bad input."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import planted_kernels as planted
 import pytest
+import torch
 from command_line import fails, process, run
 from planted_kernels import written
 
@@ -12,16 +14,31 @@ NEWCOMER = Path(__file__).resolve().parents[1] / "docs" / "kernels" / "newcomer.
 FEW = ("--dtype", "float32", "--tokens", "65", "--quick")
 
 
-@pytest.mark.parametrize("source", [planted.RIGHT, planted.STATISTICS])
-def test_a_right_kernel_is_right(tmp_path, source):
-    result = run("check", written(tmp_path, source), "--quick")
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory):
+    """The result of checking a source with few cases; each source is checked once."""
+
+    @cache
+    def once(source):
+        return run("check", written(tmp_path_factory.mktemp("check"), source), *FEW)
+
+    return once
+
+
+def test_a_right_kernel_is_right_and_nothing_else_is_said(checked):
+    result = checked(planted.RIGHT)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("kernel.py:attention  right  ")
+    assert result.stderr == ""
 
 
-def test_every_output_is_in_the_table(tmp_path):
-    result = run("check", written(tmp_path, planted.STATISTICS), *FEW)
-    assert {"z", "lse", "entropy", "max_prob"} <= set(re.findall(r"^  (\w+)", result.stdout, re.M))
+def test_the_usual_two_types_and_every_output_are_in_the_table(tmp_path):
+    target = written(tmp_path, planted.STATISTICS)
+    result = run("check", target, "--tokens", "17", "--quick")
+    assert result.exit_code == 0, result.output
+    rows = set(re.findall(r"^  (\w+) +(float32|bfloat16) ", result.stdout, re.M))
+    outputs = ("z", "lse", "entropy", "max_prob")
+    assert rows == {(one, dtype) for one in outputs for dtype in ("float32", "bfloat16")}
 
 
 @pytest.mark.parametrize(
@@ -33,10 +50,8 @@ def test_every_output_is_in_the_table(tmp_path):
         (planted.CACHED, r"the same numbers as in the previous call.*kept or cached"),
     ],
 )
-def test_the_four_planted_kernels_are_wrong_and_the_message_names_the_cause(
-    tmp_path, source, cause
-):
-    result = run("check", written(tmp_path, source), *FEW)
+def test_the_four_planted_kernels_are_wrong_and_the_message_names_the_cause(checked, source, cause):
+    result = checked(source)
     assert result.exit_code == 1
     assert re.match(r"kernel\.py:attention  WRONG  \d+ of \d+ checks failed", result.stdout)
     first = re.search(r"likely cause: (.*)", result.stdout)
@@ -54,14 +69,14 @@ def test_the_four_planted_kernels_are_wrong_and_the_message_names_the_cause(
         (planted.CONTIGUOUS, "strides are ignored"),
     ],
 )
-def test_other_slips_are_named_as_well(tmp_path, source, cause):
-    result = run("check", written(tmp_path, source), *FEW)
+def test_other_slips_are_named_as_well(checked, source, cause):
+    result = checked(source)
     assert result.exit_code == 1
     assert cause in result.stdout, result.stdout
 
 
-def test_numbers_and_place_of_each_failure_are_shown(tmp_path):
-    result = run("check", written(tmp_path, planted.LAST_BLOCK), *FEW)
+def test_numbers_and_place_of_each_failure_are_shown(checked):
+    result = checked(planted.LAST_BLOCK)
     assert re.search(r"z float32 +lengths, 65 x 65, inputs x 1, call 1 +\S+ +\S+", result.stdout)
     assert re.search(r"  and \d+ more", result.stdout)
 
@@ -119,10 +134,43 @@ def test_a_kernel_that_raises_at_some_sizes_is_wrong_there_and_the_line_is_named
     assert "raised AssertionError: tiles of 64 (line 19 of kernel.py)" in result.stdout
 
 
-def test_what_a_kernel_prints_does_not_mix_with_the_result(tmp_path):
-    result = run("check", written(tmp_path, "print('hello')\n" + planted.RIGHT), *FEW)
-    assert "hello" in result.stderr
+def test_what_a_kernel_prints_neither_mixes_with_the_result_nor_floods_it(tmp_path):
+    source = body(*["    for i in range(50): print('hello', i)"], "    return {'z': query}")
+    result = run("check", written(tmp_path, "print('read')\n" + source), *FEW)
     assert "hello" not in result.stdout
+    lines = result.stderr.splitlines()
+    shown = ["read", "hello 0", "hello 1"]
+    assert lines[:3] == [f"kernel.py prints: {line}" for line in shown]
+    assert re.fullmatch(r"note: kernel\.py printed \d{3,} more lines\.", lines[3])
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [
+        ("import sys; sys.exit(0)", r"calls sys\.exit\(\) \(line 20\)"),
+        ("raise GeneratorExit", r"raises GeneratorExit \(line 20\), which is no Exception"),
+    ],
+)
+def test_a_kernel_that_ends_python_in_some_cases_is_wrong_there(tmp_path, end, cause):
+    z = "    return {'z': right(query, key, value, lengths, causal)}"
+    source = body("    if lengths is not None:", f"        {end}", z)
+    result = run("check", written(tmp_path, source), "--tokens", "17", *FEW[:2], "--quick")
+    assert result.exit_code == 1
+    assert re.search(f"likely cause: {cause}\n", result.stdout), result.stdout
+
+
+def test_a_kernel_that_ends_the_process_with_0_is_no_success(tmp_path):
+    z = "    return {'z': right(query, key, value, lengths, causal)}"
+    source = body("    import os", "    if lengths is not None: os._exit(0)", z)
+    done = process("check", written(tmp_path, source), *FEW)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert re.fullmatch(
+        r"error: kernel\.py:attention ended the process with status 0, at lengths, 65 x 65, "
+        r"inputs x 1, float32, before there was a verdict: os\._exit\(\).*\n",
+        done.stderr,
+    )
 
 
 def test_a_kernel_that_hangs_is_ended_with_one_line(tmp_path):
@@ -181,31 +229,38 @@ def test_a_device_that_is_not_there_is_bad_usage(tmp_path, device):
 def test_the_help_says_that_the_file_is_run():
     for command in ("check", "bench"):
         text = " ".join(run(command, "--help").stdout.split())
-        assert "FILE.py is run in this process" in text
+        assert "FILE.py is run with all you are allowed to do" in text
+
+
+def interpreted(*arguments):
+    """Status and output with Triton's interpreter, in this process where Triton is set to it."""
+    pytest.importorskip("triton")
+    arguments = ("check", *arguments, "--device", "cpu")
+    if torch.cuda.is_available():
+        done = process(*arguments)
+        return done.returncode, done.stdout + done.stderr
+    result = run(*arguments)
+    return result.exit_code, result.output
 
 
 def test_a_newcomers_triton_kernel_is_right_through_the_interpreter():
-    pytest.importorskip("triton")
-    done = process("check", f"{NEWCOMER}:attention", "--device", "cpu", "--tokens", "65", "--quick")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "right" in done.stdout
-    assert "through Triton's interpreter" in done.stdout
+    status, output = interpreted(f"{NEWCOMER}:attention", *FEW)
+    assert status == 0, output
+    assert "right" in output
+    assert "through Triton's interpreter" in output
 
 
 def test_its_mask_left_out_is_caught_and_named(tmp_path):
-    pytest.importorskip("triton")
     text = NEWCOMER.read_text(encoding="utf-8")
     wrong = text.replace("allowed = keys[None, :] < seen", "allowed = keys[None, :] >= 0")
     assert wrong != text
     (tmp_path / "kernel.py").write_text(wrong, encoding="utf-8")
-    options = ("--device", "cpu", "--tokens", "65", "--quick", "--dtype", "float32")
-    done = process("check", f"{tmp_path / 'kernel.py'}:attention", *options)
-    assert done.returncode == 1
-    assert "likely cause: the mask is missing on the last block: keys are filled" in done.stdout
+    status, output = interpreted(f"{tmp_path / 'kernel.py'}:attention", *FEW)
+    assert status == 1
+    assert "likely cause: the mask is missing on the last block: keys are filled" in output
 
 
 def test_bfloat16_in_the_interpreter_is_refused():
-    pytest.importorskip("triton")
-    done = process("check", f"{NEWCOMER}:attention", "--device", "cpu", "--dtype", "bfloat16")
-    assert done.returncode == 2
-    assert "multiplies it wrongly and in silence" in done.stderr
+    status, output = interpreted(f"{NEWCOMER}:attention", "--dtype", "bfloat16")
+    assert status == 2
+    assert "multiplies it wrongly and in silence" in output

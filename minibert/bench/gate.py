@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from minibert.axes import Float, Int
-from minibert.bench.user_file import UserFunction, quietly
+from minibert.bench.printed import Watch
+from minibert.bench.user_file import UserFunction
 from minibert.errors import AttentionError, MinibertError
 from minibert.kernels import eager
 from minibert.kernels.border import outputs_of
@@ -41,12 +42,15 @@ def gate(
     kinds: Sequence[str] = KINDS,
     input_scales: Sequence[float] = INPUT_SCALES,
     seed: int = 0,
+    watch: Watch | None = None,
 ) -> ParityReport:
-    """The report of `parity.check` on the outputs the function gives.
+    """The report of `parity.check` on the outputs the function gives; `watch` sees each case.
 
     Raises MinibertError in one line when a plain call of 64 tokens already fails.
     """
-    with quietly():
+    with user.printed.captured():
+        if watch is not None:
+            watch(0, 1, "a first call with 64 tokens")
         outputs = _first_call(user, device, dtypes[0], d_head)
         report = check(
             user.implementation(outputs),
@@ -57,6 +61,7 @@ def gate(
             kinds=kinds,
             input_scales=input_scales,
             seed=seed,
+            watch=watch,
         )
     user.guards.check(user.label)
     return report

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from minibert.bench import verdict
 from minibert.errors import MinibertError
 
 __all__ = ["Guards", "time_limit"]
@@ -68,6 +69,7 @@ def time_limit(seconds: float, complaint: str) -> Iterator[None]:
     """
 
     def give_up() -> None:
+        verdict.ends(1)
         os.write(2, f"error: {complaint} after {seconds:g} seconds (--timeout).\n".encode())
         os._exit(1)
 

@@ -19,9 +19,10 @@ from minibert.bench.baselines import Contender, baseline
 from minibert.bench.clock import Clock, Spread
 from minibert.bench.gate import sampled
 from minibert.bench.guards import time_limit
+from minibert.bench.printed import Watch
 from minibert.bench.roofline import ceilings, least_times
 from minibert.bench.rows import Row
-from minibert.bench.user_file import UserFunction, quietly
+from minibert.bench.user_file import UserFunction
 from minibert.bench.workload import FLOP_FORMULA, Inputs, Workload
 from minibert.errors import MinibertError
 from minibert.kernels.parity import one_line
@@ -39,18 +40,22 @@ def measure(
     baselines: Sequence[str],
     rounds: int,
     common: Row,
+    watch: Watch,
 ) -> list[Row]:
     """A row for the kernel and each baseline, with a cold and with a warm cache.
 
-    What cannot be timed is a row with the reason as "error".
+    `watch` is called before each step. What cannot be timed is a row with the reason as "error".
     """
     inputs = workload.draw(clock.device)
     failed: dict[str, str] = {}
     contenders = {}
-    for name in (user.label, _AGAIN, *baselines):
+    names = (user.label, _AGAIN, *baselines)
+    step = _Steps(watch, len(names) * (1 + 2 * rounds), f"{workload.tokens} tokens")
+    for name in names:
+        step(name)
         try:
             contender = _contender(name, user, workload, inputs)
-            with contender.around(), quietly():
+            with contender.around(), user.printed.captured():
                 with time_limit(user.seconds, f"{name} has not returned"):
                     result = contender.run()
                 _gated(contender, result, workload, inputs)
@@ -62,12 +67,26 @@ def measure(
                 break
     rows = []
     for cold in (True, False):
-        spreads = _spreads(contenders, failed, workload, inputs, clock, rounds, cold)
+        with user.printed.captured():
+            spreads = _spreads(contenders, failed, workload, inputs, clock, rounds, cold, step)
         rows += _rows(user.label, workload, spreads, failed, cold, common, clock.device)
-    peaks = {name: _peak_bytes(one, clock.device) for name, one in contenders.items()}
+    with user.printed.captured():
+        peaks = {name: _peak_bytes(one, clock.device) for name, one in contenders.items()}
     for row in rows:
         row["peak_bytes"] = peaks.get(row["implementation"])
     return rows
+
+
+class _Steps:
+    """Counts the steps of a workload."""
+
+    def __init__(self, watch: Watch, total: int, workload: str) -> None:
+        self._watch, self._total, self._workload = watch, total, workload
+        self._done = 0
+
+    def __call__(self, name: str) -> None:
+        self._watch(self._done, self._total, f"{self._workload}, {name}")
+        self._done += 1
 
 
 def _contender(name: str, user: UserFunction, workload: Workload, inputs: Inputs) -> Contender:
@@ -101,6 +120,7 @@ def _spreads(
     clock: Clock,
     rounds: int,
     cold: bool,
+    step: Callable[[str], None],
 ) -> dict[str, Spread]:
     """The times of all contenders that stay right; the others go to `failed`."""
     order, shuffler = list(contenders), random.Random(0)
@@ -110,8 +130,9 @@ def _spreads(
         shuffler.shuffle(order)
         for name in [one for one in order if one not in failed]:
             contender = contenders[name]
+            step(name)
             try:
-                with quietly(), contender.around():
+                with contender.around():
                     if name not in calls:
                         calls[name] = clock.calls(contender.run)
                     taken, result = clock.turn(
@@ -168,7 +189,7 @@ def _rows(
 
 def _peak_bytes(contender: Contender, device: torch.device) -> int | None:
     """The most bytes of tensors a call holds beyond its inputs, by torch's own account."""
-    with quietly(), contender.around():
+    with contender.around():
         if device.type == "cuda":
             torch.cuda.synchronize()
             before = torch.cuda.memory_allocated(device)

@@ -14,8 +14,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,11 @@ import torch
 from torch import Tensor
 
 from minibert.bench.guards import Guards, time_limit
+from minibert.bench.printed import Printed
 from minibert.errors import MinibertError
 from minibert.kernels.registry import Implementation
 
-__all__ = ["OUTPUTS", "UserFunction", "load_function", "quietly", "use_interpreter"]
+__all__ = ["OUTPUTS", "UserFunction", "load_function", "use_interpreter"]
 
 #: What the dictionary may hold; offset_mass is at the offsets −1, 0 and 1.
 OUTPUTS = (
@@ -56,6 +56,7 @@ class UserFunction:
     triton: bool
     guards: Guards
     seconds: float
+    printed: Printed
 
     @property
     def label(self) -> str:
@@ -75,8 +76,13 @@ class UserFunction:
         given = {"lengths": lengths, "causal": causal}
         try:
             return self.function(query, key, value, **{name: given[name] for name in self.options})
+        except (Exception, KeyboardInterrupt):
+            raise
         except SystemExit as error:
-            raise MinibertError("calls sys.exit()") from error
+            raise MinibertError(f"calls sys.exit(){self._line(error)}") from error
+        # What else is no Exception would pass by everything that looks after errors.
+        except BaseException as error:
+            raise MinibertError(f"raises {self.place(error)}, which is no Exception") from error
 
     def checked(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
         """The dictionary the function gives, within its time. Raises MinibertError for another."""
@@ -104,45 +110,40 @@ class UserFunction:
     def place(self, error: BaseException) -> str:
         """The error in one line, with the line of the file where it arose."""
         text = " ".join(str(error).split())[:300]
+        return f"{type(error).__name__}{': ' if text else ''}{text}{self._line(error)}"
+
+    def _line(self, error: BaseException) -> str:
         lines = [
             frame.lineno
             for frame in traceback.extract_tb(error.__traceback__)
             if frame.filename == str(self.path)
         ]
-        where = f" (line {lines[-1]})" if lines else ""
-        return f"{type(error).__name__}{': ' if text else ''}{text}{where}"
+        return f" (line {lines[-1]})" if lines else ""
 
 
 def load_function(target: str, *, seconds: float) -> UserFunction:
     """The function that "FILE.py:function" names; each call may take `seconds`.
 
-    The file runs in this process, with its folder on sys.path. Raises MinibertError when there is
+    The file is run, with its folder on sys.path. Raises MinibertError when there is
     no such file or function, when the file fails, or when it replaces what the clock is made of.
     """
     path, name = _parts(target)
     guards = Guards.now()
     known = set(sys.modules)
-    module = _executed(path, seconds)
+    printed = Printed(path.name)
+    module = _executed(path, seconds, printed)
     function = _function(module, path, name)
     guards.check(path.name)
     new = [vars(sys.modules[one]) for one in set(sys.modules) - known if one in sys.modules]
     triton = any(map(_uses_triton, (vars(module), *new)))
-    return UserFunction(
-        path, name, function, _options(function, path, name), triton, guards, seconds
-    )
+    options = _options(function, path, name)
+    return UserFunction(path, name, function, options, triton, guards, seconds, printed)
 
 
 def use_interpreter(device: str) -> None:
     """Let Triton interpret kernels on a CPU; must come before Triton is imported."""
     if device == "cpu" and importlib.util.find_spec("triton") is not None:
         os.environ.setdefault("TRITON_INTERPRET", "1")
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """What is printed inside goes to standard error: standard output is for results."""
-    with redirect_stdout(sys.stderr):
-        yield
 
 
 def check_outputs(result: Any) -> None:
@@ -172,7 +173,7 @@ def _parts(target: str) -> tuple[Path, str]:
     return path.resolve(), name
 
 
-def _executed(path: Path, seconds: float) -> Any:
+def _executed(path: Path, seconds: float, printed: Printed) -> Any:
     name = f"minibert_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -182,7 +183,7 @@ def _executed(path: Path, seconds: float) -> Any:
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     try:
-        with quietly(), time_limit(seconds, f"{path.name} has not been read"):
+        with printed.captured(), time_limit(seconds, f"{path.name} has not been read"):
             spec.loader.exec_module(module)
     except SyntaxError as error:
         raise MinibertError(f"{path.name}, line {error.lineno}: {error.msg}.") from error

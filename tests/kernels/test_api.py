@@ -1,6 +1,5 @@
 import math
 
-import jaxtyping
 import pytest
 import torch
 from attention_inputs import EVERYTHING, STATISTICS, B, D, H, K, Q, by_torch, some_mask, vectors
@@ -14,12 +13,6 @@ from minibert.kernels.wants import WANTS
 @pytest.fixture
 def clean_registry(monkeypatch):
     monkeypatch.setattr(registry, "_IMPLEMENTATIONS", dict(registry._IMPLEMENTATIONS))
-
-
-@pytest.fixture
-def as_for_users(monkeypatch):
-    """The annotations are checked in tests alone: a user meets the messages of the border."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def explicit(query, key, value, *, scale, mask=None):
@@ -118,7 +111,26 @@ def test_default_scale_is_one_over_the_root_of_d_head():
         ({"scale": torch.ones(2)}, r"scale is tensor.*scale.item\(\)"),
         ({"causal": "no"}, "causal is 'no'; expected True or False"),
         ({"causal": torch.tensor(True)}, r"causal is tensor\(True\); expected True or False"),
-        ({"impl": []}, r'impl="\[\]" is not known'),
+        ({"impl": []}, r"impl is \[\]; expected the name of an implementation, known are auto"),
+        ({"impl": None}, r"impl is None; expected the name.*Leave it out, or write impl=\"auto\""),
+        ({"query": torch.ones(B, H, Q, D).to_sparse()}, r"query is sparse.*query.to_dense\(\)"),
+        ({"mask": some_mask().to_sparse()}, r"mask is sparse \(torch.sparse_coo\).*mask.to_dense"),
+        (
+            {
+                "value": torch.nested.nested_tensor(
+                    [torch.ones(3, D), torch.ones(2, D)], layout=torch.jagged
+                )
+            },
+            r"value is a nested tensor.*to_padded_tensor\(value, 0.0\).*lengths=",
+        ),
+        (
+            {"query": torch.ones(B, H, Q, D, dtype=torch.complex64)},
+            r"query is torch.complex64; expected a floating dtype: float16.*query.real, or",
+        ),
+        (
+            {"key": torch.ones(B, H, K, D).to(torch.float8_e4m3fn)},
+            r"key is torch.float8_e4m3fn; expected.*key.to\(torch.bfloat16\), times",
+        ),
         ({"want": None}, "want is None; expected a tuple of names"),
         ({"want": 5}, "want is 5; expected a tuple of names"),
         ({"want": (("offset_mass", 10**30),)}, "offset_mass.*numbers of at most 2147483647"),

@@ -143,17 +143,36 @@ def test_a_long_sequence_takes_memory_for_rows_and_not_for_a_matrix():
         ({"of": "prob"}, "of='prob': expected one of 'probs', 'relevance'"),
         ({"of": "relevance"}, "without value: expected value and z_gradient"),
         ({"of": "relevance", "value": torch.ones(B, H, K, D).double()}, "without z_gradient"),
-        ({"weights": torch.ones(B, Q)}, r"weights is a Tensor \(2, 5\).*\(2, 3, 5\) or \(2, 1, 5"),
-        ({"weights": torch.ones(B, H, Q).long()}, "weights is a Tensor .*floating"),
-        ({"lse": torch.ones(B, 1, Q)}, "lse is a Tensor"),
-        ({"z_gradient": torch.ones(B, H, K, D)}, "z_gradient is a Tensor"),
-        ({"impl": "fast"}, 'impl="fast": expected one of auto, chunked, triton'),
+        (
+            {"weights": torch.ones(B, Q)},
+            r"weights has shape \(2, 5\); expected \(2, 3, 5\) or \(2, 1, 5\), a number for each "
+            r"query\. The same for every head: weights\[:, None\]",
+        ),
+        (
+            {"weights": torch.ones(B, H, K)},
+            r"weights has shape \(2, 3, 7\).*a number for each",
+        ),
+        (
+            {"weights": torch.ones(B, H, Q).long()},
+            r"weights is torch.int64; expected a floating dtype.*weights.to\(query.dtype\)",
+        ),
+        ({"weights": [1.0]}, r"weights is a list; .*torch.as_tensor\(weights\)"),
+        ({"weights": torch.ones(B, H, Q).to_sparse()}, r"weights is sparse.*weights.to_dense\(\)"),
+        ({"weights": torch.ones(B, H, Q, device="meta")}, "weights is on meta.*query on cpu"),
+        ({"lse": torch.ones(B, 1, Q)}, r"lse has shape \(2, 1, 5\); expected \(2, 3, 5\)"),
+        (
+            {"z_gradient": torch.ones(B, H, K, D)},
+            r"z_gradient has shape \(2, 3, 7, 11\); expected \(2, 3, 5, 11\), that of z",
+        ),
+        ({"impl": "fast"}, 'impl is \'fast\'; expected one of "auto", "chunked", "triton"'),
+        ({"impl": None}, "impl is None; expected one of .*Leave it out"),
         ({"impl": "triton"}, 'impl="triton" cannot do this: .*impl="chunked" can'),
         ({"lengths": torch.tensor([1, 99])}, "lengths holds"),
         ({"scale": math.inf}, "scale is inf"),
         ({"mask": some_mask().float()}, "mask is torch.float32"),
     ],
 )
+@pytest.mark.usefixtures("as_for_users")
 def test_what_does_not_fit_is_refused(wrong, message):
     query, key, _, _ = inputs(Q)
     with pytest.raises(AttentionError, match=message):

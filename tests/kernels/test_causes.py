@@ -1,0 +1,154 @@
+"""Every slip is planted in a kernel, and the report names it."""
+
+import math
+
+import pytest
+import torch
+
+from minibert.kernels.parity import check
+
+KINDS = ("plain", "strided", "lengths", "causal", "causal lengths")
+
+
+def up_to(keys, length):
+    return keys < length
+
+
+def attention(query, key, value, *, scale, lengths, causal, seen=up_to):
+    N = key.shape[2]
+    scores = query @ key.transpose(-2, -1) * scale
+    allowed = torch.ones(1, 1, query.shape[2], N, dtype=torch.bool)
+    if causal:
+        allowed = allowed.tril(N - query.shape[2])
+    if lengths is not None:
+        allowed = allowed & seen(torch.arange(N), lengths[:, None, None, None])
+    return scores.masked_fill(~allowed, -math.inf)
+
+
+def softmax_times(scores, value):
+    return scores.softmax(-1).nan_to_num(0.0) @ value
+
+
+def planted(slip):
+    """A kernel from slip(query, key, value, z), where z(query, key, value) is right."""
+
+    def kernel(query, key, value, *, scale, lengths=None, causal=False):
+        def z(query, key, value):
+            options = {"scale": scale, "lengths": lengths, "causal": causal}
+            return softmax_times(attention(query, key, value, **options), value)
+
+        return slip(query, key, value, z)
+
+    return kernel
+
+
+def by_position(x):
+    """The numbers a kernel finds that takes memory for (batch, position, head, d_head)."""
+    B, H, N, D = x.shape
+    return x.contiguous().view(B, N, H, D).transpose(1, 2)
+
+
+def by_dimension(x):
+    """The numbers a kernel finds that takes memory for (batch, head, d_head, position)."""
+    B, H, N, D = x.shape
+    return x.contiguous().view(B, H, D, N).transpose(2, 3)
+
+
+def laid_out(z, first, second):
+    """z, whose memory has these two axes the other way round."""
+    return z.transpose(first, second).contiguous().view(z.shape)
+
+
+@pytest.mark.parametrize(
+    ("slip", "cause"),
+    [
+        (lambda q, k, v, z: z(q, v, k), "key and value are swapped"),
+        (lambda q, k, v, z: z(k, q, v), "query and key are swapped"),
+        (
+            lambda q, k, v, z: laid_out(z(*map(by_position, (q, k, v))), 1, 2),
+            "query, key, value are read and z is written as (batch, position, head, d_head)",
+        ),
+        (
+            lambda q, k, v, z: z(*map(by_position, (q, k, v))),
+            "layout: query, key, value are read as (batch, position, head, d_head)",
+        ),
+        (
+            lambda q, k, v, z: laid_out(z(q, k, v), 1, 2),
+            "layout: z is written as (batch, position, head, d_head)",
+        ),
+        (
+            lambda q, k, v, z: z(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2),
+            "heads attend to heads",
+        ),
+        (
+            lambda q, k, v, z: z(q, by_dimension(k), v),
+            "layout: key is read as (batch, head, d_head, position)",
+        ),
+        (
+            lambda q, k, v, z: laid_out(z(q, k, v), 2, 3),
+            "layout: z is written as (batch, head, d_head, position)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_vectors_taken_for_one_another_or_read_in_another_layout_are_named(slip, cause, dtype):
+    # One key alone looks alike in all of them: it must not be what names the cause.
+    report = check(planted(slip), sizes=(1, 17), dtypes=(dtype,), kinds=KINDS)
+    assert len(report.causes) == 1
+    assert cause in report.causes[0]
+
+
+@pytest.mark.parametrize(
+    ("seen", "cause"),
+    [
+        (lambda keys, length: keys <= length, "one key too many is seen behind the length"),
+        (lambda keys, length: keys < length - 1, "the last real key is not seen"),
+        (lambda keys, length: keys >= 0, "lengths is ignored"),
+    ],
+)
+def test_lengths_that_are_off_by_one_are_named_and_not_taken_for_ignored(seen, cause):
+    def kernel(query, key, value, *, scale, lengths=None, causal=False):
+        options = {"scale": scale, "lengths": lengths, "causal": causal, "seen": seen}
+        return softmax_times(attention(query, key, value, **options), value)
+
+    report = check(kernel, sizes=(1, 17, 65), dtypes=(torch.float32,), kinds=KINDS)
+    assert {one.case.split(",")[0] for one in report.failures} == {"lengths", "causal lengths"}
+    assert len(report.causes) == 1
+    assert cause in report.causes[0]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_exp_without_the_maximum_taken_off_is_named(dtype, clean):
+    def kernel(query, key, value, *, scale, lengths=None, causal=False):
+        options = {"scale": scale, "lengths": lengths, "causal": causal}
+        weights = attention(query, key, value, **options).exp()
+        total = weights.sum(-1, keepdim=True)
+        z = weights / total.masked_fill(total == 0, 1.0) @ value
+        return z.nan_to_num() if clean else z
+
+    report = check(kernel, sizes=(17, 65), dtypes=(dtype,), kinds=KINDS)
+    assert all("inputs x 1," not in one.case for one in report.failures)
+    assert len(report.causes) == 1
+    assert "exp overflows: rows with scores near or above 89 are" in report.causes[0]
+
+
+def test_an_lse_that_overflows_beside_a_right_z_is_named():
+    def kernel(query, key, value, *, scale):
+        scores = query @ key.transpose(-2, -1) * scale
+        return scores.softmax(-1) @ value, scores.exp().sum(-1).log()
+
+    report = check(kernel, sizes=(65,), dtypes=(torch.float32,))
+    assert {one.output for one in report.failures} == {"lse"}
+    assert "exp overflows" in report.causes[0]
+
+
+def test_nan_for_another_reason_is_not_taken_for_an_overflow():
+    def kernel(query, key, value, *, scale):
+        z = (query @ key.transpose(-2, -1) * scale).softmax(-1) @ value
+        z[:, :, 3] = math.nan
+        return z
+
+    report = check(kernel, sizes=(65,), dtypes=(torch.float32,))
+    assert report.causes
+    assert all("never written" in cause for cause in report.causes)
