@@ -140,15 +140,14 @@ export function firstCode(minimum, strength) {
  * @returns {Uint32Array}
  */
 export function gatherLines(layer, heads, shown, least, focus, top = 0) {
+  /** @type {number[]} */
+  const found = [];
+  forEachLine(layer, heads, shown, least, focus, top, (place) => found.push(place));
   const counts = new Uint32Array(257);
-  forEachLine(layer, heads, shown, least, focus, top, (place, code) => {
-    counts[255 - code + 1] += 1;
-  });
+  for (const place of found) counts[256 - layer.codes[place]] += 1;
   for (let i = 1; i < 257; i += 1) counts[i] += counts[i - 1];
-  const lines = new Uint32Array(counts[256]);
-  forEachLine(layer, heads, shown, least, focus, top, (place, code) => {
-    lines[counts[255 - code]++] = place;
-  });
+  const lines = new Uint32Array(found.length);
+  for (const place of found) lines[counts[255 - layer.codes[place]]++] = place;
   return lines;
 }
 
@@ -159,7 +158,7 @@ export function gatherLines(layer, heads, shown, least, focus, top = 0) {
  * @param {number} least
  * @param {Focus | null} focus
  * @param {number} top
- * @param {(place: number, code: number) => void} visit
+ * @param {(place: number) => void} visit
  */
 function forEachLine({ codes, nQueries, nKeys }, heads, shown, least, focus, top, visit) {
   const [queryFrom, queryTo] = focus?.side === "query" ? [focus.index, focus.index + 1] : [0, nQueries];
@@ -172,7 +171,7 @@ function forEachLine({ codes, nQueries, nKeys }, heads, shown, least, focus, top
       for (let key = keyFrom; key < keyTo; key += 1) {
         const code = codes[row + key];
         if (code < end.code || !shown.key[key] || (code === end.code && key > end.key)) continue;
-        visit(row + key, code);
+        visit(row + key);
       }
     }
   }
