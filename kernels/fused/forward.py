@@ -20,6 +20,7 @@ from torch import Tensor
 from minibert.axes import Bool, Float, Int
 from minibert.kernels.fused.launch import (
     Config,
+    best_of,
     block_of_features,
     chosen_outputs,
     inputs_of,
@@ -34,8 +35,10 @@ from minibert.kernels.fused.primitives import (
     block_offsets,
     fold_scores,
     head_view,
+    key_of_best,
     load_rows,
     masked_scores,
+    no_best,
     program_place,
     row_start,
     settled,
@@ -70,15 +73,18 @@ def walk(
     BLOCK_N: tl.constexpr,
 ):
     """The rows' state after the keys of `span`, a block at a time."""
-    weighted, largest, total, product, best = state
+    weighted, largest, total, product, best_key = state
+    before, best = largest, no_best(BEST, largest.shape[0])
     _, key, value = head
     BLOCK_D: tl.constexpr = query_tile.shape[1]
     key_offsets = block_offsets(strides.key[2], BLOCK_N, BLOCK_D)
     value_offsets = block_offsets(strides.value[2], BLOCK_N, BLOCK_D)
+    # Each block is found from the one before, in fewer instructions than from its number.
+    key += tl.cast(span[0], tl.int64) * strides.key[2]
+    value += tl.cast(span[0], tl.int64) * strides.value[2]
     for first in range(span[0], span[1], BLOCK_N):
-        far, left = tl.cast(first, tl.int64), counts[2] - first
-        tile = key + far * strides.key[2]
-        key_tile = load_rows(tile, key_offsets, left, D_HEAD, BLOCK_N, BLOCK_D, EDGE)
+        left = counts[2] - first
+        key_tile = load_rows(key, key_offsets, left, D_HEAD, BLOCK_N, BLOCK_D, EDGE)
         scores = tl.dot(query_tile, tl.trans(key_tile), input_precision=PRECISION)
         factor = scale2
         if EDGE:
@@ -98,12 +104,15 @@ def walk(
         weights, shrink, largest, total, product, best = fold_scores(
             scores, factor, first, largest, total, product, best, PRODUCT, BEST
         )
-        tile = value + far * strides.value[2]
-        value_tile = load_rows(tile, value_offsets, left, D_HEAD, BLOCK_N, BLOCK_D, EDGE)
+        value_tile = load_rows(value, value_offsets, left, D_HEAD, BLOCK_N, BLOCK_D, EDGE)
         weighted = weighted * shrink[:, None]
         weights = weights.to(value_tile.dtype)
         weighted = settled(tl.dot(weights, value_tile, weighted, input_precision=PRECISION))
-    return weighted, largest, total, product, best
+        key += tl.cast(BLOCK_N, tl.int64) * strides.key[2]
+        value += tl.cast(BLOCK_N, tl.int64) * strides.value[2]
+    if BEST is not None:
+        best_key = tl.where(largest > before, key_of_best(best, BEST, BLOCK_N), best_key)
+    return weighted, largest, total, product, best_key
 
 
 @triton.jit
@@ -151,8 +160,9 @@ def forward_kernel(
     query_tile = load_rows(query, query_offsets, left, D_HEAD, BLOCK_M, BLOCK_D, True)
     whole, stop = spans(first, counts, CAUSAL, BLOCK_M, BLOCK_N)
     none = tl.zeros((BLOCK_M,), tl.float32)
+    parts = tl.zeros((BLOCK_M, 4), tl.float32)
     weighted = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    state = (weighted, none + NOTHING, none, none, tl.zeros((BLOCK_M,), tl.int32))
+    state = (weighted, none + NOTHING, parts, parts, tl.zeros((BLOCK_M,), tl.int32))
     scale2 = scale * LOG2E
     PRODUCT: tl.constexpr = outputs.entropy is not None
     if inputs.mask is None and inputs.bias is None:
@@ -169,6 +179,7 @@ def forward_kernel(
         scale2, True, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, BLOCK_N,
     )  # fmt: skip
     weighted, largest, total, product, best = state
+    total, product = tl.sum(total, 1), tl.sum(product, 1)
     begin = row_start(inputs, sizes, place)
     lse2, alive = store_rows(outputs, rows, begin, counts[0], largest, total, product, best)
     weighted = weighted * tl.where(alive, 1.0 / total, 0.0)[:, None]
@@ -207,14 +218,16 @@ def forward(
     d_head, edges = query.shape[-1], mask is not None or bias is not None
     constants = {
         "CAUSAL": causal,
-        # The interpreter is quick only with the maximum that breaks ties; the hardware without.
-        "BEST": 0 if outputs.argmax is None else 2 if query.is_cpu else 1,
+        "BEST": best_of(query, want),
         "PRECISION": "ieee",
         "D_HEAD": d_head,
         "BLOCK_D": block_of_features(d_head),
     }
 
+    tier = "argmax" if "argmax" in want else "entropy" if "entropy" in want else "plain"
+
     def launch(cut: Config) -> None:
+        cut = config or cut
         sizes, programs = sizes_of(inputs, cut.block_m, causal=causal, longest=longest)
         blocks = {"BLOCK_M": cut.block_m, "BLOCK_N": cut.block_n}
         compiled = {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
@@ -223,7 +236,6 @@ def forward(
         )
 
     with on_device(query):
-        tier = "argmax" if "argmax" in want else "entropy" if "entropy" in want else "plain"
         packed = starts is not None
         shape = f"{'packed ' * packed}{'causal ' * causal}{'edges ' * edges}{tier}"
         launch(config or best_config("forward", shape, query, key, launch))

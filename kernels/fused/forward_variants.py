@@ -6,6 +6,8 @@ types, constants, tile.
 
 from typing import Any
 
+import torch
+
 from minibert.kernels.fused.cells import Grid
 from minibert.kernels.fused.columns import Columns, columns_kernel
 from minibert.kernels.fused.forward import forward_kernel
@@ -16,9 +18,10 @@ from minibert.kernels.fused.launch import (
     Outputs,
     Sizes,
     Strides,
+    best_of,
     block_of_features,
 )
-from minibert.kernels.fused.one_tile import Summed, one_tile_kernel
+from minibert.kernels.fused.one_tile import LARGEST_TILE, Summed, fitted, one_tile_kernel
 from minibert.kernels.fused.tuning import candidates
 
 __all__ = ["VARIANTS", "columns_kernel", "forward_kernel", "one_tile_kernel"]
@@ -26,6 +29,7 @@ __all__ = ["VARIANTS", "columns_kernel", "forward_kernel", "one_tile_kernel"]
 #: A part that a call does not have is a constant: None, or 1 where it is a number.
 _NOTHING, _ONE = "constexpr", "constexpr 1"
 _ROW, _MATRIX = ("i32",) * 3, ("i32",) * 4
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _T1 = ("row_max", "max_prob", "entropy", "offset_mass", "key_mass")
 _T2 = (*_T1, "argmax")
 
@@ -40,6 +44,10 @@ def _outputs(kind: str, wants: tuple[str, ...]) -> Outputs:
     types = {"row_max": "*fp32", "max_prob": "*fp32", "entropy": "*fp32", "argmax": "*i64"}
     rows = (types[name] if name in wants else _NOTHING for name in types)
     return Outputs(f"*{kind}", "*fp32", *rows)
+
+
+def _best(kind: str, wants: tuple[str, ...]) -> str | None:
+    return best_of(torch.empty(0, dtype=_DTYPES[kind]), dict.fromkeys(wants, ()))
 
 
 def _chosen(wants: tuple[str, ...]) -> Chosen:
@@ -122,11 +130,11 @@ def _forward(
         "sizes": Sizes(*("i32",) * 6),
         "scale": "fp32",
     }
-    constants = {"CAUSAL": causal, "BEST": int("argmax" in wants)}
+    constants = {"CAUSAL": causal, "BEST": _best(kind, wants)}
     tier = "T2" if "argmax" in wants else "T1" if wants else "plain"
-    shape = "packed " * ("starts" in given) + "edges" * ("mask" in given or "bias" in given)
+    packed, edges = "packed " * ("starts" in given), "edges " * ("mask" in given or "bias" in given)
     found = []
-    for cut in candidates("forward", kind, d_head, shape):
+    for cut in candidates("forward", kind, d_head, f"{packed}{edges}{tier}"):
         what = (kind, f"d{d_head}", *["causal"] * causal, tier, *given, _named(cut))
         found.append(_variant("forward", what, cut, signature, constants, d_head))
     return found
@@ -166,12 +174,13 @@ def _one_tile(
         "sizes": Sizes(*("i32",) * 6),
         "scale": "fp32",
     }
-    constants = {"CAUSAL": causal, "BEST": 1, "REAL_QUERIES": True}
+    constants: dict[str, Any] = {"CAUSAL": causal, "BEST": _best(kind, _T2), "REAL_QUERIES": True}
     constants |= {"QUERY_PLACES": 2, "KEY_PLACES": 2}
     found = []
     shape = f"{'causal ' * causal}{'edges ' * bool(given)}{keys} keys"
     for cut in candidates("one tile", kind, d_head, shape):
-        cut = cut._replace(block_n=keys)
+        largest = LARGEST_TILE if d_head <= 64 else LARGEST_TILE // 2
+        cut = fitted(cut, keys, largest, edges=bool(given))
         what = (kind, f"d{d_head}", *["causal"] * causal, "all", *given, _named(cut))
         variant = _variant("one_tile", what, cut, signature, constants, d_head)
         # wgmma takes 64 rows; fewer are for the older instruction.
@@ -201,6 +210,10 @@ def _all() -> list[dict[str, Any]]:
         found += _one_tile("bf16", 64, 128, causal=causal)
     found += _one_tile("bf16", 128, 64, causal=True)
     found += _one_tile("fp16", 64, 128)
+    for given in ((), ("mask", "bias")):
+        for kind, d_head, keys in (("bf16", 64, 256), ("fp16", 64, 256), ("bf16", 128, 128)):
+            found += _one_tile(kind, d_head, keys, causal=True, given=given)
+    found += _one_tile("bf16", 64, 256)
     found += _one_tile("bf16", 64, 128, causal=True, given=("mask", "bias"))
     found += _one_tile("bf16", 128, 64, causal=True, given=("mask", "bias"))
     return found

@@ -25,6 +25,7 @@ __all__ = [
     "Outputs",
     "Sizes",
     "Strides",
+    "best_of",
     "block_of_features",
     "chosen_outputs",
     "inputs_of",
@@ -111,6 +112,17 @@ class Sizes(NamedTuple):
 def block_of_features(d_head: int) -> int:
     """The width of a tile of vectors: a power of two that the matrix instructions take."""
     return max(16, 1 << (d_head - 1).bit_length())
+
+
+def best_of(query: Tensor, want: Want) -> str | None:
+    """How the kernels find the argmax: not at all, "exact", or "near" for inputs of 16 bits.
+
+    "near" tells scores apart, and gives row_max and max_prob's maximum, to 2^-18 of a score (a
+    tile of 256 keys: 2^-17), which is far below what 16 bits leave of one.
+    """
+    if "argmax" not in want:
+        return None
+    return "exact" if query.dtype == torch.float32 else "near"
 
 
 def inputs_of(

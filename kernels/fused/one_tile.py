@@ -2,7 +2,7 @@
 
 Place: started by `attention.py` where the keys fit; pieces in `primitives.py`.
 
-With few keys, at most 128, reading and writing memory is what takes time. A program
+With few keys, at most 256, reading and writing memory is what takes time. A program
 owns a head: it loads the keys and values once, walks over the blocks of queries and, as it knows
 the final normaliser of each row at once, adds up received and the map's cells on the way.
 """
@@ -19,6 +19,7 @@ from minibert.axes import Bool, Float, Int
 from minibert.kernels.fused.cells import cells_of, load_at, positions_of
 from minibert.kernels.fused.launch import (
     Config,
+    best_of,
     block_of_features,
     chosen_outputs,
     inputs_of,
@@ -32,8 +33,10 @@ from minibert.kernels.fused.primitives import (
     NOTHING,
     fold_scores,
     head_view,
+    key_of_best,
     key_start,
     masked_scores,
+    no_best,
     row_start,
 )
 from minibert.kernels.fused.row_outputs import store_chosen, store_rows, store_vectors
@@ -42,8 +45,10 @@ from minibert.kernels.wants import Want
 
 __all__ = ["LARGEST_TILE", "fits", "one_tile", "one_tile_kernel"]
 
-#: Keys a program holds; at 256 the registers no longer hold the scores of a block of queries.
-LARGEST_TILE = 128
+#: Keys a program holds; half of it where vectors are wider than 64, and half where of 32 bits.
+LARGEST_TILE = 256
+#: Queries a program walks over; of more, several programs are faster.
+MOST_QUERIES = 512
 #: A block of queries holds whole cells of the map, and no config has a smaller one.
 SMALLEST_BLOCK = 16
 
@@ -65,17 +70,19 @@ def store_map(
     BLOCK_N: tl.constexpr = probs.shape[1]
     ROWS: tl.constexpr = BLOCK_M // QUERY_PLACES
     COLUMNS: tl.constexpr = BLOCK_N // KEY_PLACES
-    by_row = tl.sum(tl.reshape(probs, (ROWS, QUERY_PLACES, BLOCK_N)), 1)
-    cells = tl.sum(tl.reshape(by_row, (ROWS, COLUMNS, KEY_PLACES)), 2)
+    # Neighbours in a row lie in one thread; those in a column do not, so they are added last.
+    by_column = tl.sum(tl.reshape(probs, (BLOCK_M, COLUMNS, KEY_PLACES)), 2)
+    cells = tl.sum(tl.reshape(by_column, (ROWS, QUERY_PLACES, COLUMNS)), 1)
     row = tile * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
-    queries = tl.minimum(tl.maximum(n_counted - row * grid.query_cell, 0), grid.query_cell)
-    keys = tl.minimum(tl.maximum(counts[2] - column * grid.key_cell, 0), grid.key_cell)
     # A cell without real positions has the sum 0, and 0 is its mean.
-    real = tl.maximum(queries[:, None] * keys[None, :], 1)
+    queries = tl.minimum(tl.maximum(n_counted - row * grid.query_cell, 1), grid.query_cell)
+    keys = tl.minimum(tl.maximum(counts[2] - column * grid.key_cell, 1), grid.key_cell)
+    cells *= (1.0 / queries)[:, None]
+    cells *= (1.0 / keys)[None, :]
     at = (place * grid.query_cells + row[:, None]) * grid.key_cells + column[None, :]
     inside = (row < grid.query_cells)[:, None] & (column < grid.key_cells)[None, :]
-    tl.store(map + at, cells / real, mask=inside)
+    tl.store(map + at, cells, mask=inside)
 
 
 @triton.jit
@@ -101,7 +108,7 @@ def one_tile_kernel(
     begin = row_start(inputs, sizes, place)
     received = tl.zeros((BLOCK_N,), tl.float32)
     none = tl.zeros((BLOCK_M,), tl.float32)
-    nowhere = tl.zeros((BLOCK_M,), tl.int32)
+    parts = tl.zeros((BLOCK_M, 4), tl.float32)
     for tile in range(0, sizes.n_blocks):
         rows, there = positions_of(tile, grid.query_cell, 1, QUERY_PLACES, BLOCK_M)
         rows = tl.where(there, rows, counts[0])
@@ -113,18 +120,15 @@ def one_tile_kernel(
             keys[None, :], counts, CAUSAL,
         )  # fmt: skip
         weights, _, largest, total, product, best = fold_scores(
-            scores, 1.0, 0, none + NOTHING, none, none, nowhere, outputs.entropy is not None, BEST
-        )
+            scores, 1.0, 0, none + NOTHING, parts, parts, no_best(BEST, BLOCK_M),
+            outputs.entropy is not None, BEST,
+        )  # fmt: skip
+        total, product = tl.sum(total, 1), tl.sum(product, 1)
+        best = tl.where(largest > NOTHING, key_of_best(best, BEST, BLOCK_N), 0)
         best = best // KEY_PLACES * grid.key_cell + best % KEY_PLACES
         lse2, alive = store_rows(outputs, rows, begin, counts[0], largest, total, product, best)
         share = tl.where(alive, 1.0 / total, 0.0)
-        z = tl.dot(weights.to(value_tile.dtype), value_tile, input_precision=PRECISION)
-        z *= share[:, None]
-        store_vectors(outputs.z, z, inputs, strides, sizes, place, rows, counts[0], D_HEAD)
-        store_chosen(
-            chosen, query_tile, inputs, strides, sizes, place, rows, counts, head, lse2,
-            scale * LOG2E, CAUSAL, D_HEAD,
-        )  # fmt: skip
+        rounded = weights.to(value_tile.dtype)
         if summed.received is not None or summed.map is not None:
             probs = weights * tl.where(rows < n_counted, share, 0.0)[:, None]
             received += tl.sum(probs, 0)
@@ -133,6 +137,13 @@ def one_tile_kernel(
                     summed.map, probs, grid, place, tile, counts, n_counted, QUERY_PLACES,
                     KEY_PLACES,
                 )  # fmt: skip
+        z = tl.dot(rounded, value_tile, input_precision=PRECISION)
+        z *= share[:, None]
+        store_vectors(outputs.z, z, inputs, strides, sizes, place, rows, counts[0], D_HEAD)
+        store_chosen(
+            chosen, query_tile, inputs, strides, sizes, place, rows, counts, head, lse2,
+            scale * LOG2E, CAUSAL, D_HEAD,
+        )  # fmt: skip
     if summed.received is not None:
         at = key_start(inputs, sizes, place) + keys
         tl.store(summed.received + at, received, mask=keys < counts[1])
@@ -140,12 +151,20 @@ def one_tile_kernel(
 
 def fits(query: Tensor, key: Tensor, want: Want) -> bool:
     """True when the keys fit one tile, whole cells of the map included."""
-    (Q, D), K = query.shape[2:], key.shape[2]
+    Q, K = query.shape[2], key.shape[2]
     blocks = want["map"][0] if "map" in want else None
     query_cell = 1 if blocks is None else math.ceil(Q / blocks)
-    # Wider vectors take the registers of as many scores.
-    largest = LARGEST_TILE if block_of_features(D) <= 64 else LARGEST_TILE // 2
-    return _tile(K, blocks) <= largest and Q <= 4 * LARGEST_TILE and query_cell <= SMALLEST_BLOCK
+    largest = _largest_tile(query)
+    return _tile(K, blocks) <= largest and Q <= MOST_QUERIES and query_cell <= SMALLEST_BLOCK
+
+
+def fitted(cut: Config, keys: int, largest: int, *, edges: bool) -> Config:
+    """The config with a tile of `keys`; beside the largest, registers hold 16 rows a block."""
+    if keys < largest:
+        return cut._replace(block_n=keys)
+    # What mask and bias add to each score is spread over more threads.
+    warps = 8 if edges and keys == LARGEST_TILE else 4
+    return Config(SMALLEST_BLOCK, keys, warps, 1)
 
 
 def one_tile(
@@ -168,7 +187,7 @@ def one_tile(
     blocks = want["map"][0] if "map" in want else None
     constants = {
         "CAUSAL": causal,
-        "BEST": 0 if outputs.argmax is None else 2 if query.is_cpu else 1,
+        "BEST": best_of(query, want),
         "REAL_QUERIES": Q == K and lengths is not None,
         "PRECISION": "ieee",
         "D_HEAD": D,
@@ -178,11 +197,13 @@ def one_tile(
     def empty(*shape: int) -> Tensor:
         return query.new_empty((B, H, *shape), dtype=torch.float32)
 
+    edges = mask is not None or bias is not None
     summed = Summed(empty(K) if "received" in want else None, None)
 
     def launch(cut: Config) -> None:
         nonlocal summed
-        cut = cut._replace(block_n=_tile(K, blocks))
+        if config is None:
+            cut = fitted(cut, _tile(K, blocks), _largest_tile(query), edges=edges)
         grid, query_places, key_places, _ = cells_of(cut, Q, K, blocks)
         if blocks is not None:
             summed = summed._replace(map=empty(grid.query_cells, grid.key_cells))
@@ -197,7 +218,6 @@ def one_tile(
         )  # fmt: skip
 
     with on_device(query):
-        edges = mask is not None or bias is not None
         shape = f"{'causal ' * causal}{'edges ' * edges}{_tile(K, blocks)} keys"
         launch(config or best_config("one tile", shape, query, key, launch))
     found = {**outputs._asdict(), **summed._asdict()}
@@ -210,3 +230,9 @@ def _tile(n_keys: int, blocks: int | None) -> int:
     cell = 1 if blocks is None else math.ceil(n_keys / blocks)
     places = math.ceil(n_keys / cell) * (1 << (cell - 1).bit_length())
     return max(16, 1 << (places - 1).bit_length())
+
+
+def _largest_tile(query: Tensor) -> int:
+    """The most places of keys whose scores fit the registers beside the vectors."""
+    largest = LARGEST_TILE if block_of_features(query.shape[-1]) <= 64 else LARGEST_TILE // 2
+    return largest if query.element_size() <= 2 else largest // 2

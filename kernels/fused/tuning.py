@@ -30,7 +30,8 @@ _REPEATS = 9
 def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config, ...]:
     """The configs worth trying, the likeliest first; all of them compile without spills.
 
-    `shape` is what is computed, in words: "causal", "edges" (a mask or a bias), "packed".
+    `shape` is what is computed, in words: "causal", "edges" (a mask or a bias), "packed",
+    and "plain" where there are no statistics.
     """
     words = shape.split()
     wide = block_of_features(d_head) > 64
@@ -50,7 +51,9 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
         return (Config(128, 64, 8, 3),)
     if "packed" in words:
         return (Config(128, 128, 8, 3), Config(128, 64, 8, 3))
-    return (Config(128, 128, 8, 3), Config(128, 64, 8, 3), Config(128, 64, 4, 3))
+    cuts = (Config(128, 128, 8, 3), Config(128, 64, 8, 3))
+    # The threads of 4 warps cannot hold the sums of statistics as well.
+    return (*cuts, Config(128, 64, 4, 3)) if "plain" in words else cuts
 
 
 def best_config(

@@ -1,0 +1,60 @@
+"""The kernel for short texts against NumPy float64: in the interpreter, or on a GPU if there."""
+
+import pytest
+import torch
+
+from minibert.kernels import eager
+from minibert.kernels.cases import Case, truth
+from minibert.kernels.tolerances import error_of, tolerance_of
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.usefixtures("triton_device")
+
+ALL = ("row_max", "max_prob", "entropy", "argmax", "key_mass", "offset_mass", "received", "map")
+
+
+def compare(kind, n, d_head, dtype, device, config=None, wants=ALL):
+    from minibert.kernels.fused.one_tile import fits, one_tile
+
+    problem = Case(kind, n, n, 1.0).draw(
+        dtype=dtype, device=torch.device(device), d_head=d_head, wants=wants, seed=n
+    )
+    options = problem.options()
+    assert fits(problem.query, problem.key, options["want"])
+    vectors = problem.query, problem.key, problem.value
+    found = one_tile(*vectors, **options, config=config)
+    expected, yardstick = truth(problem), eager.attend(*vectors, **options)
+    for output in ("z", "lse", *wants):
+        error = error_of(output, problem, found, expected)
+        assert error <= tolerance_of(output, problem, yardstick, expected), output
+
+
+@pytest.mark.parametrize("kind", ["mask", "bias", "causal lengths"])
+@pytest.mark.parametrize(("n", "d_head"), [(17, 64), (61, 24), (59, 80)])
+def test_sixteen_rows_a_block_give_what_more_give(kind, n, d_head, triton_device):
+    from minibert.kernels.fused.launch import Config
+
+    config = Config(16, 128, 4, 1)
+    compare(kind, n, d_head, torch.float16, triton_device, config)
+
+
+@pytest.mark.parametrize("kind", ["lengths", "causal", "mask", "bias"])
+@pytest.mark.parametrize("n", [127, 251])
+def test_the_largest_tiles_are_right(kind, n, triton_device):
+    # A cell of the map of 251 is larger than the 16 rows of a block.
+    d_head, wants = (80, ALL) if n == 127 else (24, ALL[:-1])
+    compare(kind, n, d_head, torch.float16, triton_device, wants=wants)
+
+
+def test_no_tile_is_larger_than_the_registers_hold(triton_device):
+    from minibert.kernels.fused.one_tile import fits
+
+    def fit(n, d_head, dtype):
+        vectors = torch.empty(1, 1, n, d_head, dtype=dtype, device=triton_device)
+        return fits(vectors, vectors, {"received": ()})
+
+    assert fit(256, 64, torch.float16)
+    assert not fit(257, 64, torch.float16)
+    assert not fit(129, 65, torch.float16)
+    assert fit(128, 64, torch.float32)
+    assert not fit(129, 64, torch.float32)
