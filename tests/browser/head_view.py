@@ -85,7 +85,19 @@ def state(page: Page) -> dict[str, str]:
 
 
 def token(page: Page, side: str, index: int) -> Any:
-    return page.locator(f".column.{side} .token").nth(index)
+    return page.locator(f'.column.{side} .token[data-index="{index}"]')
+
+
+def scroll_to(page: Page, index: int, n_tokens: int) -> None:
+    """Scrolls a token to the middle of the window; it may not be in the document before."""
+    page.evaluate(SCROLL, (index + 0.5) / n_tokens)
+    token(page, "query", index).wait_for()
+
+
+SCROLL = """(part) => {
+  const { top, height } = document.querySelector(".column").getBoundingClientRect();
+  scrollBy(0, top + part * height - innerHeight / 2);
+}"""
 
 
 def kept(page: Page) -> list[tuple[str, int]]:
@@ -111,7 +123,8 @@ def pixel(
 # Read through a copy: a canvas that is read from is drawn differently from then on.
 PIXEL = """([query, key, sheet, offset]) => {
   const middle = (side, i) => {
-    const box = document.querySelectorAll(`.${side} .token`)[i].getBoundingClientRect();
+    const row = document.querySelector(`.${side} .token[data-index="${i}"]`);
+    const box = row.getBoundingClientRect();
     return box.top + box.height / 2;
   };
   const y = (middle("query", query) + middle("key", key)) / 2 + offset;

@@ -1,6 +1,5 @@
 """Two texts or traces side by side: one state, two pictures, and their difference."""
 
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -189,7 +188,4 @@ def test_two_long_texts_are_few_elements(open_page: Open) -> None:
     texts = [text_of(long, names(512), name=name) for name in ("one", "two")]
     page = open_page(page_of(*texts), "beside=1&heads=0&query=3&min=0")
     page.wait_for_function("document.querySelectorAll('.lower[data-drawn]').length === 2")
-    assert page.locator(".token").count() == 4 * 512
-    assert page.evaluate("document.querySelectorAll('*').length") <= 3000
-    weight = picture(page, 0).locator(".key .token > .weight").first
-    expect(weight.locator("..")).to_have_class(re.compile("plain"))
+    assert page.evaluate("document.querySelectorAll('*').length") <= 1000

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from attention_pages import softmax
-from browser.head_view import N, Open, has_color, lines, pair_page, pixel, token
+from browser.head_view import N, Open, has_color, lines, pair_page, pixel, scroll_to, token
 from playwright.sync_api import Browser, Page, expect
 
 from minibert.loading import load
@@ -65,8 +65,7 @@ def test_lines_far_down_are_drawn_when_they_are_scrolled_to(open_page: Open) -> 
     page = open_page(long_page(200), "heads=1")
     drawn = "[...document.querySelectorAll('.lower canvas')].map((canvas) => canvas.height)"
     assert sum(page.evaluate(drawn)) > 4000
-    assert pixel(page, 199, 199)[3] == 0
-    token(page, "query", 199).scroll_into_view_if_needed()
+    scroll_to(page, 199, 200)
     page.wait_for_function("document.querySelector('.lower').dataset.drawn")
     wait_for_ink(page, 199)
     assert lines(page) == 200
@@ -82,7 +81,7 @@ def wait_for_ink(page: Page, index: int) -> None:
 
 def test_the_toolbar_stays_in_sight_on_a_wide_window(open_page: Open) -> None:
     page = open_page(long_page(200))
-    token(page, "key", 150).scroll_into_view_if_needed()
+    scroll_to(page, 150, 200)
     expect(page.locator(".toolbar")).to_be_in_viewport(ratio=1)
     expect(page.locator(".details")).to_be_in_viewport()
 
@@ -178,7 +177,7 @@ def test_a_page_draws_in_the_frame_of_a_notebook(browser: Browser) -> None:
 
 def test_a_printed_page_has_all_lines_and_no_controls(open_page: Open) -> None:
     page = open_page(long_page(200), "heads=1")
-    assert pixel(page, 199, 199)[3] == 0
+    expect(token(page, "query", 199)).to_have_count(0)
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     wait_for_ink(page, 199)

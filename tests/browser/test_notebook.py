@@ -160,7 +160,8 @@ class TestFrontEnds:
     def test_what_is_scrolled_to_is_drawn(self, notebook: Callable[..., Page]) -> None:
         page = notebook(RUNS["jupyter"], cell(150))
         host = drawn(page)
-        host.locator(".query .token").nth(149).scroll_into_view_if_needed()
+        host.locator(".scroller").evaluate("(part) => part.scrollTo(0, part.scrollHeight)")
+        expect(host.locator('.query .token[data-index="149"]')).to_be_in_viewport()
         page.wait_for_function(LAST_TILE_HAS_INK, arg=host.locator(".lower").element_handle())
 
 

@@ -46,7 +46,7 @@ export const TOPS = [0, 1, 2, 3, 5, 10];
  */
 export function usualMinimum(size) {
   if (size <= 32) return 0;
-  const least = size / (size > LONG ? 64 : 40);
+  const least = Math.min(size / (size > LONG ? 64 : 40), 10);
   return MINIMA.find((percent) => percent >= least) ?? MINIMA[MINIMA.length - 1];
 }
 

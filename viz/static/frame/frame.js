@@ -38,7 +38,7 @@ import { KINDS } from "./views.js";
  */
 export function mount(host, header, blocks, around) {
   const frame = new Frame(host, header, blocks, around);
-  frame.update().then(() => frame.reveal());
+  frame.update();
   return frame;
 }
 
@@ -202,7 +202,7 @@ class Frame {
     const state = this.store.get();
     this.host.dataset.theme = this.theme();
     this.host.dataset.view = state.view;
-    this.rebuild();
+    const rebuilt = this.rebuild();
     const other = this.theme() === "dark" ? "light" : "dark";
     this.switcher.textContent = other === "dark" ? "Dark" : "Light";
     this.switcher.setAttribute("aria-label", `Switch to ${other} colours`);
@@ -211,13 +211,14 @@ class Frame {
     const drawn = await Promise.allSettled(this.shown.map(async (view) => view.update()));
     const failed = drawn.find(({ status }) => status === "rejected");
     this.say(failed && "reason" in failed ? failed.reason : null);
+    if (rebuilt) this.reveal();
   }
 
-  /** Puts another picture or another text in place, where the state asks for one. */
+  /** Puts another picture or another text in place, where the state asks for one; whether it did. */
   rebuild() {
     const { view, example, beside } = this.store.get();
     const wanted = [view, example, beside].join(" ");
-    if (wanted === this.built) return;
+    if (wanted === this.built) return false;
     this.built = wanted;
     const both = [this.example()];
     if (beside !== null && beside !== example) both.push(this.examples[beside]);
@@ -230,6 +231,7 @@ class Frame {
     this.parts = [this.searchIn(this.example()), toolbar];
     this.shown = both.map((one, i) => this.view(one, i ? "beside" : ""));
     this.place(both.map(({ index }) => this.names[index]));
+    return true;
   }
 
   /**

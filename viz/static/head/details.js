@@ -2,6 +2,7 @@
 
 import { boundsOf, codeAt, opposite, weightOf } from "../data/attention.js";
 import { headColor } from "../draw/colors.js";
+import { facts } from "../draw/cards.js";
 import { element, tokenChip } from "../draw/dom.js";
 import { percent, running, tokenText } from "../draw/text.js";
 
@@ -92,9 +93,7 @@ export function showWeight(card, { tokens, keyTokens, layer, heads, look, focus,
   const before = there && there.heads.map((head) => weightOf(codeAt(there.layer, head, focus, other)));
   const one = heads.length === 1;
   card.replaceChildren(
-    element("p", { class: "where" }, [
-      one ? `Layer ${layer.number}, head ${look.numbers[heads[0]]}` : `Layer ${layer.number}`,
-    ]),
+    element("p", { class: "where" }, [one ? where(layer.number, heads, look) : `Layer ${layer.number}`]),
     title,
     one ? single(codes[0]) : perHead(heads, codes, look, there, before),
     facts([
@@ -109,14 +108,31 @@ export function showWeight(card, { tokens, keyTokens, layer, heads, look, focus,
 /** @param {number} code */
 function single(code) {
   const weight = weightOf(code);
+  return large(weight, percent(weight), boundsText(code));
+}
+
+/**
+ * A number in large, and how sure it is.
+ *
+ * @param {number} value
+ * @param {string} text
+ * @param {string} note
+ */
+export function large(value, text, note) {
+  const big = element("data", { class: "big", value: String(value) }, [text]);
+  return element("p", {}, [big, element("span", { class: "between" }, [note])]);
+}
+
+/**
+ * Between which weights a rounded one lies.
+ *
+ * @param {number} code
+ */
+export function boundsText(code) {
   const [low, high] = boundsOf(code);
   const floor = (Math.floor(low * 1000) / 10).toFixed(1);
   const ceiling = (Math.ceil(high * 1000) / 10).toFixed(1);
-  const big = element("data", { class: "big", value: String(weight) }, [percent(weight)]);
-  return element("p", {}, [
-    big,
-    element("span", { class: "between" }, [`between ${floor} and ${ceiling}\u202f%`]),
-  ]);
+  return `between ${floor} and ${ceiling}\u202f%`;
 }
 
 /**
@@ -178,28 +194,20 @@ function bars(rows, there, kind = "") {
   return element("div", {}, [note, list]);
 }
 
-/** @param {[string, string][]} pairs */
-function facts(pairs) {
-  const rows = pairs.flatMap(([name, value]) => [
-    element("dt", {}, [name]),
-    element("dd", {}, [value]),
-  ]);
-  return element("dl", { class: "facts" }, rows);
-}
-
 /**
  * @param {Node | string} name
  * @param {number} weight
- * @param {{color?: string, kind?: string, before?: number}} options  before: what it is compared with
+ * @param {{color?: string, kind?: string, before?: number, number?: Node}} options  before: what it is
+ *   compared with; number: what is written, where it is not the weight
  */
-function bar(name, weight, { color = "", kind = "", before }) {
+export function bar(name, weight, { color = "", kind = "", before, number }) {
   const fill = element("span", { class: "fill" });
   fill.style.width = `${Math.min(weight, 1) * 100}%`;
-  if (color) fill.style.backgroundColor = color;
+  fill.style.backgroundColor = color;
   return element("li", { class: `bar ${kind}` }, [
     element("span", { class: "name" }, [name]),
     element("span", { class: "track" }, [fill]),
-    element("data", { value: String(weight) }, [percent(weight)]),
+    number ?? element("data", { value: String(weight) }, [percent(weight)]),
     ...(before === undefined ? [] : [element("span", { class: "change" }, [difference(weight, before)])]),
   ]);
 }

@@ -7,14 +7,15 @@
  */
 
 import { firstCode, gatherLines, largest, meanWeights, opposite, shownTokens, strengthFor } from "../data/attention.js";
-import { createColumns, focusToken, markTokens, measure, tokenOf, writeWeights } from "./columns.js";
+import { Columns, tokenOf } from "./columns.js";
 import { counterpart } from "./details.js";
 import { cssColors } from "../draw/css_colors.js";
 import { element } from "../draw/dom.js";
+import { LOW_ROW } from "../draw/rows.js";
 import { HeadCard, placesOf } from "./head_card.js";
 import { codesOf } from "./head_codes.js";
 import { headFigure } from "./head_figure.js";
-import { captions, chosenFirst, sideNames, whyEmpty } from "./head_parts.js";
+import { captions, chosenFirst, whyEmpty } from "./head_parts.js";
 import { createLegend } from "./legend.js";
 import { lineAt } from "./lines.js";
 import { hasLayer } from "../model/model_data.js";
@@ -26,8 +27,6 @@ import { afterClick, afterEscape, keptToken } from "../frame/state.js";
 /** How many weights are written out, and the least of them. */
 const WRITTEN = 5;
 const LEAST_WRITTEN = 0.005;
-/** From this many tokens on, rows are lower. */
-const MANY = 64;
 
 /**
  * @typedef {import("../data/attention.js").Focus} Focus
@@ -53,15 +52,15 @@ export class HeadView {
     this.example = example;
     this.store = store;
     this.themeNow = theme;
-    this.columns = createColumns(example.tokens, example.keyTokens, sideNames(example));
+    this.columns = new Columns(example, () => this.follow());
     this.lower = new Sheet("lower");
     this.upper = new Sheet("upper");
     this.lower.root.setAttribute("role", "img");
     this.upper.root.setAttribute("aria-hidden", "true");
-    const { query, key } = this.columns.lists;
+    const { query, key, row } = this.columns;
     this.between = element("div", { class: "between-columns" }, [this.lower.root, this.upper.root]);
-    this.stage = element("div", { class: "stage" }, [query, this.between, key]);
-    this.stage.classList.toggle("dense", Math.max(limits.size, limits.keys) > MANY);
+    this.stage = element("div", { class: "stage" }, [query.root, this.between, key.root]);
+    this.stage.classList.toggle("dense", row === LOW_ROW);
     this.empty = element("p", { class: "empty", role: "status" });
     this.root = element("div", { class: "head-view" }, [this.empty, captions(example), this.stage]);
     this.card = new HeadCard(stage);
@@ -69,8 +68,6 @@ export class HeadView {
     this.layer = null;
     this.whole = false;
     this.asked = 0;
-    /** @type {Geometry | null} */
-    this.geometry = null;
     /** @type {"light" | "dark"} */
     this.theme = "light";
     this.drawnLower = "";
@@ -84,6 +81,8 @@ export class HeadView {
     const { layer, heads } = this.store.get();
     this.theme = this.themeNow();
     this.legend.setStrength(strengthFor(heads.length, this.focus() !== null));
+    // At once, so that the token that was kept can be brought into sight.
+    this.follow();
     this.asked += 1;
     const now = this.asked;
     this.card.there = null;
@@ -106,10 +105,7 @@ export class HeadView {
     this.stage.addEventListener("focusin", (event) => pointed.set(tokenOf(event.target)));
     this.stage.addEventListener("focusout", () => pointed.set(null));
     this.stage.addEventListener("click", (event) => this.click(event));
-    new ResizeObserver(() => {
-      this.geometry = null;
-      this.paint();
-    }).observe(this.stage);
+    new ResizeObserver(() => this.paint()).observe(this.stage);
   }
 
   /** @param {MouseEvent} event */
@@ -171,9 +167,9 @@ export class HeadView {
     const from = token ?? (tokenOf(target) ? null : keptToken(state));
     if (!from || (key !== "ArrowUp" && key !== "ArrowDown")) return false;
     const index = from.index + (key === "ArrowUp" ? -1 : 1);
-    if (index < 0 || index >= this.columns.items[from.side].length) return true;
+    if (index < 0 || index >= this.columns[from.side].size) return true;
     if (state[from.side] === from.index) this.store.set({ [from.side]: index });
-    focusToken(this.columns, { side: from.side, index });
+    this.columns.focus({ side: from.side, index });
     return true;
   }
 
@@ -188,18 +184,34 @@ export class HeadView {
    * @param {Focus | null} token
    */
   inside(token) {
-    return token && token.index < this.columns.items[token.side].length ? token : null;
+    return token && token.index < this.columns[token.side].size ? token : null;
   }
 
   paint() {
     if (!this.layer || !this.stage.isConnected) return;
     const scene = this.scene(this.layer);
     const focus = this.focus();
+    this.columns.reach();
     this.stage.classList.toggle("focused", focus !== null);
-    const [query, key] = [scene.tokens, scene.keyTokens].map((all) => matchesOf(all, this.store.get().find).tokens);
-    markTokens(this.columns, scene.shown, focus, this.store.get(), { query, key });
     this.paintLower(scene);
     this.paintUpper(scene, focus);
+    this.paintTokens(scene, focus);
+  }
+
+  /** Makes and marks the rows near the window. */
+  follow() {
+    if (this.layer && this.stage.isConnected) this.paintTokens(this.scene(this.layer), this.focus());
+  }
+
+  /**
+   * @param {Scene} scene
+   * @param {Focus | null} focus
+   */
+  paintTokens(scene, focus) {
+    const state = this.store.get();
+    const [query, key] = [scene.tokens, scene.keyTokens].map((all) => matchesOf(all, state.find).tokens);
+    this.columns.mark(scene.shown, focus, state, { query, key });
+    shadeTokens(this.columns, scene, focus);
   }
 
   /**
@@ -209,7 +221,8 @@ export class HeadView {
   scene(layer) {
     const { tokens, keyTokens, heads: numbers } = this.example;
     const { heads, filter, special, minimum, top } = this.store.get();
-    this.geometry ??= measure(this.between, this.columns);
+    const { clientWidth, clientHeight } = this.between;
+    const { middles, row } = this.columns;
     const strength = strengthFor(heads.length, this.focus() !== null);
     return {
       tokens,
@@ -220,7 +233,7 @@ export class HeadView {
       minimum,
       top,
       look: { numbers, theme: this.theme, strength },
-      geometry: this.geometry,
+      geometry: { width: clientWidth, height: clientHeight, middles, row },
     };
   }
 
@@ -235,8 +248,7 @@ export class HeadView {
     const places = gatherLines(layer, heads, shown, firstCode(minimum, strength), null, top);
     this.lower.root.setAttribute("aria-label", `Layer ${layer.number}: ${places.length} attention lines`);
     this.empty.textContent = places.length || !this.whole ? "" : whyEmpty(heads, minimum);
-    const bright = places.length;
-    this.lower.draw({ layer, places, heads, bright, geometry, look: { ...look, strength } }, this.whole);
+    this.lower.draw({ layer, places, heads, bright: places.length, geometry, look: { ...look, strength } }, this.whole);
     if (this.whole) this.stage.dataset.layer = String(layer.number);
   }
 
@@ -245,31 +257,20 @@ export class HeadView {
    * @param {Focus | null} focus
    */
   paintUpper(scene, focus) {
-    shadeTokens(this.columns, scene, focus);
     if (!focus) {
-      writeWeights(this.columns, null, new Float64Array(), []);
+      this.columns.write(null);
       this.card.hint();
-      this.upper.draw(null);
-      return;
+      return this.upper.draw(null);
     }
     const { layer, heads, shown, minimum, top, look, geometry } = scene;
     const places = gatherLines(layer, heads, shown, firstCode(minimum, look.strength), focus, top);
     const other = this.other(focus);
     this.upper.draw({ layer, ...chosenFirst(places, layer, focus, other), heads, geometry, look });
-    this.write(scene, focus, other);
-  }
-
-  /**
-   * @param {Scene} scene
-   * @param {Focus} focus
-   * @param {number | null} other
-   */
-  write(scene, focus, other) {
-    const means = meanWeights(scene.layer, scene.heads, scene.shown, focus);
-    const places = largest(means, WRITTEN, LEAST_WRITTEN);
-    if (other !== null && !places.includes(other)) places.push(other);
-    writeWeights(this.columns, focus, means, places);
-    this.card.write(scene, focus, other, means, places);
+    const means = meanWeights(layer, heads, shown, focus);
+    const listed = largest(means, WRITTEN, LEAST_WRITTEN);
+    if (other !== null && !listed.includes(other)) listed.push(other);
+    this.columns.write(focus, means, listed);
+    this.card.write(scene, focus, other, means, listed);
   }
 
   /**

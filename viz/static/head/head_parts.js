@@ -18,9 +18,7 @@ export function chosenFirst(places, { nQueries, nKeys }, { side }, other) {
     side === "query" ? place % nKeys : Math.floor(place / nKeys) % nQueries;
   if (other === null) return { places, bright: places.length };
   const front = places.filter((place) => end(place) === other);
-  const sorted = new Uint32Array(places.length);
-  sorted.set(front);
-  sorted.set(places.filter((place) => end(place) !== other), front.length);
+  const sorted = Uint32Array.from([...front, ...places.filter((place) => end(place) !== other)]);
   return { places: sorted, bright: front.length };
 }
 
@@ -59,13 +57,6 @@ export function captions(example) {
  * @param {import("../data/example.js").Example} other
  */
 export function sameTokens(one, other) {
-  return same(one.tokens.text, other.tokens.text) && same(one.keyTokens.text, other.keyTokens.text);
-}
-
-/**
- * @param {string[]} one
- * @param {string[]} other
- */
-function same(one, other) {
-  return one.length === other.length && one.every((text, i) => text === other[i]);
+  const [these, those] = [one, other].map(({ tokens, keyTokens }) => JSON.stringify([tokens.text, keyTokens.text]));
+  return these === those;
 }

@@ -1,18 +1,16 @@
 /** How to read the picture, in the words of someone who sees it for the first time. */
 
 import { lineAlpha } from "../data/attention.js";
+import { legendOf } from "../draw/cards.js";
 import { element } from "../draw/dom.js";
 import { lineWidth } from "./lines.js";
 import { percent } from "../draw/text.js";
 
 const SAMPLES = [0.05, 0.2, 0.5, 1];
-const KEYS = [
-  [["←", "→"], "layer"],
-  [["↑", "↓"], "token"],
-  [["Enter"], "keep"],
-  [["Esc"], "let go"],
-];
-const KEYS_OF_TEXTS = [[["N", "P"], "next, previous text"]];
+/** What keys do in the pictures of tokens. */
+export const KEYS = { "← →": "layer", "↑ ↓": "token", Enter: "keep", Esc: "let go" };
+const KEYS_OF_TEXTS = { "N P": "next, previous text" };
+const AHEAD = "This model reads in one direction: a token looks at itself and back.";
 
 /**
  * @param {boolean} causal
@@ -24,23 +22,14 @@ export function createLegend(causal, examples) {
   const samples = SAMPLES.map((weight, i) =>
     element("li", {}, [strokes[i], percent(weight).replace(".0", "")]),
   );
-  const root = element("section", { class: "legend", "aria-label": "How to read this picture" }, [
-    element("h2", {}, ["How to read this"]),
-    paragraph(
-      "A line is one attention weight: how much the token on the left looks at the token",
-      " on the right. The stronger and wider the line, the more.",
-    ),
+  const parts = [
+    "A line is one attention weight: how much the token on the left looks at the token on the right. The stronger and wider the line, the more.",
     element("ul", { class: "samples" }, samples),
-    paragraph(
-      "The colour is the head. In each head, the weights of a token on the left add up to 100\u202f%.",
-    ),
-    paragraph("Hiding tokens or weights does not change the others."),
-    keys(examples > 1 ? [...KEYS, ...KEYS_OF_TEXTS] : KEYS),
-  ]);
-  if (causal) {
-    const note = paragraph("This model reads in one direction: a token looks at itself and back.");
-    root.insertBefore(note, root.lastElementChild);
-  }
+    "The colour is the head. In each head, the weights of a token on the left add up to 100\u202f%.",
+    "Hiding tokens or weights does not change the others.",
+    causal ? AHEAD : "",
+  ];
+  const root = legendOf(parts, examples > 1 ? { ...KEYS, ...KEYS_OF_TEXTS } : KEYS);
   return {
     root,
     setStrength(strength) {
@@ -50,17 +39,4 @@ export function createLegend(causal, examples) {
       });
     },
   };
-}
-
-/** @param {string[]} sentences */
-function paragraph(...sentences) {
-  return element("p", {}, [sentences.join("")]);
-}
-
-/** @param {typeof KEYS} listed */
-function keys(listed) {
-  const items = listed.map(([names, does]) =>
-    element("li", {}, [...[...names].map((name) => element("kbd", {}, [name])), ` ${does}`]),
-  );
-  return element("ul", { class: "keys" }, items);
 }

@@ -14,17 +14,13 @@ const FAINTEST = 0.012;
  * @param {import("./head.js").Scene} scene
  * @param {import("../data/attention.js").Focus | null} focus
  */
-export function shadeTokens({ items, bands }, scene, focus) {
+export function shadeTokens(columns, scene, focus) {
   const shaded = focus && scene.shown[focus.side][focus.index] ? opposite(focus.side) : null;
   const band = focus && bandMaker(scene, focus);
   for (const side of /** @type {const} */ (["query", "key"])) {
-    items[side].forEach((item, i) => {
-      const image = band && side === shaded && scene.shown[side][i] ? band(i) : "";
-      if (image === bands[side][i]) return;
-      bands[side][i] = image;
-      if (image) item.style.setProperty("--bands", image);
-      else item.style.removeProperty("--bands");
-    });
+    for (const [i, item] of columns[side].items) {
+      item.style.setProperty("--bands", band && side === shaded && scene.shown[side][i] ? band(i) : "");
+    }
   }
 }
 
@@ -37,19 +33,13 @@ export function shadeTokens({ items, bands }, scene, focus) {
  */
 function bandMaker({ layer, heads, look }, focus) {
   const alphas = Array.from({ length: 256 }, (_, code) => lineAlpha(weightOf(code), look.strength) * DARKEST);
-  /** @type {Map<number, string>} */
-  const stops = new Map();
-  const stop = (/** @type {number} */ i, /** @type {number} */ code) => {
-    const made = stops.get(i * 256 + code);
-    if (made !== undefined) return made;
+  const stop = (/** @type {number} */ code, /** @type {number} */ i) => {
     const color = withAlpha(headColor(look.numbers[heads[i]], look.theme), alphas[code]);
-    const text = `${color} ${(100 * i) / heads.length}% ${(100 * (i + 1)) / heads.length}%`;
-    stops.set(i * 256 + code, text);
-    return text;
+    return `${color} ${(100 * i) / heads.length}% ${(100 * (i + 1)) / heads.length}%`;
   };
   return (other) => {
     const codes = heads.map((head) => codeAt(layer, head, focus, other));
     if (codes.every((code) => alphas[code] < FAINTEST)) return "";
-    return `linear-gradient(90deg, ${codes.map((code, i) => stop(i, code)).join(", ")})`;
+    return `linear-gradient(90deg, ${codes.map(stop).join(", ")})`;
   };
 }

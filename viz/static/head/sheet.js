@@ -41,7 +41,7 @@ export class Sheet {
     this.timer = undefined;
     // While it is captured: pages also lie in parts of a window that scroll by themselves.
     addEventListener("beforeprint", () => this.work(0, true));
-    addEventListener("scroll", () => this.later(), { passive: true, capture: true });
+    for (const type of ["scroll", "resize"]) addEventListener(type, () => this.later(), { passive: true, capture: true });
   }
 
   /**

@@ -1,10 +1,10 @@
 /** Under the table: the most probable predictions of one cell, and how to read them. */
 
 import { withAlpha } from "../draw/colors.js";
+import { legendOf } from "../draw/cards.js";
 import { element, tokenChip } from "../draw/dom.js";
 import { placeOf } from "./lens_table.js";
 import { signColor } from "../draw/neuron_colors.js";
-import { keyList } from "../shaded/shaded_card.js";
 import { strongest } from "../shaded/shaded_shades.js";
 import { percent, tokenText } from "../draw/text.js";
 
@@ -68,15 +68,12 @@ export function createLensLegend(causal) {
   const samples = [0.05, 0.25, 0.5, 1];
   const patches = samples.map((sample) => element("li", {}, [`${100 * sample}\u202f%`]));
   const what = causal ? "the token that follows" : "the token that stands there";
-  const root = element("section", { class: "legend", "aria-label": "How to read this picture" }, [
-    element("h2", {}, ["How to read this"]),
-    element("p", {}, [
-      `Each cell is what the model would predict at that position, ${what}, if it stopped at that layer: its own output head reads what the layer leaves. The stronger its shade, the more probable its token.`,
-    ]),
+  const parts = [
+    `Each cell is what the model would predict at that position, ${what}, if it stopped at that layer: its own output head reads what the layer leaves. The stronger its shade, the more probable its token.`,
     element("ul", { class: "lens-samples" }, patches),
-    element("p", {}, ["Bold: the token that the output gives too. A click on a layer's number opens that layer in the other pictures."]),
-    keyList([[["←", "→"], "layer"], [["↑", "↓"], "position"], [["Enter"], "keep"], [["Esc"], "let go"]]),
-  ]);
+    "Bold: the token that the output gives too. A click on a layer's number opens that layer in the other pictures.",
+  ];
+  const root = legendOf(parts, { "← →": "layer", "↑ ↓": "position", Enter: "keep", Esc: "let go" });
   return {
     root,
     update(theme) {

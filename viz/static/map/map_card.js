@@ -1,17 +1,12 @@
 /** Beside the map: the cell that is pointed at or kept, in numbers; the scale; how to read it. */
 
-import { boundsOf } from "../data/attention.js";
+import { facts, legendOf } from "../draw/cards.js";
 import { element, tokenChip } from "../draw/dom.js";
+import { boundsText, large } from "../head/details.js";
 import { gradientOf } from "./map_scale.js";
 import { percent, tokenText } from "../draw/text.js";
 
-const KEYS = [
-  [["+", "−"], "zoom"],
-  [["←", "↑", "→", "↓"], "move"],
-  [["0"], "whole map"],
-  [["Enter"], "keep the largest"],
-  [["Esc"], "let go"],
-];
+const KEYS = { 0: "whole map", "+ −": "zoom", "← ↑ → ↓": "move", Enter: "keep the largest", Esc: "let go" };
 
 /** @typedef {{weight: number, received: number, source: "codes" | "half" | "single" | "none"}} Reading */
 
@@ -45,14 +40,13 @@ export function showCell(card, where, { tokens, keyTokens }, { query, key }, rea
     element("p", { class: "where" }, [where]),
     element("h2", {}, [tokenChip(tokenText(tokens, query)), " looks at ", tokenChip(tokenText(keyTokens, key))]),
     number(reading),
-    element("dl", { class: "facts" }, pairs.flatMap(([name, value]) => [element("dt", {}, [name]), element("dd", {}, [value])])),
+    facts(pairs),
   );
 }
 
 /** @param {Reading} reading */
 function number({ weight, source }) {
-  const big = element("data", { class: "big", value: String(weight) }, [writtenWeight(weight, source)]);
-  return element("p", {}, [big, element("span", { class: "between" }, [precision(weight, source)])]);
+  return large(weight, writtenWeight(weight, source), precision(weight, source));
 }
 
 /**
@@ -73,9 +67,7 @@ function precision(weight, source) {
   if (source === "none") return "a token cannot look ahead here";
   if (source === "single") return "exact, from query and key";
   if (source === "half") return "from query and key, rounded to half precision";
-  const [low, high] = boundsOf(Math.round(255 * Math.sqrt(weight)));
-  const [floor, ceiling] = [Math.floor(low * 1000) / 10, Math.ceil(high * 1000) / 10];
-  return `rounded: between ${floor.toFixed(1)} and ${ceiling.toFixed(1)}\u202f%`;
+  return `rounded: ${boundsText(Math.round(255 * Math.sqrt(weight)))}`;
 }
 
 /**
@@ -96,15 +88,14 @@ export function createMapLegend(store, causal) {
     "A row is a token that looks, a column one that is looked at. Zoomed out, a point shows the largest weight it covers.",
     "Below, how much attention each token receives from the rows in view; at the right, how much of each row is in view.",
     causal ? "This model reads in one direction: what lies above the diagonal does not exist and is not drawn." : "",
-  ].filter(Boolean);
-  const root = element("section", { class: "legend", "aria-label": "How to read this picture" }, [
-    element("h2", {}, ["Weight"]),
+  ];
+  const parts = [
     scale,
     element("p", { class: "map-ends" }, ends),
     element("div", { class: "segments map-scales", role: "group", "aria-label": "Colour scale" }, buttons),
-    ...sentences.map((text) => element("p", {}, [text])),
-    keys(),
-  ]);
+    ...sentences,
+  ];
+  const root = legendOf(parts, KEYS, "Weight");
   return {
     root,
     /** @param {"light" | "dark"} theme @param {number} largest */
@@ -117,11 +108,4 @@ export function createMapLegend(store, causal) {
       for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.scale === chosen));
     },
   };
-}
-
-function keys() {
-  const items = KEYS.map(([names, does]) =>
-    element("li", {}, [...[...names].map((name) => element("kbd", {}, [name])), ` ${does}`]),
-  );
-  return element("ul", { class: "keys" }, items);
 }

@@ -1,16 +1,14 @@
 /** Beside the small pictures: the head that is pointed at, larger and in numbers; how to read it. */
 
 import { channels, headColor } from "../draw/colors.js";
+import { legendOf } from "../draw/cards.js";
 import { element } from "../draw/dom.js";
 import { inksOf, thumbPainter } from "./model_grid.js";
 import { STATISTICS, written } from "./model_statistics.js";
 
 /** Device pixels a side of the larger picture, before the browser fits it. */
 const SIDE = 448;
-const KEYS = [
-  [["←", "↑", "→", "↓"], "move"],
-  [["Enter"], "open"],
-];
+const KEYS = { "← ↑ → ↓": "move", Enter: "open" };
 
 export class HeadCard {
   /** @param {string} name  of the text, where there are several */
@@ -95,14 +93,8 @@ export function createModelLegend(pooled, causal) {
     pooled ? "The text has more tokens than a square has cells: each shows the largest weight it covers." : "",
     causal ? "This model reads in one direction: nothing stands above the diagonal." : "",
     "A marked head spends at least half of its attention as the pattern says; a broad one has at least 80\u202f% of the largest possible entropy.",
-  ].filter(Boolean);
-  const root = element("section", { class: "legend", "aria-label": "How to read this picture" }, [
-    element("h2", {}, ["How to read this"]),
-    scale,
-    ends,
-    ...sentences.map((text) => element("p", {}, [text])),
-    keys(),
-  ]);
+  ];
+  const root = legendOf([scale, ends, ...sentences], KEYS);
   return {
     root,
     /** @param {string} ground @param {"light" | "dark"} theme */
@@ -111,11 +103,4 @@ export function createModelLegend(pooled, causal) {
       scale.style.background = `linear-gradient(90deg, rgb(${from.join(",")}), rgb(${to.join(",")}))`;
     },
   };
-}
-
-function keys() {
-  const items = KEYS.map(([names, does]) =>
-    element("li", {}, [...[...names].map((name) => element("kbd", {}, [name])), ` ${does}`]),
-  );
-  return element("ul", { class: "keys" }, items);
 }

@@ -11,9 +11,9 @@ import { share } from "../arithmetic/arithmetic_text.js";
 import { tokenOf } from "../head/columns.js";
 import { tokenChip } from "../draw/dom.js";
 import { neuronFigure } from "./neuron_figure.js";
-import { createNeuronFrame, readDimension, readWeight } from "./neuron_frame.js";
+import { choose, createNeuronFrame, readDimension, readWeight } from "./neuron_frame.js";
 import { drawLines, drawVectors, scalesOf, writeNumbers } from "./neuron_paint.js";
-import { spanOf, topsOf } from "./neuron_rows.js";
+import { spanOf } from "./neuron_rows.js";
 import { dimensionAt } from "./neuron_strips.js";
 import { afterEscape, currentHead } from "../frame/state.js";
 import { tokenText } from "../draw/text.js";
@@ -40,10 +40,7 @@ export class NeuronView {
     this.root = this.frame.root;
     /** @type {HTMLElement[]} */
     this.side = [];
-    this.tops = {
-      query: topsOf(example.tokens, this.frame.row),
-      key: topsOf(example.keyTokens, this.frame.row),
-    };
+    this.tops = { query: this.frame.queries.tops, key: this.frame.keys.tops };
     /** @type {Loaded | null} */
     this.loaded = null;
     /** @type {number | null} */
@@ -231,14 +228,18 @@ export class NeuronView {
     frame.unfolded.setAttribute("aria-pressed", String(expanded));
     frame.onward.hidden = !this.limits.views.includes("arithmetic");
     frame.note.textContent = this.example.header.edited ? EDITED : "";
-    frame.pick.value = String(scene.row.query);
+    choose(frame.pick, this.example.tokens, scene.row.query);
     frame.head.chip.replaceChildren(tokenChip(tokenText(this.example.tokens, scene.row.query, 40)));
     frame.scales.vectors.show(scene.loaded.scales.vectors, scene.theme);
     frame.scales.products.show(scene.loaded.scales.products, scene.theme);
-    frame.queries.show(spanOf(this.tops.query, scene.top, scene.top + scene.height), this.tops.query);
-    frame.queries.mark(scene.row.query, query !== null);
-    frame.keys.show(scene.span, this.tops.key);
-    frame.keys.mark(key ?? this.under ?? -1, key !== null);
+    const { top } = scene;
+    const end = top + scene.height;
+    frame.queries.show(top, end);
+    frame.queries.stop = scene.row.query;
+    frame.queries.mark(scene.row.query, query);
+    frame.keys.show(top, end);
+    frame.keys.stop = key ?? this.under ?? -1;
+    frame.keys.mark(frame.keys.stop, key);
     writeNumbers(frame.keys, scene);
     drawLines(frame, scene, this.tops);
     if (expanded) drawVectors(frame, scene, this.tops.key);

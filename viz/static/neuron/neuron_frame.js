@@ -6,20 +6,19 @@
 
 import { element, tokenChip } from "../draw/dom.js";
 import { rampOf } from "../draw/neuron_colors.js";
+import { LOW_ROW, rowHeight, Rows } from "../draw/rows.js";
 import { short, written } from "../arithmetic/arithmetic_text.js";
-import { Rows } from "./neuron_rows.js";
 import { tokenText } from "../draw/text.js";
 
-/** From this many tokens on, rows are lower. */
-const MANY = 64;
-const ROW = 26;
-const LOW_ROW = 21;
+/** Tokens in the menu of those that look. */
+const OFFERED = 1000;
 
 /** @param {import("../data/example.js").Example} example */
-export function createNeuronFrame({ tokens, keyTokens }) {
-  const dense = Math.max(tokens.text.length, keyTokens.text.length) > MANY;
-  const queries = new Rows(tokens, "query", "Tokens that look (query)", () => []);
-  const keys = new Rows(keyTokens, "key", "Tokens that are looked at (key)", () => [
+export function createNeuronFrame(example) {
+  const { tokens, keyTokens } = example;
+  const row = rowHeight(example);
+  const queries = new Rows(tokens, "query", "Tokens that look (query)", row);
+  const keys = new Rows(keyTokens, "key", "Tokens that are looked at (key)", row, () => [
     element("data", { class: "neuron-score" }),
     element("data", { class: "neuron-weight" }),
   ]);
@@ -30,12 +29,11 @@ export function createNeuronFrame({ tokens, keyTokens }) {
   const right = element("div", { class: "neuron-right" }, [keys.root, cells]);
   const body = element("div", { class: "neuron-grid neuron-body" }, [left, between, right]);
   const head = createHead();
-  const scroll = element("div", { class: `neuron-scroll${dense ? " dense" : ""}` }, [head.root, body]);
-  const top = createTop(tokens);
+  const scroll = element("div", { class: `neuron-scroll${row === LOW_ROW ? " dense" : ""}` }, [head.root, body]);
+  const top = createTop();
   const empty = element("p", { class: "empty", role: "status" });
   const note = element("p", { class: "neuron-note" });
   const root = element("div", { class: "neuron-view" }, [top.root, note, empty, scroll]);
-  const row = dense ? LOW_ROW : ROW;
   return { ...top, root, top: top.root, note, empty, scroll, head, body, between, right, lines, cells, queries, keys, row };
 }
 
@@ -74,16 +72,30 @@ function caption(words, name) {
   return element("p", { class: "neuron-caption" }, [element("strong", {}, [words]), ` ${name}`]);
 }
 
-/** @param {import("../data/data.js").Tokens} tokens */
-function createTop(tokens) {
+/**
+ * Chooses a token in the menu, which has those around it.
+ *
+ * @param {HTMLSelectElement} pick
+ * @param {import("../data/data.js").Tokens} tokens
+ * @param {number} chosen
+ */
+export function choose(pick, tokens, chosen) {
+  if (!pick.querySelector(`[value="${chosen}"]`)) {
+    const first = Math.max(0, Math.min(chosen - OFFERED / 2, tokens.text.length - OFFERED));
+    const choices = tokens.text.slice(first, first + OFFERED).map((_, i) => {
+      const { mark, text } = tokenText(tokens, first + i, 24);
+      return element("option", { value: String(first + i) }, [`${first + i}  ${mark}${text}`]);
+    });
+    pick.replaceChildren(...choices);
+  }
+  pick.value = String(chosen);
+}
+
+function createTop() {
   const [folded, unfolded] = ["Lines", "Vectors"].map((name) => element("button", { type: "button" }, [name]));
   folded.title = "Only the weights, as lines";
   unfolded.title = "Query, key, products and scores too";
-  const choices = tokens.text.map((_, i) => {
-    const { mark, text } = tokenText(tokens, i, 24);
-    return element("option", { value: String(i) }, [`${i}  ${mark}${text}`]);
-  });
-  const pick = element("select", { class: "neuron-pick", "aria-label": "Token that looks (query)" }, choices);
+  const pick = element("select", { class: "neuron-pick", "aria-label": "Token that looks (query)" });
   const vectors = createScale("q, k");
   const products = createScale("q × k");
   const scales = element("div", { class: "neuron-scales vectors" }, [vectors.root, products.root]);

@@ -40,7 +40,7 @@ const BEHIND = 0.5;
 /**
  * Scores and weights in numbers.
  *
- * @param {import("./neuron_rows.js").Rows} keys
+ * @param {import("../draw/rows.js").Rows} keys
  * @param {Scene} scene
  */
 export function writeNumbers(keys, { loaded, row, theme }) {

@@ -1,7 +1,10 @@
 /** The text view in numbers, and how to read it. */
 
 import { largest } from "../data/attention.js";
+import { facts, legendOf } from "../draw/cards.js";
 import { element, tokenChip } from "../draw/dom.js";
+import { bar } from "../head/details.js";
+import { KEYS } from "../head/legend.js";
 import { percent, tokenText } from "../draw/text.js";
 
 /**
@@ -86,14 +89,9 @@ function list(scene) {
   const places = largest(sizes, WRITTEN, measure === "relevance" ? 0 : LEAST);
   const most = sizes[places[0]] || 1;
   const rows = places.map((i) => {
-    const fill = element("span", { class: "fill" });
-    fill.style.width = `${measure === "relevance" ? (100 * sizes[i]) / most : 100 * sizes[i]}%`;
-    fill.style.backgroundColor = shading.values[i] < 0 ? below : color;
-    return element("li", { class: "bar" }, [
-      element("span", { class: "name" }, [chip(tokens, i)]),
-      element("span", { class: "track" }, [fill]),
-      number(measure, shading.values[i]),
-    ]);
+    const size = measure === "relevance" ? sizes[i] / most : sizes[i];
+    const shade = shading.values[i] < 0 ? below : color;
+    return bar(chip(tokens, i), size, { color: shade, number: number(measure, shading.values[i]) });
   });
   const rest = rows.length ? element("ul", { class: "bars" }, rows) : element("p", { class: "hint" }, [nothing(scene)]);
   return [element("h2", {}, title(scene)), rest];
@@ -138,12 +136,6 @@ function single(scene) {
   return [element("h2", {}, heading), number(measure, shading.values[index], "big"), facts(pairs)];
 }
 
-/** @param {string[][]} pairs */
-function facts(pairs) {
-  const rows = pairs.flatMap(([name, value]) => [element("dt", {}, [name]), element("dd", {}, [value])]);
-  return element("dl", { class: "facts" }, rows);
-}
-
 /**
  * @param {boolean} causal
  * @returns {{root: HTMLElement, update: (scene: Scene, ramp: string) => void}}
@@ -153,14 +145,7 @@ export function createShadedLegend(causal) {
   const ramp = element("span", { class: "shaded-ramp", "aria-hidden": "true" });
   const ends = element("p", { class: "shaded-ends" });
   const norm = element("p", { class: "shaded-norm" });
-  const root = element("section", { class: "legend", "aria-label": "How to read this picture" }, [
-    element("h2", {}, ["How to read this"]),
-    says,
-    ramp,
-    ends,
-    norm,
-    keyList([[["←", "→"], "layer"], [["↑", "↓"], "token"], [["Enter"], "keep"], [["Esc"], "let go"]]),
-  ]);
+  const root = legendOf([says, ramp, ends, norm], KEYS);
   return {
     root,
     update(scene, colors) {
@@ -199,12 +184,4 @@ function normalisation({ measure, shading, chosen }) {
   const rounded = measure === "relevance" ? "" : " Weights are rounded by up to 0.4\u202f%, those under 1\u202f% by less than 0.04\u202f%.";
   const one = measure === "relevance" && chosen !== null ? "another" : "an";
   return `The strongest shade is ${largestOf} of ${one} ordinary token here, ${written(measure, shading.scale)}.${rest}${rounded}`;
-}
-
-/** @param {(string | string[])[][]} keys  names of keys, and what they do */
-export function keyList(keys) {
-  const items = keys.map(([names, does]) =>
-    element("li", {}, [...[...names].map((name) => element("kbd", {}, [name])), ` ${does}`]),
-  );
-  return element("ul", { class: "keys" }, items);
 }

@@ -85,8 +85,6 @@ function withoutAlpha(written) {
  */
 function frame(pen, x, y, width, height, color) {
   const [right, bottom] = [x + width, y + height];
-  pen.line(x, y, right, y, color, 2);
-  pen.line(x, bottom, right, bottom, color, 2);
-  pen.line(x, y, x, bottom, color, 2);
-  pen.line(right, y, right, bottom, color, 2);
+  for (const edge of [y, bottom]) pen.line(x, edge, right, edge, color, 2);
+  for (const edge of [x, right]) pen.line(edge, y, edge, bottom, color, 2);
 }

@@ -9,8 +9,8 @@ import { runningText } from "./shaded_words.js";
 
 /** From so many tokens on, a text is set smaller. */
 const MANY = 120;
-/** How many tokens of a text are on the page at a time. */
-const PART = 1000;
+/** How many tokens of a text are on the page at a time: four texts may stand side by side. */
+const PART = 700;
 
 /**
  * @typedef {import("../data/attention.js").Side} Side

@@ -1,0 +1,180 @@
+"""A text of 3,000 tokens: few elements in every view, and every token within reach."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from attention_pages import FakeSizes, FakeTokens, FakeTrace, names
+from browser.head_view import (
+    BLUE,
+    Open,
+    has_color,
+    kept,
+    lines,
+    page_of,
+    pixel,
+    scroll_to,
+    state,
+    text_of,
+    token,
+    weights_shown,
+)
+from playwright.sync_api import Page, expect
+
+from minibert.viz import attention_page, view
+
+pytestmark = pytest.mark.browser
+N, WIDTH = 3000, 7
+MOST = 3000
+DRAWN = "[data-drawn]"
+
+
+def neighbours(n_tokens: int) -> np.ndarray:
+    """One head, (layer, head, query, key): each looks at the token before, some at the first."""
+    probs = np.zeros((1, 1, n_tokens, n_tokens), np.float32)
+    each = np.arange(n_tokens)
+    probs[0, 0, each, np.maximum(each - 1, 0)] = 0.6
+    probs[0, 0, :, 0] += 0.4
+    return probs
+
+
+@cache
+def plain_page() -> str:
+    return attention_page(neighbours(N), names(N)).html
+
+
+@cache
+def vectors_page() -> str:
+    """Random query and key, from which the page computes the weights."""
+    tokens = (tuple(names(N)),)
+    numbers = np.random.default_rng(3).normal(0, 1, (3, 1, 1, 2, N, WIDTH)).astype(np.float32)
+    vectors = torch.from_numpy(numbers)
+    scores = vectors[0] @ vectors[1].transpose(-1, -2) * WIDTH**-0.5
+    labels = FakeTokens(
+        raw=tokens,
+        strings=tokens,
+        segments=torch.zeros((1, N), dtype=torch.int64),
+        special=((False,) * N,),
+        texts=(("t0 and so on",),),
+        spans=((None,) * N,),
+    )
+    return view(FakeTrace(scores.softmax(-1), vectors, labels, FakeSizes(1, 2, WIDTH))).html
+
+
+def elements(page: Page) -> int:
+    return int(page.evaluate("document.querySelectorAll('*').length"))
+
+
+@pytest.mark.parametrize("name", ["head", "model", "neuron", "arithmetic", "map", "text"])
+@pytest.mark.parametrize("place", ["", "&query=2900&key=150"])
+def test_no_view_has_many_elements(open_page: Open, name: str, place: str) -> None:
+    page = open_page(vectors_page(), f"view={name}{place}", ready=DRAWN)
+    assert elements(page) <= MOST
+    expect(page.locator(".notice")).to_be_hidden()
+
+
+def test_two_long_texts_side_by_side_have_few_elements(open_page: Open) -> None:
+    apart = text_of(neighbours(1300), names(1300), key_tokens=names(1300), name="a → b")
+    for name in ("head", "text"):
+        page = open_page(page_of(apart, apart), f"beside=1&view={name}", ready=DRAWN)
+        assert elements(page) <= MOST
+
+
+def test_the_search_jumps_to_a_token_far_down(open_page: Open) -> None:
+    page = open_page(plain_page(), "min=0")
+    expect(token(page, "query", 2900)).to_have_count(0)
+    field = page.get_by_role("searchbox", name="Find a token")
+    field.fill("t290")
+    for index in (290, 2900):
+        field.press("Enter")
+        expect(token(page, "query", index)).to_be_in_viewport(ratio=1)
+        assert kept(page) == [("query", index)]
+    expect(token(page, "query", 2901)).to_have_class("token found")
+    expect(token(page, "query", 2899)).to_have_class("token")
+    check_lines(page, 2900)
+
+
+def check_lines(page: Page, query: int) -> None:
+    """Of a kept token: one line to its neighbour and one to the first."""
+    page.wait_for_selector(".upper[data-drawn]", state="attached")
+    assert lines(page, "upper") == 2
+    assert has_color(pixel(page, query, query - 1, "upper"), BLUE)
+    for other in (query - 3, query + 3):
+        assert pixel(page, other, other, "upper")[3] == 0
+    shown = weights_shown(page, "key")
+    assert shown == pytest.approx({query - 1: 0.6, 0: 0.4}, abs=4e-3)
+
+
+def test_a_token_far_down_is_kept_by_a_click(open_page: Open) -> None:
+    page = open_page(plain_page(), "min=0")
+    scroll_to(page, 2900, N)
+    assert elements(page) <= MOST
+    token(page, "query", 2900).click()
+    assert state(page) == {"min": "0", "query": "2900"}
+    check_lines(page, 2900)
+    token(page, "key", 2899).click()
+    assert state(page) == {"min": "0", "query": "2900", "key": "2899"}
+    expect(page.locator(".details")).to_contain_text("t2900 looks at t2899")
+
+
+def test_pointing_at_a_token_far_down_shows_its_lines(open_page: Open) -> None:
+    page = open_page(plain_page())
+    scroll_to(page, 2000, N)
+    token(page, "key", 2000).hover()
+    assert weights_shown(page, "query") == pytest.approx({2001: 0.6}, abs=4e-3)
+    assert has_color(pixel(page, 2001, 2000, "upper"), BLUE)
+    shade = token(page, "query", 2001).evaluate("(row) => getComputedStyle(row).backgroundImage")
+    assert shade.startswith("linear-gradient")
+
+
+def test_the_lines_of_all_tokens_are_right_far_down(open_page: Open) -> None:
+    page = open_page(plain_page())
+    scroll_to(page, 1500, N)
+    page.wait_for_selector(".lower[data-drawn]", state="attached")
+    for query in range(1495, 1505):
+        assert has_color(pixel(page, query, query - 1), BLUE)
+
+
+def test_the_keyboard_walks_beyond_the_rows_that_are_there(open_page: Open) -> None:
+    page = open_page(plain_page(), "query=2900")
+    expect(token(page, "query", 2900)).to_be_in_viewport(ratio=1)
+    for _ in range(60):
+        page.keyboard.press("ArrowDown")
+    expect(token(page, "query", 2960)).to_be_focused()
+    expect(token(page, "query", 2960)).to_be_in_viewport(ratio=1)
+    assert state(page) == {"query": "2960"}
+
+
+def test_a_token_keeps_the_focus_when_it_is_scrolled_away_from(open_page: Open) -> None:
+    page = open_page(plain_page())
+    token(page, "query", 3).focus()
+    scroll_to(page, 1500, N)
+    expect(token(page, "query", 3)).to_be_focused()
+    expect(token(page, "query", 40)).to_have_count(0)
+    page.keyboard.press("ArrowDown")
+    expect(token(page, "query", 4)).to_be_in_viewport(ratio=1)
+
+
+def test_a_screen_reader_hears_the_place_of_a_token(open_page: Open) -> None:
+    page = open_page(plain_page(), "query=2900")
+    expect(token(page, "query", 2900)).to_have_attribute("aria-posinset", "2901")
+    expect(token(page, "query", 2900)).to_have_attribute("aria-setsize", str(N))
+    places = page.locator(".query .token").evaluate_all("(all) => all.map((t) => +t.dataset.index)")
+    assert places == sorted(places)
+
+
+def test_paper_gets_every_token(open_page: Open) -> None:
+    page = open_page(attention_page(neighbours(400), names(400)).html)
+    assert page.locator(".query .token").count() < 200
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(page.locator(".query .token")).to_have_count(400)
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator(".query .token").count() < 200
+
+
+def test_a_taller_window_has_more_rows(open_page: Open) -> None:
+    page = open_page(plain_page(), viewport={"width": 1280, "height": 500})
+    expect(token(page, "query", 100)).to_have_count(0)
+    page.set_viewport_size({"width": 1280, "height": 2600})
+    expect(token(page, "query", 100)).to_be_in_viewport()
