@@ -156,6 +156,18 @@ def test_arrows_walk_through_the_tokens(open_page: Open) -> None:
     assert state(page)["query"] == "2"
 
 
+def test_the_token_that_arrows_reach_is_in_the_window(open_page: Open) -> None:
+    vectors = some_vectors(120, heads=1)
+    html = vector_page(vectors, tuple(f"t{i}" for i in range(120)))
+    page = open_page(html, "view=neuron&query=60", ready=READY)
+    page.set_viewport_size({"width": 1000, "height": 600})
+    for step in (*["ArrowDown"] * 20, *["ArrowUp"] * 30):
+        page.keyboard.press(step)
+        box = page.locator(".query .token:focus").bounding_box()
+        assert box is not None and 0 <= box["y"] and box["y"] + box["height"] <= 600
+    assert state(page)["query"] == "50"
+
+
 def test_step_by_step_leads_to_the_arithmetic_of_the_pair(open_page: Open) -> None:
     page = open_page(vector_page(some_vectors()), "view=neuron&query=4&key=2", ready=READY)
     page.get_by_role("button", name="Step by step").click()

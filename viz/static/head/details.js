@@ -54,7 +54,7 @@ export function showToken(card, { tokens, keyTokens, layer, heads, look, focus, 
     rows.push(bar("other tokens", Math.max(all - listed, 0), { color, kind: "rest" }));
   }
   card.replaceChildren(
-    element("p", { class: "where" }, [where(layer.number, heads, look)]),
+    element("p", { class: "where" }, [`${where(layer.number, heads, look)}, rounded to 0.4\u202f%`]),
     element("h2", {}, [chip, verb]),
     rows.length ? bars(rows, there) : nothing(heads),
   );

@@ -76,7 +76,8 @@ export function headFigure({ scene, focus, keyTokens, colors }) {
         const key = place % nKeys;
         const query = Math.floor(place / nKeys) % tokens.text.length;
         const head = look.numbers[Math.floor(place / (nKeys * tokens.text.length))];
-        const weight = weightOf(layer.codes[place]);
+        // A code says no more.
+        const weight = Number(weightOf(layer.codes[place]).toPrecision(3));
         yield [layer.number, head, query, tokens.text[query], key, keyTokens.text[key], weight];
       }
     },

@@ -1,7 +1,7 @@
 /** The map to take away: the window that is seen, a pixel or more a cell, and its weights. */
 
 import { element } from "../draw/dom.js";
-import { labelOf, paintAround, paintCells } from "./map_paint.js";
+import { paintAround, paintCells } from "./map_paint.js";
 
 /** CSS pixels around it. */
 const MARGIN = 16;
@@ -36,7 +36,7 @@ export function mapFigure(plot, { name, theme, scale, tokens, keyTokens }) {
         const end = weights.causal ? Math.min(right, query + 1) : right;
         for (let key = left; key < end; key += 1) {
           const weight = weights.probs[query * weights.nKeys + key];
-          yield [query, labelOf(tokens, query), key, labelOf(keyTokens, key), weight];
+          yield [query, tokens.text[query], key, keyTokens.text[key], weight];
         }
       }
     },

@@ -204,7 +204,10 @@ export class NeuronView {
     if (this.store.get()[side] === index) this.store.set({ [side]: next });
     this.paint();
     const rows = side === "query" ? this.frame.queries : this.frame.keys;
-    rows.items.get(next)?.focus({ preventScroll: true });
+    const item = rows.items.get(next);
+    item?.focus({ preventScroll: true });
+    // The rows scroll in a part of the page that may reach out of the window.
+    item?.scrollIntoView({ block: "nearest" });
   }
 
   shownPair() {
