@@ -89,6 +89,17 @@ export class Columns {
   }
 
   /**
+   * The token that has the focus; Tab comes back to it.
+   *
+   * @param {EventTarget | null} target
+   */
+  focused(target) {
+    const token = tokenOf(target);
+    if (token) this[token.side].stop = token.index;
+    return token;
+  }
+
+  /**
    * Gives the keyboard's focus to a token; only it stays in the tab order of its column.
    *
    * @param {import("../data/attention.js").Focus} token

@@ -102,11 +102,7 @@ export class HeadView {
       if (event.pointerType !== "touch") pointed.set(tokenOf(event.target));
     });
     this.stage.addEventListener("pointerleave", () => pointed.set(null));
-    this.stage.addEventListener("focusin", ({ target }) => {
-      const token = tokenOf(target);
-      if (token) this.columns[token.side].stop = token.index;
-      pointed.set(token);
-    });
+    this.stage.addEventListener("focusin", (event) => pointed.set(this.columns.focused(event.target)));
     this.stage.addEventListener("focusout", () => pointed.set(null));
     this.stage.addEventListener("click", (event) => this.click(event));
     new ResizeObserver(() => this.paint()).observe(this.stage);

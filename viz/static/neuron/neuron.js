@@ -204,10 +204,9 @@ export class NeuronView {
     if (this.store.get()[side] === index) this.store.set({ [side]: next });
     this.paint();
     const rows = side === "query" ? this.frame.queries : this.frame.keys;
-    const item = rows.items.get(next);
-    item?.focus({ preventScroll: true });
+    rows.items.get(next)?.focus({ preventScroll: true });
     // The rows scroll in a part of the page that may reach out of the window.
-    item?.scrollIntoView({ block: "nearest" });
+    rows.items.get(next)?.scrollIntoView({ block: "nearest" });
   }
 
   shownPair() {
