@@ -1,5 +1,6 @@
 """The head view as tests meet it: small attention with known pictures, and what is on screen."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -153,3 +154,11 @@ def weights_shown(page: Page, side: str) -> dict[int, float]:
         side,
     )
     return dict(found)
+
+
+def until(page: Page, expression: str, seconds: float = 15) -> None:
+    """Waits until an expression is true; asked from outside, as pages forbid eval inside."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, f"still not true: {expression}"
+        page.wait_for_timeout(20)

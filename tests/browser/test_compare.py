@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from attention_pages import names, softmax
-from browser.head_view import Open, count_lines, page_of, state, text_of
+from browser.head_view import Open, count_lines, page_of, state, text_of, until
 from playwright.sync_api import Locator, Page, expect
 
 pytestmark = pytest.mark.browser
@@ -148,7 +148,7 @@ def test_every_view_can_be_compared(open_page: Open, view: str, ready: str, widt
     html, _ = compared()
     hash = f"view={view}&example=2&beside=0&layer=2&heads=4&query=12&key=12"
     page = open_page(html, hash, ready=ready, viewport={"width": width, "height": 800})
-    page.wait_for_function(f"document.querySelectorAll('{ready}').length === 2")
+    until(page, f"document.querySelectorAll('{ready}').length === 2")
     first, second = (picture(page, i).bounding_box() for i in (0, 1))
     assert first is not None
     assert second is not None
@@ -158,7 +158,7 @@ def test_every_view_can_be_compared(open_page: Open, view: str, ready: str, widt
         assert second["x"] >= first["x"] + first["width"]
     assert page.evaluate("document.documentElement.scrollWidth") == width
     page.get_by_role("tab", name="Head").click()
-    page.wait_for_function("document.querySelectorAll('.lower[data-drawn]').length === 2")
+    until(page, "document.querySelectorAll('.lower[data-drawn]').length === 2")
 
 
 @pytest.mark.parametrize("step", ["ArrowRight", "ArrowDown", "Escape"])
@@ -187,5 +187,5 @@ def test_two_long_texts_are_few_elements(open_page: Open) -> None:
     long = softmax((1, 2, 512, 512), seed=5)
     texts = [text_of(long, names(512), name=name) for name in ("one", "two")]
     page = open_page(page_of(*texts), "beside=1&heads=0&query=3&min=0")
-    page.wait_for_function("document.querySelectorAll('.lower[data-drawn]').length === 2")
+    until(page, "document.querySelectorAll('.lower[data-drawn]').length === 2")
     assert page.evaluate("document.querySelectorAll('*').length") <= 1000

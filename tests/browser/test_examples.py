@@ -18,6 +18,7 @@ from browser.head_view import (
     state,
     text_of,
     token,
+    until,
     weights_shown,
 )
 from browser.vector_page import some_vectors
@@ -46,7 +47,7 @@ def texts_page(n: int, **options: Any) -> str:
 
 
 def wait_for_tokens(page: Page, n: int) -> None:
-    page.wait_for_function(f"document.querySelectorAll('.query .token').length === {n}")
+    until(page, f"document.querySelectorAll('.query .token').length === {n}")
     page.wait_for_selector(".lower[data-drawn]", state="attached")
 
 
@@ -132,7 +133,7 @@ def test_tabs_say_which_picture_a_text_does_not_have(open_page: Open) -> None:
     tab.click(force=True)
     assert state(page) == {}
     page.get_by_role("button", name="Text: with", exact=True).click()
-    page.wait_for_function("!document.querySelector('.tab[data-view=layers]').ariaDisabled")
+    until(page, "!document.querySelector('.tab[data-view=layers]').ariaDisabled")
 
 
 def test_arrows_go_through_the_tabs_and_keep_the_focus(open_page: Open) -> None:
@@ -235,7 +236,7 @@ def test_weights_of_a_long_text_are_computed_for_the_heads_that_are_on(open_page
         assert weight == pytest.approx(row[i], abs=4e-3)
     assert lines(page) == count_lines(vectors.rounded.probs(1, 2), strength=3)
     page.get_by_role("button", name="Head 0", exact=True).click()
-    page.wait_for_function("document.querySelector('.details').textContent.includes('2 heads')")
+    until(page, "document.querySelector('.details').textContent.includes('2 heads')")
     mean = (vectors.rounded.probs(1, 0)[7] + row) / 2
     for i, weight in weights_shown(page, "key").items():
         assert weight == pytest.approx(mean[i], abs=4e-3)

@@ -20,6 +20,7 @@ from browser.head_view import (
     pixel,
     state,
     token,
+    until,
 )
 from playwright.sync_api import Locator, Page, expect
 
@@ -265,7 +266,7 @@ def test_the_address_holds_the_whole_state(open_page: Open) -> None:
 def test_a_changed_address_changes_the_page(open_page: Open) -> None:
     page = open_page(pair_page())
     page.evaluate("location.hash = 'heads=1&key=3'")
-    page.wait_for_function("document.querySelectorAll('.token.kept').length === 1")
+    until(page, "document.querySelectorAll('.token.kept').length === 1")
     assert heads_on(page) == [1]
     assert kept(page) == [("key", 3)]
     assert lines(page, "upper") == 1

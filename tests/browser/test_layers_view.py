@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_pages import HOSTILE, names, softmax
-from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, state
+from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, state, until
 from playwright.sync_api import Page, expect
 
 import minibert
@@ -158,7 +158,7 @@ def test_of_a_long_text_only_rows_near_the_window_are_there(open_page: Open) -> 
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
     expect(cell(page, 511, 12)).to_have_text("12.511.0")
     page.evaluate("scrollTo(0, document.body.scrollHeight / 2)")
-    page.wait_for_function(f"() => ({ROWS})().length >= 30")
+    until(page, f"() => ({ROWS})().length >= 30")
     check_rows(page)
     page = open_page(html, "query=400", ready=READY)
     expect(page.locator(".lens-row.kept")).to_be_in_viewport()
@@ -190,12 +190,13 @@ def test_the_table_stays_within_the_window(open_page: Open, width: int, n_tokens
     for _ in range(12):
         page.keyboard.press("ArrowRight")
     expect(cell(page, 3, 12)).to_be_in_viewport(ratio=1)
-    page.wait_for_function(
+    until(
+        page,
         """() => {
           const left = (name) => document.querySelector(name).getBoundingClientRect().left;
           const apart = left(".lens-point:last-child") - left(".lens-row .lens-cell:last-child");
           return Math.abs(apart) < 1;
-        }"""
+        }""",
     )
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from attention_pages import softmax
-from browser.head_view import N, Open, has_color, lines, pair_page, pixel, scroll_to, token
+from browser.head_view import N, Open, has_color, lines, pair_page, pixel, scroll_to, token, until
 from playwright.sync_api import Browser, Page, expect
 
 from minibert.loading import load
@@ -66,7 +66,7 @@ def test_lines_far_down_are_drawn_when_they_are_scrolled_to(open_page: Open) -> 
     drawn = "[...document.querySelectorAll('.lower canvas')].map((canvas) => canvas.height)"
     assert sum(page.evaluate(drawn)) > 4000
     scroll_to(page, 199, 200)
-    page.wait_for_function("document.querySelector('.lower').dataset.drawn")
+    until(page, "document.querySelector('.lower').dataset.drawn")
     wait_for_ink(page, 199)
     assert lines(page) == 200
 
@@ -111,12 +111,13 @@ def test_lines_are_sharp_on_a_sharp_screen(open_page: Open) -> None:
 def test_lines_follow_when_the_window_changes(open_page: Open) -> None:
     page = open_page(pair_page(), "heads=0")
     page.set_viewport_size({"width": 500, "height": 700})
-    page.wait_for_function(
+    until(
+        page,
         """() => {
           const canvas = document.querySelector(".lower canvas");
           const room = document.querySelector(".between-columns");
           return Math.abs(canvas.getBoundingClientRect().width - room.clientWidth) < 1;
-        }"""
+        }""",
     )
     page.wait_for_selector(".lower[data-drawn]")
     assert all(has_color(pixel(page, i, i), (0x22, 0x6A, 0x99)) for i in range(N))
@@ -145,7 +146,7 @@ def test_a_page_without_lines_says_why(open_page: Open) -> None:
     expect(reason).to_have_text("No lines: every weight that is shown here is below 5\u202f%.")
     page.get_by_label("Hide weights below", exact=True).and_(page.locator("input")).fill("1")
     expect(reason).to_have_text("")
-    page.wait_for_function("Number(document.querySelector('.lower').dataset.lines) > 0")
+    until(page, "Number(document.querySelector('.lower').dataset.lines) > 0")
     for head in (0, 1):
         page.get_by_role("button", name=f"Head {head}", exact=True).click()
     expect(reason).to_have_text("No lines: no head is switched on.")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_pages import unpacked_text
-from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, state
+from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, state, until
 from browser.vector_page import some_vectors, vector_page
 from playwright.sync_api import Page
 
@@ -168,7 +168,7 @@ def test_the_wheel_zooms_about_the_pointer_and_a_double_click_resets(open_page: 
     at = place(page, 20, 40)
     page.mouse.move(*at)
     page.mouse.wheel(0, -400)
-    page.wait_for_function("location.hash.includes('window')")
+    until(page, "location.hash.includes('window')")
     low, high, _, _ = window(page)
     assert high - low == pytest.approx(60 * np.exp(-0.64), abs=0.1)
     assert place(page, 20, 40) == pytest.approx(at, abs=1.5)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_pages import HOSTILE, softmax
-from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, pair_page, state
+from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, pair_page, state, until
 from playwright.sync_api import Page, expect
 
 from minibert.viz import attention_page
@@ -87,7 +87,7 @@ def test_only_the_heads_that_are_on_count(open_page: Open) -> None:
     color = words(page).first.evaluate("(item) => getComputedStyle(item).backgroundColor")
     assert color.startswith("rgba(20, 153, 115")
     page.get_by_role("button", name="Head 1", exact=True).click()
-    page.wait_for_function("document.querySelector('.where').textContent.includes('2 heads')")
+    until(page, "document.querySelector('.where').textContent.includes('2 heads')")
     check_shades(page, drawn_attention()[1, 1:].mean((0, 1)))
     expect(page.locator(".where")).to_have_text("Layer 1, mean of 2 heads")
 
