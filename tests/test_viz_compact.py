@@ -22,6 +22,17 @@ class TestCompact:
     def test_only_blanks_that_mean_nothing_are_left_out(self, line: str, squeezed: str) -> None:
         assert squeezed_script(f"  {line}\n\n") == squeezed
 
+    @pytest.mark.parametrize(
+        ("script", "squeezed"),
+        [
+            ("call(\n  a,\n  b,\n);\nlet c;\n", "call(a,b,);let c;"),
+            ("if (a) {\n  b();\n}\nc = d\n+ e\n", "if(a){b();}\nc=d\n+ e"),
+            ("a(); // why;\nb();\nc();", "a(); // why;\nb();c();"),
+        ],
+    )
+    def test_lines_are_joined_where_no_statement_can_end(self, script: str, squeezed: str) -> None:
+        assert squeezed_script(script) == squeezed
+
     def test_selectors_keep_their_blanks(self) -> None:
         style = "/* why */\n.a .b:not(.c) > .d,\n.e {\n  margin: 0 auto;\n}\n"
         assert squeezed_style(style) == ".a .b:not(.c) > .d,.e{margin:0 auto;}"

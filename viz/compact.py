@@ -16,6 +16,8 @@ _TEXT = re.compile(r"""("[^"\n]*"|'[^'\n]*'|`[^`\n]*`)""")
 _AROUND = re.compile(r" ?(=>|[{}()\[\]=,:;<>?*|&!]) ?")
 # Between operands only: "a - -b" is not "a--b".
 _BETWEEN = re.compile(r"(?<=[\w)\]]) ?([+\-/%]=?) ?(?=[\w(\[])")
+# The next line can follow such a line at once, unless a comment may end it.
+_OPEN_LINE = re.compile(r"^((?!.*//).*[{(\[,;])\n", re.MULTILINE)
 _NO_DIVISION = re.compile(r"/(?! )|(?<! )/")
 _STYLE_COMMENT = re.compile(r"/\*(?:(?!\*/)[\s\S])*\*/")
 _STYLE_BLANKS = re.compile(r"\s*([{};,])\s*")
@@ -24,8 +26,9 @@ _SAFE = str.maketrans("<>&`", ",:./")
 
 
 def squeezed_script(script: str) -> str:
-    """The script without the blanks that mean nothing; lines stay lines, which end statements."""
-    return "\n".join(_squeezed_line(line.strip()) for line in script.splitlines() if line.strip())
+    """The script without the blanks that mean nothing; line ends that may end a statement stay."""
+    lines = "\n".join(_squeezed_line(line.strip()) for line in script.splitlines() if line.strip())
+    return _OPEN_LINE.sub(r"\1", lines)
 
 
 def _squeezed_line(line: str) -> str:
