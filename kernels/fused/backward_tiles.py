@@ -16,7 +16,13 @@ from typing import Any, NamedTuple, no_type_check
 import triton
 import triton.language as tl
 
-from minibert.kernels.fused.primitives import LOG2E, block_offsets, head_start, load_rows
+from minibert.kernels.fused.primitives import (
+    LOG2E,
+    block_offsets,
+    head_start,
+    load_cells,
+    load_rows,
+)
 
 __all__ = [
     "Inputs",
@@ -110,16 +116,6 @@ def store_tile(vectors, strides, place, tile, first, n_rows, D_HEAD: tl.constexp
 
 @triton.jit
 @no_type_check
-def load_cells(matrix, strides, place, queries, keys, sizes):
-    """Cells of the mask or bias of a head; 0 where there is no such query or key."""
-    inside = (queries < sizes.n_queries) & (keys < sizes.n_keys)
-    start = matrix + head_start(strides, place[0], place[1])
-    cells = tl.cast(queries, tl.int64) * strides[2] + tl.cast(keys, tl.int64) * strides[3]
-    return tl.load(start + cells, mask=inside, other=0)
-
-
-@triton.jit
-@no_type_check
 def probabilities(
     products,
     lse,
@@ -139,8 +135,9 @@ def probabilities(
     Of tiles that are not EDGE neither the length nor the causal order forbids a cell.
     """
     exponent = products * (scale * LOG2E)
+    inside = (queries < sizes.n_queries) & (keys < sizes.n_keys)
     if inputs.bias is not None:
-        added = load_cells(inputs.bias, strides.bias, place, queries, keys, sizes)
+        added = load_cells(inputs.bias, strides.bias, place[0], place[1], queries, keys, inside)
         exponent += added.to(tl.float32) * LOG2E
     probs = tl.math.exp2(exponent - lse)
     if EDGE:
@@ -149,7 +146,7 @@ def probabilities(
             allowed = allowed & (keys <= queries + (sizes.n_keys - sizes.n_queries))
         probs = tl.where(allowed, probs, 0.0)
     if inputs.mask is not None:
-        seen = load_cells(inputs.mask, strides.mask, place, queries, keys, sizes)
+        seen = load_cells(inputs.mask, strides.mask, place[0], place[1], queries, keys, inside)
         probs = tl.where(seen != 0, probs, 0.0)
     return probs
 

@@ -1,6 +1,6 @@
 """The kernel of the forward: z and lse as flash attention gives them, with statistics of the rows.
 
-Place: started by `attention.py`; pieces and formulas are in `primitives.py`.
+Place: started by `attention.py`; pieces are in `primitives.py`, formulas in `fold.py`.
 
 A program owns a block of queries and walks over the keys, as in FlashAttention-2 (Dao 2023, §3.1).
 First the blocks of keys that all of its queries see whole, without any mask, then those at an edge:
@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from minibert.axes import Bool, Float, Int
+from minibert.kernels.fused.fold import fold_scores, key_of_best, no_best, settled
 from minibert.kernels.fused.launch import (
     Config,
     best_of,
@@ -33,15 +34,11 @@ from minibert.kernels.fused.primitives import (
     LOG2E,
     NOTHING,
     block_offsets,
-    fold_scores,
     head_view,
-    key_of_best,
     load_rows,
     masked_scores,
-    no_best,
     program_place,
     row_start,
-    settled,
 )
 from minibert.kernels.fused.row_outputs import store_chosen, store_rows, store_vectors
 from minibert.kernels.fused.tuning import best_config

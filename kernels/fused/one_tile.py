@@ -1,6 +1,6 @@
 """The kernel for short texts: all keys in one tile, so that every statistic takes one pass.
 
-Place: started by `attention.py` where the keys fit; pieces in `primitives.py`.
+Place: started by `attention.py` where the keys fit; pieces in `primitives.py` and `fold.py`.
 
 With few keys, at most 256, reading and writing memory is what takes time. A program
 owns a head: it loads the keys and values once, walks over the blocks of queries and, as it knows
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from minibert.axes import Bool, Float, Int
 from minibert.kernels.fused.cells import cells_of, load_at, positions_of
+from minibert.kernels.fused.fold import fold_scores, key_of_best, no_best
 from minibert.kernels.fused.launch import (
     Config,
     best_of,
@@ -31,12 +32,9 @@ from minibert.kernels.fused.launch import (
 from minibert.kernels.fused.primitives import (
     LOG2E,
     NOTHING,
-    fold_scores,
     head_view,
-    key_of_best,
     key_start,
     masked_scores,
-    no_best,
     row_start,
 )
 from minibert.kernels.fused.row_outputs import store_chosen, store_rows, store_vectors

@@ -1,7 +1,7 @@
 """What a kernel of the forward writes at the end of a block of rows, in jitted pieces.
 
 Place: called by the kernels of `forward.py` and `one_tile.py`; the formulas stand in
-`primitives.py`. A dead row (no key allowed) gets what `api.Statistics` says of it.
+`fold.py`. A dead row (no key allowed) gets what `api.Statistics` says of it.
 """
 
 from typing import no_type_check
