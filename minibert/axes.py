@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+import minibert.vector_math as _first_calls_of_torch  # noqa: F401 - for what its import does
+
 if TYPE_CHECKING or "jaxtyping" in sys.modules:
     from jaxtyping import Bool, Float, Int, Shaped
 else:

@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # any direction is allowed as long as no circle arises. A name also places everything beneath it:
 # "viz" is the whole folder. "minibert" is the package itself, which imports everything lazily.
 ROWS = """
-    errors axes terminal architectures
+    errors vector_math axes terminal architectures
     backends cache config linear mask sampling side_by_side text_stream
     tokenizer tokenizer_files tokens checkpoint names weight_files weights windows
     kernels
