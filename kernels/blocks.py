@@ -1,38 +1,26 @@
-"""Masked scores in blocks that stay in a core's cache, so that N x N is never held.
+"""Masked scores in blocks of a few MiB, so that N x N is never held.
 
 Place: shared by `chunked.py` (z and statistics in one pass), `columns.py` (sums over queries) and
 `sdpa.py` (lse and statistics beside the fused z). Formulas and units: `api.Statistics`.
 
 A block is whole rows, some queries against every key they may see, so that its softmax is final and
-nothing is rescaled later. Short heads are taken several at a time. Padding keys, and keys that lie
-ahead of every query of the block, are not computed.
+nothing is rescaled later. It holds a head for each thread, or several, since a product of matrices
+is cut between threads by heads best. Padding keys, and keys that lie ahead of every query of the
+block, are not computed.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from minibert.axes import Bool, Float, Int
 from minibert.kernels.rows import wide
+from minibert.kernels.work_memory import WorkMemory
 
 __all__ = ["Block", "Inputs", "Part", "floor_of", "parts_of"]
-
-#: Scores of a block: 512 KiB in float32, so that scores and weights take half of an L2 cache of
-#: 2 MiB. Twice as many were measured to be slower wherever both are read, half as many no faster.
-CELLS = 2**17
-#: On another device than a CPU a block pays for its launches: 16 MiB in float32.
-DEVICE_CELLS = 2**22
-#: Below this many rows a matrix product is slow; very long rows leave the cache instead.
-LEAST_ROWS = 16
-#: Causal blocks are no taller, and take more heads instead: half of the square on the diagonal is
-#: computed in vain.
-CAUSAL_ROWS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +66,7 @@ class Part:
     sentences: slice
     heads: slice
     n_keys: int
-    memory: "_Memory"
+    memory: WorkMemory
 
     def of_rows(self, numbers: Tensor, rows: slice = slice(None)) -> Tensor:
         """The same sentences and heads of (batch, head, query, ...); an axis of 1 stays."""
@@ -89,16 +77,19 @@ class Part:
         chosen = vectors[self.sentences, self.heads, : self.n_keys]
         return chosen.to(self.inputs.dtype).contiguous().flatten(0, 1)
 
-    def blocks(self, rows: slice = slice(None)) -> Iterator["Block"]:
-        """Its rows from the first to the last; those without any key to see are left out."""
+    def blocks(self, rows: slice = slice(None), *, multiple: int = 1) -> Iterator["Block"]:
+        """Its rows from the first to the last; those without any key to see are left out.
+
+        A block of at least `multiple` rows, unless it is the last, has a multiple of them.
+        """
         inputs = self.inputs
         first, stop, _ = rows.indices(inputs.query.shape[2])
         if inputs.causal:
             first = max(first, -inputs.shift)
-        query = self.of_rows(inputs.query).to(inputs.dtype) * inputs.scale
-        query = query.flatten(0, 1)
-        columns = self.of_keys(inputs.key).transpose(-2, -1).contiguous()
+        query = self.of_rows(inputs.query).to(inputs.dtype).flatten(0, 1)
+        columns = self.of_keys(inputs.key).transpose(-2, -1)
         step = self.memory.n_rows(len(query), self.n_keys)
+        step = max(step // multiple * multiple, min(step, multiple))
         for start in range(first, stop, step):
             yield self._block(query, columns, slice(start, min(start + step, stop)))
 
@@ -107,7 +98,8 @@ class Part:
         if inputs.causal:
             n_keys = min(n_keys, inputs.shift + rows.stop)
         shape = (len(query), rows.stop - rows.start, n_keys)
-        flat = torch.bmm(query[:, rows], columns[..., :n_keys], out=self.memory.scores(shape))
+        flat, factors = self.memory.scores(shape), (query[:, rows], columns[..., :n_keys])
+        torch.baddbmm(flat, *factors, beta=0, alpha=inputs.scale, out=flat)
         scores = flat.view(-1, self.heads.stop - self.heads.start, *shape[1:])
         where = (self.sentences, self.heads, rows, slice(n_keys))
         if inputs.bias is not None:
@@ -150,60 +142,23 @@ class Block:
 def parts_of(inputs: Inputs) -> Iterator[Part]:
     """All sentences and heads, in parts; sentences without a key are left out."""
     (B, H), K = inputs.query.shape[:2], inputs.key.shape[2]
-    memory = _Memory(inputs)
     counts = [K] * B if inputs.lengths is None else inputs.lengths.tolist()
-    for n_keys, run in groupby(range(B), key=lambda sentence: counts[sentence]):
-        together = list(run)
-        if not n_keys:
-            continue
-        # Heads that fit a block with all the rows it may have.
-        units = max(1, memory.cells // (memory.most_rows * n_keys))
-        n_sentences, n_heads = max(1, units // H), min(units, H)
-        for first in range(together[0], together[-1] + 1, n_sentences):
-            sentences = slice(first, min(first + n_sentences, together[-1] + 1))
-            for head in range(0, H, n_heads):
-                heads = slice(head, min(head + n_heads, H))
-                yield Part(inputs, sentences, heads, n_keys, memory)
+    with WorkMemory(inputs.query, n_keys=K, causal=inputs.causal) as memory:
+        for n_keys, run in groupby(range(B), key=lambda sentence: counts[sentence]):
+            together = list(run)
+            if not n_keys:
+                continue
+            n_sentences, n_heads = memory.n_units(H, n_keys)
+            for first in range(together[0], together[-1] + 1, n_sentences):
+                sentences = slice(first, min(first + n_sentences, together[-1] + 1))
+                for head in range(0, H, n_heads):
+                    heads = slice(head, min(head + n_heads, H))
+                    yield Part(inputs, sentences, heads, n_keys, memory)
 
 
 def floor_of(scores: Tensor) -> float:
     """The score of a masked cell: its weight is 0. Finite, since 0·(−inf) would be NaN."""
     return torch.finfo(scores.dtype).min / 2
-
-
-class _Memory:
-    """The two arrays every block is computed in, made once, and how much of them a block takes."""
-
-    def __init__(self, inputs: Inputs) -> None:
-        on_cpu = inputs.query.device.type == "cpu"
-        self.cells = CELLS if on_cpu else DEVICE_CELLS
-        Q, K = inputs.query.shape[2], inputs.key.shape[2]
-        self.most_rows = min(Q, CAUSAL_ROWS) if inputs.causal else Q
-        self._size = min(max(self.cells, LEAST_ROWS * K), inputs.query[..., 0].numel() * K)
-        self._options: dict[str, Any] = {"dtype": inputs.dtype, "device": inputs.query.device}
-        self._arrays: list[Tensor] = []
-
-    def n_rows(self, units: int, n_keys: int) -> int:
-        """Rows of a block."""
-        wanted = max(self.cells // (units * n_keys), LEAST_ROWS)
-        return max(1, min(wanted, self.most_rows, self._size // (units * n_keys)))
-
-    @cached_property
-    def ahead(self) -> Bool[Tensor, "rows key"]:
-        """True above the diagonal of the tallest block."""
-        size = (self.most_rows, self.most_rows)
-        return torch.ones(size, dtype=torch.bool, device=self._options["device"]).triu_(1)
-
-    def scores(self, shape: tuple[int, ...]) -> Tensor:
-        return self._array(0, shape)
-
-    def second(self, shape: tuple[int, ...]) -> Tensor:
-        return self._array(1, shape)
-
-    def _array(self, number: int, shape: tuple[int, ...]) -> Tensor:
-        while len(self._arrays) <= number:
-            self._arrays.append(torch.empty(self._size, **self._options))
-        return self._arrays[number][: math.prod(shape)].view(shape)
 
 
 def _cut(numbers: Tensor, where: tuple[slice, ...]) -> Tensor:

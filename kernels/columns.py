@@ -17,7 +17,7 @@ from minibert.kernels.api import attend
 from minibert.kernels.blocks import Block, Inputs, Part, floor_of, parts_of
 from minibert.kernels.border import check_inputs, check_options, check_rows
 from minibert.kernels.registry import Request, implementations
-from minibert.kernels.row_blocks import softmax_rows
+from minibert.kernels.row_blocks import RowSums
 
 __all__ = ["COLUMNS", "column_sums"]
 
@@ -113,8 +113,9 @@ def _in_blocks(
 def _probs(block: Block, lse: Tensor | None) -> tuple[Tensor, Tensor]:
     """The probs of a block without their normaliser, and the normaliser of each row."""
     if lse is None:
-        rows = softmax_rows(block, {})
-        return rows.weights, rows.normaliser
+        sums = RowSums.empty(block.scores, {})
+        weights = sums.weights(block)
+        return weights, sums.normaliser(may_be_dead=block.may_be_dead).squeeze(-1)
     ends = lse[block.place].to(block.scores.dtype)
     dead = ends == -math.inf
     # A dead row has masked cells alone, whose floor takes part in no sum.
@@ -126,7 +127,7 @@ class _Slopes:
     """dP = z_gradient · valueᵀ of a part, a block at a time."""
 
     def __init__(self, part: Part, value: Tensor, z_gradient: Tensor) -> None:
-        self.columns = part.of_keys(value).transpose(-2, -1).contiguous()
+        self.columns = part.of_keys(value).transpose(-2, -1)
         self.gradients = part.of_rows(z_gradient).to(self.columns.dtype).flatten(0, 1)
 
     def of(self, block: Block) -> Tensor:

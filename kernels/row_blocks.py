@@ -5,68 +5,84 @@ kernel does not give. `rows.py` has the same formulas for all rows at once, diff
 
 With t = scores − row_max, l = sum exp(t) and W = sum exp(t)·t of a row:
 lse = row_max + ln l, max_prob = 1 / l, entropy = ln l − W / l, a sum of two terms >= 0.
-probs = exp(t) / l are never made: what is summed over keys is divided by l afterwards, what is
-summed over queries is summed with weights 1 / l.
+probs = exp(t) / l are never made. Blocks leave m, l, W and sums of exp(t), and all rows are divided
+by their l at the end; only what is summed over queries is summed with weights 1 / l.
 """
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from minibert.axes import Float, Int
 from minibert.kernels.blocks import Block, Inputs, floor_of, parts_of
+from minibert.kernels.rows import wide
 from minibert.kernels.wants import Want
 
-__all__ = ["SoftmaxRows", "attend_in_blocks", "softmax_rows"]
+__all__ = ["RowSums", "attend_in_blocks"]
 
-#: What a row has that sees no key.
-_DEAD = {"lse": -math.inf, "row_max": -math.inf, "argmax": -1}
-_PER_ROW = ("row_max", "max_prob", "entropy", "argmax")
+#: Cells of fewer rows than this are summed faster by a product of matrices with all rows.
+_SEPARATE = 4
 
 
 @dataclass(frozen=True, eq=False)
-class SoftmaxRows:
-    """The softmax of a block: weights exp(t), unnormalised, in the memory of the block."""
+class RowSums:
+    """What the softmax of rows is made of: of all rows, or, by `of`, of those of a block."""
 
-    block: Block
-    weights: Float[Tensor, "sentence head rows key"]
-    found: dict[str, Float[Tensor, "sentence head rows"]]
-    """lse and the wanted of row_max, max_prob, entropy and argmax."""
-    normaliser: Float[Tensor, "sentence head rows"]
-    """1 / l; 0 for a dead row."""
+    row_max: Float[Tensor, "sentence head rows 1"]
+    total: Float[Tensor, "sentence head rows 1"]
+    """l"""
+    product: Float[Tensor, "sentence head rows 1"] | None = None
+    """W; None where it is not needed."""
+    argmax: Int[Tensor, "sentence head rows 1"] | None = None
 
+    @classmethod
+    def empty(cls, rows: Float[Tensor, "sentence head rows any"], want: Want) -> "RowSums":
+        """Those of as many rows, none of which sees a key."""
+        numbers = rows.new_ones((*rows.shape[:3], 1), dtype=wide(rows.dtype))
+        return cls(
+            numbers * -math.inf,
+            numbers,
+            torch.zeros_like(numbers) if "entropy" in want else None,
+            torch.full_like(numbers, -1, dtype=torch.int64) if "argmax" in want else None,
+        )
 
-def softmax_rows(block: Block, want: Want) -> SoftmaxRows:
-    """The softmax of the rows of a block, and what `want` names of each row."""
-    scores = block.scores
-    if "argmax" in want:
-        row_max, argmax = scores.max(dim=-1, keepdim=True)
-    else:
-        row_max, argmax = scores.amax(dim=-1, keepdim=True), None
-    shifted = scores.sub_(row_max)
-    # W needs both t and exp(t).
-    weights = torch.exp(shifted, out=block.second() if "entropy" in want else shifted)
-    total = weights.sum(dim=-1)
-    row_max, normaliser = row_max.squeeze(-1), 1 / total
-    found = {"lse": row_max + total.log()}
-    if "row_max" in want:
-        found["row_max"] = row_max
-    if "max_prob" in want:
-        found["max_prob"] = normaliser
-    if "entropy" in want:
-        # In place: a product of its own would be memory that is new for each block.
-        found["entropy"] = total.log() - shifted.mul_(weights).sum(dim=-1) * normaliser
-    if argmax is not None:
-        found["argmax"] = argmax.squeeze(-1)
-    if block.may_be_dead:
-        dead = row_max == floor_of(scores)
-        found = {n: values.masked_fill(dead, _DEAD.get(n, 0)) for n, values in found.items()}
-        normaliser = normaliser.masked_fill(dead, 0)
-    return SoftmaxRows(block, weights, found, normaliser)
+    def of(self, block: Block) -> "RowSums":
+        """Views of the rows of a block."""
+        return RowSums(
+            self.row_max[block.place],
+            self.total[block.place],
+            None if self.product is None else self.product[block.place],
+            None if self.argmax is None else self.argmax[block.place],
+        )
+
+    def weights(self, block: Block) -> Float[Tensor, "sentence head rows key"]:
+        """exp(t) of the block these sums are of, in its memory; the sums are written."""
+        scores = block.scores
+        if self.argmax is None:
+            torch.amax(scores, dim=-1, keepdim=True, out=self.row_max)
+        else:
+            torch.max(scores, dim=-1, keepdim=True, out=(self.row_max, self.argmax))
+        shifted = scores.sub_(self.row_max)
+        # W needs both t and exp(t).
+        weights = torch.exp(shifted, out=shifted if self.product is None else block.second())
+        torch.sum(weights, dim=-1, keepdim=True, out=self.total)
+        if self.product is not None:
+            # In place: a product of its own would be memory that is new for each block.
+            torch.sum(shifted.mul_(weights), dim=-1, keepdim=True, out=self.product)
+        return weights
+
+    def normaliser(self, *, may_be_dead: bool) -> Float[Tensor, "sentence head rows 1"]:
+        """1 / l; 0 for a row without an allowed key."""
+        normaliser = self.total.reciprocal()
+        return normaliser.masked_fill_(self.dead, 0) if may_be_dead else normaliser
+
+    @property
+    def dead(self) -> Tensor:
+        """Which rows have no allowed key."""
+        return self.row_max <= floor_of(self.row_max)
 
 
 def attend_in_blocks(
@@ -77,126 +93,171 @@ def attend_in_blocks(
         results = _Results(inputs, value, want)
         for part in parts_of(inputs):
             values = None if value is None else part.of_keys(value)
-            for block in part.blocks():
-                results.add(softmax_rows(block, want), values)
+            for block in part.blocks(multiple=results.cell[0]):
+                results.add(block, values)
         return results.finished()
 
 
 class _Results:
-    """The outputs, filled block by block; what no block reaches stays as for a dead row."""
+    """The sums of all rows, filled block by block, and the outputs that are made of them."""
 
     def __init__(self, inputs: Inputs, value: Tensor | None, want: Want) -> None:
         self.inputs, self.want = inputs, want
         (B, H, Q, D), K = inputs.query.shape, inputs.key.shape[2]
-        shapes: dict[str, tuple[int, ...]] = {"lse": (B, H, Q)}
-        shapes |= {name: (B, H, Q) for name in _PER_ROW if name in want}
-        shapes |= {n: (B, H, Q, len(want[n])) for n in ("key_mass", "offset_mass") if n in want}
-        if "received" in want:
-            shapes["received"] = (B, H, K)
-        if "map" in want:
-            shapes["map"] = (B, H, *(n_blocks(n, want["map"][0]) for n in (Q, K)))
-        self.found = {name: self._new(name, shape, inputs.dtype) for name, shape in shapes.items()}
+        self.sums = RowSums.empty(inputs.query, want)
+        #: Still without the normalisers of their rows.
+        self.of_rows: dict[str, Tensor] = {}
         if value is not None:
-            self.found["z"] = self._new("z", (B, H, Q, D), inputs.query.dtype)
+            self.of_rows["z"] = self._zeros(B, H, Q, D)
+        for name in ("key_mass", "offset_mass"):
+            if name in want:
+                self.of_rows[name] = self._zeros(B, H, Q, len(want[name]))
+        self.of_keys: dict[str, Tensor] = {}
+        if "received" in want:
+            self.of_keys["received"] = self._zeros(B, H, K)
+        #: Queries and keys of a cell of the map.
+        self.cell = (1, 1)
+        if "map" in want:
+            self.cell = (cell_size(Q, want["map"][0]), cell_size(K, want["map"][0]))
+            counts = (n_cells(Q, self.cell[0]), n_cells(K, self.cell[1]))
+            self.of_keys["map"] = self._zeros(B, H, *counts)
 
-    def _new(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        dtype = torch.int64 if name == "argmax" else dtype
-        device = self.inputs.query.device
-        return torch.full(shape, _DEAD.get(name, 0), dtype=dtype, device=device)
+    def _zeros(self, *shape: int) -> Tensor:
+        return self.inputs.query.new_zeros(shape, dtype=self.inputs.dtype)
 
     @cached_property
     def real(self) -> Tensor | None:
         return self.inputs.real_rows()
 
-    def add(self, rows: SoftmaxRows, values: Float[Tensor, "unit key d_head"] | None) -> None:
-        """Put the rows of a block in their place and add them to what is summed over queries."""
-        block, found = rows.block, self.found
-        for name, numbers in rows.found.items():
-            found[name][block.place] = numbers
-        flat = rows.weights.flatten(0, 1)
+    def add(self, block: Block, values: Float[Tensor, "unit key d_head"] | None) -> None:
+        """Put the sums of its rows in their place and add to what is summed over queries."""
+        sums = self.sums.of(block)
+        weights = sums.weights(block)
+        flat = weights.flatten(0, 1)
         if values is not None:
-            z = torch.bmm(flat, values[:, : block.n_keys]).view(*rows.weights.shape[:3], -1)
-            found["z"][block.place] = z.mul_(rows.normaliser.unsqueeze(-1))
-        if "key_mass" in self.want or "offset_mass" in self.want:
-            self._add_masses(rows)
-        if "received" in self.want or "map" in self.want:
-            self._add_columns(rows, flat)
+            z = self.of_rows["z"][block.place].flatten(0, 1)
+            torch.bmm(flat, values[:, : block.n_keys], out=z)
+        if "key_mass" in self.want:
+            self._add_key_mass(block, weights)
+        if "offset_mass" in self.want:
+            self._add_offset_mass(block, weights)
+        if self.of_keys:
+            self._add_columns(block, sums.normaliser(may_be_dead=block.may_be_dead), flat)
 
     @cached_property
-    def watched_keys(self) -> Int[Tensor, "query watched"]:
-        """The keys each query's mass is wanted at: key_mass, then offset_mass; −1 for none."""
-        Q, K = self.inputs.query.shape[2], self.inputs.key.shape[2]
-        options: dict[str, Any] = {"device": self.inputs.query.device, "dtype": torch.int64}
-        positions = torch.arange(Q, **options)[:, None] + self.inputs.shift
-        fixed = torch.tensor(self.want.get("key_mass", ()), **options).expand(Q, -1)
-        near = positions + torch.tensor(self.want.get("offset_mass", ()), **options)
-        keys = torch.cat((fixed, near), dim=1)
-        return torch.where((keys >= 0) & (keys < K), keys, -1)
+    def watched_keys(self) -> Int[Tensor, " watched"]:
+        return torch.tensor(self.want["key_mass"], device=self.inputs.query.device)
 
-    def _add_masses(self, rows: SoftmaxRows) -> None:
-        block, last = rows.block, rows.block.n_keys - 1
-        keys = self.watched_keys[block.rows]
-        seen = (keys >= 0) & (keys <= last)
-        keys = keys.clamp(0, last).expand(*rows.weights.shape[:2], -1, -1)
-        mass = rows.weights.gather(-1, keys).mul_(seen * rows.normaliser.unsqueeze(-1))
-        n_fixed = len(self.want.get("key_mass", ()))
-        if "key_mass" in self.want:
-            self.found["key_mass"][block.place] = mass[..., :n_fixed]
-        if "offset_mass" in self.want:
-            self.found["offset_mass"][block.place] = mass[..., n_fixed:]
+    def _add_key_mass(self, block: Block, weights: Tensor) -> None:
+        last = block.n_keys - 1
+        mass = self.of_rows["key_mass"][block.place]
+        torch.index_select(weights, -1, self.watched_keys.clamp(max=last), out=mass)
+        # A key behind the last was not computed, since no query of the block sees it.
+        mass *= self.watched_keys <= last
 
-    def _add_columns(self, rows: SoftmaxRows, flat: Tensor) -> None:
-        block, found = rows.block, self.found
-        counted = rows.normaliser
+    def _add_offset_mass(self, block: Block, weights: Tensor) -> None:
+        mass = self.of_rows["offset_mass"][block.place]
+        position = block.rows.start + self.inputs.shift
+        for number, offset in enumerate(self.want["offset_mass"]):
+            diagonal = weights.diagonal(position + offset, -2, -1)
+            first = max(0, -(position + offset))
+            mass[..., first : first + diagonal.shape[-1], number] = diagonal
+
+    def _add_columns(self, block: Block, counted: Tensor, flat: Tensor) -> None:
         if self.real is not None:
-            counted = counted * block.part.of_rows(self.real, block.rows)
-        counted = counted.flatten(0, 1).unsqueeze(1)  # unit 1 rows
-        B, H = block.place[:2]
+            counted = counted * block.part.of_rows(self.real, block.rows).unsqueeze(-1)
+        counted = counted.flatten(0, 1).transpose(-2, -1)  # unit 1 rows
+        (B, H, _), found = block.place, self.of_keys
+        heads = block.scores.shape[:2]
         if "map" not in found:
-            sums = torch.bmm(counted, flat).squeeze(1)
-            found["received"][B, H, : block.n_keys] += sums.view(*rows.weights.shape[:2], -1)
+            sums = torch.bmm(counted, flat)
+            found["received"][B, H, : block.n_keys] += sums.view(*heads, -1)
             return
-        Q, K = self.inputs.query.shape[2], self.inputs.key.shape[2]
-        size = math.ceil(Q / self.want["map"][0])
-        first, stop = block.rows.start // size, n_blocks_of(block.rows.stop, size)
-        positions = torch.arange(block.rows.start, block.rows.stop, device=flat.device)
-        member = positions // size == torch.arange(first, stop, device=flat.device)[:, None]
-        sums = torch.bmm(counted * member, flat).view(*rows.weights.shape[:2], stop - first, -1)
+        size = self.cell[0]
+        sums = _sums_of_cells(counted, flat, block.rows.start, size).view(*heads, -1, block.n_keys)
         if "received" in found:
             found["received"][B, H, : block.n_keys] += sums.sum(dim=2)
-        pooled = _pooled(sums, math.ceil(K / self.want["map"][0]))
-        found["map"][B, H, first:stop, : pooled.shape[-1]] += pooled
+        pooled = _pooled(sums, self.cell[1])
+        first = block.rows.start // size
+        cells = slice(first, first + pooled.shape[2])
+        found["map"][B, H, cells, : pooled.shape[3]] += pooled
 
     def finished(self) -> dict[str, Tensor]:
-        """The outputs, sums over cells of the map divided by their number."""
-        if "map" in self.found:
+        """z, lse and the statistics of all rows."""
+        sums, want = self.sums, self.want
+        log_total, normaliser = sums.total.log(), sums.normaliser(may_be_dead=self.may_be_dead)
+        found = {"lse": sums.row_max + log_total}
+        if "row_max" in want:
+            found["row_max"] = sums.row_max
+        if "max_prob" in want:
+            found["max_prob"] = normaliser
+        if sums.product is not None:
+            found["entropy"] = log_total.addcmul_(sums.product, normaliser, value=-1)
+        if sums.argmax is not None:
+            found["argmax"] = sums.argmax
+        if self.may_be_dead:
+            dead, nothing = sums.dead, {"lse": -math.inf, "row_max": -math.inf, "argmax": -1}
+            found = {n: rows.masked_fill(dead, nothing.get(n, 0)) for n, rows in found.items()}
+        found = {name: rows.squeeze(-1) for name, rows in found.items()}
+        found |= {name: rows.mul_(normaliser) for name, rows in self.of_rows.items()}
+        if "z" in found:
+            found["z"] = found["z"].to(self.inputs.query.dtype)
+        return found | self._means()
+
+    @property
+    def may_be_dead(self) -> bool:
+        """Whether a row can be without an allowed key."""
+        inputs = self.inputs
+        masked = inputs.mask is not None or inputs.lengths is not None
+        return masked or not inputs.key.shape[2] or (inputs.causal and inputs.shift < 0)
+
+    def _means(self) -> dict[str, Tensor]:
+        """What is summed over queries; sums over cells of the map divided by their number."""
+        if "map" in self.of_keys:
             Q, K = self.inputs.query.shape[2], self.inputs.key.shape[2]
-            blocks = self.want["map"][0]
-            rows = _counts(self.inputs.query_lengths(), Q, blocks, self.found["map"])
-            columns = _counts(self.inputs.lengths, K, blocks, self.found["map"])
+            rows = _counts(self.inputs.query_lengths(), Q, self.cell[0], self.of_keys["map"])
+            columns = _counts(self.inputs.lengths, K, self.cell[1], self.of_keys["map"])
             cells = rows[:, None, :, None] * columns[:, None, None, :]
-            self.found["map"] /= cells.clamp_min(1)
-        return self.found
+            self.of_keys["map"] /= cells.clamp_min(1)
+        return self.of_keys
 
 
-def n_blocks(n: int, blocks: int) -> int:
-    """Blocks that n rows or columns are cut into when at most `blocks` are asked for."""
-    return n_blocks_of(n, math.ceil(n / blocks))
+def cell_size(n: int, cells: int) -> int:
+    """Rows or columns of a cell when n of them are cut into at most `cells`."""
+    return max(1, math.ceil(n / cells))
 
 
-def n_blocks_of(n: int, size: int) -> int:
-    """Blocks of `size` that hold n rows or columns."""
+def n_cells(n: int, size: int) -> int:
+    """Cells of `size` that hold n rows or columns."""
     return math.ceil(n / size)
 
 
-def _pooled(sums: Float[Tensor, "*lead key"], size: int) -> Float[Tensor, "*lead key_block"]:
+def _sums_of_cells(
+    counted: Float[Tensor, "unit 1 rows"],
+    weights: Float[Tensor, "unit rows key"],
+    start: int,
+    size: int,
+) -> Float[Tensor, "unit cell key"]:
+    """For each cell that a row of the block is in, the sum of its weights, each times `counted`."""
+    units, n_rows, n_keys = weights.shape
+    if size >= _SEPARATE and start % size == 0 and n_rows % size == 0:
+        # Only the rows of a cell are multiplied, instead of all rows for each cell.
+        cells = units * n_rows // size
+        sums = torch.bmm(counted.reshape(cells, 1, size), weights.view(cells, size, n_keys))
+        return sums.view(units, -1, n_keys)
+    positions = torch.arange(start, start + n_rows, device=weights.device) // size
+    numbers = torch.arange(start // size, n_cells(start + n_rows, size), device=weights.device)
+    return torch.bmm(counted * (positions == numbers[:, None]), weights)
+
+
+def _pooled(sums: Float[Tensor, "*lead key"], size: int) -> Float[Tensor, "*lead key_cell"]:
     missing = -sums.shape[-1] % size
     return torch.nn.functional.pad(sums, (0, missing)).unflatten(-1, (-1, size)).sum(dim=-1)
 
 
-def _counts(lengths: Tensor | None, n: int, blocks: int, like: Tensor) -> Tensor:
-    """Real rows or columns of each block: (batch or 1, block)."""
+def _counts(lengths: Tensor | None, n: int, size: int, like: Tensor) -> Tensor:
+    """Real rows or columns of each cell: (batch or 1, cell)."""
     real = like.new_ones(1, n)
     if lengths is not None:
         real = (torch.arange(n, device=like.device) < lengths[:, None]).to(like.dtype)
-    return _pooled(real, math.ceil(n / blocks))
+    return _pooled(real, size)

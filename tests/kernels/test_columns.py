@@ -9,7 +9,7 @@ import torch
 from attention_inputs import VARIATIONS, B, D, H, K, Q, allowed_by, some_mask, vectors
 
 from minibert.errors import AttentionError
-from minibert.kernels import blocks, columns
+from minibert.kernels import blocks, columns, work_memory
 from minibert.kernels.api import attend
 from minibert.kernels.columns import COLUMNS, column_sums
 
@@ -48,8 +48,8 @@ def inputs(queries: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> l
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("cells", [1, 40, 2**17])
 def test_sums_are_those_of_whole_matrices(of, name, given, cells, monkeypatch):
-    monkeypatch.setattr(blocks, "CELLS", cells)
-    monkeypatch.setattr(blocks, "LEAST_ROWS", 2)
+    monkeypatch.setattr(work_memory, "CELLS", cells)
+    monkeypatch.setattr(work_memory, "LEAST_ROWS", 2)
     query, key, value, z_gradient = inputs(Q)
     bias = torch.randn(1, H, Q, K, dtype=torch.float64)
     weights = torch.randn(B, H, Q, dtype=torch.float64)

@@ -16,7 +16,7 @@ from attention_inputs import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibert.kernels import blocks, sdpa
+from minibert.kernels import sdpa, work_memory
 from minibert.kernels.api import attend
 from minibert.kernels.sdpa import fused_attention
 
@@ -42,7 +42,7 @@ def test_sdpa_agrees_with_torch_in_float64(name, dtype, with_bias):
 @pytest.mark.parametrize("name", VARIATIONS)
 @pytest.mark.parametrize("cells", [1, 100, 2**20])
 def test_statistics_do_not_depend_on_how_many_rows_are_taken_at_a_time(name, cells, monkeypatch):
-    monkeypatch.setattr(blocks, "CELLS", cells)
+    monkeypatch.setattr(work_memory, "CELLS", cells)
     query, key, value = vectors(queries=K)
     options = dict(VARIATIONS[name])
     if "mask" in options:

@@ -1,0 +1,127 @@
+"""The memory that blocks of scores are computed in, how much of it a block takes, and its keeping.
+
+Place: held by `blocks.py`. On a CPU memory that is new for each call costs more than what is done
+in it: at 12 heads of 512 tokens, where the operating system maps a page at its first touch, four
+tenths of the time. So a thread keeps what its last call used for its next one.
+"""
+
+import math
+import threading
+from functools import cached_property
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from minibert.axes import Bool, Float
+from minibert.kernels.rows import wide
+
+__all__ = ["WorkMemory", "release"]
+
+#: Scores of a block for each thread: 2 MiB in float32. In blocks of a quarter of that the
+#: operations of a block take longer to start than to run; twice as many are no faster.
+CELLS = 2**19
+#: No block has more, and one on another device than a CPU has as many, since it pays for its
+#: launches: 16 MiB in float32.
+MOST_CELLS = 2**22
+#: Below this many rows a matrix product is slow; very long rows leave the cache instead.
+LEAST_ROWS = 16
+#: Causal blocks are no taller, and take more heads instead: half of the square on the diagonal is
+#: computed in vain.
+CAUSAL_ROWS = 64
+
+
+class WorkMemory:
+    """Two arrays for blocks of scores; within `with`, after which the thread keeps them."""
+
+    def __init__(
+        self, query: Float[Tensor, "batch head query d_head"], *, n_keys: int, causal: bool
+    ) -> None:
+        self.device, self.dtype = query.device, wide(query.dtype)
+        on_cpu = self.device.type == "cpu"
+        self.threads = torch.get_num_threads() if on_cpu else 1
+        self.cells = min(CELLS * self.threads, MOST_CELLS) if on_cpu else MOST_CELLS
+        n_queries = query.shape[2]
+        self.most_rows = min(n_queries, CAUSAL_ROWS) if causal else n_queries
+        self.size = min(max(self.cells, LEAST_ROWS * n_keys), query[..., 0].numel() * n_keys)
+        self._arrays: list[Tensor] = []
+
+    def __enter__(self) -> "WorkMemory":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Other devices have torch's cache. A tensor of another class belongs to whoever traces.
+        kept = [a for a in self._arrays if type(a) is Tensor and a.numel() <= self.cells]
+        if self.device.type == "cpu":
+            _kept.arrays = sorted(kept + _kept.arrays, key=Tensor.numel)[-2:]
+        self._arrays = []
+
+    def n_units(self, n_heads: int, n_keys: int) -> tuple[int, int]:
+        """Sentences of a part, and heads of each: as many as fit with all the rows of a block.
+
+        And a multiple of the threads, or one for each where all the rows of so many do not fit.
+        """
+        units = self.cells // (self.most_rows * n_keys)
+        units -= units % self.threads
+        units = max(units, min(self.threads, self.cells // (LEAST_ROWS * n_keys)), 1)
+        if units >= n_heads:
+            return units // n_heads, n_heads
+        return 1, math.ceil(n_heads / math.ceil(n_heads / units))
+
+    def n_rows(self, units: int, n_keys: int) -> int:
+        """Rows of a block."""
+        wanted = max(self.cells // (units * n_keys), LEAST_ROWS)
+        return max(1, min(wanted, self.most_rows, self.size // (units * n_keys)))
+
+    @cached_property
+    def ahead(self) -> Bool[Tensor, "rows key"]:
+        """True above the diagonal of the tallest block."""
+        size = (self.most_rows, self.most_rows)
+        return torch.ones(size, dtype=torch.bool, device=self.device).triu_(1)
+
+    def scores(self, shape: tuple[int, ...]) -> Tensor:
+        """The first array as a tensor of this shape; what it holds is left from before."""
+        return self._array(0, shape)
+
+    def second(self, shape: tuple[int, ...]) -> Tensor:
+        """The second array as a tensor of this shape; what it holds is left from before."""
+        return self._array(1, shape)
+
+    def _array(self, number: int, shape: tuple[int, ...]) -> Tensor:
+        while len(self._arrays) <= number:
+            self._arrays.append(self._taken() if self.device.type == "cpu" else self._new())
+        return self._arrays[number][: math.prod(shape)].view(shape)
+
+    def _taken(self) -> Tensor:
+        for place, array in enumerate(_kept.arrays):
+            if array.dtype == self.dtype and array.numel() >= self.size:
+                return _kept.arrays.pop(place)
+        return self._new()
+
+    def _new(self) -> Tensor:
+        # What is made in inference mode could not be written to outside of it.
+        with torch.inference_mode(mode=False):
+            return torch.empty(self.size, dtype=self.dtype, device=self.device)
+
+
+class _Kept(threading.local):
+    """Of each thread, what its calls do not need at the moment: at most two arrays."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Tensor] = []
+
+
+_kept = _Kept()
+
+
+def release() -> None:
+    """Give back the memory that this thread keeps between calls: at most 4 MiB for each core.
+
+    And 32 MiB in all, in float32; twice that in float64.
+    """
+    _kept.arrays = []

@@ -1,0 +1,98 @@
+"""The memory a thread keeps for blocks of scores: reused, never shared, given back."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from attention_inputs import B, H, vectors
+
+from minibert.kernels import work_memory
+from minibert.kernels.api import attend
+from minibert.kernels.blocks import Inputs, parts_of
+from minibert.kernels.work_memory import WorkMemory
+
+WANT = ("entropy", "received")
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> None:
+    work_memory.release()
+
+
+def found_by(impl: str, *, seed: int = 0, **options: Any) -> dict[str, torch.Tensor]:
+    attended = attend(*vectors(seed=seed), impl=impl, want=WANT, **options)
+    return {"z": attended.z, "lse": attended.lse, **vars(attended.statistics)}
+
+
+def assert_right(found: dict[str, torch.Tensor], *, seed: int = 0) -> None:
+    for name, expected in found_by("reference", seed=seed).items():
+        torch.testing.assert_close(found[name], expected, rtol=0, atol=1e-13, msg=name)
+
+
+def memory_of(n_keys: int = 33, dtype: torch.dtype = torch.float32) -> WorkMemory:
+    return WorkMemory(torch.ones(2, 3, n_keys, 8, dtype=dtype), n_keys=n_keys, causal=False)
+
+
+def test_the_next_call_takes_the_memory_of_the_last_unless_it_was_released() -> None:
+    with memory_of() as memory:
+        first = memory.scores((3,)).data_ptr()
+        assert memory.second((3,)).data_ptr() != first
+    with memory_of(n_keys=7) as memory:
+        assert first in (memory.scores((3,)).data_ptr(), memory.second((3,)).data_ptr())
+    assert len(work_memory._kept.arrays) == 2
+    work_memory.release()
+    assert not work_memory._kept.arrays
+
+
+def test_what_is_too_small_or_of_another_dtype_is_not_taken() -> None:
+    with memory_of(n_keys=7) as memory:
+        memory.scores((3,))
+    with memory_of(n_keys=33) as memory:
+        assert memory.scores((6 * 33 * 33,)).numel() == 6 * 33 * 33
+    with memory_of(dtype=torch.float64) as memory:
+        assert memory.scores((3,)).dtype == torch.float64
+
+
+def test_rows_longer_than_a_block_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_memory, "CELLS", 10)
+    assert_right(found_by("chunked"))
+    assert not work_memory._kept.arrays
+
+
+def test_a_pass_that_begins_within_another_has_memory_of_its_own() -> None:
+    query, key, _ = vectors()
+    blocks = [block for part in parts_of(Inputs(query, key, 1.0)) for block in part.blocks()]
+    assert blocks  # and their memory is kept now
+    outer = parts_of(Inputs(query, key, 1.0))
+    scores = next(next(outer).blocks()).scores
+    before = scores.clone()
+    assert_right(found_by("chunked"))
+    assert scores.equal(before)
+
+
+def test_memory_made_in_inference_mode_serves_outside_of_it_and_the_other_way_round() -> None:
+    with torch.inference_mode():
+        inside = found_by("chunked")
+    assert_right(inside)
+    assert_right(found_by("chunked", seed=1), seed=1)
+    with torch.inference_mode():
+        assert_right(found_by("chunked", seed=2), seed=2)
+
+
+def test_an_interrupted_call_leaves_nothing_behind_that_counts() -> None:
+    query, key, _ = vectors()
+    parts = parts_of(Inputs(query, key, 1.0))
+    next(next(parts).blocks()).scores.fill_(torch.nan)
+    parts.close()
+    assert work_memory._kept.arrays
+    assert_right(found_by("chunked"))
+
+
+def test_threads_do_not_share() -> None:
+    seeds = range(24)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda seed: found_by("chunked", seed=seed), seeds))
+    for seed, found in zip(seeds, results, strict=True):
+        assert found["lse"].shape[:2] == (B, H)
+        assert_right(found, seed=seed)
