@@ -108,7 +108,9 @@ class _Results:
         #: Still without the normalisers of their rows.
         self.of_rows: dict[str, Tensor] = {}
         if value is not None:
-            self.of_rows["z"] = self._zeros(B, H, Q, D)
+            # Unless a row may have no key each is written.
+            new = self._zeros if self.may_be_dead else self._empty
+            self.of_rows["z"] = new(B, H, Q, D)
         for name in ("key_mass", "offset_mass"):
             if name in want:
                 self.of_rows[name] = self._zeros(B, H, Q, len(want[name]))
@@ -124,6 +126,9 @@ class _Results:
 
     def _zeros(self, *shape: int) -> Tensor:
         return self.inputs.query.new_zeros(shape, dtype=self.inputs.dtype)
+
+    def _empty(self, *shape: int) -> Tensor:
+        return self.inputs.query.new_empty(shape, dtype=self.inputs.dtype)
 
     @cached_property
     def real(self) -> Tensor | None:
