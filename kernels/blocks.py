@@ -18,7 +18,7 @@ from torch import Tensor
 
 from minibert.axes import Bool, Float, Int
 from minibert.kernels.rows import wide
-from minibert.kernels.work_memory import WorkMemory
+from minibert.kernels.work_memory import LEAST_ROWS, WorkMemory
 
 __all__ = ["Block", "Inputs", "Part", "floor_of", "parts_of"]
 
@@ -80,16 +80,18 @@ class Part:
     def blocks(self, rows: slice = slice(None), *, multiple: int = 1) -> Iterator["Block"]:
         """Its rows from the first to the last; those without any key to see are left out.
 
-        A block of at least `multiple` rows, unless it is the last, has a multiple of them.
+        All blocks but the last have a multiple of `multiple` rows, where that leaves enough.
         """
         inputs = self.inputs
         first, stop, _ = rows.indices(inputs.query.shape[2])
         if inputs.causal:
             first = max(first, -inputs.shift)
-        query = self.of_rows(inputs.query).to(inputs.dtype).flatten(0, 1)
+        # The scale first: a product of large vectors may be more than a number can hold.
+        query = (self.of_rows(inputs.query).to(inputs.dtype) * inputs.scale).flatten(0, 1)
         columns = self.of_keys(inputs.key).transpose(-2, -1)
         step = self.memory.n_rows(len(query), self.n_keys)
-        step = max(step // multiple * multiple, min(step, multiple))
+        aligned = step // multiple * multiple
+        step = aligned if aligned >= LEAST_ROWS else step
         for start in range(first, stop, step):
             yield self._block(query, columns, slice(start, min(start + step, stop)))
 
@@ -98,8 +100,7 @@ class Part:
         if inputs.causal:
             n_keys = min(n_keys, inputs.shift + rows.stop)
         shape = (len(query), rows.stop - rows.start, n_keys)
-        flat, factors = self.memory.scores(shape), (query[:, rows], columns[..., :n_keys])
-        torch.baddbmm(flat, *factors, beta=0, alpha=inputs.scale, out=flat)
+        flat = torch.bmm(query[:, rows], columns[..., :n_keys], out=self.memory.scores(shape))
         scores = flat.view(-1, self.heads.stop - self.heads.start, *shape[1:])
         where = (self.sentences, self.heads, rows, slice(n_keys))
         if inputs.bias is not None:
@@ -125,8 +126,8 @@ class Block:
     scores: Float[Tensor, "sentence head rows key"]
 
     @property
-    def may_be_dead(self) -> bool:
-        """Whether a row can be without an allowed key."""
+    def may_be_masked(self) -> bool:
+        """Whether all the keys of a row can be masked."""
         return self.part.inputs.mask is not None
 
     @property

@@ -115,7 +115,7 @@ def _probs(block: Block, lse: Tensor | None) -> tuple[Tensor, Tensor]:
     if lse is None:
         sums = RowSums.empty(block.scores, {})
         weights = sums.weights(block)
-        return weights, sums.normaliser(may_be_dead=block.may_be_dead).squeeze(-1)
+        return weights, sums.normaliser(dead_rows=block.may_be_masked).squeeze(-1)
     ends = lse[block.place].to(block.scores.dtype)
     dead = ends == -math.inf
     # A dead row has masked cells alone, whose floor takes part in no sum.

@@ -43,7 +43,7 @@ class RowSums:
         """Those of as many rows, none of which sees a key."""
         numbers = rows.new_ones((*rows.shape[:3], 1), dtype=wide(rows.dtype))
         return cls(
-            numbers * -math.inf,
+            numbers * floor_of(numbers),
             numbers,
             torch.zeros_like(numbers) if "entropy" in want else None,
             torch.full_like(numbers, -1, dtype=torch.int64) if "argmax" in want else None,
@@ -74,22 +74,23 @@ class RowSums:
             torch.sum(shifted.mul_(weights), dim=-1, keepdim=True, out=self.product)
         return weights
 
-    def normaliser(self, *, may_be_dead: bool) -> Float[Tensor, "sentence head rows 1"]:
-        """1 / l; 0 for a row without an allowed key."""
+    def normaliser(self, *, dead_rows: bool) -> Float[Tensor, "sentence head rows 1"]:
+        """1 / l; with `dead_rows` 0 for a row without an allowed key."""
         normaliser = self.total.reciprocal()
-        return normaliser.masked_fill_(self.dead, 0) if may_be_dead else normaliser
+        return normaliser.masked_fill_(self.dead, 0) if dead_rows else normaliser
 
     @property
     def dead(self) -> Tensor:
         """Which rows have no allowed key."""
-        return self.row_max <= floor_of(self.row_max)
+        return self.row_max == floor_of(self.row_max)
 
 
 def attend_in_blocks(
     inputs: Inputs, value: Float[Tensor, "batch head key d_head"] | None, want: Want
 ) -> dict[str, Tensor]:
     """lse and the wanted statistics, and z in the same pass where there are values."""
-    with torch.no_grad():
+    # Whoever asks for half precision has it in the inputs: statistics are wider.
+    with torch.no_grad(), torch.autocast(inputs.query.device.type, enabled=False):
         results = _Results(inputs, value, want)
         for part in parts_of(inputs):
             values = None if value is None else part.of_keys(value)
@@ -108,24 +109,29 @@ class _Results:
         #: Still without the normalisers of their rows.
         self.of_rows: dict[str, Tensor] = {}
         if value is not None:
-            # Unless a row may have no key each is written.
-            new = self._zeros if self.may_be_dead else self._empty
+            # Where no row is dead all of it is written.
+            new = self._zeros if self.dead_rows else self._empty
             self.of_rows["z"] = new(B, H, Q, D)
         for name in ("key_mass", "offset_mass"):
             if name in want:
                 self.of_rows[name] = self._zeros(B, H, Q, len(want[name]))
         self.of_keys: dict[str, Tensor] = {}
         if "received" in want:
-            self.of_keys["received"] = self._zeros(B, H, K)
+            self.of_keys["received"] = self._sums(B, H, K)
         #: Queries and keys of a cell of the map.
         self.cell = (1, 1)
         if "map" in want:
             self.cell = (cell_size(Q, want["map"][0]), cell_size(K, want["map"][0]))
             counts = (n_cells(Q, self.cell[0]), n_cells(K, self.cell[1]))
-            self.of_keys["map"] = self._zeros(B, H, *counts)
+            self.of_keys["map"] = self._sums(B, H, *counts)
 
     def _zeros(self, *shape: int) -> Tensor:
         return self.inputs.query.new_zeros(shape, dtype=self.inputs.dtype)
+
+    def _sums(self, *shape: int) -> Tensor:
+        # Of many blocks: in float32 each would round what is there. Not every device has float64.
+        on_cpu = self.inputs.query.device.type == "cpu"
+        return self._zeros(*shape).double() if on_cpu else self._zeros(*shape)
 
     def _empty(self, *shape: int) -> Tensor:
         return self.inputs.query.new_empty(shape, dtype=self.inputs.dtype)
@@ -147,7 +153,7 @@ class _Results:
         if "offset_mass" in self.want:
             self._add_offset_mass(block, weights)
         if self.of_keys:
-            self._add_columns(block, sums.normaliser(may_be_dead=block.may_be_dead), flat)
+            self._add_columns(block, sums.normaliser(dead_rows=block.may_be_masked), flat)
 
     @cached_property
     def watched_keys(self) -> Int[Tensor, " watched"]:
@@ -190,7 +196,7 @@ class _Results:
     def finished(self) -> dict[str, Tensor]:
         """z, lse and the statistics of all rows."""
         sums, want = self.sums, self.want
-        log_total, normaliser = sums.total.log(), sums.normaliser(may_be_dead=self.may_be_dead)
+        log_total, normaliser = sums.total.log(), sums.normaliser(dead_rows=self.dead_rows)
         found = {"lse": sums.row_max + log_total}
         if "row_max" in want:
             found["row_max"] = sums.row_max
@@ -200,7 +206,7 @@ class _Results:
             found["entropy"] = log_total.addcmul_(sums.product, normaliser, value=-1)
         if sums.argmax is not None:
             found["argmax"] = sums.argmax
-        if self.may_be_dead:
+        if self.dead_rows:
             dead, nothing = sums.dead, {"lse": -math.inf, "row_max": -math.inf, "argmax": -1}
             found = {n: rows.masked_fill(dead, nothing.get(n, 0)) for n, rows in found.items()}
         found = {name: rows.squeeze(-1) for name, rows in found.items()}
@@ -210,8 +216,8 @@ class _Results:
         return found | self._means()
 
     @property
-    def may_be_dead(self) -> bool:
-        """Whether a row can be without an allowed key."""
+    def dead_rows(self) -> bool:
+        """Whether a row can be without an allowed key, by mask, length or causal order."""
         inputs = self.inputs
         masked = inputs.mask is not None or inputs.lengths is not None
         return masked or not inputs.key.shape[2] or (inputs.causal and inputs.shift < 0)
@@ -224,7 +230,7 @@ class _Results:
             columns = _counts(self.inputs.lengths, K, self.cell[1], self.of_keys["map"])
             cells = rows[:, None, :, None] * columns[:, None, None, :]
             self.of_keys["map"] /= cells.clamp_min(1)
-        return self.of_keys
+        return {name: sums.to(self.inputs.dtype) for name, sums in self.of_keys.items()}
 
 
 def cell_size(n: int, cells: int) -> int:
@@ -245,6 +251,8 @@ def _sums_of_cells(
 ) -> Float[Tensor, "unit cell key"]:
     """For each cell that a row of the block is in, the sum of its weights, each times `counted`."""
     units, n_rows, n_keys = weights.shape
+    if size == 1:
+        return weights * counted.transpose(-2, -1)
     if size >= _SEPARATE and start % size == 0 and n_rows % size == 0:
         # Only the rows of a cell are multiplied, instead of all rows for each cell.
         cells = units * n_rows // size

@@ -32,13 +32,16 @@ CAUSAL_ROWS = 64
 
 
 class WorkMemory:
-    """Two arrays for blocks of scores; within `with`, after which the thread keeps them."""
+    """Two arrays for blocks of scores, used within `with`, after which the thread keeps them."""
 
     def __init__(
         self, query: Float[Tensor, "batch head query d_head"], *, n_keys: int, causal: bool
     ) -> None:
         self.device, self.dtype = query.device, wide(query.dtype)
         on_cpu = self.device.type == "cpu"
+        # Other devices have torch's cache; what a tracer makes is not to outlive it.
+        traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+        self.kept = on_cpu and type(query) is Tensor and not traced
         self.threads = torch.get_num_threads() if on_cpu else 1
         self.cells = min(CELLS * self.threads, MOST_CELLS) if on_cpu else MOST_CELLS
         n_queries = query.shape[2]
@@ -55,16 +58,16 @@ class WorkMemory:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Other devices have torch's cache. A tensor of another class belongs to whoever traces.
-        kept = [a for a in self._arrays if type(a) is Tensor and a.numel() <= self.cells]
-        if self.device.type == "cpu":
-            _kept.arrays = sorted(kept + _kept.arrays, key=Tensor.numel)[-2:]
+        if self.kept and self._arrays:
+            arrays = [array for array in self._arrays if array.numel() <= self.cells]
+            arrays += [array for array in _kept.arrays if array.dtype == self.dtype]
+            _kept.arrays = sorted(arrays, key=Tensor.numel)[-2:]
         self._arrays = []
 
     def n_units(self, n_heads: int, n_keys: int) -> tuple[int, int]:
         """Sentences of a part, and heads of each: as many as fit with all the rows of a block.
 
-        And a multiple of the threads, or one for each where all the rows of so many do not fit.
+        At least one for each thread, where blocks of fewer rows make room for them.
         """
         units = self.cells // (self.most_rows * n_keys)
         units -= units % self.threads
@@ -94,7 +97,7 @@ class WorkMemory:
 
     def _array(self, number: int, shape: tuple[int, ...]) -> Tensor:
         while len(self._arrays) <= number:
-            self._arrays.append(self._taken() if self.device.type == "cpu" else self._new())
+            self._arrays.append(self._taken() if self.kept else self._new())
         return self._arrays[number][: math.prod(shape)].view(shape)
 
     def _taken(self) -> Tensor:
@@ -120,8 +123,9 @@ _kept = _Kept()
 
 
 def release() -> None:
-    """Give back the memory that this thread keeps between calls: at most 4 MiB for each core.
+    """Give back the memory that the calling thread keeps between calls.
 
-    And 32 MiB in all, in float32; twice that in float64.
+    That is at most 4 MiB in float32 for each thread torch computes with, and 32 MiB in all; twice
+    that in float64.
     """
     _kept.arrays = []

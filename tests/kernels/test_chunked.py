@@ -175,12 +175,56 @@ def test_padding_and_the_future_are_not_computed(monkeypatch: pytest.MonkeyPatch
     assert sum(cells) <= 0.57 * B * H * 512 * 512
 
 
-def test_no_block_is_larger_than_a_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("cells_a_thread", "most"), [(2**16, 2**22), (2**20, 2**16)])
+def test_no_block_is_larger_than_is_said(
+    cells_a_thread: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work_memory, "CELLS", cells_a_thread)
+    monkeypatch.setattr(work_memory, "MOST_CELLS", most)
     cells = computed(monkeypatch)
     tensors = vectors(queries=700, keys=700, dtype=torch.float32)
     attend(*tensors, impl="chunked", want=STATISTICS)
-    assert max(cells) <= work_memory.CELLS * torch.get_num_threads()
-    assert len(cells) < 40
+    largest = min(cells_a_thread * torch.get_num_threads(), most)
+    assert largest / 4 < max(cells) <= largest
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.5, 2.0])
+def test_any_scale_is_as_in_the_reference_and_loses_no_nan(scale: float) -> None:
+    query, key, value = vectors()
+    query[1, 2, 3, 4] = math.nan
+    found = attend(query, key, value, impl="chunked", scale=scale)
+    expected = attend(query, key, value, impl="reference", scale=scale)
+    torch.testing.assert_close(found.lse, expected.lse, rtol=0, atol=1e-13, equal_nan=True)
+    assert found.lse[1, 2, 3].isnan()
+
+
+def test_vectors_whose_product_overflows_before_it_is_scaled_are_no_matter() -> None:
+    query = torch.full((1, 1, 40, 64), 3e18)
+    found = attend(query, query, torch.ones_like(query), impl="chunked", want=("entropy",))
+    expected = attend(query, query, torch.ones_like(query), impl="eager", want=("entropy",))
+    assert found.lse.isfinite().all()
+    torch.testing.assert_close(found.lse, expected.lse)
+    torch.testing.assert_close(found.statistics.entropy, expected.statistics.entropy)
+
+
+@pytest.mark.parametrize("options", [{}, {"lengths": torch.tensor([40])}])
+def test_scores_that_are_all_minus_infinity_are_no_dead_row(options: dict[str, Any]) -> None:
+    query, key = torch.full((1, 1, 40, 8), 1e20), torch.full((1, 1, 40, 8), -1e20)
+    found = attend(query, key, key, impl="chunked", want=("entropy",), **options)
+    expected = attend(query, key, key, impl="eager", want=("entropy",), **options)
+    assert expected.lse.isnan().all()
+    assert found.lse.isnan().all()
+    assert found.z.isnan().all()
+
+
+def test_autocast_changes_nothing() -> None:
+    tensors = vectors(queries=K, dtype=torch.float32)
+    plain = attend(*tensors, impl="chunked", want=STATISTICS)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attend(*tensors, impl="chunked", want=STATISTICS)
+    assert found.z.equal(plain.z)
+    for name, numbers in vars(plain.statistics).items():
+        assert numbers is None or getattr(found.statistics, name).equal(numbers), name
 
 
 def test_nan_in_padding_reaches_nothing() -> None:
@@ -219,6 +263,7 @@ def test_memory_does_not_grow_with_the_square() -> None:
     from torch.profiler import ProfilerActivity, profile
 
     def peak(n: int) -> int:
+        work_memory.release()
         tensors = vectors(queries=n, keys=n, dtype=torch.float32)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             attend(*tensors, impl="chunked", want=STATISTICS)

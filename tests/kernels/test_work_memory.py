@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from attention_inputs import B, H, vectors
+from attention_inputs import vectors
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from minibert.kernels import work_memory
 from minibert.kernels.api import attend
@@ -55,7 +56,7 @@ def test_what_is_too_small_or_of_another_dtype_is_not_taken() -> None:
 
 
 def test_rows_longer_than_a_block_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_memory, "CELLS", 10)
+    monkeypatch.setattr(work_memory, "MOST_CELLS", 10)
     assert_right(found_by("chunked"))
     assert not work_memory._kept.arrays
 
@@ -89,10 +90,34 @@ def test_an_interrupted_call_leaves_nothing_behind_that_counts() -> None:
     assert_right(found_by("chunked"))
 
 
+def test_what_one_dtype_left_does_not_stand_in_the_way_of_another() -> None:
+    for dtype in (torch.float64, torch.float32):
+        with memory_of(dtype=dtype) as memory:
+            addresses = {memory.scores((3,)).data_ptr(), memory.second((3,)).data_ptr()}
+    with memory_of() as memory:
+        assert {memory.scores((3,)).data_ptr(), memory.second((3,)).data_ptr()} == addresses
+
+
 def test_threads_do_not_share() -> None:
-    seeds = range(24)
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda seed: found_by("chunked", seed=seed), seeds))
-    for seed, found in zip(seeds, results, strict=True):
-        assert found["lse"].shape[:2] == (B, H)
-        assert_right(found, seed=seed)
+    found_by("chunked")
+    kept = [array.data_ptr() for array in work_memory._kept.arrays]
+
+    def of_a_thread(seed: int) -> tuple[int, dict[str, torch.Tensor]]:
+        n_kept = len(work_memory._kept.arrays)
+        return n_kept, found_by("chunked", seed=seed)
+
+    with ThreadPoolExecutor(1) as pool:
+        n_kept, found = pool.submit(of_a_thread, 5).result()
+    assert n_kept == 0
+    assert_right(found, seed=5)
+    assert [array.data_ptr() for array in work_memory._kept.arrays] == kept
+
+
+def test_a_tracer_neither_takes_what_is_kept_nor_leaves_anything() -> None:
+    found_by("chunked")
+    kept = [array.data_ptr() for array in work_memory._kept.arrays]
+    with FakeTensorMode() as mode:
+        query = mode.from_tensor(torch.ones(2, 3, 9, 8))
+        with WorkMemory(query, n_keys=9, causal=False) as memory:
+            assert isinstance(memory.scores((4,)), FakeTensor)
+    assert [array.data_ptr() for array in work_memory._kept.arrays] == kept
