@@ -72,10 +72,12 @@ class Part:
         """The same sentences and heads of (batch, head, query, ...); an axis of 1 stays."""
         return _cut(numbers, (self.sentences, self.heads, rows))
 
-    def of_keys(self, vectors: Float[Tensor, "batch head key d_head"]) -> Tensor:
+    def of_keys(
+        self, vectors: Float[Tensor, "batch head key d_head"], *, scale: float = 1
+    ) -> Tensor:
         """The vectors of the real keys, contiguous: (unit, key, d_head), a unit one head."""
-        chosen = vectors[self.sentences, self.heads, : self.n_keys]
-        return chosen.to(self.inputs.dtype).contiguous().flatten(0, 1)
+        chosen = vectors[self.sentences, self.heads, : self.n_keys].to(self.inputs.dtype)
+        return torch.mul(chosen, scale, out=chosen.new_empty(chosen.shape)).flatten(0, 1)
 
     def blocks(self, rows: slice = slice(None), *, multiple: int = 1) -> Iterator["Block"]:
         """Its rows from the first to the last; those without any key to see are left out.
@@ -86,9 +88,9 @@ class Part:
         first, stop, _ = rows.indices(inputs.query.shape[2])
         if inputs.causal:
             first = max(first, -inputs.shift)
-        # The scale first: a product of large vectors may be more than a number can hold.
-        query = (self.of_rows(inputs.query).to(inputs.dtype) * inputs.scale).flatten(0, 1)
-        columns = self.of_keys(inputs.key).transpose(-2, -1)
+        query = self.of_rows(inputs.query).to(inputs.dtype).flatten(0, 1)
+        # Scaled before and not after: a product may be more than a number can hold.
+        columns = self.of_keys(inputs.key, scale=inputs.scale).transpose(-2, -1)
         step = self.memory.n_rows(len(query), self.n_keys)
         aligned = step // multiple * multiple
         step = aligned if aligned >= LEAST_ROWS else step

@@ -29,7 +29,7 @@ def attend(
 ) -> dict[str, Tensor]:
     """z, lse and the wanted statistics in one pass; no gradient flows through it.
 
-    Computed in float32, in float64 for float64. Beside the outputs it holds two blocks of 2^19
+    Computed in float32, in float64 for float64. Beside the outputs it holds two blocks of 2^20
     numbers for each thread, 2^22 at most, or of 16 rows where those are longer; the sums of each
     row, z before it is rounded to half precision; and copies of query, key and value of the heads
     that are taken together. A map with cells of less than four rows takes a third block. The
