@@ -1,8 +1,8 @@
 """The memory that blocks of scores are computed in, how much of it a block takes, and its keeping.
 
-Place: held by `blocks.py`. On a CPU memory that is new for each call costs more than what is done
-in it: at 12 heads of 512 tokens, where the operating system maps a page at its first touch, four
-tenths of the time. So a thread keeps what its last call used for its next one.
+Place: held by `blocks.py`. On a CPU memory that is new for each call is dear: at 12 heads of 512
+tokens, where the operating system maps a page at its first touch, it took up to four tenths of the
+time. So a thread keeps what its last call used for its next one.
 """
 
 import math
@@ -19,8 +19,7 @@ from minibert.kernels.rows import wide
 __all__ = ["WorkMemory", "release"]
 
 #: Scores of a block for each thread: 4 MiB in float32. The operations of a block, small ones all,
-#: take time to start: with half as many a pass was a tenth slower, with an eighth half as fast, and
-#: twice as many gained nothing.
+#: take time to start: with half as many a pass was a tenth slower; twice as many gained nothing.
 CELLS = 2**20
 #: No block has more, and one on another device than a CPU has as many, since it pays for its
 #: launches: 16 MiB in float32.
