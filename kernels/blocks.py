@@ -72,12 +72,33 @@ class Part:
         """The same sentences and heads of (batch, head, query, ...); an axis of 1 stays."""
         return _cut(numbers, (self.sentences, self.heads, rows))
 
-    def of_keys(
-        self, vectors: Float[Tensor, "batch head key d_head"], *, scale: float = 1
-    ) -> Tensor:
-        """The vectors of the real keys, contiguous: (unit, key, d_head), a unit one head."""
-        chosen = vectors[self.sentences, self.heads, : self.n_keys].to(self.inputs.dtype)
-        return torch.mul(chosen, scale, out=chosen.new_empty(chosen.shape)).flatten(0, 1)
+    def queries(self) -> Float[Tensor, "unit query d_head"]:
+        """All its queries."""
+        return self._flat("queries", self.of_rows(self.inputs.query).to(self.inputs.dtype))
+
+    def keys(self) -> Float[Tensor, "unit real_key d_head"]:
+        """The real keys, times the scale."""
+        # Before and not after: a product may be more than a number can hold.
+        return self._copied("keys", self._of_keys(self.inputs.key), self.inputs.scale)
+
+    def values(
+        self, value: Float[Tensor, "batch head key d_head"]
+    ) -> Float[Tensor, "unit real_key d_head"]:
+        """The values of the real keys."""
+        return self._flat("values", self._of_keys(value))
+
+    def _of_keys(self, vectors: Tensor) -> Tensor:
+        return vectors[self.sentences, self.heads, : self.n_keys].to(self.inputs.dtype)
+
+    def _flat(self, name: str, vectors: Tensor) -> Tensor:
+        # A matrix product reads the heads of one sentence where they are.
+        if len(vectors) == 1 and vectors.stride(-1) == 1:
+            return vectors[0]
+        return self._copied(name, vectors, 1.0)
+
+    def _copied(self, name: str, vectors: Tensor, factor: float) -> Tensor:
+        out = self.memory.vectors(name, tuple(vectors.shape))
+        return torch.mul(vectors, factor, out=out).flatten(0, 1)
 
     def blocks(self, rows: slice = slice(None), *, multiple: int = 1) -> Iterator["Block"]:
         """Its rows from the first to the last; those without any key to see are left out.
@@ -88,9 +109,8 @@ class Part:
         first, stop, _ = rows.indices(inputs.query.shape[2])
         if inputs.causal:
             first = max(first, -inputs.shift)
-        query = self.of_rows(inputs.query).to(inputs.dtype).flatten(0, 1)
-        # Scaled before and not after: a product may be more than a number can hold.
-        columns = self.of_keys(inputs.key, scale=inputs.scale).transpose(-2, -1)
+        query = self.queries()
+        columns = self.keys().transpose(-2, -1)
         step = self.memory.n_rows(len(query), self.n_keys)
         aligned = step // multiple * multiple
         step = aligned if aligned >= LEAST_ROWS else step

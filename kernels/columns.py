@@ -127,7 +127,7 @@ class _Slopes:
     """dP = z_gradient · valueᵀ of a part, a block at a time."""
 
     def __init__(self, part: Part, value: Tensor, z_gradient: Tensor) -> None:
-        self.columns = part.of_keys(value).transpose(-2, -1)
+        self.columns = part.values(value).transpose(-2, -1)
         self.gradients = part.of_rows(z_gradient).to(self.columns.dtype).flatten(0, 1)
 
     def of(self, block: Block) -> Tensor:

@@ -173,20 +173,21 @@ def choose(impl: str, request: Request) -> Implementation:
                 'out, or write impl="auto", for the fastest.'
             )
         raise AttentionError(f'impl="{impl:.80}" is not known; {known}.')
+    if impl != "auto":
+        refusal = _IMPLEMENTATIONS[impl].refusal(request)
+        if refusal is None:
+            return _IMPLEMENTATIONS[impl]
     able = [one for one in _IMPLEMENTATIONS.values() if one.refusal(request) is None]
     ranked = [one for one in able if one.rank is not None]
     ranked.sort(key=lambda one: one.cost(request))
-    if impl == "auto":
-        if ranked:
-            return ranked[0]
-        reasons = "; ".join(f"{o.name}: {o.refusal(request)}" for o in _IMPLEMENTATIONS.values())
-        raise AttentionError(f"No implementation gives what is asked. {reasons}.")
-    chosen = _IMPLEMENTATIONS[impl]
-    if refusal := chosen.refusal(request):
+    if impl != "auto":
         others = [one.name for one in (*ranked, *able)]
         advice = f'impl="{others[0]}" can' if others else "no other can either"
         raise AttentionError(f'impl="{impl}" cannot do this: {refusal}; {advice}.')
-    return chosen
+    if ranked:
+        return ranked[0]
+    reasons = "; ".join(f"{o.name}: {o.refusal(request)}" for o in _IMPLEMENTATIONS.values())
+    raise AttentionError(f"No implementation gives what is asked. {reasons}.")
 
 
 def accepted_options(fn: Callable[..., Any]) -> frozenset[str]:

@@ -93,7 +93,7 @@ def attend_in_blocks(
     with torch.no_grad(), torch.autocast(inputs.query.device.type, enabled=False):
         results = _Results(inputs, value, want)
         for part in parts_of(inputs):
-            values = None if value is None else part.of_keys(value)
+            values = None if value is None else part.values(value)
             for block in part.blocks(multiple=results.cell[0]):
                 results.add(block, values)
         return results.finished()

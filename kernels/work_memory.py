@@ -29,10 +29,15 @@ LEAST_ROWS = 16
 #: Causal blocks are no taller, and take more heads instead: half of the square on the diagonal is
 #: computed in vain.
 CAUSAL_ROWS = 64
+#: What is kept takes no more than a block, divided by this.
+_PARTS = {"scores": 1, "second": 1, "queries": 4, "keys": 4, "values": 4}
 
 
 class WorkMemory:
-    """Two arrays for blocks of scores, used within `with`, after which the thread keeps them."""
+    """What a pass over blocks computes in, used within `with`, after which the thread keeps it.
+
+    Two arrays for blocks of scores, and the queries, keys and values of a part.
+    """
 
     def __init__(
         self, query: Float[Tensor, "batch head query d_head"], *, n_keys: int, causal: bool
@@ -47,7 +52,7 @@ class WorkMemory:
         n_queries = query.shape[2]
         self.most_rows = min(n_queries, CAUSAL_ROWS) if causal else n_queries
         self.size = min(max(self.cells, LEAST_ROWS * n_keys), query[..., 0].numel() * n_keys)
-        self._arrays: list[Tensor] = []
+        self._arrays: dict[str, Tensor] = {}
 
     def __enter__(self) -> "WorkMemory":
         return self
@@ -58,11 +63,13 @@ class WorkMemory:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self.kept and self._arrays:
-            arrays = [array for array in self._arrays if array.numel() <= self.cells]
-            arrays += [array for array in _kept.arrays if array.dtype == self.dtype]
-            _kept.arrays = sorted(arrays, key=Tensor.numel)[-2:]
-        self._arrays = []
+        if self.kept:
+            _kept.arrays |= {
+                name: array
+                for name, array in self._arrays.items()
+                if array.numel() <= self.cells // _PARTS[name]
+            }
+        self._arrays = {}
 
     def n_units(self, n_heads: int, n_keys: int) -> tuple[int, int]:
         """Sentences of a part, and heads of each: as many as fit with all the rows of a block.
@@ -88,35 +95,37 @@ class WorkMemory:
         return torch.ones(size, dtype=torch.bool, device=self.device).triu_(1)
 
     def scores(self, shape: tuple[int, ...]) -> Tensor:
-        """The first array as a tensor of this shape; what it holds is left from before."""
-        return self._array(0, shape)
+        """A block as a tensor of this shape; what it holds is left from before."""
+        return self._array("scores", shape, self.size)
 
     def second(self, shape: tuple[int, ...]) -> Tensor:
-        """The second array as a tensor of this shape; what it holds is left from before."""
-        return self._array(1, shape)
+        """Another one."""
+        return self._array("second", shape, self.size)
 
-    def _array(self, number: int, shape: tuple[int, ...]) -> Tensor:
-        while len(self._arrays) <= number:
-            self._arrays.append(self._taken() if self.kept else self._new())
-        return self._arrays[number][: math.prod(shape)].view(shape)
+    def vectors(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The "queries", "keys" or "values" of a part, which the next part takes as well."""
+        return self._array(name, shape, math.prod(shape))
 
-    def _taken(self) -> Tensor:
-        for place, array in enumerate(_kept.arrays):
-            if array.dtype == self.dtype and array.numel() >= self.size:
-                return _kept.arrays.pop(place)
-        return self._new()
+    def _array(self, name: str, shape: tuple[int, ...], size: int) -> Tensor:
+        array = self._arrays.get(name)
+        if array is None or array.numel() < size:
+            array = self._arrays[name] = self._taken(name, size)
+        return array[: math.prod(shape)].view(shape)
 
-    def _new(self) -> Tensor:
+    def _taken(self, name: str, size: int) -> Tensor:
+        array = _kept.arrays.pop(name, None) if self.kept else None
+        if array is not None and array.dtype == self.dtype and array.numel() >= size:
+            return array
         # What is made in inference mode could not be written to outside of it.
         with torch.inference_mode(mode=False):
-            return torch.empty(self.size, dtype=self.dtype, device=self.device)
+            return torch.empty(size, dtype=self.dtype, device=self.device)
 
 
 class _Kept(threading.local):
-    """Of each thread, what its calls do not need at the moment: at most two arrays."""
+    """Of each thread, the arrays its calls do not need at the moment, one of each name."""
 
     def __init__(self) -> None:
-        self.arrays: list[Tensor] = []
+        self.arrays: dict[str, Tensor] = {}
 
 
 _kept = _Kept()
@@ -125,7 +134,7 @@ _kept = _Kept()
 def release() -> None:
     """Give back the memory that the calling thread keeps between calls.
 
-    That is at most 8 MiB in float32 for each thread torch computes with, and 32 MiB in all; twice
+    That is at most 11 MiB in float32 for each thread torch computes with, and 44 MiB in all; twice
     that in float64.
     """
-    _kept.arrays = []
+    _kept.arrays = {}

@@ -31,6 +31,10 @@ def assert_right(found: dict[str, torch.Tensor], *, seed: int = 0) -> None:
         torch.testing.assert_close(found[name], expected, rtol=0, atol=1e-13, msg=name)
 
 
+def addresses_kept() -> dict[str, int]:
+    return {name: array.data_ptr() for name, array in work_memory._kept.arrays.items()}
+
+
 def memory_of(n_keys: int = 33, dtype: torch.dtype = torch.float32) -> WorkMemory:
     return WorkMemory(torch.ones(2, 3, n_keys, 8, dtype=dtype), n_keys=n_keys, causal=False)
 
@@ -40,8 +44,8 @@ def test_the_next_call_takes_the_memory_of_the_last_unless_it_was_released() -> 
         first = memory.scores((3,)).data_ptr()
         assert memory.second((3,)).data_ptr() != first
     with memory_of(n_keys=7) as memory:
-        assert first in (memory.scores((3,)).data_ptr(), memory.second((3,)).data_ptr())
-    assert len(work_memory._kept.arrays) == 2
+        assert memory.scores((3,)).data_ptr() == first
+    assert work_memory._kept.arrays.keys() == {"scores", "second"}
     work_memory.release()
     assert not work_memory._kept.arrays
 
@@ -53,6 +57,23 @@ def test_what_is_too_small_or_of_another_dtype_is_not_taken() -> None:
         assert memory.scores((6 * 33 * 33,)).numel() == 6 * 33 * 33
     with memory_of(dtype=torch.float64) as memory:
         assert memory.scores((3,)).dtype == torch.float64
+
+
+def test_the_next_part_takes_the_memory_of_the_keys_of_the_last_where_it_is_large_enough() -> None:
+    with memory_of() as memory:
+        first = memory.vectors("keys", (2, 5, 8)).data_ptr()
+        assert memory.vectors("values", (2, 5, 8)).data_ptr() != first
+        assert memory.vectors("keys", (1, 5, 8)).data_ptr() == first
+        assert memory.vectors("keys", (3, 5, 8)).shape == (3, 5, 8)
+    assert work_memory._kept.arrays["keys"].numel() == 3 * 5 * 8
+
+
+def test_keys_that_are_much_beside_a_block_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_memory, "MOST_CELLS", 40)
+    with memory_of() as memory:
+        memory.vectors("keys", (1, 2, 5))
+        memory.vectors("values", (1, 2, 6))
+    assert work_memory._kept.arrays.keys() == {"keys"}
 
 
 def test_rows_longer_than_a_block_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,14 +114,14 @@ def test_an_interrupted_call_leaves_nothing_behind_that_counts() -> None:
 def test_what_one_dtype_left_does_not_stand_in_the_way_of_another() -> None:
     for dtype in (torch.float64, torch.float32):
         with memory_of(dtype=dtype) as memory:
-            addresses = {memory.scores((3,)).data_ptr(), memory.second((3,)).data_ptr()}
+            addresses = memory.scores((3,)).data_ptr(), memory.second((3,)).data_ptr()
     with memory_of() as memory:
-        assert {memory.scores((3,)).data_ptr(), memory.second((3,)).data_ptr()} == addresses
+        assert (memory.scores((3,)).data_ptr(), memory.second((3,)).data_ptr()) == addresses
 
 
 def test_threads_do_not_share() -> None:
     found_by("chunked")
-    kept = [array.data_ptr() for array in work_memory._kept.arrays]
+    kept = addresses_kept()
 
     def of_a_thread(seed: int) -> tuple[int, dict[str, torch.Tensor]]:
         n_kept = len(work_memory._kept.arrays)
@@ -110,14 +131,14 @@ def test_threads_do_not_share() -> None:
         n_kept, found = pool.submit(of_a_thread, 5).result()
     assert n_kept == 0
     assert_right(found, seed=5)
-    assert [array.data_ptr() for array in work_memory._kept.arrays] == kept
+    assert addresses_kept() == kept
 
 
 def test_a_tracer_neither_takes_what_is_kept_nor_leaves_anything() -> None:
     found_by("chunked")
-    kept = [array.data_ptr() for array in work_memory._kept.arrays]
+    kept = addresses_kept()
     with FakeTensorMode() as mode:
         query = mode.from_tensor(torch.ones(2, 3, 9, 8))
         with WorkMemory(query, n_keys=9, causal=False) as memory:
             assert isinstance(memory.scores((4,)), FakeTensor)
-    assert [array.data_ptr() for array in work_memory._kept.arrays] == kept
+    assert addresses_kept() == kept
