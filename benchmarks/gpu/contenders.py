@@ -80,8 +80,9 @@ def build(name: str, given: Inputs) -> Built:
     """The contender of that name on these inputs. Raises when it cannot run here."""
     if name in ("plain", "T1", "T2", "T3", "all"):
         return registered("triton", given, wanted(name, given.shape.positions))
-    if cut := re.fullmatch(r"(.+) (\d+)x(\d+)w(\d+)s(\d+)", name):
-        return with_config(given, cut[1], tuple(int(number) for number in cut.groups()[1:]))
+    if cut := re.fullmatch(r"(.+) (\d+)x(\d+)w(\d+)s(\d+)( tma)?", name):
+        numbers = tuple(int(number) for number in cut.groups()[1:5])
+        return with_config(given, cut[1], (*numbers, True) if cut[6] else numbers)
     if name == "eager":
         return registered("eager", given, wanted("T1", given.shape.positions))
     if name == "by hand":

@@ -30,6 +30,7 @@ from minibert.kernels.fused.launch import (
     sizes_of,
     strides_of,
 )
+from minibert.kernels.fused.memory_copies import copied_rows, head_corner, takes_tma, tiles_of
 from minibert.kernels.fused.primitives import (
     LOG2E,
     NOTHING,
@@ -53,6 +54,7 @@ def walk(
     state,
     query_tile,
     head,
+    tiles,
     inputs,
     strides,
     place,
@@ -81,7 +83,10 @@ def walk(
     value += tl.cast(span[0], tl.int64) * strides.value[2]
     for first in range(span[0], span[1], BLOCK_N):
         left = counts[2] - first
-        key_tile = load_rows(key, key_offsets, left, D_HEAD, BLOCK_N, BLOCK_D, EDGE)
+        if EDGE or tiles[0] is None:
+            key_tile = load_rows(key, key_offsets, left, D_HEAD, BLOCK_N, BLOCK_D, EDGE)
+        else:
+            key_tile = copied_rows(tiles[0], tiles[2], first, BLOCK_N, BLOCK_D)
         scores = tl.dot(query_tile, tl.trans(key_tile), input_precision=PRECISION)
         factor = scale2
         if EDGE:
@@ -101,7 +106,10 @@ def walk(
         weights, shrink, largest, total, product, best = fold_scores(
             scores, factor, first, largest, total, product, best, PRODUCT, BEST
         )
-        value_tile = load_rows(value, value_offsets, left, D_HEAD, BLOCK_N, BLOCK_D, EDGE)
+        if EDGE or tiles[1] is None:
+            value_tile = load_rows(value, value_offsets, left, D_HEAD, BLOCK_N, BLOCK_D, EDGE)
+        else:
+            value_tile = copied_rows(tiles[1], tiles[2], first, BLOCK_N, BLOCK_D)
         weighted = weighted * shrink[:, None]
         weights = weights.to(value_tile.dtype)
         weighted = settled(tl.dot(weights, value_tile, weighted, input_precision=PRECISION))
@@ -135,6 +143,8 @@ def forward_kernel(
     strides,
     sizes,
     scale,
+    key_tiles,
+    value_tiles,
     CAUSAL: tl.constexpr,
     BEST: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -149,6 +159,7 @@ def forward_kernel(
     """
     place, block = program_place(sizes.n_blocks, sizes.n_places, sizes.n_together, CAUSAL)
     head, counts = head_view(inputs, strides, sizes, place)
+    tiles = (key_tiles, value_tiles, head_corner(inputs, sizes, place))
     first = block * BLOCK_M
     rows = first + tl.arange(0, BLOCK_M)
     query = head[0] + tl.cast(first, tl.int64) * strides.query[2]
@@ -165,15 +176,15 @@ def forward_kernel(
     if inputs.mask is None and inputs.bias is None:
         span = (0, whole)
         state = walk(
-            state, query_tile, head, inputs, strides, place, sizes.n_heads, rows, counts, span,
-            scale2, False, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, BLOCK_N,
+            state, query_tile, head, tiles, inputs, strides, place, sizes.n_heads, rows, counts,
+            span, scale2, False, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, BLOCK_N,
         )  # fmt: skip
         span = (whole, stop)
     else:
         span = (0, stop)
     state = walk(
-        state, query_tile, head, inputs, strides, place, sizes.n_heads, rows, counts, span,
-        scale2, True, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, BLOCK_N,
+        state, query_tile, head, tiles, inputs, strides, place, sizes.n_heads, rows, counts,
+        span, scale2, True, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, BLOCK_N,
     )  # fmt: skip
     weighted, largest, total, product, best = state
     total, product = tl.sum(total, 1), tl.sum(product, 1)
@@ -226,15 +237,19 @@ def forward(
     def launch(cut: Config) -> None:
         cut = config or cut
         sizes, programs = sizes_of(inputs, cut.block_m, causal=causal, longest=longest)
+        tiles = [tiles_of(one, cut) if cut.tma else None for one in (inputs.key, inputs.value)]
         blocks = {"BLOCK_M": cut.block_m, "BLOCK_N": cut.block_n}
         compiled = {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
         forward_kernel[(programs,)](
-            inputs, outputs, chosen, strides, sizes, scale, **constants, **blocks, **compiled
-        )
+            inputs, outputs, chosen, strides, sizes, scale, *tiles,
+            **constants, **blocks, **compiled,
+        )  # fmt: skip
 
     with on_device(query):
         packed = starts is not None
-        shape = f"{'packed ' * packed}{'causal ' * causal}{'edges ' * edges}{tier}"
+        tma = not edges and takes_tma(inputs)
+        words = {"packed": packed, "causal": causal, "edges": edges, "tma": tma, tier: True}
+        shape = " ".join(word for word, holds in words.items() if holds)
         launch(config or best_config("forward", shape, query, key, launch))
     found = {**outputs._asdict(), "offset_mass": chosen.offset_mass, "key_mass": chosen.key_mass}
     return {name: one for name, one in found.items() if one is not None}

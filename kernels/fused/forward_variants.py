@@ -134,9 +134,11 @@ def _forward(
     tier = "T2" if "argmax" in wants else "T1" if wants else "plain"
     packed, edges = "packed " * ("starts" in given), "edges " * ("mask" in given or "bias" in given)
     found = []
-    for cut in candidates("forward", kind, d_head, f"{packed}{edges}{tier}"):
+    for cut in candidates("forward", kind, d_head, f"{packed}{edges}{'tma ' * (not edges)}{tier}"):
         what = (kind, f"d{d_head}", *["causal"] * causal, tier, *given, _named(cut))
-        found.append(_variant("forward", what, cut, signature, constants, d_head))
+        tiles = f"tensordesc<{kind}[1, 1, {cut.block_n}, {block_of_features(d_head)}]>"
+        called = signature | dict.fromkeys(("key_tiles", "value_tiles"), tiles if cut.tma else None)
+        found.append(_variant("forward", what, cut, called, constants, d_head))
     return found
 
 
@@ -189,7 +191,8 @@ def _one_tile(
 
 
 def _named(cut: Config) -> str:
-    return f"{cut.block_m}x{cut.block_n} {cut.num_warps} warps {cut.num_stages} stages"
+    tile = f"{cut.block_m}x{cut.block_n}"
+    return f"{tile} {cut.num_warps} warps {cut.num_stages} stages{' tma' * cut.tma}"
 
 
 def _all() -> list[dict[str, Any]]:

@@ -45,12 +45,16 @@ _ROWS = ("row_max", "max_prob", "entropy", "argmax")
 
 
 class Config(NamedTuple):
-    """How one kernel is cut and compiled: rows and keys a block, warps, and loads in flight."""
+    """How one kernel is cut and compiled: rows and keys a block, warps, and loads in flight.
+
+    With `tma` the keys and values that need no mask come by Hopper's copy unit.
+    """
 
     block_m: int
     block_n: int
     num_warps: int
     num_stages: int
+    tma: bool = False
 
 
 class Inputs(NamedTuple):

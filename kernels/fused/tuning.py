@@ -11,6 +11,7 @@ versions. With MINIBERT_TUNING=off, and on a CPU, the first candidate is taken.
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,7 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
     """The configs worth trying, the likeliest first; all of them compile without spills.
 
     `shape` is what is computed, in words: "causal", "edges" (a mask or a bias), "packed",
-    and "plain" where there are no statistics.
+    "tma" (keys and values that the copy unit can read), "plain" where there are no statistics.
     """
     words = shape.split()
     wide = block_of_features(d_head) > 64
@@ -47,13 +48,15 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
         return (Config(64, 128, 8 if crowded else 4, 1),)
     if kernel == "columns":
         return (Config(64, 128, 8, 3),) if wide else (Config(64, 128, 4, 3), Config(64, 128, 8, 3))
-    if wide or "edges" in words:
-        return (Config(128, 64, 8, 3),)
-    if "packed" in words:
-        return (Config(128, 128, 8, 3), Config(128, 64, 8, 3))
-    cuts = (Config(128, 128, 8, 3), Config(128, 64, 8, 3))
-    # The threads of 4 warps cannot hold the sums of statistics as well.
-    return (*cuts, Config(128, 64, 4, 3)) if "plain" in words else cuts
+    cuts = [Config(128, 64, 8, 3)]
+    if not wide and "edges" not in words:
+        cuts.insert(0, Config(128, 128, 8, 3))
+        # The threads of 4 warps cannot hold the sums of statistics as well.
+        if "plain" in words and "packed" not in words:
+            cuts.append(Config(128, 64, 4, 3))
+    if "tma" in words:
+        cuts += [cut._replace(tma=True) for cut in (cuts[0], *cuts[2:])]
+    return tuple(cuts)
 
 
 def best_config(
@@ -70,7 +73,7 @@ def best_config(
     name = f"{kernel}, {shape}, {kind}, {block_of_features(d_head)}, {length}"
     known = remembered(cache_file(query.device))
     if name not in known:
-        best = min(tried, key=lambda cut: _milliseconds(launch, cut))
+        best = _fastest(name, tried, lambda cut: _milliseconds(launch, cut))
         _remember(cache_file(query.device), name, best)
         return best
     return known[name]
@@ -116,6 +119,23 @@ def _remember(path: Path, name: str, best: Config) -> None:
     except OSError:
         # A folder that cannot be written costs the next process its tuning, and nothing else.
         return
+
+
+def _fastest(
+    name: str, tried: tuple[Config, ...], milliseconds: Callable[[Config], float]
+) -> Config:
+    """The fastest of those that run; the first one has to."""
+    times = {tried[0]: milliseconds(tried[0])}
+    for cut in tried[1:]:
+        try:
+            times[cut] = milliseconds(cut)
+        except Exception as error:
+            warnings.warn(
+                f"{name}: {cut} does not run on this GPU and was left out ({error}). Results are "
+                "not touched by that; please report it.",
+                stacklevel=2,
+            )
+    return min(times, key=lambda cut: times[cut])
 
 
 def _milliseconds(launch: Callable[[Config], None], cut: Config) -> float:

@@ -105,7 +105,9 @@ def test_any_shape_and_any_set_of_statistics_is_right(queries, keys, d_head, kin
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("cut", [(16, 32, 4, 1), (32, 16, 4, 1), (64, 64, 4, 1)])
+@pytest.mark.parametrize(
+    "cut", [(16, 32, 4, 1), (32, 16, 4, 1), (64, 64, 4, 1), (16, 16, 4, 1, True)]
+)
 def test_how_the_kernel_is_cut_changes_nothing(cut, causal, triton_device):
     from minibert.kernels.fused.columns import received_and_map
     from minibert.kernels.fused.forward import forward
@@ -227,3 +229,22 @@ def test_the_fastest_config_is_remembered_and_half_a_file_does_no_harm(tmp_path:
     tuning._known.clear()
     assert tuning.remembered(path) == {}
     assert [one.name for one in path.parent.iterdir()] == ["triton.json"]
+
+
+def test_a_config_that_does_not_run_is_left_out_and_told_unless_it_is_the_first():
+    from minibert.kernels.fused import tuning
+    from minibert.kernels.fused.launch import Config
+
+    tried = tuple(Config(128, 64, 8, stages) for stages in (1, 2, 3))
+
+    def milliseconds(cut: Config) -> float:
+        if cut.num_stages == failing:
+            raise RuntimeError("out of shared memory")
+        return 4.0 - cut.num_stages
+
+    failing = 3
+    with pytest.warns(UserWarning, match="num_stages=3.*out of shared memory"):
+        assert tuning._fastest("forward, plain", tried, milliseconds) == tried[1]
+    failing = 1
+    with pytest.raises(RuntimeError):
+        tuning._fastest("forward, plain", tried, milliseconds)

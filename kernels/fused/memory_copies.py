@@ -1,0 +1,78 @@
+"""Tiles of keys and values by Hopper's tensor memory accelerator (TMA), where they allow it.
+
+Place: used by `forward.py` for the blocks that need no mask; `tuning.py` tries it beside loads by
+pointer and keeps what is faster.
+
+One thread asks the copy unit for a whole tile, by a descriptor that is made before the kernel
+starts, so that no thread computes addresses. Of plain bf16 with d_head 64 and 4 warps the compiler
+makes 221 registers a thread out of 240, and 4 % more instructions, which wait for the unit. What
+that is worth has not been measured. (Warps of their own for it, `warp_specialize`, end Triton's
+compiler on this loop with an assertion; triton 3.6.)
+"""
+
+from typing import Any, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from minibert.axes import Float
+from minibert.kernels.fused.launch import Config, Inputs, block_of_features
+
+__all__ = ["copied_rows", "head_corner", "takes_tma", "tiles_of"]
+
+#: Where a descriptor's tensor begins and what its strides are: multiples of so many bytes.
+_ALIGNED = 16
+
+
+@triton.jit
+@no_type_check
+def head_corner(inputs, sizes, place):
+    """Where a head begins in the descriptors: (batch, head, row)."""
+    batch, head = place // sizes.n_heads, place % sizes.n_heads
+    if inputs.starts is None:
+        return batch, head, 0
+    else:
+        return 0, head, tl.load(inputs.starts + batch).to(tl.int32)
+
+
+@triton.jit
+@no_type_check
+def copied_rows(tiles, corner, first, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A (ROWS, COLUMNS) tile of vectors from row `first` on, the columns beyond d_head 0."""
+    batch, head, start = corner
+    return tl.reshape(tiles.load([batch, head, start + first, 0]), (ROWS, COLUMNS))
+
+
+def takes_tma(inputs: Inputs) -> bool:
+    """Whether this GPU has the copy unit, and it can read these keys and values."""
+    key = inputs.key
+    if not key.is_cuda or torch.cuda.get_device_capability(key.device)[0] < 9:
+        return False
+    # In float32 the loop spills with it, and waits for its multiplications and not for memory.
+    return key.dtype != torch.float32 and _readable(key) and _readable(inputs.value)
+
+
+def tiles_of(vectors: Float[Tensor, "batch head key d_head"], cut: Config) -> Any:
+    """The descriptor of tiles of one head's rows; None where TMA cannot read them.
+
+    Source of what it can read: CUDA driver API, cuTensorMapEncodeTiled.
+    """
+    if not _readable(vectors):
+        return None
+    strides = [
+        one if n > 1 else _ALIGNED for n, one in zip(vectors.shape, vectors.stride(), strict=True)
+    ]
+    block = [1, 1, cut.block_n, block_of_features(vectors.shape[-1])]
+    return TensorDescriptor(vectors, list(vectors.shape), [*strides[:-1], 1], block)
+
+
+def _readable(vectors: Tensor) -> bool:
+    size = vectors.element_size()
+    axes = zip(vectors.shape[:-1], vectors.stride()[:-1], strict=True)
+    # An axis that is only repeated has a stride of 0.
+    aligned = all(n == 1 or (step and step * size % _ALIGNED == 0) for n, step in axes)
+    begins = vectors.data_ptr() % _ALIGNED == 0
+    return bool(vectors.numel()) and vectors.stride(-1) == 1 and aligned and begins
