@@ -51,11 +51,12 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
     cuts = [Config(128, 64, 8, 3)]
     if not wide and "edges" not in words:
         cuts.insert(0, Config(128, 128, 8, 3))
-        # The threads of 4 warps cannot hold the sums of statistics as well.
+        # Threads that own two rows of the tile cannot hold the sums of statistics as well.
         if "plain" in words and "packed" not in words:
-            cuts.append(Config(128, 64, 4, 3))
+            # Twice the queries read each key half as often.
+            cuts += [Config(128, 64, 4, 3), Config(256, 64, 8, 3)]
     if "tma" in words:
-        cuts += [cut._replace(tma=True) for cut in (cuts[0], *cuts[2:])]
+        cuts += [cut._replace(tma=True) for cut in (cuts[0], *cuts[2:3])]
     return tuple(cuts)
 
 
