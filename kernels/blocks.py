@@ -60,21 +60,21 @@ class Inputs:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some heads of some sentences, which have the same number of real keys."""
+    """Heads of sentences that have the same number of real keys, `n_together` of them a block.
+
+    A unit is one head of one sentence.
+    """
 
     inputs: Inputs
     sentences: slice
     heads: slice
+    n_together: int
     n_keys: int
     memory: WorkMemory
 
-    def of_rows(self, numbers: Tensor, rows: slice = slice(None)) -> Tensor:
-        """The same sentences and heads of (batch, head, query, ...); an axis of 1 stays."""
-        return _cut(numbers, (self.sentences, self.heads, rows))
-
     def queries(self) -> Float[Tensor, "unit query d_head"]:
-        """All its queries."""
-        return self._flat("queries", self.of_rows(self.inputs.query).to(self.inputs.dtype))
+        """All their queries."""
+        return self.rows_of("queries", self.inputs.query)
 
     def keys(self) -> Float[Tensor, "unit real_key d_head"]:
         """The real keys, times the scale."""
@@ -86,6 +86,12 @@ class Part:
     ) -> Float[Tensor, "unit real_key d_head"]:
         """The values of the real keys."""
         return self._flat("values", self._of_keys(value))
+
+    def rows_of(
+        self, name: str, vectors: Float[Tensor, "batch head query d_head"]
+    ) -> Float[Tensor, "unit query d_head"]:
+        """Vectors of all queries; `name` is that of the memory for a copy."""
+        return self._flat(name, vectors[self.sentences, self.heads].to(self.inputs.dtype))
 
     def _of_keys(self, vectors: Tensor) -> Tensor:
         return vectors[self.sentences, self.heads, : self.n_keys].to(self.inputs.dtype)
@@ -109,22 +115,28 @@ class Part:
         first, stop, _ = rows.indices(inputs.query.shape[2])
         if inputs.causal:
             first = max(first, -inputs.shift)
-        query = self.queries()
-        columns = self.keys().transpose(-2, -1)
-        step = self.memory.n_rows(len(query), self.n_keys)
+        query, columns = self.queries(), self.keys().transpose(-2, -1)
+        n_sentences = self.sentences.stop - self.sentences.start
+        step = self.memory.n_rows(n_sentences * self.n_together, self.n_keys)
         aligned = step // multiple * multiple
         step = aligned if aligned >= LEAST_ROWS else step
-        for start in range(first, stop, step):
-            yield self._block(query, columns, slice(start, min(start + step, stop)))
+        for head in range(self.heads.start, self.heads.stop, self.n_together):
+            heads = slice(head, min(head + self.n_together, self.heads.stop))
+            for start in range(first, stop, step):
+                place = (self.sentences, heads, slice(start, min(start + step, stop)))
+                yield self._block(query, columns, place)
 
-    def _block(self, query: Tensor, columns: Tensor, rows: slice) -> "Block":
+    def _block(self, query: Tensor, columns: Tensor, place: tuple[slice, slice, slice]) -> "Block":
         inputs, n_keys = self.inputs, self.n_keys
+        _, heads, rows = place
         if inputs.causal:
             n_keys = min(n_keys, inputs.shift + rows.stop)
+        units = self._units(heads)
+        query, columns = query[units, rows], columns[units, :, :n_keys]
         shape = (len(query), rows.stop - rows.start, n_keys)
-        flat = torch.bmm(query[:, rows], columns[..., :n_keys], out=self.memory.scores(shape))
-        scores = flat.view(-1, self.heads.stop - self.heads.start, *shape[1:])
-        where = (self.sentences, self.heads, rows, slice(n_keys))
+        flat = torch.bmm(query, columns, out=self.memory.scores(shape))
+        scores = flat.view(-1, heads.stop - heads.start, *shape[1:])
+        where = (*place, slice(n_keys))
         if inputs.bias is not None:
             scores += _cut(inputs.bias, where)
         floor = floor_of(scores)
@@ -135,7 +147,13 @@ class Part:
             left = min(rows.start + inputs.shift, n_keys)
             tail = scores[..., left:]
             tail.masked_fill_(self.memory.ahead[: tail.shape[-2], : tail.shape[-1]], floor)
-        return Block(self, rows, n_keys, scores)
+        return Block(self, place, units, n_keys, scores)
+
+    def _units(self, heads: slice) -> slice:
+        """Where the units of these heads are; of several sentences a block has all the heads."""
+        if heads == self.heads:
+            return slice(None)
+        return slice(heads.start - self.heads.start, heads.stop - self.heads.start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,19 +161,26 @@ class Block:
     """Rows of scores with bias, masked cells at `floor_of`. The next block takes their memory."""
 
     part: Part
-    rows: slice
+    place: tuple[slice, slice, slice]
+    """Where its rows stand in (batch, head, query)."""
+    units: slice
+    """Where its heads stand among those of the part."""
     n_keys: int
     scores: Float[Tensor, "sentence head rows key"]
+
+    @property
+    def rows(self) -> slice:
+        """Which of the queries they are."""
+        return self.place[2]
 
     @property
     def may_be_masked(self) -> bool:
         """Whether all the keys of a row can be masked."""
         return self.part.inputs.mask is not None
 
-    @property
-    def place(self) -> tuple[slice, slice, slice]:
-        """Where its rows stand in (batch, head, query)."""
-        return self.part.sentences, self.part.heads, self.rows
+    def of_rows(self, numbers: Tensor) -> Tensor:
+        """Its part of (batch, head, query, ...); an axis of 1 stays."""
+        return _cut(numbers, self.place)
 
     def second(self) -> Tensor:
         """Memory for as many numbers, which the next block takes as well."""
@@ -164,19 +189,20 @@ class Block:
 
 def parts_of(inputs: Inputs) -> Iterator[Part]:
     """All sentences and heads, in parts; sentences without a key are left out."""
-    (B, H), K = inputs.query.shape[:2], inputs.key.shape[2]
+    (B, H, _, D), K = inputs.query.shape, inputs.key.shape[2]
     counts = [K] * B if inputs.lengths is None else inputs.lengths.tolist()
     with WorkMemory(inputs.query, n_keys=K, causal=inputs.causal) as memory:
         for n_keys, run in groupby(range(B), key=lambda sentence: counts[sentence]):
             together = list(run)
             if not n_keys:
                 continue
-            n_sentences, n_heads = memory.n_units(H, n_keys)
+            n_sentences, n_together = memory.n_units(H, n_keys)
+            n_heads = H if n_sentences > 1 else memory.n_heads(H, n_together, n_keys * D)
             for first in range(together[0], together[-1] + 1, n_sentences):
                 sentences = slice(first, min(first + n_sentences, together[-1] + 1))
                 for head in range(0, H, n_heads):
                     heads = slice(head, min(head + n_heads, H))
-                    yield Part(inputs, sentences, heads, n_keys, memory)
+                    yield Part(inputs, sentences, heads, n_together, n_keys, memory)
 
 
 def floor_of(scores: Tensor) -> float:

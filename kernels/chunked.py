@@ -31,10 +31,10 @@ def attend(
 
     Computed in float32, in float64 for float64. Beside the outputs it holds two blocks of 2^20
     numbers for each thread, 2^22 at most, or of 16 rows where those are longer; the sums of each
-    row, z before it is rounded to half precision; and copies of the keys of the heads that are
-    taken together, and of their queries and values where these are of several sentences or in half
-    precision. A map with cells of less than four rows takes a third block. The memory of blocks
-    and copies is kept for the next call (`work_memory.release` gives it back).
+    row and z of a block; and copies of the keys of some heads, with their queries and values where
+    these are of several sentences or in half precision. A map with cells of less than four rows
+    takes a third block. The memory of blocks and copies is kept for the next call
+    (`work_memory.release` gives it back).
     """
     inputs = Inputs(query, key, scale, lengths=lengths, mask=mask, causal=causal, bias=bias)
     return attend_in_blocks(inputs, value, want)

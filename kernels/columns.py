@@ -104,9 +104,10 @@ def _in_blocks(
                     cells.clamp_(min=0)
                 elif of == "absolute_relevance":
                     cells.abs_()
-            factors = factors * part.of_rows(counted, block.rows)
+            factors = factors * block.of_rows(counted)
             summed = factors.flatten(0, 1).unsqueeze(1) @ cells.flatten(0, 1)  # unit 1 key
-            sums[part.sentences, part.heads, : block.n_keys] += summed.view(*cells.shape[:2], -1)
+            sentences, heads, _ = block.place
+            sums[sentences, heads, : block.n_keys] += summed.view(*cells.shape[:2], -1)
     return sums
 
 
@@ -128,11 +129,12 @@ class _Slopes:
 
     def __init__(self, part: Part, value: Tensor, z_gradient: Tensor) -> None:
         self.columns = part.values(value).transpose(-2, -1)
-        self.gradients = part.of_rows(z_gradient).to(self.columns.dtype).flatten(0, 1)
+        self.gradients = part.rows_of("z", z_gradient)
 
     def of(self, block: Block) -> Tensor:
         out = block.second()
-        rows, columns = self.gradients[:, block.rows], self.columns[..., : block.n_keys]
+        rows = self.gradients[block.units, block.rows]
+        columns = self.columns[block.units, :, : block.n_keys]
         torch.bmm(rows, columns, out=out.flatten(0, 1))
         return out
 

@@ -6,7 +6,7 @@ kernel does not give. `rows.py` has the same formulas for all rows at once, diff
 With t = scores − row_max, l = sum exp(t) and W = sum exp(t)·t of a row:
 lse = row_max + ln l, max_prob = 1 / l, entropy = ln l − W / l, a sum of two terms >= 0.
 probs = exp(t) / l are never made. Blocks leave m, l, W and sums of exp(t), and all rows are divided
-by their l at the end; only what is summed over queries is summed with weights 1 / l.
+by their l at the end; only z, and what is summed over queries, has the weights 1 / l at once.
 """
 
 import math
@@ -106,12 +106,13 @@ class _Results:
         self.inputs, self.want = inputs, want
         (B, H, Q, D), K = inputs.query.shape, inputs.key.shape[2]
         self.sums = RowSums.empty(inputs.query, want)
-        #: Still without the normalisers of their rows.
-        self.of_rows: dict[str, Tensor] = {}
+        self.z: Tensor | None = None
         if value is not None:
             # Where no row is dead all of it is written.
-            new = self._zeros if self.dead_rows else self._empty
-            self.of_rows["z"] = new(B, H, Q, D)
+            new = inputs.query.new_zeros if self.dead_rows else inputs.query.new_empty
+            self.z = new((B, H, Q, D))
+        #: Still without the normalisers of their rows.
+        self.of_rows: dict[str, Tensor] = {}
         for name in ("key_mass", "offset_mass"):
             if name in want:
                 self.of_rows[name] = self._zeros(B, H, Q, len(want[name]))
@@ -133,9 +134,6 @@ class _Results:
         on_cpu = self.inputs.query.device.type == "cpu"
         return self._zeros(*shape).double() if on_cpu else self._zeros(*shape)
 
-    def _empty(self, *shape: int) -> Tensor:
-        return self.inputs.query.new_empty(shape, dtype=self.inputs.dtype)
-
     @cached_property
     def real(self) -> Tensor | None:
         return self.inputs.real_rows()
@@ -144,16 +142,31 @@ class _Results:
         """Put the sums of its rows in their place and add to what is summed over queries."""
         sums = self.sums.of(block)
         weights = sums.weights(block)
-        flat = weights.flatten(0, 1)
-        if values is not None:
-            z = self.of_rows["z"][block.place].flatten(0, 1)
-            torch.bmm(flat, values[:, : block.n_keys], out=z)
         if "key_mass" in self.want:
             self._add_key_mass(block, weights)
         if "offset_mass" in self.want:
             self._add_offset_mass(block, weights)
-        if self.of_keys:
-            self._add_columns(block, sums.normaliser(dead_rows=block.may_be_masked), flat)
+        if self.of_keys or values is not None:
+            normaliser = sums.normaliser(dead_rows=block.may_be_masked)
+            flat = weights.flatten(0, 1)
+            if values is not None:
+                self._put_z(block, normaliser, flat, values[block.units, : block.n_keys])
+            if self.of_keys:
+                self._add_columns(block, normaliser, flat)
+
+    def _put_z(
+        self,
+        block: Block,
+        normaliser: Tensor,
+        weights: Float[Tensor, "unit rows key"],
+        values: Float[Tensor, "unit key d_head"],
+    ) -> None:
+        assert self.z is not None
+        z = self.z[block.place]
+        # A matrix product into rows that are apart takes a third longer than one and a copy.
+        products = block.part.memory.vectors("z", (*z.shape,))
+        torch.bmm(weights, values, out=products.flatten(0, 1))
+        torch.mul(products, normaliser, out=z)
 
     @cached_property
     def watched_keys(self) -> Int[Tensor, " watched"]:
@@ -176,7 +189,7 @@ class _Results:
 
     def _add_columns(self, block: Block, counted: Tensor, flat: Tensor) -> None:
         if self.real is not None:
-            counted = counted * block.part.of_rows(self.real, block.rows).unsqueeze(-1)
+            counted = counted * block.of_rows(self.real).unsqueeze(-1)
         counted = counted.flatten(0, 1).transpose(-2, -1)  # unit 1 rows
         (B, H, _), found = block.place, self.of_keys
         heads = block.scores.shape[:2]
@@ -211,8 +224,8 @@ class _Results:
             found = {n: rows.masked_fill(dead, nothing.get(n, 0)) for n, rows in found.items()}
         found = {name: rows.squeeze(-1) for name, rows in found.items()}
         found |= {name: rows.mul_(normaliser) for name, rows in self.of_rows.items()}
-        if "z" in found:
-            found["z"] = found["z"].to(self.inputs.query.dtype)
+        if self.z is not None:
+            found["z"] = self.z
         return found | self._means()
 
     @property

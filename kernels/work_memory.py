@@ -30,13 +30,13 @@ LEAST_ROWS = 16
 #: computed in vain.
 CAUSAL_ROWS = 64
 #: What is kept takes no more than a block, divided by this.
-_PARTS = {"scores": 1, "second": 1, "queries": 4, "keys": 4, "values": 4}
+_PARTS = {"scores": 1, "second": 1, "z": 2, "queries": 4, "keys": 4, "values": 4}
 
 
 class WorkMemory:
     """What a pass over blocks computes in, used within `with`, after which the thread keeps it.
 
-    Two arrays for blocks of scores, and the queries, keys and values of a part.
+    Two arrays for blocks of scores, z of a block, and the queries, keys and values of a part.
     """
 
     def __init__(
@@ -83,6 +83,11 @@ class WorkMemory:
             return units // n_heads, n_heads
         return 1, math.ceil(n_heads / math.ceil(n_heads / units))
 
+    def n_heads(self, n_heads: int, n_together: int, size: int) -> int:
+        """Heads of a part whose keys have `size` numbers each: whole blocks of `n_together`."""
+        fitting = self.cells // _PARTS["keys"] // max(size, 1)
+        return min(n_heads, max(n_together, fitting - fitting % n_together))
+
     def n_rows(self, units: int, n_keys: int) -> int:
         """Rows of a block."""
         wanted = max(self.cells // (units * n_keys), LEAST_ROWS)
@@ -103,7 +108,7 @@ class WorkMemory:
         return self._array("second", shape, self.size)
 
     def vectors(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The "queries", "keys" or "values" of a part, which the next part takes as well."""
+        """The "queries", "keys" or "values" of a part, or "z" of a block; the next one's too."""
         return self._array(name, shape, math.prod(shape))
 
     def _array(self, name: str, shape: tuple[int, ...], size: int) -> Tensor:
@@ -134,7 +139,7 @@ _kept = _Kept()
 def release() -> None:
     """Give back the memory that the calling thread keeps between calls.
 
-    That is at most 11 MiB in float32 for each thread torch computes with, and 44 MiB in all; twice
+    That is at most 13 MiB in float32 for each thread torch computes with, and 52 MiB in all; twice
     that in float64.
     """
     _kept.arrays = {}
