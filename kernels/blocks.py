@@ -5,8 +5,8 @@ Place: shared by `chunked.py` (z and statistics in one pass), `columns.py` (sums
 
 A block is whole rows, some queries against every key they may see, so that its softmax is final and
 nothing is rescaled later. It holds a head for each thread, or several, since a product of matrices
-is cut between threads by heads best. Padding keys, and keys that lie ahead of every query of the
-block, are not computed.
+is cut between threads by heads best. The keys of more heads are made ready together. Padding keys,
+and keys that lie ahead of every query of the block, are not computed.
 """
 
 from collections.abc import Iterator

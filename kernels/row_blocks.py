@@ -176,8 +176,9 @@ class _Results:
         last = block.n_keys - 1
         mass = self.of_rows["key_mass"][block.place]
         torch.index_select(weights, -1, self.watched_keys.clamp(max=last), out=mass)
-        # A key behind the last was not computed, since no query of the block sees it.
-        mass *= self.watched_keys <= last
+        if max(self.want["key_mass"]) > last:
+            # Not computed, since no query of the block sees it.
+            mass *= self.watched_keys <= last
 
     def _add_offset_mass(self, block: Block, weights: Tensor) -> None:
         mass = self.of_rows["offset_mass"][block.place]

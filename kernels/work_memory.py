@@ -21,6 +21,8 @@ __all__ = ["WorkMemory", "release"]
 #: Scores of a block for each thread: 4 MiB in float32. The operations of a block, small ones all,
 #: take time to start: with half as many a pass was a tenth slower; twice as many gained nothing.
 CELLS = 2**20
+#: Instead, where that is enough for all rows of a head: two such blocks fit in a core's own cache.
+CACHED_CELLS = 2**18
 #: No block has more, and one on another device than a CPU has as many, since it pays for its
 #: launches: 16 MiB in float32.
 MOST_CELLS = 2**22
@@ -29,8 +31,10 @@ LEAST_ROWS = 16
 #: Causal blocks are no taller, and take more heads instead: half of the square on the diagonal is
 #: computed in vain.
 CAUSAL_ROWS = 64
-#: What is kept takes no more than a block, divided by this.
-_PARTS = {"scores": 1, "second": 1, "z": 2, "queries": 4, "keys": 4, "values": 4}
+#: Queries, keys, values or z that are held together for each thread: 1 MiB each in float32.
+VECTORS = 2**18
+
+_BLOCKS = ("scores", "second")
 
 
 class WorkMemory:
@@ -48,11 +52,15 @@ class WorkMemory:
         traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
         self.kept = on_cpu and type(query) is Tensor and not traced
         self.threads = torch.get_num_threads() if on_cpu else 1
-        self.cells = min(CELLS * self.threads, MOST_CELLS) if on_cpu else MOST_CELLS
-        n_queries = query.shape[2]
+        self.most_cells = min(CELLS * self.threads, MOST_CELLS) if on_cpu else MOST_CELLS
+        n_queries, self.cells = query.shape[2], self.most_cells
+        if on_cpu and n_queries * n_keys <= CACHED_CELLS:
+            self.cells = min(self.cells, CACHED_CELLS * self.threads)
+        self.most_numbers = VECTORS * self.threads
         self.most_rows = min(n_queries, CAUSAL_ROWS) if causal else n_queries
         self.size = min(max(self.cells, LEAST_ROWS * n_keys), query[..., 0].numel() * n_keys)
         self._arrays: dict[str, Tensor] = {}
+        self._views: dict[str, Tensor] = {}
 
     def __enter__(self) -> "WorkMemory":
         return self
@@ -67,9 +75,9 @@ class WorkMemory:
             _kept.arrays |= {
                 name: array
                 for name, array in self._arrays.items()
-                if array.numel() <= self.cells // _PARTS[name]
+                if array.numel() <= (self.most_cells if name in _BLOCKS else self.most_numbers)
             }
-        self._arrays = {}
+        self._arrays, self._views = {}, {}
 
     def n_units(self, n_heads: int, n_keys: int) -> tuple[int, int]:
         """Sentences of a part, and heads of each: as many as fit with all the rows of a block.
@@ -85,7 +93,7 @@ class WorkMemory:
 
     def n_heads(self, n_heads: int, n_together: int, size: int) -> int:
         """Heads of a part whose keys have `size` numbers each: whole blocks of `n_together`."""
-        fitting = self.cells // _PARTS["keys"] // max(size, 1)
+        fitting = self.most_numbers // max(size, 1)
         return min(n_heads, max(n_together, fitting - fitting % n_together))
 
     def n_rows(self, units: int, n_keys: int) -> int:
@@ -112,10 +120,15 @@ class WorkMemory:
         return self._array(name, shape, math.prod(shape))
 
     def _array(self, name: str, shape: tuple[int, ...], size: int) -> Tensor:
+        # Most blocks have one shape, and a view takes as long to make as a small operation.
+        last = self._views.get(name)
+        if last is not None and last.shape == shape:
+            return last
         array = self._arrays.get(name)
         if array is None or array.numel() < size:
             array = self._arrays[name] = self._taken(name, size)
-        return array[: math.prod(shape)].view(shape)
+        view = self._views[name] = array[: math.prod(shape)].view(shape)
+        return view
 
     def _taken(self, name: str, size: int) -> Tensor:
         array = _kept.arrays.pop(name, None) if self.kept else None
@@ -139,7 +152,7 @@ _kept = _Kept()
 def release() -> None:
     """Give back the memory that the calling thread keeps between calls.
 
-    That is at most 13 MiB in float32 for each thread torch computes with, and 52 MiB in all; twice
+    That is at most 12 MiB in float32 for each thread torch computes with, and 48 MiB in all; twice
     that in float64.
     """
     _kept.arrays = {}

@@ -68,18 +68,47 @@ def test_the_next_part_takes_the_memory_of_the_keys_of_the_last_where_it_is_larg
     assert work_memory._kept.arrays["keys"].numel() == 3 * 5 * 8
 
 
-def test_keys_that_are_much_beside_a_block_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_memory, "MOST_CELLS", 40)
+def test_a_short_text_leaves_what_a_long_one_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_memory, "CACHED_CELLS", 49)
     with memory_of() as memory:
-        memory.vectors("keys", (1, 2, 5))
-        memory.vectors("values", (1, 2, 6))
+        long = memory.scores((3,)).data_ptr()
+    with memory_of(n_keys=7) as memory:
+        assert memory.cells == 49 * memory.threads
+        memory.scores((3,))
+    with memory_of() as memory:
+        assert memory.cells > 49 * memory.threads
+        assert memory.scores((3,)).data_ptr() == long
+
+
+def test_blocks_of_one_part_take_its_heads_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key, _ = vectors()
+    heads = query.shape[1]
+    monkeypatch.setattr(work_memory, "CELLS", query.shape[2] * key.shape[2])
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    parts = list(parts_of(Inputs(query, key, 1.0)))
+    assert len(parts) == len(query)
+    assert heads > 1
+    for part in parts:
+        assert [block.place[1] for block in part.blocks()] == [
+            slice(n, n + 1) for n in range(heads)
+        ]
+        for block in part.blocks():
+            expected = query[block.place] @ key[block.place[:2]].transpose(-2, -1)
+            torch.testing.assert_close(block.scores, expected)
+
+
+def test_keys_that_are_much_beside_a_block_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_memory, "VECTORS", 10)
+    with memory_of() as memory:
+        memory.vectors("keys", (memory.threads, 2, 5))
+        memory.vectors("values", (memory.threads, 2, 6))
     assert work_memory._kept.arrays.keys() == {"keys"}
 
 
 def test_rows_longer_than_a_block_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_memory, "MOST_CELLS", 10)
     assert_right(found_by("chunked"))
-    assert not work_memory._kept.arrays
+    assert not work_memory._kept.arrays.keys() & {"scores", "second"}
 
 
 def test_a_pass_that_begins_within_another_has_memory_of_its_own() -> None:
