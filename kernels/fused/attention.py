@@ -53,7 +53,8 @@ def attend(
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, *, want: Want, **options: Any
 ) -> dict[str, Tensor]:
-    if ("received" in want or "map" in want) and fits(query, key, want):
+    edges = options["mask"] is not None or options["bias"] is not None
+    if ("received" in want or "map" in want) and fits(query, key, want, edges=edges):
         return one_tile(query, key, value, want=want, **options)
     return _two_passes(query, key, value, want, options)
 

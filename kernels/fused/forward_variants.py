@@ -182,11 +182,12 @@ def _one_tile(
     shape = f"{'causal ' * causal}{'edges ' * bool(given)}{keys} keys"
     for cut in candidates("one tile", kind, d_head, shape):
         largest = LARGEST_TILE if d_head <= 64 else LARGEST_TILE // 2
-        cut = fitted(cut, keys, largest, edges=bool(given))
+        cut = fitted(cut, keys, largest, edges=bool(given), wide=kind == "fp32")
         what = (kind, f"d{d_head}", *["causal"] * causal, "all", *given, _named(cut))
         variant = _variant("one_tile", what, cut, signature, constants, d_head)
         # wgmma takes 64 rows; fewer are for the older instruction.
-        found.append(variant | {"matrix": "HGMMA" if cut.block_m >= 64 else "HMMA"})
+        older = None if kind == "fp32" else "HMMA"
+        found.append(variant | {"matrix": "HGMMA" if cut.block_m >= 64 else older})
     return found
 
 
@@ -217,6 +218,9 @@ def _all() -> list[dict[str, Any]]:
         for kind, d_head, keys in (("bf16", 64, 256), ("fp16", 64, 256), ("bf16", 128, 128)):
             found += _one_tile(kind, d_head, keys, causal=True, given=given)
     found += _one_tile("bf16", 64, 256)
+    for d_head, keys in ((64, 64), (64, 32), (128, 32)):
+        for causal in (False, True):
+            found += _one_tile("fp32", d_head, keys, causal=causal)
     found += _one_tile("bf16", 64, 128, causal=True, given=("mask", "bias"))
     found += _one_tile("bf16", 128, 64, causal=True, given=("mask", "bias"))
     return found

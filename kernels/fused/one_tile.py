@@ -43,7 +43,7 @@ from minibert.kernels.wants import Want
 
 __all__ = ["LARGEST_TILE", "fits", "one_tile", "one_tile_kernel"]
 
-#: Keys a program holds; half of it where vectors are wider than 64, and half where of 32 bits.
+#: Keys a program holds; half of it where vectors are wider than 64, a quarter where of 32 bits.
 LARGEST_TILE = 256
 #: Queries a program walks over; of more, several programs are faster.
 MOST_QUERIES = 512
@@ -147,8 +147,11 @@ def one_tile_kernel(
         tl.store(summed.received + at, received, mask=keys < counts[1])
 
 
-def fits(query: Tensor, key: Tensor, want: Want) -> bool:
-    """True when the keys fit one tile, whole cells of the map included."""
+def fits(query: Tensor, key: Tensor, want: Want, *, edges: bool) -> bool:
+    """True when the keys fit one tile, whole cells of the map included; `edges`: mask or bias."""
+    if edges and query.element_size() > 2:
+        # The registers cannot hold the places of their cells beside numbers of 32 bits.
+        return False
     Q, K = query.shape[2], key.shape[2]
     blocks = want["map"][0] if "map" in want else None
     query_cell = 1 if blocks is None else math.ceil(Q / blocks)
@@ -156,8 +159,14 @@ def fits(query: Tensor, key: Tensor, want: Want) -> bool:
     return _tile(K, blocks) <= largest and Q <= MOST_QUERIES and query_cell <= SMALLEST_BLOCK
 
 
-def fitted(cut: Config, keys: int, largest: int, *, edges: bool) -> Config:
-    """The config with a tile of `keys`; beside the largest, registers hold 16 rows a block."""
+def fitted(cut: Config, keys: int, largest: int, *, edges: bool, wide: bool) -> Config:
+    """The config with a tile of `keys`; beside the largest, registers hold 16 rows a block.
+
+    For numbers of 32 bits, `wide`, the config has the rows that fit.
+    """
+    if wide:
+        # The many threads of that config have too little to share in a smaller tile.
+        return cut._replace(block_n=max(keys, 32))
     if keys < largest:
         return cut._replace(block_n=keys)
     # What mask and bias add to each score is spread over more threads.
@@ -201,7 +210,8 @@ def one_tile(
     def launch(cut: Config) -> None:
         nonlocal summed
         if config is None:
-            cut = fitted(cut, _tile(K, blocks), _largest_tile(query), edges=edges)
+            wide = query.element_size() > 2
+            cut = fitted(cut, _tile(K, blocks), _largest_tile(query), edges=edges, wide=wide)
         grid, query_places, key_places, _ = cells_of(cut, Q, K, blocks)
         if blocks is not None:
             summed = summed._replace(map=empty(grid.query_cells, grid.key_cells))
@@ -233,4 +243,4 @@ def _tile(n_keys: int, blocks: int | None) -> int:
 def _largest_tile(query: Tensor) -> int:
     """The most places of keys whose scores fit the registers beside the vectors."""
     largest = LARGEST_TILE if block_of_features(query.shape[-1]) <= 64 else LARGEST_TILE // 2
-    return largest if query.element_size() <= 2 else largest // 2
+    return largest if query.element_size() <= 2 else largest // 4

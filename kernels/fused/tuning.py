@@ -36,6 +36,8 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
     """
     words = shape.split()
     wide = block_of_features(d_head) > 64
+    if kind == "fp32" and kernel == "one tile":
+        return (Config(16 if wide else 32, 128, 8, 1),)
     if kind == "fp32":
         # Without matrix instructions the registers hold what the multiplications need.
         return (Config(32, 32, 4, 2),)

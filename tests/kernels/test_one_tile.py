@@ -20,7 +20,8 @@ def compare(kind, n, d_head, dtype, device, config=None, wants=ALL):
         dtype=dtype, device=torch.device(device), d_head=d_head, wants=wants, seed=n
     )
     options = problem.options()
-    assert fits(problem.query, problem.key, options["want"])
+    edges = kind in ("mask", "bias")
+    assert fits(problem.query, problem.key, options["want"], edges=edges)
     vectors = problem.query, problem.key, problem.value
     found = one_tile(*vectors, **options, config=config)
     expected, yardstick = truth(problem), eager.attend(*vectors, **options)
@@ -49,12 +50,41 @@ def test_the_largest_tiles_are_right(kind, n, triton_device):
 def test_no_tile_is_larger_than_the_registers_hold(triton_device):
     from minibert.kernels.fused.one_tile import fits
 
-    def fit(n, d_head, dtype):
+    def fit(n, d_head, dtype, *, edges=False):
         vectors = torch.empty(1, 1, n, d_head, dtype=dtype, device=triton_device)
-        return fits(vectors, vectors, {"received": ()})
+        return fits(vectors, vectors, {"received": ()}, edges=edges)
 
     assert fit(256, 64, torch.float16)
     assert not fit(257, 64, torch.float16)
     assert not fit(129, 65, torch.float16)
-    assert fit(128, 64, torch.float32)
-    assert not fit(129, 64, torch.float32)
+    assert fit(64, 64, torch.float32)
+    assert not fit(65, 64, torch.float32)
+    assert not fit(33, 65, torch.float32)
+    assert fit(256, 64, torch.float16, edges=True)
+    assert not fit(16, 64, torch.float32, edges=True)
+
+
+@pytest.mark.parametrize(("n", "d_head"), [(9, 80), (30, 80), (64, 24)])
+def test_tiles_of_float32_are_right(n, d_head, triton_device):
+    from minibert.kernels.fused.one_tile import fitted
+    from minibert.kernels.fused.tuning import candidates
+
+    (cut,) = candidates("one tile", "fp32", d_head, "causal keys")
+    places = 1 << (n - 1).bit_length()
+    config = fitted(cut, places, 64, edges=False, wide=True)
+    compare("causal lengths", n, d_head, torch.float32, triton_device, config)
+
+
+@pytest.mark.parametrize("kind", ["mask", "bias"])
+def test_a_mask_in_float32_takes_two_passes_and_is_right(kind, triton_device):
+    from minibert.kernels.registry import implementations
+
+    problem = Case(kind, 20, 20, 1.0).draw(
+        dtype=torch.float32, device=torch.device(triton_device), d_head=16, wants=ALL, seed=1
+    )
+    vectors, options = (problem.query, problem.key, problem.value), problem.options()
+    found = implementations()["triton"].fn(*vectors, **options)
+    expected, yardstick = truth(problem), eager.attend(*vectors, **options)
+    for output in ("z", "lse", *ALL):
+        error = error_of(output, problem, found, expected)
+        assert error <= tolerance_of(output, problem, yardstick, expected), output
