@@ -78,8 +78,12 @@ class Part:
 
     def keys(self) -> Float[Tensor, "unit real_key d_head"]:
         """The real keys, times the scale."""
+        key = self._of_keys(self.inputs.key)
+        out = self.memory.vectors("keys", tuple(key.shape))
         # Before and not after: a product may be more than a number can hold.
-        return self._copied("keys", self._of_keys(self.inputs.key), self.inputs.scale)
+        if key.dtype == out.dtype:
+            return torch.mul(key, self.inputs.scale, out=out).flatten(0, 1)
+        return out.copy_(key).mul_(self.inputs.scale).flatten(0, 1)
 
     def values(
         self, value: Float[Tensor, "batch head key d_head"]
@@ -91,20 +95,17 @@ class Part:
         self, name: str, vectors: Float[Tensor, "batch head query d_head"]
     ) -> Float[Tensor, "unit query d_head"]:
         """Vectors of all queries; `name` is that of the memory for a copy."""
-        return self._flat(name, vectors[self.sentences, self.heads].to(self.inputs.dtype))
+        return self._flat(name, vectors[self.sentences, self.heads])
 
     def _of_keys(self, vectors: Tensor) -> Tensor:
-        return vectors[self.sentences, self.heads, : self.n_keys].to(self.inputs.dtype)
+        return vectors[self.sentences, self.heads, : self.n_keys]
 
     def _flat(self, name: str, vectors: Tensor) -> Tensor:
         # A matrix product reads the heads of one sentence where they are.
-        if len(vectors) == 1 and vectors.stride(-1) == 1:
+        here = len(vectors) == 1 and vectors.stride(-1) == 1
+        if here and vectors.dtype == self.inputs.dtype:
             return vectors[0]
-        return self._copied(name, vectors, 1.0)
-
-    def _copied(self, name: str, vectors: Tensor, factor: float) -> Tensor:
-        out = self.memory.vectors(name, tuple(vectors.shape))
-        return torch.mul(vectors, factor, out=out).flatten(0, 1)
+        return self.memory.vectors(name, tuple(vectors.shape)).copy_(vectors).flatten(0, 1)
 
     def blocks(self, rows: slice = slice(None), *, multiple: int = 1) -> Iterator["Block"]:
         """Its rows from the first to the last; those without any key to see are left out.
@@ -132,25 +133,30 @@ class Part:
         if inputs.causal:
             n_keys = min(n_keys, inputs.shift + rows.stop)
         units = self._units(heads)
-        query, columns = query[units, rows], columns[units, :, :n_keys]
-        shape = (len(query), rows.stop - rows.start, n_keys)
-        flat = torch.bmm(query, columns, out=self.memory.scores(shape))
+        shape = (len(query[units]), rows.stop - rows.start, n_keys)
+        flat = self.memory.scores(shape)
+        torch.bmm(query[units, rows], columns[units, :, :n_keys], out=flat)
         scores = flat.view(-1, heads.stop - heads.start, *shape[1:])
+        if inputs.bias is not None or inputs.mask is not None or inputs.causal:
+            self._mask(scores, place)
+        return Block(self, place, units, n_keys, scores)
+
+    def _mask(self, scores: Tensor, place: tuple[slice, slice, slice]) -> None:
+        """Adds the bias to the scores of a block, and puts `floor_of` where none is allowed."""
+        inputs, n_keys, floor = self.inputs, scores.shape[-1], floor_of(scores)
         where = (*place, slice(n_keys))
         if inputs.bias is not None:
             scores += _cut(inputs.bias, where)
-        floor = floor_of(scores)
         if inputs.mask is not None:
             scores.masked_fill_(~_cut(inputs.mask, where), floor)
         if inputs.causal:
             # Only the last keys can lie ahead of any row of the block.
-            left = min(rows.start + inputs.shift, n_keys)
+            left = min(place[2].start + inputs.shift, n_keys)
             tail = scores[..., left:]
             tail.masked_fill_(self.memory.ahead[: tail.shape[-2], : tail.shape[-1]], floor)
-        return Block(self, place, units, n_keys, scores)
 
     def _units(self, heads: slice) -> slice:
-        """Where the units of these heads are; of several sentences a block has all the heads."""
+        """Where the units of these heads are."""
         if heads == self.heads:
             return slice(None)
         return slice(heads.start - self.heads.start, heads.stop - self.heads.start)
@@ -197,7 +203,9 @@ def parts_of(inputs: Inputs) -> Iterator[Part]:
             if not n_keys:
                 continue
             n_sentences, n_together = memory.n_units(H, n_keys)
-            n_heads = H if n_sentences > 1 else memory.n_heads(H, n_together, n_keys * D)
+            n_sentences = memory.with_room(n_sentences, 1, H * n_keys * D)
+            # Of several sentences a block has all the heads.
+            n_heads = memory.with_room(H, n_together, n_keys * D) if n_sentences == 1 else H
             for first in range(together[0], together[-1] + 1, n_sentences):
                 sentences = slice(first, min(first + n_sentences, together[-1] + 1))
                 for head in range(0, H, n_heads):

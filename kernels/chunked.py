@@ -32,9 +32,9 @@ def attend(
     Computed in float32, in float64 for float64. Beside the outputs it holds two blocks of 2^20
     numbers for each thread (2^18 where that is all of a head), 2^22 at most, or of 16 rows where
     those are longer; the sums of each row and z of a block; and copies of the keys of some heads,
-    with their queries and values where these are of several sentences or in half precision. A map
-    with cells of less than four rows takes a third block. The memory of blocks and copies is kept
-    for the next call (`work_memory.release` gives it back).
+    with their queries and values where these are of several sentences, in half precision, or not
+    contiguous in d_head. A map with cells of less than four rows takes a third block. The memory of
+    blocks and copies is kept for the next call (`work_memory.release` gives it back).
     """
     inputs = Inputs(query, key, scale, lengths=lengths, mask=mask, causal=causal, bias=bias)
     return attend_in_blocks(inputs, value, want)

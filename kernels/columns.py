@@ -69,7 +69,8 @@ def column_sums(
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     options: dict[str, Any] = {"lengths": lengths, "mask": mask, "causal": causal, "bias": bias}
     options["scale"] = scale
-    with torch.no_grad():
+    # float32 is promised, whatever autocast would make of the products.
+    with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         if _back_end(impl, query, options) == "chunked":
             gradients = None if value is None or z_gradient is None else (value, z_gradient)
             inputs = Inputs(query, key, **options)
@@ -129,7 +130,7 @@ class _Slopes:
 
     def __init__(self, part: Part, value: Tensor, z_gradient: Tensor) -> None:
         self.columns = part.values(value).transpose(-2, -1)
-        self.gradients = part.rows_of("z", z_gradient)
+        self.gradients = part.rows_of("z_gradient", z_gradient)
 
     def of(self, block: Block) -> Tensor:
         out = block.second()

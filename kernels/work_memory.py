@@ -33,6 +33,8 @@ LEAST_ROWS = 16
 CAUSAL_ROWS = 64
 #: Queries, keys, values or z that are held together for each thread: 1 MiB each in float32.
 VECTORS = 2**18
+#: No more are.
+MOST_VECTORS = 2**20
 
 _BLOCKS = ("scores", "second")
 
@@ -48,15 +50,14 @@ class WorkMemory:
     ) -> None:
         self.device, self.dtype = query.device, wide(query.dtype)
         on_cpu = self.device.type == "cpu"
-        # Other devices have torch's cache; what a tracer makes is not to outlive it.
-        traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
-        self.kept = on_cpu and type(query) is Tensor and not traced
+        # Other devices have torch's cache.
+        self.kept = on_cpu and type(query) is Tensor and not _traced()
         self.threads = torch.get_num_threads() if on_cpu else 1
         self.most_cells = min(CELLS * self.threads, MOST_CELLS) if on_cpu else MOST_CELLS
         n_queries, self.cells = query.shape[2], self.most_cells
         if on_cpu and n_queries * n_keys <= CACHED_CELLS:
             self.cells = min(self.cells, CACHED_CELLS * self.threads)
-        self.most_numbers = VECTORS * self.threads
+        self.most_numbers = min(VECTORS * self.threads, MOST_VECTORS)
         self.most_rows = min(n_queries, CAUSAL_ROWS) if causal else n_queries
         self.size = min(max(self.cells, LEAST_ROWS * n_keys), query[..., 0].numel() * n_keys)
         self._arrays: dict[str, Tensor] = {}
@@ -91,10 +92,10 @@ class WorkMemory:
             return units // n_heads, n_heads
         return 1, math.ceil(n_heads / math.ceil(n_heads / units))
 
-    def n_heads(self, n_heads: int, n_together: int, size: int) -> int:
-        """Heads of a part whose keys have `size` numbers each: whole blocks of `n_together`."""
-        fitting = self.most_numbers // max(size, 1)
-        return min(n_heads, max(n_together, fitting - fitting % n_together))
+    def with_room(self, number: int, step: int, numbers_each: int) -> int:
+        """How many of `number` have room for their keys: whole steps, and one at least."""
+        fitting = self.most_numbers // max(numbers_each, 1)
+        return min(number, max(step, fitting - fitting % step))
 
     def n_rows(self, units: int, n_keys: int) -> int:
         """Rows of a block."""
@@ -116,7 +117,7 @@ class WorkMemory:
         return self._array("second", shape, self.size)
 
     def vectors(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The "queries", "keys" or "values" of a part, or "z" of a block; the next one's too."""
+        """Vectors of a part, or "z" of a block; those of the same name come in the same memory."""
         return self._array(name, shape, math.prod(shape))
 
     def _array(self, name: str, shape: tuple[int, ...], size: int) -> Tensor:
@@ -135,8 +136,19 @@ class WorkMemory:
         if array is not None and array.dtype == self.dtype and array.numel() >= size:
             return array
         # What is made in inference mode could not be written to outside of it.
-        with torch.inference_mode(mode=False):
+        with torch.inference_mode(False):
             return torch.empty(size, dtype=self.dtype, device=self.device)
+
+
+def _traced() -> bool:
+    """Whether what is made now is a tracer's, which is not to outlive it."""
+    functorch, c = torch._C._functorch, torch._C
+    return (
+        torch.compiler.is_compiling()
+        or c._get_tracing_state() is not None
+        or c._len_torch_dispatch_stack() > 0
+        or functorch.peek_interpreter_stack() is not None
+    )
 
 
 class _Kept(threading.local):

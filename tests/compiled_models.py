@@ -14,6 +14,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from minibert.errors import TokenizationError
+from minibert.kernels.api import attend
 from minibert.loading import from_transformers
 from minibert.tokens import Tokens
 from tests.families import VOCABULARY, Sizes, batch, hf_model
@@ -77,12 +78,30 @@ def afterwards() -> float:
     return float((model.trace(random_ids(1, 7)).logits - logits).abs().max())
 
 
+def attention_error() -> float:
+    """Of statistics in blocks, between a compiled call and NumPy, at several sizes."""
+    torch.compiler.reset()
+
+    def in_blocks(one: torch.Tensor) -> torch.Tensor:
+        return attend(one, one, one, impl="chunked", want=("entropy",)).z
+
+    compiled: Any = torch.compile(in_blocks, backend="eager")
+    found = 0.0
+    for n in (16, 40, 16, 200):
+        query = torch.randn(1, 2, n, 8, dtype=torch.float64)
+        exact = attend(query, query, query, impl="reference").z
+        found = max(found, float((compiled(query) - exact).abs().max()))
+        found = max(found, float((in_blocks(query) - exact).abs().max()))
+    return found
+
+
 def main() -> None:
     found: dict[str, Any] = {}
     with torch.no_grad():
         found["same graph"] = {family: error(family, "aot_eager") for family in MODELS}
         found["layer"] = {family: layer_error(family) for family in ("bert", "gpt2")}
         found["refusal"], found["afterwards"] = refusal(), afterwards()
+        found["attention"] = attention_error()
         try:
             found["generated code"] = {name: error(name, "inductor") for name in GENERATED_CODE}
         except torch._dynamo.exc.BackendCompilerFailed as failed:

@@ -42,3 +42,7 @@ def test_a_compiled_model_refuses_what_the_model_refuses(found: dict[str, Any]) 
 
 def test_a_model_is_traced_as_before_once_it_is_compiled(found: dict[str, Any]) -> None:
     assert found["afterwards"] <= 1e-5
+
+
+def test_attention_in_blocks_can_be_compiled(found: dict[str, Any]) -> None:
+    assert found["attention"] <= 1e-12

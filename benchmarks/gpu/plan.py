@@ -75,10 +75,10 @@ FORWARD = ("plain", "cudnn", "flash")
 STATISTICS = ("plain", "T1", "T2", "T3")
 BACKWARD = ("backward", "backward relevance", "cudnn backward", "flash backward")
 EAGER = ("T1", "by hand", "eager")
-# Queries and keys of a tile, warps, stages: what may be faster than what the kernels try.
+# Queries and keys of a tile, warps, stages: what the kernels try, and what may be faster.
 CONFIGS = (
     *("128x128w8s3", "128x128w8s2", "128x64w4s3", "128x64w8s3", "64x128w4s2", "256x64w8s3"),
-    # The same with tiles that Hopper's copy unit brings.
+    # With tiles that Hopper's copy unit brings.
     *("128x128w8s3 tma", "128x64w4s3 tma", "64x128w4s2 tma", "256x64w8s3 tma", "256x64w16s3 tma"),
 )
 QUICK_CONFIGS = ("32x32w4s1",)

@@ -54,9 +54,16 @@ TILES = {
     ("query", 4, 64): Tile(32, 32, 4, 2),
     ("query", 4, 128): Tile(32, 16, 4, 2),
 }
-#: Where those would spill. By keys: with mask or bias, and with the relevance of wide heads beside
-#: their gradients. By queries: with mask or bias for wide heads.
-NARROW = {"key_value": Tile(32, 128, 8, 3), "query": Tile(128, 32, 8, 2)}
+#: Where those would spill.
+NARROW = {
+    ("key_value", 2, 64): Tile(32, 128, 8, 3),
+    ("key_value", 2, 128): Tile(32, 128, 8, 3),
+    ("query", 2, 128): Tile(128, 32, 8, 2),
+    ("key_value", 4, 64): Tile(16, 32, 4, 2),
+    ("key_value", 4, 128): Tile(16, 16, 4, 2),
+    ("query", 4, 64): Tile(32, 32, 8, 2),
+    ("query", 4, 128): Tile(16, 16, 8, 2),
+}
 
 
 def tile_of(
@@ -66,11 +73,11 @@ def tile_of(
 
     `cells` says that there is a mask or a bias, `relevance` that it is summed beside gradients.
     """
-    wide = d_head > 64
-    crowded = cells or (relevance and wide) if kernel == "key_value" else cells and wide
-    if crowded and dtype.itemsize == 2:
-        return NARROW[kernel]
-    return TILES[kernel, dtype.itemsize, 128 if wide else 64]
+    kind = (kernel, dtype.itemsize, 128 if d_head > 64 else 64)
+    # Relevance beside gradients takes too many registers of wide heads in 16 bits, and of others in
+    # 32.
+    crowded = relevance and kind in (("key_value", 2, 128), ("key_value", 4, 64))
+    return NARROW.get(kind, TILES[kind]) if cells or crowded else TILES[kind]
 
 
 def d_block(d_head: int) -> int:

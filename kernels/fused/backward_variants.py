@@ -164,6 +164,10 @@ def _all() -> list[dict[str, Any]]:
         # With lengths the first takes most registers; in fp16 the numbers are those of bf16.
         found.append(_variant(kernel, "bf16", 128, causal=True, given=("lengths",)))
         found.append(_variant(kernel, "fp16", 64, causal=True, relevance=3))
+        found.append(_variant(kernel, "fp32", 64, causal=True, relevance=3))
+        for d_head in (64, 128):
+            found.append(_variant(kernel, "fp32", d_head, causal=True, given=("mask", "bias")))
+    found += [_bias("fp32", 64), _bias("fp32", 128), _variant("query", "fp32", 64, given=("mask",))]
     return found
 
 

@@ -207,6 +207,8 @@ def _all() -> list[dict[str, Any]]:
     found += _forward("bf16", 64, wants=_T1, given=("starts",))
     found += _forward("bf16", 64, wants=_T1, given=("mask", "bias"))
     found += _forward("fp32", 64, wants=_T1)
+    found += _forward("fp32", 128, causal=True, wants=_T2) + _forward("fp32", 128)
+    found += _forward("fp32", 128, wants=_T2, given=("mask", "bias"))
     # In 16 bits the numbers differ by a register or two: one of fp16 is enough.
     found += _forward("fp16", 64, causal=True, wants=_T2)[:1]
     found += _columns("fp16", 64, causal=True, cells=8)[:1]

@@ -10,13 +10,13 @@ that is worth has not been measured. (Warps of their own for it, `warp_specializ
 compiler on this loop with an assertion; triton 3.6.)
 """
 
+from importlib.util import find_spec
 from typing import Any, no_type_check
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from minibert.axes import Float
 from minibert.kernels.fused.launch import Config, Inputs, block_of_features
@@ -25,6 +25,8 @@ __all__ = ["copied_rows", "head_corner", "takes_tma", "tiles_of"]
 
 #: Where a descriptor's tensor begins and what its strides are: multiples of so many bytes.
 _ALIGNED = 16
+#: They came with triton 3.4.
+_HAS_DESCRIPTORS = find_spec("triton.tools.tensor_descriptor") is not None
 
 
 @triton.jit
@@ -49,7 +51,9 @@ def copied_rows(tiles, corner, first, ROWS: tl.constexpr, COLUMNS: tl.constexpr)
 def takes_tma(inputs: Inputs) -> bool:
     """Whether this GPU has the copy unit, and it can read these keys and values."""
     key = inputs.key
-    if not key.is_cuda or torch.cuda.get_device_capability(key.device)[0] < 9:
+    if not (key.is_cuda and _HAS_DESCRIPTORS and torch.version.cuda):
+        return False
+    if torch.cuda.get_device_capability(key.device)[0] < 9:
         return False
     # In float32 the loop spills with it, and waits for its multiplications and not for memory.
     return key.dtype != torch.float32 and _readable(key) and _readable(inputs.value)
@@ -62,6 +66,8 @@ def tiles_of(vectors: Float[Tensor, "batch head key d_head"], cut: Config) -> An
     """
     if not _readable(vectors):
         return None
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
     strides = [
         one if n > 1 else _ALIGNED for n, one in zip(vectors.shape, vectors.stride(), strict=True)
     ]

@@ -40,7 +40,7 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
         return (Config(16 if wide else 32, 128, 8, 1),)
     if kind == "fp32":
         # Without matrix instructions the registers hold what the multiplications need.
-        return (Config(32, 32, 4, 2),)
+        return (Config(32, 16 if wide else 32, 4, 2),)
     if kernel == "one tile":
         if "edges" in words:
             # The places of the cells of mask and bias take the registers of most of the rows.
@@ -50,16 +50,17 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
         return (Config(64, 128, 8 if crowded else 4, 1),)
     if kernel == "columns":
         return (Config(64, 128, 8, 3),) if wide else (Config(64, 128, 4, 3), Config(64, 128, 8, 3))
-    cuts = [Config(128, 64, 8, 3)]
-    if not wide and "edges" not in words:
-        cuts.insert(0, Config(128, 128, 8, 3))
+    if wide or "edges" in words:
+        cuts, likeliest = [Config(128, 64, 8, 3)], [Config(128, 64, 8, 3)]
+    else:
+        cuts, likeliest = [Config(128, 128, 8, 3), Config(128, 64, 8, 3)], [Config(128, 128, 8, 3)]
         # Threads that own two rows of the tile cannot hold the sums of statistics as well.
         if "plain" in words and "packed" not in words:
             # Twice the queries read each key half as often.
             cuts += [Config(128, 64, 4, 3), Config(256, 64, 8, 3)]
-    if "tma" in words:
-        cuts += [cut._replace(tma=True) for cut in (cuts[0], *cuts[2:3])]
-    return tuple(cuts)
+            likeliest.append(Config(128, 64, 4, 3))
+    with_tma = [cut._replace(tma=True) for cut in likeliest] if "tma" in words else []
+    return (*cuts, *with_tma)
 
 
 def best_config(

@@ -182,3 +182,14 @@ def test_what_does_not_fit_is_refused(wrong, message):
 def test_no_graph_is_left_behind():
     query, key, _, _ = inputs(Q)
     assert not column_sums(query.requires_grad_(), key).requires_grad
+
+
+@pytest.mark.parametrize("of", ["probs", "relevance"])
+def test_autocast_changes_nothing(of):
+    query, key, value, z_gradient = torch.randn(4, 1, 2, 90, 16).unbind()
+    given = {"value": value, "z_gradient": z_gradient, "of": of, "impl": "chunked"}
+    expected = column_sums(query, key, **given)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = column_sums(query, key, **given)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)

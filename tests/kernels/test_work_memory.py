@@ -7,6 +7,7 @@ import pytest
 import torch
 from attention_inputs import vectors
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from minibert.kernels import work_memory
 from minibert.kernels.api import attend
@@ -171,3 +172,48 @@ def test_a_tracer_neither_takes_what_is_kept_nor_leaves_anything() -> None:
         with WorkMemory(query, n_keys=9, causal=False) as memory:
             assert isinstance(memory.scores((4,)), FakeTensor)
     assert addresses_kept() == kept
+
+
+def leave_by_fake_tensors(query: torch.Tensor) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        attend(query, query, query, impl="chunked")
+
+
+def leave_by_functionalize(query: torch.Tensor) -> None:
+    torch.func.functionalize(lambda one: attend(one, one, one, impl="chunked").z)(query)
+
+
+def leave_by_a_graph(query: torch.Tensor) -> None:
+    graph = make_fx(lambda one: attend(one, one, one, impl="chunked").z)(query)
+    graph(query).fill_(torch.nan)
+    assert not [name for name, _ in graph.named_buffers() if graph.get_buffer(name).numel() > 1]
+
+
+@pytest.mark.parametrize("leave", [leave_by_fake_tensors, leave_by_functionalize, leave_by_a_graph])
+@pytest.mark.parametrize("before", [False, True])
+def test_nothing_of_a_transformation_is_kept_or_kept_by_it(leave: Any, before: bool) -> None:
+    query = torch.randn(1, 2, 9, 8)
+    if before:
+        attend(query, query, query, impl="chunked")
+    kept = addresses_kept()
+    leave(query)
+    assert addresses_kept() == kept
+    assert all(type(array) is torch.Tensor for array in work_memory._kept.arrays.values())
+    assert_right(found_by("chunked"))
+
+
+def test_what_is_kept_has_the_bound_that_release_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    for shape in ((1, 16, 1100, 64), (1, 32, 640, 64), (64, 8, 64, 64), (64, 16, 16, 64)):
+        query = torch.randn(shape)
+        attend(query, query, query, impl="chunked", want=("entropy",))
+    kept = sum(array.nbytes for array in work_memory._kept.arrays.values())
+    assert kept <= 48 * 2**20
+
+
+def test_the_keys_of_many_sentences_are_made_ready_in_parts() -> None:
+    query, key = torch.randn(512, 8, 1, 64), torch.randn(512, 8, 16, 64)
+    found = attend(query, key, key, impl="chunked")
+    assert work_memory._kept.arrays["keys"].numel() <= work_memory.MOST_VECTORS
+    expected = attend(query, key, key, impl="reference")
+    torch.testing.assert_close(found.z.double(), expected.z, rtol=0, atol=1e-6)
