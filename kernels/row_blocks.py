@@ -112,10 +112,10 @@ class _Results:
             new = inputs.query.new_zeros if self.dead_rows else inputs.query.new_empty
             self.z = new((B, H, Q, D))
         #: Still without the normalisers of their rows.
-        self.of_rows: dict[str, Tensor] = {}
+        self.masses: dict[str, Tensor] = {}
         for name in ("key_mass", "offset_mass"):
             if name in want:
-                self.of_rows[name] = self._zeros(B, H, Q, len(want[name]))
+                self.masses[name] = self._zeros(B, H, Q, len(want[name]))
         self.of_keys: dict[str, Tensor] = {}
         if "received" in want:
             self.of_keys["received"] = self._sums(B, H, K)
@@ -178,14 +178,14 @@ class _Results:
 
     def _add_key_mass(self, block: Block, weights: Tensor) -> None:
         last = block.n_keys - 1
-        mass = self.of_rows["key_mass"][block.place]
+        mass = self.masses["key_mass"][block.place]
         torch.index_select(weights, -1, self.watched_keys.clamp(max=last), out=mass)
         if max(self.want["key_mass"]) > last:
             # Not computed, since no query of the block sees it.
             mass *= self.watched_keys <= last
 
     def _add_offset_mass(self, block: Block, weights: Tensor) -> None:
-        mass = self.of_rows["offset_mass"][block.place]
+        mass = self.masses["offset_mass"][block.place]
         position = block.rows.start + self.inputs.shift
         for number, offset in enumerate(self.want["offset_mass"]):
             diagonal = weights.diagonal(position + offset, -2, -1)
@@ -228,7 +228,7 @@ class _Results:
             dead, nothing = sums.dead, {"lse": -math.inf, "row_max": -math.inf, "argmax": -1}
             found = {n: rows.masked_fill(dead, nothing.get(n, 0)) for n, rows in found.items()}
         found = {name: rows.squeeze(-1) for name, rows in found.items()}
-        found |= {name: rows.mul_(normaliser) for name, rows in self.of_rows.items()}
+        found |= {name: rows.mul_(normaliser) for name, rows in self.masses.items()}
         if self.z is not None:
             found["z"] = self.z
         return found | self._means()
