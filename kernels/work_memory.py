@@ -31,7 +31,7 @@ LEAST_ROWS = 16
 #: Causal blocks are no taller, and take more heads instead: half of the square on the diagonal is
 #: computed in vain.
 CAUSAL_ROWS = 64
-#: Queries, keys, values or z that are held together for each thread: 1 MiB each in float32.
+#: Queries, keys, values, z or its gradient held together for each thread: 1 MiB each in float32.
 VECTORS = 2**18
 #: No more are.
 MOST_VECTORS = 2**20
@@ -164,7 +164,7 @@ _kept = _Kept()
 def release() -> None:
     """Give back the memory that the calling thread keeps between calls.
 
-    That is at most 12 MiB in float32 for each thread torch computes with, and 48 MiB in all; twice
+    That is at most 13 MiB in float32 for each thread torch computes with, and 52 MiB in all; twice
     that in float64.
     """
     _kept.arrays = {}
