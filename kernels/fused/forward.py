@@ -30,7 +30,7 @@ from minibert.kernels.fused.launch import (
     sizes_of,
     strides_of,
 )
-from minibert.kernels.fused.memory_copies import copied_rows, head_corner, takes_tma, tiles_of
+from minibert.kernels.fused.memory_copies import head_corner, rows_at, takes_tma, tiles_of
 from minibert.kernels.fused.primitives import (
     LOG2E,
     NOTHING,
@@ -83,33 +83,24 @@ def walk(
     value += tl.cast(span[0], tl.int64) * strides.value[2]
     for first in range(span[0], span[1], BLOCK_N):
         left = counts[2] - first
-        if EDGE or tiles[0] is None:
-            key_tile = load_rows(key, key_offsets, left, D_HEAD, BLOCK_N, BLOCK_D, EDGE)
-        else:
-            key_tile = copied_rows(tiles[0], tiles[2], first, BLOCK_N, BLOCK_D)
+        key_tile = rows_at(
+            key, key_offsets, left, tiles[0], tiles[2], first, D_HEAD, BLOCK_N, BLOCK_D, EDGE
+        )
         scores = tl.dot(query_tile, tl.trans(key_tile), input_precision=PRECISION)
         factor = scale2
         if EDGE:
             columns = (first + tl.arange(0, BLOCK_N))[None, :]
             scores = masked_scores(
-                scores * scale2,
-                inputs,
-                strides,
-                place,
-                n_heads,
-                rows[:, None],
-                columns,
-                counts,
+                scores * scale2, inputs, strides, place, n_heads, rows[:, None], columns, counts,
                 CAUSAL,
-            )
+            )  # fmt: skip
             factor = 1.0
         weights, shrink, largest, total, product, best = fold_scores(
             scores, factor, first, largest, total, product, best, PRODUCT, BEST
         )
-        if EDGE or tiles[1] is None:
-            value_tile = load_rows(value, value_offsets, left, D_HEAD, BLOCK_N, BLOCK_D, EDGE)
-        else:
-            value_tile = copied_rows(tiles[1], tiles[2], first, BLOCK_N, BLOCK_D)
+        value_tile = rows_at(
+            value, value_offsets, left, tiles[1], tiles[2], first, D_HEAD, BLOCK_N, BLOCK_D, EDGE
+        )
         weighted = weighted * shrink[:, None]
         weights = weights.to(value_tile.dtype)
         weighted = settled(tl.dot(weights, value_tile, weighted, input_precision=PRECISION))

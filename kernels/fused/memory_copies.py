@@ -20,8 +20,9 @@ from torch import Tensor
 
 from minibert.axes import Float
 from minibert.kernels.fused.launch import Config, Inputs, block_of_features
+from minibert.kernels.fused.primitives import load_rows
 
-__all__ = ["copied_rows", "head_corner", "takes_tma", "tiles_of"]
+__all__ = ["head_corner", "rows_at", "takes_tma", "tiles_of"]
 
 #: Where a descriptor's tensor begins and what its strides are: multiples of so many bytes.
 _ALIGNED = 16
@@ -42,10 +43,27 @@ def head_corner(inputs, sizes, place):
 
 @triton.jit
 @no_type_check
-def copied_rows(tiles, corner, first, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """A (ROWS, COLUMNS) tile of vectors from row `first` on, the columns beyond d_head 0."""
-    batch, head, start = corner
-    return tl.reshape(tiles.load([batch, head, start + first, 0]), (ROWS, COLUMNS))
+def rows_at(
+    vectors,
+    offsets,
+    left,
+    tiles,
+    corner,
+    first,
+    D_HEAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    EDGE: tl.constexpr,
+):
+    """A (ROWS, COLUMNS) tile of vectors from row `first` on, the columns beyond d_head 0.
+
+    By the copy unit where there are `tiles`; with EDGE, which ends rows, by pointer.
+    """
+    if EDGE or tiles is None:
+        return load_rows(vectors, offsets, left, D_HEAD, ROWS, COLUMNS, EDGE)
+    else:
+        batch, head, start = corner
+        return tl.reshape(tiles.load([batch, head, start + first, 0]), (ROWS, COLUMNS))
 
 
 def takes_tma(inputs: Inputs) -> bool:
