@@ -187,7 +187,6 @@ def leave_by_functionalize(query: torch.Tensor) -> None:
 def leave_by_a_graph(query: torch.Tensor) -> None:
     graph = make_fx(lambda one: attend(one, one, one, impl="chunked").z)(query)
     graph(query).fill_(torch.nan)
-    assert not [name for name, _ in graph.named_buffers() if graph.get_buffer(name).numel() > 1]
 
 
 @pytest.mark.parametrize("leave", [leave_by_fake_tensors, leave_by_functionalize, leave_by_a_graph])
