@@ -129,7 +129,7 @@ class Case:
 @contextmanager
 def linear_backend(name: str | None) -> Iterator[None]:
     """minibert's linear back end, forced; None leaves the choice to its measurement."""
-    from minibert import backends
+    from minibert.layers import linear_backends as backends
 
     backends.use(name)
     try:

@@ -14,8 +14,8 @@ from benchmarks.evidence import (
 from benchmarks.harness import GateError, Row
 from minibert.analysis import head_scores
 from minibert.model import Model
-from minibert.tokenizer import Tokenizer
-from minibert.tokens import Tokens
+from minibert.text.tokenizer import Tokenizer
+from minibert.text.tokens import Tokens
 from minibert.training.batches import pairs
 from minibert.training.texts import Corpus
 

@@ -15,8 +15,8 @@ from benchmarks.evidence import Measurements, Texts, best_head, finding, known_t
 from benchmarks.harness import GateError, Row
 from benchmarks.ngram import TrigramModel
 from minibert.analysis import head_scores, repeated_ids
-from minibert.axes import Float, Int
 from minibert.model import Model
+from minibert.quantities import Float, Int
 
 __all__ = ["gpt2_measurements", "token_losses", "without_heads"]
 

@@ -12,7 +12,7 @@ from benchmarks.harness import GateError, Row
 from minibert.analysis import HeadScores
 from minibert.errors import MinibertError
 from minibert.model import Model
-from minibert.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer
 from minibert.training.texts import Document, read_texts
 
 __all__ = ["Measurements", "Texts", "best_head", "finding", "known_tokenizer", "share"]

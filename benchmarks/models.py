@@ -175,7 +175,7 @@ def clocked(
 
 def chosen_backends() -> Row:
     """Which linear back end minibert's measurement chose, with microseconds of each."""
-    from minibert import backends
+    from minibert.layers import linear_backends as backends
 
     choices = {
         shape: {"chosen": name, "microseconds": times}

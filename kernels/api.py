@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.axes import Float, Int, Shaped
 from minibert.errors import AttentionError
-from minibert.kernels.border import check_inputs, check_options, outputs_of
 from minibert.kernels.masks import allowed_keys
 from minibert.kernels.registry import Implementation, Request, choose, implementations, register
-from minibert.kernels.wants import MATRICES, Want, parse_want
+from minibert.kernels.requests import MATRICES, Want, parse_want
+from minibert.kernels.validation import check_inputs, check_options, outputs_of
+from minibert.quantities import Float, Int, Shaped
 
 __all__ = ["Attended", "Implementation", "Statistics", "attend", "implementations", "register"]
 

@@ -16,9 +16,9 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from minibert.axes import Bool, Float, Int
-from minibert.kernels.rows import wide
+from minibert.kernels.row_statistics import wide
 from minibert.kernels.work_memory import LEAST_ROWS, WorkMemory
+from minibert.quantities import Bool, Float, Int
 
 __all__ = ["Block", "Inputs", "Part", "floor_of", "parts_of"]
 

@@ -7,10 +7,10 @@ formulas are in `row_blocks.py`.
 
 from torch import Tensor
 
-from minibert.axes import Bool, Float, Int
 from minibert.kernels.blocks import Inputs
+from minibert.kernels.requests import Want
 from minibert.kernels.row_blocks import attend_in_blocks
-from minibert.kernels.wants import Want
+from minibert.quantities import Bool, Float, Int
 
 __all__ = ["attend"]
 

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.axes import Float, Shaped
 from minibert.errors import AttentionError
 from minibert.kernels.api import attend
 from minibert.kernels.blocks import Block, Inputs, Part, floor_of, parts_of
-from minibert.kernels.border import check_inputs, check_options, check_rows
 from minibert.kernels.registry import Request, implementations
 from minibert.kernels.row_blocks import RowSums
+from minibert.kernels.validation import check_inputs, check_options, check_rows
+from minibert.quantities import Float, Shaped
 
 __all__ = ["COLUMNS", "column_sums"]
 

@@ -7,10 +7,10 @@ the model, which calls the three functions below when scores or probs are wanted
 import torch
 from torch import Tensor
 
-from minibert.axes import Bool, Float, Int
 from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows
-from minibert.kernels.rows import statistics_of_rows, wide
-from minibert.kernels.wants import Want
+from minibert.kernels.requests import Want
+from minibert.kernels.row_statistics import statistics_of_rows, wide
+from minibert.quantities import Bool, Float, Int
 
 __all__ = ["attend", "attention_probs", "attention_scores", "weighted_values"]
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as library
 
-from minibert.axes import Bool, Float, Int
 from minibert.errors import AttentionError
+from minibert.quantities import Bool, Float, Int
 
 __all__ = ["attend", "block_mask", "compiled"]
 

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from minibert.axes import Bool, Float, Int
+from minibert.quantities import Bool, Float, Int
 
 __all__ = ["additive_mask", "allowed_keys", "open_dead_rows", "positive_scale"]
 

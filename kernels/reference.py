@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from minibert.axes import Bool, Float, Int
-from minibert.kernels.wants import Want
+from minibert.kernels.requests import Want
+from minibert.quantities import Bool, Float, Int
 
 __all__ = ["HeadAttention", "attend", "attend_one_head", "attend_one_query", "softmax"]
 

@@ -14,7 +14,7 @@ import torch
 
 from minibert.errors import AttentionError
 from minibert.kernels import chunked, eager, flex, reference, sdpa, torch_backends
-from minibert.kernels.wants import MATRICES, WANTS
+from minibert.kernels.requests import MATRICES, WANTS
 
 __all__ = ["FLOATS", "Implementation", "Request", "choose", "implementations", "register"]
 

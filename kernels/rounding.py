@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.kernels.cases import Problem, truth
+from minibert.kernels.check.cases import Problem, truth
 
 __all__ = ["as_tf32", "rounding_cause"]
 

@@ -16,10 +16,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from minibert.axes import Float, Int
 from minibert.kernels.blocks import Block, Inputs, floor_of, parts_of
-from minibert.kernels.rows import wide
-from minibert.kernels.wants import Want
+from minibert.kernels.requests import Want
+from minibert.kernels.row_statistics import wide
+from minibert.quantities import Float, Int
 
 __all__ = ["RowSums", "attend_in_blocks"]
 

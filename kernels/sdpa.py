@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from minibert.axes import Bool, Float, Int
 from minibert.kernels.blocks import Inputs
 from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows, positive_scale
+from minibert.kernels.requests import Want
 from minibert.kernels.row_blocks import attend_in_blocks
-from minibert.kernels.wants import Want
+from minibert.quantities import Bool, Float, Int
 
 __all__ = ["attend", "fused_attention", "packed_attention"]
 

@@ -22,11 +22,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad
 
-from minibert.axes import Bool, Float, Int
 from minibert.errors import AttentionError
 from minibert.kernels.blocks import Inputs
 from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows, positive_scale
 from minibert.kernels.row_blocks import attend_in_blocks
+from minibert.quantities import Bool, Float, Int
 
 __all__ = ["BACKENDS", "cudnn", "efficient", "flash", "forced", "math_backend"]
 

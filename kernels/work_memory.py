@@ -13,8 +13,8 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from minibert.axes import Bool, Float
-from minibert.kernels.rows import wide
+from minibert.kernels.row_statistics import wide
+from minibert.quantities import Bool, Float
 
 __all__ = ["WorkMemory", "release"]
 

@@ -23,13 +23,13 @@ from minibert.errors import (
 )
 
 if TYPE_CHECKING:
-    from minibert.config import Config
+    from minibert.checkpoint.load import load
     from minibert.kernels.api import attend, implementations, register
-    from minibert.loading import load
+    from minibert.layers.config import Config
     from minibert.model import Model
-    from minibert.tokenizer import Tokenizer
-    from minibert.tokens import Tokens
-    from minibert.trace import Trace
+    from minibert.text.tokenizer import Tokenizer
+    from minibert.text.tokens import Tokens
+    from minibert.trace.read import Trace
 
 __version__ = "0.1.0"
 __all__ = [
@@ -51,14 +51,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "Config": "config",
+    "Config": "layers.config",
     "Model": "model",
-    "Tokenizer": "tokenizer",
-    "Tokens": "tokens",
-    "Trace": "trace",
+    "Tokenizer": "text.tokenizer",
+    "Tokens": "text.tokens",
+    "Trace": "trace.read",
     "attend": "kernels.api",
     "implementations": "kernels.api",
-    "load": "loading",
+    "load": "checkpoint.load",
     "register": "kernels.api",
 }
 

@@ -8,26 +8,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minibert.axes import Float, Hidden, Logits, TokenIds, TokenMask
-from minibert.bert import BertBody
-from minibert.config import Config
+from minibert.answers.generate import generate
+from minibert.answers.predict import Prediction, predict
+from minibert.checkpoint.weights import to_state_dict
 from minibert.errors import CheckpointError, TokenizationError
-from minibert.generate import generate
-from minibert.gpt2 import Gpt2Body
-from minibert.heads import build_head
-from minibert.layer_trace import check_index
-from minibert.mask import AllowedKeys
-from minibert.packed import run_packed
-from minibert.plan import Plan
-from minibert.predict import Prediction, predict
-from minibert.recording import record
-from minibert.tokens import Tokens
-from minibert.trace import Trace, check_grad, check_keep
-from minibert.weights import to_state_dict
-from minibert.windows import LongText, Whole, Windows, windows
+from minibert.layers.bert import BertBody
+from minibert.layers.config import Config
+from minibert.layers.gpt2 import Gpt2Body
+from minibert.layers.heads import build_head
+from minibert.layers.mask import AllowedKeys
+from minibert.quantities import Float, Hidden, Logits, TokenIds, TokenMask
+from minibert.text.tokens import Tokens
+from minibert.text.windows import LongText, Whole, Windows, windows
+from minibert.trace.layer_view import check_index
+from minibert.trace.packed import run_packed
+from minibert.trace.plan import Plan
+from minibert.trace.read import Trace, check_grad, check_keep
+from minibert.trace.recording import record
 
 if TYPE_CHECKING:
-    from minibert.tokenizer import Tokenizer
+    from minibert.text.tokenizer import Tokenizer
 
 __all__ = ["Model"]
 
@@ -95,7 +95,7 @@ class Model(nn.Module):
         cls, model: Any, *, task: str | None = None, dtype: torch.dtype | None = None
     ) -> "Model":
         """The same model as a transformers object, whose weights it shares; see `minibert.load`."""
-        from minibert.loading import from_transformers
+        from minibert.checkpoint.load import from_transformers
 
         return from_transformers(model, task=task, dtype=dtype)
 
@@ -135,7 +135,7 @@ class Model(nn.Module):
         return self.tokenizer(text, pair, truncate=truncate, max_positions=self.config.n_positions)
 
     def windows(self, text: LongText, *, stride: Whole, size: Whole | None = None) -> Windows:
-        """A text of any length as overlapping windows; see `minibert.windows`."""
+        """A text of any length as overlapping windows; see `minibert.text.windows`."""
         return windows(self, text, stride=stride, size=size)
 
     def forward(self, text: Input, pair: Text | None = None) -> Logits:
@@ -152,7 +152,7 @@ class Model(nn.Module):
         return self.task_logits(self.body.final(hidden), inputs)
 
     def packed(self, text: Input, pair: Text | None = None) -> tuple[Tensor, ...]:
-        """The logits of each sentence of a batch, without its padding: see `minibert.packed`."""
+        """The logits of each sentence of a batch, without its padding."""
         return run_packed(self, self.inputs(text, pair))
 
     def trace(
@@ -172,7 +172,7 @@ class Model(nn.Module):
         a layer. `until=5` stops before layer 5's attention: the layers up to 5 can be read,
         nothing above and no logits, and only what is read of layer 5 is computed.
 
-        `edit={("z", 9, 6): zero}` writes quantities instead of reading them: see minibert.edit.
+        `edit={("z", 9, 6): zero}` writes quantities instead of reading them.
         `trace.rerun(edit)` does the same later, without computing the layers below again. The
         layers that an edit is in run without the hooks on the layer, attention or MLP as a whole.
 
@@ -200,7 +200,7 @@ class Model(nn.Module):
         return trace
 
     def predict(self, text: Input, pair: Text | None = None, *, top: int = 5) -> list[Prediction]:
-        """What the task head says, in words; see `minibert.predict.predict`."""
+        """What the task head says, in words; see `minibert.answers.predict.predict`."""
         return predict(self, text, pair, top=top)
 
     def generate(
@@ -215,7 +215,7 @@ class Model(nn.Module):
         stop: str | Sequence[str] | None = (),
         stream: Callable[[str], object] | None = None,
     ) -> Any:
-        """What a GPT-2 writes behind a text; see `minibert.generate.generate`."""
+        """What a GPT-2 writes behind a text; see `minibert.answers.generate.generate`."""
         return generate(
             self,
             text,

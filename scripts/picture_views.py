@@ -24,7 +24,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 import minibert
 from minibert.model import Model
-from minibert.trace import Trace
+from minibert.trace.read import Trace
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDER = REPOSITORY / "docs" / "pictures"

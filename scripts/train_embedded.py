@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from minibert.config import Config
 from minibert.errors import MinibertError
+from minibert.layers.config import Config
 from minibert.training import Document, Recipe, read_texts, train
 
 REPOSITORY = Path(__file__).resolve().parents[1]

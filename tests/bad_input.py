@@ -16,11 +16,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minibert.config import Config
-from minibert.edit import zero
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.tokens import Tokens
-from minibert.trace import Trace
+from minibert.text.tokens import Tokens
+from minibert.trace.edit import zero
+from minibert.trace.read import Trace
 
 LAYERS, HEADS, LENGTH, VOCABULARY, POSITIONS = 2, 3, 7, 41, 13
 

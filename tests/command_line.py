@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from minibert.cli import app
+from minibert.cli.main import app
 
 
 def run(*arguments: str, stdin: str | bytes | None = None) -> Result:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minibert.axes import QUANTITIES
+from minibert.quantities import QUANTITIES
 
 LAYER_NAMES = [name for name, quantity in QUANTITIES.items() if quantity.per_layer]
 ACTIVATIONS = {

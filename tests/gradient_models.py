@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 import minibert
-from minibert.loading import from_transformers
+from minibert.checkpoint.load import from_transformers
 from minibert.model import Model
-from minibert.trace import Trace
+from minibert.trace.read import Trace
 from tests.explicit_forward import LAYER_NAMES, Explicit
 from tests.families import Sizes, batch, hf_model
 

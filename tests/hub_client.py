@@ -33,7 +33,7 @@ WORKER = """
 import json, sys, time, warnings
 time.sleep = lambda seconds: None
 from minibert.errors import CheckpointError
-from minibert.hub import fetch
+from minibert.checkpoint.hub import fetch
 for line in sys.stdin:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)

@@ -22,8 +22,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import minibert
-from minibert import backends
-from minibert.saving import save
+from minibert.checkpoint.save import save
+from minibert.layers import linear_backends as backends
 
 PLACES = ("mlp.up", "attention.key")
 

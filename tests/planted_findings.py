@@ -22,7 +22,7 @@ from minibert import analysis
 from minibert.analysis.relevance import relevance
 from minibert.analysis.rollout import rollout
 from minibert.model import Model
-from minibert.trace import Trace
+from minibert.trace.read import Trace
 
 Finding = tuple[float, float]
 PREVIOUS, DELIMITERS, BLANK, DUPLICATE, INDUCTION = (0, 0), (0, 1), (0, 3), (1, 0), (1, 1)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from minibert.config import Config
+from minibert.layers.config import Config
 from minibert.model import Model
 
 TOKENS, POSITIONS = 61, 103

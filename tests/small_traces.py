@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from minibert.config import Config
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.trace import Trace
+from minibert.trace.read import Trace
 
 LAYERS, HEADS, WIDTH = 3, 2, 14
 

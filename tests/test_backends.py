@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import minibert
-from minibert import backends
+from minibert.layers import linear_backends as backends
 
 
 @pytest.fixture(autouse=True)

@@ -30,11 +30,11 @@ import minibert
 from minibert import analysis
 from minibert.analysis.relevance import relevance
 from minibert.analysis.rollout import rollout
-from minibert.edit import mean, noise, replace, zero
 from minibert.errors import EditError, MinibertError
 from minibert.model import Model
-from minibert.tokens import Tokens
-from minibert.trace import Trace
+from minibert.text.tokens import Tokens
+from minibert.trace.edit import mean, noise, replace, zero
+from minibert.trace.read import Trace
 from tests.families import hf_model
 
 Call = Callable[..., Any]

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save, save_file
 
-from minibert.checkpoint import Entry, open_checkpoint, open_state_dict
+from minibert.checkpoint.files import Entry, open_checkpoint, open_state_dict
 from minibert.errors import CheckpointError
 
 WHOLE = "model.safetensors"
@@ -289,7 +289,7 @@ def test_a_file_that_may_not_be_read_is_not_called_missing(tmp_path, monkeypatch
         raise PermissionError(13, "Permission denied", str(path))
 
     # A mode without read permission stops nobody who runs the tests as root.
-    monkeypatch.setattr("minibert.checkpoint.safe_open", open_of_safetensors)
+    monkeypatch.setattr("minibert.checkpoint.files.safe_open", open_of_safetensors)
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(CheckpointError, match="Permission denied"):
         open_checkpoint(tmp_path)

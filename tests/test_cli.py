@@ -14,11 +14,11 @@ from command_line import fails, process, run
 from data import data_path
 
 import minibert
-from minibert.config import Config
-from minibert.explain import explain
-from minibert.loading import load
+from minibert.answers.explain import explain
+from minibert.checkpoint.load import load
+from minibert.checkpoint.save import save
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.saving import save
 
 EXPLAIN = ("explain", "the horse turned", "--layer", "1", "--head", "2")
 TEXTS = ("I went to the store.", "At the store, I bought fresh strawberries.")
@@ -53,7 +53,7 @@ class TestHelp:
     def test_it_waits_for_nothing_heavy(self, arguments: list[str]) -> None:
         code = (
             "import sys; sys.argv[1:] = sys.argv[1:]\n"
-            "from minibert.cli import main\n"
+            "from minibert.cli.main import main\n"
             "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code\n"
             "names = {name.split('.')[0] for name in sys.modules}\n"
             "print(sorted(names & {'torch', 'numpy', 'tokenizers', 'huggingface_hub', 'rich'}))"
@@ -278,7 +278,7 @@ class TestInterruption:
         def interrupted(*_: Any, **__: Any) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("minibert.loading.load", interrupted)
+        monkeypatch.setattr("minibert.checkpoint.load.load", interrupted)
         result = run("predict", "the [MASK]")
         assert (result.exit_code, result.output) == (130, "")
 
@@ -302,6 +302,6 @@ class TestInterruption:
         def mistaken(*_: Any, **__: Any) -> None:
             raise RuntimeError("ours")
 
-        monkeypatch.setattr("minibert.loading.load", mistaken)
+        monkeypatch.setattr("minibert.checkpoint.load.load", mistaken)
         result = run("predict", "the [MASK]")
         assert isinstance(result.exception, RuntimeError)

@@ -10,9 +10,9 @@ from command_line import fails, process, run
 from vocabularies import byte_level
 
 import minibert
-from minibert.config import Config
+from minibert.checkpoint.save import save
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.saving import save
 
 PROMPT = "The quick brown fox"
 
@@ -68,7 +68,7 @@ def test_pieces_are_written_as_they_come(folder: str, monkeypatch: pytest.Monkey
             return False
 
     monkeypatch.setattr(sys, "stdout", Output())
-    from minibert.cli_generate import generate
+    from minibert.cli.generate import generate
 
     generate(PROMPT, model=folder, max_new_tokens=9)
     pieces: list[str] = []
@@ -82,7 +82,7 @@ def test_pieces_are_written_as_they_come(folder: str, monkeypatch: pytest.Monkey
 def test_a_terminal_is_not_steered_by_what_a_model_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from minibert.cli_generate import _shown
+    from minibert.cli.generate import _shown
 
     text = "a\x1b[2Jb\tc\n\u202ed"
     assert _shown(text) == text
@@ -126,7 +126,7 @@ def test_bad_usage_exits_with_2(arguments: list[str]) -> None:
 
 def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom minibert.cli import main\n"
+        "import sys\nfrom minibert.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code\n"
         "names = {name.split('.')[0] for name in sys.modules}\n"
         "print(sorted(names & {'torch', 'numpy', 'tokenizers', 'huggingface_hub', 'rich'}))"

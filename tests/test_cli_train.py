@@ -10,7 +10,7 @@ from command_line import fails, run
 from safetensors.torch import load_file
 
 import minibert
-from minibert.config import Config
+from minibert.layers.config import Config
 from tests.training.small_runs import SMALL, story_files
 
 

@@ -15,7 +15,7 @@ import transformers
 from torch import Tensor
 
 import minibert
-from minibert.axes import Float
+from minibert.quantities import Float
 from tests.editing import close
 from tests.transformer_lens_models import lens_model
 

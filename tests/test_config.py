@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minibert
-from minibert.config import MODEL_TYPES, Config
+from minibert.layers.config import MODEL_TYPES, Config
 from tests.families import ARCHITECTURES, CLASSES, Sizes, hf_config, sizes
 
 # Our field -> transformers' attribute; its attribute_map makes these names work in every family.

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from minibert import analysis
-from minibert.edit import noise, replace, zero
+from minibert.checkpoint.load import from_transformers
 from minibert.errors import EditError
-from minibert.loading import from_transformers
 from minibert.model import Model
-from minibert.tokens import Tokens
+from minibert.text.tokens import Tokens
+from minibert.trace.edit import noise, replace, zero
 from tests.families import VOCABULARY, hf_model
 
 NAMES = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}

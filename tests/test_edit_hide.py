@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from minibert.edit import hide, replace
 from minibert.errors import EditError
+from minibert.trace.edit import hide, replace
 from tests.editing import close, model_of, sentences
 
 

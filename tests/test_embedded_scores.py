@@ -16,12 +16,12 @@ from benchmarks.embedded_gpt2 import ablation, held_out_loss, token_losses, with
 from benchmarks.evidence import Texts, finding, share
 from benchmarks.harness import GateError
 from benchmarks.ngram import TrigramModel
-from minibert.config import Config
+from minibert.checkpoint.save import save
 from minibert.errors import MinibertError
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.saving import save
-from minibert.tokenizer import Tokenizer
-from minibert.tokens import Tokens
+from minibert.text.tokenizer import Tokenizer
+from minibert.text.tokens import Tokens
 from minibert.training.texts import Corpus, Document
 from minibert.training.vocabulary import train_tokenizer
 

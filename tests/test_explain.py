@@ -11,10 +11,10 @@ from safetensors.numpy import load_file
 from small_traces import HEADS, LAYERS, small_trace
 
 from minibert import TraceError
-from minibert.explain import explain, find_token, token_note, trace_of_head
-from minibert.loading import load
+from minibert.answers.explain import explain, find_token, token_note, trace_of_head
+from minibert.checkpoint.load import load
 from minibert.model import Model
-from minibert.tokens import Tokens
+from minibert.text.tokens import Tokens
 
 PAIR = ("I went to the store.", "At the store, I bought fresh strawberries.")
 

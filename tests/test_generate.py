@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from vocabularies import byte_level
 
 import minibert
-from minibert.config import Config
+from minibert.checkpoint.load import from_transformers
+from minibert.checkpoint.save import save
 from minibert.errors import MinibertError, TokenizationError
 from minibert.kernels.sdpa import fused_attention
-from minibert.loading import from_transformers
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.saving import save
-from minibert.tokens import Tokens
+from minibert.text.tokens import Tokens
 from tests.families import POSITIONS, VOCABULARY, Sizes, hf_model, sizes
 
 PROMPT = "The quick brown fox"
@@ -157,7 +157,7 @@ def test_the_trace_of_a_generated_text_has_the_attention_of_each_step(
         seen.append(scores.softmax(-1)[0, :, 0])
         return fused_attention(query, key, value, **options)
 
-    monkeypatch.setattr("minibert.attention.fused_attention", attend)
+    monkeypatch.setattr("minibert.layers.attention.fused_attention", attend)
     generated = model.generate(PROMPT, max_new_tokens=11)
     monkeypatch.undo()
     trace = model.trace(generated.tokens)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from minibert.answers.generate import Generated
+from minibert.checkpoint.load import from_transformers
 from minibert.errors import MinibertError
-from minibert.generate import Generated
-from minibert.loading import from_transformers
 from minibert.model import Model
 from tests.families import hf_model
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minibert
-from minibert.axes import QUANTITIES
-from minibert.loading import from_transformers
-from minibert.trace import Trace
+from minibert.checkpoint.load import from_transformers
+from minibert.quantities import QUANTITIES
+from minibert.trace.read import Trace
 from tests.explicit_forward import LAYER_NAMES, Explicit
 from tests.families import Sizes, batch, hf_model, sizes
 from tests.gradient_models import (

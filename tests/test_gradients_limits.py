@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import minibert
-from minibert.loading import from_transformers
-from minibert.trace import Trace
+from minibert.checkpoint.load import from_transformers
+from minibert.trace.read import Trace
 from tests.explicit_forward import LAYER_NAMES
 from tests.families import Sizes, hf_model
 from tests.gradient_models import (

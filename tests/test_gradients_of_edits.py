@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from minibert.edit import mean, replace, zero
+from minibert.trace.edit import mean, replace, zero
 from tests.explicit_forward import LAYER_NAMES, Explicit
 from tests.gradient_models import (
     MODELS,

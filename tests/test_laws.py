@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minibert.edit import zero
-from minibert.loading import from_transformers
+from minibert.checkpoint.load import from_transformers
 from minibert.model import Model
-from minibert.tokens import Tokens
-from minibert.trace import Trace
+from minibert.text.tokens import Tokens
+from minibert.trace.edit import zero
+from minibert.trace.read import Trace
 from tests.editing import FAMILIES, NAMES, PER_HEAD, close
 from tests.families import VOCABULARY, Sizes, hf_model, sizes
 

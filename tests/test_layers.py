@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from minibert.config import Config
-from minibert.layers import Embedding, FeedForward, LayerNorm
+from minibert.layers.config import Config
+from minibert.layers.parts import Embedding, FeedForward, LayerNorm
 
 
 def config(activation: str) -> Config:

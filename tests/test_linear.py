@@ -14,8 +14,8 @@ from linear_by_hand import IDS, WIDTH, bert_by_hand
 from torch.nn import functional as F
 
 import minibert
-from minibert import backends
-from minibert.linear import Linear
+from minibert.layers import linear_backends as backends
+from minibert.layers.linear import Linear
 
 HERE = Path(__file__).resolve().parent
 ACTIVATIONS = {
@@ -259,7 +259,7 @@ def test_weights_that_lie_side_by_side_in_the_file_are_one_product_until_somebod
     ]
     # Narrow weights are copied side by side; a view is for those too wide to copy.
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minibert.linear._SIDE_BY_SIDE", 0)
+        patch.setattr("minibert.layers.linear._SIDE_BY_SIDE", 0)
         patch.setattr(backends, "_forced", "torch")
         before = shared(x)
         assert shared._plan[2] == shared._one_view

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minibert
-from minibert.loading import from_transformers
-from minibert.tokens import Tokens
+from minibert.checkpoint.load import from_transformers
+from minibert.text.tokens import Tokens
 from tests.families import ARCHITECTURES, Sizes, batch, hf_model, sizes
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}

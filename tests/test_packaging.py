@@ -31,7 +31,7 @@ LOAD_TRACE_RENDER = """
 import html.parser, importlib.util, pathlib, sys
 {before}
 import minibert
-from minibert.cli import main
+from minibert.cli.main import main
 
 home = pathlib.Path(minibert.__file__).resolve()
 assert home.is_relative_to({home!r}), home
@@ -191,7 +191,7 @@ def test_the_metadata_says_what_the_project_says(wheel: Path) -> None:
         metadata = archive.read(texts["METADATA"]).decode()
         entry_points = archive.read(texts["entry_points.txt"]).decode()
     assert "License-Expression: Apache-2.0" in metadata
-    assert "minibert = minibert.cli:main" in entry_points
+    assert "minibert = minibert.cli.main:main" in entry_points
     assert "LICENSE" in texts
 
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from minibert.config import Config
-from minibert.loading import from_transformers
+from minibert.checkpoint.load import from_transformers
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.tokens import Tokens
+from minibert.text.tokens import Tokens
 from tests.families import ARCHITECTURES, Sizes, batch, hf_model
 from tests.test_model import as_tokens
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minibert import recording
-from minibert.edit import as_point, hide, mean, noise, replace, zero
+from minibert.checkpoint.load import from_transformers
 from minibert.errors import EditError
-from minibert.loading import from_transformers
+from minibert.trace import recording
+from minibert.trace.edit import as_point, hide, mean, noise, replace, zero
 from tests.editing import HEADS, LAYERS, LENGTH, NAMES, PER_HEAD, model_of, sentences
 from tests.families import Sizes, hf_model
 

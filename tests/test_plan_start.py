@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from minibert.edit import noise, replace, zero
-from minibert.plan import Plan
+from minibert.trace.edit import noise, replace, zero
+from minibert.trace.plan import Plan
 from tests.editing import model_of, sentences
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import minibert
 from minibert.kernels.eager import attention_probs
-from minibert.mask import AllowedKeys
+from minibert.layers.mask import AllowedKeys
 
 SENTENCES = [
     "The weather is lovely today.",

@@ -1,8 +1,8 @@
 """The tables of the command line."""
 
-from minibert.backends import NAMES
-from minibert.predict import Choice, Prediction
-from minibert.report import backend_table, prediction_tables
+from minibert.answers.predict import Choice, Prediction
+from minibert.cli.report import backend_table, prediction_tables
+from minibert.layers.linear_backends import NAMES
 from minibert.terminal import Terminal
 
 

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from vocabularies import BERT_MARKS, TEXT, byte_level, word_piece
 
 import minibert
-from minibert.config import Config
-from minibert.loading import from_transformers
+from minibert.checkpoint.load import from_transformers
+from minibert.checkpoint.save import save
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.saving import save
-from minibert.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer
 from tests.families import ARCHITECTURES, Sizes, batch, hf_model
 from tests.test_model import as_tokens, run_transformers, their_logits
 
@@ -129,8 +129,8 @@ def test_a_place_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
 
 FULL = """
 import resource, sys, minibert
-from minibert.saving import save
-from minibert.tokenizer import Tokenizer
+from minibert.checkpoint.save import save
+from minibert.text.tokenizer import Tokenizer
 model = minibert.load(sys.argv[1])
 model.body.word.weight.zero_()
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))

@@ -22,21 +22,19 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # any direction is allowed as long as no circle arises. A name also places everything beneath it:
 # "viz" is the whole folder. "minibert" is the package itself, which imports everything lazily.
 ROWS = """
-    errors vector_math axes terminal architectures
-    backends cache config linear mask sampling side_by_side text_stream
-    tokenizer tokenizer_files tokens checkpoint names weight_files weights windows
+    errors vector_math quantities terminal checkpoint.architectures
     kernels
-    formulas edit plan plan_checks steps trace_statistics
-    recording trace layer_trace gradients trace_file trace_identity transformer_lens_names
-    attention layers
-    bert gpt2 heads
-    model packed predict generate sweep
-    hub hub_errors loading saving
-    explain explain_text inventory report analysis
+    layers
+    text
+    checkpoint.files checkpoint.names checkpoint.weight_files checkpoint.weights
+    trace
+    model answers
+    checkpoint
+    analysis
     training
     bench viz
     minibert
-    cli cli_bench cli_check cli_generate cli_options cli_train __main__
+    cli __main__
 """
 ORDER = [
     [name if name == "minibert" else f"minibert.{name}" for name in line.split()]
@@ -44,22 +42,22 @@ ORDER = [
 ]
 
 # minibert.kernels is attention and nothing else: it knows names and errors, not models.
-KERNELS_MAY_IMPORT = ("minibert.errors", "minibert.axes", "minibert.kernels")
+KERNELS_MAY_IMPORT = ("minibert.errors", "minibert.quantities", "minibert.kernels")
 _NAMES = "reference|eager|sdpa|chunked|torch_backends|flex|fused.attention"
 IMPLEMENTATIONS = re.compile(rf"minibert\.kernels\.({_NAMES})$")
 
 # The only imports against the order, each inside a function that hands its work on.
 DOORS = {
     ("minibert.analysis", "minibert.viz"),
-    ("minibert.model", "minibert.loading"),
-    ("minibert.trace", "minibert.sweep"),
+    ("minibert.model", "minibert.checkpoint"),
+    ("minibert.trace", "minibert.trace"),
     ("minibert.trace", "minibert.viz"),
 }
 
 # Third-party packages that one part of minibert may import, beside the runtime dependencies.
 OPTIONAL = {
     "IPython": "minibert.viz",
-    "jaxtyping": "minibert.axes",
+    "jaxtyping": "minibert.quantities",
     "matplotlib": "minibert.viz",
     "triton": "minibert.kernels",
 }
@@ -237,7 +235,7 @@ def test_third_party_imports_are_declared_and_stand_where_they_may() -> None:
         i
         for i in foreign()
         if i.target not in runtime - COMMAND_LINE_ONLY
-        and not (i.target in COMMAND_LINE_ONLY and i.source.startswith("minibert.cli"))
+        and not (i.target in COMMAND_LINE_ONLY and i.source.startswith("minibert.cli."))
         and not (i.target in OPTIONAL and beneath(i.source, OPTIONAL[i.target]))
     ]
     assert not wrong, shown(wrong, "not a runtime dependency, or not of this part")
@@ -312,7 +310,7 @@ def test_help_is_shown_without_loading_torch() -> None:
     code = (
         "import io\n"
         "sys.argv, sys.stdout = ['minibert', '--help'], io.StringIO()\n"
-        "from minibert.cli import main\n"
+        "from minibert.cli.main import main\n"
         "try:\n    main()\n"
         "except SystemExit as stop:\n    assert not stop.code, stop.code\n"
         "assert 'view' in sys.stdout.getvalue()"

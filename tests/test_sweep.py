@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import minibert
-from minibert import attention, steps
-from minibert.edit import mean, noise, replace, zero
+from minibert.checkpoint.load import from_transformers
 from minibert.errors import EditError
-from minibert.loading import from_transformers
+from minibert.layers import attention
+from minibert.trace import steps
+from minibert.trace.edit import mean, noise, replace, zero
 from tests.editing import FAMILIES, HEADS, LAYERS, LENGTH, NAMES, PER_HEAD, model_of, sentences
 from tests.families import hf_model
 

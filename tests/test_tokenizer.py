@@ -22,7 +22,7 @@ from transformers import (
 from vocabularies import ROBERTA_MARKS, byte_level, sentence_piece, word_piece
 
 from minibert.errors import TokenizationError
-from minibert.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer
 
 # Any text but surrogates, which are no characters.
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40)

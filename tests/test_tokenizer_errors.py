@@ -4,7 +4,7 @@ import pytest
 from vocabularies import word_piece
 
 from minibert.errors import TokenizationError
-from minibert.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from transformers import BertTokenizerFast
 from vocabularies import BERT_MARKS, ROBERTA_MARKS, byte_level, real, word_piece, write
 
 from minibert.errors import TokenizationError
-from minibert.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer
 
 ROLES = ("mask_id", "pad_id", "cls_id", "sep_id", "unk_id", "bos_id", "eos_id")
 

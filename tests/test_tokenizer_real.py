@@ -7,7 +7,7 @@ import pytest
 from data import data_path
 from vocabularies import real
 
-from minibert.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from minibert.errors import TokenizationError
-from minibert.tokens import Tokens, padded
+from minibert.text.tokens import Tokens, padded
 
 
 class Alphabet:

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 import minibert
-from minibert.axes import QUANTITIES
-from minibert.loading import from_transformers
+from minibert.checkpoint.load import from_transformers
+from minibert.quantities import QUANTITIES
 from tests.families import Sizes, batch, hf_model
 
 LAYER_NAMES = [name for name, quantity in QUANTITIES.items() if quantity.per_layer]

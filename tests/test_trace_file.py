@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import minibert
-from minibert.axes import QUANTITIES
-from minibert.config import Config
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.trace import Trace
+from minibert.quantities import QUANTITIES
+from minibert.trace.read import Trace
 from tests.families import Sizes, batch, hf_model
 from tests.test_model import as_tokens
 

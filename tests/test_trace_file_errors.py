@@ -15,7 +15,7 @@ from torch import Tensor
 
 import minibert
 from minibert.model import Model
-from minibert.trace import Trace
+from minibert.trace.read import Trace
 from tests.families import Sizes, batch, hf_model
 from tests.test_model import as_tokens
 

@@ -9,8 +9,8 @@ import torch
 
 import minibert
 from minibert.model import Model
-from minibert.trace import Trace
-from minibert.trace_identity import weights_digest
+from minibert.trace.identity import weights_digest
+from minibert.trace.read import Trace
 from tests.families import Sizes, hf_model
 
 

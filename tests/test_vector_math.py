@@ -7,7 +7,7 @@ import pytest
 
 PROGRAM = """
 import torch
-import minibert.axes
+import minibert.quantities
 torch.set_num_threads(max(2, torch.get_num_threads()))
 numbers = -8 * torch.rand(4, 601, 601)
 # Threads that are awake begin at the same time.

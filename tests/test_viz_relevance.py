@@ -12,7 +12,7 @@ import minibert
 from minibert.analysis import gradient_x_attention, integrated_embeddings, relevance_of
 from minibert.analysis.relevance import relevance
 from minibert.errors import AttentionError
-from minibert.trace import Trace
+from minibert.trace.read import Trace
 from minibert.viz import Page, view
 
 

@@ -23,9 +23,9 @@ from small_traces import small_trace
 
 import minibert
 from minibert.analysis import logit_lens
-from minibert.config import Config
-from minibert.edit import hide, zero
+from minibert.layers.config import Config
 from minibert.model import Model
+from minibert.trace.edit import hide, zero
 from minibert.viz import Page, attention_page, view
 from minibert.viz.payload import pool
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from minibert.analysis import ablate_heads, logit_attribution, logit_difference, ov_circuit
-from minibert.edit import replace
-from minibert.loading import from_transformers
+from minibert.checkpoint.load import from_transformers
 from minibert.model import Model
+from minibert.trace.edit import replace
 from tests.families import VOCABULARY, Sizes, hf_model
 from tests.transformer_lens_models import lens_model
 

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import minibert
-from minibert.config import Config
-from minibert.loading import from_transformers
-from minibert.weights import sources, to_checkpoint
+from minibert.checkpoint.load import from_transformers
+from minibert.checkpoint.weights import sources, to_checkpoint
+from minibert.layers.config import Config
 from tests.families import ARCHITECTURES, Sizes, hf_model
 
 Tensors = dict[str, torch.Tensor]
@@ -240,7 +240,7 @@ def test_layers_that_are_not_in_the_file_are_counted_before_any_is_built(
 ) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": layers}))
-    monkeypatch.setattr(minibert.loading, "Model", None)
+    monkeypatch.setattr(minibert.checkpoint.load, "Model", None)
     assert f"config.json says {layers} layers, and the weights hold 3" in message(folder)
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from vocabularies import TEXT, byte_level, word_piece
 
 import minibert
-from minibert.config import Config
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.windows import Windows, windows
+from minibert.text.windows import Windows, windows
 
 POSITIONS = 17
 WORDS = ["the", "quick", "fox", "over", "lazy", "dogs", "strawberries", "fresh", "café", "naïve"]

@@ -25,7 +25,7 @@ _CLOSING = frozenset(".,;:!?")
 
 @runtime_checkable
 class TokensLike(Protocol):
-    """What a page reads of `minibert.tokens.Tokens`; each field has one item a sentence."""
+    """What a page reads of `minibert.text.tokens.Tokens`; each field has one item a sentence."""
 
     @property
     def raw(self) -> Any:

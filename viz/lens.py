@@ -5,10 +5,10 @@ from typing import Any
 import torch
 
 from minibert.analysis.lens import logit_lens
-from minibert.analysis.rows import rows_of
+from minibert.analysis.positions import rows_of
 from minibert.analysis.vocabulary import vocabulary_head
 from minibert.errors import AttentionError, MinibertError
-from minibert.trace import Trace
+from minibert.trace.read import Trace
 
 __all__ = ["lens_of"]
 

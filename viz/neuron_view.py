@@ -7,7 +7,7 @@ from typing import Any
 
 from minibert.errors import AttentionError
 from minibert.model import Model
-from minibert.tokens import Tokens
+from minibert.text.tokens import Tokens
 from minibert.viz.drop_in import shown
 from minibert.viz.labels import readable
 from minibert.viz.viewing import view

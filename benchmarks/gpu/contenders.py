@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.gpu.plan import Shape
 from minibert.kernels.registry import implementations
-from minibert.kernels.wants import Want, parse_want
+from minibert.kernels.requests import Want, parse_want
 
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 RELEVANCE = "positive_relevance"

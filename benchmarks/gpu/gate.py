@@ -1,7 +1,8 @@
 """Is what a contender gives right, at the very size that is timed? Asked before the clock runs.
 
 Whole parity is `parity.py`, on small inputs. Here some rows and one head are computed again in
-float64: the last rows of some heads, through the tolerances of `minibert.kernels.parity`, and what
+float64: the last rows of some heads, through the tolerances of
+`minibert.kernels.check.parity`, and what
 sums over queries of one head. Gradients may be off by GRADIENT of the largest.
 """
 
@@ -13,8 +14,8 @@ from torch import Tensor
 
 from benchmarks.gpu.contenders import RELEVANCE, Built, Inputs
 from minibert.kernels import eager
-from minibert.kernels.cases import Problem, truth
-from minibert.kernels.tolerances import error_of, tolerance_of
+from minibert.kernels.check.cases import Problem, truth
+from minibert.kernels.check.tolerances import error_of, tolerance_of
 
 ROWS, PAIRS, BLOCK = 8, 3, 512
 # Of the largest value. bfloat16 keeps 8 bits; a gradient is two products of numbers so rounded.

@@ -1,4 +1,4 @@
-"""Are the kernels right? One implementation and dtype through `minibert.kernels.parity.check`."""
+"""Are the kernels right? One implementation and dtype through `parity.check`."""
 
 import math
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 def rows(task: Task, device: torch.device) -> Iterator[Row]:
     """A row for each "<implementation> <dtype>" of the task."""
-    from minibert.kernels.parity import check
+    from minibert.kernels.check.parity import check
     from minibert.kernels.registry import implementations
 
     for contender in task.contenders:

@@ -47,7 +47,7 @@ def one_head(model: Any, given: Given) -> Tensor:
 
 
 def zeroed(given: Given) -> dict[Any, Any]:
-    from minibert.edit import zero
+    from minibert.trace.edit import zero
 
     return {("z", given.layer, given.head): zero}
 

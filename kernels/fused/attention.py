@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.axes import Bool, Float, Int
 from minibert.errors import AttentionError
 from minibert.kernels.fused.columns import received_and_map
 from minibert.kernels.fused.forward import forward
 from minibert.kernels.fused.launch import starts_of
 from minibert.kernels.fused.one_tile import fits, one_tile
-from minibert.kernels.wants import Want
+from minibert.kernels.requests import Want
+from minibert.quantities import Bool, Float, Int
 
 __all__ = ["attend", "packed_attend"]
 

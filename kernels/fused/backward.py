@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from minibert.axes import Bool, Float, Int
 from minibert.errors import AttentionError
 from minibert.kernels.fused.backward_launch import (
     Tile,
@@ -20,6 +19,7 @@ from minibert.kernels.fused.backward_launch import (
     of_bias,
     rows_of,
 )
+from minibert.quantities import Bool, Float, Int
 
 __all__ = ["RELEVANCES", "Tile", "backward", "relevance_columns"]
 

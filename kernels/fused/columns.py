@@ -18,7 +18,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minibert.axes import Bool, Float, Int
 from minibert.kernels.fused.cells import cells_of, load_at, positions_of, tile_of
 from minibert.kernels.fused.launch import (
     Config,
@@ -40,7 +39,8 @@ from minibert.kernels.fused.primitives import (
     row_start,
 )
 from minibert.kernels.fused.tuning import best_config
-from minibert.kernels.wants import Want
+from minibert.kernels.requests import Want
+from minibert.quantities import Bool, Float, Int
 
 __all__ = ["Columns", "column_sums", "columns_kernel", "received_and_map"]
 

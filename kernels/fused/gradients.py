@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from minibert.axes import Bool, Float, Int
+from minibert.kernels.check.gradient_check import check_gradients
 from minibert.kernels.fused.backward import backward
-from minibert.kernels.gradient_check import check_gradients
-from minibert.kernels.wants import Want
+from minibert.kernels.requests import Want
+from minibert.quantities import Bool, Float, Int
 
 __all__ = ["attend_with_gradient", "double_check"]
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from minibert.kernels.wants import Want
+from minibert.kernels.requests import Want
 
 __all__ = [
     "LARGEST_HEAD",

@@ -18,9 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minibert.axes import Float
 from minibert.kernels.fused.launch import Config, Inputs, block_of_features
 from minibert.kernels.fused.primitives import load_rows
+from minibert.quantities import Float
 
 __all__ = ["head_corner", "rows_at", "takes_tma", "tiles_of"]
 

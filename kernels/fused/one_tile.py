@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minibert.axes import Bool, Float, Int
 from minibert.kernels.fused.cells import cells_of, load_at, positions_of
 from minibert.kernels.fused.fold import fold_scores, key_of_best, no_best
 from minibert.kernels.fused.launch import (
@@ -39,7 +38,8 @@ from minibert.kernels.fused.primitives import (
 )
 from minibert.kernels.fused.row_outputs import store_chosen, store_rows, store_vectors
 from minibert.kernels.fused.tuning import best_config
-from minibert.kernels.wants import Want
+from minibert.kernels.requests import Want
+from minibert.quantities import Bool, Float, Int
 
 __all__ = ["LARGEST_TILE", "fits", "one_tile", "one_tile_kernel"]
 

@@ -6,9 +6,9 @@ Place: every function of minibert.analysis asks here first, so that what does no
 import operator
 from typing import Any
 
-from minibert.config import Config
 from minibert.errors import MinibertError, TraceError
-from minibert.trace import Trace
+from minibert.layers.config import Config
+from minibert.trace.read import Trace
 
 __all__ = [
     "check_callable",

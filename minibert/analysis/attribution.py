@@ -26,16 +26,16 @@ from torch import Tensor
 
 from minibert.analysis.arguments import check_trace, is_whole, whole_number
 from minibert.analysis.components import Component
-from minibert.analysis.frozen import FrozenNorm, bias_of, gate, weight_of, wide
-from minibert.analysis.rows import rows_of
+from minibert.analysis.frozen_norm import FrozenNorm, bias_of, gate, weight_of, wide
+from minibert.analysis.positions import rows_of
 from minibert.analysis.vocabulary import token_ids, token_name, vocabulary_head
-from minibert.axes import Float, Int
-from minibert.backends import activate
+from minibert.answers.explain import find_token
 from minibert.errors import TraceError
-from minibert.explain import find_token
-from minibert.heads import VocabularyHead
-from minibert.linear import Linear
-from minibert.trace import LayerTrace, Trace, check_index
+from minibert.layers.heads import VocabularyHead
+from minibert.layers.linear import Linear
+from minibert.layers.linear_backends import activate
+from minibert.quantities import Float, Int
+from minibert.trace.read import LayerTrace, Trace, check_index
 
 __all__ = ["LogitAttribution", "logit_attribution"]
 

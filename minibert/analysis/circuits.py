@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.head_weights import head_name, head_weights
-from minibert.axes import Float, Shaped
 from minibert.errors import TraceError
-from minibert.layer_trace import check_index
+from minibert.quantities import Float, Shaped
+from minibert.trace.layer_view import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model

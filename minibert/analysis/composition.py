@@ -24,9 +24,9 @@ from torch import Tensor
 
 from minibert.analysis.arguments import check_choice, check_model, whole_number
 from minibert.analysis.head_weights import HeadWeights, centred, head_name, head_weights, wide
-from minibert.axes import Float
 from minibert.errors import TraceError
-from minibert.layer_trace import check_index
+from minibert.quantities import Float
+from minibert.trace.layer_view import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from minibert.analysis.arguments import check_trace
 from minibert.analysis.components import Component
-from minibert.analysis.frozen import FrozenNorm, wide
-from minibert.analysis.rows import at_positions, chosen_positions
-from minibert.axes import Float, Hidden
+from minibert.analysis.frozen_norm import FrozenNorm, wide
+from minibert.analysis.positions import at_positions, chosen_positions
 from minibert.errors import TraceError
-from minibert.trace import LayerTrace, Trace, check_index
+from minibert.quantities import Float, Hidden
+from minibert.trace.read import LayerTrace, Trace, check_index
 
 __all__ = ["Decomposition", "decompose"]
 

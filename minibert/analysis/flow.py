@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.rollout import check_choices, check_position, mixing
-from minibert.axes import Float
 from minibert.errors import TraceError
-from minibert.trace import Trace
+from minibert.quantities import Float
+from minibert.trace.read import Trace
 
 __all__ = ["LARGEST", "Flow", "attention_flow", "maximum_flow"]
 

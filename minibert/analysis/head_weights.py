@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_model
-from minibert.axes import Float
 from minibert.errors import TraceError
-from minibert.layer_trace import check_index
+from minibert.quantities import Float
+from minibert.trace.layer_view import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_callable, check_unedited, whole_number
-from minibert.axes import Float
 from minibert.errors import TraceError
-from minibert.layer_trace import check_index
-from minibert.trace import Trace, check_grad
+from minibert.quantities import Float
+from minibert.trace.layer_view import check_index
+from minibert.trace.read import Trace, check_grad
 
 __all__ = [
     "IntegratedAttention",

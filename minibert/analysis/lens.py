@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_trace, listed, whole_number
-from minibert.analysis.frozen import wide
-from minibert.analysis.rows import at_positions, chosen_positions
+from minibert.analysis.frozen_norm import wide
+from minibert.analysis.positions import at_positions, chosen_positions
 from minibert.analysis.vocabulary import known_tokens, token_id, token_name, vocabulary_head
-from minibert.axes import Float, Int
 from minibert.errors import TokenizationError, TraceError
-from minibert.trace import Trace, check_index
+from minibert.quantities import Float, Int
+from minibert.trace.read import Trace, check_index
 
 __all__ = ["POINTS", "LogitLens", "logit_lens"]
 

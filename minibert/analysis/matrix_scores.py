@@ -7,8 +7,8 @@ Every axis of `probs` but the last two is left alone. Place: patterns.py runs th
 import torch
 from torch import Tensor
 
-from minibert.axes import Bool, Float
 from minibert.errors import AttentionError
+from minibert.quantities import Bool, Float
 
 __all__ = [
     "delimiter_score",

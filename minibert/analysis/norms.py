@@ -22,8 +22,8 @@ from torch import Tensor
 
 from minibert.analysis.arguments import check_trace
 from minibert.analysis.head_weights import centred, parameter, wide
-from minibert.axes import Float
-from minibert.trace import LayerTrace, Trace
+from minibert.quantities import Float
+from minibert.trace.read import LayerTrace, Trace
 
 __all__ = ["BlockNorms", "HeadNorms", "SummedNorms", "block_norms", "head_norms", "summed_norms"]
 

@@ -19,12 +19,12 @@ from minibert.analysis.arguments import (
     check_unedited,
     whole_number,
 )
-from minibert.axes import QUANTITIES, Float
-from minibert.edit import Edit, replace, zero
 from minibert.errors import EditError, TokenizationError
+from minibert.quantities import QUANTITIES, Float
+from minibert.trace.edit import Edit, replace, zero
 
 if TYPE_CHECKING:
-    from minibert.trace import Trace
+    from minibert.trace.read import Trace
 
 __all__ = ["Sweep", "ablate_heads", "logit_difference", "patch_heads", "patch_positions"]
 

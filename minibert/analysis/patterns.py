@@ -30,15 +30,15 @@ from minibert.analysis.matrix_scores import (
 )
 from minibert.analysis.repeated import Halves, draws_for, find_halves, repeated_ids
 from minibert.analysis.scores import PATTERNS, HeadScores
-from minibert.axes import Bool, Float, Int
 from minibert.errors import TokenizationError
-from minibert.tokens import Tokens
-from minibert.trace_statistics import masses_of
+from minibert.quantities import Bool, Float, Int
+from minibert.text.tokens import Tokens
+from minibert.trace.statistics import masses_of
 
 if TYPE_CHECKING:
     from minibert.model import Model
-    from minibert.tokenizer import Tokenizer
-    from minibert.trace import Trace
+    from minibert.text.tokenizer import Tokenizer
+    from minibert.trace.read import Trace
 
 __all__ = [
     "PATTERNS",

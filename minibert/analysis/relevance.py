@@ -21,11 +21,11 @@ from torch import Tensor
 
 from minibert.analysis.arguments import check_trace
 from minibert.analysis.rollout import check_position
-from minibert.axes import Float
 from minibert.errors import TraceError
-from minibert.layer_trace import check_index
-from minibert.trace import Trace
-from minibert.trace_statistics import columns_of_relevance
+from minibert.quantities import Float
+from minibert.trace.layer_view import check_index
+from minibert.trace.read import Trace
+from minibert.trace.statistics import columns_of_relevance
 
 __all__ = [
     "AttentionRelevance",

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_model, listed, whole_number
-from minibert.axes import Int
 from minibert.errors import TokenizationError
+from minibert.quantities import Int
 
 if TYPE_CHECKING:
     from minibert.model import Model

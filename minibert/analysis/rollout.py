@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_choice, check_trace
-from minibert.axes import Float
 from minibert.errors import TraceError
-from minibert.trace import Trace, check_index
-from minibert.trace_statistics import columns_of_probs, follows_from_vectors
+from minibert.quantities import Float
+from minibert.trace.read import Trace, check_index
+from minibert.trace.statistics import columns_of_probs, follows_from_vectors
 
 __all__ = ["REDUCTIONS", "PositionRollout", "Rollout", "mixing", "rollout", "rollout_of"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from minibert.axes import Float
 from minibert.errors import TraceError
+from minibert.quantities import Float
 
 __all__ = ["PATTERNS", "HeadScores"]
 

@@ -26,9 +26,9 @@ from minibert.analysis.head_weights import (
     parameter,
     wide,
 )
-from minibert.axes import Float, Int, Shaped
 from minibert.errors import TokenizationError, TraceError
-from minibert.layer_trace import check_index
+from minibert.quantities import Float, Int, Shaped
+from minibert.trace.layer_view import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model

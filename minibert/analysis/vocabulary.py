@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from minibert.axes import Int
 from minibert.errors import TokenizationError, TraceError
-from minibert.heads import VocabularyHead
+from minibert.layers.heads import VocabularyHead
+from minibert.quantities import Int
 
 if TYPE_CHECKING:
     from minibert.model import Model
-    from minibert.tokenizer import Tokenizer
+    from minibert.text.tokenizer import Tokenizer
 
 __all__ = ["known_tokens", "token_id", "token_ids", "token_name", "vocabulary_head"]
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minibert.axes import Float, Int
 from minibert.bench.printed import Watch
 from minibert.bench.user_file import UserFunction
 from minibert.errors import AttentionError, MinibertError
 from minibert.kernels import eager
-from minibert.kernels.border import outputs_of
-from minibert.kernels.cases import INPUT_SCALES, Case, Problem
+from minibert.kernels.check.cases import INPUT_SCALES, Case, Problem
+from minibert.kernels.check.parity import ParityReport, check
+from minibert.kernels.check.tolerances import error_of, tolerance_of
 from minibert.kernels.masks import allowed_keys
-from minibert.kernels.parity import ParityReport, check
-from minibert.kernels.tolerances import error_of, tolerance_of
+from minibert.kernels.validation import outputs_of
+from minibert.quantities import Float, Int
 
 __all__ = ["KINDS", "QUICK_TOKENS", "TOKENS", "Sampled", "gate", "sampled"]
 
@@ -88,7 +88,7 @@ def _first_call(
     return tuple(result)
 
 
-_PARITY = " The kernel is wrong; minibert.kernels.parity.check tells more."
+_PARITY = " The kernel is wrong; minibert.kernels.check.parity.check tells more."
 
 
 @dataclass(frozen=True)

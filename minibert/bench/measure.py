@@ -25,7 +25,7 @@ from minibert.bench.rows import Row
 from minibert.bench.user_file import UserFunction
 from minibert.bench.workload import FLOP_FORMULA, Inputs, Workload
 from minibert.errors import MinibertError
-from minibert.kernels.parity import one_line
+from minibert.kernels.check.parity import one_line
 from minibert.kernels.work_memory import release
 
 __all__ = ["measure"]

@@ -6,7 +6,7 @@ Place: the end of the bench; nothing here computes.
 import math
 from collections.abc import Sequence
 
-from minibert.kernels.parity import Finding, ParityReport
+from minibert.kernels.check.parity import Finding, ParityReport
 from minibert.terminal import Terminal
 
 __all__ = ["check_lines", "time_lines"]

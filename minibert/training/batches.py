@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from minibert.axes import Int, TokenIds, TokenMask
-from minibert.config import Config
 from minibert.errors import TrainingError
-from minibert.tokenizer import Tokenizer
+from minibert.layers.config import Config
+from minibert.quantities import Int, TokenIds, TokenMask
+from minibert.text.tokenizer import Tokenizer
 from minibert.training.recipe import Recipe
 from minibert.training.texts import Corpus
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from minibert.config import Config
 from minibert.errors import TrainingError
-from minibert.tokenizer import Tokenizer
+from minibert.layers.config import Config
+from minibert.text.tokenizer import Tokenizer
 from minibert.training.recipe import Recipe
 from minibert.training.snapshot import Snapshot
 from minibert.training.texts import Document

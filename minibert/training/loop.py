@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from minibert.config import Config
+from minibert.checkpoint.save import save
 from minibert.errors import TrainingError
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.saving import save
-from minibert.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer
 from minibert.training.batches import Batch, causal_batch, check_corpus, masked_batch
 from minibert.training.card import write_card
 from minibert.training.identity import (

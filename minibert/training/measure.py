@@ -7,7 +7,7 @@ import torch
 from minibert.analysis.patterns import HeadScores, head_scores
 from minibert.analysis.repeated import LENGTH, draws_for
 from minibert.model import Model
-from minibert.tokens import Tokens
+from minibert.text.tokens import Tokens
 from minibert.training.batches import Batch, causal_batch, masked_batch
 from minibert.training.objective import losses
 from minibert.training.recipe import Recipe

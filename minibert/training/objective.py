@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minibert.axes import Float, Hidden, Int
 from minibert.model import Model
+from minibert.quantities import Float, Hidden, Int
 from minibert.training.batches import IGNORED, Batch
 from minibert.training.targets import target_layers, target_loss
 

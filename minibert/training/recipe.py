@@ -4,8 +4,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from minibert.config import Config
 from minibert.errors import TrainingError
+from minibert.layers.config import Config
 
 __all__ = ["TASKS", "Recipe"]
 

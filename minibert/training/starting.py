@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from minibert.config import Config
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer
 from minibert.training.recipe import Recipe
 
 __all__ = ["starting_model", "waves"]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection
 import torch
 from torch import Tensor
 
-from minibert.axes import Bool, Float
-from minibert.config import Config
-from minibert.tokenizer import Tokenizer
+from minibert.layers.config import Config
+from minibert.quantities import Bool, Float
+from minibert.text.tokenizer import Tokenizer
 from minibert.training.batches import Batch
 
 __all__ = ["TARGETS", "target_layers", "target_loss"]

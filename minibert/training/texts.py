@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from minibert.axes import Int
 from minibert.errors import TrainingError
-from minibert.tokenizer import Tokenizer
+from minibert.quantities import Int
+from minibert.text.tokenizer import Tokenizer
 
 __all__ = ["Corpus", "Document", "clean", "hold_out", "read_texts", "sentence_starts"]
 

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from minibert.errors import TrainingError
-from minibert.tokenizer import Tokenizer
-from minibert.tokenizer_files import WELL_KNOWN
+from minibert.text.tokenizer import Tokenizer
+from minibert.text.tokenizer_files import WELL_KNOWN
 
 __all__ = ["END_OF_TEXT", "tokenizer_settings", "train_tokenizer"]
 

@@ -23,8 +23,8 @@ from vocabulary_models import (
 import minibert
 from minibert.analysis.attribution import LogitAttribution, logit_attribution
 from minibert.analysis.decomposition import decompose
-from minibert.edit import zero
 from minibert.errors import TokenizationError, TraceError
+from minibert.trace.edit import zero
 from tests.families import VOCABULARY, Sizes, sizes
 
 FAMILIES = pytest.mark.parametrize(("family", "name"), VOCABULARY_CLASSES)

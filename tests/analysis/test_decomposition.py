@@ -10,8 +10,8 @@ from small_traces import small_trace
 from vocabulary_models import VOCABULARY_CLASSES, both
 
 from minibert.analysis.decomposition import decompose
-from minibert.edit import replace, zero
 from minibert.errors import TraceError
+from minibert.trace.edit import replace, zero
 from tests.families import Sizes, sizes
 
 FAMILIES = pytest.mark.parametrize(("family", "name"), VOCABULARY_CLASSES)

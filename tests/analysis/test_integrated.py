@@ -9,9 +9,9 @@ import torch
 
 import minibert
 from minibert.analysis.integrated import integrated_attention, integrated_embeddings
-from minibert.loading import from_transformers
+from minibert.checkpoint.load import from_transformers
 from minibert.model import Model
-from minibert.trace import Trace
+from minibert.trace.read import Trace
 from tests.explicit_forward import Explicit
 from tests.families import Sizes, batch, hf_model
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minibert.analysis.norms import block_norms, head_norms, summed_norms
 from minibert.errors import TraceError
-from minibert.trace import Trace
+from minibert.trace.read import Trace
 from tests.circuit_models import FAMILIES, Array, model_pair, their_layer
 from tests.families import Sizes, batch, sizes
 from tests.test_model import as_tokens, run_transformers

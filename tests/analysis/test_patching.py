@@ -13,11 +13,11 @@ from minibert.analysis.patching import (
     patch_heads,
     patch_positions,
 )
-from minibert.config import Config
-from minibert.edit import replace, zero
 from minibert.errors import EditError, TraceError
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.tokens import Tokens
+from minibert.text.tokens import Tokens
+from minibert.trace.edit import replace, zero
 
 LAYERS, HEADS, LENGTH, VOCABULARY = 3, 2, 7, 41
 

@@ -9,12 +9,12 @@ import torch
 from small_tokenizer import DELIMITER, SPECIAL, VOCABULARY, SmallTokenizer
 
 from minibert.analysis import PATTERNS, HeadScores, head_scores, patterns, repeated_ids
-from minibert.config import Config
+from minibert.checkpoint.load import load
 from minibert.errors import TokenizationError
-from minibert.loading import load
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.tokens import Tokens
-from minibert.trace import Trace
+from minibert.text.tokens import Tokens
+from minibert.trace.read import Trace
 
 LENGTHS = (7, 2, 11, 5, 3)
 

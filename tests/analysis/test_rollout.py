@@ -12,7 +12,7 @@ from small_traces import LAYERS, small_trace
 from minibert.analysis import rollout as module
 from minibert.analysis.rollout import rollout, rollout_of
 from minibert.errors import TraceError
-from minibert.trace import Trace
+from minibert.trace.read import Trace
 from tests.circuit_models import FAMILIES, model_pair
 from tests.families import batch
 from tests.test_model import as_tokens

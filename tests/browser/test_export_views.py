@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 
 import minibert
 from minibert.analysis import logit_lens
-from minibert.trace import Trace
+from minibert.trace.read import Trace
 from minibert.viz import view
 
 pytestmark = pytest.mark.browser

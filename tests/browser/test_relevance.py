@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 import minibert
 from minibert.analysis import relevance_of
 from minibert.analysis.relevance import relevance
-from minibert.trace import Trace
+from minibert.trace.read import Trace
 
 pytestmark = pytest.mark.browser
 READY = ".shaded-view[data-drawn]"

@@ -7,7 +7,7 @@ from attention_inputs import EVERYTHING, STATISTICS, B, D, H, K, Q, by_torch, so
 from minibert.errors import AttentionError
 from minibert.kernels import registry
 from minibert.kernels.api import Implementation, attend, implementations, register
-from minibert.kernels.wants import WANTS
+from minibert.kernels.requests import WANTS
 
 
 @pytest.fixture

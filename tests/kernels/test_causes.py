@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from minibert.kernels.parity import check
+from minibert.kernels.check.parity import check
 
 KINDS = ("plain", "strided", "lengths", "causal", "causal lengths")
 

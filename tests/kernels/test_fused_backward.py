@@ -5,7 +5,7 @@ import torch
 from attention_gradients import inputs, truth
 
 from minibert.errors import AttentionError
-from minibert.kernels.gradient_check import gradient_tolerances
+from minibert.kernels.check.gradient_check import gradient_tolerances
 
 fused_backward = pytest.importorskip(
     "minibert.kernels.fused.backward", reason="Triton is not installed", exc_type=ImportError

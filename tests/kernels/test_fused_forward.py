@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from minibert.errors import AttentionError
 from minibert.kernels import eager, sdpa
 from minibert.kernels.api import attend
-from minibert.kernels.cases import Case, Problem, truth
-from minibert.kernels.parity import check
+from minibert.kernels.check.cases import Case, Problem, truth
+from minibert.kernels.check.parity import check
+from minibert.kernels.check.tolerances import error_of, tolerance_of
 from minibert.kernels.registry import implementations
-from minibert.kernels.tolerances import error_of, tolerance_of
 
 triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.usefixtures("triton_device")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from minibert.kernels.api import attend
-from minibert.kernels.wants import parse_want
+from minibert.kernels.requests import parse_want
 
 triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.usefixtures("triton_device")

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from minibert.kernels import eager
-from minibert.kernels.cases import Case, truth
-from minibert.kernels.tolerances import error_of, tolerance_of
+from minibert.kernels.check.cases import Case, truth
+from minibert.kernels.check.tolerances import error_of, tolerance_of
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.usefixtures("triton_device")

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from minibert.errors import AttentionError
-from minibert.kernels.cases import Case
-from minibert.kernels.parity import ParityReport, check
-from minibert.kernels.tolerances import floors
+from minibert.kernels.check.cases import Case
+from minibert.kernels.check.parity import ParityReport, check
+from minibert.kernels.check.tolerances import floors
 
 FEW = {"sizes": (1, 17, 65), "dtypes": (torch.float32,)}
 

@@ -5,7 +5,7 @@ import torch
 
 from minibert.errors import AttentionError
 from minibert.kernels.api import attend, implementations
-from minibert.kernels.parity import check
+from minibert.kernels.check.parity import check
 
 SQUARE = ("plain", "strided", "scale", "causal")
 

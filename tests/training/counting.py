@@ -7,8 +7,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models
 from torch import Tensor
 
-from minibert.config import Config
-from minibert.tokenizer import Tokenizer
+from minibert.layers.config import Config
+from minibert.text.tokenizer import Tokenizer
 from minibert.training.batches import Batch
 from minibert.training.texts import Corpus
 from tests.training.small_runs import bert

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from minibert.config import Config
+from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.training import Document, Recipe
 from minibert.training.texts import clean

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibert.errors import TrainingError
-from minibert.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer
 from minibert.training.batches import IGNORED, Batch, causal_batch, check_corpus, masked_batch
 from minibert.training.recipe import Recipe
 from minibert.training.texts import Corpus

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minibert.config import Config
+from minibert.layers.config import Config
 from minibert.training import train
 from tests.training.small_runs import (
     OBJECTS,

@@ -11,7 +11,7 @@ import torch
 
 from minibert.errors import TrainingError
 from minibert.model import Model
-from minibert.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer
 from minibert.training import Document, train
 from minibert.training import loop as loop_module
 from minibert.training.loop import Run

@@ -10,9 +10,9 @@ import transformers
 from safetensors.torch import load_file
 
 import minibert
-from minibert.config import Config
+from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.tokens import Tokens
+from minibert.text.tokens import Tokens
 from minibert.training import train
 from tests.training.small_runs import TEXTS, UNSEEN, bert, gpt2, masked_lm, recipe
 

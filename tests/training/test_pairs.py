@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibert.config import Config
-from minibert.tokenizer import Tokenizer
+from minibert.layers.config import Config
+from minibert.text.tokenizer import Tokenizer
 from minibert.training.batches import IGNORED, Batch, Kinds, corrupt, pairs
 from minibert.training.texts import Corpus
 from tests.training.counting import (

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from minibert.config import Config
-from minibert.tokenizer import Tokenizer
+from minibert.layers.config import Config
+from minibert.text.tokenizer import Tokenizer
 from minibert.training.batches import Batch
 from minibert.training.targets import target_layers, target_loss
 from minibert.training.vocabulary import train_tokenizer

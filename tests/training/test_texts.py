@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibert.errors import TrainingError
-from minibert.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer
 from minibert.training.texts import (
     Corpus,
     Document,

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
 
 from minibert.errors import TrainingError
-from minibert.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer
 from minibert.training.vocabulary import END_OF_TEXT, tokenizer_settings, train_tokenizer
 from tests.training.small_runs import story
 

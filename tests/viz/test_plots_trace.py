@@ -9,7 +9,7 @@ from figure_texts import image, named, outside, touching
 from small_traces import HEADS, LAYERS, small_trace
 
 from minibert.errors import TraceError
-from minibert.tokens import Tokens
+from minibert.text.tokens import Tokens
 from minibert.viz import plots
 from minibert.viz.plots.trace import STATISTICS
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.axes import Float
 from minibert.errors import TraceError
-from minibert.layer_trace import check_index
-from minibert.trace_statistics import follows_from_vectors, masses_of, statistics_of
+from minibert.quantities import Float
+from minibert.trace.layer_view import check_index
+from minibert.trace.statistics import follows_from_vectors, masses_of, statistics_of
 from minibert.viz.plots.base import Output, array, panel_at, sheet
 from minibert.viz.plots.grid import head_grid
 from minibert.viz.plots.heat import add_title
@@ -23,7 +23,7 @@ from minibert.viz.plots.tokens import token_map
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from minibert.trace import Trace
+    from minibert.trace.read import Trace
 else:
     # matplotlib is optional: a run-time type checker must not ask for it.
     Figure = Trace = object

@@ -1,0 +1,174 @@
+"""Why a kernel is wrong: what its numbers show by themselves, and the suspects of the trade.
+
+Place: called by `parity.check` on a failure. First what can be read off the numbers (a stale
+output, NaN, an overflow), then every slip of `suspects.py`, then the places of the wrong numbers.
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from minibert.kernels.check.cases import Problem, truth
+from minibert.kernels.check.known_faults import allowed_in, suspects
+from minibert.kernels.rounding import rounding_cause
+
+__all__ = ["distance", "likely_cause"]
+
+
+def distance(found: Tensor, expected: Tensor) -> float:
+    """The largest absolute difference; an infinity where one is NaN or infinite and not both."""
+    found = found.to(expected.dtype)
+    same = found == expected
+    return float((found - expected).abs().nan_to_num(math.inf, math.inf).masked_fill(same, 0).max())
+
+
+def likely_cause(
+    output: str,
+    problem: Problem,
+    found: Tensor,
+    expected: Tensor,
+    *,
+    tolerance: float,
+    previous: Tensor | None,
+) -> str:
+    """A sentence that says what is probably wrong with `output`, and where."""
+    # Zeros are the same in every call and tell nothing.
+    if previous is not None and torch.equal(found, previous) and bool(found.any()):
+        return (
+            "the same numbers as in the previous call, which had other inputs: a stale output, "
+            "kept or cached between calls"
+        )
+    wrong = ((found.to(expected.dtype) - expected).abs() > tolerance) | (
+        found.isfinite() != expected.isfinite()
+    )
+    if overflow := _overflow(problem, found, wrong):
+        return overflow
+    if bool(found.isnan().any()):
+        return _about_nan(problem, found)
+    if not bool(wrong.any()):
+        return "within the tolerance at each value, but masked cells are not exactly 0"
+    if previous is not None and (stale := _stale_part(wrong, found, previous)):
+        return stale
+    if output == "lse" and distance(found * math.log(2), expected) <= tolerance:
+        return "lse is in base 2: multiply by ln 2"
+    for suspect in suspects(problem):
+        other = suspect.gives(output)
+        if other is not None and other.shape == found.shape and _fits(found, other, tolerance):
+            return suspect.sentence
+    if _only_dead_rows(problem, wrong):
+        return (
+            "only rows without an allowed key are wrong: there z, probs and entropy are 0, lse and "
+            "row_max −inf, argmax −1"
+        )
+    if _only_padded_queries(problem, wrong):
+        return (
+            "only rows of padded queries are wrong: a query behind the length of its sentence sees "
+            "the real keys like any other"
+        )
+    if rounded := rounding_cause(output, problem, found, expected):
+        return rounded
+    return _where(wrong, found, expected)
+
+
+def _fits(found: Tensor, other: Tensor, tolerance: float) -> bool:
+    """True when the numbers agree in every head; a suspect marks a head it cannot know by NaN."""
+    unknown = other.isnan().flatten(2).any(dim=-1)
+    if int(unknown.sum()) * 2 > unknown.numel():
+        return False
+    return distance(found[~unknown], other[~unknown]) <= tolerance
+
+
+def _overflow(problem: Problem, found: Tensor, wrong: Tensor) -> str | None:
+    """A sentence when the rows that are lost are those whose exp no number type can hold.
+
+    Without the row's maximum taken off first, exp(s) is infinite above the logarithm of the largest
+    number, and 0 for a whole row below that of the smallest: inf / inf, or 0 / 0.
+    """
+    row_max = truth(replace(problem, want={"row_max": ()}))["row_max"]
+    if found.shape[:3] != row_max.shape or not found.is_floating_point():
+        return None
+    numbers = found.reshape(*row_max.shape, -1)
+    rows = wrong.reshape(numbers.shape).any(dim=-1) & (row_max > -math.inf)
+    # nan_to_num turns NaN into 0 and infinity into the largest number.
+    finite = (numbers.abs() < torch.finfo(found.dtype).max).all(dim=-1)
+    lost = ~finite | (numbers == 0).all(dim=-1)
+    for dtype in dict.fromkeys((torch.float32, problem.query.dtype)):
+        info = torch.finfo(dtype)
+        high, low = math.log(info.max), math.log(info.tiny)
+        # The sum of a row, and its products with value, are larger than its largest exp.
+        near = row_max > high - math.log(problem.key.shape[2]) - 2
+        beyond = row_max > high + 1
+        # Beside rows that a rounded score has put on the other side, all has to fit.
+        against = (beyond & ~lost) | (rows & ~((near & lost) | (row_max < low)))
+        if bool((beyond & lost).any()) and int(against.sum()) * 20 <= int(rows.sum()):
+            return (
+                f"exp overflows: rows with scores near or above {high:.0f} are NaN, infinite or 0; "
+                "take the maximum of the row off its scores before exp"
+            )
+    return None
+
+
+def _stale_part(wrong: Tensor, found: Tensor, previous: Tensor) -> str | None:
+    """A sentence when nearly every wrong number is that of the previous call; 0 tells nothing."""
+    kept = wrong & (found == previous) & (found != 0)
+    if int(kept.sum()) < 0.9 * int(wrong.sum()):
+        return None
+    return (
+        f"{int(kept.sum())} of {found.numel()} values, first at {_first(kept)}, are those of the "
+        "previous call, which had other inputs: a stale output, of which a part is not written"
+    )
+
+
+def _dead_rows(problem: Problem) -> Tensor:
+    B, H, Q, K = (*problem.query.shape[:3], problem.key.shape[2])
+    allowed = allowed_in(problem)
+    if allowed is None:
+        return torch.zeros(B, H, Q, dtype=torch.bool, device=problem.query.device)
+    return ~allowed.expand(B, H, Q, K).any(dim=-1)
+
+
+def _only_dead_rows(problem: Problem, wrong: Tensor) -> bool:
+    dead = _dead_rows(problem)
+    if wrong.shape[:3] != dead.shape:
+        return False
+    rows = wrong if wrong.ndim == 3 else wrong.any(dim=-1)
+    return bool(rows.any()) and not bool((rows & ~dead).any())
+
+
+def _only_padded_queries(problem: Problem, wrong: Tensor) -> bool:
+    Q = problem.query.shape[2]
+    if problem.lengths is None or problem.key.shape[2] != Q or wrong.shape[2] != Q:
+        return False
+    padded = torch.arange(Q, device=wrong.device) >= problem.lengths[:, None, None]
+    rows = wrong if wrong.ndim == 3 else wrong.any(dim=-1)
+    return bool(rows.any()) and not bool((rows & ~padded).any())
+
+
+def _about_nan(problem: Problem, found: Tensor) -> str:
+    nan = found.isnan()
+    share = f"NaN in {int(nan.sum())} of {nan.numel()} values"
+    if _only_dead_rows(problem, nan):
+        return f"{share}, only in rows without an allowed key: a softmax over −inf alone"
+    return (
+        f"{share}, first at {_first(nan)}: memory that was never written (it is poisoned with NaN "
+        "before each call), or 0·(−inf) at a masked key"
+    )
+
+
+def _where(wrong: Tensor, found: Tensor, expected: Tensor) -> str:
+    index = tuple(wrong.nonzero()[0].tolist())
+    numbers = f"{float(found[index]):.6g} where {float(expected[index]):.6g} is right"
+    rows = wrong.transpose(0, 2).flatten(1).any(dim=-1).nonzero().flatten()
+    n_rows = wrong.shape[2]
+    if len(rows) < n_rows and int(rows[0]) == n_rows - len(rows):
+        return (
+            f"only the last {len(rows)} of {n_rows} rows are wrong: an incomplete last block? "
+            f"{numbers}"
+        )
+    return f"{int(wrong.sum())} of {wrong.numel()} values, first at {_first(wrong)}: {numbers}"
+
+
+def _first(flags: Tensor) -> str:
+    return f"[{', '.join(str(i) for i in flags.nonzero()[0].tolist())}]"

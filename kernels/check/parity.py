@@ -1,0 +1,313 @@
+"""Is a kernel right? `check` compares any implementation, ours or a user's, with the reference.
+
+Place: the gate before every benchmark; called from Python, `check("sdpa")` or `check(function)`.
+
+The tolerance is derived, not typed. Each output, in each dtype, may differ from the NumPy float64
+reference on the same rounded inputs by at most twice what torch eager differs by (the rule of
+flash-attention's own tests), or by the few roundings that any honest kernel makes, where eager is
+right by luck (`tolerances.floors`).
+
+Every call has fresh inputs, every case is called twice, and memory is poisoned with NaN before
+each call, so that neither a stale nor an unwritten output can pass. The second call gets the
+tensors of the first with other numbers in them: results kept by address or by object show. The
+function gets copies: what it writes into its inputs is a finding and never reaches the truth it is
+measured against. What counts is what the outputs hold when the call returns.
+"""
+
+import inspect
+import math
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.errors import AttentionError, MinibertError
+from minibert.kernels import eager
+from minibert.kernels.api import arguments_for
+from minibert.kernels.check.cases import INPUT_SCALES, KINDS, SIZES, Case, Problem, cases, truth
+from minibert.kernels.check.causes import likely_cause
+from minibert.kernels.check.tolerances import error_of, tolerance_of
+from minibert.kernels.registry import (
+    Implementation,
+    Request,
+    accepted_options,
+    implementations,
+)
+from minibert.kernels.validation import outputs_of
+
+__all__ = ["Finding", "ParityReport", "check", "one_line"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One output of one case: its largest absolute error, what was allowed, and why it failed."""
+
+    case: str
+    dtype: torch.dtype
+    output: str
+    error: float
+    tolerance: float
+    cause: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """True when the error is within the tolerance."""
+        return self.error <= self.tolerance
+
+    def __str__(self) -> str:
+        line = f"{_short(self.dtype)} {self.output}: error {self.error:.2e}, allowed "
+        return f"{line}{self.tolerance:.2e} ({self.case}){': ' if self.cause else ''}{self.cause}"
+
+
+@dataclass
+class _Run:
+    """What stays the same during one check, and the last output of each name and shape."""
+
+    record: Implementation
+    device: torch.device
+    d_head: int
+    previous: dict[tuple[str, torch.Size], Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """What `check` found; `ok` when something was checked and everything is within tolerance."""
+
+    name: str
+    findings: tuple[Finding, ...]
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """True when something was checked and nothing failed."""
+        return bool(self.findings) and not self.failures
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        """The findings whose error is over the tolerance."""
+        return tuple(finding for finding in self.findings if not finding.ok)
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """The likely causes, the most frequent first."""
+        counted = Counter(finding.cause for finding in self.failures if finding.cause)
+        return tuple(cause for cause, _ in counted.most_common())
+
+    def __str__(self) -> str:
+        n, bad = len(self.findings), self.failures
+        verdict = "right" if self.ok else "WRONG" if bad else "NOT CHECKED"
+        lines = [f"{self.name}: {verdict}; {n - len(bad)} of {n} checks within tolerance"]
+        lines += [f"  likely cause: {cause}" for cause in self.causes[:3]]
+        lines += [f"  {worst}" for worst in (bad[:10] if bad else self._tightest())]
+        if len(bad) > 10:
+            lines.append(f"  and {len(bad) - 10} more")
+        return "\n".join([*lines, *(f"  not covered: {reason}" for reason in self.skipped)])
+
+    def _tightest(self) -> list[Finding]:
+        """For each dtype the finding nearest to its tolerance."""
+        nearest: dict[torch.dtype, Finding] = {}
+        for one in self.findings:
+            other = nearest.setdefault(one.dtype, one)
+            if one.error * other.tolerance > other.error * one.tolerance:
+                nearest[one.dtype] = one
+        return list(nearest.values())
+
+
+def check(
+    implementation: str | Implementation | Callable[..., Any],
+    *,
+    dtypes: Iterable[torch.dtype] | None = None,
+    device: str | torch.device = "cpu",
+    wants: Iterable[str] | None = None,
+    sizes: Iterable[int] = SIZES,
+    input_scales: Iterable[float] = INPUT_SCALES,
+    d_head: int = 64,
+    seed: int = 0,
+    kinds: Iterable[str] = tuple(KINDS),
+    watch: Callable[[int, int, str], None] | None = None,
+) -> ParityReport:
+    """The report on a registered name, an `Implementation`, or a function (see `register`).
+
+    A bare function may give z alone; it is checked in float32 and bfloat16, and on the options
+    (lengths, mask, causal, scale, bias) it names; what it does not name is listed as not covered.
+    An exception in the function is a failure of its case, not of the check. kinds, of
+    `cases.KINDS`, are all that is tried. watch(done, of, case) is called before each case.
+    Raises AttentionError when the name is unknown, it cannot run on `device`, or sizes or
+    input_scales are empty.
+    """
+    record = _record(implementation)
+    if wants is not None:
+        record = replace(record, wants=frozenset(wants))
+    run = _Run(record, torch.device(device), d_head)
+    findings: list[Finding] = []
+    skipped: dict[str, str] = {}
+    tried = tuple(cases(sizes, input_scales, kinds))
+    tasks = list(product(record.dtypes if dtypes is None else dtypes, tried))
+    for done, (dtype, case) in enumerate(tasks):
+        request = Request(record.wants, KINDS[case.kind], run.device.type, dtype, gradient=False)
+        if refusal := record.refusal(request):
+            skipped[f"{case.kind} in {_short(dtype)}: {refusal}"] = refusal
+            continue
+        if watch is not None:
+            watch(done, len(tasks), f"{case}, {_short(dtype)}")
+        known = any(one.cause and one.case.startswith(f"{case.kind},") for one in findings)
+        findings += _examine(run, case, dtype, seed=seed, explain=not known)
+        seed += 2
+    if not findings:
+        reasons = "; ".join(dict.fromkeys(skipped.values()))
+        raise AttentionError(f"{record.name} was not checked at all: {reasons}.")
+    return ParityReport(record.name, tuple(findings), tuple(skipped))
+
+
+def _examine(
+    run: _Run, case: Case, dtype: torch.dtype, *, seed: int, explain: bool
+) -> list[Finding]:
+    """The findings of two calls with different inputs in the same tensors."""
+    findings: list[Finding] = []
+    given: Problem | None = None
+    for call in range(2):
+        problem = case.draw(
+            dtype=dtype,
+            device=run.device,
+            d_head=run.d_head,
+            wants=run.record.wants,
+            seed=seed + call,
+        )
+        where = f"{case}, call {call + 1}"
+        given = problem.copy() if given is None else given.take(problem)
+        try:
+            with _poisoned_memory(problem):
+                result = _call(run.record, given)
+            later = outputs_of(result, run.record.name, problem.query, problem.key, problem.want)
+            tensors = {name: one for name, one in later.items() if isinstance(one, Tensor)}
+            outputs = {name: found.clone() for name, found in tensors.items()}
+        # Whatever a user's function raises is a finding about it.
+        except Exception as error:
+            cause = _told(error, run.record.fn)
+            return [*findings, Finding(where, dtype, "call", math.inf, 0.0, cause)]
+        if changed := problem.differing(given):
+            cause = f"changes its inputs: {', '.join(changed)}"
+            findings.append(Finding(where, dtype, "inputs", math.inf, 0.0, cause))
+        findings += _compare(run, where, problem, outputs, explain=explain)
+        if moved := [name for name, early in outputs.items() if not _equal(early, later[name])]:
+            cause = (
+                f"{', '.join(moved)} changed after the call had returned: the work goes on behind "
+                "it, in a thread or on another stream"
+            )
+            findings.append(Finding(where, dtype, "late", math.inf, 0.0, cause))
+        run.previous |= {(name, found.shape): found for name, found in outputs.items()}
+    return findings
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, on one line and not endless."""
+    return " ".join(str(error).split())[:300]
+
+
+def _told(error: Exception, fn: Callable[..., Any]) -> str:
+    """The error in one line, and where in the file of `fn` it arose."""
+    told = f"raised {type(error).__name__}: {one_line(error)}".removesuffix(": ")
+    file = getattr(getattr(inspect.unwrap(fn), "__code__", None), "co_filename", None)
+    trace = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in trace if frame.filename == file]
+    if not lines and isinstance(error, MinibertError):
+        # What is said of its outputs or its end, and not what it raised.
+        return one_line(error)
+    return f"{told} (line {lines[-1]} of {Path(str(file)).name})" if lines else told
+
+
+def _compare(
+    run: _Run, where: str, problem: Problem, outputs: dict[str, Tensor], *, explain: bool
+) -> list[Finding]:
+    expected = truth(problem)
+    yardstick = eager.attend(problem.query, problem.key, problem.value, **problem.options())
+    dtype, findings = problem.query.dtype, []
+    for output in ("z", "lse", *sorted(run.record.wants)):
+        if output not in outputs:
+            if output != "lse":
+                cause = f"gave {', '.join(outputs)} and no {output}"
+                findings.append(Finding(where, dtype, output, math.inf, 0.0, cause))
+            continue
+        tolerance = tolerance_of(output, problem, yardstick, expected)
+        error, cause = error_of(output, problem, outputs, expected), ""
+        if explain and not error <= tolerance:
+            # The first wrong output of a case tells: the others follow from the same slip.
+            explain = False
+            found, right = outputs[output], expected[output]
+            previous = run.previous.get((output, found.shape))
+            cause = likely_cause(
+                output, problem, found, right, tolerance=tolerance, previous=previous
+            )
+        findings.append(Finding(where, dtype, output, error, tolerance, cause))
+    return findings
+
+
+def _call(record: Implementation, problem: Problem) -> Any:
+    given = {name: option for name, option in problem.options().items() if option is not None}
+    want = given.pop("want")
+    return record.fn(
+        problem.query,
+        problem.key,
+        problem.value,
+        **arguments_for(record, problem.query, problem.key, given, want),
+    )
+
+
+def _record(implementation: str | Implementation | Callable[..., Any]) -> Implementation:
+    if isinstance(implementation, Implementation):
+        return implementation
+    if isinstance(implementation, str):
+        if implementation not in implementations():
+            raise AttentionError(
+                f'check("{implementation}"): not known; known are {", ".join(implementations())}.'
+            )
+        return implementations()[implementation]
+    return Implementation(
+        name=getattr(implementation, "__name__", type(implementation).__name__),
+        fn=implementation,
+        dtypes=(torch.float32, torch.bfloat16),
+        options=accepted_options(implementation),
+    )
+
+
+@contextmanager
+def _poisoned_memory(problem: Problem) -> Iterator[None]:
+    """Memory handed out inside is NaN until it is written.
+
+    torch fills what `empty` gives when told to; and for memory that comes another way, tensors of
+    the outputs' sizes full of NaN were freed just before.
+    """
+    query, K = problem.query, problem.key.shape[2]
+    # Typed as a plain module; the setting is a property that torch puts there at run time.
+    memory: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = memory.fill_uninitialized_memory
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        memory.fill_uninitialized_memory = True
+        shapes = (query.shape, query.shape[:3], (*query.shape[:3], K), (*query.shape[:2], K))
+        poison = [torch.full(shape, math.nan).to(query) for shape in shapes for _ in range(2)]
+        del poison
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before, warn_only=warn_only)
+            memory.fill_uninitialized_memory = fill
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

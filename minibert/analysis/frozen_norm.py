@@ -1,0 +1,83 @@
+"""What stands between a part of the stream and a logit, frozen at what it was: linear maps.
+
+LayerNorm divides by a standard deviation and an activation lets a share of its input through.
+Both depend on the whole stream. With them kept as they were for the real input, each is a linear
+map, and what goes through it goes part by part.
+
+carry   takes a part of the input to its part of the output
+pull    takes a direction that reads the output to the direction that reads the same of the input
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.layers.linear import Linear, linear_is_plain
+from minibert.layers.linear_backends import activate
+from minibert.layers.parts import LayerNorm
+from minibert.quantities import Float, Int
+
+__all__ = ["FrozenNorm", "bias_of", "gate", "weight_of", "wide"]
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenNorm:
+    """LayerNorm with the standard deviation it divided by: weight · (x − mean) / deviation + bias.
+
+    Source: Elhage et al. 2021, "Handling layer normalization"; TransformerLens' apply_ln_to_stack.
+    """
+
+    weight: Float[Tensor, " width"]
+    bias: Float[Tensor, " width"]
+    deviation: Float[Tensor, "*rows 1"]
+
+    @classmethod
+    def of(cls, norm: LayerNorm, x: Float[Tensor, "*rows width"]) -> "FrozenNorm":
+        """The map that `norm` was for this input."""
+        variance = wide(x).var(-1, correction=0, keepdim=True)
+        return cls(wide(norm.weight), wide(norm.bias), (variance + norm.eps).sqrt())
+
+    def carry(self, part: Float[Tensor, "*parts width"]) -> Float[Tensor, "*parts width"]:
+        """weight · (part − mean) / deviation; the bias belongs to no part."""
+        return self.weight * (part - part.mean(-1, keepdim=True)) / self.deviation
+
+    def pull(self, direction: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
+        """The transpose of `carry`: pull(direction)·part = direction·carry(part)."""
+        scaled = self.weight * direction
+        return (scaled - scaled.mean(-1, keepdim=True)) / self.deviation
+
+
+def gate(pre: Float[Tensor, "*rows width"], activation: str) -> Float[Tensor, "*rows width"]:
+    """The share of its input that an activation let through: activation(pre) / pre.
+
+    For gelu it is Φ(pre), for relu 1 or 0. Every activation here is 0 at 0, so that the gate
+    times pre is the activation exactly.
+    """
+    post = activate(pre, activation)
+    return torch.where(pre == 0, 0, wide(post) / torch.where(pre == 0, 1, wide(pre)))
+
+
+def weight_of(
+    linear: Linear, outputs: Int[Tensor, " d_out"] | None = None
+) -> Float[Tensor, "d_out d_in"]:
+    """A linear layer's weight as it is now, or its rows for some outputs, to be read and let go."""
+    weight = _unseen(linear, "weight")
+    return wide(weight if outputs is None else weight[outputs])
+
+
+def bias_of(linear: Linear) -> Float[Tensor, " d_out"] | None:
+    """A linear layer's bias as it is now, to be read and let go; None where it has none."""
+    bias = _unseen(linear, "bias")
+    return None if bias is None else wide(bias)
+
+
+def wide(x: Tensor) -> Tensor:
+    """The same numbers in float32 where they are stored in less."""
+    return x.detach().to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _unseen(linear: Linear, name: str) -> Any:
+    # A layer that is told gives up its packed copy, and nothing is changed here.
+    return linear.watched.unseen(name) if linear_is_plain(linear) else getattr(linear, name)

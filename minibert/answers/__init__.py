@@ -1,0 +1,1 @@
+"""What a model says: predictions, text, and one row of attention as a calculation."""

@@ -1,0 +1,259 @@
+"""One row of attention as a calculation: every number between a query and its z.
+
+Place: beside analysis; it reads a trace. explain_text.py writes it out for a terminal.
+"""
+
+import operator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from torch import Tensor
+
+from minibert.errors import TraceError
+from minibert.quantities import Bool, Float
+from minibert.terminal import visible
+from minibert.text.tokens import Tokens
+from minibert.trace.layer_view import check_index
+from minibert.trace.read import Trace
+
+__all__ = ["Explanation", "explain", "find_token", "token_note", "trace_of_head"]
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """How one head gets from one query to its z.
+
+    The tensors are the model's own numbers, in its dtype. The properties are the steps between
+    them, in float64 from those numbers; they meet the next tensor to the accuracy of the
+    model's dtype (1e-6 of the largest term in float32).
+    """
+
+    model_name: str
+    n_layers: int
+    n_heads: int
+    layer: int
+    head: int
+    tokens: tuple[str, ...]
+    query_position: int
+    key_position: int
+    chosen: bool
+    """False where the key is the most attended one because none was asked for."""
+    query: Float[Tensor, " d_head"]
+    key: Float[Tensor, " d_head"]
+    product: Float[Tensor, " d_head"]
+    """query · key, element by element; their sum is the dot product."""
+    scale: float
+    """The factor on the dot product, 1/sqrt(d_head) in most models."""
+    scores: Float[Tensor, " key"]
+    """The scaled dot product with every key, before the mask."""
+    mask: Bool[Tensor, " key"]
+    """True where attention is allowed."""
+    probs: Float[Tensor, " key"]
+    value: Float[Tensor, "key d_head"]
+    z: Float[Tensor, " d_head"]
+
+    @property
+    def dot(self) -> float:
+        """query·key, the sum of the products."""
+        return self.product.double().sum().item()
+
+    @property
+    def score(self) -> float:
+        """The score of the key that is looked at."""
+        return self.scores[self.key_position].item()
+
+    @property
+    def largest(self) -> float:
+        """The largest score that is allowed, which the softmax subtracts."""
+        return self.scores[self.mask].max().item()
+
+    @property
+    def exponentials(self) -> Float[Tensor, " key"]:
+        """exp(score − largest), 0 where masked."""
+        return (self.scores.double() - self.largest).exp() * self.mask
+
+    @property
+    def total(self) -> float:
+        """The sum of the exponentials, which the softmax divides by."""
+        return self.exponentials.sum().item()
+
+    @property
+    def contributions(self) -> Float[Tensor, "key d_head"]:
+        """probs · value of each key; their sum is z."""
+        return self.probs.double()[:, None] * self.value.double()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain lists and numbers, none of them rounded."""
+        return {
+            "model": self.model_name,
+            "layer": self.layer,
+            "head": self.head,
+            "tokens": list(self.tokens),
+            "query_position": self.query_position,
+            "key_position": self.key_position,
+            "query": self.query.tolist(),
+            "key": self.key.tolist(),
+            "product": self.product.tolist(),
+            "dot": self.dot,
+            "scale": self.scale,
+            "score": self.score,
+            "scores": self.scores.tolist(),
+            "mask": self.mask.tolist(),
+            "largest": self.largest,
+            "exponentials": self.exponentials.tolist(),
+            "total": self.total,
+            "probs": self.probs.tolist(),
+            "value": self.value.tolist(),
+            "contributions": self.contributions.tolist(),
+            "z": self.z.tolist(),
+        }
+
+
+def explain(
+    trace: Trace,
+    *,
+    layer: int,
+    head: int,
+    query: int | str,
+    key: int | str | None = None,
+    sentence: int = 0,
+) -> Explanation:
+    """The calculation of one row of attention: `query` of a head, and its key in detail.
+
+    `query` and `key` are a position or a token; without `key` it is the most attended one.
+    Numbers count from 0, negative ones from the end. Raises TraceError for a layer, head or
+    sentence that does not exist and for a token that is not there, or there more than once.
+    """
+    if not -len(trace.tokens) <= sentence < len(trace.tokens):
+        raise TraceError(f"There is no sentence {sentence}; the trace has {len(trace.tokens)}.")
+    sentence %= len(trace.tokens)
+    row = find_token(trace.tokens, query, what="query", sentence=sentence)
+    column = None if key is None else find_token(trace.tokens, key, what="key", sentence=sentence)
+    here = trace[layer, head]
+    # Padding is no key of this sentence: its scores are masked and its probs 0.
+    real = slice(trace.tokens.lengths[sentence])
+    probs = here.probs[sentence, row, real]
+    looked_at = int(probs.argmax()) if column is None else column
+    return Explanation(
+        model_name=trace.model_name,
+        n_layers=trace.config.n_layers,
+        n_heads=trace.config.n_heads,
+        layer=here.layer,
+        head=head % trace.config.n_heads,
+        tokens=trace.tokens.strings[sentence],
+        query_position=row,
+        key_position=looked_at,
+        chosen=column is not None,
+        query=here.query[sentence, row],
+        key=here.key[sentence, looked_at],
+        product=here.product(row)[sentence, looked_at],
+        scale=trace.config.attention_scale(here.layer),
+        scores=here.scores[sentence, row, real],
+        mask=trace.mask[sentence, 0, row, real],
+        probs=probs,
+        value=here.value[sentence, real],
+        z=here.z[sentence, row],
+    )
+
+
+def trace_of_head(model: Any, tokens: Tokens, *, layer: int, head: int) -> Trace:
+    """A trace in which this head can be explained; the layers above it are not computed.
+
+    The numbers are those of a whole trace, bit for bit. Raises TraceError for a layer or head
+    that does not exist, before anything is computed.
+    """
+    config = model.config
+    layer = check_index("layer", layer, config.n_layers)
+    check_index("head", head, config.n_heads)
+    # until=layer would leave this layer's attention to other formulas, equal but for rounding.
+    return model.trace(tokens, until=layer + 1 if layer + 1 < config.n_layers else None)
+
+
+def find_token(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 0) -> int:
+    """The position of a token, given as a number or as the token itself.
+
+    A whole number is a position. A token is compared with what a person reads and with the
+    vocabulary's own string, capitals counting only where that decides. Raises TraceError,
+    calling the token `what`, when it is not there or there more than once.
+    """
+    strings, raw = tokens.strings[sentence], tokens.raw[sentence]
+    position = _whole_number(wanted)
+    if position is not None:
+        if not -len(strings) <= position < len(strings):
+            expected = f"0 to {len(strings) - 1}: {_listed(strings)}"
+            written = token_note(tokens, wanted, what=what, sentence=sentence)
+            note = f" {written[0].upper()}{written[1:]}" if written else ""
+            raise TraceError(f"There is no {what} {position}; expected {expected}.{note}")
+        return position % len(strings)
+    name = str(wanted).strip()
+    found = _matches(name, strings, raw) or _matches(name.casefold(), *_folded(strings, raw))
+    if not found:
+        if pieces := _pieces(tokens, name, sentence):
+            listed = ", ".join(f"{p} {visible(strings[p].strip())}" for p in pieces)
+            raise TraceError(
+                f'No token is "{visible(name)}", the {what}: the word is split into {listed}; '
+                "give one of these numbers instead."
+            )
+        raise TraceError(
+            f'No token is "{visible(name)}", the {what}; there are {_listed(strings)}.'
+        )
+    if len(found) > 1:
+        raise TraceError(
+            f'{what} "{visible(name)}" is the token at positions {_comma(found)}; '
+            "give one of these numbers instead."
+        )
+    return found[0]
+
+
+def token_note(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 0) -> str:
+    """What to know where `wanted` is a position and a token elsewhere; "" where it is not both."""
+    position = _whole_number(wanted)
+    if position is None or not isinstance(wanted, str):
+        return ""
+    strings = tokens.strings[sentence]
+    found = _matches(wanted.strip(), strings, tokens.raw[sentence])
+    if not found or position % len(strings) in found:
+        return ""
+    places = f"position {found[0]}" if len(found) == 1 else f"positions {_comma(found)}"
+    return (
+        f'{wanted.strip()} is taken as a position; the token "{visible(wanted.strip())}" stands '
+        f"at {places}: for it, give {' or '.join(map(str, found))} as the {what}."
+    )
+
+
+def _whole_number(wanted: int | str) -> int | None:
+    try:
+        return int(wanted) if isinstance(wanted, str) else operator.index(wanted)
+    except ValueError:
+        return None
+
+
+def _matches(name: str, strings: tuple[str, ...], raw: tuple[str, ...]) -> list[int]:
+    pairs = enumerate(zip(strings, raw, strict=True))
+    return [position for position, pair in pairs if name in (pair[0].strip(), pair[1])]
+
+
+def _pieces(tokens: Tokens, name: str, sentence: int) -> list[int]:
+    """The positions of the first word of that name that is several tokens; [] without one."""
+    words, strings = tokens.words[sentence], tokens.strings[sentence]
+    segments = tokens.segments[sentence].tolist()
+    for (_, word), group in groupby(range(len(words)), lambda p: (segments[p], words[p])):
+        pieces = list(group)
+        joined = "".join(strings[p] for p in pieces).strip()
+        if word is not None and joined.casefold() == name.casefold():
+            return pieces
+    return []
+
+
+def _comma(positions: list[int]) -> str:
+    return ", ".join(map(str, positions))
+
+
+def _folded(*columns: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [tuple(map(str.casefold, column)) for column in columns]
+
+
+def _listed(strings: tuple[str, ...], most: int = 40) -> str:
+    shown = [f"{i} {visible(string.strip())}" for i, string in enumerate(strings[:most])]
+    return ", ".join([*shown, f"and {len(strings) - most} more"] if len(strings) > most else shown)

@@ -1,0 +1,283 @@
+"""Text from a GPT-2, a token at a time, each step computing the new token alone.
+
+The keys and values of the tokens before it come from a `Cache`; how the next token is chosen
+stands in sampling.py, how ids become pieces of text in text_stream.py.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minibert.answers.sampling import Sampling, whole_number
+from minibert.answers.text_stream import TextStream
+from minibert.errors import MinibertError, TokenizationError
+from minibert.layers import linear_backends as backends
+from minibert.layers.cache import Cache
+from minibert.quantities import Float, Int
+from minibert.text.tokens import Tokens
+
+__all__ = ["Generated", "generate"]
+
+# torch.Generator takes no larger seed.
+_LARGEST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A prompt and what the model wrote behind it; `str()` is the whole text."""
+
+    prompt: str
+    new_text: str
+    """What came behind the prompt, up to a stop string or the end-of-text token."""
+    ids: tuple[int, ...]
+    """Every token of prompt and text, that which ended it included."""
+    n_prompt: int
+    """How many of the ids are the prompt's."""
+    stopped_by: str
+    """end of text | stop string | max_new_tokens | positions (the model has no more of them)."""
+    tokens: Tokens = field(repr=False, compare=False)
+    """The ids with their strings. In `model.trace(generated.tokens)` row i of an attention
+    matrix is the attention of the step that drew token i + 1."""
+
+    @property
+    def text(self) -> str:
+        """The prompt and the new text."""
+        return self.prompt + self.new_text
+
+    @property
+    def new_ids(self) -> tuple[int, ...]:
+        """The ids behind the prompt."""
+        return self.ids[self.n_prompt :]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def generate(
+    model: Any,
+    text: Any,
+    *,
+    max_new_tokens: int = 40,
+    temperature: float | int = 0.8,
+    top_k: int | None = None,
+    top_p: float | int | None = None,
+    seed: int = 0,
+    stop: str | Sequence[str] | None = (),
+    stream: Callable[[str], object] | None = None,
+) -> Any:
+    """What a causal language model writes behind a text: a Generated, or a list for a batch.
+
+    Takes text, Tokens, or ids, as `model(...)` does. Each token is drawn from
+    softmax(logits / temperature), cut by top_k and top_p (see `Sampling`);
+    temperature 0 takes the most probable one. Text i of a batch is drawn with `seed + i`, so that
+    it is what the text alone gives with that seed.
+
+    A text ends at max_new_tokens, at the vocabulary's end-of-text token, before any of the `stop`
+    strings (looked for behind the prompt alone; None is none of them), or when the model has no
+    positions left; `stopped_by` says which. `stream` is called with each piece of new text as soon
+    as it is certain: whole characters, which add up to new_text. It is for one text, not for a
+    batch.
+
+    Raises MinibertError for a model that is no GPT-2 with a causal-lm head and for settings out
+    of range, TokenizationError for a prompt that is empty or fills the model's positions. A model
+    without a tokenizer continues ids; its text is the ids written out.
+
+    >>> import minibert
+    >>> model = minibert.load("tiny-gpt2")
+    >>> str(model.generate("Once upon a time", max_new_tokens=5)).startswith("Once upon a time")
+    True
+    """
+    _check_model(model)
+    sampling = Sampling(temperature, top_k, top_p)
+    max_new_tokens = whole_number("max_new_tokens", max_new_tokens, least=1)
+    seed = whole_number("seed", seed, least=0)
+    stops = _stops(stop)
+    if stream is not None and not callable(stream):
+        raise MinibertError(
+            f"stream={stream!r:.80}: expected a function, which gets each piece of the text."
+        )
+    tokens = _prompts(model, text)
+    if seed + len(tokens) - 1 > _LARGEST_SEED:
+        raise MinibertError(f"seed={seed}: expected {_LARGEST_SEED} at most, one a text.")
+    alone = _is_one(text)
+    if stream is not None and not alone:
+        raise MinibertError(
+            "stream= gives the pieces of one text, and this is a batch; generate its texts one by "
+            "one (text i with seed + i gives the same)."
+        )
+    written = [text] if isinstance(text, str) else text if _is_text(text) else [None] * len(tokens)
+    texts = [
+        _Text(model, row[:length], prompt, max_new_tokens, seed + i, stops)
+        for i, (row, length, prompt) in enumerate(
+            zip(tokens.ids.tolist(), tokens.lengths, written, strict=True)
+        )
+    ]
+    with torch.no_grad(), backends.expect(rows=len(texts)):
+        _write(model, tokens.ids, texts, sampling, stream or (lambda piece: None))
+    return texts[0].result() if alone else [one.result() for one in texts]
+
+
+def _write(
+    model: Any,
+    ids: Int[Tensor, "batch position"],
+    texts: "list[_Text]",
+    sampling: Sampling,
+    stream: Callable[[str], object],
+) -> None:
+    """Continue the texts until each has ended."""
+    lengths = [len(text.ids) for text in texts]
+    capacity = min(max(lengths) + texts[0].max_new_tokens, model.config.n_positions)
+    cache = Cache(model.config.n_layers, lengths, capacity, ids.device)
+    # A padded vocabulary has logits without a token behind them.
+    known = None if model.tokenizer is None else model.tokenizer.vocab_size
+    generators = [text.generator for text in texts]
+    while True:
+        logits = _next_logits(model, ids, cache)[:, :known]
+        chosen = sampling.choose(logits, generators)
+        for text, token_id in zip(texts, chosen, strict=True):
+            if not text.stopped_by and (piece := text.add(token_id)):
+                stream(piece)
+        growing = [not text.stopped_by for text in texts]
+        if not any(growing):
+            return
+        cache.grow(growing)
+        ids = torch.tensor(chosen, device=ids.device)[:, None]
+
+
+def _next_logits(
+    model: Any, ids: Int[Tensor, "batch position"], cache: Cache
+) -> Float[Tensor, "batch vocab"]:
+    """The logits behind the last token of each text, the ids being those not yet in the cache."""
+    allowed = cache.allowed
+    mask = None if allowed.tokens is None else allowed.rows()
+    hidden = model.body.embed(ids, None, cache.positions)
+    for layer, kept in zip(model.body.layers, cache.layers, strict=True):
+        hidden = layer(hidden, allowed, mask, cache=kept)
+    newest = (cache.rows[:, None], cache.newest[:, None])
+    return model.head(model.body.final(hidden[newest]), None, ids[newest], None)[:, 0]
+
+
+class _Text:
+    """One text of the batch as it grows, and what ends it."""
+
+    def __init__(
+        self,
+        model: Any,
+        ids: list[int],
+        prompt: str | None,
+        max_new_tokens: int,
+        seed: int,
+        stops: tuple[str, ...],
+    ) -> None:
+        self.ids = ids
+        self.max_new_tokens = max_new_tokens
+        self.generator = torch.Generator().manual_seed(seed)
+        self.stopped_by = ""
+        self._model = model
+        self._n_prompt = len(ids)
+        self._stream = TextStream(self._decode, self.ids, stop=stops)
+        self._prompt = self._decode(self.ids, skip_special=False) if prompt is None else prompt
+
+    def add(self, token_id: int) -> str:
+        """The piece of text that can be shown now."""
+        self.ids.append(token_id)
+        piece = self._stream.add(token_id)
+        self.stopped_by = self._end(token_id)
+        if self.stopped_by:
+            piece += self._stream.close()
+            # Half a character that was held back can complete a stop string.
+            self.stopped_by = "stop string" if self._stream.stopped else self.stopped_by
+        return piece
+
+    def _end(self, token_id: int) -> str:
+        tokenizer = self._model.tokenizer
+        if self._stream.stopped:
+            return "stop string"
+        if tokenizer is not None and token_id == tokenizer.eos_id:
+            return "end of text"
+        if len(self.ids) - self._n_prompt == self.max_new_tokens:
+            return "max_new_tokens"
+        return "positions" if len(self.ids) == self._model.config.n_positions else ""
+
+    def _decode(self, ids: list[int], *, skip_special: bool = True) -> str:
+        tokenizer = self._model.tokenizer
+        if tokenizer is None:
+            return "".join(f"{token_id} " for token_id in ids)
+        return tokenizer.decode(ids, skip_special=skip_special)
+
+    def result(self) -> Generated:
+        """What came of it."""
+        return Generated(
+            prompt=self._prompt,
+            new_text=self._stream.text,
+            ids=tuple(self.ids),
+            n_prompt=self._n_prompt,
+            stopped_by=self.stopped_by,
+            tokens=Tokens.from_ids(self.ids, tokenizer=self._model.tokenizer),
+        )
+
+
+def _check_model(model: Any) -> None:
+    config = model.config
+    if config.family != "gpt2" or config.task != "causal-lm":
+        task = "no task head" if config.task == "none" else f"task {config.task}"
+        raise MinibertError(
+            f"{model.name} does not write text: it is a {config.model_type} with {task}. "
+            "Generation needs a GPT-2 with its causal-lm head; the embedded tiny-gpt2 is one."
+        )
+
+
+def _stops(stop: Any) -> tuple[str, ...]:
+    try:
+        stops = (stop,) if isinstance(stop, str) else () if stop is None else tuple(stop)
+    except TypeError as error:
+        raise MinibertError(f"stop={stop!r:.80}: expected a string, or several.") from error
+    for one in stops:
+        if not isinstance(one, str) or not one:
+            raise MinibertError(
+                f"stop has {one!r:.80}: expected strings of at least one character; "
+                "leave stop out to generate without."
+            )
+    return stops
+
+
+def _is_text(text: Any) -> bool:
+    return isinstance(text, str) or (
+        isinstance(text, Sequence) and len(text) > 0 and isinstance(text[0], str)
+    )
+
+
+def _is_one(text: Any) -> bool:
+    """True for one text: a str or one row of ids."""
+    if isinstance(text, Tensor | np.ndarray):
+        return text.ndim == 1
+    # A list of arrays is a batch, although an array may stand for a whole number.
+    if isinstance(text, str) or _is_text(text):
+        return isinstance(text, str)
+    return isinstance(text, Sequence) and len(text) > 0 and np.ndim(text[0]) == 0
+
+
+def _prompts(model: Any, text: Any) -> Tokens:
+    """The prompts as tokens that the model can read and has positions left behind."""
+    # Not model.tokenize: its error for a long text offers to cut it, which loses the very end.
+    if model.tokenizer is not None and _is_text(text):
+        text = model.tokenizer(text)
+        _check_room(model, text)
+    tokens = model.inputs(text).as_tokens(model.tokenizer)
+    _check_room(model, tokens)
+    return tokens
+
+
+def _check_room(model: Any, tokens: Tokens) -> None:
+    limit = model.config.n_positions
+    for i, length in enumerate(tokens.lengths):
+        if length >= limit:
+            place = "the prompt" if len(tokens) == 1 else f"prompt {i} of the batch"
+            raise TokenizationError(
+                f"{place} has {length} tokens, and {model.name} has {limit} positions, so none is "
+                f"left for a new token; give {limit - 1} tokens at most, the last ones of the text."
+            )

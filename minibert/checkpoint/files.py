@@ -1,0 +1,235 @@
+"""The tensors of a checkpoint, by the names the checkpoint gives them, read without a copy.
+
+safetensors files are mapped into memory: a tensor is a view of its file until somebody needs
+another layout or type. A pickle (`pytorch_model.bin`) is read with `weights_only=True` alone,
+which runs no code. Both may be split over several files with an index.
+"""
+
+import json
+import math
+import mmap
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from minibert.checkpoint.weight_files import WEIGHT_FILES, shard_names
+from minibert.errors import CheckpointError
+
+__all__ = ["Entry", "MappedWeight", "open_checkpoint", "open_state_dict"]
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+class MappedRegion:
+    """The bytes of one tensor in a mapped file."""
+
+    def __init__(self, mapping: mmap.mmap, unwritten: mmap.mmap, start: int, stop: int) -> None:
+        self._mapping, self._unwritten, self._start, self._stop = mapping, unwritten, start, stop
+
+    def tensor(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        """A view of the file: nothing is read before it is used, nothing written to the file."""
+        if 0 in shape:
+            return torch.empty(shape, dtype=dtype)
+        flat = torch.frombuffer(
+            self._mapping, dtype=dtype, count=math.prod(shape), offset=self._start
+        )
+        return flat.view(shape)
+
+    def release(self) -> None:
+        """Give the pages back to the operating system; they are read again when touched.
+
+        The mapping is private: pages that were written to would be lost, so only call this on
+        a tensor that still equals its file.
+        """
+        self._release(self._mapping)
+
+    def read(self) -> bytearray:
+        """The bytes as the file holds them, whatever was written to the mapping.
+
+        Of the file that was mapped: another one may have taken its name since.
+        """
+        content = bytearray(memoryview(self._unwritten)[self._start : self._stop])
+        self._release(self._unwritten)
+        return content
+
+    def _release(self, mapping: mmap.mmap) -> None:
+        if not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        first = -(-self._start // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = self._stop // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first:
+            mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+class MappedWeight:
+    """What a parameter that is a view of a mapped file carries as `parameter.mapped`."""
+
+    def __init__(self, entry: "Entry", view: Callable[[Tensor], Tensor], parts: int = 1) -> None:
+        self._entry, self._view, self.parts = entry, view, parts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pickled parameter is no view of a file any more: None.
+        return type(None), ()
+
+    def equals(self, weight: Tensor) -> bool:
+        """True when the weight still is what the file holds."""
+        region = self._entry.region
+        if region is None or weight.dtype != self._entry.dtype:
+            return False
+        stored = torch.frombuffer(region.read(), dtype=self._entry.dtype)
+        return torch.equal(weight, self._view(stored.view(self._entry.shape)))
+
+    def release(self) -> None:
+        """Give the pages back; see `MappedRegion.release`."""
+        if self._entry.region is not None:
+            self._entry.region.release()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a checkpoint: its type and shape now, its values on demand."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    load: Callable[[], Tensor]
+    region: MappedRegion | None = None
+    """Where the values lie in a mapped file; None for a pickle or a live model."""
+
+
+def open_state_dict(tensors: Mapping[str, Tensor]) -> dict[str, Entry]:
+    """The entries of tensors that are in memory already; they are shared, not copied."""
+    return {
+        name: Entry(tuple(tensor.shape), tensor.dtype, tensor.detach)
+        for name, tensor in tensors.items()
+    }
+
+
+def open_checkpoint(folder: Path) -> dict[str, Entry]:
+    """The entries of the first kind of weight file that the folder has, by checkpoint name.
+
+    Raises CheckpointError when there is none, when one is cut short or damaged, when an index
+    names a file that is not there, and for a pickle that holds more than tensors.
+    """
+    present = next((name for name in WEIGHT_FILES if (folder / name).exists()), None)
+    if present is None:
+        raise CheckpointError(f"{folder} has no weights; looked for {', '.join(WEIGHT_FILES)}.")
+    path = folder / present
+    files = _shards(path) if present.endswith(".index.json") else [path]
+    read = _read_pickle if ".bin" in present else _read_safetensors
+    entries: dict[str, Entry] = {}
+    for file in files:
+        entries |= read(file)
+    return entries
+
+
+def _shards(index: Path) -> list[Path]:
+    paths = [index.parent / name for name in shard_names(index)]
+    if missing := [path.name for path in paths if not path.exists()]:
+        raise CheckpointError(
+            f"{index}: it names weight files that are not there: {', '.join(missing)}. "
+            "Download the checkpoint again."
+        )
+    return paths
+
+
+def _read_safetensors(path: Path) -> dict[str, Entry]:
+    try:
+        # safetensors calls every file that it may not open "No such file or directory".
+        path.open("rb").close()
+        # safetensors' own reader checks the header and that the file is as long as it says.
+        with safe_open(path, framework="pt"):
+            pass
+        return dict(_mapped_entries(path))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}).") from error
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: not a whole safetensors file ({error}). "
+            "It was cut short or damaged; download or save it again."
+        ) from error
+
+
+def _mapped_entries(path: Path) -> Iterator[tuple[str, Entry]]:
+    with path.open("rb") as file:
+        header_size = struct.unpack("<Q", file.read(8))[0]
+        header: dict[str, Any] = json.loads(file.read(header_size))
+        # A private mapping: torch wants memory it may write to, the file stays as it is.
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        unwritten = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    for name, about in header.items():
+        if name == "__metadata__":
+            continue
+        if about["dtype"] not in _DTYPES:
+            raise CheckpointError(
+                f"{path}: {name} has the type {about['dtype']}, which minibert does not read; "
+                f"expected one of {', '.join(_DTYPES)}. Quantised checkpoints are not read."
+            )
+        dtype, shape = _DTYPES[about["dtype"]], tuple(about["shape"])
+        start, stop = (8 + header_size + offset for offset in about["data_offsets"])
+        region = MappedRegion(mapping, unwritten, start, stop)
+        if start % dtype.itemsize and start < stop:
+            yield name, Entry(shape, dtype, _unaligned(region, dtype, shape))
+        else:
+            yield name, Entry(shape, dtype, _aligned(region, dtype, shape), region)
+
+
+def _aligned(
+    region: MappedRegion, dtype: torch.dtype, shape: tuple[int, ...]
+) -> Callable[[], Tensor]:
+    return lambda: region.tensor(dtype, shape)
+
+
+def _unaligned(
+    region: MappedRegion, dtype: torch.dtype, shape: tuple[int, ...]
+) -> Callable[[], Tensor]:
+    return lambda: torch.frombuffer(region.read(), dtype=dtype).view(shape)
+
+
+def _read_pickle(path: Path) -> dict[str, Entry]:
+    try:
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:
+            # The format before torch 1.6 is no zip file and cannot be mapped.
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, MemoryError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error or 'out of memory'}).") from error
+    # In a damaged file the reader stumbles over anything, from IndexError to struct.error.
+    except Exception as error:
+        # What it refuses to look up, it writes as GLOBAL module.name.
+        if wanted := re.search(r"GLOBAL (\w[\w.]*)", str(error)):
+            raise CheckpointError(
+                f"{path}: this pickle holds more than tensors: it asks for {wanted[1]}. It could "
+                "run code when it is opened, so it is not. Convert it to safetensors where you "
+                "trust it."
+            ) from error
+        raise CheckpointError(
+            f"{path}: not a whole torch file ({type(error).__name__}). "
+            "It was cut short or damaged; download or save it again."
+        ) from error
+    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
+        state = state["state_dict"]
+    named = isinstance(state, dict) and all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in state.items()
+    )
+    if not named:
+        raise CheckpointError(f"{path}: expected a dictionary of tensors, a state dict.")
+    return open_state_dict(state)

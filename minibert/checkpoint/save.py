@@ -1,0 +1,67 @@
+"""A model as a Hugging Face folder: config.json, model.safetensors, tokenizer.json."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from minibert.checkpoint.weights import to_checkpoint
+from minibert.errors import CheckpointError
+from minibert.model import Model
+
+__all__ = ["save"]
+
+
+def save(model: Model, folder: str | Path, *, dtype: torch.dtype | None = None) -> Path:
+    """The folder, with everything transformers and minibert need to load the model again.
+
+    `dtype` converts the weights on the way (float16 halves the file). All files are written
+    beside their places and then renamed, so a save that fails leaves the old ones whole.
+
+    Raises CheckpointError when the folder cannot be written or a value does not fit the dtype.
+    """
+    folder = Path(folder)
+    tensors = to_checkpoint(model.config, dict(model.named_parameters()))
+    tensors = {
+        name: tensor.to("cpu", dtype or tensor.dtype).contiguous()
+        for name, tensor in tensors.items()
+    }
+    for name, tensor in tensors.items():
+        if not bool(tensor.isfinite().all()):
+            raise CheckpointError(
+                f"{name} has values that are NaN or too large for {tensor.dtype}; nothing was "
+                "saved. Save as float32 or bfloat16."
+            )
+    config = model.config.to_hf() | _text_marks(model)
+    config["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            beside = Path(name)
+            (beside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+            if model.tokenizer is not None:
+                tokenizer = model.tokenizer.to_json()
+                (beside / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+            save_file(tensors, beside / "model.safetensors", metadata={"format": "pt"})
+            for path in sorted(beside.iterdir()):
+                # safetensors writes files that only their owner may read.
+                path.chmod(0o644)
+                os.replace(path, folder / path.name)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder}: the model could not be saved ({error}).") from error
+    return folder
+
+
+def _text_marks(model: Model) -> dict[str, int]:
+    """The ids that begin and end a text, where the tokenizer has them.
+
+    Without them transformers takes GPT-2's 50256, whatever the vocabulary.
+    """
+    if model.tokenizer is None:
+        return {}
+    marks = {"bos_token_id": model.tokenizer.bos_id, "eos_token_id": model.tokenizer.eos_id}
+    return {name: mark for name, mark in marks.items() if mark is not None}

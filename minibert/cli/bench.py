@@ -1,0 +1,265 @@
+"""`minibert bench`: the options, and nothing of torch until the command runs."""
+
+import sys
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from minibert.cli.check import (
+    Device,
+    Dtypes,
+    HeadWidth,
+    Quick,
+    Timeout,
+    chosen_dtypes,
+    loaded,
+    run_check,
+    run_supervised,
+    unusable,
+)
+from minibert.errors import MinibertError
+from minibert.terminal import Terminal, note, say
+
+if TYPE_CHECKING:
+    import torch
+
+    from minibert.bench.user_file import UserFunction
+    from minibert.bench.workload import Workload
+
+__all__ = ["bench"]
+
+_CUDA_TOKENS = [512, 1024, 2048, 4096, 8192, 16384]
+
+
+class Lengths(StrEnum):
+    """How long the sentences of a timed batch are."""
+
+    full = "full"
+    varied = "varied"
+
+
+Target = Annotated[str | None, typer.Argument(metavar="FILE.py:FUNCTION", help="The function.")]
+Baselines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--baseline",
+        metavar="NAME",
+        help="Timed beside it; repeatable: flash, cudnn, efficient, flex, math, eager, sdpa, and "
+        "whatever attend() knows. The usual ones of the device when not given.",
+    ),
+]
+Tokens = Annotated[
+    list[int] | None, typer.Option(min=1, help="Length of the sentences; repeatable.")
+]
+Causal = Annotated[
+    bool | None,
+    typer.Option("--causal/--full", help="Only one of the two; both when not given."),
+]
+LengthsName = Annotated[
+    Lengths, typer.Option(help="varied: from all of the tokens down to a quarter, padded.")
+]
+Heads = Annotated[
+    int | None, typer.Option(min=1, help="Heads; 2048 / d-head on CUDA and 4 on a CPU.")
+]
+Batch = Annotated[
+    int | None, typer.Option(min=1, help="Sentences; 16384 tokens in all on CUDA, else 1.")
+]
+Rounds = Annotated[
+    int | None, typer.Option(min=1, help="Turns of each implementation; 5, or 2 if --quick.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Also write the rows, as JSON lines."),
+]
+Plot = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw the times: .svg, .pdf or .png.")
+]
+Compare = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option(metavar="BEFORE AFTER", help="Compare two files of rows; run nothing."),
+]
+
+
+def bench(
+    target: Target = None,
+    baselines: Baselines = None,
+    device: Device = None,
+    dtypes: Dtypes = None,
+    tokens: Tokens = None,
+    causal: Causal = None,
+    lengths: LengthsName = Lengths.full,
+    d_head: HeadWidth = 64,
+    heads: Heads = None,
+    batch: Batch = None,
+    rounds: Rounds = None,
+    output: Output = None,
+    plot: Plot = None,
+    compare: Compare = None,
+    quick: Quick = False,
+    timeout: Timeout = 300,
+) -> None:
+    """Time an attention kernel, once it is right, beside the implementations named.
+
+    First the check of `minibert check`: nothing is timed that is wrong. Then median, p20 and p80
+    of single calls, with a cold and a warm cache, and the part of what this machine can do at
+    all, which is measured too. FILE.py is run with all you are allowed to do: bench only files you
+    trust. On a CPU, Triton kernels are checked through the interpreter and not timed.
+
+    Exits with 0 when it is right (with --compare: no slower than before, beyond the noise), 1 when
+    it is not, 2 for a command that cannot be run.
+    """
+    if compare is not None:
+        _compare(compare)
+        return
+    if target is None:
+        unusable("which function? expected FILE.py:FUNCTION, or --compare BEFORE AFTER.")
+    _check_files(output, plot)
+
+    def work() -> None:
+        user, place = loaded(target, device, timeout)
+        types = chosen_dtypes(dtypes, user, place, timed=True)
+        _check_baselines(baselines)
+        run_check(user, place, types, None, d_head, False, quick)
+        if user.triton and place.type == "cpu":
+            say("", "Not timed: a CPU only interprets this Triton kernel. Times need a GPU.")
+            return
+        shapes = _workloads(
+            place,
+            quick=quick,
+            tokens=tokens,
+            dtypes=[str(one).removeprefix("torch.") for one in types],
+            orders=[False, True] if causal is None else [causal],
+            d_head=d_head,
+            heads=heads,
+            batch=batch,
+            lengths=lengths.value,
+        )
+        rows = _time(user, place, shapes, baselines, rounds or (2 if quick else 5), output)
+        _finish(rows, plot)
+
+    run_supervised(work, target)
+
+
+def _finish(rows: list[dict[str, Any]], plot: Path | None) -> None:
+    """Draw the times. Exits with 1, and draws none, where the kernel has no time."""
+    if any("error" in row for row in rows if row["role"] == "kernel"):
+        raise typer.Exit(1)
+    if plot is not None:
+        from minibert.viz.plots.bench import bench_times
+
+        bench_times(rows, plot)
+        say("", str(plot))
+
+
+def _workloads(
+    place: "torch.device",
+    *,
+    quick: bool,
+    tokens: list[int] | None,
+    d_head: int,
+    heads: int | None,
+    **others: Any,
+) -> list["Workload"]:
+    """What is timed; what was not asked for is what the device is usually measured with."""
+    from minibert.bench.workload import workloads
+
+    if place.type == "cuda":
+        usual, total = ([1024, 4096] if quick else _CUDA_TOKENS), 16384
+    else:
+        usual, total = ([256] if quick else [512, 1024]), 1
+    heads = heads or (max(1, 2048 // d_head) if place.type == "cuda" else 4)
+    return list(
+        workloads(tokens=tokens or usual, total=total, d_head=d_head, heads=heads, **others)
+    )
+
+
+def _time(
+    user: "UserFunction",
+    place: "torch.device",
+    work: list["Workload"],
+    baselines: list[str] | None,
+    rounds: int,
+    output: Path | None,
+) -> list[dict[str, Any]]:
+    """The rows of all workloads, shown and written as they come."""
+    from minibert.bench.baselines import usual_baselines
+    from minibert.bench.clock import Clock
+    from minibert.bench.measure import measure
+    from minibert.bench.printed import progress
+    from minibert.bench.rows import facts, write_rows
+    from minibert.bench.tables import time_lines
+
+    clock, common = Clock(place), facts(place, user.path)
+    if place.type == "cpu" and (common["load"] or 0) > 0.5:
+        note("warning", f"this machine is busy (load {common['load']}): trust no time below.")
+    rows: list[dict[str, Any]] = []
+    for one in work:
+        with progress("step") as watch:
+            found = measure(
+                user,
+                one,
+                clock=clock,
+                baselines=baselines or usual_baselines(place),
+                rounds=rounds,
+                common=common,
+                watch=watch,
+            )
+        user.guards.check(user.label)
+        rows += found
+        say(*time_lines(found, Terminal.of(sys.stdout)))
+        if output is not None:
+            write_rows(rows, output)
+    user.printed.say_the_rest()
+    return rows
+
+
+def _compare(files: tuple[Path, Path]) -> None:
+    from minibert.bench.compare import comparison_lines
+
+    try:
+        lines, slower = comparison_lines(files, Terminal.of(sys.stdout))
+    except MinibertError as error:
+        unusable(str(error))
+    say(*lines)
+    if slower:
+        raise typer.Exit(1)
+
+
+def _check_files(output: Path | None, plot: Path | None) -> None:
+    for option, path, name in (("--output", output, "rows.jsonl"), ("--plot", plot, "times.svg")):
+        if path is not None and str(path) == "-":
+            unusable(
+                f"{option} -: standard output has the table; expected the name of a file, for "
+                f"instance {option} {name}."
+            )
+    if plot is not None:
+        from minibert.viz.plots import check_output
+
+        try:
+            check_output(plot)
+        except MinibertError as error:
+            unusable(str(error))
+    for path in (output, plot):
+        if path is None:
+            continue
+        if not path.parent.is_dir():
+            unusable(f"There is no folder {path.parent} to write {path.name} to.")
+        if path.is_dir():
+            unusable(f"{path} is a folder; expected the name of a file.")
+        try:
+            # A file beside it, as it will be written: permissions alone do not tell.
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+                pass
+        except OSError as error:
+            unusable(f"{path} cannot be written: {error.strerror}.")
+
+
+def _check_baselines(names: list[str] | None) -> None:
+    from minibert.bench.baselines import baseline_names
+
+    known = baseline_names()
+    if unknown := [name for name in names or [] if name not in known]:
+        unusable(f"--baseline {unknown[0]} is not known; known are {', '.join(known)}.")

@@ -1,0 +1,81 @@
+"""`minibert generate`: a text continued by a GPT-2, shown as it is written."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from minibert.cli.options import DtypeName, Offline, Revision, Text, load_model
+from minibert.terminal import encodable, note, printable, say, standard_input
+
+__all__ = ["generate"]
+
+
+def generate(
+    text: Text,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="The most tokens to add.")] = 40,
+    temperature: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Above 1 for wilder text, below for tamer; 0: always the likeliest token."
+        ),
+    ] = 0.8,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="Draw from this many of the likeliest tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Draw from the likeliest tokens that have this probability together."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Another number, another text.")] = 0,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STRING", help="End before this string; repeatable."),
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="NAME",
+            help="An embedded GPT-2, a checkpoint folder, or a Hub id.",
+        ),
+    ] = "tiny-gpt2",
+    revision: Revision = None,
+    offline: Offline = False,
+    dtype: DtypeName = None,
+) -> None:
+    """Continue a text, token by token."""
+    prompt = standard_input() if text == "-" else text
+    loaded = load_model(model, revision, offline, None, dtype)
+    beginning: list[str] = [prompt]
+
+    def show(piece: str) -> None:
+        # With the first piece, so that a prompt that cannot be continued is not shown either.
+        _write("".join([*beginning, piece]))
+        beginning.clear()
+
+    generated = loaded.generate(
+        prompt,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop=stop or (),
+        stream=show,
+    )
+    say("".join(map(_shown, beginning)))
+    if generated.stopped_by == "positions":
+        limit = loaded.config.n_positions
+        note("note", f"the text ends here: {loaded.name} has no more than {limit} positions.")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(encodable(_shown(text), sys.stdout.encoding))
+    sys.stdout.flush()
+
+
+def _shown(text: str) -> str:
+    """The text itself for a file or a pipe, nothing that steers a terminal for a terminal."""
+    return printable(text) if sys.stdout.isatty() else text

@@ -1,0 +1,84 @@
+"""The arguments that several commands share, and the model that they name.
+
+Like cli.py, it imports nothing heavy before a command runs.
+"""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from minibert.errors import MinibertError
+
+if TYPE_CHECKING:
+    from minibert.model import Model
+
+__all__ = [
+    "Dtype",
+    "DtypeName",
+    "ModelName",
+    "Offline",
+    "Pair",
+    "Revision",
+    "Task",
+    "Text",
+    "Truncate",
+    "load_model",
+]
+
+
+class Dtype(StrEnum):
+    """Number types that a model can compute in."""
+
+    float32 = "float32"
+    float64 = "float64"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+Text = Annotated[str, typer.Argument(metavar="TEXT", help='The text; "-" reads standard input.')]
+Pair = Annotated[str | None, typer.Argument(metavar="TEXT_B", help="A second text, for a pair.")]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="NAME",
+        help="An embedded model (tiny-bert when not given), a checkpoint folder, or a Hub id.",
+    ),
+]
+Revision = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Branch, tag or commit of a Hub id.")
+]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="Make no request; use the Hub's cache alone.")
+]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TASK",
+        help="A task head other than the checkpoint's own; none for the body alone.",
+    ),
+]
+DtypeName = Annotated[
+    Dtype | None, typer.Option(help="The type to compute in; float32 when not given.")
+]
+Truncate = Annotated[
+    bool, typer.Option("--truncate", help="Cut a text that is longer than the model's positions.")
+]
+
+
+def load_model(
+    name: str | None, revision: str | None, offline: bool, task: str | None, dtype: Dtype | None
+) -> "Model":
+    """The model of these options. Raises MinibertError where it cannot be had."""
+    import torch
+
+    from minibert.checkpoint.hub_errors import UnreachableError
+    from minibert.checkpoint.load import load
+
+    chosen = None if dtype is None else getattr(torch, dtype.value)
+    try:
+        return load(name, revision=revision, offline=offline, task=task, dtype=chosen)
+    except UnreachableError as error:
+        raise MinibertError(f"{error} There is no folder of that name either.") from error

@@ -1,0 +1,135 @@
+"""The tables of the command line: predictions, models on this machine, linear back ends.
+
+Text only; what stands in them comes from predict.py, inventory.py and backends.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from minibert.terminal import Terminal, bar, cut, number, visible
+
+if TYPE_CHECKING:
+    from minibert.answers.predict import Choice, Prediction
+    from minibert.cli.inventory import Entry
+
+__all__ = ["backend_table", "model_table", "prediction_tables"]
+
+_BAR = 24
+# More questions than this are shown one a line, as for a class of every token.
+_DETAILED = 3
+
+
+def prediction_tables(
+    predictions: Sequence["Prediction"], tokens: Sequence[str], terminal: Terminal
+) -> list[str]:
+    """Lines with the answers to each question; `tokens` are the sentence's strings."""
+    if len(predictions) > _DETAILED:
+        return _one_a_line(predictions, tokens, terminal)
+    lines: list[str] = []
+    for prediction in predictions:
+        lines += [""] * bool(lines) + [terminal.paint(_title(prediction, tokens), "bold")]
+        rows = [_choice_row(choice, terminal) for choice in prediction.choices]
+        lines += terminal.table(["", "prob", ""], rows, "<><")
+    return lines
+
+
+def _title(prediction: "Prediction", tokens: Sequence[str]) -> str:
+    if prediction.position is None:
+        return prediction.question
+    where = "after" if prediction.question == "next token" else "at"
+    token = visible(tokens[prediction.position])
+    return f"{prediction.question} {where} position {prediction.position}, {token}"
+
+
+def _choice_row(choice: "Choice", terminal: Terminal) -> list[str]:
+    # A regression answers with a value, which has no bar.
+    drawn = "" if choice.value is not None else bar(choice.probability, _BAR)
+    label = cut(visible(choice.label.strip(" ")), terminal.width - _BAR - 16)
+    return [label or visible(choice.label), _answer(choice), terminal.paint(drawn, "positive")]
+
+
+def _answer(choice: "Choice") -> str:
+    return number(choice.probability if choice.value is None else choice.value)
+
+
+def _one_a_line(
+    predictions: Sequence["Prediction"], tokens: Sequence[str], terminal: Terminal
+) -> list[str]:
+    lines: list[str] = []
+    for question in dict.fromkeys(prediction.question for prediction in predictions):
+        rows = []
+        for prediction in (one for one in predictions if one.question == question):
+            position = prediction.position
+            token = "" if position is None else visible(tokens[position])
+            answers = "  ".join(
+                f"{visible(choice.label.strip(' '))} {_answer(choice)}"
+                for choice in prediction.choices
+            )
+            where = "" if position is None else str(position)
+            rows.append([where, cut(token, 20), cut(answers, terminal.width - 32)])
+        lines += [""] * bool(lines) + [terminal.paint(question, "bold")]
+        lines += terminal.table(["", "", ""], rows, "><<")
+    return lines
+
+
+def model_table(title: str, entries: Sequence["Entry"], terminal: Terminal) -> list[str]:
+    """Lines with the name, shape and size of each model, then why some cannot be loaded."""
+    lines = [terminal.paint(title, "bold")]
+    rows = [
+        [
+            visible(entry.name, space=" "),
+            entry.config.family,
+            entry.config.task,
+            f"{entry.config.n_layers} x {entry.config.n_heads}",
+            _count(entry.parameters),
+            _bytes(entry.size),
+        ]
+        for entry in entries
+        if entry.config is not None
+    ]
+    header = ["name", "family", "task", "layers x heads", "parameters", "on disk"]
+    if rows:
+        lines += terminal.table(header, rows, "<<<>>>")
+    for entry in (one for one in entries if one.problem):
+        lines.append(f"  {visible(entry.name, space=' ')} cannot be loaded: {entry.problem}")
+    return lines if entries else [*lines, "  none"]
+
+
+def backend_table(
+    machine: str,
+    override: str | None,
+    chosen: Mapping[str, tuple[str, Mapping[str, float]]],
+    names: Sequence[str],
+    terminal: Terminal,
+) -> list[str]:
+    """Lines with what each linear back end took, in microseconds, and which one is used."""
+    forced = "none" if override is None else f"MINIBERT_LINEAR={override}"
+    if override is not None and override not in names:
+        forced += f", which is no back end; known are {', '.join(names)}"
+    lines = [
+        terminal.paint("linear back ends", "bold"),
+        f"  machine   {machine}",
+        f"  override  {forced}",
+    ]
+    if not chosen:
+        return [*lines, "  nothing is measured yet; --measure measures now"]
+    rows = [
+        [key, *(f"{times[name]:.1f}" if name in times else "-" for name in names), winner]
+        for key, (winner, times) in chosen.items()
+    ]
+    header = ["microseconds", *names, "fastest" if override else "used"]
+    return [*lines, "", *terminal.table(header, rows, "<" + ">" * len(names) + "<")]
+
+
+def _count(number_of: int) -> str:
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number_of >= size:
+            return f"{number_of / size:.1f} {unit}"
+    return str(number_of)
+
+
+def _bytes(size: int) -> str:
+    for unit, width in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= width:
+            return f"{size / width:.1f} {unit}"
+    return f"{size} B"

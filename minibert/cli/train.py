@@ -1,0 +1,231 @@
+"""`minibert train`: the options, and nothing of torch until the command runs."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from minibert.errors import MinibertError, TrainingError
+from minibert.terminal import note, say
+
+if TYPE_CHECKING:
+    from minibert.layers.config import Config
+
+__all__ = ["train"]
+
+
+class TrainingTask(StrEnum):
+    """What a model can be trained to do."""
+
+    causal_lm = "causal-lm"
+    masked_lm = "masked-lm"
+    pre_training = "pre-training"
+
+
+class WeightType(StrEnum):
+    """Number types that weights are saved in."""
+
+    float32 = "float32"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+
+
+Texts = Annotated[list[Path], typer.Argument(metavar="TEXT...", help="UTF-8 text files.")]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the model goes.")
+]
+HeldOut = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Text that is only measured on, once for each; the ends of TEXT when not given.",
+    ),
+]
+Task = Annotated[
+    TrainingTask | None,
+    typer.Option(help="causal-lm is a GPT-2, the others are BERTs; needed without --config."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="A config.json in place of the five sizes."),
+]
+Layers = Annotated[int, typer.Option(min=1, help="Layers.")]
+Heads = Annotated[int, typer.Option(min=1, help="Heads in each layer.")]
+Width = Annotated[int, typer.Option(min=1, help="Width of the residual stream.")]
+Positions = Annotated[int, typer.Option(min=16, help="Longest input in tokens.")]
+Vocabulary = Annotated[int, typer.Option(min=1, help="Entries of the tokenizer.")]
+Steps = Annotated[int, typer.Option(min=1, help="Steps of training.")]
+Batch = Annotated[int, typer.Option(min=1, help="Sequences in each step.")]
+Setting = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=NUMBER",
+        help="Any other number of the recipe, as in minibert.training.Recipe.",
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same weights.")]
+Threads = Annotated[int, typer.Option(min=1, help="Threads of the CPU.")]
+Device = Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda.")]
+Float32 = Annotated[
+    bool, typer.Option("--float32", help="Multiply in float32 instead of bfloat16.")
+]
+Weights = Annotated[WeightType, typer.Option(help="Type of the saved weights.")]
+Restart = Annotated[
+    bool, typer.Option("--restart", help="Begin anew where FOLDER holds a run already.")
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Draw the heads forming, as .svg, .pdf or .png."),
+]
+
+
+def train(
+    texts: Texts,
+    output: Output,
+    held_out: HeldOut = None,
+    task: Task = None,
+    config: ConfigFile = None,
+    layers: Layers = 4,
+    heads: Heads = 4,
+    width: Width = 128,
+    positions: Positions = 128,
+    vocabulary: Vocabulary = 4096,
+    steps: Steps = 4000,
+    batch: Batch = 32,
+    settings: Setting = None,
+    seed: Seed = 0,
+    threads: Threads = 1,
+    device: Device = "cpu",
+    float32: Float32 = False,
+    weights: Weights = WeightType.float32,
+    restart: Restart = False,
+    plot: Plot = None,
+) -> None:
+    """Train a small model from scratch on text files.
+
+    An interrupted run goes on when the same command is given again. FOLDER then holds
+    config.json, model.safetensors, tokenizer.json, a card, and scores.jsonl, the losses and the
+    scores of every head as the training went on.
+    """
+    sizes = {
+        "vocab_size": vocabulary,
+        "n_positions": positions,
+        "n_layers": layers,
+        "n_heads": heads,
+        "d_model": width,
+        "d_mlp": 4 * width,
+    }
+    if plot is not None:
+        from minibert.viz.plots import check_output
+
+        check_output(plot)
+        if not plot.parent.is_dir() and plot.parent.resolve() != output.resolve():
+            raise MinibertError(f"There is no folder {plot.parent} to write {plot.name} to.")
+    numbers = {"steps": steps, "batch": batch, "seed": seed, "threads": threads}
+    chosen = numbers | {"bfloat16": not float32} | _settings(settings or [], taken=numbers)
+    _run(
+        texts,
+        held_out or [],
+        output,
+        config=_config(config, task, sizes),
+        numbers=chosen,
+        device=device,
+        weights=weights.value,
+        restart=restart,
+    )
+    if plot is not None:
+        from minibert.viz.plots import training_scores
+
+        training_scores(output / "scores.jsonl", plot)
+        say(str(plot))
+
+
+def _run(
+    texts: list[Path],
+    held_out: list[Path],
+    output: Path,
+    *,
+    config: "Config",
+    numbers: dict[str, Any],
+    device: str,
+    weights: str,
+    restart: bool,
+) -> None:
+    import torch
+
+    from minibert.training import Recipe, read_texts
+    from minibert.training import train as run
+    from minibert.training.snapshot import snapshot_path
+    from minibert.training.texts import hold_out
+
+    training, unseen = read_texts(texts), read_texts(held_out)
+    if not unseen:
+        training, unseen = hold_out(training)
+    try:
+        model = run(
+            training,
+            unseen,
+            output,
+            config=config,
+            recipe=Recipe(**numbers),
+            device=device,
+            dtype=getattr(torch, weights),
+            restart=restart,
+        )
+    except KeyboardInterrupt:
+        if snapshot_path(output).exists():
+            note("note", f"stopped; the same command goes on from the snapshot in {output}")
+        raise
+    size = sum(parameter.numel() for parameter in model.parameters())
+    say(f"{output}  {size / 1e6:.2f} million parameters, {numbers['steps']} steps")
+
+
+def _settings(given: list[str], *, taken: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of --set by name, each of the type that the recipe has there."""
+    from minibert.training.recipe import Recipe
+
+    known = {
+        name: type(value)
+        for name, value in Recipe().to_dict().items()
+        if name not in taken and not isinstance(value, bool)
+    }
+    found = {}
+    for part in given:
+        name, _, text = part.partition("=")
+        if name not in known:
+            raise TrainingError(f"--set {part}: expected one of {', '.join(sorted(known))}.")
+        try:
+            found[name] = known[name](text)
+        except ValueError as error:
+            kind = "a whole number" if known[name] is int else "a number"
+            raise TrainingError(f"--set {part}: expected {kind} after the =.") from error
+    return found
+
+
+def _config(path: Path | None, task: TrainingTask | None, sizes: dict[str, Any]) -> "Config":
+    from minibert.layers.config import Config
+
+    if path is not None:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TrainingError(f"{path}: cannot be read as a config.json ({error}).") from error
+        if not isinstance(content, dict):
+            raise TrainingError(f"{path}: expected an object, as in a config.json.")
+        return Config.from_hf(content, task=None if task is None else task.value)
+    if task is None:
+        raise MinibertError("Say what to train: --task causal-lm, masked-lm or pre-training.")
+    if task is TrainingTask.causal_lm:
+        return Config(
+            family="gpt2",
+            task="causal-lm",
+            causal=True,
+            norm_eps=1e-5,
+            activation="gelu_tanh",
+            **sizes,
+        )
+    pooler = task is TrainingTask.pre_training
+    return Config(family="bert", task=task.value, n_segments=2, pad_id=0, pooler=pooler, **sizes)

@@ -1,0 +1,220 @@
+"""Sentences as a model takes them, and where in the text each token comes from.
+
+`Tokens` stands between text and model: a `Tokenizer` (tokenizer.py) makes it, every model
+takes it, every trace carries it. Ids that someone else made come in through `Tokens.from_ids`.
+"""
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minibert.errors import TokenizationError
+from minibert.quantities import Bool, Int
+
+__all__ = ["Tokens", "Vocabulary", "padded"]
+
+
+@runtime_checkable
+class Vocabulary(Protocol):
+    """What `Tokens.from_ids` asks of a tokenizer."""
+
+    structural_ids: frozenset[int]
+
+    def raw(self, token_id: int) -> str:
+        """The vocabulary's own string."""
+
+    def string(self, token_id: int) -> str:
+        """The string as a person reads it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """A batch of sentences as tokens, padded on the right.
+
+    `ids`, `mask` and `segments` are tensors with the padding in; the tuples hold one tuple a
+    sentence with the padding left out, so that `strings[i][p]` belongs to `ids[i, p]`.
+
+    mask      True where a real token is
+    segments  0 for the first text and 1 for the second, where the model tells them apart
+    raw       the vocabulary's own strings: "##berries", "Ġbrown", "▁the"
+    strings   the same as a person reads them: "berries", " brown", " the"
+    spans     characters [start, end) within the token's own text; None where a token stands
+              for no characters of it ([CLS], [SEP]), and everywhere after `from_ids`
+    words     the number of the word within its own text, None where spans are None
+    special   True for tokens that mark structure ([CLS], [SEP], <|endoftext|>, typed ones
+              too); False for [MASK] and [UNK], which stand for a piece of the text
+    texts     the one or two texts of each sentence; () after `from_ids`
+    """
+
+    ids: Int[Tensor, "batch position"]
+    mask: Bool[Tensor, "batch position"]
+    segments: Int[Tensor, "batch position"]
+    raw: tuple[tuple[str, ...], ...]
+    strings: tuple[tuple[str, ...], ...]
+    spans: tuple[tuple[tuple[int, int] | None, ...], ...]
+    words: tuple[tuple[int | None, ...], ...]
+    special: tuple[tuple[bool, ...], ...]
+    texts: tuple[tuple[str, ...], ...]
+
+    def __len__(self) -> int:
+        """The number of sentences."""
+        return len(self.raw)
+
+    def __getitem__(self, i: int) -> "Tokens":
+        """Sentence `i` as a batch of one, padding removed. Raises IndexError outside the batch."""
+        i = operator.index(i)
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"sentence {i} of a batch of {len(self)}")
+        i %= len(self)
+        length = self.lengths[i]
+        return Tokens(
+            ids=self.ids[i : i + 1, :length],
+            mask=self.mask[i : i + 1, :length],
+            segments=self.segments[i : i + 1, :length],
+            raw=self.raw[i : i + 1],
+            strings=self.strings[i : i + 1],
+            spans=self.spans[i : i + 1],
+            words=self.words[i : i + 1],
+            special=self.special[i : i + 1],
+            texts=self.texts[i : i + 1],
+        )
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The number of tokens of each sentence, padding not counted."""
+        return tuple(map(len, self.raw))
+
+    def to(self, device: torch.device | str) -> "Tokens":
+        """The same tokens with their tensors on `device`."""
+        return replace(
+            self,
+            ids=self.ids.to(device),
+            mask=self.mask.to(device),
+            segments=self.segments.to(device),
+        )
+
+    @classmethod
+    def from_ids(
+        cls,
+        ids: Any,
+        *,
+        mask: Any = None,
+        segments: Any = None,
+        tokenizer: Vocabulary | None = None,
+    ) -> "Tokens":
+        """Tokens for ids that are known already: a list, a nested list or an integer tensor.
+
+        One axis is one sentence, two are (batch, position). `mask` is boolean or 0 and 1, and
+        may leave out only the end of a sentence. Strings come from `tokenizer`; without one
+        they are the ids written out. Raises TokenizationError for anything that is not a
+        table of whole numbers from 0 up, or where the shapes differ.
+
+        >>> Tokens.from_ids([[2, 0, 1]]).strings
+        (('2', '0', '1'),)
+        """
+        table = _id_table(ids, "ids")
+        real = torch.ones_like(table, dtype=torch.bool) if mask is None else _mask(mask, table)
+        kinds = torch.zeros_like(table) if segments is None else _segments(segments, table)
+        lengths = real.sum(dim=1).tolist()
+        rows = [row[:length] for row, length in zip(table.tolist(), lengths, strict=True)]
+        structural = frozenset[int]() if tokenizer is None else tokenizer.structural_ids
+        raw = str if tokenizer is None else tokenizer.raw
+        string = str if tokenizer is None else tokenizer.string
+        nothing = tuple((None,) * length for length in lengths)
+        return cls(
+            ids=table,
+            mask=real,
+            segments=kinds,
+            raw=tuple(tuple(map(raw, row)) for row in rows),
+            strings=tuple(tuple(map(string, row)) for row in rows),
+            spans=nothing,
+            words=nothing,
+            special=tuple(tuple(i in structural for i in row) for row in rows),
+            texts=(),
+        )
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int) -> Int[Tensor, "batch position"]:
+    """The rows as one int64 tensor, filled up on the right with `fill`."""
+    longest = max(map(len, rows))
+    table = np.full((len(rows), longest), fill, dtype=np.int64)
+    for i, row in enumerate(rows):
+        table[i, : len(row)] = row
+    return torch.from_numpy(table)
+
+
+def _id_table(values: Any, name: str) -> Tensor:
+    table = _whole_numbers(values, name)
+    if table.numel() == 0:
+        raise TokenizationError(f"{name} are empty (shape {tuple(table.shape)}); give at least one")
+    negative = (table < 0).nonzero()
+    if len(negative):
+        row, position = negative[0].tolist()
+        raise TokenizationError(
+            f"{name} must be 0 or more, but row {row}, position {position} holds "
+            f"{table[row, position].item()}; to leave positions out, give mask="
+        )
+    return table
+
+
+def _whole_numbers(values: Any, name: str) -> Tensor:
+    table = _as_tensor(values, name)
+    kind = table.dtype
+    # An empty list has no dtype of its own; it is reported as empty, not as float.
+    if table.numel() and (kind.is_floating_point or kind.is_complex or kind is torch.bool):
+        raise TokenizationError(
+            f"{name} must be whole numbers, not {kind}; convert them with .long() if they are"
+        )
+    if table.ndim not in (1, 2):
+        raise TokenizationError(
+            f"{name} must have one axis (position) or two (batch, position), "
+            f"but have shape {tuple(table.shape)}"
+        )
+    return (table[None] if table.ndim == 1 else table).to(torch.int64)
+
+
+def _as_tensor(values: Any, name: str) -> Tensor:
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TokenizationError(
+            f"{name} must be a list of whole numbers, a list of equally long lists, or a tensor "
+            f"({error}); fill short sentences up on the right and give mask="
+        ) from error
+
+
+def _same_shape(table: Tensor, ids: Tensor, name: str) -> None:
+    if table.shape != ids.shape:
+        raise TokenizationError(
+            f"{name} has shape {tuple(table.shape)}, but ids have {tuple(ids.shape)}; "
+            "give one value for each id"
+        )
+
+
+def _mask(values: Any, ids: Tensor) -> Tensor:
+    table = _as_tensor(values, "mask")
+    table = _whole_numbers(table.long() if table.dtype is torch.bool else table, "mask")
+    _same_shape(table, ids, "mask")
+    if not ((table == 0) | (table == 1)).all():
+        raise TokenizationError("mask must hold True and False, or 1 and 0, and holds other values")
+    real = table.bool().to(ids.device)
+    empty = (~real[:, 0]).nonzero()
+    resumed = (real[:, 1:] & ~real[:, :-1]).any(dim=1).nonzero()
+    for rows in (empty, resumed):
+        if len(rows):
+            raise TokenizationError(
+                f"mask row {rows[0].item()} does not start with a token or has one after padding; "
+                "move the padding to the right end of the sentence"
+            )
+    return real
+
+
+def _segments(values: Any, ids: Tensor) -> Tensor:
+    table = _id_table(values, "segments")
+    _same_shape(table, ids, "segments")
+    return table.to(ids.device)

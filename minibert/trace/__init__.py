@@ -1,0 +1,1 @@
+"""Reading, editing, differentiating and saving the named quantities of a forward pass."""

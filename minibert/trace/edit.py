@@ -1,0 +1,302 @@
+"""What to write where: the named quantities of a forward pass, changed on the way.
+
+    model.trace(text, edit={("z", 9, 6): zero, ("resid_post", 3): replace(other)})
+
+A key is a point: (name, layer), (name, layer, head), (name, layer, (head, head)), or the name alone
+for embed and logits. A value is a number, a tensor, a trace, a function of the quantity, or one of
+the edits below. plan.py checks them before the pass starts and applies them in the order of the
+data.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as _copy
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minibert.errors import EditError
+from minibert.layers.config import Config
+from minibert.quantities import QUANTITIES
+
+__all__ = ["Change", "Edit", "Point", "hide", "mean", "noise", "replace", "zero"]
+
+_WITHOUT_LAYER = ("embed", "logits")
+_TEXT_TASKS = ("next-sentence", "sequence-classification")
+# The square of anything larger is no float32.
+_LARGEST_STD = 1e18
+Places = int | slice | Sequence[int] | Tensor | np.ndarray | None
+# Given the point and the quantity there, its new value (anything that broadcasts to its shape).
+Change = Callable[["Point", Tensor], Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One place of a forward pass: a quantity, its layer, and its heads (None: all of them)."""
+
+    name: str
+    layer: int | None = None
+    heads: int | tuple[int, ...] | None = None
+    of_text: bool = False
+    """Logits of a whole text, which have no positions."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the quantity here; a head by its number has no head axis, a tuple has."""
+        gone = {"head"} if isinstance(self.heads, int) else set()
+        if self.of_text:
+            gone.add("position")
+        return tuple(axis for axis in QUANTITIES[self.name].axes if axis not in gone)
+
+    @property
+    def head_list(self) -> list[int]:
+        """The heads by number; empty where all of them are meant."""
+        if self.heads is None:
+            return []
+        return [self.heads] if isinstance(self.heads, int) else list(self.heads)
+
+    def __str__(self) -> str:
+        parts = (self.name, self.layer, self.heads)
+        return "(" + ", ".join(str(part) for part in parts if part is not None) + ")"
+
+
+def as_point(key: Any, config: Config) -> Point:
+    """The Point of a key: a name, (name, layer) or (name, layer, head or heads)."""
+    parts = (key,) if isinstance(key, str) else key
+    if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3 or not isinstance(parts[0], str):
+        raise EditError(
+            f"{key!r} is no point; expected (name, layer), (name, layer, head), "
+            'or "embed" or "logits".'
+        )
+    name = parts[0]
+    if name == "mask" or name not in QUANTITIES:
+        editable = ", ".join(entry for entry in QUANTITIES if entry != "mask")
+        raise EditError(f"{name!r} cannot be edited; there are {editable}.")
+    if name in _WITHOUT_LAYER:
+        if len(parts) > 1:
+            raise EditError(f"{key!r}: {name} has no layers; write {name!r} alone.")
+        return Point(name, of_text=name == "logits" and config.task in _TEXT_TASKS)
+    if len(parts) == 1:
+        raise EditError(f"{key!r}: which layer? Write ({name!r}, layer).")
+    layer = index_in(parts[1], config.n_layers, f"{key!r}: layer")
+    if len(parts) == 2:
+        return Point(name, layer)
+    if not QUANTITIES[name].per_head:
+        raise EditError(f"{key!r}: {name} has no heads; write ({name!r}, {layer}).")
+    if not isinstance(parts[2], tuple | list | range):
+        return Point(name, layer, index_in(parts[2], config.n_heads, f"{key!r}: head"))
+    heads = tuple(index_in(head, config.n_heads, f"{key!r}: head") for head in parts[2])
+    check_each_once(heads, f"{key!r}: heads")
+    return Point(name, layer, heads)
+
+
+def index_in(value: Any, size: int, what: str) -> int:
+    """The number, counted from the front; EditError when it is none of 0 to size - 1."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise EditError(f"{what} {value!r}: expected a whole number from 0 to {size - 1}.")
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise EditError(f"{what} {value!r}: expected one whole number.") from error
+    if not -size <= number < size:
+        raise EditError(f"{what} {number} does not exist; expected 0 to {size - 1}.")
+    return number % size
+
+
+def check_each_once(indices: Sequence[int], what: str) -> None:
+    """Raise EditError where a list is empty or names something twice."""
+    if not indices or len(set(indices)) < len(indices):
+        raise EditError(f"{what}: expected each once, and at least one.")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of a quantity, at all or some of its positions, in all or some sentences.
+
+    Make one with `zero`, `mean`, `replace` or `noise`; `at` limits it.
+    """
+
+    change: Change
+    positions: Places = None
+    """Of a matrix these are its rows, the queries."""
+    sentences: Places = None
+    constant: Any = None
+    """The value, where it is known before the pass: it is checked then."""
+    traces: tuple[Any, ...] = ()
+    """The traces that the value is read from: that they have it is checked before the pass."""
+    averages: bool = False
+    """Whether it is their mean that is read, over positions of their own."""
+    hidden: Places = None
+    """Keys that the scores leave out."""
+
+    def at(self, *, positions: Places = None, sentences: Places = None) -> "Edit":
+        """The same change at these positions or in these sentences of the batch alone."""
+        return _copy(
+            self,
+            positions=self.positions if positions is None else positions,
+            sentences=self.sentences if sentences is None else sentences,
+        )
+
+
+zero = Edit(lambda point, value: torch.zeros_like(value))
+"""The quantity becomes 0: an ablation."""
+
+
+def replace(value: Any, *, positions: Places = None, sentences: Places = None) -> Edit:
+    """The quantity becomes `value`: a number, a tensor that broadcasts to it, or a trace.
+
+    From a trace it is the same quantity at the same layer and heads (activation patching; Vig et
+    al. 2020, "Causal mediation analysis"). With `positions`, a trace gives what it has at the same
+    positions; so does a tensor, unless it fits the chosen positions alone.
+    """
+    if _is_trace(value):
+        return Edit(lambda point, _: read(value, point), positions, sentences, traces=(value,))
+    if value is None:
+        raise EditError("replace(None): expected a number, a tensor or a trace.")
+    if isinstance(value, Real) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, Tensor):
+        return Edit(lambda point, _: value, positions, sentences, constant=value)
+    # A copy each time: a learned vector changes after the pass, and the trace must not.
+    return Edit(lambda point, _: value.clone(), positions, sentences, constant=value)
+
+
+def mean(over: Any, *, positions: Places = None, sentences: Places = None) -> Edit:
+    """The quantity becomes its mean over one or more traces: a mean ablation.
+
+    The mean is taken over sentences and positions, padding left out; of scores and probs over
+    sentences alone, so these traces have the length of the input and no padding. It is computed
+    when the edit is first used.
+    """
+    several = isinstance(over, Sequence) and not isinstance(over, str)
+    traces = tuple(over) if several else (over,)
+    if not traces or not all(_is_trace(trace) for trace in traces):
+        raise EditError("mean(over=...): expected a trace or a list of at least one trace.")
+    known: dict[Point, Tensor] = {}
+
+    def change(point: Point, value: Tensor) -> Tensor:
+        if point not in known:
+            known[point] = _mean_of(traces, point)
+        return known[point].to(value.device)
+
+    return Edit(change, positions, sentences, traces=traces, averages=True)
+
+
+def noise(
+    seed: int = 0, *, std: float | int = 1.0, positions: Places = None, sentences: Places = None
+) -> Edit:
+    """Gaussian noise of standard deviation `std` is added, the same for the same seed.
+
+    Source: corrupted runs of Meng et al. 2022, "Locating and editing factual associations", 2.1.
+    """
+    try:
+        seed = operator.index(None if isinstance(seed, bool) else seed)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise EditError(f"noise(seed={seed!r:.80}): expected a whole number.") from error
+    if isinstance(std, bool) or not isinstance(std, int | float) or not 0 <= std < _LARGEST_STD:
+        raise EditError(f"noise(std={std!r}): expected a number from 0 to {_LARGEST_STD}.")
+
+    size = float(std)
+
+    def change(point: Point, value: Tensor) -> Tensor:
+        # Drawn where every machine draws the same, and differently at each point.
+        text = f"{point.name} {point.layer} {point.heads}"
+        mixed = (seed * 1_000_003 + sum(ord(c) * 31**n for n, c in enumerate(text))) % 2**63
+        generator = torch.Generator().manual_seed(mixed)
+        drawn = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        return value + size * drawn.to(value)
+
+    return Edit(change, positions, sentences)
+
+
+def hide(keys: Places, *, positions: Places = None) -> Edit:
+    """Scores of −inf for these keys: the queries at `positions`, by default all, do not see them.
+
+    An edit of scores alone. Each query has to have a key left that it may attend to.
+    Source: attention knockout of Geva et al. 2023, "Dissecting recall of factual associations".
+    """
+    if keys is None:
+        raise EditError("hide(None): which keys? Expected their positions, as hide(3).")
+    places: Any = [keys] if isinstance(keys, int) else keys
+
+    def change(point: Point, scores: Tensor) -> Tensor:
+        hidden = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
+        hidden[places] = True
+        return scores.masked_fill(hidden, -math.inf)
+
+    return Edit(change, positions, hidden=places)
+
+
+_CALLS = {
+    hide: "hide(keys)",
+    mean: "mean(over=trace)",
+    noise: "noise(seed)",
+    replace: "replace(value)",
+}
+
+
+def as_edit(value: Any) -> Edit:
+    """A value of the edit mapping as an Edit: a number or tensor replaces, a function is called."""
+    if isinstance(value, Edit):
+        return value
+    if isinstance(value, Tensor | Real) or _is_trace(value):
+        return replace(value)
+    for function, call in _CALLS.items():
+        if value is function:
+            raise EditError(f"{function.__name__} has to be called, as {call}.")
+    if callable(value):
+        # The function gets its own copy: what it does in place harms nobody.
+        return Edit(lambda point, quantity: _called(value, point, quantity))
+    raise EditError(
+        f"{type(value).__name__} is no edit; expected a number, a tensor, a trace, a function, "
+        "or zero, mean(...), replace(...), noise(...), hide(...)."
+    )
+
+
+def _called(function: Callable[[Tensor], Any], point: Point, quantity: Tensor) -> Any:
+    result = function(quantity.clone())
+    if result is None:
+        raise EditError(f"{point}: the function gave None; return the changed tensor.")
+    return result
+
+
+def read(trace: Any, point: Point) -> Tensor:
+    """The quantity of a trace at a point, as a number: no gradient reaches the trace it is from."""
+    if point.layer is None:
+        value = getattr(trace, point.name)
+    elif isinstance(point.heads, int):
+        value = getattr(trace[point.layer, point.heads], point.name)
+    else:
+        value = getattr(trace[point.layer], point.name)
+        value = value if point.heads is None else value[:, list(point.heads)]
+    # What was made in torch.inference_mode() can only be used elsewhere as a copy.
+    return value.clone() if value.is_inference() else value.detach()
+
+
+def _is_trace(value: Any) -> bool:
+    return hasattr(value, "records") and hasattr(value, "allowed")
+
+
+def _mean_of(traces: Sequence[Any], point: Point) -> Tensor:
+    values = [read(trace, point) for trace in traces]
+    if "position" not in point.axes:
+        return torch.cat(values).mean(0, keepdim=True)
+    axis = point.axes.index("position")
+    rows = [
+        value.movedim(axis, 1)[real]
+        for value, real in zip(values, map(_real_tokens, traces), strict=True)
+    ]
+    average = torch.cat(rows).mean(0)
+    return average.unsqueeze(axis - 1).unsqueeze(0)
+
+
+def _real_tokens(trace: Any) -> Tensor:
+    allowed = trace.allowed
+    if allowed.tokens is not None:
+        return allowed.tokens
+    return torch.ones(allowed.batch, allowed.position, dtype=torch.bool, device=allowed.device)

@@ -1,0 +1,108 @@
+"""Statistics of the attention of a trace, by way of `minibert.kernels`: no N x N tensor is made.
+
+Place: for analyses and figures that need numbers about rows or columns of probs and not the probs.
+query and key of a trace go to the fastest implementation there is, on a GPU the fused kernel.
+
+Where probs are not what query and key give (an edit made them, or they were kept and are there),
+whoever asks here is told so by `follows_from_vectors` and takes the matrix.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.kernels.api import Statistics, attend
+from minibert.kernels.columns import column_sums
+from minibert.quantities import Bool, Float
+
+__all__ = [
+    "columns_of_probs",
+    "columns_of_relevance",
+    "follows_from_vectors",
+    "masses_of",
+    "statistics_of",
+]
+
+
+def follows_from_vectors(trace: Any, layer: int) -> bool:
+    """Whether the probs of a layer are the softmax of its query and key, and not there already."""
+    kept = trace.records[layer] if layer < len(trace.records) else {}
+    return kept.keys().isdisjoint({"scores", "probs"})
+
+
+def statistics_of(trace: Any, layer: int, want: Iterable[Any]) -> Statistics:
+    """The statistics of a layer that `want` names, as `attend` gives them.
+
+    For a layer that `follows_from_vectors`.
+    """
+    query, key, options = _attention(trace, layer)
+    with torch.no_grad():
+        return attend(query, key, key, want=want, **options).statistics or Statistics()
+
+
+def masses_of(
+    trace: Any,
+    layer: int,
+    offsets: Sequence[int],
+    keys: Bool[Tensor, "batch position"] | None = None,
+) -> tuple[
+    Float[Tensor, "batch head position offset"], Float[Tensor, "batch head position"] | None
+]:
+    """What each row of probs spends on the keys at these offsets, and on `keys`, in one pass.
+
+    `keys` are some of each sentence, however many. For a layer that `follows_from_vectors`.
+    """
+    query, key, options = _attention(trace, layer)
+    # Values that are 1 at these keys: z is what the row spends on them.
+    value = key if keys is None else keys.to(key.dtype)[:, None, :, None].expand_as(key)
+    with torch.no_grad():
+        found = attend(query, key, value, want=(("offset_mass", offsets),), **options)
+    assert found.statistics is not None
+    assert found.statistics.offset_mass is not None
+    return found.statistics.offset_mass, None if keys is None else found.z[..., 0]
+
+
+def columns_of_probs(
+    trace: Any, layer: int, weights: Float[Tensor, "batch position"]
+) -> Float[Tensor, "batch head position"]:
+    """For each key the sum of w · P over queries; for a layer that `follows_from_vectors`."""
+    query, key, options = _attention(trace, layer)
+    return column_sums(query, key, weights=weights.unsqueeze(1), **options)
+
+
+def columns_of_relevance(
+    trace: Any, layer: int, weights: Float[Tensor, "batch position"]
+) -> Float[Tensor, "batch head position"] | None:
+    """For each key the sum of w · max(dy/dP ∘ P, 0) over queries; read after `trace.backward`.
+
+    None where dy/dP is not dz · valueᵀ alone: y was made of probs, or an edit stands behind them.
+    """
+    found = trace.grad.found
+    plain = "probs" not in found.records[layer] and (layer, "probs") not in found.direct
+    if not plain or not follows_from_vectors(trace, layer):
+        return None
+    query, key, options = _attention(trace, layer)
+    return column_sums(
+        query,
+        key,
+        value=trace.read("value", layer).detach(),
+        z_gradient=trace.grad.read("z", layer),
+        weights=weights.unsqueeze(1),
+        of="positive_relevance",
+        **options,
+    )
+
+
+def _attention(trace: Any, layer: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """query, key and the options of `attend` for one layer."""
+    query, key = (trace.read(name, layer).detach() for name in ("query", "key"))
+    options: dict[str, Any] = {
+        "scale": trace.config.attention_scale(layer),
+        "causal": trace.allowed.causal,
+    }
+    if trace.allowed.tokens is not None:
+        # Padding is on the right: lengths say the same and spare it.
+        options["lengths"] = trace.allowed.tokens.sum(dim=-1)
+    return query, key, options
