@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
+from minibert.kernels.call import Call
 from minibert.kernels.masks import allowed_keys
 from minibert.kernels.registry import Implementation, Request, choose, implementations, register
 from minibert.kernels.requests import MATRICES, Want, parse_want
@@ -71,7 +72,7 @@ class Attended:
     """
 
     z: Float[Tensor, "batch head query d_head"]
-    lse: Float[Tensor, "batch head query"]
+    lse: Float[Tensor, "batch head query"] | None = None
     scores: Float[Tensor, "batch head query key"] | None = None
     probs: Float[Tensor, "batch head query key"] | None = None
     statistics: Statistics | None = None
@@ -140,7 +141,40 @@ def attend(
     chosen = choose(impl, request)
     result = chosen.fn(query, key, value, **arguments_for(chosen, query, key, options, wanted))
     found = outputs_of(result, chosen.name, query, key, wanted)
-    return _packed(found, chosen.name, wanted)
+    if missing := [output for output in ("z", "lse", *wanted) if output not in found]:
+        raise AttentionError(
+            f'impl="{chosen.name}" gave {", ".join(found)} and not {", ".join(missing)}; expected '
+            "z, lse and everything it was registered with as wants."
+        )
+    return _packed(found, wanted)
+
+
+def compute(call: Call, impl: str = "auto") -> Attended:
+    """z and what the call wants beside it, by any implementation; the inputs are not checked."""
+    allowed, wants = call.allowed, frozenset(call.want)
+    given = {
+        "lengths": allowed.length_tensor,
+        "mask": allowed.mask,
+        "causal": allowed.causal and allowed.queries is None,
+        "bias": call.bias,
+        "scale": call.scale,
+    }
+    options = {name: option for name, option in given.items() if option not in (None, False)}
+    tensors = (call.query, call.key, call.value)
+    request = Request(
+        wants=wants,
+        options=frozenset(options),
+        device=call.query.device.type,
+        dtype=call.query.dtype,
+        gradient=torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors),
+        d_head=call.query.shape[-1],
+    )
+    chosen = choose(impl, request)
+    if chosen.plain is not None and not call.want:
+        return Attended(z=chosen.plain(call))
+    arguments = arguments_for(chosen, call.query, call.key, options, call.want)
+    result = chosen.fn(*tensors, **arguments)
+    return _packed(outputs_of(result, chosen.name, call.query, call.key, call.want), call.want)
 
 
 def arguments_for(
@@ -170,19 +204,14 @@ def arguments_for(
     return {name: value for name, value in given.items() if name in taken}
 
 
-def _packed(found: dict[str, Tensor], name: str, want: Want) -> Attended:
-    if missing := [output for output in ("z", "lse", *want) if output not in found]:
-        raise AttentionError(
-            f'impl="{name}" gave {", ".join(found)} and not {", ".join(missing)}; expected z, lse '
-            "and everything it was registered with as wants."
-        )
+def _packed(found: dict[str, Tensor], want: Want) -> Attended:
     statistics = {
         field.name: found[field.name] for field in fields(Statistics) if field.name in want
     }
     matrices = {matrix: found[matrix] for matrix in MATRICES if matrix in want}
     return Attended(
         z=found["z"],
-        lse=found["lse"],
+        lse=found.get("lse"),
         statistics=Statistics(**statistics) if statistics else None,
         **matrices,
     )

@@ -11,9 +11,11 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.kernels import chunked, eager, flex, reference, sdpa, torch_backends
+from minibert.kernels.call import Call
 from minibert.kernels.requests import MATRICES, WANTS
 
 __all__ = ["FLOATS", "Implementation", "Request", "choose", "implementations", "register"]
@@ -48,6 +50,7 @@ class Implementation:
     unavailable     why it cannot run on this machine; None when it can
     largest_head    the largest d_head it takes; None: any
     second_pass     its statistics take a pass of their own: auto prefers whoever needs one
+    plain           plain(call) -> z, where nothing else is wanted; None: fn gives it
     """
 
     name: str
@@ -61,6 +64,7 @@ class Implementation:
     unavailable: str | None = None
     largest_head: int | None = None
     second_pass: bool = False
+    plain: Callable[[Call], Tensor] | None = None
 
     @property
     def bias(self) -> bool:
@@ -247,6 +251,7 @@ _IMPLEMENTATIONS: dict[str, Implementation] = {
             differentiable=frozenset({"z"}),
             rank=10,
             second_pass=True,
+            plain=sdpa.plain,
         ),
         Implementation("chunked", chunked.attend, wants=_STATISTICS, devices=("cpu",), rank=15),
         Implementation(

@@ -22,12 +22,13 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minibert.kernels.blocks import Inputs
+from minibert.kernels.call import Call
 from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows, positive_scale
 from minibert.kernels.requests import Want
 from minibert.kernels.row_blocks import attend_in_blocks
 from minibert.quantities import Bool, Float, Int
 
-__all__ = ["attend", "fused_attention", "packed_attention"]
+__all__ = ["attend", "fused_attention", "packed_attention", "plain"]
 
 #: The private operator that also returns lse; None in a torch that has dropped it.
 _flash_for_cpu = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
@@ -52,6 +53,17 @@ def fused_attention(
     return scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=causal, scale=scale
     )
+
+
+def plain(call: Call) -> Float[Tensor, "batch head query d_head"]:
+    """z alone: `fused_attention`, sentence by sentence where they are packed."""
+    query, key, value, allowed = call.query, call.key, call.value, call.allowed
+    if allowed.packed is not None:
+        lengths, causal = allowed.packed, allowed.causal
+        return packed_attention(query, key, value, lengths=lengths, causal=causal, scale=call.scale)
+    triangle = allowed.causal and allowed.lengths is None and allowed.queries is None
+    mask = None if triangle else allowed.visible
+    return fused_attention(query, key, value, mask=mask, causal=triangle, scale=call.scale)
 
 
 def packed_attention(

@@ -12,11 +12,11 @@ from minibert.answers.generate import generate
 from minibert.answers.predict import Prediction, predict
 from minibert.checkpoint.weights import to_state_dict
 from minibert.errors import CheckpointError, TokenizationError
+from minibert.kernels.call import AllowedKeys
 from minibert.layers.bert import BertBody
 from minibert.layers.config import Config
 from minibert.layers.gpt2 import Gpt2Body
 from minibert.layers.heads import build_head
-from minibert.layers.mask import AllowedKeys
 from minibert.quantities import Float, Hidden, Logits, TokenIds, TokenMask
 from minibert.text.tokens import Tokens
 from minibert.text.windows import LongText, Whole, Windows, windows

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minibert.layers.mask import AllowedKeys
+from minibert.kernels.call import AllowedKeys
 
 LENGTHS, POSITIONS = (5, 2, 7), 7
 

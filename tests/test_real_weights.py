@@ -15,8 +15,8 @@ from data import data_path
 from safetensors.torch import load_file, save_file
 
 import minibert
+from minibert.kernels.call import AllowedKeys
 from minibert.kernels.eager import attention_probs
-from minibert.layers.mask import AllowedKeys
 
 SENTENCES = [
     "The weather is lovely today.",

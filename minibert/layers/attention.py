@@ -10,13 +10,13 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
+from minibert.kernels.call import AllowedKeys
 from minibert.kernels.eager import attention_probs, attention_scores, weighted_values
 from minibert.kernels.sdpa import fused_attention, packed_attention
 from minibert.layers.cache import LayerCache
 from minibert.layers.config import Config
 from minibert.layers.linear import Linear, SharedInput, linear_is_plain
 from minibert.layers.linear_backends import torch_linear
-from minibert.layers.mask import AllowedKeys
 from minibert.quantities import Float, HeadVectors, Hidden, PerHeadHidden
 
 __all__ = ["Attention", "Record"]
@@ -57,12 +57,12 @@ class Attention(nn.Module):
         query, key, value = self.query_key_value(x)
         if cache is not None:
             key, value = cache.extend(key, value)
-        if allowed.lengths is not None:
+        if allowed.packed is not None:
             z = packed_attention(
                 query,
                 key,
                 value,
-                lengths=allowed.lengths,
+                lengths=allowed.packed,
                 causal=allowed.causal,
                 scale=self.scale,
             )

@@ -11,10 +11,10 @@ from collections.abc import Collection
 import torch
 from torch import nn
 
+from minibert.kernels.call import AllowedKeys
 from minibert.layers.attention import Attention, Record
 from minibert.layers.config import Config
 from minibert.layers.linear import Linear
-from minibert.layers.mask import AllowedKeys
 from minibert.layers.parts import Embedding, FeedForward, LayerNorm
 from minibert.quantities import Hidden, Int, TokenIds
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.layers.mask import AllowedKeys
+from minibert.kernels.call import AllowedKeys
 from minibert.quantities import Float, Int
 
 __all__ = ["Cache", "LayerCache"]
@@ -39,7 +39,7 @@ class Cache:
         self.positions: Int[Tensor, "batch 1"] | None = None
         self.rows = torch.arange(len(self.lengths), device=device)
         self.newest = torch.tensor(self.lengths, device=device) - 1
-        self.allowed = AllowedKeys(None, True, len(self.lengths), max(self.lengths), device)
+        self.allowed = AllowedKeys(len(self.lengths), max(self.lengths), device, causal=True)
         # Where the new token of each text goes: one position for all, or a place for each.
         self.place: int | tuple[Any, ...] = 0
 
@@ -54,11 +54,11 @@ class Cache:
         if min(self.lengths) == longest:
             read, self.place = None, longest - 1
         else:
-            read = torch.arange(longest, device=device) <= last[:, None]
+            read = tuple(self.lengths)
             self.place = (self.rows, slice(None), last)
         self.positions, self.newest = last[:, None], torch.zeros_like(last)
         # Everything read so far lies before the one query, so nothing is left for `causal` to hide.
-        self.allowed = AllowedKeys(read, False, batch, longest, device)
+        self.allowed = AllowedKeys(batch, longest, device, lengths=read)
 
 
 class LayerCache:

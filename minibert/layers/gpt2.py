@@ -9,10 +9,10 @@ from collections.abc import Collection
 import torch
 from torch import nn
 
+from minibert.kernels.call import AllowedKeys
 from minibert.layers.attention import Attention, Record
 from minibert.layers.cache import LayerCache
 from minibert.layers.config import Config
-from minibert.layers.mask import AllowedKeys
 from minibert.layers.parts import Embedding, FeedForward, LayerNorm
 from minibert.quantities import Hidden, Int, TokenIds
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from minibert.errors import EditError
+from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
-from minibert.layers.mask import AllowedKeys
 from minibert.trace.edit import Edit, Places, Point, check_each_once, index_in
 
 __all__ = [

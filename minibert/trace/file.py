@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from minibert.errors import MinibertError, TraceError
+from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
-from minibert.layers.mask import AllowedKeys
 from minibert.quantities import QUANTITIES, Int
 from minibert.text.tokens import Tokens
 from minibert.trace.identity import check_model, identity_of, stand_in

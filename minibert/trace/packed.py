@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minibert.kernels.call import AllowedKeys
 from minibert.layers.heads import TokenHead, VocabularyHead
-from minibert.layers.mask import AllowedKeys
 
 __all__ = ["run_packed"]
 
@@ -27,9 +27,7 @@ def run_packed(model: Any, inputs: Any) -> tuple[Tensor, ...]:
     lengths = real.sum(1).tolist()
     embed = model.body.embed(ids, inputs.segments)
     hidden = embed[real][None]
-    allowed = AllowedKeys(
-        None, model.config.causal, 1, sum(lengths), ids.device, lengths=tuple(lengths)
-    )
+    allowed = AllowedKeys(1, sum(lengths), ids.device, model.config.causal, packed=tuple(lengths))
     for layer in model.body.layers:
         hidden = layer(hidden, allowed, None)
     final = model.body.final(hidden)

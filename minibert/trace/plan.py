@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from minibert.errors import EditError
+from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
-from minibert.layers.mask import AllowedKeys
 from minibert.trace.edit import Edit, Point, as_edit, as_point
 from minibert.trace.edit_checks import (
     broadcasts,

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
+from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
-from minibert.layers.mask import AllowedKeys
 from minibert.quantities import (
     AttentionMask,
     Float,

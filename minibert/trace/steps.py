@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from minibert.errors import EditError
+from minibert.kernels.call import AllowedKeys
 from minibert.kernels.eager import attention_probs, attention_scores, weighted_values
 from minibert.kernels.sdpa import fused_attention
-from minibert.layers.mask import AllowedKeys
 from minibert.quantities import Float, HeadVectors, Hidden
 
 __all__ = ["Past", "Visit", "run_layer", "unaffected"]

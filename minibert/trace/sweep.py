@@ -127,8 +127,8 @@ class _Variants:
     ) -> None:
         self.trace, self.plans, self.count = trace, plans, len(plans)
         allowed = trace.allowed
-        tokens = None if allowed.tokens is None else self.repeat(allowed.tokens)
-        self.allowed = replace(allowed, tokens=tokens, batch=allowed.batch * self.count)
+        lengths = None if allowed.lengths is None else allowed.lengths * self.count
+        self.allowed = replace(allowed, lengths=lengths, batch=allowed.batch * self.count)
         self.layer, self.first = start
         self.rows: list[int] | None = None
         if positions is not None and _reads_single_positions(trace.model.head):
