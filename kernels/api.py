@@ -159,7 +159,9 @@ def compute(call: Call, impl: str = "auto") -> Attended:
         "bias": call.bias,
         "scale": call.scale,
     }
-    options = {name: option for name, option in given.items() if option not in (None, False)}
+    options = {
+        name: option for name, option in given.items() if option is not None and option is not False
+    }
     tensors = (call.query, call.key, call.value)
     request = Request(
         wants=wants,

@@ -18,7 +18,15 @@ from minibert.kernels import chunked, eager, flex, reference, sdpa, torch_backen
 from minibert.kernels.call import Call
 from minibert.kernels.requests import MATRICES, WANTS
 
-__all__ = ["FLOATS", "Implementation", "Request", "choose", "implementations", "register"]
+__all__ = [
+    "FLOATS",
+    "Implementation",
+    "Request",
+    "check_impl",
+    "choose",
+    "implementations",
+    "register",
+]
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _OPTIONS = ("lengths", "mask", "causal", "scale", "bias", "want")
@@ -163,12 +171,8 @@ def implementations() -> dict[str, Implementation]:
     return dict(_IMPLEMENTATIONS)
 
 
-def choose(impl: str, request: Request) -> Implementation:
-    """The implementation named `impl`; for "auto" the fastest that gives what is asked.
-
-    Raises AttentionError for an unknown name, and when what is asked cannot be given; the message
-    names an implementation that can.
-    """
+def check_impl(impl: str) -> str:
+    """The name, known to be "auto" or that of an implementation. Raises AttentionError."""
     if not isinstance(impl, str) or (impl != "auto" and impl not in _IMPLEMENTATIONS):
         known = f"known are auto, {', '.join(_IMPLEMENTATIONS)}"
         if not isinstance(impl, str):
@@ -177,6 +181,16 @@ def choose(impl: str, request: Request) -> Implementation:
                 'out, or write impl="auto", for the fastest.'
             )
         raise AttentionError(f'impl="{impl:.80}" is not known; {known}.')
+    return impl
+
+
+def choose(impl: str, request: Request) -> Implementation:
+    """The implementation named `impl`; for "auto" the fastest that gives what is asked.
+
+    Raises AttentionError for an unknown name, and when what is asked cannot be given; the message
+    names an implementation that can.
+    """
+    check_impl(impl)
     if impl != "auto":
         refusal = _IMPLEMENTATIONS[impl].refusal(request)
         if refusal is None:

@@ -1,7 +1,6 @@
 """The model people hold: text in, logits out, or a trace of everything in between."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,20 +10,23 @@ from torch import Tensor, nn
 from minibert.answers.generate import generate
 from minibert.answers.predict import Prediction, predict
 from minibert.checkpoint.weights import to_state_dict
-from minibert.errors import CheckpointError, TokenizationError
+from minibert.errors import CheckpointError, TokenizationError, TraceError
 from minibert.kernels.call import AllowedKeys
-from minibert.layers.bert import BertBody
+from minibert.kernels.registry import check_impl
+from minibert.kernels.requests import parse_want
+from minibert.layers.bodies import build_body
 from minibert.layers.config import Config
-from minibert.layers.gpt2 import Gpt2Body
+from minibert.layers.evaluation import Evaluation
 from minibert.layers.heads import build_head
 from minibert.quantities import Float, Hidden, Logits, TokenIds, TokenMask
 from minibert.text.tokens import Tokens
 from minibert.text.windows import LongText, Whole, Windows, windows
-from minibert.trace.layer_view import check_index
-from minibert.trace.packed import run_packed
+from minibert.trace.edit import as_point
+from minibert.trace.places import check_index
 from minibert.trace.plan import Plan
-from minibert.trace.read import Trace, check_grad, check_keep
-from minibert.trace.recording import record
+from minibert.trace.read import Trace, check_grad, check_keep, check_statistics
+from minibert.trace.record import record
+from minibert.trace.run import Inputs, embedded, logits_of, run_layers
 
 if TYPE_CHECKING:
     from minibert.text.tokenizer import Tokenizer
@@ -33,24 +35,6 @@ __all__ = ["Model"]
 
 Text = str | Sequence[str]
 Input = Text | Tokens | Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[int]]
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """A batch as the body reads it. `tokens` is there when somebody made them."""
-
-    ids: TokenIds
-    mask: TokenMask | None
-    segments: TokenIds | None
-    tokens: Tokens | None = None
-
-    def as_tokens(self, tokenizer: "Tokenizer | None") -> Tokens:
-        """The same with strings for people."""
-        if self.tokens is not None:
-            return self.tokens
-        return Tokens.from_ids(
-            self.ids, mask=self.mask, segments=self.segments, tokenizer=tokenizer
-        )
 
 
 class Model(nn.Module):
@@ -67,7 +51,8 @@ class Model(nn.Module):
         self.config = config
         self.tokenizer = tokenizer
         self.name = name
-        self.body = Gpt2Body(config) if config.family == "gpt2" else BertBody(config)
+        self.impl = "auto"
+        self.body = build_body(config)
         self.head = build_head(config)
         self.tie()
         self.eval()
@@ -144,16 +129,32 @@ class Model(nn.Module):
         Takes text, Tokens, or ids of shape (batch, position) or (position,).
         """
         inputs = self.inputs(text, pair)
-        allowed = self.allowed(inputs.ids, inputs.mask)
-        mask = None if allowed.tokens is None else allowed.rows()
-        hidden = self.body.embed(inputs.ids, inputs.segments)
-        for layer in self.body.layers:
-            hidden = layer(hidden, allowed, mask)
-        return self.task_logits(self.body.final(hidden), inputs)
+        return self._logits(inputs, self.allowed(inputs.ids, inputs.mask))
+
+    def _logits(self, inputs: Inputs, allowed: AllowedKeys) -> Logits:
+        embed = embedded(self.body, inputs, allowed)
+        hidden = run_layers(self.body, embed, Evaluation(allowed, self.impl))
+        return logits_of(self, self.body.final(hidden), inputs, allowed)
 
     def packed(self, text: Input, pair: Text | None = None) -> tuple[Tensor, ...]:
-        """The logits of each sentence of a batch, without its padding."""
-        return run_packed(self, self.inputs(text, pair))
+        """The logits of each sentence of a batch, computed without its padding.
+
+        Each is (position, vocab), (position, label) or (label): the same as a padded batch gives
+        for its real tokens, up to rounding; without a task head, the last hidden state.
+        """
+        inputs = self.inputs(text, pair)
+        allowed = self._packed(inputs)
+        logits = self._logits(inputs, allowed)
+        if as_point("logits", self.config).of_text:
+            return tuple(logits)
+        return tuple(logits[0].split(list(allowed.packed or ())))
+
+    def _packed(self, inputs: Inputs) -> AllowedKeys:
+        """The allowed keys of the sentences of a batch, one after the other."""
+        batch, position = inputs.ids.shape
+        lengths = (position,) * batch if inputs.mask is None else tuple(inputs.mask.sum(1).tolist())
+        device = inputs.ids.device
+        return AllowedKeys(1, sum(lengths), device, self.config.causal, packed=lengths)
 
     def trace(
         self,
@@ -164,6 +165,9 @@ class Model(nn.Module):
         until: int | None = None,
         edit: Mapping[Any, Any] | None = None,
         grad: bool = False,
+        packed: bool = False,
+        statistics: Iterable[Any] = (),
+        impl: str | None = None,
     ) -> Trace:
         """Every quantity of one forward pass, read by name: `trace[layer, head].probs`.
 
@@ -181,6 +185,15 @@ class Model(nn.Module):
         under `torch.no_grad()`, the number may not; no weight gets a gradient. The pass holds
         O(position) memory, and (head x query x key) in layers with an edit of scores, probs or z.
 
+        `packed=True` lays the sentences one after the other, so that no padding is computed; read
+        them one by one with `trace.text(3)[layer, head].probs`.
+
+        `statistics=("entropy", "received", ("offset_mass", (-1, 1)))` has the kernel that computes
+        attention give these numbers about its rows in the same pass, without the matrices:
+        `trace[layer].statistics.entropy`. Their names are those of `minibert.attend(want=...)`.
+
+        `impl` names the implementation of attention for this trace, in place of the model's.
+
         A trace made under `torch.autocast` is to be read there as well: weights and what the pass
         kept have different dtypes outside of it.
 
@@ -191,11 +204,18 @@ class Model(nn.Module):
         if until is not None:
             until = check_index("layer", until, self.config.n_layers)
         inputs = self.inputs(text, pair)
-        allowed = self.allowed(inputs.ids, inputs.mask)
-        trace = Trace(self, inputs, allowed, until=until, grad=grad)
-        plan = Plan.of(
-            {} if edit is None else edit, self.config, allowed, dtype=self.dtype, until=until
-        )
+        allowed = self._packed(inputs) if packed else self.allowed(inputs.ids, inputs.mask)
+        want = parse_want(statistics, n_keys=int(inputs.ids.shape[1]))
+        check_statistics(want)
+        if packed and keep:
+            raise TraceError(
+                "keep with packed=True: packed sentences have no matrix of all their tokens; read "
+                "trace.text(i)[layer].probs, which is computed then."
+            )
+        chosen = self.impl if impl is None else check_impl(impl)
+        trace = Trace(self, inputs, Evaluation(allowed, chosen, want), until=until, grad=grad)
+        edits = {} if edit is None else edit
+        plan = Plan.of(edits, self.config, allowed, dtype=self.dtype, until=until)
         record(trace, keep=keep, plan=plan)
         return trace
 

@@ -1,6 +1,8 @@
-"""The glossary: every quantity of attention, its name, its axes and its formula.
+"""The glossary: what a quantity is, the axes it can have, and the register of all of them.
 
-The same name is used on a trace, in an edit, in a file, on a page and on the command line.
+A quantity is declared once, with its name, axes, formula in words, function and, where autograd
+would hold N x N, its gradient. The quantities of a layer are declared in layers/layer.py. The same
+name is used on a trace, in an edit, in a gradient, in a file, on a page and on the command line.
 
 Axes
     batch      sentences that are computed together
@@ -21,8 +23,8 @@ not be installed.
 """
 
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload, runtime_checkable
 
 from torch import Tensor
 
@@ -41,7 +43,11 @@ else:
     Bool = Float = Int = Shaped = _Unchecked
 
 __all__ = [
+    "HEAD_AXES",
+    "MATRIX_AXES",
+    "MLP_AXES",
     "QUANTITIES",
+    "STREAM_AXES",
     "AttentionMask",
     "Bool",
     "Float",
@@ -53,9 +59,11 @@ __all__ = [
     "Mlp",
     "PerHeadHidden",
     "Quantity",
+    "Reader",
     "Shaped",
     "TokenIds",
     "TokenMask",
+    "quantity",
 ]
 
 TokenIds = Int[Tensor, "batch position"]
@@ -69,55 +77,95 @@ Matrix = Float[Tensor, "batch head query key"]
 Logits = Float[Tensor, "batch *position out"]
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """One named quantity: where it lives and what it is."""
+STREAM_AXES = ("batch", "position", "d_model")
+MLP_AXES = ("batch", "position", "d_mlp")
+HEAD_AXES = ("batch", "head", "position", "d_head")
+MATRIX_AXES = ("batch", "head", "query", "key")
 
-    name: str
-    axes: tuple[str, ...]
-    formula: str
-    per_layer: bool = True
+QUANTITIES: dict[str, "Quantity[Any]"] = {}
+
+Value = TypeVar("Value")
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """Whose attributes quantities are: a layer of a pass, of a trace, or of its gradients."""
+
+    def read_quantity(self, quantity: "Quantity[Any]") -> Tensor:
+        """The value of the quantity here."""
+
+
+class Quantity(Generic[Value]):
+    """One named quantity: where it lives, what it is, and how it is computed.
+
+    As an attribute of a class it gives the value: `trace[2, 1].probs`.
+
+    name         in every place where it can be read or written
+    axes         as above
+    formula      the same in words
+    compute      its function of the quantities before it, in one layer of one pass
+    kept         a trace keeps what the pass computed; the others are computed when read
+    of_keys      its positions are those that are looked at (key, value), not those that look
+    per_layer    False for what belongs to the whole pass
+    gradient     how much a number grows with it, from the gradient of the quantity `gradient_from`;
+                 None where autograd gives it without an N x N tensor
+    """
+
+    def __init__(
+        self,
+        axes: tuple[str, ...],
+        formula: str,
+        compute: Callable[[Any], Value] | None = None,
+        *,
+        name: str = "",
+        kept: bool = False,
+        of_keys: bool = False,
+        per_layer: bool = True,
+    ) -> None:
+        self.axes = axes
+        self.formula = formula
+        self.compute = compute
+        self.kept = kept
+        self.of_keys = of_keys
+        self.per_layer = per_layer
+        self.gradient: Callable[[Any], Tensor] | None = None
+        self.gradient_from = ""
+        self.name = name
+        if name:
+            QUANTITIES[name] = self
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        QUANTITIES[name] = self
 
     @property
     def per_head(self) -> bool:
         """True when the quantity has one value a head."""
         return "head" in self.axes
 
+    def gradient_of(self, other: str) -> Callable[[Callable[[Any], Tensor]], None]:
+        """Declare the gradient, a function of that of `other` and of the quantities."""
 
-_STREAM = ("batch", "position", "d_model")
-_MLP = ("batch", "position", "d_mlp")
-_HEAD = ("batch", "head", "position", "d_head")
-_MATRIX = ("batch", "head", "query", "key")
+        def declare(function: Callable[[Any], Tensor]) -> None:
+            self.gradient, self.gradient_from = function, other
 
-QUANTITIES: dict[str, Quantity] = {
-    quantity.name: quantity
-    for quantity in (
-        Quantity("embed", _STREAM, "what enters layer 0", per_layer=False),
-        Quantity("resid_pre", _STREAM, "the stream before attention"),
-        Quantity("query", _HEAD, "x·W_Q + b_Q, x = resid_pre (pre-norm: its LayerNorm)"),
-        Quantity("key", _HEAD, "x·W_K + b_K"),
-        Quantity("value", _HEAD, "x·W_V + b_V"),
-        Quantity("scores", _MATRIX, "query·key / sqrt(d_head), before the mask"),
-        Quantity("probs", _MATRIX, "softmax of the masked scores over keys; 0 where masked"),
-        Quantity("z", _HEAD, "probs·value"),
-        Quantity("head_out", ("batch", "head", "position", "d_model"), "z·W_O of that head"),
-        Quantity("attn_out", _STREAM, "sum of head_out over heads + b_O"),
-        Quantity("resid_mid", _STREAM, "resid_pre + attn_out (post-norm: its LayerNorm)"),
-        Quantity("mlp_pre", _MLP, "x·W_in + b_in, x = resid_mid (pre-norm: its LayerNorm)"),
-        Quantity("mlp_post", _MLP, "activation(mlp_pre)"),
-        Quantity("mlp_out", _STREAM, "mlp_post·W_out + b_out"),
-        Quantity("resid_post", _STREAM, "resid_mid + mlp_out (post-norm: its LayerNorm)"),
-        Quantity(
-            "logits",
-            ("batch", "position", "vocab"),
-            "what the task head gives; without one, the last hidden state",
-            per_layer=False,
-        ),
-        Quantity(
-            "mask",
-            ("batch", "1", "query", "key"),
-            "True where attention is allowed",
-            per_layer=False,
-        ),
-    )
-}
+        return declare
+
+    @overload
+    def __get__(self, reader: None, owner: type) -> "Quantity[Value]": ...
+
+    @overload
+    def __get__(self, reader: Reader, owner: type) -> Value: ...
+
+    def __get__(self, reader: Reader | None, owner: type) -> Any:
+        return self if reader is None else reader.read_quantity(self)
+
+    def __repr__(self) -> str:
+        return f"Quantity({self.name}: {', '.join(self.axes)}; {self.formula})"
+
+
+def quantity(
+    axes: tuple[str, ...], formula: str, *, kept: bool = False, of_keys: bool = False
+) -> Callable[[Callable[[Any], Value]], Quantity[Value]]:
+    """The declaration of a quantity of a layer; the function below it is how it is computed."""
+    return lambda compute: Quantity(axes, formula, compute, kept=kept, of_keys=of_keys)

@@ -12,8 +12,9 @@ from torch import Tensor
 import minibert
 from minibert.checkpoint.load import from_transformers
 from minibert.errors import EditError
-from minibert.layers import attention
-from minibert.trace import steps
+from minibert.kernels.api import Attended
+from minibert.kernels.call import Call
+from minibert.layers import layer as table
 from minibert.trace.edit import mean, noise, replace, zero
 from tests.editing import FAMILIES, HEADS, LAYERS, LENGTH, NAMES, PER_HEAD, model_of, sentences
 from tests.families import hf_model
@@ -138,14 +139,13 @@ def test_every_task_head_is_swept(family: str, name: str) -> None:
 
 def test_layers_below_an_edit_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[int] = []
-    for module in (attention, steps):
-        original = module.fused_attention
+    original = table.compute
 
-        def spy(query: Tensor, *args: Any, original: Any = original, **options: Any) -> Tensor:
-            batches.append(len(query))
-            return original(query, *args, **options)
+    def spy(call: Call, impl: str) -> Attended:
+        batches.append(len(call.query))
+        return original(call, impl)
 
-        monkeypatch.setattr(module, "fused_attention", spy)
+    monkeypatch.setattr(table, "compute", spy)
     trace = model_of("gpt2").trace([[2, 3, 5, 7]])
     batches.clear()
     edits = [{("z", layer, head): zero} for layer in range(LAYERS) for head in range(HEADS)]
@@ -161,21 +161,22 @@ def test_layers_below_an_edit_are_not_computed_again(monkeypatch: pytest.MonkeyP
 
 def test_only_what_an_edit_can_reach_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[tuple[int, int, int]] = []
-    original = steps.fused_attention
-
-    def spy(query: Tensor, key: Tensor, *args: Any, **options: Any) -> Tensor:
-        sizes.append((len(query), query.shape[2], key.shape[2]))
-        return original(query, key, *args, **options)
-
-    monkeypatch.setattr(steps, "fused_attention", spy)
+    original = table.compute
     half_text = [[2, 3, 5, 7, 11, 13, 17, 19]]
     edits = [{("resid_post", 0): replace(0.5, positions=[at])} for at in (5, 2, 7, 4)]
+    causal, both_ways = (model_of(family).trace(half_text) for family in ("gpt2", "bert"))
+
+    def spy(call: Call, impl: str) -> Attended:
+        sizes.append((len(call.query), call.query.shape[2], call.key.shape[2]))
+        return original(call, impl)
+
+    monkeypatch.setattr(table, "compute", spy)
     # A causal model: what stands before the first edit stays, a quarter of the text shares it.
-    model_of("gpt2").trace(half_text).rerun_each(edits, metric)
+    causal.rerun_each(edits, metric)
     assert sizes == [(2, 6, 8)] * (LAYERS - 1) + [(2, 3, 8)] * (LAYERS - 1)
     sizes.clear()
     # The last layer is computed for the positions that are read.
-    model_of("bert").trace(half_text).rerun_each(edits, metric, positions=[3])
+    both_ways.rerun_each(edits, metric, positions=[3])
     assert sizes == [(4, 8, 8)] * (LAYERS - 2) + [(4, 1, 8)]
 
 

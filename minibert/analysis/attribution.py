@@ -35,7 +35,8 @@ from minibert.layers.heads import VocabularyHead
 from minibert.layers.linear import Linear
 from minibert.layers.linear_backends import activate
 from minibert.quantities import Float, Int
-from minibert.trace.read import LayerTrace, Trace, check_index
+from minibert.trace.places import check_index
+from minibert.trace.read import LayerTrace, Trace
 
 __all__ = ["LogitAttribution", "logit_attribution"]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from minibert.analysis.head_weights import head_name, head_weights
 from minibert.errors import TraceError
 from minibert.quantities import Float, Shaped
-from minibert.trace.layer_view import check_index
+from minibert.trace.places import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model

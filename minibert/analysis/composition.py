@@ -26,7 +26,7 @@ from minibert.analysis.arguments import check_choice, check_model, whole_number
 from minibert.analysis.head_weights import HeadWeights, centred, head_name, head_weights, wide
 from minibert.errors import TraceError
 from minibert.quantities import Float
-from minibert.trace.layer_view import check_index
+from minibert.trace.places import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model

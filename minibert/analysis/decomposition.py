@@ -24,7 +24,8 @@ from minibert.analysis.frozen_norm import FrozenNorm, wide
 from minibert.analysis.positions import at_positions, chosen_positions
 from minibert.errors import TraceError
 from minibert.quantities import Float, Hidden
-from minibert.trace.read import LayerTrace, Trace, check_index
+from minibert.trace.places import check_index
+from minibert.trace.read import LayerTrace, Trace
 
 __all__ = ["Decomposition", "decompose"]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from minibert.analysis.arguments import check_model
 from minibert.errors import TraceError
 from minibert.quantities import Float
-from minibert.trace.layer_view import check_index
+from minibert.trace.places import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model

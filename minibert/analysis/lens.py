@@ -21,7 +21,8 @@ from minibert.analysis.positions import at_positions, chosen_positions
 from minibert.analysis.vocabulary import known_tokens, token_id, token_name, vocabulary_head
 from minibert.errors import TokenizationError, TraceError
 from minibert.quantities import Float, Int
-from minibert.trace.read import Trace, check_index
+from minibert.trace.places import check_index
+from minibert.trace.read import Trace
 
 __all__ = ["POINTS", "LogitLens", "logit_lens"]
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from minibert.errors import TraceError
 from minibert.quantities import QUANTITIES, Int
-from minibert.trace.read import Trace, check_index
+from minibert.trace.places import check_index
+from minibert.trace.read import Trace
 
 __all__ = ["at_positions", "chosen_positions", "rows_of"]
 
@@ -29,7 +30,7 @@ def rows_of(
     z and whatever follows from it can be read, and the residual streams; query, key, value, scores
     and probs cannot, since rows of z need all their keys.
     """
-    cut = Trace(trace.model, trace.inputs, trace.allowed, until=trace.until)
+    cut = Trace(trace.model, trace.inputs, trace.evaluation, until=trace.until)
     cut.kept["embed"] = _pick("embed", trace.embed, sentences, positions)
     for layer in range(len(trace)):
         kept = trace.records[layer] if layer < len(trace.records) else {}

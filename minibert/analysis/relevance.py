@@ -23,7 +23,7 @@ from minibert.analysis.arguments import check_trace
 from minibert.analysis.rollout import check_position
 from minibert.errors import TraceError
 from minibert.quantities import Float
-from minibert.trace.layer_view import check_index
+from minibert.trace.places import check_index
 from minibert.trace.read import Trace
 from minibert.trace.statistics import columns_of_relevance
 

@@ -20,7 +20,8 @@ from torch import Tensor
 from minibert.analysis.arguments import check_choice, check_trace
 from minibert.errors import TraceError
 from minibert.quantities import Float
-from minibert.trace.read import Trace, check_index
+from minibert.trace.places import check_index
+from minibert.trace.read import Trace
 from minibert.trace.statistics import columns_of_probs, follows_from_vectors
 
 __all__ = ["REDUCTIONS", "PositionRollout", "Rollout", "mixing", "rollout", "rollout_of"]

@@ -28,7 +28,7 @@ from minibert.analysis.head_weights import (
 )
 from minibert.errors import TokenizationError, TraceError
 from minibert.quantities import Float, Int, Shaped
-from minibert.trace.layer_view import check_index
+from minibert.trace.places import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model

@@ -15,15 +15,15 @@ from minibert.layers.heads import VocabularyHead
 from minibert.quantities import Int
 
 if TYPE_CHECKING:
-    from minibert.model import Model
     from minibert.text.tokenizer import Tokenizer
+    from minibert.trace.run import TracedModel
 
 __all__ = ["known_tokens", "token_id", "token_ids", "token_name", "vocabulary_head"]
 
 Token = int | str
 
 
-def vocabulary_head(model: "Model") -> VocabularyHead:
+def vocabulary_head(model: TracedModel) -> VocabularyHead:
     """The head with one logit a vocabulary entry at each position.
 
     Raises TraceError for a model without one.
@@ -38,7 +38,7 @@ def vocabulary_head(model: "Model") -> VocabularyHead:
     return head
 
 
-def token_id(model: "Model", token: Any) -> int:
+def token_id(model: TracedModel, token: Any) -> int:
     """The id of a token, given as its id or as text that is one token (" Paris", "##s", "[SEP]").
 
     Raises TokenizationError for an id outside the vocabulary, for text that is no token or more
@@ -61,7 +61,7 @@ def token_id(model: "Model", token: Any) -> int:
     return number
 
 
-def token_ids(model: "Model", tokens: Any, count: int) -> Int[Tensor, " sentence"]:
+def token_ids(model: TracedModel, tokens: Any, count: int) -> Int[Tensor, " sentence"]:
     """One id a sentence, from one token for all of them or a sequence of one for each.
 
     Raises TokenizationError as `token_id`, and where there are not as many tokens as sentences.
@@ -79,18 +79,18 @@ def token_ids(model: "Model", tokens: Any, count: int) -> Int[Tensor, " sentence
     return torch.tensor(ids, dtype=torch.int64, device=model.body.word.weight.device)
 
 
-def token_name(model: "Model", token: int) -> str:
+def token_name(model: TracedModel, token: int) -> str:
     """The token as a person reads it; its id where the model has no tokenizer."""
     return str(token) if model.tokenizer is None else model.tokenizer.string(token)
 
 
-def known_tokens(model: "Model") -> int:
+def known_tokens(model: TracedModel) -> int:
     """Vocabulary entries with a token behind them: a padded vocabulary has more logits."""
     size, tokenizer = model.config.vocab_size, model.tokenizer
     return size if tokenizer is None else min(size, tokenizer.vocab_size)
 
 
-def _id_of_text(model: "Model", text: str) -> int:
+def _id_of_text(model: TracedModel, text: str) -> int:
     tokenizer: Tokenizer | None = model.tokenizer
     if tokenizer is None:
         raise TokenizationError(

@@ -14,7 +14,7 @@ from minibert.errors import TraceError
 from minibert.quantities import Bool, Float
 from minibert.terminal import visible
 from minibert.text.tokens import Tokens
-from minibert.trace.layer_view import check_index
+from minibert.trace.places import check_index
 from minibert.trace.read import Trace
 
 __all__ = ["Explanation", "explain", "find_token", "token_note", "trace_of_head"]

@@ -17,8 +17,10 @@ from minibert.answers.text_stream import TextStream
 from minibert.errors import MinibertError, TokenizationError
 from minibert.layers import linear_backends as backends
 from minibert.layers.cache import Cache
+from minibert.layers.evaluation import Evaluation
 from minibert.quantities import Float, Int
 from minibert.text.tokens import Tokens
+from minibert.trace.run import run_layers
 
 __all__ = ["Generated", "generate"]
 
@@ -152,11 +154,9 @@ def _next_logits(
     model: Any, ids: Int[Tensor, "batch position"], cache: Cache
 ) -> Float[Tensor, "batch vocab"]:
     """The logits behind the last token of each text, the ids being those not yet in the cache."""
-    allowed = cache.allowed
-    mask = None if allowed.tokens is None else allowed.rows()
     hidden = model.body.embed(ids, None, cache.positions)
-    for layer, kept in zip(model.body.layers, cache.layers, strict=True):
-        hidden = layer(hidden, allowed, mask, cache=kept)
+    evaluation = Evaluation(cache.allowed, model.impl)
+    hidden = run_layers(model.body, hidden, evaluation, pasts=cache.layers)
     newest = (cache.rows[:, None], cache.newest[:, None])
     return model.head(model.body.final(hidden[newest]), None, ids[newest], None)[:, 0]
 

@@ -1,28 +1,18 @@
-"""Self-attention: W_Q W_K W_V, then `minibert.kernels`, then W_O.
+"""The weights of self-attention: W_Q, W_K and W_V in front of the dot product, W_O behind it.
 
-The forward pass hands everything it computes to `record` when there is one, by the names of
-`minibert.quantities`. The other methods give the same quantities one at a time, from the same
-weights, for whoever asks a trace later.
+The dot product, the softmax and the mean of the values are in `minibert.kernels`; layer.py makes
+the call.
 """
 
-from collections.abc import Collection
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from minibert.kernels.call import AllowedKeys
-from minibert.kernels.eager import attention_probs, attention_scores, weighted_values
-from minibert.kernels.sdpa import fused_attention, packed_attention
-from minibert.layers.cache import LayerCache
 from minibert.layers.config import Config
 from minibert.layers.linear import Linear, SharedInput, linear_is_plain
 from minibert.layers.linear_backends import torch_linear
 from minibert.quantities import Float, HeadVectors, Hidden, PerHeadHidden
 
-__all__ = ["Attention", "Record"]
-
-Record = dict[str, Tensor]
-EXPLICIT = frozenset({"scores", "probs"})
+__all__ = ["Attention"]
 
 
 class Attention(nn.Module):
@@ -40,75 +30,20 @@ class Attention(nn.Module):
         self.scale = config.attention_scale(layer)
         self._qkv = SharedInput((self.query, self.key, self.value))
 
-    def forward(
-        self,
-        x: Hidden,
-        residual: Hidden,
-        allowed: AllowedKeys,
-        mask: Tensor | None,
-        record: Record | None = None,
-        keep: Collection[str] = (),
-        cache: LayerCache | None = None,
-    ) -> Hidden:
-        """residual + attn_out. `keep` names matrices ("scores", "probs") to record as well.
-
-        With a cache, x holds the new tokens alone, and they look at all that were read before.
-        """
-        query, key, value = self.query_key_value(x)
-        if cache is not None:
-            key, value = cache.extend(key, value)
-        if allowed.packed is not None:
-            z = packed_attention(
-                query,
-                key,
-                value,
-                lengths=allowed.packed,
-                causal=allowed.causal,
-                scale=self.scale,
-            )
-        elif EXPLICIT.isdisjoint(keep):
-            z = fused_attention(
-                query,
-                key,
-                value,
-                mask=mask,
-                causal=mask is None and allowed.causal,
-                scale=self.scale,
-            )
-        else:
-            z = self._explicit(query, key, value, allowed, record, keep)
-        if record is not None:
-            record |= {"query": query, "key": key, "value": value, "z": z}
-        return self.attn_out(z, residual)
-
-    def _explicit(
-        self,
-        query: HeadVectors,
-        key: HeadVectors,
-        value: HeadVectors,
-        allowed: AllowedKeys,
-        record: Record | None,
-        keep: Collection[str],
-    ) -> HeadVectors:
-        scores = attention_scores(query, key, scale=self.scale)
-        probs = attention_probs(scores, allowed.rows())
-        if record is not None:
-            record |= {n: t for n, t in (("scores", scores), ("probs", probs)) if n in keep}
-        return weighted_values(probs, value)
-
-    def query_key_value(self, x: Hidden) -> tuple[HeadVectors, HeadVectors, HeadVectors]:
+    def query_key_value(self, x: Hidden) -> dict[str, HeadVectors]:
         """query, key and value of all heads: x·W + b."""
-        query, key, value = (self._split(part) for part in self._project_all(x))
-        return query, key, value
-
-    def _project_all(self, x: Hidden) -> tuple[Tensor, ...]:
         linears = (self.query, self.key, self.value)
         # A hook, a pruned weight or a module put in a linear's place must run: one by one then.
-        if not all(linear_is_plain(linear) for linear in linears):
-            return tuple([linear(x) for linear in linears])
-        if self._qkv.linears != linears:
-            self._qkv = SharedInput(linears)
-        return self._qkv(x)
+        if all(linear_is_plain(linear) for linear in linears):
+            if self._qkv.linears != linears:
+                self._qkv = SharedInput(linears)
+            parts = self._qkv(x)
+        else:
+            parts = tuple([linear(x) for linear in linears])
+        return {
+            name: self._split(part)
+            for name, part in zip(("query", "key", "value"), parts, strict=True)
+        }
 
     def project(self, name: str, x: Hidden, heads: slice = slice(None)) -> HeadVectors:
         """query, key or value of the chosen heads alone: x·W + b."""
@@ -136,7 +71,7 @@ class Attention(nn.Module):
         bias = self.output.watched.unseen("bias")
         return head_out.sum(1) if bias is None else head_out.sum(1) + bias
 
-    def _split(self, x: Hidden) -> Float[Tensor, "batch head position d_head"]:
+    def _split(self, x: Hidden) -> Float[torch.Tensor, "batch head position d_head"]:
         return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
 
     def _merge(self, z: HeadVectors) -> Hidden:

@@ -1,15 +1,18 @@
-"""The small parts both families are made of: LayerNorm, embeddings, the feed-forward block."""
+"""What holds the weights of a layer: attention, LayerNorm and MLP; and embeddings."""
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from minibert.layers.attention import Attention
 from minibert.layers.config import Config
 from minibert.layers.linear import Linear
 from minibert.layers.linear_backends import activate
 from minibert.quantities import Float, Hidden, Mlp
 
-__all__ = ["Embedding", "FeedForward", "LayerNorm"]
+__all__ = ["Embedding", "FeedForward", "Layer", "LayerNorm"]
 
 
 class LayerNorm(nn.Module):
@@ -61,3 +64,39 @@ class FeedForward(nn.Module):
     def post(self, pre: Mlp) -> Mlp:
         """mlp_post: what leaves the activation."""
         return activate(pre, self.activation)
+
+
+class Layer(nn.Module):
+    """The weights of one layer: attention, MLP and their LayerNorms, before or after each.
+
+    Before (GPT-2):  mid = x + attn_out(LN(x)),    post = mid + mlp_out(LN(mid))
+    After (BERT):    mid = LN(x + attn_out(x)),    post = LN(mid + mlp_out(mid))
+    """
+
+    def __init__(self, config: Config, layer: int) -> None:
+        super().__init__()
+        self.pre_norm = config.pre_norm
+        self.attention = Attention(config, layer)
+        self.attention_norm = LayerNorm(config.d_model, eps=config.norm_eps)
+        self.mlp = FeedForward(config)
+        self.mlp_norm = LayerNorm(config.d_model, eps=config.norm_eps)
+
+    def forward(self, at: Any) -> Hidden:
+        """resid_post of a `LayerPass` of this layer, so that hooks on a layer run."""
+        return at.resid_post
+
+    def attention_input(self, resid_pre: Hidden) -> Hidden:
+        """What W_Q, W_K and W_V read."""
+        return self.attention_norm(resid_pre) if self.pre_norm else resid_pre
+
+    def after_attention(self, total: Hidden) -> Hidden:
+        """resid_mid from the sum resid_pre + attn_out."""
+        return total if self.pre_norm else self.attention_norm(total)
+
+    def mlp_input(self, resid_mid: Hidden) -> Hidden:
+        """What W_in reads."""
+        return self.mlp_norm(resid_mid) if self.pre_norm else resid_mid
+
+    def after_mlp(self, total: Hidden) -> Hidden:
+        """resid_post from the sum resid_mid + mlp_out."""
+        return total if self.pre_norm else self.mlp_norm(total)

@@ -8,7 +8,6 @@ the edits below. plan.py checks them before the pass starts and applies them in 
 data.
 """
 
-import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,13 +15,13 @@ from dataclasses import replace as _copy
 from numbers import Real
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from minibert.errors import EditError
 from minibert.layers.config import Config
 from minibert.quantities import QUANTITIES
+from minibert.trace.places import Chosen, check_index, indices_of
 
 __all__ = ["Change", "Edit", "Point", "hide", "mean", "noise", "replace", "zero"]
 
@@ -30,7 +29,6 @@ _WITHOUT_LAYER = ("embed", "logits")
 _TEXT_TASKS = ("next-sentence", "sequence-classification")
 # The square of anything larger is no float32.
 _LARGEST_STD = 1e18
-Places = int | slice | Sequence[int] | Tensor | np.ndarray | None
 # Given the point and the quantity there, its new value (anything that broadcasts to its shape).
 Change = Callable[["Point", Tensor], Any]
 
@@ -83,35 +81,15 @@ def as_point(key: Any, config: Config) -> Point:
         return Point(name, of_text=name == "logits" and config.task in _TEXT_TASKS)
     if len(parts) == 1:
         raise EditError(f"{key!r}: which layer? Write ({name!r}, layer).")
-    layer = index_in(parts[1], config.n_layers, f"{key!r}: layer")
+    where = f"{key!r}: "
+    layer = check_index("layer", parts[1], config.n_layers, EditError, where)
     if len(parts) == 2:
         return Point(name, layer)
     if not QUANTITIES[name].per_head:
         raise EditError(f"{key!r}: {name} has no heads; write ({name!r}, {layer}).")
     if not isinstance(parts[2], tuple | list | range):
-        return Point(name, layer, index_in(parts[2], config.n_heads, f"{key!r}: head"))
-    heads = tuple(index_in(head, config.n_heads, f"{key!r}: head") for head in parts[2])
-    check_each_once(heads, f"{key!r}: heads")
-    return Point(name, layer, heads)
-
-
-def index_in(value: Any, size: int, what: str) -> int:
-    """The number, counted from the front; EditError when it is none of 0 to size - 1."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise EditError(f"{what} {value!r}: expected a whole number from 0 to {size - 1}.")
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise EditError(f"{what} {value!r}: expected one whole number.") from error
-    if not -size <= number < size:
-        raise EditError(f"{what} {number} does not exist; expected 0 to {size - 1}.")
-    return number % size
-
-
-def check_each_once(indices: Sequence[int], what: str) -> None:
-    """Raise EditError where a list is empty or names something twice."""
-    if not indices or len(set(indices)) < len(indices):
-        raise EditError(f"{what}: expected each once, and at least one.")
+        return Point(name, layer, check_index("head", parts[2], config.n_heads, EditError, where))
+    return Point(name, layer, tuple(indices_of(parts[2], config.n_heads, "head", EditError, where)))
 
 
 @dataclass(frozen=True)
@@ -122,19 +100,20 @@ class Edit:
     """
 
     change: Change
-    positions: Places = None
-    """Of a matrix these are its rows, the queries."""
-    sentences: Places = None
+    """Given the point and the quantity there, its new value."""
+    positions: Chosen = None
+    """Counted in each sentence, -1 its last token. Of a matrix these are its rows, the queries."""
+    sentences: Chosen = None
     constant: Any = None
     """The value, where it is known before the pass: it is checked then."""
     traces: tuple[Any, ...] = ()
     """The traces that the value is read from: that they have it is checked before the pass."""
     averages: bool = False
     """Whether it is their mean that is read, over positions of their own."""
-    hidden: Places = None
-    """Keys that the scores leave out."""
+    hidden: Chosen = None
+    """Keys that the scores leave out, counted in each sentence."""
 
-    def at(self, *, positions: Places = None, sentences: Places = None) -> "Edit":
+    def at(self, *, positions: Chosen = None, sentences: Chosen = None) -> "Edit":
         """The same change at these positions or in these sentences of the batch alone."""
         return _copy(
             self,
@@ -147,7 +126,7 @@ zero = Edit(lambda point, value: torch.zeros_like(value))
 """The quantity becomes 0: an ablation."""
 
 
-def replace(value: Any, *, positions: Places = None, sentences: Places = None) -> Edit:
+def replace(value: Any, *, positions: Chosen = None, sentences: Chosen = None) -> Edit:
     """The quantity becomes `value`: a number, a tensor that broadcasts to it, or a trace.
 
     From a trace it is the same quantity at the same layer and heads (activation patching; Vig et
@@ -166,7 +145,7 @@ def replace(value: Any, *, positions: Places = None, sentences: Places = None) -
     return Edit(lambda point, _: value.clone(), positions, sentences, constant=value)
 
 
-def mean(over: Any, *, positions: Places = None, sentences: Places = None) -> Edit:
+def mean(over: Any, *, positions: Chosen = None, sentences: Chosen = None) -> Edit:
     """The quantity becomes its mean over one or more traces: a mean ablation.
 
     The mean is taken over sentences and positions, padding left out; of scores and probs over
@@ -188,7 +167,7 @@ def mean(over: Any, *, positions: Places = None, sentences: Places = None) -> Ed
 
 
 def noise(
-    seed: int = 0, *, std: float | int = 1.0, positions: Places = None, sentences: Places = None
+    seed: int = 0, *, std: float | int = 1.0, positions: Chosen = None, sentences: Chosen = None
 ) -> Edit:
     """Gaussian noise of standard deviation `std` is added, the same for the same seed.
 
@@ -214,7 +193,7 @@ def noise(
     return Edit(change, positions, sentences)
 
 
-def hide(keys: Places, *, positions: Places = None) -> Edit:
+def hide(keys: Chosen, *, positions: Chosen = None) -> Edit:
     """Scores of −inf for these keys: the queries at `positions`, by default all, do not see them.
 
     An edit of scores alone. Each query has to have a key left that it may attend to.
@@ -222,14 +201,7 @@ def hide(keys: Places, *, positions: Places = None) -> Edit:
     """
     if keys is None:
         raise EditError("hide(None): which keys? Expected their positions, as hide(3).")
-    places: Any = [keys] if isinstance(keys, int) else keys
-
-    def change(point: Point, scores: Tensor) -> Tensor:
-        hidden = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
-        hidden[places] = True
-        return scores.masked_fill(hidden, -math.inf)
-
-    return Edit(change, positions, hidden=places)
+    return Edit(lambda point, scores: scores, positions, hidden=keys)
 
 
 _CALLS = {

@@ -4,28 +4,27 @@ Place: `Plan.of` asks everything here, before the pass starts.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from minibert.errors import EditError
 from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
-from minibert.trace.edit import Edit, Places, Point, check_each_once, index_in
+from minibert.trace.edit import Edit, Point
+from minibert.trace.places import Places
+from minibert.trace.reach import Reach
 
 __all__ = [
     "broadcasts",
     "check_constant",
     "check_hidden",
     "check_order",
+    "check_packed",
     "check_traces",
     "check_until",
     "misfit",
     "other_dtype",
-    "places_of",
-    "with_places",
 ]
 
 
@@ -40,47 +39,34 @@ def check_until(point: Point, until: int | None) -> None:
 
 
 def check_order(points: Sequence[Point]) -> None:
-    """Heads in two edits of as many heads each: the order of a dictionary is no order."""
+    """Raise EditError where two edits of as many heads each name the same head."""
     for number, point in enumerate(points):
         for other in points[:number]:
             same = (point.name, point.layer) == (other.name, other.layer)
             mine, theirs = point.head_list, other.head_list
             overlap = not mine or not set(mine).isdisjoint(theirs)
             if same and len(mine) == len(theirs) and overlap:
-                raise EditError(f"{other} and {point} name the same place; which is the last word?")
+                raise EditError(
+                    f"Two edits overlap, {other} and {point}: merge them into one, or name whole "
+                    "layers in one and single heads in the other."
+                )
 
 
-def with_places(point: Point, edit: Edit, allowed: AllowedKeys) -> Edit:
-    """The edit with its positions and sentences as lists of numbers, or None for all of them."""
-    if edit.positions is not None and point.of_text:
-        raise EditError(f"{point}: these logits are of whole texts and have no positions.")
-    return replace(
-        edit,
-        positions=_listed(edit.positions, allowed.position, f"{point}: position"),
-        sentences=_listed(edit.sentences, allowed.batch, f"{point}: sentence"),
-    )
-
-
-def _listed(places: Places, size: int, what: str) -> list[int] | None:
-    if places is None:
-        return None
-    if isinstance(places, Tensor | np.ndarray):
-        places = places.tolist()
-    if isinstance(places, slice):
-        try:
-            chosen = list(range(size)[places])
-        except TypeError as error:
-            raise EditError(f"{what}s {places}: expected whole numbers.") from error
-    elif isinstance(places, Sequence) and not isinstance(places, str):
-        chosen = [index_in(place, size, what) for place in places]
-    else:
-        chosen = [index_in(places, size, what)]
-    check_each_once(chosen, f"{what}s {places!r}")
-    return chosen
+def check_packed(point: Point, allowed: AllowedKeys) -> None:
+    """Raise EditError for a matrix of packed sentences, which is never made."""
+    if allowed.packed is not None and "query" in point.axes:
+        raise EditError(
+            f"{point}: packed sentences have no such matrix. Trace them without packed=True."
+        )
 
 
 def check_constant(
-    point: Point, edit: Edit, config: Config, allowed: AllowedKeys, dtype: torch.dtype
+    point: Point,
+    edit: Edit,
+    reach: Reach,
+    config: Config,
+    allowed: AllowedKeys,
+    dtype: torch.dtype,
 ) -> None:
     """Raise EditError for a constant that is no number, not finite, or does not fit."""
     value = edit.constant
@@ -101,28 +87,30 @@ def check_constant(
     if not bool(value.isfinite().all()):
         raise EditError(f"{point}: the value holds NaN or infinite numbers.")
     whole = _shape(point, config, allowed)
-    if not any(broadcasts(value.shape, shape) for shape in (_chosen(point, edit, whole), whole)):
+    shapes = (reach.shape(point.axes, whole), whole)
+    if not any(broadcasts(value.shape, shape) for shape in shapes):
         raise misfit(point, value.shape, whole)
 
 
-def check_hidden(point: Point, edit: Edit, allowed: AllowedKeys) -> None:
+def check_hidden(point: Point, edit: Edit, reach: Reach, allowed: AllowedKeys) -> None:
     """Raise EditError for hidden keys of what has no keys, or where a query would see none."""
-    if edit.hidden is None:
+    if edit.hidden is None or reach.keys is None:
         return
     if point.name != "scores":
         raise EditError(f'{point}: hide is an edit of scores; write ("scores", layer): hide(keys).')
-    keys = _listed(edit.hidden, allowed.position, f"{point}: key")
-    left = allowed.full().clone()
-    left[..., keys] = False
-    rows = range(allowed.position) if edit.positions is None else edit.positions
-    # Lists by now: Plan.of has seen to it.
-    seeing = left[slice(None) if edit.sentences is None else edit.sentences, 0].any(-1).all(0)
-    alone = [row for row in rows if not seeing[row]]  # type: ignore[union-attr]
-    if alone:
-        raise EditError(
-            f"{point}: without keys {keys} the query at position {alone[0]} has none left to "
-            "attend to; limit the edit with hide(keys, positions=...)."
-        )
+    for number, sentence in enumerate(reach.sentences):
+        length, keys = reach.places.lengths[sentence], set(reach.keys[number])
+        left = [key for key in range(length) if key not in keys]
+        first_seen = left[0] if left else length
+        rows = range(length) if reach.positions is None else reach.positions[number]
+        for row in rows:
+            last = row if allowed.causal else length - 1
+            if first_seen > last:
+                raise EditError(
+                    f"{point}: without keys {sorted(keys)} the query at position {row} of sentence "
+                    f"{sentence} has none left to attend to; limit the edit with "
+                    "hide(keys, positions=...)."
+                )
 
 
 def check_traces(point: Point, edit: Edit, config: Config, allowed: AllowedKeys) -> None:
@@ -139,7 +127,7 @@ def check_traces(point: Point, edit: Edit, config: Config, allowed: AllowedKeys)
                 raise EditError(f"{point}: mean(over=...) needs texts of one length, no padding.")
             sizes |= {axis: 1 for axis in ("batch", "position") if axis in sizes}
         shape = tuple(sizes.values())
-        # One token is no length that fits all: a position stands for itself.
+        # A trace of one token does not stand for every position.
         other = any(
             sizes[axis] != allowed.position
             for axis in ("query", "key", *(() if edit.averages else ("position",)))
@@ -147,6 +135,20 @@ def check_traces(point: Point, edit: Edit, config: Config, allowed: AllowedKeys)
         )
         if other or not broadcasts(shape, expected):
             raise misfit(point, shape, expected)
+        if not edit.averages and not point.of_text:
+            _check_lengths(point, trace.allowed, allowed)
+
+
+def _check_lengths(point: Point, theirs: AllowedKeys, ours: AllowedKeys) -> None:
+    """Raise EditError where a sentence would get values of another one's padding."""
+    source, target = Places.of(theirs).lengths, Places.of(ours).lengths
+    if len(source) == 1:
+        source = source * len(target)
+    if any(have < want for have, want in zip(source, target, strict=True)):
+        raise EditError(
+            f"{point}: the sentences of the trace to read from have {source} tokens and those of "
+            f"this one {target}; a value is taken from the same position, so they need as many."
+        )
 
 
 def misfit(point: Point, shape: Sequence[int], expected: Sequence[int]) -> EditError:
@@ -190,20 +192,6 @@ def _n_logits(config: Config) -> int:
     if config.task in ("next-sentence", "question-answering"):
         return 2
     return config.n_labels if config.task.endswith("classification") else config.vocab_size
-
-
-def places_of(point: Point, edit: Edit) -> dict[int, list[int]]:
-    """For each axis that an edit is limited on, the places that it reaches."""
-    row = next((axis for axis in ("position", "query") if axis in point.axes), "position")
-    limits = {"batch": edit.sentences, row: edit.positions}
-    # Lists by now: Plan.of has seen to it.
-    return {point.axes.index(a): list(p) for a, p in limits.items() if p is not None}  # type: ignore[arg-type]
-
-
-def _chosen(point: Point, edit: Edit, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the places that an edit reaches, of a quantity of this shape."""
-    places = places_of(point, edit)
-    return tuple(len(places[axis]) if axis in places else n for axis, n in enumerate(shape))
 
 
 def other_dtype(point: Point, found: torch.dtype, expected: torch.dtype) -> EditError:

@@ -20,9 +20,10 @@ from torch import Tensor
 from minibert.errors import MinibertError, TraceError
 from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
-from minibert.quantities import QUANTITIES, Int
+from minibert.quantities import QUANTITIES
 from minibert.text.tokens import Tokens
 from minibert.trace.identity import check_model, identity_of, stand_in
+from minibert.trace.run import Inputs
 
 __all__ = ["StoredTrace", "open_trace", "save_trace"]
 
@@ -36,21 +37,11 @@ PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class StoredInputs:
-    """The batch a trace was made of, where no model is there to read it."""
-
-    ids: Int[Tensor, "batch position"]
-    mask: Tensor
-    segments: Tensor
-    tokens: Tokens
-
-
-@dataclass(frozen=True)
 class StoredTrace:
     """What `Trace.load` makes a trace of."""
 
     model: Any
-    inputs: Any
+    inputs: Inputs
     allowed: AllowedKeys
     until: int | None
     edited_from: int | None
@@ -182,7 +173,7 @@ def _assemble(
     tokens = _read_tokens(about["tokens"], numbers)
     _check_shapes(tensors, config, tokens, path)
     if model is None:
-        inputs: Any = StoredInputs(**numbers, tokens=tokens)
+        inputs = Inputs(**numbers, tokens=tokens)
         model = stand_in(config, identity, path)
     else:
         check_model(model, config, identity, path)

@@ -1,28 +1,45 @@
 """The gradient of one number with respect to every quantity of a trace.
 
-Autograd gives the gradients of what the forward pass kept (query, key, value, z and the streams)
-in one backward pass, O(position) memory. Everything else has a formula here, as it has one in
-formulas.py, and is computed from what is nearest when it is read: for one layer or one head alone.
+Autograd gives the gradients of what the forward pass held, in one backward pass and O(position)
+memory. scores, probs and head_out are larger than that; their gradients are declared beside them
+(layers/layer.py) and computed when they are read, for one layer or one head alone.
 
 A number may also be made of quantities that are computed when they are read, such as one cell of
-probs. Then that direct part is seen by a hook on what was read, and added to the formula.
+probs. Then a hook on what was read sees that direct part, and it is added.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
 from minibert.layers.config import Config
-from minibert.layers.linear import linear_is_plain
-from minibert.quantities import QUANTITIES, Float, Hidden, Logits
-from minibert.trace.formulas import EVERYTHING, Place, cut
-from minibert.trace.layer_view import LayerView, layer_quantity, place_of
+from minibert.layers.evaluation import cut
+from minibert.layers.layer import LayerGradients, LayerPass, layer_quantities
+from minibert.quantities import Float, Hidden, Logits, Quantity
+from minibert.trace.layer_view import LayerView, place_of
 
-__all__ = ["FORMULAS", "Found", "Gradients", "differentiate", "watch"]
+__all__ = ["Differentiated", "Found", "Gradients", "differentiate", "held_for_gradients", "watch"]
+
+
+@runtime_checkable
+class Differentiated(Protocol):
+    """What is differentiated: a trace made with grad=True."""
+
+    differentiable: bool
+    collecting: "Found | None"
+    kept: dict[str, Tensor]
+    records: list[dict[str, Tensor]]
+
+    @property
+    def config(self) -> Config:
+        """The model's sizes and choices."""
+
+    def at(self, layer: int, heads: slice = ..., queries: slice = ...) -> LayerPass:
+        """One layer of the trace, to be read lazily."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,18 +51,17 @@ class Found:
     direct: dict[tuple[int, str], Tensor] = field(default_factory=dict)
     """What the number has of a quantity by itself, not by way of what is computed from it."""
 
-    def add_direct(self, at: Place, name: str, gradient: Tensor) -> None:
-        """Remember the direct part of a quantity that was read at this place."""
+    def add_direct(self, at: LayerPass, quantity: Quantity[Tensor], gradient: Tensor) -> None:
+        """Add the direct part of a quantity that was read at this place."""
         size = list(gradient.shape)
-        axes = QUANTITIES[name].axes
-        if "head" in axes:
-            size[axes.index("head")] = at.trace.config.n_heads
-        if "query" in axes:
-            size[axes.index("query")] = at.trace.allowed.position
-        whole = self.direct.get((at.index, name))
-        if whole is None:
-            whole = self.direct[at.index, name] = gradient.new_zeros(size)
-        cut(whole, name, at.heads, at.queries).add_(gradient)
+        if quantity.per_head:
+            size[quantity.axes.index("head")] = at.attention.n_heads
+        if "query" in quantity.axes:
+            size[quantity.axes.index("query")] = at.evaluation.allowed.position
+        place = at.index, quantity.name
+        if place not in self.direct:
+            self.direct[place] = gradient.new_zeros(size)
+        cut(self.direct[place], quantity, at.heads, at.rows).add_(gradient)
 
 
 class Gradients:
@@ -58,7 +74,7 @@ class Gradients:
     edit that counts. Nothing here has a gradient of its own.
     """
 
-    def __init__(self, trace: Any, found: Found) -> None:
+    def __init__(self, trace: Differentiated, found: Found) -> None:
         self.trace = trace
         self.found = found
 
@@ -92,121 +108,75 @@ class Gradients:
 
     def stack(self, name: str) -> Float[Tensor, "layer batch *rest"]:
         """The gradients of one quantity of all layers, the layer axis in front."""
-        layer_quantity(name)
-        return torch.stack([getattr(layer, name) for layer in self])
+        return torch.stack([layer.quantity(name) for layer in self])
 
     def read(
-        self, name: str, layer: int, heads: slice = EVERYTHING, queries: slice = EVERYTHING
+        self, name: str, layer: int, heads: slice = slice(None), queries: slice = slice(None)
     ) -> Tensor:
         """A gradient in one layer, its head axis still there, cut to the heads and rows."""
         with torch.no_grad():
-            values = Place(self.trace, layer, heads, queries)
-            return GradientPlace(self.found, values)[name]
+            value: Tensor = getattr(_AtLayer(self, self.trace.at(layer, heads, queries)), name)
+            return value
 
 
-@dataclass(frozen=True)
-class GradientPlace:
-    """The gradients at one place of a trace, next to the quantities themselves."""
+class _AtLayer(LayerGradients):
+    """The gradients of one layer, next to the quantities themselves."""
 
-    found: Found
-    values: Place
+    def __init__(self, gradients: Gradients, values: LayerPass) -> None:
+        self.gradients = gradients
+        self.values = values
 
-    def __getitem__(self, name: str) -> Tensor:
-        heads, queries = self.values.heads, self.values.queries
-        kept = self.found.records[self.values.index].get(name)
-        if kept is not None:
-            return cut(kept, name, heads, queries)
-        gradient = FORMULAS[name](self)
-        direct = self.found.direct.get((self.values.index, name))
-        return gradient if direct is None else gradient + cut(direct, name, heads, queries)
-
-    @property
-    def layer(self) -> Any:
-        """The layer's weights."""
-        return self.values.layer
-
-    @property
-    def pre_norm(self) -> bool:
-        """True where the stream is a plain sum, and no LayerNorm stands behind it."""
-        return self.values.trace.config.pre_norm
-
-    def resid_pre(self) -> Tensor:
-        """That of what left the layer below, or of the embeddings."""
-        if not self.values.index:
-            return self.found.kept["embed"]
-        below = replace(self.values, index=self.values.index - 1)
-        return replace(self, values=below)["resid_post"]
-
-    def probs(self) -> Tensor:
-        """dz·valueᵀ."""
-        rows = self["z"][:, :, self.values.queries]
-        return rows @ self.values["value"].transpose(-2, -1)
-
-    def scores(self) -> Tensor:
-        """probs * (dprobs − sum over keys of probs * dprobs): back through the softmax."""
-        probs = self.values["probs"]
-        weighted = probs * self["probs"]
-        return weighted.addcmul_(probs, weighted.sum(-1, keepdim=True), value=-1)
-
-    def head_out(self) -> Tensor:
-        """That of attn_out, which is a sum over heads."""
-        heads = range(self.values.trace.config.n_heads)[self.values.heads]
-        return self["attn_out"].unsqueeze(1).expand(-1, len(heads), -1, -1)
-
-    def attn_out(self) -> Tensor:
-        """dresid_mid back through the LayerNorm, if there is one."""
-        gradient, values = self["resid_mid"], self.values
-        if self.pre_norm:
+    def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
+        """What autograd found, or the declared gradient and the direct part."""
+        found, values = self.gradients.found, self.values
+        held = found.records[values.index].get(quantity.name)
+        if held is not None:
+            return cut(held, quantity, values.heads, values.rows)
+        assert quantity.gradient is not None
+        gradient = quantity.gradient(self)
+        direct = found.direct.get((values.index, quantity.name))
+        if direct is None:
             return gradient
-        total = values["resid_pre"] + values["attn_out"]
-        return _back_through(self.layer.after_attention, total, gradient)
+        return gradient + cut(direct, quantity, values.heads, values.rows)
 
-    def mlp_out(self) -> Tensor:
-        """dresid_post back through the LayerNorm, if there is one."""
-        gradient, values = self["resid_post"], self.values
-        if self.pre_norm:
-            return gradient
-        total = values["resid_mid"] + values["mlp_out"]
-        return _back_through(self.layer.after_mlp, total, gradient)
-
-    def mlp_post(self) -> Tensor:
-        """dmlp_out·W_outᵀ."""
-        gradient, down = self["mlp_out"], self.layer.mlp.down
-        if linear_is_plain(down):
-            return gradient @ down.watched.unseen("weight")
-        return _back_through(down, self.values["mlp_post"], gradient)
-
-    def mlp_pre(self) -> Tensor:
-        """dmlp_post times the slope of the activation."""
-        return _back_through(self.layer.mlp.post, self.values["mlp_pre"], self["mlp_post"])
+    def below(self) -> Hidden:
+        """The gradient of what left the layer below, or of the embeddings."""
+        index = self.values.index
+        return self.gradients.read("resid_post", index - 1) if index else self.gradients.embed
 
 
-FORMULAS: dict[str, Callable[[GradientPlace], Tensor]] = {
-    "resid_pre": GradientPlace.resid_pre,
-    "scores": GradientPlace.scores,
-    "probs": GradientPlace.probs,
-    "head_out": GradientPlace.head_out,
-    "attn_out": GradientPlace.attn_out,
-    "mlp_pre": GradientPlace.mlp_pre,
-    "mlp_post": GradientPlace.mlp_post,
-    "mlp_out": GradientPlace.mlp_out,
-}
+def held_for_gradients(edited: frozenset[str]) -> frozenset[str]:
+    """The quantities of a layer that have to be part of the graph, where these are edited.
+
+    All but those with a declared gradient. That one follows from the gradient of a quantity behind
+    it, which does not tell what an edit between the two does.
+    """
+    order = layer_quantities()
+    names = list(order)
+    held = set(names) - {"resid_pre"}
+    for name, quantity in order.items():
+        if quantity.gradient is None or name == "resid_pre":
+            continue
+        between = names[names.index(name) : names.index(quantity.gradient_from) + 1]
+        if edited.isdisjoint(between):
+            held.discard(name)
+    return frozenset(held)
 
 
-def watch(at: Place, name: str, value: Tensor) -> None:
+def watch(trace: Differentiated, at: LayerPass, quantity: Quantity[Tensor], value: Tensor) -> None:
     """Have the direct part of a quantity seen, if a number is made of what was read here."""
-    kept = at.trace.records[at.index]
-    if not value.requires_grad or name == "resid_pre" or name in kept:
+    held = trace.records[at.index]
+    if not value.requires_grad or quantity.name == "resid_pre" or quantity.name in held:
         return
 
     def remember(gradient: Tensor) -> None:
-        if at.trace.collecting is not None:
-            at.trace.collecting.add_direct(at, name, gradient)
+        if trace.collecting is not None:
+            trace.collecting.add_direct(at, quantity, gradient)
 
     value.register_hook(remember)
 
 
-def differentiate(trace: Any, scalar: Tensor) -> Found:
+def differentiate(trace: Differentiated, scalar: Tensor) -> Found:
     """The gradients of a number with respect to what a trace kept, 0 where it does not depend.
 
     Raises TraceError for what is no number, or does not come from this trace.
@@ -251,7 +221,7 @@ def _backward(scalar: Tensor, variables: list[Tensor]) -> tuple[Tensor | None, .
     return gradients
 
 
-def _check(trace: Any, scalar: Any) -> None:
+def _check(trace: Differentiated, scalar: Tensor) -> None:
     if not trace.differentiable:
         raise TraceError("This trace has no gradients: make it with model.trace(..., grad=True).")
     if not isinstance(scalar, Tensor):
@@ -270,11 +240,3 @@ def _check(trace: Any, scalar: Any) -> None:
             f"backward: this number ({scalar.dtype}) has no connection to a trace: it was computed "
             "under torch.no_grad(), detached, or is no floating-point number."
         )
-
-
-def _back_through(function: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient of x, given that of function(x)."""
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        [result] = torch.autograd.grad(function(x), [x], gradient)
-    return result

@@ -85,8 +85,11 @@ def stand_in(config: Config, identity: Mapping[str, Any], path: Path) -> Weightl
     # Post-norm models have nothing between the last layer and the task head.
     final = {} if config.pre_norm else {"final": lambda hidden: hidden}
     body = Weightless(reason, layers=layers, **final)
+    needed = Weightless(reason)
     known = {"config": config, "name": name, "tokenizer": None, "identity": identity}
-    return Weightless(reason, body=body, **known)
+    return Weightless(
+        reason, body=body, head=needed, inputs=needed, task_logits=needed, pool=needed, **known
+    )
 
 
 def check_model(model: Any, config: Config, identity: Mapping[str, Any], path: Path) -> None:

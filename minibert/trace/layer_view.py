@@ -1,70 +1,91 @@
-"""Reading one layer of a trace, or one head of it.
+"""Reading one layer of a trace, or one head of it, and the same of its gradients."""
 
-Place: `trace[layer]` and `trace[layer, head]` give a LayerTrace, and `trace.grad[layer]` a
-LayerView; the formulas are in formulas.py and gradients.py.
-"""
-
-import operator
-from typing import Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from minibert.errors import TraceError
+from minibert.kernels.api import Statistics
+from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
-from minibert.quantities import (
-    QUANTITIES,
-    Float,
-    HeadVectors,
-    Hidden,
-    Matrix,
-    Mlp,
-    PerHeadHidden,
-    Quantity,
-)
-from minibert.trace.formulas import EVERYTHING, FORMULAS
+from minibert.layers.layer import LayerQuantities, layer_quantities
+from minibert.quantities import QUANTITIES, Float, Quantity
+from minibert.trace.places import check_index
+from minibert.trace.run import TracedModel
 
-__all__ = ["AbsentError", "LayerTrace", "LayerView", "check_index", "layer_quantity", "place_of"]
+__all__ = [
+    "AbsentError",
+    "LayerTrace",
+    "LayerView",
+    "Readable",
+    "ReadableTrace",
+    "layer_quantity",
+    "place_of",
+]
+
+EVERYTHING = slice(None)
 
 
 class AbsentError(TraceError, AttributeError):
     """A name that cannot be read here; an AttributeError too, so that hasattr works."""
 
 
-class LayerView:
+@runtime_checkable
+class Readable(Protocol):
+    """What a view reads from: a trace, or its gradients."""
+
+    def read(self, name: str, layer: int, heads: slice = ..., queries: slice = ...) -> Tensor:
+        """A quantity of one layer, its head axis still there, cut to the chosen heads and rows."""
+
+
+@runtime_checkable
+class ReadableTrace(Readable, Protocol):
+    """A trace as its layers see it."""
+
+    model: TracedModel
+
+    @property
+    def allowed(self) -> AllowedKeys:
+        """Which keys each query may see."""
+
+    @property
+    def config(self) -> Config:
+        """The model's sizes and choices."""
+
+    def layer_statistics(self, layer: int) -> Statistics:
+        """The statistics that the pass gave for a layer."""
+
+
+class LayerView(LayerQuantities):
     """The quantities of one layer, or of one head (then the head axis is gone), or their gradients.
 
     What a name means is for the `read` of the trace, or of the gradients, that this belongs to.
     """
 
-    resid_pre: Hidden
-    query: HeadVectors
-    key: HeadVectors
-    value: HeadVectors
-    scores: Matrix
-    probs: Matrix
-    z: HeadVectors
-    head_out: PerHeadHidden
-    attn_out: Hidden
-    resid_mid: Hidden
-    mlp_pre: Mlp
-    mlp_post: Mlp
-    mlp_out: Hidden
-    resid_post: Hidden
-
-    def __init__(self, trace: Any, layer: int, head: int | None) -> None:
+    def __init__(self, trace: Readable, layer: int, head: int | None) -> None:
         self.trace = trace
         self.layer = layer
         self.head = head
         self._heads = EVERYTHING if head is None else slice(head, head + 1)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        quantity = layer_quantity(name)
-        return self._drop_head(quantity, self.trace.read(name, self.layer, self._heads))
+    def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
+        """The quantity, read from the trace."""
+        return self._drop_head(quantity, self.trace.read(quantity.name, self.layer, self._heads))
+
+    def quantity(self, name: str) -> Tensor:
+        """The quantity of that name."""
+        return self.read_quantity(layer_quantity(name))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            return self.quantity(name)
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *FORMULAS]
+        return [*super().__dir__(), *layer_quantities()]
 
     def __repr__(self) -> str:
         where = (
@@ -87,12 +108,29 @@ class LayerView:
         rows = self.trace.read(name, self.layer, self._heads, queries)
         return self._drop_head(quantity, rows)[..., keys]
 
-    def _drop_head(self, quantity: Quantity, value: Tensor) -> Tensor:
+    def _drop_head(self, quantity: Quantity[Tensor], value: Tensor) -> Tensor:
         return value[:, 0] if self.head is not None and quantity.per_head else value
 
 
 class LayerTrace(LayerView):
     """The quantities of one layer of a trace, or of one head."""
+
+    trace: ReadableTrace
+
+    @property
+    def statistics(self) -> Statistics:
+        """What the pass gave beside z, as `model.trace(..., statistics=...)` asked.
+
+        The fields are described in `minibert.kernels.api.Statistics`; of one head they have no
+        head axis. Raises AbsentError for a trace that was made without statistics.
+        """
+        found = self.trace.layer_statistics(self.layer)
+        if self.head is None:
+            return found
+        numbers = {each.name: getattr(found, each.name) for each in fields(found)}
+        return Statistics(
+            **{name: n if n is None else n[:, self.head] for name, n in numbers.items()}
+        )
 
     def product(self, query: int) -> Float[Tensor, "batch *head key d_head"]:
         """query[i] * key, element by element: what the dot product of each score sums up."""
@@ -102,13 +140,15 @@ class LayerTrace(LayerView):
         return self._drop_head(QUANTITIES["key"], product)
 
 
-def layer_quantity(name: Any) -> Quantity:
+def layer_quantity(name: Any) -> Quantity[Tensor]:
     """The Quantity of that name; AbsentError for a name that no layer has."""
-    if isinstance(name, str) and name in FORMULAS:
-        return QUANTITIES[name]
-    if isinstance(name, str) and name in QUANTITIES:
+    found = QUANTITIES.get(name) if isinstance(name, str) else None
+    if found is None:
+        names = ", ".join(layer_quantities())
+        raise AbsentError(f"{name!r} is no quantity of a layer; there are {names}.")
+    if not found.per_layer:
         raise AbsentError(f"{name} belongs to the whole trace: read trace.{name}.")
-    raise AbsentError(f"{name!r} is no quantity of a layer; there are {', '.join(FORMULAS)}.")
+    return found
 
 
 def _check_slice(name: str, given: Any) -> None:
@@ -130,17 +170,3 @@ def place_of(where: Any, config: Config) -> tuple[int, int | None]:
     layer, head = where if isinstance(where, tuple) else (where, None)
     layer = check_index("layer", layer, config.n_layers)
     return layer, None if head is None else check_index("head", head, config.n_heads)
-
-
-def check_index(what: str, given: Any, size: int) -> int:
-    """The index, counted from the front; TraceError when it is none of 0 to size - 1."""
-    try:
-        # A bool counts as a number to Python, and one layer for True is nobody's wish.
-        index = None if isinstance(given, bool) else operator.index(given)
-    except TypeError:
-        index = None
-    if index is None:
-        raise TraceError(f"{what} {given!r:.80}: expected a whole number from 0 to {size - 1}.")
-    if not -size <= index < size:
-        raise TraceError(f"There is no {what} {index}; expected 0 to {size - 1}.")
-    return index % size

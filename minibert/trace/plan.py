@@ -1,7 +1,7 @@
 """Edits, checked against a model and a batch, and then applied in the order of the data."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,28 +11,30 @@ from torch import Tensor
 from minibert.errors import EditError
 from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
+from minibert.layers.layer import Change
 from minibert.trace.edit import Edit, Point, as_edit, as_point
 from minibert.trace.edit_checks import (
     broadcasts,
     check_constant,
     check_hidden,
     check_order,
+    check_packed,
     check_traces,
     check_until,
     misfit,
     other_dtype,
-    places_of,
-    with_places,
 )
+from minibert.trace.places import Places
+from minibert.trace.reach import Reach
 
 __all__ = ["Plan"]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The edits of one forward pass, by layer (None: embed and logits)."""
+    """The edits of one forward pass, by layer (None: embed and logits), and where each reaches."""
 
-    edits: tuple[tuple[Point, Edit], ...]
+    edits: tuple[tuple[Point, Edit, Reach], ...] = ()
 
     @classmethod
     def of(
@@ -56,88 +58,93 @@ class Plan:
                 f"edit={type(mapping).__name__}: expected a dictionary such as "
                 '{("z", 9, 6): zero, ("resid_post", 3): function}.'
             )
+        places = Places.of(allowed)
         found = []
         for key, value in mapping.items():
-            point = as_point(key, config)
+            point, edit = as_point(key, config), as_edit(value)
             check_until(point, until)
-            edit = with_places(point, as_edit(value), allowed)
-            check_constant(point, edit, config, allowed, dtype)
-            check_hidden(point, edit, allowed)
+            check_packed(point, allowed)
+            reach = Reach.of(point, edit, places)
+            check_constant(point, edit, reach, config, allowed, dtype)
+            check_hidden(point, edit, reach, allowed)
             check_traces(point, edit, config, allowed)
-            found.append((point, edit))
-        # Whole layers, then several heads, then one: who names fewer knows better.
+            found.append((point, edit, reach))
+        # Edits of a whole layer come first and those of single heads last: they are more specific.
         found.sort(key=lambda entry: len(entry[0].head_list) or math.inf, reverse=True)
-        check_order([point for point, _ in found])
+        check_order([point for point, _, _ in found])
         return cls(tuple(found))
 
     def names(self, layer: int | None) -> frozenset[str]:
         """The quantities of a layer that are edited."""
-        return frozenset(point.name for point, _ in self.edits if point.layer == layer)
+        return frozenset(point.name for point, _, _ in self.edits if point.layer == layer)
+
+    def of_layer(self, layer: int) -> dict[str, Change]:
+        """What to do to the quantities of a layer, by name."""
+        return {name: self.change_of(name, layer) for name in self.names(layer)}
+
+    def change_of(self, name: str, layer: int | None) -> Change:
+        """A function that gives a quantity after all edits of it."""
+        return lambda value: self.apply(name, layer, value)
 
     @property
     def first_layer(self) -> int | None:
         """The lowest layer in which something changes; None where only logits do."""
         if "embed" in self.names(None):
             return 0
-        return min((p.layer for p, _ in self.edits if p.layer is not None), default=None)
+        return min((p.layer for p, _, _ in self.edits if p.layer is not None), default=None)
 
     @property
     def first_position(self) -> int:
         """The first position at which something in a layer changes."""
-        # Lists by now: Plan.of has seen to it.
-        starts = [
-            0 if edit.positions is None else min(edit.positions)  # type: ignore[arg-type]
-            for point, edit in self.edits
-            if point.name != "logits"
-        ]
+        starts = [reach.first for point, _, reach in self.edits if point.name != "logits"]
         return min(starts, default=0)
 
     def apply(self, name: str, layer: int | None, value: Tensor) -> Tensor:
         """The quantity after all edits of it; the tensor given is left as it is."""
-        for point, edit in self.edits:
+        for point, edit, reach in self.edits:
             if point.name == name and point.layer == layer:
-                value = _edited(point, edit, value)
+                value = _edited(point, edit, reach, value)
         return value
 
 
-def _edited(point: Point, edit: Edit, value: Tensor) -> Tensor:
+def _edited(point: Point, edit: Edit, reach: Reach, value: Tensor) -> Tensor:
     """The quantity with one edit made."""
     if point.heads is None:
-        return _limited(point, edit, value)
+        return _limited(point, edit, reach, value)
     heads = point.heads if isinstance(point.heads, int) else list(point.heads)
     changed = value.clone()
-    changed[:, heads] = _limited(point, edit, value[:, heads])
+    changed[:, heads] = _limited(point, edit, reach, value[:, heads])
     return changed
 
 
-def _limited(point: Point, edit: Edit, part: Tensor) -> Tensor:
+def _limited(point: Point, edit: Edit, reach: Reach, part: Tensor) -> Tensor:
     """The new value of a quantity, or of its chosen heads, where the edit reaches."""
-    limits = places_of(point, edit)
-    if not limits:
+    if edit.hidden is not None:
+        return part.masked_fill(reach.hidden_cells(part), -math.inf)
+    if reach.everywhere:
         return _fitted(point, _new_value(point, edit, part), part.shape)
-    index = _index_of(part, limits)
-    chosen = part[index]
-    new = _new_value(point, edit, chosen)
-    whole = broadcasts(new.shape, part.shape)
-    if whole and (edit.traces or not broadcasts(new.shape, chosen.shape)):
-        # A value for the whole quantity: the same places of it.
-        new = new.expand(part.shape)[index]
     result = part.clone()
-    result[index] = _fitted(point, new, chosen.shape)
+    indices = reach.indices(point.axes, part)
+    for number, index in enumerate(indices):
+        chosen = part[index]
+        new = _new_value(point, edit, chosen)
+        if len(indices) > 1 and _one_each(new, chosen, len(indices)):
+            # A value for each sentence: this one's.
+            new = new[number : number + 1]
+        if broadcasts(new.shape, part.shape) and (
+            edit.traces or not broadcasts(new.shape, chosen.shape)
+        ):
+            # A value for the whole quantity: the same places of it.
+            new = new.expand(part.shape)[index]
+        result[index] = _fitted(point, new, chosen.shape)
     return result
 
 
-def _index_of(part: Tensor, limits: dict[int, list[int]]) -> tuple[Any, ...]:
-    """An index that keeps the axes in their order, however many of them are limited."""
-    if len(limits) == 1:
-        [(axis, places)] = limits.items()
-        return (*[slice(None)] * axis, places)
-    # Every axis spelled out, so that two lists mean rows x columns and not pairs.
-    chosen = [limits.get(axis, list(range(size))) for axis, size in enumerate(part.shape)]
-    grids = torch.meshgrid(
-        *[torch.tensor(places, device=part.device) for places in chosen], indexing="ij"
-    )
-    return tuple(grids)
+def _one_each(new: Tensor, chosen: Tensor, n_sentences: int) -> bool:
+    """True for values of as many sentences, each of them shaped as what is chosen of one."""
+    if new.dim() != chosen.dim() or new.shape[0] != n_sentences:
+        return False
+    return broadcasts(new.shape[1:], chosen.shape[1:])
 
 
 def _new_value(point: Point, edit: Edit, chosen: Tensor) -> Tensor:
@@ -151,7 +158,7 @@ def _new_value(point: Point, edit: Edit, chosen: Tensor) -> Tensor:
     return new.to(chosen.device)
 
 
-def _fitted(point: Point, new: Tensor, shape: torch.Size) -> Tensor:
+def _fitted(point: Point, new: Tensor, shape: Sequence[int]) -> Tensor:
     if not broadcasts(new.shape, shape):
         raise misfit(point, new.shape, shape)
-    return new.expand(shape)
+    return new.expand(tuple(shape))

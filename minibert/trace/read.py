@@ -1,39 +1,41 @@
 """Reading the named quantities of one forward pass.
 
 A trace keeps what the pass computed anyway: the residual streams, query, key, value and z.
-Everything else has a formula (formulas.py) and is computed from what is nearest when it
-is asked for, for one layer, one head, or a window of it. So a trace costs no second pass and
-O(position) memory.
+Everything else is computed from what is nearest when it is asked for, for one layer, one head, or
+a window of it. So a trace costs no second pass and O(position) memory.
 """
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
+from minibert.kernels.api import Statistics
 from minibert.kernels.call import AllowedKeys
+from minibert.kernels.requests import Want
 from minibert.layers.config import Config
-from minibert.quantities import (
-    AttentionMask,
-    Float,
-    Hidden,
-    Logits,
-    Matrix,
-)
+from minibert.layers.evaluation import EVERYTHING, Evaluation
+from minibert.layers.layer import LayerPass
+from minibert.quantities import AttentionMask, Float, Hidden, Logits, Matrix
 from minibert.text.tokens import Tokens
 from minibert.trace.file import open_trace, save_trace
-from minibert.trace.formulas import EVERYTHING, Place
 from minibert.trace.gradients import Found, Gradients, differentiate, watch
-from minibert.trace.layer_view import AbsentError, LayerTrace, check_index, layer_quantity, place_of
+from minibert.trace.layer_view import AbsentError, LayerTrace, layer_quantity, place_of
 from minibert.trace.lens_names import TransformerLensCache
+from minibert.trace.one_text import text_of
 from minibert.trace.plan import Plan
-from minibert.trace.recording import record
+from minibert.trace.record import record
+from minibert.trace.run import Inputs, TracedModel
+from minibert.trace.sweep import rerun_each
 
-__all__ = ["LayerTrace", "Trace", "check_index"]
+if TYPE_CHECKING:
+    from minibert.viz import Page
+
+__all__ = ["LayerTrace", "Trace", "check_grad", "check_keep", "check_statistics"]
 
 
 class Trace:
@@ -50,16 +52,16 @@ class Trace:
 
     def __init__(
         self,
-        model: Any,
-        inputs: Any,
-        allowed: AllowedKeys,
+        model: TracedModel,
+        inputs: Inputs,
+        evaluation: Evaluation,
         *,
         until: int | None = None,
         grad: bool = False,
     ) -> None:
         self.model = model
         self.inputs = inputs
-        self.allowed = allowed
+        self.evaluation = evaluation
         self.until = until
         self.edited_from: int | None = None
         self.differentiable = grad
@@ -67,7 +69,13 @@ class Trace:
         self._found: Found | None = None
         self.records: list[dict[str, Tensor]] = []
         self.kept: dict[str, Tensor] = {}
+        self.statistics: list[Statistics | None] = []
         self._tokens: Tokens | None = inputs.tokens
+
+    @property
+    def allowed(self) -> AllowedKeys:
+        """Which keys each query may see, and the lengths of the sentences."""
+        return self.evaluation.allowed
 
     @property
     def config(self) -> Config:
@@ -118,7 +126,14 @@ class Trace:
     def stack(self, name: str) -> Float[Tensor, "layer batch *rest"]:
         """One quantity of all layers, the layer axis in front."""
         layer_quantity(name)
-        return torch.stack([getattr(layer, name) for layer in self])
+        return torch.stack([layer.quantity(name) for layer in self])
+
+    def text(self, index: int) -> "Trace":
+        """The trace of one sentence of the batch, without padding or neighbours.
+
+        Its positions are the sentence's own: -1 is its last token. Nothing is computed again.
+        """
+        return text_of(self, index)
 
     @property
     def embed(self) -> Hidden:
@@ -140,9 +155,16 @@ class Trace:
 
     @property
     def logits(self) -> Logits:
-        """What the task head gives; the last hidden state for a model without one."""
+        """What the task head gives; the last hidden state for a model without one.
+
+        Of packed sentences, for a head that reads each token, one row a token: (1, token, out).
+        Sentences shorter than the batch have padding at the end; `text(i).logits` has none.
+        """
         self._whole("logits")
-        return self.kept["logits"]
+        logits = self.kept["logits"]
+        # For metrics, which cannot see where a sentence ends.
+        logits.lengths = self.allowed.lengths  # type: ignore[attr-defined]
+        return logits
 
     @property
     def next_sentence_logits(self) -> Float[Tensor, "batch label"]:
@@ -172,7 +194,7 @@ class Trace:
         return (self.embed, *posts[:-1], self.hidden)
 
     def backward(self, scalar: Tensor) -> None:
-        """Nothing; from now on `trace.grad` holds the gradients of this number.
+        """Compute the gradients of one number; read them from `trace.grad`.
 
         For a trace made with `grad=True`, and one number computed from its quantities, such as
         `trace.logits[0, -1, token]`. It can be called again: the new gradients replace the old.
@@ -192,7 +214,7 @@ class Trace:
             )
         return Gradients(self, self._found)
 
-    def view(self, **options: Any) -> Any:
+    def view(self, **options: Any) -> "Page":
         """The page of this trace; it shows itself in a notebook and has `.save(path)`.
 
         `options` are those of `minibert.viz.view`, which also puts several traces on one page.
@@ -209,14 +231,15 @@ class Trace:
         return save_trace(self, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], model: Any = None) -> "Trace":
+    def load(cls, path: str | os.PathLike[str], model: TracedModel | None = None) -> "Trace":
         """The trace that `save` wrote, mapped: what is not read is not loaded.
 
         Without its model everything can be read that needs no weights; with it, everything.
         Raises TraceError for what is no whole trace file, and for another model's.
         """
         stored = open_trace(path, model)
-        trace = cls(stored.model, stored.inputs, stored.allowed, until=stored.until)
+        evaluation = Evaluation(stored.allowed)
+        trace = cls(stored.model, stored.inputs, evaluation, until=stored.until)
         trace.records, trace.kept = stored.records, stored.kept
         trace.edited_from = stored.edited_from
         return trace
@@ -245,9 +268,10 @@ class Trace:
         Raises EditError before anything is computed, as `Model.trace` does.
         """
         check_keep(keep)
-        plan = Plan.of(edit, self.config, self.allowed, dtype=self.model.dtype, until=self.until)
-        grad = self.differentiable
-        again = Trace(self.model, self.inputs, self.allowed, until=self.until, grad=grad)
+        plan = Plan.of(edit, self.config, self.allowed, dtype=self.embed.dtype, until=self.until)
+        again = Trace(
+            self.model, self.inputs, self.evaluation, until=self.until, grad=self.differentiable
+        )
         again._tokens = self._tokens
         # Only what no edit has reached, of this trace or the next, is the same in both.
         intact = len(self.records) if self.edited_from is None else self.edited_from
@@ -255,6 +279,7 @@ class Trace:
         if "embed" not in plan.names(None) and self.edited_from != 0:
             again.kept["embed"] = self.embed
             again.records.extend(self.records[:first])
+            again.statistics.extend(self.statistics[:first])
         same = "embed" in again.kept and first < intact
         record(again, keep=keep, plan=plan, known=self.records[first] if same else None)
         return again
@@ -270,26 +295,57 @@ class Trace:
         """What `metric` makes of the logits after each of many edits, which run side by side.
 
         `metric` is given logits (batch, position, vocab) and returns one number for each
-        sentence. `positions` are those of the logits that it reads: only they are computed, in
-        this order. `batch` sentences run at once. Faster than `rerun` in a loop, with the same
-        results up to rounding. Edits that this trace was made with stay only there. Of a trace
-        with `grad=True` every edit's graph is held; torch.no_grad() around the call leaves it out.
+        sentence. It never sees padding: sentences of different lengths are given to it one by one.
+        `positions` are those of the logits that it reads, counted in each sentence: only they are
+        computed, in this order. `batch` sentences run at once. Faster than `rerun` in a loop, with
+        the same results up to rounding. Edits that this trace was made with stay only there. Of a
+        trace with `grad=True` every edit's graph is held, unless torch.no_grad() is around the
+        call.
 
         Raises EditError before anything is computed.
         """
-        from minibert.trace.sweep import rerun_each
-
         return rerun_each(self, edits, metric, positions=positions, batch=batch)
+
+    def at(self, layer: int, heads: slice = EVERYTHING, queries: slice = EVERYTHING) -> LayerPass:
+        """The table of one layer, to be read lazily for some heads and rows."""
+        known = dict(self.records[layer]) if layer < len(self.records) else {}
+        if "resid_pre" not in known:
+            known["resid_pre"] = self.records[layer - 1]["resid_post"] if layer else self.embed
+        return LayerPass(
+            self.model.body.layers[layer],
+            layer,
+            self.evaluation,
+            known=known,
+            heads=heads,
+            rows=queries,
+            lazy=True,
+        )
 
     def read(
         self, name: str, layer: int, heads: slice = EVERYTHING, queries: slice = EVERYTHING
     ) -> Tensor:
         """A quantity of one layer, its head axis still there, cut to the chosen heads and rows."""
-        at = Place(self, layer, heads, queries)
-        value = at[name]
+        quantity = layer_quantity(name)
+        if self.allowed.packed is not None and "query" in quantity.axes:
+            raise TraceError(
+                f"{name} of packed sentences is one matrix a sentence: read "
+                f"trace.text(i)[layer, head].{name}."
+            )
+        at = self.at(layer, heads, queries)
+        value: Tensor = getattr(at, name)
         if self.differentiable:
-            watch(at, name, value)
+            watch(self, at, quantity, value)
         return value
+
+    def layer_statistics(self, layer: int) -> Statistics:
+        """The statistics that the pass gave for a layer; `trace[layer].statistics` reads them."""
+        found = self.statistics[layer] if layer < len(self.statistics) else None
+        if found is None:
+            raise AbsentError(
+                f"Layer {layer} has no statistics: name them when tracing, as in "
+                'model.trace(text, statistics=("entropy", "received")).'
+            )
+        return found
 
 
 def check_keep(names: Collection[str]) -> None:
@@ -318,3 +374,12 @@ def check_grad(grad: bool, until: int | None) -> None:
             "grad=True inside torch.inference_mode(): nothing can be differentiated there. Use "
             "torch.no_grad() around the rest, or trace outside."
         )
+
+
+def check_statistics(want: Want) -> None:
+    """Raise TraceError for what is no statistic but a matrix."""
+    for name in ("scores", "probs"):
+        if name in want:
+            raise TraceError(
+                f'statistics={name!r}: that is a matrix; ask for it as keep=("{name}",).'
+            )

@@ -1,7 +1,4 @@
-"""Many edits of one input, side by side: each a sentence of a batch, each layer below them once.
-
-Place: behind `Trace.rerun_each`, for whoever tries an edit at every head, layer or position.
-"""
+"""Many edits of one input, side by side: each a sentence of a batch, each layer below them once."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,24 +9,27 @@ from torch import Tensor
 from tqdm import tqdm
 
 from minibert.errors import EditError
-from minibert.layers.heads import TokenHead, VocabularyHead
-from minibert.quantities import QUANTITIES, Float
-from minibert.trace.edit import as_point, index_in
+from minibert.kernels.call import AllowedKeys
+from minibert.layers.evaluation import Evaluation
+from minibert.layers.layer import Change
+from minibert.quantities import QUANTITIES, Float, HeadVectors
+from minibert.trace.edit import as_point
+from minibert.trace.places import Places
 from minibert.trace.plan import Plan
-from minibert.trace.steps import Past, Visit, run_layer
+from minibert.trace.run import reads_single_positions, run_layers, unaffected
 
 if TYPE_CHECKING:
     from minibert.trace.read import Trace
 
 __all__ = ["rerun_each"]
 
-_KNOWN = frozenset({"query", "key", "value", "z", "resid_mid", "resid_post"})
+Metric = Callable[[Tensor], Tensor]
 
 
 def rerun_each(
     trace: "Trace",
     edits: Sequence[Mapping[Any, Any]],
-    metric: Callable[[Tensor], Tensor],
+    metric: Metric,
     *,
     positions: Sequence[int] | None = None,
     batch: int = 64,
@@ -43,22 +43,45 @@ def rerun_each(
         raise EditError(f"metric is a {type(metric).__name__}; expected a function of logits.")
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise EditError(f"batch={batch!r}: expected a whole number of at least 1.")
-    plans = [Plan.of(edit, trace.config, trace.allowed, dtype=trace.model.dtype) for edit in edits]
-    _check_positions(positions, plans, trace)
+    if trace.allowed.packed is not None:
+        raise EditError("Packed sentences are not swept; trace them without packed=True.")
+    dtype = trace.embed.dtype
+    plans = [Plan.of(edit, trace.config, trace.allowed, dtype=dtype) for edit in edits]
+    chosen = _chosen(positions, plans, trace)
     if trace.edited_from is not None:
         # What the layers share is the pass without edits.
         trace = trace.rerun({})
     size = max(1, batch // trace.allowed.batch)
-    chosen = None if positions is None else [p % trace.allowed.position for p in positions]
     results: dict[int, Tensor] = {}
     with tqdm(total=len(plans), disable=None, unit="edit", leave=False) as progress:
         for start, chunk in _chunks(plans, trace, size):
             variants = _Variants(trace, [plans[index] for index in chunk], start, chosen)
             parts = variants.logits().split(trace.allowed.batch)
             for index, part in zip(chunk, parts, strict=True):
-                results[index] = _one_a_sentence(metric(part), trace.allowed.batch)
+                results[index] = measured(metric, part, _lengths(trace, chosen))
             progress.update(len(chunk))
     return torch.stack([results[index] for index in range(len(plans))])
+
+
+def measured(metric: Metric, logits: Tensor, lengths: Sequence[int] | None) -> Tensor:
+    """One number a sentence; sentences of different lengths go to the metric one by one."""
+    if lengths is None or len(set(lengths)) == 1:
+        whole = logits if lengths is None else logits[:, : lengths[0]]
+        return _one_a_sentence(metric(whole), len(logits))
+    each = [
+        _one_a_sentence(metric(row[None, :length]), 1)
+        for row, length in zip(logits, lengths, strict=True)
+    ]
+    return torch.cat(each)
+
+
+def _lengths(trace: "Trace", chosen: list[list[int]] | None) -> tuple[int, ...] | None:
+    """How many rows of logits each sentence has; None where there is one row a sentence."""
+    if as_point("logits", trace.config).of_text:
+        return None
+    if chosen is not None:
+        return tuple(map(len, chosen))
+    return Places.of(trace.allowed).lengths
 
 
 def _chunks(
@@ -91,28 +114,44 @@ def _chunks(
         yield (layer, position), chunk
 
 
-def _check_positions(
+def _chosen(
     positions: Sequence[int] | None, plans: Sequence[Plan], trace: "Trace"
-) -> None:
+) -> list[list[int]] | None:
+    """The positions of each sentence whose logits are read; None for all."""
     if positions is None:
-        return
+        return None
     if as_point("logits", trace.config).of_text:
         raise EditError("These logits are of whole texts; leave positions out.")
     if any("logits" in plan.names(None) for plan in plans):
         raise EditError("An edit of logits needs all of them; leave positions out.")
     if isinstance(positions, str) or not isinstance(positions, Sequence) or not positions:
         raise EditError(f"positions={positions!r:.80}: expected a list of at least one.")
-    for position in positions:
-        index_in(position, trace.allowed.position, "position")
+    places = Places.of(trace.allowed)
+    return [
+        # The metric may want one of them twice.
+        [places.positions(sentence, one, "position", EditError)[0] for one in positions]
+        for sentence in range(trace.allowed.batch)
+    ]
 
 
-def _one_a_sentence(numbers: Any, count: int) -> Tensor:
+def _one_a_sentence(numbers: Tensor, count: int) -> Tensor:
     if not isinstance(numbers, Tensor) or numbers.shape != (count,):
         shape = tuple(numbers.shape) if isinstance(numbers, Tensor) else type(numbers).__name__
         raise EditError(
             f"metric: expected one number for each of {count} sentences, found {shape}."
         )
     return numbers
+
+
+class _Prefix:
+    """key and value of the positions before the first that changes."""
+
+    def __init__(self, key: HeadVectors, value: HeadVectors) -> None:
+        self.key, self.value = key, value
+
+    def extend(self, key: HeadVectors, value: HeadVectors) -> tuple[HeadVectors, HeadVectors]:
+        """Both with those of the new positions behind them."""
+        return torch.cat((self.key, key), dim=2), torch.cat((self.value, value), dim=2)
 
 
 class _Variants:
@@ -123,19 +162,24 @@ class _Variants:
         trace: "Trace",
         plans: Sequence[Plan],
         start: tuple[int, int],
-        positions: list[int] | None,
+        chosen: list[list[int]] | None,
     ) -> None:
         self.trace, self.plans, self.count = trace, plans, len(plans)
-        allowed = trace.allowed
-        lengths = None if allowed.lengths is None else allowed.lengths * self.count
-        self.allowed = replace(allowed, lengths=lengths, batch=allowed.batch * self.count)
         self.layer, self.first = start
+        self.chosen = chosen
         self.rows: list[int] | None = None
-        if positions is not None and _reads_single_positions(trace.model.head):
-            # Every position that is read has to be computed.
-            self.first = min(self.first, *positions)
-            self.rows = [position - self.first for position in positions]
-        self.positions = positions
+        if chosen is not None and reads_single_positions(trace.model.head):
+            # Every position that is read by any sentence has to be computed.
+            needed = sorted(set().union(*chosen))
+            self.first = min(self.first, *needed)
+            self.rows = [position - self.first for position in needed]
+        self.evaluation = Evaluation(
+            self._repeated_keys(trace.allowed), trace.evaluation.impl, first=self.first
+        )
+
+    def _repeated_keys(self, allowed: AllowedKeys) -> AllowedKeys:
+        lengths = None if allowed.lengths is None else allowed.lengths * self.count
+        return replace(allowed, lengths=lengths, batch=allowed.batch * self.count)
 
     def repeat(self, value: Tensor) -> Tensor:
         """The batch again for every variant; of one sentence that costs no memory."""
@@ -145,56 +189,61 @@ class _Variants:
 
     def logits(self) -> Tensor:
         """The logits of every variant, at the positions that were asked for."""
-        trace = self.trace
-        layers = trace.model.body.layers
-        if self.layer == len(layers):
+        trace, body = self.trace, self.trace.model.body
+        if self.layer == trace.config.n_layers:
             hidden = self.repeat(trace[-1].resid_post)[:, self.first :]
             return self._head(hidden if self.rows is None else hidden[:, self.rows])
-        stream = trace[self.layer].resid_pre
+        hidden = self.repeat(trace[self.layer].resid_pre)[:, self.first :]
         edits_embed = any("embed" in plan.names(None) for plan in self.plans)
-        hidden = self.repeat(stream)[:, self.first :]
         if edits_embed:
             hidden = self.apply("embed", None, hidden)
-        for index, layer in enumerate(layers[self.layer :], self.layer):
-            names = frozenset().union(*[plan.names(index) for plan in self.plans])
-            hidden = run_layer(
-                layer,
-                hidden,
-                self.allowed,
-                self.visitor(index, names),
-                wanted=names,
-                known=None if edits_embed or index > self.layer else self.known(index),
-                past=self.past(index),
-                rows=self.rows if index == len(layers) - 1 else None,
-            )
+        hidden = run_layers(
+            body,
+            hidden,
+            self.evaluation,
+            start=self.layer,
+            edits=self.edits_of,
+            known=None if edits_embed else self.known(),
+            pasts=[self.past(layer) for layer in range(trace.config.n_layers)]
+            if self.first
+            else None,
+            rows=self.rows,
+        )
         return self._head(hidden)
 
-    def known(self, layer: int) -> dict[str, Tensor]:
-        """What the trace has of a layer, from the first position that changes on."""
-        record = self.trace.records[layer]
-        axes = {name: QUANTITIES[name].axes.index("position") for name in record if name in _KNOWN}
+    def names(self, layer: int | None) -> frozenset[str]:
+        """What any of the variants edits in a layer."""
+        return frozenset().union(*[plan.names(layer) for plan in self.plans])
+
+    def edits_of(self, layer: int) -> dict[str, Change]:
+        """Each variant's edits, of its part of the batch."""
+
+        def change(name: str) -> Change:
+            return lambda value: self.apply(name, layer, value)
+
+        return {name: change(name) for name in self.names(layer)}
+
+    def known(self) -> dict[str, Tensor]:
+        """What the trace has of the first layer, from the first position that changes on."""
+        record = unaffected(self.trace.records[self.layer], self.names(self.layer))
+        axes = {name: QUANTITIES[name].axes for name in record}
         return {
             name: self.repeat(record[name]).narrow(
-                axis, self.first, self.trace.allowed.position - self.first
+                axes[name].index("position"), self.first, self.trace.allowed.position - self.first
             )
-            for name, axis in axes.items()
+            for name in record
+            if "position" in axes[name]
         }
 
-    def past(self, layer: int) -> Past | None:
+    def past(self, layer: int) -> _Prefix:
         """key and value of the positions before the first that changes."""
-        if not self.first:
-            return None
         record = self.trace.records[layer]
-        return Past(*(self.repeat(record[name])[:, :, : self.first] for name in ("key", "value")))
-
-    def visitor(self, layer: int, names: frozenset[str]) -> Visit:
-        """Applies each variant's edits to its part of the batch."""
-        return lambda name, value: self.apply(name, layer, value) if name in names else value
+        return _Prefix(
+            *(self.repeat(record[name])[:, :, : self.first] for name in ("key", "value"))
+        )
 
     def apply(self, name: str, layer: int | None, value: Tensor) -> Tensor:
         """A quantity with each variant's edits in its sentences."""
-        if not any(name in plan.names(layer) for plan in self.plans):
-            return value
         axes = QUANTITIES[name].axes
         axis = axes.index("query" if "query" in axes else "position")
         before = value.new_zeros(()).expand(
@@ -207,11 +256,12 @@ class _Variants:
         return changed.narrow(axis, self.first, value.shape[axis]) if self.first else changed
 
     def _head(self, hidden: Tensor) -> Tensor:
-        model, inputs = self.trace.model, self.trace.inputs
-        if self.rows is not None:
+        model, inputs, chosen = self.trace.model, self.trace.inputs, self.chosen
+        if self.rows is not None and chosen is not None:
             # Most of the work of a small batch is this product with the whole vocabulary.
-            hidden, ids = model.body.final(hidden), self.repeat(inputs.ids)[:, self.positions]
-            return hidden if model.head is None else model.head(hidden, None, ids, None)
+            hidden, ids = self._at_chosen(hidden, [row + self.first for row in self.rows])
+            final = model.body.final(hidden)
+            return final if model.head is None else model.head(final, None, ids, None)
         if self.first:
             before = self.repeat(self.trace[-1].resid_post)[:, : self.first]
             hidden = torch.cat((before, hidden), dim=1)
@@ -223,14 +273,17 @@ class _Variants:
             tokens=None,
         )
         logits = model.task_logits(model.body.final(hidden), repeated)
-        if "logits" in frozenset().union(*[plan.names(None) for plan in self.plans]):
-            return self._edited_logits(logits)
-        return logits if self.positions is None else logits[:, self.positions]
+        if "logits" in self.names(None):
+            parts = zip(self.plans, logits.split(self.trace.allowed.batch), strict=True)
+            return torch.cat([plan.apply("logits", None, part) for plan, part in parts])
+        return logits if chosen is None else self._at_chosen(logits, range(logits.shape[1]))[0]
 
-    def _edited_logits(self, logits: Tensor) -> Tensor:
-        parts = zip(self.plans, logits.split(self.trace.allowed.batch), strict=True)
-        return torch.cat([plan.apply("logits", None, part) for plan, part in parts])
-
-
-def _reads_single_positions(head: Any) -> bool:
-    return head is None or isinstance(head, VocabularyHead | TokenHead)
+    def _at_chosen(self, rows: Tensor, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Of rows that stand at these positions those that each sentence chose, and their ids."""
+        assert self.chosen is not None
+        place = {position: number for number, position in enumerate(positions)}
+        device = rows.device
+        index = torch.tensor([[place[p] for p in each] for each in self.chosen], device=device)
+        ids = self.trace.inputs.ids.gather(1, torch.tensor(self.chosen, device=device))
+        sentences = torch.arange(len(rows), device=device)[:, None]
+        return rows[sentences, self.repeat(index)], self.repeat(ids)

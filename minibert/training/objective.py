@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from minibert.layers.evaluation import Evaluation
+from minibert.layers.layer import LayerPass
 from minibert.model import Model
 from minibert.quantities import Float, Hidden, Int
+from minibert.trace.run import run_layers
 from minibert.training.batches import IGNORED, Batch
 from minibert.training.targets import target_layers, target_loss
 
@@ -51,15 +54,20 @@ def _run(
     model: Model, batch: Batch, *, watched: Collection[int] = ()
 ) -> tuple[Hidden, dict[int, Tensor]]:
     """What the task head reads, and probs of the watched layers."""
-    allowed = model.allowed(batch.ids, batch.mask)
-    hidden = model.body.embed(batch.ids, batch.segments)
     probs = {}
-    for number, layer in enumerate(model.body.layers):
-        # The explicit path: its backward is faster than the fused kernel's at these lengths.
-        record: dict[str, Tensor] = {}
-        hidden = layer(hidden, allowed, None, record, keep=("probs",))
-        if number in watched:
-            probs[number] = record["probs"]
+
+    def visit(at: LayerPass) -> None:
+        if at.index in watched:
+            probs[at.index] = at.probs
+
+    hidden = run_layers(
+        model.body,
+        model.body.embed(batch.ids, batch.segments),
+        # The backward of explicit attention is faster than the fused kernel's at these lengths.
+        Evaluation(model.allowed(batch.ids, batch.mask), "eager"),
+        keep=lambda layer: frozenset({"probs"} if layer in watched else ()),
+        visit=visit,
+    )
     return model.body.final(hidden), probs
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from minibert.errors import TraceError
-from minibert.trace.layer_view import check_index
+from minibert.trace.places import check_index
 from minibert.viz.plots.base import Array, Output, array, panel_at, sheet
 from minibert.viz.plots.heat import add_title, colour_bar, colours, scale
 from minibert.viz.plots.style import FAINT

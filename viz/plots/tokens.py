@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.trace.layer_view import check_index
+from minibert.trace.places import check_index
 from minibert.viz.plots.base import Array, Output, array, panel_at, sheet
 from minibert.viz.plots.heat import Heat, add_title, colours, heat_map
 from minibert.viz.plots.labels import label_axis, plain, plain_text

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from minibert.errors import TraceError
 from minibert.quantities import Float
-from minibert.trace.layer_view import check_index
+from minibert.trace.places import check_index
 from minibert.trace.statistics import follows_from_vectors, masses_of, statistics_of
 from minibert.viz.plots.base import Output, array, panel_at, sheet
 from minibert.viz.plots.grid import head_grid

@@ -1,0 +1,350 @@
+"""A layer is one table: every quantity in the order of the data, each declared once.
+
+A declaration is a function of the quantities before it. `LayerPass` evaluates the table for one
+layer of one pass: a plain forward asks for resid_post and keeps nothing; a trace keeps what was
+computed; a lazy read asks for one quantity of some heads and rows later; an edit replaces a value
+on the way; a rerun begins with what is known. Padding, packing and a past are properties of the
+evaluation (`Evaluation`), not other code.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+
+from torch import Tensor
+
+from minibert.errors import EditError
+from minibert.kernels.api import Attended, Statistics, compute
+from minibert.kernels.call import AllowedKeys, Call
+from minibert.kernels.eager import attention_probs, attention_scores, weighted_values
+from minibert.layers.evaluation import EVERYTHING, Evaluation, Past, Rows, cut
+from minibert.layers.parts import Layer
+from minibert.quantities import (
+    HEAD_AXES,
+    MATRIX_AXES,
+    MLP_AXES,
+    QUANTITIES,
+    STREAM_AXES,
+    AttentionMask,
+    HeadVectors,
+    Hidden,
+    Matrix,
+    Mlp,
+    PerHeadHidden,
+    Quantity,
+    quantity,
+)
+
+__all__ = [
+    "Change",
+    "LayerGradients",
+    "LayerPass",
+    "LayerQuantities",
+    "layer_quantities",
+]
+
+Change = Callable[[Tensor], Tensor]
+_MATRICES = frozenset({"scores", "probs"})
+
+
+Quantity(STREAM_AXES, "what enters layer 0", name="embed", per_layer=False)
+
+
+class LayerQuantities:
+    """The table. `at` is one layer of one pass: a `LayerPass`."""
+
+    @quantity(STREAM_AXES, "the stream before attention")
+    def resid_pre(at: "LayerPass") -> Hidden:
+        raise NotImplementedError("what enters a layer is known before the layer is")
+
+    @quantity(HEAD_AXES, "x·W_Q + b_Q, x = resid_pre (pre-norm: its LayerNorm)", kept=True)
+    def query(at: "LayerPass") -> HeadVectors:
+        return at.project("query")
+
+    @quantity(HEAD_AXES, "x·W_K + b_K", kept=True, of_keys=True)
+    def key(at: "LayerPass") -> HeadVectors:
+        return at.project("key")
+
+    @quantity(HEAD_AXES, "x·W_V + b_V", kept=True, of_keys=True)
+    def value(at: "LayerPass") -> HeadVectors:
+        return at.project("value")
+
+    @quantity(MATRIX_AXES, "query·key / sqrt(d_head), before the mask")
+    def scores(at: "LayerPass") -> Matrix:
+        return attention_scores(at.query, at.all_keys, scale=at.attention.scale)
+
+    @quantity(MATRIX_AXES, "softmax of the masked scores over keys; 0 where masked")
+    def probs(at: "LayerPass") -> Matrix:
+        probs = attention_probs(at.scores, at.allowed_rows())
+        if at.given("scores") and bool(probs.isnan().any()):
+            raise EditError(
+                f"scores of layer {at.index}: an edit made NaN of them, or left a query without "
+                "a key (all are −inf)."
+            )
+        return probs
+
+    @quantity(HEAD_AXES, "probs·value", kept=True)
+    def z(at: "LayerPass") -> HeadVectors:
+        if at.given("scores", "probs"):
+            return weighted_values(at.probs, at.all_values)
+        return at.attend()
+
+    @quantity(("batch", "head", "position", "d_model"), "z·W_O of that head")
+    def head_out(at: "LayerPass") -> PerHeadHidden:
+        return at.attention.head_out(at.z, at.heads)
+
+    @quantity(STREAM_AXES, "sum of head_out over heads + b_O")
+    def attn_out(at: "LayerPass") -> Hidden:
+        if at.wants("head_out"):
+            return at.attention.sum_of_heads(at.of_all_heads().head_out)
+        return at.attention.attn_out(at.of_all_heads().z)
+
+    @quantity(STREAM_AXES, "resid_pre + attn_out (post-norm: its LayerNorm)", kept=True)
+    def resid_mid(at: "LayerPass") -> Hidden:
+        if at.wants("head_out", "attn_out"):
+            return at.layer.after_attention(at.resid_pre + at.attn_out)
+        # The same sum in one operation.
+        return at.layer.after_attention(at.attention.attn_out(at.of_all_heads().z, at.resid_pre))
+
+    @quantity(MLP_AXES, "x·W_in + b_in, x = resid_mid (pre-norm: its LayerNorm)")
+    def mlp_pre(at: "LayerPass") -> Mlp:
+        return at.layer.mlp.pre(at.layer.mlp_input(at.resid_mid))
+
+    @quantity(MLP_AXES, "activation(mlp_pre)")
+    def mlp_post(at: "LayerPass") -> Mlp:
+        return at.layer.mlp.post(at.mlp_pre)
+
+    @quantity(STREAM_AXES, "mlp_post·W_out + b_out")
+    def mlp_out(at: "LayerPass") -> Hidden:
+        return at.layer.mlp.down(at.mlp_post)
+
+    @quantity(STREAM_AXES, "resid_mid + mlp_out (post-norm: its LayerNorm)", kept=True)
+    def resid_post(at: "LayerPass") -> Hidden:
+        if at.wants("mlp_pre", "mlp_post", "mlp_out"):
+            return at.layer.after_mlp(at.resid_mid + at.mlp_out)
+        x = at.layer.mlp_input(at.resid_mid)
+        return at.layer.after_mlp(at.layer.mlp(x, residual=at.resid_mid))
+
+
+Quantity(
+    ("batch", "position", "vocab"),
+    "what the task head gives; without one, the last hidden state",
+    name="logits",
+    per_layer=False,
+)
+Quantity(
+    ("batch", "1", "query", "key"), "True where attention is allowed", name="mask", per_layer=False
+)
+
+
+class LayerGradients(LayerQuantities):
+    """The gradients of one layer: what the functions below read beside the quantities."""
+
+    values: "LayerPass"
+
+    def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
+        """The gradient of the quantity here."""
+        raise NotImplementedError
+
+    def below(self) -> Hidden:
+        """The gradient of what entered the layer."""
+        raise NotImplementedError
+
+
+# The gradients that autograd would give through an N x N tensor, or one as large as all heads' part
+# of the stream. Each follows from the gradient of a quantity behind it.
+
+
+@LayerQuantities.probs.gradient_of("z")
+def _probs_gradient(at: LayerGradients) -> Matrix:
+    """dz·valueᵀ."""
+    return at.z @ at.values.value.transpose(-2, -1)
+
+
+@LayerQuantities.scores.gradient_of("z")
+def _scores_gradient(at: LayerGradients) -> Matrix:
+    """probs * (dprobs − sum over keys of probs * dprobs): back through the softmax."""
+    probs = at.values.probs
+    weighted = probs * at.probs
+    return weighted.addcmul_(probs, weighted.sum(-1, keepdim=True), value=-1)
+
+
+@LayerQuantities.head_out.gradient_of("attn_out")
+def _head_out_gradient(at: LayerGradients) -> PerHeadHidden:
+    """That of attn_out, which is a sum over heads."""
+    heads = range(at.values.attention.n_heads)[at.values.heads]
+    return at.attn_out.unsqueeze(1).expand(-1, len(heads), -1, -1)
+
+
+@LayerQuantities.resid_pre.gradient_of("resid_pre")
+def _resid_pre_gradient(at: LayerGradients) -> Hidden:
+    """That of what left the layer below, or of the embeddings."""
+    return at.below()
+
+
+def layer_quantities() -> dict[str, Quantity[Tensor]]:
+    """The quantities of a layer by name, in the order of the data."""
+    return {name: each for name, each in QUANTITIES.items() if each.per_layer}
+
+
+class LayerPass(LayerQuantities):
+    """One layer of one pass: what is known of it, resid_pre at least, and the table for the rest.
+
+    Values stand as attributes once they are read.
+
+    known        values from before, whole: they are cut to the chosen heads and rows when read
+    edits        what changes a quantity, by its name
+    keep         quantities that have to be computed, although what follows can do without them
+    past         keys and values of the positions before
+    heads, rows  those that are computed; rows are counted from `evaluation.first`
+    lazy         this is a read of one quantity, and not a pass
+    """
+
+    statistics: Statistics | None = None
+
+    def __init__(
+        self,
+        layer: "Layer",
+        index: int,
+        evaluation: Evaluation,
+        *,
+        known: Mapping[str, Tensor] = MappingProxyType({}),
+        edits: Mapping[str, Change] = MappingProxyType({}),
+        keep: frozenset[str] = frozenset(),
+        past: Past | None = None,
+        heads: slice = EVERYTHING,
+        rows: Rows = EVERYTHING,
+        lazy: bool = False,
+    ) -> None:
+        self.layer = layer
+        self.attention = layer.attention
+        self.index = index
+        self.evaluation = evaluation
+        self.keep = keep
+        self.known = known
+        self.edits = edits
+        self.past = past
+        self.heads = heads
+        self.rows = rows
+        self.lazy = lazy
+
+    def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
+        """The value here: known, or computed; then changed, where there is an edit of it."""
+        name = quantity.name
+        value = self.known.get(name)
+        if value is None:
+            assert quantity.compute is not None
+            value = quantity.compute(self)
+        elif self.heads != EVERYTHING or self.rows != EVERYTHING:
+            value = cut(value, quantity, self.heads, self.rows)
+        if name in self.edits:
+            value = self.edits[name](value)
+        # An attribute of its own is found before the declaration in the class.
+        self.__dict__[name] = value
+        return value
+
+    def wants(self, *names: str) -> bool:
+        """True where one of these quantities has to be computed: edited, known before, or kept."""
+        return self.given(*names) or any(name in self.keep for name in names)
+
+    def given(self, *names: str) -> bool:
+        """True where one of these quantities may differ from what those before it give."""
+        return any(name in self.edits or name in self.known for name in names)
+
+    def project(self, name: str) -> HeadVectors:
+        """query, key or value. All three read the same input, so a pass computes them together."""
+        if self.lazy:
+            at = self if name == "query" else self.of_all_rows()
+            return self.attention.project(name, at.attention_input, self.heads)
+        if self._projected is None:
+            self._projected = self.attention.query_key_value(self.attention_input)
+        return self._projected[name]
+
+    _projected: dict[str, HeadVectors] | None = None
+
+    @property
+    def attention_input(self) -> Hidden:
+        """What W_Q, W_K and W_V read."""
+        return self.layer.attention_input(self.resid_pre)
+
+    @cached_property
+    def _keys_and_values(self) -> tuple[HeadVectors, HeadVectors]:
+        if self.past is None:
+            return self.key, self.value
+        return self.past.extend(self.key, self.value)
+
+    @property
+    def all_keys(self) -> HeadVectors:
+        """The keys of the past and of this pass."""
+        return self._keys_and_values[0]
+
+    @property
+    def all_values(self) -> HeadVectors:
+        """The values of the past and of this pass."""
+        return self._keys_and_values[1]
+
+    @property
+    def _allowed(self) -> AllowedKeys:
+        evaluation = self.evaluation
+        if self.rows == EVERYTHING:
+            return evaluation.from_first
+        return evaluation.at_rows(self.rows)
+
+    def allowed_rows(self) -> AttentionMask | None:
+        """True where the rows that are computed may look; None: everywhere."""
+        return self._allowed.visible
+
+    def attend(self) -> HeadVectors:
+        """z by one call of `minibert.kernels`; what else it was asked for is held."""
+        evaluation = self.evaluation
+        want = {} if self.lazy else evaluation.want
+        if not _MATRICES.isdisjoint(self.keep):
+            want = want | {"scores": (), "probs": ()}
+        call = Call(
+            self.query,
+            self.all_keys,
+            self.all_values,
+            self.attention.scale,
+            self._allowed,
+            want=want,
+        )
+        found = compute(call, evaluation.impl)
+        if want:
+            self._hold(found)
+        return found.z
+
+    def _hold(self, found: Attended) -> None:
+        self.statistics = found.statistics
+        for name, matrix in (("scores", found.scores), ("probs", found.probs)):
+            if matrix is not None:
+                self.__dict__[name] = matrix
+
+    def of_all_heads(self) -> "LayerPass":
+        """The same place with all heads, for what sums over them."""
+        return self if self.heads == EVERYTHING else self._again(EVERYTHING, self.rows)
+
+    def of_all_rows(self) -> "LayerPass":
+        """The same place with all rows, for keys and values."""
+        return self if self.rows == EVERYTHING else self._again(self.heads, EVERYTHING)
+
+    def of_rows(self, rows: Rows) -> "LayerPass":
+        """The same place for some rows alone; what is computed already is cut to them."""
+        return self._again(self.heads, rows, {**self.known, **self.computed()})
+
+    def _again(
+        self, heads: slice, rows: Rows, known: Mapping[str, Tensor] | None = None
+    ) -> "LayerPass":
+        return LayerPass(
+            self.layer,
+            self.index,
+            self.evaluation,
+            known=self.known if known is None else known,
+            past=self.past,
+            heads=heads,
+            rows=rows,
+            lazy=self.lazy,
+        )
+
+    def computed(self) -> dict[str, Tensor]:
+        """The quantities that were read so far."""
+        return {name: value for name, value in self.__dict__.items() if name in QUANTITIES}

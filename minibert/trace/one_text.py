@@ -1,0 +1,67 @@
+"""One sentence of a trace, cut out of the batch: no padding, and no neighbours."""
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from minibert.kernels.api import Statistics
+from minibert.kernels.call import AllowedKeys
+from minibert.layers.evaluation import Evaluation
+from minibert.quantities import QUANTITIES
+from minibert.trace.places import Places, check_index
+from minibert.trace.run import Inputs
+
+if TYPE_CHECKING:
+    from minibert.trace.read import Trace
+
+__all__ = ["text_of"]
+
+
+def text_of(trace: "Trace", index: int) -> "Trace":
+    """The trace of one sentence of a batch, padded or packed; views of what is there."""
+    places = Places.of(trace.allowed)
+    index = check_index("text", index, len(places.lengths))
+    length = places.lengths[index]
+    row, where = places.index(index, range(length))
+    span = slice(where[0], where[0] + length)
+    tokens = trace.tokens[index]
+    allowed = AllowedKeys(1, length, trace.allowed.device, trace.allowed.causal)
+    again = type(trace)(
+        trace.model,
+        Inputs(tokens.ids, None, tokens.segments, tokens),
+        Evaluation(allowed, trace.evaluation.impl, trace.evaluation.want),
+        until=trace.until,
+        grad=trace.differentiable,
+    )
+    again.edited_from = trace.edited_from
+    again.records = [
+        {name: _cut(value, QUANTITIES[name].axes, row, span) for name, value in kept.items()}
+        for kept in trace.records
+    ]
+    again.statistics = [
+        None if found is None else _cut_statistics(found, row, span) for found in trace.statistics
+    ]
+    for name, value in trace.kept.items():
+        of_text = name == "logits" and value.shape[:2] != trace.kept["embed"].shape[:2]
+        axes = ("batch",) if of_text else ("batch", "position")
+        again.kept[name] = _cut(value, axes, index if of_text else row, span)
+    return again
+
+
+def _cut(value: Tensor, axes: tuple[str, ...], row: int, span: slice) -> Tensor:
+    index = {"batch": slice(row, row + 1), "position": span, "query": span, "key": span}
+    return value[tuple(index.get(axis, slice(None)) for axis in axes)]
+
+
+def _cut_statistics(found: Statistics, row: int, span: slice) -> Statistics:
+    axes = {"received": ("batch", "head", "key"), "map": ("batch",)}
+    numbers = {each.name: getattr(found, each.name) for each in fields(found)}
+    return Statistics(
+        **{
+            name: None
+            if value is None
+            else _cut(value, axes.get(name, ("batch", "head", "query")), row, span)
+            for name, value in numbers.items()
+        }
+    )

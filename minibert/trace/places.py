@@ -1,0 +1,110 @@
+"""Positions are a sentence's own: 0 is its first token and -1 its last real one.
+
+Padding is no position. `Places` says where in the tensors of a batch, padded or packed, the
+positions of its sentences are.
+"""
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from minibert.errors import MinibertError, TraceError
+from minibert.kernels.call import AllowedKeys
+
+__all__ = ["Chosen", "Places", "check_index", "indices_of"]
+
+Chosen = int | slice | Sequence[int] | Tensor | np.ndarray | None
+"""Positions or sentences as people name them; None for all."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the sentences of a batch are in its tensors.
+
+    lengths   real tokens of each sentence
+    starts    where each begins on the position axis: 0, but for packed sentences
+    """
+
+    lengths: tuple[int, ...]
+    starts: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, allowed: AllowedKeys) -> "Places":
+        """The places of a batch."""
+        if allowed.packed is not None:
+            starts, end = [], 0
+            for length in allowed.packed:
+                starts.append(end)
+                end += length
+            return cls(allowed.packed, tuple(starts))
+        return cls(allowed.lengths or (allowed.position,) * allowed.batch)
+
+    @property
+    def rectangular(self) -> bool:
+        """True where all sentences have one length, each in a row of the batch."""
+        return self.starts is None and len(set(self.lengths)) == 1
+
+    def positions(
+        self,
+        sentence: int,
+        chosen: Chosen,
+        what: str = "position",
+        error: type[MinibertError] = TraceError,
+        where: str = "",
+    ) -> list[int]:
+        """The positions in one sentence, counted from its front; all of its tokens for None."""
+        named = where if self.rectangular else f"{where}sentence {sentence}: "
+        return indices_of(chosen, self.lengths[sentence], what, error, named)
+
+    def index(self, sentence: int, positions: Sequence[int]) -> tuple[int, list[int]]:
+        """The row of the batch, and the places on the position axis."""
+        if self.starts is None:
+            return sentence, list(positions)
+        return 0, [self.starts[sentence] + position for position in positions]
+
+
+def indices_of(
+    chosen: Chosen, size: int, what: str, error: type[MinibertError] = TraceError, where: str = ""
+) -> list[int]:
+    """The numbers that one, several, a slice or None (all) stand for, counted from the front.
+
+    Raises `error` for what is no whole number from -size to size - 1, for none at all, and where
+    something is named twice; `where` begins its message.
+    """
+    if chosen is None:
+        return list(range(size))
+    if isinstance(chosen, Tensor | np.ndarray):
+        chosen = chosen.tolist()
+    if isinstance(chosen, slice):
+        try:
+            found = list(range(size)[chosen])
+        except (TypeError, ValueError) as wrong:
+            raise error(f"{where}{what}s {chosen}: expected whole numbers.") from wrong
+    elif isinstance(chosen, Sequence) and not isinstance(chosen, str):
+        found = [check_index(what, one, size, error, where) for one in chosen]
+    else:
+        found = [check_index(what, chosen, size, error, where)]
+    if not found or len(set(found)) < len(found):
+        raise error(f"{where}{what}s {chosen!r:.80}: expected each once, and at least one.")
+    return found
+
+
+def check_index(
+    what: str, given: Any, size: int, error: type[MinibertError] = TraceError, where: str = ""
+) -> int:
+    """The index, counted from the front; `error` when it is none of 0 to size - 1."""
+    try:
+        # A bool counts as a number to Python, and one layer for True is nobody's wish.
+        index = None if isinstance(given, bool) else operator.index(given)
+    except (TypeError, ValueError, RuntimeError):
+        index = None
+    if index is None:
+        raise error(f"{where}{what} {given!r:.80}: expected a whole number from 0 to {size - 1}.")
+    if not -size <= index < size:
+        there = "there" if where else "There"
+        raise error(f"{where}{there} is no {what} {index}; expected 0 to {size - 1}.")
+    return index % size

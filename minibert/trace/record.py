@@ -1,0 +1,126 @@
+"""A forward pass into a trace: every layer keeps what it computes, or what an edit made of it."""
+
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from minibert.errors import TraceError
+from minibert.kernels.api import Statistics
+from minibert.layers.config import Config
+from minibert.layers.evaluation import Evaluation
+from minibert.layers.layer import Change, LayerPass, layer_quantities
+from minibert.trace.gradients import held_for_gradients
+from minibert.trace.plan import Plan
+from minibert.trace.run import (
+    Inputs,
+    TracedModel,
+    embedded,
+    kept_of,
+    logits_of,
+    run_layers,
+    unaffected,
+)
+
+__all__ = ["record"]
+
+
+@runtime_checkable
+class Recording(Protocol):
+    """The trace that is filled."""
+
+    model: TracedModel
+    inputs: Inputs
+    evaluation: Evaluation
+    until: int | None
+    edited_from: int | None
+    differentiable: bool
+    kept: dict[str, Tensor]
+    records: list[dict[str, Tensor]]
+    statistics: list[Statistics | None]
+
+    @property
+    def config(self) -> Config:
+        """The model's sizes and choices."""
+
+
+def record(
+    trace: Recording,
+    *,
+    keep: Collection[str] = (),
+    plan: Plan | None = None,
+    known: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Compute the layers that a trace does not have yet, and its logits unless it has an `until`.
+
+    Whoever shares the records of an earlier trace shares the work that was done for them; `known`
+    is that trace's record of the first layer that is not shared.
+    """
+    plan = Plan() if plan is None else plan
+    _check_statistics(trace.evaluation, plan)
+    trace.edited_from = plan.first_layer
+    if trace.edited_from is None and "logits" in plan.names(None):
+        trace.edited_from = trace.config.n_layers
+    with torch.enable_grad() if trace.differentiable else nullcontext():
+        _fill(trace, frozenset(keep), plan, known)
+
+
+def _fill(
+    trace: Recording, keep: frozenset[str], plan: Plan, known: Mapping[str, Tensor] | None
+) -> None:
+    model, evaluation = trace.model, trace.evaluation
+    if "embed" not in trace.kept:
+        embed = embedded(model.body, trace.inputs, evaluation.allowed)
+        if trace.differentiable:
+            # The graph begins here: nobody asked for the gradients of the embeddings' weights.
+            embed = embed.detach().requires_grad_()
+        trace.kept["embed"] = _edited(trace, plan, "embed", None)(embed)
+    start = len(trace.records)
+    order = layer_quantities()
+    kept = [name for name, quantity in order.items() if quantity.kept]
+
+    def visit(at: LayerPass) -> None:
+        trace.records.append(kept_of(at, order, kept))
+        trace.statistics.append(at.statistics)
+
+    def keep_in(layer: int) -> frozenset[str]:
+        return keep | held_for_gradients(plan.names(layer)) if trace.differentiable else keep
+
+    hidden = run_layers(
+        model.body,
+        trace.records[-1]["resid_post"] if start else trace.kept["embed"],
+        evaluation,
+        start=start,
+        stop=trace.until,
+        edits=lambda layer: {name: _edited(trace, plan, name, layer) for name in plan.names(layer)},
+        keep=keep_in,
+        known=None if known is None else unaffected(known, plan.names(start) | keep),
+        visit=visit,
+    )
+    if trace.until is None and "logits" not in trace.kept:
+        logits = logits_of(model, model.body.final(hidden), trace.inputs, evaluation.allowed)
+        trace.kept["logits"] = _edited(trace, plan, "logits", None)(logits)
+
+
+def _edited(trace: Recording, plan: Plan, name: str, layer: int | None) -> Change:
+    """What changes a quantity: its edits, and a beginning of the graph where they cut it off."""
+
+    def change(value: Tensor) -> Tensor:
+        value = plan.apply(name, layer, value)
+        # A constant, too, is something that a number may be differentiated by.
+        constant = trace.differentiable and not value.requires_grad
+        return value.detach().requires_grad_() if constant else value
+
+    return change
+
+
+def _check_statistics(evaluation: Evaluation, plan: Plan) -> None:
+    """Raise TraceError for statistics of attention that an edit changes behind the kernel."""
+    for point, *_ in plan.edits if evaluation.want else ():
+        if point.name in ("scores", "probs"):
+            raise TraceError(
+                f"statistics are of attention as query and key give it, and {point} is edited. "
+                f"Trace without statistics and read {point.name} of that layer."
+            )

@@ -1,0 +1,185 @@
+"""The one loop over layers: plain forward, trace, rerun, sweep, generation, packed and training."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from minibert.kernels.call import AllowedKeys
+from minibert.layers.bodies import Body
+from minibert.layers.config import Config
+from minibert.layers.evaluation import Evaluation, Past
+from minibert.layers.heads import DiscriminatorHead, TaskHead, TokenHead, VocabularyHead
+from minibert.layers.layer import Change, LayerPass, layer_quantities
+from minibert.quantities import Hidden, TokenIds, TokenMask
+from minibert.text.tokenizer import Tokenizer
+from minibert.text.tokens import Tokens, Vocabulary
+
+__all__ = [
+    "Inputs",
+    "TracedModel",
+    "embedded",
+    "kept_of",
+    "logits_of",
+    "reads_single_positions",
+    "run_layers",
+    "unaffected",
+]
+
+_PROJECTIONS = ("query", "key", "value")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A batch as the body reads it. `tokens` is there when somebody made them."""
+
+    ids: TokenIds
+    mask: TokenMask | None
+    segments: TokenIds | None
+    tokens: Tokens | None = None
+
+    def as_tokens(self, tokenizer: Vocabulary | None) -> Tokens:
+        """The same with strings for people."""
+        if self.tokens is not None:
+            return self.tokens
+        return Tokens.from_ids(
+            self.ids, mask=self.mask, segments=self.segments, tokenizer=tokenizer
+        )
+
+
+@runtime_checkable
+class TracedModel(Protocol):
+    """What a trace asks of the model it belongs to."""
+
+    config: Config
+    name: str
+    body: Body
+    head: TaskHead | None
+    tokenizer: Tokenizer | None
+
+    def inputs(self, text: Tokens) -> Inputs:
+        """The batch of these tokens, checked against the model's limits."""
+
+    def task_logits(self, hidden: Hidden, inputs: Inputs) -> Tensor:
+        """What the task head makes of the last hidden state."""
+
+    def pool(self, hidden: Hidden) -> Tensor | None:
+        """tanh(W·hidden[0] + b); None where the body has no pooler."""
+
+
+def run_layers(
+    body: Body,
+    hidden: Hidden,
+    evaluation: Evaluation,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    edits: Callable[[int], Mapping[str, Change]] = lambda layer: {},
+    keep: Callable[[int], frozenset[str]] = lambda layer: frozenset(),
+    known: Mapping[str, Tensor] | None = None,
+    pasts: Sequence[Past] | None = None,
+    rows: list[int] | None = None,
+    visit: Callable[[LayerPass], None] | None = None,
+) -> Hidden:
+    """What leaves the last of the layers from `start` up to `stop`, given what enters the first.
+
+    `edits` and `keep` are asked for each layer. `known` are quantities of the first layer that no
+    edit reaches, or that the first edit changes. `pasts` has the keys and values before those of
+    each layer. Of the last layer only the `rows` are computed. `visit` gets every layer once it is
+    computed.
+    """
+    layers = body.layers[start:stop]
+    for index, layer in enumerate(layers, start):
+        at = LayerPass(
+            layer,
+            index,
+            evaluation,
+            known={"resid_pre": hidden} if known is None else {**known, "resid_pre": hidden},
+            edits=edits(index),
+            keep=keep(index),
+            past=None if pasts is None else pasts[index],
+        )
+        if rows is not None and index == start + len(layers) - 1:
+            at = _of_rows(at, rows)
+        hidden = layer(at)
+        known = None
+        if visit is not None:
+            visit(at)
+    return hidden
+
+
+def embedded(body: Body, inputs: Inputs, allowed: AllowedKeys) -> Hidden:
+    """What enters layer 0; of packed sentences one row of all their tokens."""
+    ids, segments = inputs.ids, inputs.segments
+    if allowed.packed is None:
+        return body.embed(ids, segments)
+    real = _real(inputs)
+    positions = body.positions(ids).expand(ids.shape)[real][None]
+    return body.embed(
+        ids[real][None], None if segments is None else segments[real][None], positions
+    )
+
+
+def logits_of(model: TracedModel, final: Hidden, inputs: Inputs, allowed: AllowedKeys) -> Tensor:
+    """What the task head makes of the final hidden state."""
+    if allowed.packed is None:
+        return model.task_logits(final, inputs)
+    if reads_single_positions(model.head):
+        ids = inputs.ids[_real(inputs)][None]
+        return final if model.head is None else model.head(final, None, ids, None)
+    # The other heads read single tokens of each sentence, and find them in the padded form.
+    padded = final.new_zeros((*inputs.ids.shape, final.shape[-1]))
+    padded[_real(inputs)] = final[0]
+    return model.task_logits(padded, inputs)
+
+
+def reads_single_positions(head: TaskHead | None) -> bool:
+    """True for a head whose logits of a token need that token's hidden state alone."""
+    return head is None or isinstance(head, VocabularyHead | TokenHead | DiscriminatorHead)
+
+
+def _real(inputs: Inputs) -> TokenMask:
+    """True where a real token is."""
+    if inputs.mask is None:
+        return torch.ones_like(inputs.ids, dtype=torch.bool)
+    return inputs.mask
+
+
+def unaffected(record: Mapping[str, Tensor], edited: Collection[str]) -> dict[str, Tensor]:
+    """Of a record of a layer what no edit of these quantities reaches, and the first one edited."""
+    order = list(layer_quantities())
+    last = min((order.index(name) for name in edited), default=len(order))
+    if last < len(order) and order[last] in _PROJECTIONS:
+        # None of the three is computed from another.
+        last = order.index(_PROJECTIONS[-1])
+    return {name: record[name] for name in order[: last + 1] if name in record}
+
+
+def kept_of(at: LayerPass, order: Collection[str], kept: Collection[str]) -> dict[str, Tensor]:
+    """What a trace keeps of a layer: of the names in `order` the `kept` ones, and what was edited.
+
+    `kept` ones that the pass had no need of are left out, for they are computed when read.
+    """
+    found = {}
+    for name in order:
+        value = at.__dict__.get(name)
+        if name in at.edits or name in at.keep:
+            found[name] = getattr(at, name) if value is None else value
+        elif name in kept:
+            value = at.known.get(name) if value is None else value
+            if value is not None:
+                found[name] = value
+    return found
+
+
+def _of_rows(at: LayerPass, rows: list[int]) -> LayerPass:
+    """The same layer for some rows, from behind its last edit on."""
+    for name in layer_quantities():
+        if name in at.edits:
+            getattr(at, name)
+    if "z" not in at.known:
+        # Every position is looked at, whatever rows look.
+        _ = at.value
+    return at.of_rows(rows)
