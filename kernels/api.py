@@ -1,11 +1,10 @@
-"""`attend`: attention by any implementation, with the statistics of its rows.
+"""`attend` and `compute`: attention by any implementation, with the statistics of its rows.
 
-Place: the door of `minibert.kernels`. Behind it stand `reference`, `eager`, `sdpa` and whatever a
-user registers; `parity.check` proves that they agree.
+`attend` checks tensors that a user gives; a model, which made them, calls `compute`.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,14 +12,31 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
-from minibert.kernels.call import Call
+from minibert.kernels.call import AllowedKeys, Call
+from minibert.kernels.implementation import Implementation
 from minibert.kernels.masks import allowed_keys
-from minibert.kernels.registry import Implementation, Request, choose, implementations, register
+from minibert.kernels.packing import padded, unpadded
+from minibert.kernels.registry import check_name, chosen_for, implementations, register
 from minibert.kernels.requests import MATRICES, Want, parse_want
-from minibert.kernels.validation import check_inputs, check_options, outputs_of
+from minibert.kernels.validation import (
+    check_inputs,
+    check_options,
+    check_packed,
+    named_outputs,
+    outputs_of,
+)
 from minibert.quantities import Float, Int, Shaped
 
-__all__ = ["Attended", "Implementation", "Statistics", "attend", "implementations", "register"]
+__all__ = [
+    "Attended",
+    "Implementation",
+    "Statistics",
+    "arguments_for",
+    "attend",
+    "compute",
+    "implementations",
+    "register",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +44,8 @@ class Statistics:
     """Numbers that describe each attention row; None where `want` did not name them.
 
     p is a row of probs, s the row of scores with bias added, both over the allowed keys alone.
-    A dead row (no key allowed) has probs 0. In float32; in float64 for float64 inputs.
+    A dead row (no key allowed) has probs 0. In float32; in float64 for float64 inputs. Of packed
+    sentences everything is counted within a token's own sentence: its rows, keys and positions.
 
     row_max      max s: the largest score. Dead row: −inf.
     max_prob     max p, in [0, 1]: how sure the query is. Dead row: 0.
@@ -60,7 +77,7 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """What `attend` gives; None where `want` did not name it.
+    """What `attend` and `compute` give; None where it was not wanted (`attend` always wants lse).
 
     z           probs · value, in the dtype of the inputs (the reference: float64). Dead row: 0.
     lse         ln sum exp(s), natural logarithm, s the allowed scores with bias: what the softmax
@@ -85,6 +102,7 @@ def attend(
     *,
     lengths: Shaped[Tensor, "..."] | None = None,
     mask: Shaped[Tensor, "..."] | None = None,
+    packed: Sequence[int] | None = None,
     causal: bool = False,
     scale: float | None = None,
     bias: Shaped[Tensor, "..."] | None = None,
@@ -100,13 +118,19 @@ def attend(
     mask, (batch, head, query, key) with any axis 1, is True where attention is allowed.
     causal lets a query see the keys up to its own position. Positions are aligned to the end:
     query i of Q stands at position K − Q + i, so that the newest queries meet a KV cache.
-    A key must be allowed by all three. scale, finite, is 1/sqrt(d_head) unless given. bias,
+    A key must be allowed by all three.
+    packed, for instance (5, 7, 3), says that sentences of so many tokens lie one after the other in
+    a batch of one, and each sees itself alone. It stands without lengths, mask and bias, and
+    without scores, probs and map. Key positions count from 0 in each sentence; one that a sentence
+    does not have gets 0.
+    scale, finite, is 1/sqrt(d_head) unless given. bias,
     finite, in the shape of mask, is added to the scaled scores before the softmax.
     want names what to give beside z and lse: scores, probs, row_max, max_prob, entropy, argmax,
     received, ("key_mass", positions), "offset_mass" or ("offset_mass", offsets), "map" or
     ("map", blocks).
     impl names the implementation; "auto" takes the fastest one that gives what is wanted.
     A NaN in query, or in a key it may see, makes z and lse of its row NaN.
+    torch.autocast changes nothing: everything is computed as the dtype of the inputs says.
     Gradients: when an input requires them, "auto" takes an implementation through which they reach
     z, lse and everything wanted (eager). impl="sdpa" trains z alone, without an N x N tensor, and
     its lse is detached; `implementations()[impl].differentiable` says which outputs carry them.
@@ -123,60 +147,96 @@ def attend(
     """
     check_inputs(query, key, value, lengths=lengths, mask=mask, bias=bias)
     check_options(causal=causal, scale=scale)
-    options: dict[str, Any] = {"lengths": lengths, "mask": mask, "bias": bias}
-    options["scale"] = None if scale is None else float(scale)
-    options = {name: option for name, option in options.items() if option is not None}
-    if causal:
-        options["causal"] = True
-    wanted = parse_want(want, n_keys=key.shape[2])
-    tensors = [tensor for tensor in (query, key, value, bias) if tensor is not None]
-    request = Request(
-        wants=frozenset(wanted),
-        options=frozenset(options),
-        device=query.device.type,
-        dtype=query.dtype,
-        gradient=torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors),
-        d_head=query.shape[-1],
+    check_name(impl)
+    (B, _, _, D), K = query.shape, key.shape[2]
+    if packed is not None:
+        packed = check_packed(packed, query, key, {"lengths": lengths, "mask": mask, "bias": bias})
+    allowed = AllowedKeys(
+        batch=B,
+        position=K,
+        device=query.device,
+        causal=causal,
+        lengths=None if lengths is None else tuple(lengths.tolist()),
+        packed=packed,
+        given=mask,
     )
-    chosen = choose(impl, request)
-    result = chosen.fn(query, key, value, **arguments_for(chosen, query, key, options, wanted))
-    found = outputs_of(result, chosen.name, query, key, wanted)
-    if missing := [output for output in ("z", "lse", *wanted) if output not in found]:
-        raise AttentionError(
-            f'impl="{chosen.name}" gave {", ".join(found)} and not {", ".join(missing)}; expected '
-            "z, lse and everything it was registered with as wants."
-        )
-    return _packed(found, wanted)
+    wanted = parse_want(want, n_keys=K if packed is None else max(packed)) | {"lse": ()}
+    scale = 1 / math.sqrt(D) if scale is None else float(scale)
+    return compute(Call(query, key, value, scale, allowed, bias, wanted), impl)
 
 
 def compute(call: Call, impl: str = "auto") -> Attended:
     """z and what the call wants beside it, by any implementation; the inputs are not checked."""
-    allowed, wants = call.allowed, frozenset(call.want)
-    given = {
-        "lengths": allowed.length_tensor,
-        "mask": allowed.mask,
-        "causal": allowed.causal and allowed.queries is None,
-        "bias": call.bias,
-        "scale": call.scale,
-    }
-    options = {
-        name: option for name, option in given.items() if option is not None and option is not False
-    }
-    tensors = (call.query, call.key, call.value)
-    request = Request(
-        wants=wants,
-        options=frozenset(options),
-        device=call.query.device.type,
-        dtype=call.query.dtype,
-        gradient=torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors),
-        d_head=call.query.shape[-1],
+    query, bias, want = call.query, call.bias, call.want
+    gradient = torch.is_grad_enabled() and (
+        query.requires_grad
+        or call.key.requires_grad
+        or call.value.requires_grad
+        or (bias is not None and bias.requires_grad)
     )
-    chosen = choose(impl, request)
-    if chosen.plain is not None and not call.want:
-        return Attended(z=chosen.plain(call))
-    arguments = arguments_for(chosen, call.query, call.key, options, call.want)
-    result = chosen.fn(*tensors, **arguments)
-    return _packed(outputs_of(result, chosen.name, call.query, call.key, call.want), call.want)
+    device, d_head, options = query.device.type, query.shape[-1], call.allowed.options
+    if bias is not None:
+        options = options | {"bias"}
+    # Whoever takes no scale takes that of Vaswani et al.
+    if abs(call.scale * call.scale * d_head - 1) > 1e-12 or call.scale < 0:
+        options = options | {"scale"}
+    chosen = chosen_for(impl, frozenset(want), options, device, query.dtype, gradient, d_head)
+    if torch.is_autocast_enabled(device):
+        with torch.autocast(device, enabled=False):
+            found = _outputs(chosen, call)
+    else:
+        found = _outputs(chosen, call)
+    if not want:
+        return Attended(found["z"])
+    statistics = {name: found[name] for name in want if name in _STATISTICS}
+    return Attended(
+        z=found["z"],
+        lse=found["lse"] if "lse" in want else None,
+        statistics=Statistics(**statistics) if statistics else None,
+        **{name: found[name] for name in MATRICES if name in want},
+    )
+
+
+def _outputs(chosen: Implementation, call: Call) -> Mapping[str, Tensor]:
+    """z and what is wanted, by name."""
+    if chosen.of_call is not None:
+        return chosen.of_call(call)
+    packed = call.allowed.packed
+    if packed is not None and "packed" not in chosen.options:
+        return unpadded(_outputs(chosen, _padded(call, packed)), packed)
+    query, key, keys = call.query, call.key, call.allowed
+    taken, options = chosen.options, call.options()
+    if "mask" in taken and not keys.options <= taken:
+        folded = {"lengths": "lengths" not in taken, "causal": "causal" not in taken}
+        options["mask"] = keys.mask(query.shape[2], **folded)
+    arguments = {name: options[name] for name in options if name in taken}
+    if not chosen.checked:
+        return named_outputs(chosen.fn(query, key, call.value, **arguments), chosen.name)
+    return _checked(chosen, call, arguments)
+
+
+def _checked(chosen: Implementation, call: Call, arguments: dict[str, Any]) -> dict[str, Tensor]:
+    """What a user's implementation gives, after a look at it."""
+    want = {name: parameters for name, parameters in call.want.items() if name != "lse"}
+    if "want" in arguments:
+        arguments["want"] = want
+    result = chosen.fn(call.query, call.key, call.value, **arguments)
+    found = outputs_of(result, chosen.name, call.query, call.key, want)
+    if missing := [output for output in ("z", *call.want) if output not in found]:
+        raise AttentionError(
+            f'impl="{chosen.name}" gave {", ".join(found)} and not {", ".join(missing)}; expected '
+            "z, lse and everything it was registered with as wants."
+        )
+    return {name: found[name] for name in ("z", *call.want)}
+
+
+def _padded(call: Call, packed: tuple[int, ...]) -> Call:
+    """The same sentences as a padded batch."""
+    query, key, value = (padded(one, packed) for one in (call.query, call.key, call.value))
+    return Call(query, key, value, call.scale, call.allowed.padded, None, call.want)
+
+
+_STATISTICS = frozenset(field.name for field in fields(Statistics))
 
 
 def arguments_for(
@@ -204,16 +264,3 @@ def arguments_for(
             causal=given["causal"] and fold_causal,
         )
     return {name: value for name, value in given.items() if name in taken}
-
-
-def _packed(found: dict[str, Tensor], want: Want) -> Attended:
-    statistics = {
-        field.name: found[field.name] for field in fields(Statistics) if field.name in want
-    }
-    matrices = {matrix: found[matrix] for matrix in MATRICES if matrix in want}
-    return Attended(
-        z=found["z"],
-        lse=found.get("lse"),
-        statistics=Statistics(**statistics) if statistics else None,
-        **matrices,
-    )

@@ -1,13 +1,15 @@
 """Attention and its statistics in blocks of rows: O(N) memory on any machine, no N x N tensor.
 
-Place: one of the implementations behind `minibert.kernels.api.attend`, and the one that "auto"
-takes for statistics on a CPU. What a block is, and which keys it spares, is in `blocks.py`; the
-formulas are in `row_blocks.py`.
+What a block is, and which keys it spares, is in `blocks.py`; the formulas are in `row_blocks.py`.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from minibert.kernels.blocks import Inputs
+from minibert.kernels.packing import sentence_by_sentence
 from minibert.kernels.requests import Want
 from minibert.kernels.row_blocks import attend_in_blocks
 from minibert.quantities import Bool, Float, Int
@@ -26,6 +28,7 @@ def attend(
     scale: float,
     bias: Float[Tensor, "#batch #head #query #key"] | None,
     want: Want,
+    packed: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
     """z, lse and the wanted statistics in one pass; no gradient flows through it.
 
@@ -36,5 +39,9 @@ def attend(
     contiguous in d_head. A map with cells of less than four rows takes a third block. The memory of
     blocks and copies is kept for the next call (`work_memory.release` gives it back).
     """
+    if packed is not None:
+        vectors = (query, key, value)
+        options: dict[str, Any] = {"want": want, "causal": causal, "scale": scale}
+        return sentence_by_sentence(attend, *vectors, packed=packed, **options)
     inputs = Inputs(query, key, scale, lengths=lengths, mask=mask, causal=causal, bias=bias)
     return attend_in_blocks(inputs, value, want)

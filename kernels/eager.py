@@ -1,18 +1,21 @@
 """Attention step by step in plain torch: any dtype, any device, differentiable.
 
-Place: one of the implementations behind `minibert.kernels.api.attend`, and the explicit path of
-the model, which calls the three functions below when scores or probs are wanted or edited.
+A model calls the three functions below where scores or probs are edited.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from minibert.kernels.call import Call
 from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows
+from minibert.kernels.packing import sentence_by_sentence
 from minibert.kernels.requests import Want
 from minibert.kernels.row_statistics import statistics_of_rows, wide
 from minibert.quantities import Bool, Float, Int
 
-__all__ = ["attend", "attention_probs", "attention_scores", "weighted_values"]
+__all__ = ["attend", "attention_probs", "attention_scores", "of_call", "weighted_values"]
 
 
 def attention_scores(
@@ -70,18 +73,52 @@ def attend(
     scale: float,
     bias: Float[Tensor, "#batch #head #query #key"] | None,
     want: Want,
+    packed: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
     """z, lse, scores, probs and the wanted statistics; gradients reach every one of them.
 
     scores, probs and z are rounded to the dtype of the inputs, as torch does; lse and the
     statistics are computed from those scores in float32 (float64 for float64).
     """
+    if packed is not None:
+        vectors = (query, key, value)
+        options = {"want": want, "causal": causal, "scale": scale}
+        return sentence_by_sentence(attend, *vectors, packed=packed, **options)
     allowed = allowed_keys(query, key, lengths=lengths, mask=mask, causal=causal)
+    want = want | {"lse": ()}
+    return _attend(query, key, value, allowed, lengths=lengths, scale=scale, bias=bias, want=want)
+
+
+def of_call(call: Call) -> dict[str, Tensor]:
+    """The same for a call, whose mask all layers share; lse and statistics only when wanted."""
+    keys, vectors = call.allowed, (call.query, call.key, call.value)
+    options = {"scale": call.scale, "want": call.want}
+    if keys.packed is not None:
+        options["causal"] = keys.causal
+        return sentence_by_sentence(attend, *vectors, packed=keys.packed, **options)
+    allowed = keys.mask(call.query.shape[2])
+    return _attend(*vectors, allowed, lengths=keys.length_tensor, bias=call.bias, **options)
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    allowed: Tensor | None,
+    *,
+    lengths: Tensor | None,
+    scale: float,
+    bias: Tensor | None,
+    want: Want,
+) -> dict[str, Tensor]:
     scores = attention_scores(query, key, scale=scale)
     biased = scores if bias is None else scores + bias
     probs = attention_probs(biased, allowed)
+    found = {"z": weighted_values(probs, value), "scores": scores, "probs": probs}
+    if want.keys() <= found.keys():
+        return found
     opened, alive = (None, None) if allowed is None else open_dead_rows(allowed)
-    statistics = statistics_of_rows(
+    return found | statistics_of_rows(
         biased.to(wide(biased.dtype)),
         allowed=opened,
         alive=alive,
@@ -90,5 +127,3 @@ def attend(
         first=0,
         n_queries=query.shape[2],
     )
-    z = weighted_values(probs, value)
-    return {"z": z, "scores": scores, "probs": probs, **statistics}

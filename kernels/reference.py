@@ -1,7 +1,7 @@
 """Attention in NumPy float64: the truth the other implementations are measured against.
 
-Place: one of the implementations behind `minibert.kernels.api.attend`, and the one to read first.
-It goes from one query to one head to a batch, with the formulas of Vaswani et al. 2017, §3.2.1:
+The implementation to read first. It goes from one query to one head to a batch, with the formulas
+of Vaswani et al. 2017, §3.2.1:
 
     Attention(Q, K, V) = softmax(Q·Kᵀ / sqrt(d_head))·V
 
@@ -9,6 +9,7 @@ Nothing here is made fast.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from minibert.kernels.packing import sentence_by_sentence
 from minibert.kernels.requests import Want
 from minibert.quantities import Bool, Float, Int
 
@@ -167,8 +169,13 @@ def attend(
     scale: float,
     bias: Float[Tensor, "#batch #head #query #key"] | None,
     want: Want,
+    packed: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
     """Everything `want` names, head after head, in float64 whatever the dtype that came in."""
+    if packed is not None:
+        vectors = (query, key, value)
+        options: dict[str, Any] = {"want": want, "causal": causal, "scale": scale}
+        return sentence_by_sentence(attend, *vectors, packed=packed, **options)
     B, H, Q, K = (*query.shape[:3], key.shape[2])
     queries, keys, values = (_float64(tensor) for tensor in (query, key, value))
     masks = None if mask is None else mask.expand(B, H, Q, K).cpu().numpy()

@@ -1,109 +1,37 @@
-"""The implementations of attention there are, what each can give, and which one a call gets.
+"""The implementations of attention that are known, and which one a call gets."""
 
-Place: between `api.attend` and the implementations.
-"""
-
-import inspect
-import os
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from minibert.errors import AttentionError
-from minibert.kernels import chunked, eager, flex, reference, sdpa, torch_backends
-from minibert.kernels.call import Call
+from minibert.kernels.built_in import BUILT_IN
+from minibert.kernels.implementation import (
+    FLOATS,
+    Implementation,
+    Request,
+    accepted_options,
+    listed,
+)
 from minibert.kernels.requests import MATRICES, WANTS
 
 __all__ = [
-    "FLOATS",
     "Implementation",
     "Request",
-    "check_impl",
+    "accepted_options",
+    "check_name",
     "choose",
+    "chosen_for",
     "implementations",
     "register",
 ]
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_OPTIONS = ("lengths", "mask", "causal", "scale", "bias", "want")
-
-
-@dataclass(frozen=True)
-class Request:
-    """What one call of `attend` needs from an implementation."""
-
-    wants: frozenset[str]
-    options: frozenset[str]
-    device: str
-    dtype: torch.dtype
-    gradient: bool
-    d_head: int = 0
-
-
-@dataclass(frozen=True)
-class Implementation:
-    """One way to compute attention, and what it can give.
-
-    fn              fn(query, key, value, *, <options>) -> z, or (z, lse), or {"z": ..., "lse": ...}
-    wants           the names of `want=` it can give
-    devices         device types it runs on ("cpu", "cuda"); () means any
-    dtypes          dtypes of query, key and value it takes
-    options         which of lengths, mask, causal, scale, bias and want `fn` accepts
-    differentiable  the outputs through which gradients flow back; without "z" it refuses to train
-    rank            auto tries the smallest first; None: only when named
-    unavailable     why it cannot run on this machine; None when it can
-    largest_head    the largest d_head it takes; None: any
-    second_pass     its statistics take a pass of their own: auto prefers whoever needs one
-    plain           plain(call) -> z, where nothing else is wanted; None: fn gives it
-    """
-
-    name: str
-    fn: Callable[..., Any]
-    wants: frozenset[str] = frozenset()
-    devices: tuple[str, ...] = ()
-    dtypes: tuple[torch.dtype, ...] = FLOATS
-    options: frozenset[str] = frozenset(_OPTIONS)
-    differentiable: frozenset[str] = frozenset()
-    rank: int | None = None
-    unavailable: str | None = None
-    largest_head: int | None = None
-    second_pass: bool = False
-    plain: Callable[[Call], Tensor] | None = None
-
-    @property
-    def bias(self) -> bool:
-        """True when a bias can be added to the scores."""
-        return "bias" in self.options
-
-    def refusal(self, request: Request) -> str | None:
-        """Why it cannot answer the request; None when it can."""
-        if self.unavailable:
-            return self.unavailable
-        if self.devices and request.device not in self.devices:
-            return f"it runs on {', '.join(self.devices)} and the tensors are on {request.device}"
-        if request.dtype not in self.dtypes:
-            return f"it takes {_listed(self.dtypes)} and the tensors are {request.dtype}"
-        if self.largest_head is not None and request.d_head > self.largest_head:
-            return f"it takes a d_head of at most {self.largest_head}, and this is {request.d_head}"
-        if missing := request.wants - self.wants:
-            return f"it cannot give {_listed(missing)} (it gives {_listed(self.wants)})"
-        foldable = {"lengths", "causal"} if "mask" in self.options else set()
-        if missing := request.options - self.options - foldable:
-            return f"it takes no {_listed(missing)}"
-        if request.gradient and "z" not in self.differentiable:
-            return "gradients do not flow through it (call it under torch.no_grad())"
-        return None
-
-    def cost(self, request: Request) -> tuple[bool, bool, int]:
-        """What auto sorts by: gradients through what is given, passes, then the rank."""
-        # lse is always given: a loss on it must not lose its gradient in silence.
-        without_gradient = (request.wants | {"lse"}) - {"argmax"} - self.differentiable
-        twice = self.second_pass and bool(request.wants)
-        return request.gradient and bool(without_gradient), twice, self.rank or 0
+_IMPLEMENTATIONS: dict[str, Implementation] = {one.name: one for one in BUILT_IN}
+#: What `chosen_for` found, by what it was asked.
+_CHOICES: dict[tuple[object, ...], Implementation] = {}
+#: What packed sentences do not have: each would have a matrix or a map of its own size.
+_NOT_PACKED = frozenset({*MATRICES, "map"})
 
 
 def register(
@@ -120,8 +48,9 @@ def register(
     """The record of a new implementation, from now on known to `attend` as `impl=name`.
 
     `fn(query, key, value, *, scale, ...)` names, as keywords, those of lengths, mask, causal,
-    scale, bias and want that it handles; `attend` never calls it with another. lengths and causal
-    come folded into mask for an `fn` that takes only mask. It gives (z, lse) or a mapping with at
+    scale, bias, want and packed that it handles; it is never called with another. lengths and
+    causal come folded into mask for an `fn` that takes only mask, and packed sentences padded, with
+    their lengths, for one without `packed`. It gives (z, lse) or a mapping with at
     least "z" and "lse". `impl="auto"` considers it only when it has a rank.
     Raises AttentionError when the name is taken or no text, when `fn` is no function whose
     keywords can be read, or when a want or an output named in differentiable is unknown.
@@ -133,12 +62,11 @@ def register(
     for given, known in ((wants, WANTS), (differentiable, ("z", "lse", *WANTS))):
         if unknown := given - set(known):
             raise AttentionError(
-                f"register({name!r}): {_listed(unknown)} is not known; "
-                f"known are {', '.join(known)}."
+                f"register({name!r}): {listed(unknown)} is not known; known are {', '.join(known)}."
             )
     if wants and "want" not in accepted_options(fn):
         raise AttentionError(
-            f"register({name!r}): wants {_listed(wants)} is promised, but the function takes no "
+            f"register({name!r}): wants {listed(wants)} is promised, but the function takes no "
             "keyword `want` to be asked by; add it."
         )
     record = Implementation(
@@ -153,6 +81,7 @@ def register(
         unavailable=unavailable,
     )
     _IMPLEMENTATIONS[name] = record
+    _CHOICES.clear()
     return record
 
 
@@ -171,8 +100,8 @@ def implementations() -> dict[str, Implementation]:
     return dict(_IMPLEMENTATIONS)
 
 
-def check_impl(impl: str) -> str:
-    """The name, known to be "auto" or that of an implementation. Raises AttentionError."""
+def check_name(impl: object) -> None:
+    """Raises AttentionError unless `impl` is "auto" or the name of a known implementation."""
     if not isinstance(impl, str) or (impl != "auto" and impl not in _IMPLEMENTATIONS):
         known = f"known are auto, {', '.join(_IMPLEMENTATIONS)}"
         if not isinstance(impl, str):
@@ -181,7 +110,6 @@ def check_impl(impl: str) -> str:
                 'out, or write impl="auto", for the fastest.'
             )
         raise AttentionError(f'impl="{impl:.80}" is not known; {known}.')
-    return impl
 
 
 def choose(impl: str, request: Request) -> Implementation:
@@ -190,7 +118,7 @@ def choose(impl: str, request: Request) -> Implementation:
     Raises AttentionError for an unknown name, and when what is asked cannot be given; the message
     names an implementation that can.
     """
-    check_impl(impl)
+    check_name(impl)
     if impl != "auto":
         refusal = _IMPLEMENTATIONS[impl].refusal(request)
         if refusal is None:
@@ -208,99 +136,31 @@ def choose(impl: str, request: Request) -> Implementation:
     raise AttentionError(f"No implementation gives what is asked. {reasons}.")
 
 
-def accepted_options(fn: Callable[..., Any]) -> frozenset[str]:
-    """Which of lengths, mask, causal, scale, bias and want `fn` takes as keywords.
+def chosen_for(impl: str, *request: Any) -> Implementation:
+    """`choose` by the fields of a `Request`, remembered until an implementation is registered."""
+    if torch.compiler.is_compiling():
+        return _choose(impl, Request(*request))
+    asked = (impl, *request)
+    choice = _CHOICES.get(asked)
+    if choice is None:
+        choice = _CHOICES[asked] = _choose(impl, Request(*request))
+    return choice
 
-    Raises AttentionError when they cannot be read, as with functions that are written in C.
-    """
-    try:
-        parameters = inspect.signature(fn).parameters
-    except (TypeError, ValueError) as error:
+
+def _choose(impl: str, request: Request) -> Implementation:
+    if "packed" in request.options:
+        _check_packed(request.wants, request.options)
+    return choose(impl, request)
+
+
+def _check_packed(wants: frozenset[str], options: frozenset[str]) -> None:
+    if refused := wants & _NOT_PACKED:
         raise AttentionError(
-            f"The keywords of {fn!r} cannot be read; expected a Python function. "
-            "Wrap it: def attention(query, key, value, *, scale): ..."
-        ) from error
-    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-        return frozenset(_OPTIONS)
-    return frozenset(option for option in _OPTIONS if option in parameters)
-
-
-def _listed(names: Iterable[Any]) -> str:
-    return ", ".join(sorted(str(name) for name in names)) or "no statistics"
-
-
-def _triton(*tensors: Any, **options: Any) -> Any:
-    # Triton is an extra, and importing it takes as long as torch: only a call needs it.
-    from minibert.kernels.fused import attention
-
-    return attention.attend(*tensors, **options)
-
-
-def _without_triton() -> str | None:
-    if find_spec("triton") is None:
-        return "Triton is not installed (pip install 'minibert[triton]')"
-    return None
-
-
-#: Triton's interpreter runs kernels on a CPU, slowly: to see that they are right.
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-_STATISTICS = frozenset(WANTS) - frozenset(MATRICES)
-_NO_STATISTICS = frozenset(_OPTIONS) - {"want"}
-_SQUARE = frozenset({"causal", "scale"})
-_IMPLEMENTATIONS: dict[str, Implementation] = {
-    one.name: one
-    for one in (
-        Implementation("reference", reference.attend, wants=frozenset(WANTS)),
-        Implementation(
-            "eager",
-            eager.attend,
-            wants=frozenset(WANTS),
-            differentiable=frozenset({"z", "lse", *WANTS} - {"argmax"}),
-            rank=20,
-        ),
-        Implementation(
-            "sdpa",
-            sdpa.attend,
-            wants=_STATISTICS,
-            differentiable=frozenset({"z"}),
-            rank=10,
-            second_pass=True,
-            plain=sdpa.plain,
-        ),
-        Implementation("chunked", chunked.attend, wants=_STATISTICS, devices=("cpu",), rank=15),
-        Implementation(
-            "flash",
-            torch_backends.flash,
-            devices=("cpu", "cuda"),
-            options=_SQUARE,
-        ),
-        Implementation(
-            "cudnn",
-            torch_backends.cudnn,
-            devices=("cuda",),
-            dtypes=(torch.float16, torch.bfloat16),
-            options=_SQUARE,
-        ),
-        Implementation(
-            "efficient",
-            torch_backends.efficient,
-            devices=("cuda",),
-            dtypes=FLOATS[:3],
-            options=_NO_STATISTICS,
-        ),
-        Implementation(
-            "triton",
-            _triton,
-            wants=_STATISTICS,
-            devices=("cuda", "cpu") if _INTERPRETED else ("cuda",),
-            # The interpreter multiplies bfloat16 wrongly, and says nothing.
-            dtypes=(torch.float16, torch.float32) if _INTERPRETED else FLOATS[:3],
-            differentiable=frozenset({"z", "lse"}),
-            rank=None if _INTERPRETED else 5,
-            unavailable=_without_triton(),
-            largest_head=128,
-        ),
-        Implementation("math", torch_backends.math_backend, options=_NO_STATISTICS),
-        Implementation("flex", flex.attend, dtypes=FLOATS[:3], options=_NO_STATISTICS),
-    )
-}
+            f"packed sentences: {listed(refused)} wanted, but each sentence would have its own, "
+            "of another size. Ask for it sentence by sentence."
+        )
+    if refused := options & {"lengths", "mask", "bias"}:
+        raise AttentionError(
+            f"packed sentences: given with {listed(refused)}; expected neither. Each sentence "
+            "sees itself alone; pad them into a batch for more than that."
+        )

@@ -1,8 +1,5 @@
 """Attention through torch's fused `scaled_dot_product_attention`: fast, without an N x N tensor.
 
-Place: one of the implementations behind `minibert.kernels.api.attend`, and the plain forward of
-the model, which calls `fused_attention`.
-
 What torch 2.6 and 2.13 were seen to do, and the code below relies on or steers around:
 - is_causal is aligned to the start, right for as many queries as keys only;
 - a row without an allowed key gives z = 0 on a CPU, in every back end and dtype; other devices
@@ -16,6 +13,7 @@ What torch 2.6 and 2.13 were seen to do, and the code below relies on or steers 
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,11 +22,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from minibert.kernels.blocks import Inputs
 from minibert.kernels.call import Call
 from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows, positive_scale
+from minibert.kernels.packing import sentence_by_sentence
 from minibert.kernels.requests import Want
 from minibert.kernels.row_blocks import attend_in_blocks
 from minibert.quantities import Bool, Float, Int
 
-__all__ = ["attend", "fused_attention", "packed_attention", "plain"]
+__all__ = ["attend", "fused_attention", "of_call", "packed_attention", "plain"]
 
 #: The private operator that also returns lse; None in a torch that has dropped it.
 _flash_for_cpu = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
@@ -55,14 +54,24 @@ def fused_attention(
     )
 
 
+def of_call(call: Call) -> dict[str, Tensor]:
+    """z alone by `plain` where nothing else is wanted; otherwise what `attend` gives."""
+    if not call.want:
+        return {"z": plain(call)}
+    return attend(call.query, call.key, call.value, **call.options())
+
+
 def plain(call: Call) -> Float[Tensor, "batch head query d_head"]:
     """z alone: `fused_attention`, sentence by sentence where they are packed."""
     query, key, value, allowed = call.query, call.key, call.value, call.allowed
+    if call.bias is not None or call.scale <= 0:
+        return attend(query, key, value, **call.options())["z"]
     if allowed.packed is not None:
         lengths, causal = allowed.packed, allowed.causal
         return packed_attention(query, key, value, lengths=lengths, causal=causal, scale=call.scale)
-    triangle = allowed.causal and allowed.lengths is None and allowed.queries is None
-    mask = None if triangle else allowed.visible
+    n_queries = query.shape[2]
+    triangle = allowed.triangle and n_queries == key.shape[2]
+    mask = None if triangle else allowed.mask(n_queries)
     return fused_attention(query, key, value, mask=mask, causal=triangle, scale=call.scale)
 
 
@@ -100,12 +109,18 @@ def attend(
     scale: float,
     bias: Float[Tensor, "#batch #head #query #key"] | None,
     want: Want,
+    packed: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
     """z in one fused pass; lse from the same pass on a CPU, otherwise by blocks of rows.
 
     Statistics take a second pass by blocks of rows, and so does lse where the fused pass may have
     lost a NaN. Gradients reach z and nothing else: lse is detached.
     """
+    if packed is not None:
+        vectors = (query, key, value)
+        options: dict[str, Any] = {"want": want, "causal": causal, "scale": scale}
+        return sentence_by_sentence(attend, *vectors, packed=packed, **options)
+    want = {name: parameters for name, parameters in want.items() if name != "lse"}
     query, scale = positive_scale(query, scale)
     unmasked = lengths is None and mask is None and bias is None
     triangle = causal and unmasked and query.shape[2] == key.shape[2]

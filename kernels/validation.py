@@ -1,7 +1,4 @@
-"""The check of what comes into `attend` and of what an implementation gives back.
-
-Place: called once by `api.attend`; nothing behind it checks again.
-"""
+"""The check of what comes into `attend` and of what an implementation gives back."""
 
 import math
 import sys
@@ -13,11 +10,18 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
-from minibert.kernels.registry import FLOATS
+from minibert.kernels.implementation import FLOATS
 from minibert.kernels.requests import MATRICES, Want
 from minibert.kernels.row_statistics import wide
 
-__all__ = ["check_inputs", "check_options", "check_rows", "outputs_of"]
+__all__ = [
+    "check_inputs",
+    "check_options",
+    "check_packed",
+    "check_rows",
+    "named_outputs",
+    "outputs_of",
+]
 
 _VECTORS = "(batch, head, position, d_head)"
 
@@ -70,6 +74,33 @@ def check_options(*, causal: Any, scale: Any) -> None:
         )
 
 
+def check_packed(
+    packed: Any, query: Tensor, key: Tensor, others: Mapping[str, Tensor | None]
+) -> tuple[int, ...]:
+    """The tokens of each packed sentence.
+
+    Raises AttentionError unless they are whole numbers that add up to the tokens of a batch of one.
+    """
+    numbers = tuple(packed) if isinstance(packed, Sequence) and not isinstance(packed, str) else ()
+    if not numbers or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in numbers):
+        raise AttentionError(
+            f"packed is {packed!r:.80}; expected the number of tokens of each sentence, whole "
+            "numbers from 1, for instance packed=(5, 7, 3)."
+        )
+    if given := [name for name, tensor in others.items() if tensor is not None]:
+        raise AttentionError(
+            f"packed comes with {' and '.join(given)}; expected it alone or with causal. Each "
+            "sentence sees itself alone; pad them into a batch for more than that."
+        )
+    B, _, Q, _ = query.shape
+    if B != 1 or not Q == key.shape[2] == sum(numbers):
+        raise AttentionError(
+            f"packed={numbers!s:.80} holds {sum(numbers)} tokens, beside query {_shape(query)} "
+            f"and key {_shape(key)}; expected a batch of one with as many queries and keys."
+        )
+    return numbers
+
+
 def check_rows(
     name: str, tensor: Any, query: Tensor, shapes: Sequence[tuple[int, ...]], meaning: str
 ) -> None:
@@ -90,23 +121,30 @@ def check_rows(
         raise AttentionError(f"{name} has shape {_shape(tensor)}; expected {expected}.{advice}")
 
 
-def outputs_of(result: Any, name: str, query: Tensor, key: Tensor, want: Want) -> dict[str, Tensor]:
+def named_outputs(result: Any, name: str) -> dict[str, Tensor]:
     """What an implementation gave, by name: a mapping, or (z, lse), or z alone.
 
-    Raises AttentionError when it is none of these, or when an output has not the shape and the
-    dtype that `api.Attended` and `api.Statistics` promise; float64 is always allowed.
+    Raises AttentionError when it is none of these.
     """
     if isinstance(result, Tensor):
-        found = {"z": result}
-    elif isinstance(result, tuple) and len(result) == 2:
-        found = {"z": result[0], "lse": result[1]}
-    elif isinstance(result, Mapping):
-        found = dict(result)
-    else:
-        raise AttentionError(
-            f'impl="{name}" gave a {type(result).__name__}; '
-            'expected z, (z, lse) or a mapping with at least "z" and "lse".'
-        )
+        return {"z": result}
+    if isinstance(result, tuple) and len(result) == 2:
+        return {"z": result[0], "lse": result[1]}
+    if isinstance(result, Mapping):
+        return dict(result)
+    raise AttentionError(
+        f'impl="{name}" gave a {type(result).__name__}; '
+        'expected z, (z, lse) or a mapping with at least "z" and "lse".'
+    )
+
+
+def outputs_of(result: Any, name: str, query: Tensor, key: Tensor, want: Want) -> dict[str, Tensor]:
+    """What an implementation gave, by name.
+
+    Raises AttentionError when an output has not the shape and the dtype that `api.Attended` and
+    `api.Statistics` promise, where float64 is always allowed, and as `named_outputs` does.
+    """
+    found = named_outputs(result, name)
     for output, shape in _promised_shapes(query, key, want).items():
         if output in found:
             _check_output(

@@ -12,7 +12,7 @@ from minibert.answers.predict import Prediction, predict
 from minibert.checkpoint.weights import to_state_dict
 from minibert.errors import CheckpointError, TokenizationError, TraceError
 from minibert.kernels.call import AllowedKeys
-from minibert.kernels.registry import check_impl
+from minibert.kernels.registry import check_name
 from minibert.kernels.requests import parse_want
 from minibert.layers.bodies import build_body
 from minibert.layers.config import Config
@@ -212,8 +212,10 @@ class Model(nn.Module):
                 "keep with packed=True: packed sentences have no matrix of all their tokens; read "
                 "trace.text(i)[layer].probs, which is computed then."
             )
-        chosen = self.impl if impl is None else check_impl(impl)
-        trace = Trace(self, inputs, Evaluation(allowed, chosen, want), until=until, grad=grad)
+        if impl is not None:
+            check_name(impl)
+        evaluation = Evaluation(allowed, self.impl if impl is None else impl, want)
+        trace = Trace(self, inputs, evaluation, until=until, grad=grad)
         edits = {} if edit is None else edit
         plan = Plan.of(edits, self.config, allowed, dtype=self.dtype, until=until)
         record(trace, keep=keep, plan=plan)

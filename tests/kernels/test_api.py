@@ -13,6 +13,7 @@ from minibert.kernels.requests import WANTS
 @pytest.fixture
 def clean_registry(monkeypatch):
     monkeypatch.setattr(registry, "_IMPLEMENTATIONS", dict(registry._IMPLEMENTATIONS))
+    monkeypatch.setattr(registry, "_CHOICES", {})
 
 
 def explicit(query, key, value, *, scale, mask=None):

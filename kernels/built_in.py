@@ -1,0 +1,95 @@
+"""The implementations that come with the package, from which `registry.choose` picks."""
+
+import os
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from minibert.kernels import chunked, eager, flex, reference, sdpa, torch_backends
+from minibert.kernels.implementation import FLOATS, OPTIONS, Implementation
+from minibert.kernels.requests import MATRICES, WANTS
+
+__all__ = ["BUILT_IN"]
+
+
+def _triton(*tensors: Any, **options: Any) -> Any:
+    # Triton is an extra, and importing it takes as long as torch: only a call needs it.
+    from minibert.kernels.fused import attention
+
+    return attention.attend(*tensors, **options)
+
+
+def _without_triton() -> str | None:
+    if find_spec("triton") is None:
+        return "Triton is not installed (pip install 'minibert[triton]')"
+    return None
+
+
+#: Triton's interpreter runs kernels on a CPU, slowly: to see that they are right.
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_STATISTICS = frozenset(WANTS) - frozenset(MATRICES)
+_PADDED = frozenset(OPTIONS) - {"packed"}
+_NO_STATISTICS = _PADDED - {"want"}
+_SQUARE = frozenset({"causal", "scale"})
+#: They are right by the tests, so that a call does not look at what they give.
+BUILT_IN = tuple(
+    replace(one, checked=False)
+    for one in (
+        Implementation("reference", reference.attend, wants=frozenset(WANTS)),
+        Implementation(
+            "eager",
+            eager.attend,
+            wants=frozenset(WANTS),
+            differentiable=frozenset({"z", "lse", *WANTS} - {"argmax"}),
+            rank=20,
+            of_call=eager.of_call,
+        ),
+        Implementation(
+            "sdpa",
+            sdpa.attend,
+            wants=_STATISTICS,
+            differentiable=frozenset({"z"}),
+            rank=10,
+            second_pass=True,
+            of_call=sdpa.of_call,
+        ),
+        Implementation("chunked", chunked.attend, wants=_STATISTICS, devices=("cpu",), rank=15),
+        Implementation(
+            "flash",
+            torch_backends.flash,
+            devices=("cpu", "cuda"),
+            options=_SQUARE,
+        ),
+        Implementation(
+            "cudnn",
+            torch_backends.cudnn,
+            devices=("cuda",),
+            dtypes=(torch.float16, torch.bfloat16),
+            options=_SQUARE,
+        ),
+        Implementation(
+            "efficient",
+            torch_backends.efficient,
+            devices=("cuda",),
+            dtypes=FLOATS[:3],
+            options=_NO_STATISTICS,
+        ),
+        Implementation(
+            "triton",
+            _triton,
+            wants=_STATISTICS,
+            options=_PADDED,
+            devices=("cuda", "cpu") if _INTERPRETED else ("cuda",),
+            # The interpreter multiplies bfloat16 wrongly, and says nothing.
+            dtypes=(torch.float16, torch.float32) if _INTERPRETED else FLOATS[:3],
+            differentiable=frozenset({"z", "lse"}),
+            rank=None if _INTERPRETED else 5,
+            unavailable=_without_triton(),
+            largest_head=128,
+        ),
+        Implementation("math", torch_backends.math_backend, options=_NO_STATISTICS),
+        Implementation("flex", flex.attend, dtypes=FLOATS[:3], options=_NO_STATISTICS),
+    )
+)

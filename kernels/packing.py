@@ -1,0 +1,63 @@
+"""Packed sentences: each taken out to be computed alone, or all of them padded into one batch."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from minibert.kernels.requests import Want
+from minibert.quantities import Float
+
+__all__ = ["padded", "sentence_by_sentence", "unpadded"]
+
+Packed = Float[Tensor, "1 head token d_head"]
+
+
+def sentence_by_sentence(
+    attend: Callable[..., dict[str, Tensor]],
+    query: Packed,
+    key: Packed,
+    value: Packed,
+    *,
+    packed: Sequence[int],
+    want: Want,
+    causal: bool,
+    scale: float,
+) -> dict[str, Tensor]:
+    """What `attend` gives for each sentence alone, one after the other along the tokens."""
+    parts = [vectors.split(list(packed), dim=2) for vectors in (query, key, value)]
+    options = {"lengths": None, "mask": None, "causal": causal, "scale": scale, "bias": None}
+    found = []
+    for length, *vectors in zip(packed, *parts, strict=True):
+        one = attend(*vectors, want=_within(want, length), **options)
+        if "key_mass" in want:
+            inside = torch.tensor([n < length for n in want["key_mass"]], device=query.device)
+            one = one | {"key_mass": torch.where(inside, one["key_mass"], 0)}
+        found.append(one)
+    return {
+        name: torch.cat([one[name] for one in found], dim=2)
+        for name in ("z", "lse", *want)
+        if name in found[0]
+    }
+
+
+def _within(want: Want, length: int) -> Want:
+    """The same, with no key behind the end of a sentence."""
+    if "key_mass" not in want:
+        return want
+    return want | {"key_mass": tuple(min(n, length - 1) for n in want["key_mass"])}
+
+
+def padded(vectors: Packed, packed: Sequence[int]) -> Float[Tensor, "sentence head longest d_head"]:
+    """Each sentence in a row of its own, with zeros behind its tokens."""
+    sentences = vectors[0].transpose(0, 1).split(list(packed))
+    return pad_sequence(list(sentences), batch_first=True).transpose(1, 2)
+
+
+def unpadded(outputs: Mapping[str, Tensor], packed: Sequence[int]) -> dict[str, Tensor]:
+    """The rows of the tokens of each output (sentence, head, longest, ...), one after the other."""
+    return {
+        name: torch.cat([rows[:, :n] for rows, n in zip(output, packed, strict=True)], dim=1)[None]
+        for name, output in outputs.items()
+    }
