@@ -173,7 +173,7 @@ class GradientPlace:
         """dmlp_out·W_outᵀ."""
         gradient, down = self["mlp_out"], self.layer.mlp.down
         if linear_is_plain(down):
-            return gradient @ down.watched.unseen("weight")
+            return gradient @ down.weight
         return _back_through(down, self.values["mlp_post"], gradient)
 
     def mlp_pre(self) -> Tensor:
