@@ -125,9 +125,10 @@ class Model(nn.Module):
     def pack(self) -> None:
         """Make packed copies of weights where the rule of the linear back ends says so.
 
-        `minibert.load` does this for weights of a file. Memory of a weight that you took hold of
-        before (`.data`, an array, another model that shares it) must not be written to while the
-        copies are there: call `unpack()` first.
+        `minibert.load` does this for weights of a file. A copy is dropped when its weight is
+        changed or when its memory is handed out (`.data`, `numpy()`, `detach()`, `state_dict()`).
+        Two ways of writing go unseen, so call `unpack()` before them: through an array or `.data`
+        of a view (`weight[3:9].numpy()`), and through memory taken before `pack()` was called.
         """
         pack(self)
 

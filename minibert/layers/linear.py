@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 from minibert.layers import linear_backends as backends
 from minibert.layers.adjacent import are_adjacent, as_one, joined
-from minibert.layers.one_matrix import OneMatrix
+from minibert.layers.one_matrix import OneMatrix, PackedWeight
 from minibert.quantities import Float
 
 __all__ = ["Linear", "SharedInput", "describe", "is_packed", "linear_is_plain", "pack", "unpack"]
@@ -130,6 +130,7 @@ def _plan(
         or torch._C._get_tracing_state() is not None
         # Forward mode (torch.func.jvp) takes no notice of no_grad.
         or forward_ad._current_level >= 0
+        or torch._C._functorch.maybe_current_level() is not None
         or x.dtype != weight.dtype
     ):
         return backends.torch_linear, None
@@ -169,15 +170,10 @@ def pack(model: nn.Module, *, from_file: bool = False) -> None:
     for shared in _shared_inputs(model):
         if all(_may_change(linear, held) for linear in shared.linears):
             _put_together(shared, from_file)
-    together = {
-        id(linear)
-        for shared in _shared_inputs(model)
-        if shared.one_matrix is not None and shared.one_matrix.packed
-        for linear in shared.linears
-    }
     for linear in _linears(model):
-        if id(linear) not in together and _may_change(linear, held):
-            _pack_alone(linear, from_file)
+        if _may_change(linear, held) and _packs([linear.weight], from_file):
+            matrix = _packed([linear.weight], from_file)
+            linear.one_matrix = OneMatrix(matrix, None, [linear.weight])
 
 
 def unpack(model: nn.Module) -> None:
@@ -223,41 +219,41 @@ def _holders(model: nn.Module) -> "list[Linear | SharedInput]":
 
 
 def _may_change(linear: Linear, held: Counter[int]) -> bool:
-    """True when a matrix may stand for the weight: nothing else in the model holds it."""
-    if not linear_is_plain(linear):
-        return False
-    return all(
+    """True when a matrix may stand for the weight, and no packed one does yet.
+
+    Nothing else in the model holds the weight, and it is not being trained.
+    """
+    return linear_is_plain(linear) and all(
         one is None
-        or (one.is_cpu and not one.is_inference() and not one.requires_grad and held[id(one)] == 1)
+        or (
+            one.is_cpu
+            and not one.is_inference()
+            and not one.requires_grad
+            and not isinstance(one, PackedWeight)
+            and held[id(one)] == 1
+        )
         for one in linear._parameters.values()
     )
 
 
 def _put_together(shared: SharedInput, from_file: bool) -> None:
-    if shared.one_matrix is not None and shared.one_matrix.matrix is not None:
-        return
     weights = [linear.weight for linear in shared.linears]
+    packs, one = _packs(weights, from_file), shared.one_matrix
+    if one is not None and one.matrix is not None and not packs:
+        return
     biases = [linear.bias for linear in shared.linears if linear.bias is not None]
     if len(biases) not in (0, len(weights)):
         return
     bias = _side_by_side(biases, from_file) if biases else None
     if biases and bias is None:
         return
-    if _packs(weights, from_file):
+    if packs:
         matrix: Tensor | None = _packed(weights, from_file)
     else:
         narrow = sum(weight.numel() for weight in weights) <= _SIDE_BY_SIDE
         matrix = _side_by_side(weights, from_file and narrow)
     if matrix is not None:
         shared.one_matrix = OneMatrix(matrix, bias, weights, biases)
-
-
-def _pack_alone(linear: Linear, from_file: bool) -> None:
-    if linear.one_matrix is not None and linear.one_matrix.matrix is not None:
-        return
-    if _packs([linear.weight], from_file):
-        matrix = _packed([linear.weight], from_file)
-        linear.one_matrix = OneMatrix(matrix, None, [linear.weight])
 
 
 def _packs(weights: Sequence[nn.Parameter], from_file: bool) -> bool:
@@ -297,5 +293,10 @@ def _give_back(parameters: Sequence[nn.Parameter], as_read: bool) -> None:
         # Pages that hold other layers' weights too are given back with those or not at all.
         if mapped is None or mapped.parts not in (1, len(parameters)):
             continue
-        if as_read or all(one.mapped.equals(one) for one in parameters):  # type: ignore[attr-defined]
+        if as_read or all(_equals_its_file(one) for one in parameters):
             mapped.release()
+
+
+def _equals_its_file(parameter: nn.Parameter) -> bool:
+    mapped: Mapped | None = getattr(parameter, "mapped", None)
+    return mapped is not None and mapped.equals(parameter)
