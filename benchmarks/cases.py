@@ -128,7 +128,7 @@ class Case:
 
 @contextmanager
 def linear_backend(name: str | None) -> Iterator[None]:
-    """minibert's linear back end, forced; None leaves the choice to its measurement."""
+    """minibert's linear back end, forced; None leaves the choice to its rule."""
     from minibert.layers import linear_backends as backends
 
     backends.use(name)

@@ -174,16 +174,26 @@ def clocked(
 
 
 def chosen_backends() -> Row:
-    """Which linear back end minibert's measurement chose, with microseconds of each."""
-    from minibert.layers import linear_backends as backends
+    """What the rule of minibert's linear back ends says on this machine."""
+    from minibert.cli.inventory import ROWS, linear_backends
+    from minibert.layers.linear_backends import processor
 
     choices = {
-        shape: {"chosen": name, "microseconds": times}
-        for shape, (name, times) in backends.chosen().items()
+        f"{row.dtype} {row.weight}": {
+            "held": row.held.name,
+            "rule": row.held.rule,
+            "calls": dict(zip(map(str, ROWS), row.calls, strict=True)),
+        }
+        for row in linear_backends()
     }
     for shape, choice in choices.items():
-        print(f"linear back end, {shape}: {choice['chosen']}  {choice['microseconds']}")
-    return {"what": "linear back ends", "ok": True, "choices": choices}
+        print(f"linear back end, {shape}: {choice['held']}  {choice['rule']}")
+    return {
+        "what": "linear back ends",
+        "ok": True,
+        "processor": processor().name,
+        "choices": choices,
+    }
 
 
 WIDTHS = (46, 10, 19, 7, 15, 9, 8)

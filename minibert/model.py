@@ -18,6 +18,7 @@ from minibert.layers.bodies import build_body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.heads import build_head
+from minibert.layers.linear import is_packed, pack, unpack
 from minibert.quantities import Float, Hidden, Logits, TokenIds, TokenMask
 from minibert.text.tokens import Tokens
 from minibert.text.windows import LongText, Whole, Windows, windows
@@ -105,6 +106,25 @@ class Model(nn.Module):
         decoder = getattr(self.head, "decoder", None)
         if self.config.tied and decoder is not None:
             decoder.weight = self.body.word.weight
+
+    def pack(self) -> None:
+        """Make packed copies of weights where the rule of the linear back ends says so.
+
+        `minibert.load` does this for weights of a file. A copy is dropped when its weight is
+        changed or when its memory is handed out (`.data`, `numpy()`, `detach()`, `state_dict()`).
+        Two ways of writing go unseen, so call `unpack()` before them: through an array or `.data`
+        of a view (`weight[3:9].numpy()`), and through memory taken before `pack()` was called.
+        """
+        pack(self)
+
+    def unpack(self) -> None:
+        """Drop the packed copies; the weights are as they were, bit for bit."""
+        unpack(self)
+
+    @property
+    def is_packed(self) -> bool:
+        """True when some linear layer multiplies by a packed copy of its weight."""
+        return is_packed(self)
 
     def tokenize(self, text: Text, pair: Text | None = None, *, truncate: bool = False) -> Tokens:
         """The tokens of a text, a pair of texts, or a batch of either, special tokens included.

@@ -1,8 +1,8 @@
 """A program: changes weights in every way it can think of and says which changes went unseen.
 
 `python tests/linear_changes.py BERT GPT2` writes {back end: {case: what went wrong or ""}}.
-test_linear.py runs it in a process of its own, because the shape checks of the tests hold on to
-parameters, and a weight that somebody holds is never copied: nothing would be shown there.
+test_linear.py runs it in a process of its own, because it lowers the size from which weights are
+packed: here all are, query, key and value as one.
 """
 
 import copy
@@ -38,6 +38,13 @@ HOLDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "rows": (lambda layer: layer.weight[3:90], lambda rows: rows.mul_(3)),
     "array": (lambda layer: layer.weight.numpy(), lambda a: np.multiply(a, 2, out=a)),
     "dlpack": (lambda layer: torch.from_dlpack(layer.weight), lambda alias: alias.mul_(2)),
+    "detached array": (
+        lambda layer: layer.weight.detach().numpy(),
+        lambda a: np.negative(a, out=a),
+    ),
+    "array protocol": (lambda layer: np.asarray(layer.weight), lambda a: np.negative(a, out=a)),
+    "storage": (lambda layer: layer.weight.untyped_storage(), lambda memory: memory.fill_(61)),
+    "view of a view": (lambda layer: layer.weight[1:].view(-1)[5:99], torch.neg_),
     "numpy dlpack": (lambda layer: torch.from_dlpack(np.from_dlpack(layer.weight)), torch.neg_),
     "state dict": (lambda layer: layer.state_dict(), lambda state: state["weight"].mul_(2)),
     "state dict bias": (lambda layer: layer.state_dict(), lambda state: state["bias"].add_(1)),
@@ -52,12 +59,18 @@ HOLDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 
 
-def _train(model: Any) -> None:
+def _train(model: Any, **options: Any) -> None:
     model.requires_grad_()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
     with torch.enable_grad():
         model(IDS).square().mean().backward()
     optimizer.step()
+
+
+def _step_by_hand(model: Any) -> None:
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 0.25)
+    torch.optim.SGD(model.parameters(), lr=0.1, fused=True).step()
 
 
 def _other_weight(model: Any) -> None:
@@ -88,6 +101,9 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "new parameter": _other_weight,
     "new data": _other_data,
     "training step": _train,
+    "fused training step": lambda model: _train(model, fused=True),
+    "step with a gradient by hand": _step_by_hand,
+    "half and back": lambda model: model.half().float(),
 }
 
 
@@ -153,23 +169,32 @@ def pickled(folder: str) -> str:
     return ""
 
 
-def packs_again(folder: str) -> str:
-    """The other side: after a look at the weights the fast copy is made again."""
-    if backends._forced != "onednn-packed":
-        return ""
-    packed: list[torch.Size] = []
-    pack = backends.pack
-    backends.pack = lambda weight: packed.append(weight.shape) or pack(weight)  # type: ignore
+def unpacked(folder: str) -> str:
+    """unpack() keeps every bit of the weights, and pack() brings the same results back."""
     model = minibert.load(folder)
-    counts = []
-    for look in (lambda: 0, lambda: 0, model.state_dict, lambda: list(model.parameters())):
-        look()
-        model(IDS)
-        counts.append(len(packed))
-    backends.pack = pack
-    once = counts[0]
-    expected = [once, once, 2 * once, 3 * once]
-    return "" if once >= 2 and counts == expected else f"packed {counts} times"
+    before, weights = model(IDS), {n: w.clone() for n, w in model.named_parameters()}
+    packed = model.is_packed
+    if packed != (backends.named() == "onednn-packed"):
+        return f"packed after loading: {packed}"
+    model.unpack()
+    if model.is_packed:
+        return "still packed after unpack()"
+    if lost := [n for n, w in model.named_parameters() if not torch.equal(w, weights[n])]:
+        return f"unpacking changed {lost}"
+    if problem := wrong(model):
+        return problem
+    model.pack()
+    if model.is_packed != packed:
+        return "not packed again"
+    return "" if torch.equal(model(IDS), before) else "packed again, the result differs"
+
+
+def packed_as_one(folder: str) -> str:
+    """What the cases below rest on: query, key and value are one packed matrix."""
+    one = minibert.load(folder).body.groups[0].attention._qkv.one_matrix
+    if one is None or one.packed != (backends.named() == "onednn-packed"):
+        return f"not as expected: {one}"
+    return ""
 
 
 def saved_over(folder: str) -> str:
@@ -226,6 +251,7 @@ def forward_mode(folder: str) -> str:
 @torch.no_grad()
 def changes(folder: str, gpt2: str, back_end: str) -> dict[str, str]:
     backends.use(back_end)
+    backends.PACK_FROM = 1
     found = {
         f"{hold}, {place}, {'early' if early else 'late'}": hold_then_change(
             folder, place, hold, early
@@ -236,7 +262,11 @@ def changes(folder: str, gpt2: str, back_end: str) -> dict[str, str]:
     }
     found |= {how: change_all(folder, how) for how in CHANGES}
     found |= {f"deep copy, {n} touches": deep_copy(folder, n) for n in range(1, 9)}
-    found |= {"pickled": pickled(folder), "packs again": packs_again(folder)}
+    found |= {
+        "pickled": pickled(folder),
+        "unpacked": unpacked(folder),
+        "as one": packed_as_one(folder),
+    }
     found |= {"saved over": saved_over(folder), "file gone": file_gone(folder)}
     found |= {"one of three": one_of_three(gpt2)}
     return found | {"forward mode": forward_mode(folder)}

@@ -1,225 +1,206 @@
-"""Which back end multiplies: forced, measured, remembered, and harmless when it cannot be."""
+"""The rule of the linear back ends: what it says of each processor, and who may overrule it."""
 
-import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 import minibert
 from minibert.layers import linear_backends as backends
+from minibert.layers.linear import describe
+
+ALL = frozenset({torch.float32, torch.bfloat16, torch.float16})
+AMD = backends.Processor("AuthenticAMD", "AMD EPYC 7763", frozenset({"avx2"}), ALL)
+INTEL = backends.Processor("GenuineIntel", "Intel Xeon", frozenset({"avx2", "amx_tile"}), ALL)
+OTHER = backends.Processor("", "aarch64", frozenset(), ALL)
+OLD_AMD = replace(AMD, features=frozenset({"avx"}))
+WIDTH = 320
 
 
 @pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Nothing forced, nothing measured, and an empty folder for what will be."""
+def nothing_named(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("MINIBERT_LINEAR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(backends, "_measured", {})
+    backends.use(None)
     yield
+    monkeypatch.undo()
     backends.use(None)
 
 
-def choose(rows: int = 5, width: int = 512, dtype: torch.dtype = torch.float32) -> str:
-    return backends.choose(rows, width, width, dtype)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A BERT whose smallest layer is too small to be packed alone, and query, key, value not."""
+    config = transformers.BertConfig(
+        vocab_size=31,
+        hidden_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=4 * WIDTH,
+        max_position_embeddings=13,
+    )
+    torch.manual_seed(0)
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    return tmp_path
 
 
-def measured(
-    monkeypatch: pytest.MonkeyPatch, times: dict[str, float], *, steady: bool = True
-) -> list[tuple[int, ...]]:
-    """Puts these times in the place of a measurement; the list grows with each one asked for."""
-    asked: list[tuple[int, ...]] = []
-
-    def measure(
-        rows: int, d_in: int, d_out: int, dtype: torch.dtype
-    ) -> tuple[dict[str, float], bool]:
-        asked.append((rows, d_in, d_out))
-        return dict(times), steady
-
-    monkeypatch.setattr(backends, "_measure", measure)
-    return asked
-
-
-@pytest.mark.parametrize("name", backends.NAMES)
-def test_use_decides_and_none_takes_it_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured(monkeypatch, {"torch": 1.0, "onednn": 2.0})
-    backends.use(name)
-    assert choose() == name
+def pretend(monkeypatch: pytest.MonkeyPatch, processor: backends.Processor) -> None:
+    """As if this machine had another processor; what its oneDNN can multiply stays true."""
+    here = replace(processor, onednn_dtypes=backends.processor().onednn_dtypes)
+    monkeypatch.setattr(backends, "processor", lambda: here)
     backends.use(None)
-    assert choose() == "torch"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_amd_packs_wide_weights_and_no_other_processor_does(dtype: torch.dtype) -> None:
+    assert backends.backend_for(AMD, dtype, 512, 512).name == "onednn-packed"
+    assert backends.backend_for(AMD, dtype, 512, 511).name == "onednn"
+    for processor in (INTEL, OTHER, OLD_AMD):
+        assert backends.backend_for(processor, dtype, 512, 512).name == "torch"
+        assert backends.backend_for(processor, dtype, 512, 512, rows=128).name == "torch"
+
+
+def test_on_amd_small_calls_in_float32_stay_with_torch() -> None:
+    def name(rows: int, d_in: int = 128, d_out: int = 128) -> str:
+        return backends.backend_for(AMD, torch.float32, d_in, d_out, rows=rows).name
+
+    assert [name(1), name(63), name(64), name(1024)] == ["torch", "torch", "onednn", "onednn"]
+    assert name(1, 1024, 1024) == "onednn"
 
 
 @pytest.mark.parametrize("name", backends.NAMES)
-def test_the_environment_decides(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINIBERT_LINEAR", name)
-    assert choose() == name
-    backends.use("torch")
-    assert choose() == "torch"
+def test_float64_goes_through_torch_whatever_is_named(name: str) -> None:
+    for rows in (None, 5):
+        choice = backends.backend_for(AMD, torch.float64, 999, 999, rows=rows, name=name)
+        assert choice == ("torch", "oneDNN does not multiply float64 here")
+
+
+@pytest.mark.parametrize("name", backends.NAMES)
+@pytest.mark.parametrize("by", ["use", "environment", "both"])
+def test_what_is_named_overrules_the_processor(
+    name: str, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, INTEL)
+    if by != "use":
+        monkeypatch.setenv("MINIBERT_LINEAR", name if by == "environment" else "onednn")
+        backends.use(None)
+    if by != "environment":
+        backends.use(name)
+    assert backends.chosen(torch.float32, 512, 512).name == name
+    unpacked = "torch" if name == "torch" else "onednn"
+    assert backends.chosen(torch.float32, 512, 512, rows=1).name == unpacked
+    monkeypatch.delenv("MINIBERT_LINEAR", raising=False)
+    backends.use(None)
+    assert backends.chosen(torch.float32, 512, 512).rule.startswith("Intel")
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_known(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(minibert.MinibertError, match=r"'mkl'.*torch, onednn, onednn-packed"):
         backends.use("mkl")
     monkeypatch.setenv("MINIBERT_LINEAR", "mkl")
-    with pytest.raises(minibert.MinibertError, match=r"MINIBERT_LINEAR='mkl'.*onednn-packed"):
-        choose()
-
-
-def test_a_type_onednn_does_not_multiply_goes_through_torch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = measured(monkeypatch, {"torch": 2.0, "onednn": 1.0})
-    backends.use("onednn")
-    assert choose(dtype=torch.float64) == "torch"
     backends.use(None)
-    assert choose(dtype=torch.float64) == "torch"
-    assert not asked
+    with pytest.raises(minibert.MinibertError, match=r"MINIBERT_LINEAR='mkl'.*onednn-packed"):
+        backends.chosen(torch.float32, 512, 512)
 
 
-@pytest.mark.parametrize(
-    ("times", "winner"),
-    [
-        ({"torch": 100.0, "onednn": 90.0, "onednn-packed": 80.0}, "onednn-packed"),
-        ({"torch": 100.0, "onednn": 90.0}, "onednn"),
-        # Less than 7 % is no reason.
-        ({"torch": 100.0, "onednn": 97.0, "onednn-packed": 96.0}, "torch"),
-        ({"torch": 100.0, "onednn": 130.0}, "torch"),
-    ],
-)
-def test_the_fastest_wins_but_torch_needs_to_be_beaten_clearly(
-    times: dict[str, float], winner: str, monkeypatch: pytest.MonkeyPatch
+def test_this_processor_is_read_as_the_system_tells_it() -> None:
+    here = backends.processor()
+    assert here.name
+    assert torch.float64 not in here.onednn_dtypes
+    if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
+        assert "avx2" in here.features
+
+
+@pytest.mark.parametrize("processor", [AMD, INTEL, OTHER])
+def test_a_file_is_packed_on_amd_and_not_elsewhere(
+    processor: backends.Processor, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured(monkeypatch, times)
-    assert choose() == winner
-    assert [(name, row) for name, row in backends.chosen().values()] == [(winner, times)]
+    pretend(monkeypatch, processor)
+    if torch.float32 not in backends.processor().onednn_dtypes:
+        pytest.skip("this torch has no oneDNN")
+    model, ids = minibert.load(folder), torch.tensor([[5, 7, 11]])
+    reached: list[bool] = []
+    run = backends.onednn_linear
+    monkeypatch.setattr(
+        backends,
+        "onednn_linear",
+        lambda x, weight, *rest: reached.append(weight.is_mkldnn) or run(x, weight, *rest),
+    )
+    model(ids)
+    amd = processor is AMD
+    assert model.is_packed == amd
+    # query, key and value as one, up and down.
+    assert sum(reached) == (3 if amd else 0)
+    assert describe(model).startswith(
+        f"{'onednn-packed' if amd else 'torch'} ({processor.name}; rule: "
+    )
+    model.unpack()
+    assert not model.is_packed
+    reached.clear()
+    model(ids)
+    assert not any(reached)
 
 
-def test_a_shape_is_measured_once_and_another_on_its_own(
-    monkeypatch: pytest.MonkeyPatch,
+@torch.no_grad()
+def test_a_model_that_is_no_file_is_packed_when_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = measured(monkeypatch, {"torch": 1.0})
-    for rows, width in ((2, 512), (8, 512), (9, 512), (3, 128), (2, 512)):
-        choose(rows, width)
-    assert len(asked) == 3
-    choose(dtype=torch.bfloat16)
-    assert len(backends.chosen()) == 4 if backends.onednn_available(torch.bfloat16) else 3
+    pretend(monkeypatch, AMD)
+    if torch.float32 not in backends.processor().onednn_dtypes:
+        pytest.skip("this torch has no oneDNN")
+    theirs = transformers.BertModel.from_pretrained(folder).eval()
+    model, ids = minibert.load(theirs), torch.tensor([[5, 7, 11]])
+    assert not model.is_packed
+    before = model(ids)
+    model.pack()
+    assert model.is_packed
+    assert (model(ids) - before).abs().max() <= 1e-5
+    theirs.encoder.layer[0].intermediate.dense.weight.mul_(2)
+    assert not torch.allclose(model(ids), before), "the shared weight was changed"
+    model.unpack()
+    expected = theirs(ids).last_hidden_state
+    assert (model(ids) - expected).abs().max() <= 1e-5
 
 
-def test_a_real_measurement_names_every_back_end_in_microseconds() -> None:
-    times, _ = backends._measure(5, 512, 512, torch.float32)
-    assert set(times) == set(backends.NAMES)
-    assert all(0 < time < 1e6 for time in times.values())
-
-
-def test_a_busy_machine_takes_torch_and_keeps_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_weight_that_two_modules_hold_and_one_with_a_hook_are_not_packed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = measured(monkeypatch, {"torch": 100.0, "onednn": 60.0}, steady=False)
-    assert choose() == choose() == "torch"
-    assert len(asked) == 1, "measured again in the same process"
-    assert not (tmp_path / "cache").exists()
+    model = minibert.load(folder)
+    model.unpack()
+    mlp = model.body.groups[0].mlp
+    mlp.down.register_forward_hook(lambda *_: None)
+    mlp.other = torch.nn.Linear(2, 2)
+    mlp.other.weight = mlp.up.weight
+    backends.use("onednn-packed")
+    model.pack()
+    assert mlp.up.one_matrix is None
+    assert mlp.down.one_matrix is None
+    assert model.is_packed == (torch.float32 in backends.processor().onednn_dtypes)
 
 
-def test_a_busy_machine_still_sees_a_back_end_four_times_as_fast(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@torch.no_grad()
+def test_what_could_not_be_packed_is_packed_later_and_no_weight_twice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured(monkeypatch, {"torch": 100.0, "onednn": 25.0}, steady=False)
-    assert choose() == "onednn"
-    assert not (tmp_path / "cache").exists()
-
-
-def test_times_that_do_not_repeat_themselves_are_not_steady(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(backends, "_PATIENCE", 0.02)
-    clock = iter(x * x * 1e-4 for x in range(10_000))
-    monkeypatch.setattr(backends.time, "perf_counter", lambda: next(clock))
-    times, steady = backends._clock({"torch": lambda: torch.ones(1)})
-    assert not steady
-    assert times["torch"] > 0
-
-
-def test_measurements_are_kept_where_the_environment_says(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    times = {"torch": 100.0, "onednn": 50.0}
-    asked = measured(monkeypatch, times)
-    choose()
-    file = tmp_path / "cache" / "minibert" / "linear.json"
-    assert backends.cache_file() == file
-    assert list(json.loads(file.read_text())[backends.machine()].values()) == [times]
-    assert [path.name for path in file.parent.iterdir()] == ["linear.json"]
-    monkeypatch.setattr(backends, "_measured", {})
-    assert choose() == "onednn"
-    assert len(asked) == 1, "measured again although the file knows"
-
-
-def test_another_machine_keeps_its_measurements(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    measured(monkeypatch, {"torch": 1.0})
-    file = tmp_path / "cache" / "minibert" / "linear.json"
-    file.parent.mkdir(parents=True)
-    other = {"float32 8 x 512 -> 512": {"torch": 100.0, "onednn": 1.0}}
-    file.write_text(json.dumps({"another processor": other}))
-    assert choose() == "torch"
-    stored = json.loads(file.read_text())
-    assert stored["another processor"] == other
-    assert len(stored) == 2
-
-
-def test_the_number_of_threads_makes_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = measured(monkeypatch, {"torch": 1.0})
-    threads = torch.get_num_threads()
-    try:
-        for count in (1, 2, 1):
-            torch.set_num_threads(count)
-            choose()
-    finally:
-        torch.set_num_threads(threads)
-    assert len(asked) == 2
-
-
-def broken_files() -> list[str]:
-    machine, key = json.dumps(backends.machine()), "float32 8 x 512 -> 512"
-    rows = ["5", "[]", '"torch"', '{"torch": "fast"}', '{"torch": 1, "later": 0.1}', "{}", "null"]
-    inner = ["5", "[]", *(f'{{"{key}": {row}}}' for row in rows)]
-    return ["", "{", "\x00", "5", "null", "[[1, 2]]", *(f"{{{machine}: {row}}}" for row in inner)]
-
-
-@pytest.mark.parametrize("content", broken_files())
-def test_a_broken_file_of_measurements_is_as_good_as_none(
-    content: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asked = measured(monkeypatch, {"torch": 100.0, "onednn": 50.0})
-    file = tmp_path / "cache" / "minibert" / "linear.json"
-    file.parent.mkdir(parents=True)
-    file.write_text(content)
-    assert choose() == "onednn"
-    assert len(asked) == 1
-    assert json.loads(file.read_text())[backends.machine()]
-
-
-@pytest.mark.parametrize("obstacle", ["file for a folder", "folder for the file"])
-def test_a_place_that_cannot_be_written_is_harmless(
-    obstacle: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    measured(monkeypatch, {"torch": 100.0, "onednn": 50.0})
-    if obstacle == "file for a folder":
-        (tmp_path / "cache").write_text("")
-    else:
-        (tmp_path / "cache" / "minibert" / "linear.json").mkdir(parents=True)
-    assert choose() == "onednn"
-    left = sorted(path.name for path in (tmp_path / "cache").rglob("*"))
-    assert left in ([], ["linear.json", "minibert"]), "something was left behind"
-
-
-def test_no_home_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container whose user has neither HOME nor an entry in the list of users."""
-    measured(monkeypatch, {"torch": 100.0, "onednn": 50.0})
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)
-    with pytest.raises(RuntimeError):
-        backends.cache_file()
-    assert choose() == "onednn"
+    monkeypatch.setattr(backends, "PACK_FROM", 1)
+    backends.use("onednn-packed")
+    model, ids = minibert.load(folder), torch.tensor([[5, 7, 11]])
+    if not model.is_packed:
+        pytest.skip("this torch has no oneDNN")
+    attention = model.body.groups[0].attention
+    assert attention._qkv.one_matrix.packed
+    model.unpack()
+    hook = attention.query.register_forward_hook(lambda *_: None)
+    model.pack()
+    hook.remove()
+    model.pack()
+    assert attention._qkv.one_matrix is None
+    alone = [attention.query.one_matrix, attention.key.one_matrix, attention.value.one_matrix]
+    assert all(one.packed for one in alone)
+    before = model(ids)
+    attention.key.weight.data.mul_(-2)
+    changed = model(ids)
+    model.unpack()
+    assert not torch.allclose(changed, before, atol=1e-3)
+    assert (changed - model(ids)).abs().max() <= 1e-5

@@ -1,14 +1,14 @@
 """What `minibert models` finds on a machine."""
 
+import re
 from pathlib import Path
 
 import pytest
-import torch
 from command_line import process, run
 
 import minibert
 from minibert.checkpoint.load import load
-from minibert.layers.linear_backends import onednn_available
+from minibert.layers.linear_backends import processor
 
 
 @pytest.fixture
@@ -74,26 +74,26 @@ def test_a_cache_that_may_not_be_read_does_not_hide_the_embedded_models(
     assert result.stdout.endswith(" cannot be loaded: Permission denied\n")
 
 
-def test_back_ends_are_measured_when_asked_and_remembered(tmp_path: Path) -> None:
-    if not onednn_available(torch.float32):
-        pytest.skip("this torch has one back end only, so there is nothing to measure")
-    env = {"XDG_CACHE_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "absent")}
-    env["MINIBERT_LINEAR"] = ""
-    before = process("models", "--backends", env=env).stdout
-    assert "nothing is measured yet" in before
-    assert "override  none" in before
-    measured = process("models", "--measure", env=env).stdout
-    assert measured.count("float32 ") == 15
-    # What a busy machine could not measure twice alike is not kept; the rest is, as it was.
-    after = process("models", "--backends", env=env).stdout
-    rows = [line.split() for line in measured.splitlines()]
-    kept = [line.split() for line in after.splitlines() if "float32 " in line]
-    assert [row for row in kept if row not in rows] == []
+@pytest.mark.parametrize("name", ["", "torch"])
+def test_the_back_end_of_each_type_and_shape_is_listed_with_its_rule(
+    name: str, tmp_path: Path
+) -> None:
+    env = {"HF_HUB_CACHE": str(tmp_path / "absent"), "MINIBERT_LINEAR": name}
+    done = process("models", "--backends", env=env)
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.split("linear back ends")[1]
+    assert processor().name in table
+    said = name or "none (MINIBERT_LINEAR is not set), so the rule decides"
+    assert f"named      {said}\n" in table
+    for kind in ("float32", "bfloat16", "float16"):
+        assert len(re.findall(rf"^  {kind} ", table, re.M)) == 4
+    if name and processor().onednn_dtypes:
+        assert "named by MINIBERT_LINEAR or use()" in table
+        assert " onednn " not in table
 
 
-def test_nothing_is_measured_while_one_back_end_is_forced(tmp_path: Path) -> None:
-    env = {"XDG_CACHE_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "absent")}
-    forced = process("models", "--measure", env=env | {"MINIBERT_LINEAR": "torch"}).stdout
-    assert "override  MINIBERT_LINEAR=torch" in forced
-    assert "nothing is measured yet" in forced
-    assert not list(tmp_path.iterdir())
+def test_an_unknown_back_end_is_an_error(tmp_path: Path) -> None:
+    env = {"HF_HUB_CACHE": str(tmp_path / "absent"), "MINIBERT_LINEAR": "mkl"}
+    done = process("models", "--backends", env=env)
+    assert done.returncode != 0
+    assert "MINIBERT_LINEAR='mkl' is no back end" in done.stderr

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -246,29 +247,46 @@ def test_no_weight_is_held_twice_not_even_packed(tmp_path: Path, bert: Path, fam
     assert peak_bytes(LOAD, str(tmp_path)) <= 1.15 * weights + alone
 
 
-def test_weights_that_lie_side_by_side_in_the_file_are_one_product_until_somebody_holds_one(
-    gpt2: Path,
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_query_key_and_value_of_a_file_lie_side_by_side_and_are_one_product(
+    family: str, bert: Path, gpt2: Path
 ) -> None:
-    model = minibert.load(gpt2)
+    model = minibert.load(bert if family == "bert" else gpt2)
     attention = model.body.layers[0].attention
-    shared = attention._qkv
-    x = torch.randn(1, 1, model.config.d_model)
-    apart = [
-        F.linear(x, linear.watched.unseen("weight"), linear.watched.unseen("bias"))
-        for linear in shared.linears
-    ]
-    # Narrow weights are copied side by side; a view is for those too wide to copy.
-    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minibert.layers.linear._SIDE_BY_SIDE", 0)
-        patch.setattr(backends, "_forced", "torch")
-        before = shared(x)
-        assert shared._plan[2] == shared._one_view
-        attention.key.weight.mul_(2)
-        attention.key.bias.mul_(2)
-        after = shared(x)
-    assert shared._plan[2] is None
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(before, apart, strict=True))
-    assert all(
-        torch.allclose(a, b, atol=1e-6) for a, b in zip(before[::2], after[::2], strict=True)
-    )
-    assert torch.allclose(after[1], 2 * before[1], atol=1e-6)
+    shared, linears = attention._qkv, (attention.query, attention.key, attention.value)
+    x = torch.randn(1, 3, model.config.d_model)
+    one = shared.one_matrix
+    assert one is not None
+    assert [source for source, _, _ in one.sources[:3]] == [each.weight for each in linears]
+    with torch.no_grad():
+        assert torch.allclose(torch.cat(shared(x), -1), F.linear(x, one.matrix, one.bias))
+        attention.key.weight.data.mul_(2)
+        attention.value.bias.data.add_(1)
+        got, apart = shared(x), [F.linear(x, each.weight, each.bias) for each in linears]
+        assert one.matrix is not None, "the views are the weights: there is nothing to go stale"
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(got, apart, strict=True))
+        attention.key.weight.data = attention.key.weight * 3
+        got, apart = shared(x), [F.linear(x, each.weight, each.bias) for each in linears]
+        assert one.matrix is None
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(got, apart, strict=True))
+
+
+@torch.no_grad()
+def test_a_call_of_a_linear_layer_makes_three_calls_of_minibert_at_most(
+    bert: Path, back_end: str
+) -> None:
+    model = minibert.load(bert)
+    layer, x = model.body.layers[0].mlp.up, torch.randn(2, 5, WIDTH)
+    layer(x)
+    called: list[str] = []
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and "/minibert/" in frame.f_code.co_filename:
+            called.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        layer(x, activation="gelu")
+    finally:
+        sys.setprofile(None)
+    assert 1 <= len(called) <= 3, called

@@ -9,12 +9,11 @@ pull    takes a direction that reads the output to the direction that reads the 
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from minibert.layers.linear import Linear, linear_is_plain
+from minibert.layers.linear import Linear
 from minibert.layers.linear_backends import activate
 from minibert.layers.parts import LayerNorm
 from minibert.quantities import Float, Int
@@ -63,21 +62,17 @@ def weight_of(
     linear: Linear, outputs: Int[Tensor, " d_out"] | None = None
 ) -> Float[Tensor, "d_out d_in"]:
     """A linear layer's weight as it is now, or its rows for some outputs, to be read and let go."""
-    weight = _unseen(linear, "weight")
+    weight = linear.weight
     return wide(weight if outputs is None else weight[outputs])
 
 
 def bias_of(linear: Linear) -> Float[Tensor, " d_out"] | None:
     """A linear layer's bias as it is now, to be read and let go; None where it has none."""
-    bias = _unseen(linear, "bias")
+    bias = linear.bias
     return None if bias is None else wide(bias)
 
 
 def wide(x: Tensor) -> Tensor:
     """The same numbers in float32 where they are stored in less."""
-    return x.detach().to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _unseen(linear: Linear, name: str) -> Any:
-    # A layer that is told gives up its packed copy, and nothing is changed here.
-    return linear.watched.unseen(name) if linear_is_plain(linear) else getattr(linear, name)
+    # torch.Tensor.detach and not the method: packed layers stay packed.
+    return torch.Tensor.detach(x).to(torch.promote_types(x.dtype, torch.float32))

@@ -28,7 +28,6 @@ __all__ = [
     "check_can_fold",
     "head_name",
     "head_weights",
-    "parameter",
     "wide",
 ]
 
@@ -74,14 +73,14 @@ def head_weights(model: "Model", layer: int, *, fold_norm: bool = False) -> Head
     with torch.no_grad():
         parts: dict[str, Tensor] = {}
         for name in ("query", "key", "value"):
-            weight = wide(parameter(getattr(attention, name), "weight")).unflatten(0, size).mT
-            bias = parameter(getattr(attention, name), "bias")
+            weight = wide(getattr(attention, name).weight).unflatten(0, size).mT
+            bias = getattr(attention, name).bias
             bias = weight.new_zeros(size) if bias is None else wide(bias).unflatten(0, size)
             if fold_norm:
                 bias = bias + wide(block.attention_norm.bias) @ weight
                 weight = centred(wide(block.attention_norm.weight)[:, None] * weight, dim=-2)
             parts |= {name: weight.clone(), f"{name}_bias": bias.clone()}
-        output = wide(parameter(attention.output, "weight")).T.unflatten(0, size)
+        output = wide(attention.output.weight).T.unflatten(0, size)
         parts["output"] = centred(output, dim=-1) if fold_norm else output.clone()
     return HeadWeights(**parts)
 
@@ -95,16 +94,10 @@ def check_can_fold(model: "Model") -> None:
         )
 
 
-def parameter(linear: Any, name: str) -> Any:
-    """A linear layer's weight or bias, read without taking hold of it; None where it has none."""
-    watched: Any = getattr(linear, "watched", {})
-    # Not there when pruned, parametrized or replaced: then it is what the module says it is.
-    return watched.unseen(name) if name in watched else getattr(linear, name)
-
-
 def wide(tensor: Tensor) -> Tensor:
     """The same numbers without a gradient, in float32 at least."""
-    return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+    # torch.Tensor.detach and not the method: packed layers stay packed.
+    return torch.Tensor.detach(tensor).to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def centred(tensor: Tensor, *, dim: int) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_trace
-from minibert.analysis.head_weights import centred, parameter, wide
+from minibert.analysis.head_weights import centred, wide
 from minibert.quantities import Float
 from minibert.trace.read import LayerTrace, Trace
 
@@ -192,12 +192,12 @@ def _moved(at: LayerTrace) -> Float[Tensor, "batch key head d_model"]:
 
 def _output(at: LayerTrace) -> Float[Tensor, "head d_head d_model"]:
     config = at.trace.config
-    weight = wide(parameter(_block(at).attention.output, "weight"))
+    weight = wide(_block(at).attention.output.weight)
     return weight.T.unflatten(0, (config.n_heads, config.d_head))
 
 
 def _output_bias(at: LayerTrace) -> Tensor | None:
-    bias = parameter(_block(at).attention.output, "bias")
+    bias = _block(at).attention.output.bias
     return None if bias is None else wide(bias)
 
 

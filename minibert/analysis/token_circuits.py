@@ -23,7 +23,6 @@ from minibert.analysis.head_weights import (
     check_can_fold,
     head_name,
     head_weights,
-    parameter,
     wide,
 )
 from minibert.errors import TokenizationError, TraceError
@@ -214,7 +213,7 @@ def _token_rows(model: "Model", layer: int, ids: Tensor) -> Float[Tensor, "token
 def _unembedding(model: "Model") -> Float[Tensor, "vocab d_model"]:
     """The rows that logits are read with: the decoder's, or the embedding of a model without."""
     decoder = getattr(model.head, "decoder", None)
-    rows = model.body.word.weight if decoder is None else parameter(decoder, "weight")
+    rows = model.body.word.weight if decoder is None else decoder.weight
     if rows.shape[1] != model.config.d_model or model.config.d_embed != model.config.d_model:
         raise TraceError(
             f"The embedding of {model.name} is {model.config.d_embed} wide and its stream "

@@ -15,7 +15,6 @@ from torch import Tensor
 from minibert.answers.sampling import Sampling, whole_number
 from minibert.answers.text_stream import TextStream
 from minibert.errors import MinibertError, TokenizationError
-from minibert.layers import linear_backends as backends
 from minibert.layers.cache import Cache
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import Float, Int
@@ -118,7 +117,7 @@ def generate(
             zip(tokens.ids.tolist(), tokens.lengths, written, strict=True)
         )
     ]
-    with torch.no_grad(), backends.expect(rows=len(texts)):
+    with torch.no_grad():
         _write(model, tokens.ids, texts, sampling, stream or (lambda piece: None))
     return texts[0].result() if alone else [one.result() for one in texts]
 

@@ -14,7 +14,7 @@ from minibert.checkpoint.files import Entry, MappedWeight, open_checkpoint, open
 from minibert.checkpoint.weights import Source, check_names, fit, has_own_decoder
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
-from minibert.layers.linear import Linear
+from minibert.layers.linear import pack
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
 
@@ -52,7 +52,8 @@ def load(
     revision, cache_dir, offline: of the Hub; offline uses the cache alone
     allow_unexpected: leave out tensors that belong to no known part of the family
 
-    Weights of a file are mapped into memory, not read into it: while the model lives, replace
+    Weights of a file are packed where the rule of the linear back ends says so (`model.unpack()`
+    undoes it) and mapped into memory, not read into it: while the model lives, replace
     the file (write another and rename it, as `save` does), and never write into it or cut it.
     Raises CheckpointError when something cannot be found, fetched, read, or does not fit;
     nothing is half loaded.
@@ -60,14 +61,17 @@ def load(
     _check_dtype(dtype)
     chosen = None if device is None else _device(device)
     options: dict[str, Any] = {"task": task, "dtype": dtype, "allow_unexpected": allow_unexpected}
-    if isinstance(name, nn.Module):
+    from_file = not isinstance(name, nn.Module)
+    if not from_file:
         model = from_transformers(name, **options)
     else:
         folder = _find(name, revision=revision, cache_dir=cache_dir, offline=offline)
         model = _load_folder(folder, DEFAULT if name is None else str(name), **options)
-    if chosen is None or all(p.device == chosen for p in model.parameters()):
-        return model
-    return model.to(chosen)
+    if chosen is not None and any(p.device != chosen for p in model.parameters()):
+        return model.to(chosen)
+    if from_file:
+        pack(model, from_file=True)
+    return model
 
 
 def _check_dtype(dtype: Any) -> None:
@@ -217,9 +221,6 @@ def _assemble(
         owner, _, leaf = ours.rpartition(".")
         setattr(model.get_submodule(owner), leaf, parameter)
     model.tie()
-    for module in model.modules():
-        if isinstance(module, Linear):
-            module.seal()
     return model
 
 

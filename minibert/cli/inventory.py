@@ -1,11 +1,6 @@
-"""What this machine has: embedded models, models in the Hub's cache, linear back ends.
-
-Place: beside loading.py, for the command line.
-"""
+"""What this machine has: embedded models, models in the Hub's cache, linear back ends."""
 
 import json
-import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +15,7 @@ from minibert.layers import linear_backends as backends
 from minibert.layers.config import Config
 from minibert.model import Model
 
-__all__ = ["Entry", "cached", "describe", "embedded", "linear_backends"]
+__all__ = ["ROWS", "BackendRow", "Entry", "cached", "describe", "embedded", "linear_backends"]
 
 _EMBEDDED = Path(__file__).parents[1] / "embedded"
 
@@ -84,19 +79,35 @@ def describe(folder: Path, name: str) -> Entry:
     return Entry(name, size, config, parameters)
 
 
-def linear_backends(
-    measure: bool,
-) -> tuple[str, str | None, Mapping[str, tuple[str, Mapping[str, float]]], Sequence[str]]:
-    """The machine, the override in force, what was measured on it, and the back ends there are.
+@dataclass(frozen=True)
+class BackendRow:
+    """What the rule of the linear back ends says about one data type and one shape of weight."""
 
-    `measure` measures the common shapes in float32 that are not measured yet, for some seconds.
-    """
-    if measure:
-        for rows in (8, 64, 256):
-            for width in (128, 256, 512, 1024, 2048):
-                backends.choose(rows, width, width, torch.float32)
-    override = os.environ.get("MINIBERT_LINEAR") or None
-    return backends.machine(), override, backends.chosen(), backends.NAMES
+    dtype: str
+    weight: str
+    """Its shape, "d_in -> d_out"."""
+    held: backends.Choice
+    """Whether a weight of a file gets a packed copy when it is loaded."""
+    calls: tuple[str, ...]
+    """The back end of a call where there is no packed copy, for each number of `ROWS`."""
+
+
+ROWS = (1, 16, 128)
+_SHAPES = ((128, 128), (384, 384), (768, 768), (768, 3072))
+
+
+def linear_backends() -> list[BackendRow]:
+    """What the rule says on this machine, for common shapes in each data type."""
+    return [
+        BackendRow(
+            str(dtype).removeprefix("torch."),
+            f"{d_in} -> {d_out}",
+            backends.chosen(dtype, d_in, d_out),
+            tuple(backends.chosen(dtype, d_in, d_out, rows=rows).name for rows in ROWS),
+        )
+        for dtype in (torch.float32, torch.bfloat16, torch.float16)
+        for d_in, d_out in _SHAPES
+    ]
 
 
 def _read(folder: Path) -> dict[str, Any]:

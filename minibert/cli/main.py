@@ -237,9 +237,6 @@ def models(
     backends: Annotated[
         bool, typer.Option("--backends", help="Also how linear layers multiply on this machine.")
     ] = False,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Measure the back ends that are not measured yet.")
-    ] = False,
 ) -> None:
     """List the models on this machine.
 
@@ -247,12 +244,14 @@ def models(
     """
     from minibert.cli import inventory
     from minibert.cli.report import backend_table, model_table
+    from minibert.layers.linear_backends import named, processor
 
     terminal = Terminal.of(sys.stdout)
     say(*model_table("embedded", inventory.embedded(), terminal))
     say("", *model_table("in the Hugging Face cache", inventory.cached(), terminal))
-    if backends or measure:
-        say("", *backend_table(*inventory.linear_backends(measure), terminal))
+    if backends:
+        rows = inventory.linear_backends()
+        say("", *backend_table(processor().name, named(), rows, inventory.ROWS, terminal))
 
 
 def _tokens(model: "Model", texts: list[str], truncate: bool) -> "Tokens":

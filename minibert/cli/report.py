@@ -1,16 +1,16 @@
 """The tables of the command line: predictions, models on this machine, linear back ends.
 
-Text only; what stands in them comes from predict.py, inventory.py and backends.py.
+Text only; what stands in them comes from predict.py and inventory.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from minibert.terminal import Terminal, bar, cut, number, visible
 
 if TYPE_CHECKING:
     from minibert.answers.predict import Choice, Prediction
-    from minibert.cli.inventory import Entry
+    from minibert.cli.inventory import BackendRow, Entry
 
 __all__ = ["backend_table", "model_table", "prediction_tables"]
 
@@ -96,29 +96,29 @@ def model_table(title: str, entries: Sequence["Entry"], terminal: Terminal) -> l
 
 
 def backend_table(
-    machine: str,
-    override: str | None,
-    chosen: Mapping[str, tuple[str, Mapping[str, float]]],
-    names: Sequence[str],
+    processor: str,
+    named: str | None,
+    rows: Sequence["BackendRow"],
+    inputs: Sequence[int],
     terminal: Terminal,
 ) -> list[str]:
-    """Lines with what each linear back end took, in microseconds, and which one is used."""
-    forced = "none" if override is None else f"MINIBERT_LINEAR={override}"
-    if override is not None and override not in names:
-        forced += f", which is no back end; known are {', '.join(names)}"
+    """Lines with the back end of each type and shape, and the rule that chose it.
+
+    `inputs` are the numbers of rows of the calls that the rows of the table speak about.
+    """
     lines = [
         terminal.paint("linear back ends", "bold"),
-        f"  machine   {machine}",
-        f"  override  {forced}",
+        f"  processor  {visible(processor, space=' ')}",
+        f"  named      {named or 'none (MINIBERT_LINEAR is not set), so the rule decides'}",
+        "",
     ]
-    if not chosen:
-        return [*lines, "  nothing is measured yet; --measure measures now"]
-    rows = [
-        [key, *(f"{times[name]:.1f}" if name in times else "-" for name in names), winner]
-        for key, (winner, times) in chosen.items()
-    ]
-    header = ["microseconds", *names, "fastest" if override else "used"]
-    return [*lines, "", *terminal.table(header, rows, "<" + ">" * len(names) + "<")]
+    header = ["type", "weight", *(f"{n} row" + "s" * (n > 1) for n in inputs), "at load", "rule"]
+    cells = [[row.dtype, row.weight, *row.calls, _at_load(row), row.held.rule] for row in rows]
+    return [*lines, *terminal.table(header, cells, "<" * len(header))]
+
+
+def _at_load(row: "BackendRow") -> str:
+    return "packed" if row.held.name == "onednn-packed" else "-"
 
 
 def _count(number_of: int) -> str:

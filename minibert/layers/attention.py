@@ -50,7 +50,7 @@ class Attention(nn.Module):
         linear = getattr(self, name)
         if not linear_is_plain(linear):
             return self._split(linear(x))[:, heads]
-        weight, bias = linear.watched.unseen("weight"), linear.watched.unseen("bias")
+        weight, bias = linear.weight, linear.bias
         if heads != slice(None):
             rows = slice((heads.start or 0) * self.d_head, heads.stop * self.d_head)
             weight, bias = weight[rows], bias[rows]
@@ -58,8 +58,9 @@ class Attention(nn.Module):
 
     def head_out(self, z: HeadVectors, heads: slice = slice(None)) -> PerHeadHidden:
         """What each head adds to the stream: z·W_O of that head, without the bias."""
-        weight = self.output.watched.unseen("weight")
-        per_head = weight.unflatten(1, (self.n_heads, self.d_head))[:, heads]  # d_model head d_head
+        per_head = self.output.weight.unflatten(1, (self.n_heads, self.d_head))[
+            :, heads
+        ]  # d_model head d_head
         return torch.einsum("bhpd,mhd->bhpm", z, per_head)
 
     def attn_out(self, z: HeadVectors, residual: Hidden | None = None) -> Hidden:
@@ -68,7 +69,7 @@ class Attention(nn.Module):
 
     def sum_of_heads(self, head_out: PerHeadHidden) -> Hidden:
         """attn_out from what each head adds: their sum + b_O."""
-        bias = self.output.watched.unseen("bias")
+        bias = self.output.bias
         return head_out.sum(1) if bias is None else head_out.sum(1) + bias
 
     def _split(self, x: Hidden) -> Float[torch.Tensor, "batch head position d_head"]:

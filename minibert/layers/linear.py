@@ -1,14 +1,13 @@
-"""The linear layer: y = x·Wᵀ + b, on the back end that is fastest here.
+"""The linear layer: y = activation(x·Wᵀ + b) + residual, on the back end that the rule names.
 
-A weight read from a file is a view of the mapped file. Where a derived copy (packed for oneDNN,
-or query, key and value side by side) is faster, the copy replaces the pages of the file in
-memory, so that no weight is held twice. Whoever takes hold of a weight from outside
-(`layer.weight`, `parameters()`, `state_dict()`) may change it unseen; the copy is dropped at
-that moment, and made again only when nobody holds the weight and it still equals its file.
+The rule is in linear_backends.py. Two states are made explicitly, by `minibert.load` or by
+`model.pack()`: a weight has a copy packed for oneDNN, or the weights of layers that read the same
+x (query, key and value) lie side by side and are multiplied as one. one_matrix.py says how a copy
+is kept from going stale. `linear.weight` is always the weight itself; reading it unpacks nothing.
 """
 
-import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, cast
 
 import torch
@@ -17,13 +16,15 @@ from torch.autograd import forward_ad
 
 from minibert.layers import linear_backends as backends
 from minibert.layers.adjacent import are_adjacent, as_one, joined
+from minibert.layers.one_matrix import OneMatrix, PackedWeight
 from minibert.quantities import Float
 
-__all__ = ["Linear", "SharedInput", "linear_is_plain"]
+__all__ = ["Linear", "SharedInput", "describe", "is_packed", "linear_is_plain", "pack", "unpack"]
 
+# Side by side saves calls; where the matrices are wider that is nothing.
 _SIDE_BY_SIDE = 1 << 20
-_Parts = tuple[Tensor, Tensor | None]
-_Plan = tuple[tuple[Any, ...], Callable[..., Tensor], Callable[[], _Parts] | None]
+# Not all are Parameters: torch.func.functional_call puts plain tensors in their place.
+_Parameters = tuple[Tensor | None, ...]
 
 
 class Mapped(Protocol):
@@ -39,58 +40,19 @@ class Mapped(Protocol):
         """Give the pages back to the operating system; they are read again when touched."""
 
 
-class _WatchedParameters(dict[str, Any]):
-    """A module's parameters. `generation` grows whenever somebody may have taken hold of one.
-
-    Not all are Parameters: torch.func.functional_call puts plain tensors here while it runs.
-    """
-
-    generation = 0
-
-    def __getitem__(self, name: str) -> Any:
-        self.generation += 1
-        return super().__getitem__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.generation += 1
-        return super().get(name, default)
-
-    def __setitem__(self, name: str, parameter: Any) -> None:
-        self.generation += 1
-        super().__setitem__(name, parameter)
-
-    def items(self) -> Any:
-        self.generation += 1
-        return super().items()
-
-    def values(self) -> Any:
-        self.generation += 1
-        return super().values()
-
-    def unseen(self, name: str) -> Any:
-        """The parameter or None, for use where nobody can take hold of it."""
-        return super().__getitem__(name)
-
-
 class Linear(nn.Module):
     """activation(x·Wᵀ + b) + residual."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None
+    one_matrix: OneMatrix | None = None
+    """The packed copy of the weight, where there is one."""
 
     def __init__(self, d_in: int, d_out: int, *, bias: bool = True) -> None:
         super().__init__()
-        self._parameters = cast(Any, _WatchedParameters())
         self.weight = nn.Parameter(torch.empty(d_out, d_in), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(d_out), requires_grad=False) if bias else None
-        if not bias:
-            self._parameters["bias"] = None
-        self._alone = SharedInput((self,))
-
-    @property
-    def watched(self) -> _WatchedParameters:
-        """The parameters, with the count of the times they were handed out."""
-        return cast(_WatchedParameters, self.__dict__["_parameters"])
+        values = nn.Parameter(torch.empty(d_out), requires_grad=False) if bias else None
+        self.register_parameter("bias", values)
 
     def forward(
         self,
@@ -100,36 +62,27 @@ class Linear(nn.Module):
         residual: Float[Tensor, "*rows d_out"] | None = None,
     ) -> Float[Tensor, "*rows d_out"]:
         """activation(x·Wᵀ + b) + residual."""
-        if "weight" in self.watched:
-            return self._alone(x, activation, residual)[0]
-        # Pruned or parametrized: the weight is computed from other parameters each time.
-        return backends.torch_linear(x, self.weight, self.bias, activation, residual)
-
-    def seal(self) -> None:
-        """Say that the parameters are as loaded and that nobody outside holds them."""
-        self.watched.generation = 0
+        parameters = self._parameters
+        if "weight" not in parameters or "bias" not in parameters:
+            # Pruned or parametrized: computed from other parameters each time.
+            return backends.torch_linear(x, self.weight, self.bias, activation, residual)
+        weight, bias = parameters["weight"], parameters["bias"]
+        run, matrix = _plan(x, residual, (weight, bias), self.one_matrix)
+        return run(
+            x, cast(Tensor, weight) if matrix is None else matrix, bias, activation, residual
+        )
 
     def __getstate__(self) -> dict[str, Any]:
-        # A shallow copy holds the same parameters.
-        self.watched.generation += 1
-        state = dict(self.__dict__)
-        state.pop("_alone")
-        state["_parameters"] = dict(self.watched)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        parameters = _WatchedParameters()
-        parameters.update(state["_parameters"])
-        self._parameters = cast(Any, parameters)
-        self._alone = SharedInput((self,))
+        # A copied or pickled layer is not packed.
+        return {name: value for name, value in self.__dict__.items() if name != "one_matrix"}
 
 
 def linear_is_plain(module: nn.Module) -> bool:
     """True for a Linear as minibert made it: no hooks, nothing pruned, parametrized or replaced."""
     return (
         type(module) is Linear
-        and "weight" in module.watched
+        and "weight" in module._parameters
+        and "bias" in module._parameters
         and not module._forward_hooks
         and not module._forward_pre_hooks
         and not module._backward_hooks
@@ -140,161 +93,210 @@ def linear_is_plain(module: nn.Module) -> bool:
 class SharedInput:
     """Linear layers that read the same x (query, key and value), run as one when that is faster."""
 
+    one_matrix: OneMatrix | None = None
+    """Their weights as one matrix, where there is one."""
+
     def __init__(self, linears: tuple[Linear, ...]) -> None:
         self.linears = linears
-        self._watched = tuple(linear.watched for linear in linears)
-        self._generation = -1
-        self._copy: _Parts | None = None
-        self._copyable: bool | None = None
-        # (what it is for, how to multiply, by which one matrix): replaced as one, for other
-        # threads' sake.
-        self._plan: _Plan = ((), backends.torch_linear, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copied or pickled model derives its own, when it runs.
+        # A copied or pickled model has its weights apart.
         return SharedInput, (self.linears,)
 
-    def __call__(
-        self, x: Tensor, activation: str | None = None, residual: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
-        """One output a linear layer."""
-        if _only_torch(x) or _needs_grad(self._watched, x, residual):
-            return self._each(backends.torch_linear, x, activation, residual)
-        generation = sum([watched.generation for watched in self._watched])
-        rows = x.numel() // x.shape[-1]
-        key = (rows, x.dtype, generation, backends.forced(), backends.expected())
-        plan = self._plan
-        if key != plan[0]:
-            plan = self._plan = (key, *self._prepare(*key))
-        _, run, one_matrix = plan
-        if one_matrix is None:
-            return self._each(run, x, activation, residual)
-        out = run(x, *one_matrix(), activation, residual)
-        return (out,) if len(self.linears) == 1 else out.split(self._splits(), dim=-1)
-
-    def _each(
-        self,
-        run: Callable[..., Tensor],
-        x: Tensor,
-        activation: str | None,
-        residual: Tensor | None,
-    ) -> tuple[Tensor, ...]:
-        return tuple([run(x, *parts, activation, residual) for parts in self._parts()])
-
-    def _parts(self) -> list[_Parts]:
-        return [(watched.unseen("weight"), watched.unseen("bias")) for watched in self._watched]
-
-    def _splits(self) -> list[int]:
-        return [weight.shape[0] for weight, _ in self._parts()]
-
-    def _prepare(
-        self,
-        rows: int,
-        dtype: torch.dtype,
-        generation: int,
-        forced: str | None,
-        expected: int | None,
-    ) -> tuple[Callable[..., Tensor], Callable[[], _Parts] | None]:
-        """Choose how to multiply this many rows, and copy the weights where that is faster."""
-        if generation != self._generation:
-            # Somebody may have changed a weight since the copy was made.
-            self._copy, self._copyable, self._generation = None, None, generation
-        d_in, d_out = self._parts()[0][0].shape[1], sum(self._splits())
-        backend = backends.choose(rows, d_in, d_out, dtype)
-        if self._copy is None:
-            copied = backends.choose(expected, d_in, d_out, dtype) if expected else backend
-            if self._worth_copying(copied, d_in * d_out):
-                self._copy = self._derive(copied)
-            elif backend == "onednn-packed":
-                backend = backends.choose(rows, d_in, d_out, dtype, packed=False)
-        # A copy that is there is used whatever the number of rows: the weight is held once.
-        copy = self._copy
-        packed = copy is not None and copy[0].is_mkldnn
-        onednn = packed or (backend != "torch" and copy is None)
-        run = backends.onednn_linear if onednn else backends.torch_linear
-        if copy is not None:
-            return run, lambda: copy
-        # Where nobody holds a weight, none can be moved away from beside the others.
-        together = len(self.linears) > 1 and generation == 0
-        together = together and all(are_adjacent(each) for each in zip(*self._parts(), strict=True))
-        return run, (self._one_view if together else None)
-
-    def _one_view(self) -> _Parts:
-        """The weights as the one matrix they are parts of, where they lie side by side as loaded.
-
-        Made for each call: a view that is kept would count as somebody who holds the weight.
-        """
-        weights, biases = zip(*self._parts(), strict=True)
-        return as_one(weights), None if biases[0] is None else as_one(biases)
-
-    def _worth_copying(self, backend: str, size: int) -> bool:
-        # Side by side saves calls; where the matrices are wide that is nothing.
-        side_by_side = len(self.linears) > 1 and size <= _SIDE_BY_SIDE
-        if not side_by_side and (backend != "onednn-packed" or size < backends.PACK_FROM):
-            return False
-        if self._copyable is None:
-            self._copyable = all(_is_free(linear) for linear in self.linears)
-        return self._copyable
-
-    def _derive(self, backend: str) -> _Parts:
-        weights, biases = zip(*self._parts(), strict=True)
-        size = sum(weight.numel() for weight in weights)
-        packs = backend == "onednn-packed" and size >= backends.PACK_FROM
-        weight = joined([weight.detach() for weight in weights], for_a_moment=packs)
-        bias = None if biases[0] is None else torch.cat([b.detach() for b in biases])
-        if packs:
-            weight = backends.pack(weight)
-        for mapped in (getattr(parameter, "mapped", None) for parameter in weights):
-            # Pages that hold other layers' weights too are given back with those or not at all.
-            if mapped is not None and mapped.parts in (1, len(weights)):
-                mapped.release()
-        return weight.detach(), bias
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        """One output a linear layer. The layers are plain; see `linear_is_plain`."""
+        one = self.one_matrix
+        if one is None:
+            return tuple([linear.forward(x) for linear in self.linears])
+        weights = [linear._parameters["weight"] for linear in self.linears]
+        biases = [linear._parameters["bias"] for linear in self.linears]
+        run, matrix = _plan(x, None, (*weights, *biases), one)
+        if matrix is None:
+            return tuple([linear.forward(x) for linear in self.linears])
+        outputs = run(x, matrix, one.bias, None, None)
+        return outputs.split([len(cast(Tensor, weight)) for weight in weights], dim=-1)
 
 
-def _only_torch(x: Tensor) -> bool:
-    """True where oneDNN's operators do not exist or would be recorded: then plain torch runs."""
-    return (
+def _plan(
+    x: Tensor, residual: Tensor | None, parameters: _Parameters, one: OneMatrix | None
+) -> tuple[backends.Run, Tensor | None]:
+    """How to multiply, and the one matrix to multiply by; None for each weight as it is."""
+    weight = cast(Tensor, parameters[0])
+    if (
         not x.is_cpu
+        # Where oneDNN's operators do not exist or would be recorded.
         or torch.compiler.is_compiling()
         or torch.is_autocast_enabled("cpu")
         or torch._C._get_tracing_state() is not None
+        # Forward mode (torch.func.jvp) takes no notice of no_grad.
+        or forward_ad._current_level >= 0
+        or torch._C._functorch.maybe_current_level() is not None
+        or x.dtype != weight.dtype
+    ):
+        return backends.torch_linear, None
+    if torch.is_grad_enabled():
+        if x.requires_grad or (residual is not None and residual.requires_grad):
+            return backends.torch_linear, None
+        for parameter in parameters:
+            if parameter is not None and parameter.requires_grad:
+                return backends.torch_linear, None
+    matrix = None if one is None else one.matrix
+    if one is not None and matrix is not None:
+        for parameter, (source, address, changes) in zip(parameters, one.sources, strict=False):
+            if parameter is not source:
+                # Another parameter, as in torch.func.functional_call: this call goes without.
+                matrix = None
+                break
+            if source.data_ptr() != address or (changes >= 0 and source._version != changes):
+                one.drop()
+                matrix = None
+                break
+        if one.packed and matrix is not None:
+            if backends.named() in (None, "onednn-packed"):
+                return backends.onednn_linear, matrix
+            matrix = None
+    size = weight.numel() if matrix is None else matrix.numel()
+    return backends.unpacked_run(x.dtype, x.numel() // weight.shape[1], size), matrix
+
+
+def pack(model: nn.Module, *, from_file: bool = False) -> None:
+    """Pack the weights of a model's linear layers for oneDNN where the rule says so.
+
+    Layers that are packed already stay so. `from_file` says that the weights were just read from
+    a file and nobody else holds them: then the narrow weights of layers with a SharedInput are
+    moved side by side, and only weights whose pages can be given back are packed.
+    """
+    held = Counter(id(one) for module in model.modules() for one in module._parameters.values())
+    for shared in _shared_inputs(model):
+        if all(_may_change(linear, held) for linear in shared.linears):
+            _put_together(shared, from_file)
+    for linear in _linears(model):
+        if _may_change(linear, held) and _packs([linear.weight], from_file):
+            matrix = _packed([linear.weight], from_file)
+            linear.one_matrix = OneMatrix(matrix, None, [linear.weight])
+
+
+def unpack(model: nn.Module) -> None:
+    """Drop every packed copy. The weights themselves were never changed by packing."""
+    for holder in _holders(model):
+        if holder.one_matrix is not None and holder.one_matrix.packed:
+            holder.one_matrix.drop()
+            holder.one_matrix = None
+
+
+def is_packed(model: nn.Module) -> bool:
+    """True when some linear layer of the model has a packed copy of its weight."""
+    return any(
+        one is not None and one.packed and one.matrix is not None
+        for one in (holder.one_matrix for holder in _holders(model))
     )
 
 
-def _needs_grad(watched: tuple[_WatchedParameters, ...], *inputs: Tensor | None) -> bool:
-    # Forward mode (torch.func.jvp) takes no notice of no_grad.
-    if forward_ad._current_level >= 0:
-        return True
-    if not torch.is_grad_enabled():
-        return False
-    if any(tensor is not None and tensor.requires_grad for tensor in inputs):
-        return True
-    parameters = [each.unseen(name) for each in watched for name in ("weight", "bias")]
-    return any(parameter is not None and parameter.requires_grad for parameter in parameters)
+def describe(model: nn.Module) -> str:
+    """The back end of a model's largest linear layer, with the processor and the rule."""
+    weights = [linear.weight for linear in _linears(model)]
+    if not weights:
+        return "torch (there is no linear layer)"
+    largest = max(weights, key=torch.Tensor.numel)
+    if not largest.is_cpu:
+        return f"torch (the weights are on {largest.device.type})"
+    packed = is_packed(model)
+    choice = backends.chosen(largest.dtype, *reversed(largest.shape), rows=None if packed else 128)
+    return f"{choice.name} ({backends.processor().name}; rule: {choice.rule})"
 
 
-def _is_free(linear: Linear) -> bool:
-    """True when a copy can stand for the weight: nobody else holds it, and it is as loaded."""
-    weight, bias = linear.watched.unseen("weight"), linear.watched.unseen("bias")
-    if weight.is_inference() or (bias is not None and bias.is_inference()):
-        return False
-    # Three references: the module's, the name here, and the argument of getrefcount.
-    if sys.getrefcount(weight) > 3 or (bias is not None and sys.getrefcount(bias) > 3):
-        return False
-    mapped: Mapped | None = getattr(weight, "mapped", None)
-    untouched = linear.watched.generation == 0
-    if mapped is None and not (untouched and weight.numel() < backends.PACK_FROM):
-        return False
-    if _has_alias(weight) or (bias is not None and _has_alias(bias)):
-        return False
-    if mapped is None or untouched:
-        return weight._version == 0
-    return weight._version == 0 and mapped.equals(weight)
+def _linears(model: nn.Module) -> Iterator[Linear]:
+    return (module for module in model.modules() if isinstance(module, Linear))
 
 
-def _has_alias(parameter: Tensor) -> bool:
-    """True when another tensor or array may share the memory: `.data`, a view, a state dict."""
-    # Two owners: the parameter, and the handle of its storage made here.
-    owners: int = torch._C._storage_Use_Count(parameter.untyped_storage()._cdata)
-    handles: int = parameter._use_count() if hasattr(parameter, "_use_count") else 1
-    return owners > 2 or handles > 1 or parameter.is_shared()
+def _shared_inputs(model: nn.Module) -> Iterator[SharedInput]:
+    values = (value for module in model.modules() for value in vars(module).values())
+    return (value for value in values if isinstance(value, SharedInput))
+
+
+def _holders(model: nn.Module) -> "list[Linear | SharedInput]":
+    return [*_shared_inputs(model), *_linears(model)]
+
+
+def _may_change(linear: Linear, held: Counter[int]) -> bool:
+    """True when a matrix may stand for the weight, and no packed one does yet.
+
+    Nothing else in the model holds the weight, and it is not being trained.
+    """
+    return linear_is_plain(linear) and all(
+        one is None
+        or (
+            one.is_cpu
+            and not one.is_inference()
+            and not one.requires_grad
+            and not isinstance(one, PackedWeight)
+            and held[id(one)] == 1
+        )
+        for one in linear._parameters.values()
+    )
+
+
+def _put_together(shared: SharedInput, from_file: bool) -> None:
+    weights = [linear.weight for linear in shared.linears]
+    packs, one = _packs(weights, from_file), shared.one_matrix
+    if one is not None and one.matrix is not None and not packs:
+        return
+    biases = [linear.bias for linear in shared.linears if linear.bias is not None]
+    if len(biases) not in (0, len(weights)):
+        return
+    bias = _side_by_side(biases, from_file) if biases else None
+    if biases and bias is None:
+        return
+    if packs:
+        matrix: Tensor | None = _packed(weights, from_file)
+    else:
+        narrow = sum(weight.numel() for weight in weights) <= _SIDE_BY_SIDE
+        matrix = _side_by_side(weights, from_file and narrow)
+    if matrix is not None:
+        shared.one_matrix = OneMatrix(matrix, bias, weights, biases)
+
+
+def _packs(weights: Sequence[nn.Parameter], from_file: bool) -> bool:
+    d_out = sum(len(weight) for weight in weights)
+    choice = backends.chosen(weights[0].dtype, weights[0].shape[1], d_out)
+    mapped = all(getattr(weight, "mapped", None) is not None for weight in weights)
+    return choice.name == "onednn-packed" and (mapped or not from_file)
+
+
+def _packed(weights: Sequence[nn.Parameter], from_file: bool) -> Tensor:
+    matrix = joined([weight.detach() for weight in weights], for_a_moment=True)
+    packed = backends.packed_copy(matrix)
+    _give_back(weights, from_file)
+    return packed
+
+
+def _side_by_side(parameters: Sequence[nn.Parameter], may_move: bool) -> Tensor | None:
+    """The memory that the parameters are views of, one below the other; None where they are not."""
+    values = [parameter.detach() for parameter in parameters]
+    if are_adjacent(values):
+        return as_one(values)
+    if not may_move:
+        return None
+    whole = torch.cat(values)
+    for parameter, part in zip(parameters, whole.split([len(v) for v in values]), strict=True):
+        parameter.data = part
+    _give_back(parameters, True)
+    for parameter in parameters:
+        vars(parameter).pop("mapped", None)
+    return whole
+
+
+def _give_back(parameters: Sequence[nn.Parameter], as_read: bool) -> None:
+    """Give the pages of mapped parameters back to the system, where their file still has them."""
+    for parameter in parameters:
+        mapped: Mapped | None = getattr(parameter, "mapped", None)
+        # Pages that hold other layers' weights too are given back with those or not at all.
+        if mapped is None or mapped.parts not in (1, len(parameters)):
+            continue
+        if as_read or all(_equals_its_file(one) for one in parameters):
+            mapped.release()
+
+
+def _equals_its_file(parameter: nn.Parameter) -> bool:
+    mapped: Mapped | None = getattr(parameter, "mapped", None)
+    return mapped is not None and mapped.equals(parameter)

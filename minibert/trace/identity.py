@@ -59,14 +59,14 @@ def weights_digest(model: torch.nn.Module) -> str:
     digest = hashlib.sha256()
     seen: set[int] = set()
     for place, module in model.named_modules():
-        # Past the watched dictionaries of linear.py: nothing is taken hold of, so copies of
-        # weights that are made for speed stay valid.
-        for name, tensor in (*dict.items(module._parameters), *dict.items(module._buffers)):
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             if tensor is None or id(tensor) in seen:
                 continue
             seen.add(id(tensor))
             digest.update(f"{place}.{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+            # torch.Tensor.detach and not the method: packed layers stay packed.
+            values: Any = torch.Tensor.detach(tensor)
+            digest.update(values.cpu().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 

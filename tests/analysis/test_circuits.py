@@ -12,6 +12,7 @@ from torch.nn.utils import prune
 from minibert.analysis.circuits import ov_circuit, qk_circuit
 from minibert.analysis.head_weights import head_weights
 from minibert.errors import TraceError
+from minibert.layers import linear_backends as backends
 from tests.circuit_models import FAMILIES, SIZES, centring, head_of, model_pair, their_layer
 from tests.families import Sizes, batch, sizes
 
@@ -117,13 +118,18 @@ def test_what_is_given_out_is_a_copy_and_needs_no_gradient() -> None:
     assert torch.equal(model(ids), before)
 
 
-def test_reading_weights_does_not_count_as_taking_hold_of_them() -> None:
+def test_reading_weights_does_not_unpack_them(monkeypatch: pytest.MonkeyPatch) -> None:
     _, model = model_pair("gpt2")
-    linear = model.body.layers[0].attention.query
-    linear.seal()
+    model.float()
+    monkeypatch.setattr(backends, "PACK_FROM", 1)
+    backends.use("onednn-packed")
+    model.pack()
+    backends.use(None)
+    assert model.is_packed == (torch.float32 in backends.processor().onednn_dtypes)
+    classes = [type(parameter) for parameter in model.parameters()]
     head_weights(model, 0)
     head_weights(model, 0, fold_norm=True)
-    assert linear.watched.generation == 0
+    assert [type(parameter) for parameter in model.parameters()] == classes
 
 
 def test_a_pruned_or_replaced_linear_layer_is_read_as_it_acts() -> None:
