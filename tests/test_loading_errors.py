@@ -12,7 +12,7 @@ from torch import nn
 from vocabularies import word_piece
 
 import minibert
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.model import Model
 from tests.families import hf_model
 

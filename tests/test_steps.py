@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minibert.checkpoint.load import from_transformers
 from minibert.errors import EditError
 from minibert.layers import attention
+from minibert.loading import from_transformers
 from minibert.trace import formulas, steps
 from minibert.trace.edit import mean, replace, zero
 from tests.editing import (

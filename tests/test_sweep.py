@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import minibert
-from minibert.checkpoint.load import from_transformers
 from minibert.errors import EditError
 from minibert.layers import attention
+from minibert.loading import from_transformers
 from minibert.trace import steps
 from minibert.trace.edit import mean, noise, replace, zero
 from tests.editing import FAMILIES, HEADS, LAYERS, LENGTH, NAMES, PER_HEAD, model_of, sentences

@@ -18,10 +18,10 @@ from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.hf_api import RepoSibling
 
+from minibert.checkpoint.config import config_from_hf
 from minibert.checkpoint.hub_errors import UnreachableError, failures_explained
 from minibert.checkpoint.weight_files import WEIGHT_FILES, shard_names
 from minibert.errors import CheckpointError
-from minibert.layers.config import Config
 
 __all__ = ["fetch"]
 
@@ -194,7 +194,7 @@ def _check_config(path: Path, repository: _Repository) -> None:
         ) from error
     try:
         # Which head is wanted is the reader's choice; here only the body has to be known.
-        Config.from_hf(config, task="none")
+        config_from_hf(config, task="none")
     except CheckpointError as error:
         raise CheckpointError(f"{repository}: {error} Nothing more was fetched.") from error
 
