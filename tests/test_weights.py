@@ -203,7 +203,7 @@ def test_a_config_of_another_size_is_an_error_and_nothing_is_loaded(folder: Path
     path.write_text(re.sub(r'"hidden_size": 15', '"hidden_size": 18', path.read_text()))
     text = message(folder)
     assert "embeddings.word_embeddings.weight: shape (41, 15), expected (41, 18)" in text
-    assert len(re.findall("mis-shaped", text)) > 30
+    assert "54 mis-shaped" in text
 
 
 def test_a_config_is_hashable_so_that_its_table_is_made_once() -> None:

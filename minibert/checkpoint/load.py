@@ -3,7 +3,6 @@
 A name is an embedded model's, a folder's, a Hub id, or a live transformers model.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.linear import Linear
 from minibert.text.tokenizer import Tokenizer
+from minibert.untrusted import read_json
 
 __all__ = [
     "DEFAULT",
@@ -92,7 +92,9 @@ def open_folder(
     Raises CheckpointError for what cannot be read, and where config, weights and tokenizer do
     not belong together.
     """
-    config = config_from_hf(_read_config(folder), task)
+    if not (folder / "config.json").exists():
+        raise CheckpointError(f"{folder} has no config.json; expected a checkpoint folder.")
+    config = config_from_hf(read_json(folder / "config.json"), task)
     entries = open_checkpoint(folder)
     has_tokenizer = any((folder / file).exists() for file in _TOKENIZER_FILES)
     tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
@@ -184,21 +186,6 @@ def _as_folder(name: Any) -> Path | None:
     except (OSError, RuntimeError, ValueError):
         return None
     return path
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"{folder} has no config.json; expected a checkpoint folder."
-        ) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON ({error}).") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path}: expected an object, found {type(config).__name__}.")
-    return config
 
 
 def _as_stored(config: Config, entries: Mapping[str, Entry], *, where: str) -> Config:
