@@ -23,9 +23,9 @@ from minibert.errors import (
 )
 
 if TYPE_CHECKING:
-    from minibert.checkpoint.load import load
     from minibert.kernels.api import attend, implementations, register
     from minibert.layers.config import Config
+    from minibert.loading import load
     from minibert.model import Model
     from minibert.text.tokenizer import Tokenizer
     from minibert.text.tokens import Tokens
@@ -58,7 +58,7 @@ _HOME = {
     "Trace": "trace.read",
     "attend": "kernels.api",
     "implementations": "kernels.api",
-    "load": "checkpoint.load",
+    "load": "loading",
     "register": "kernels.api",
 }
 

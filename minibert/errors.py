@@ -1,12 +1,60 @@
 """Every error minibert raises on purpose.
 
 One family, so that a caller can catch all of it with `except minibert.MinibertError`.
-Each message says what was wrong, where, what was expected, and what to do about it.
+Each message says what was wrong, where, what was expected, and what to do about it. Whatever a
+file or a server put into a message, it is shorter than 2 kB and safe to print.
 """
+
+from typing import Any
+
+__all__ = [
+    "AttentionError",
+    "CheckpointError",
+    "EditError",
+    "MinibertError",
+    "TokenizationError",
+    "TraceError",
+    "TrainingError",
+    "printable",
+]
+
+LONGEST_MESSAGE = 2000
+
+
+def printable(text: str, most: int = LONGEST_MESSAGE) -> str:
+    """The text in at most `most` bytes of UTF-8, without characters that act on a terminal.
+
+    What cannot be printed is written as its escape (`\\x1b`). Of a longer text the beginning and
+    the end are kept, because they say where it happened and what to do.
+    """
+    # A character gives at least one byte, so more of them than this would be cut in any case.
+    head, tail = text[: 2 * most], text[-most:]
+    whole = len(text) <= 2 * most
+    shown = _escaped(text if whole else head)
+    if whole and len(shown.encode()) <= most:
+        return shown
+    left_out = f" [... of {len(text)} characters ...] "
+    room = most - len(left_out)
+    start = _first_bytes(shown, room * 2 // 3)
+    end = _first_bytes(_escaped(tail)[::-1], room - len(start.encode()))[::-1]
+    return start + left_out + end
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+def _first_bytes(text: str, most: int) -> str:
+    return text.encode()[:most].decode(errors="ignore")
 
 
 class MinibertError(Exception):
     """The base of every error below."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*(printable(a) if isinstance(a, str) else a for a in arguments))
 
 
 class CheckpointError(MinibertError):

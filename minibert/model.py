@@ -81,7 +81,7 @@ class Model(nn.Module):
         cls, model: Any, *, task: str | None = None, dtype: torch.dtype | None = None
     ) -> "Model":
         """The same model as a transformers object, whose weights it shares; see `minibert.load`."""
-        from minibert.checkpoint.load import from_transformers
+        from minibert.loading import from_transformers
 
         return from_transformers(model, task=task, dtype=dtype)
 

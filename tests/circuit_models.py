@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.model import Model
 from tests.families import Sizes, hf_model
 

@@ -13,9 +13,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from minibert.checkpoint.load import from_transformers
 from minibert.errors import TokenizationError
 from minibert.kernels.api import attend
+from minibert.loading import from_transformers
 from minibert.text.tokens import Tokens
 from tests.families import VOCABULARY, Sizes, batch, hf_model
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import minibert
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.quantities import QUANTITIES
 from tests.families import CLASSES, Sizes, batch, hf_model

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 import minibert
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.trace.read import Trace
 from tests.explicit_forward import LAYER_NAMES, Explicit

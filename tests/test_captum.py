@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minibert.analysis import gradient_x_attention, integrated_attention, integrated_embeddings
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.trace.read import Trace
 from tests.families import Sizes, batch, hf_model
 from tests.gradient_models import close

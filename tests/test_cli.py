@@ -15,9 +15,9 @@ from data import data_path
 
 import minibert
 from minibert.answers.explain import explain
-from minibert.checkpoint.load import load
 from minibert.checkpoint.save import save
 from minibert.layers.config import Config
+from minibert.loading import load
 from minibert.model import Model
 
 EXPLAIN = ("explain", "the horse turned", "--layer", "1", "--head", "2")
@@ -278,7 +278,7 @@ class TestInterruption:
         def interrupted(*_: Any, **__: Any) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("minibert.checkpoint.load.load", interrupted)
+        monkeypatch.setattr("minibert.loading.load", interrupted)
         result = run("predict", "the [MASK]")
         assert (result.exit_code, result.output) == (130, "")
 
@@ -302,6 +302,6 @@ class TestInterruption:
         def mistaken(*_: Any, **__: Any) -> None:
             raise RuntimeError("ours")
 
-        monkeypatch.setattr("minibert.checkpoint.load.load", mistaken)
+        monkeypatch.setattr("minibert.loading.load", mistaken)
         result = run("predict", "the [MASK]")
         assert isinstance(result.exception, RuntimeError)

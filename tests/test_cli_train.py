@@ -10,7 +10,7 @@ from command_line import fails, run
 from safetensors.torch import load_file
 
 import minibert
-from minibert.layers.config import Config
+from minibert.checkpoint.config import config_from_hf
 from tests.training.small_runs import SMALL, story_files
 
 
@@ -78,7 +78,7 @@ class TestResult:
         result = run("train", *texts, *chosen, "-o", str(tmp_path / "run"))
         assert result.exit_code == 0, result.output
         found = minibert.load(tmp_path / "run").config
-        expected = Config.from_hf(config.to_dict())
+        expected = config_from_hf(config.to_dict())
         for field in ("family", "task", "n_layers", "n_heads", "d_model", "d_embed", "n_positions"):
             assert getattr(found, field) == getattr(expected, field)
         assert type(getattr(transformers, name).from_pretrained(tmp_path / "run")).__name__ == name

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from minibert import analysis
-from minibert.checkpoint.load import from_transformers
 from minibert.errors import EditError
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import noise, replace, zero

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.quantities import QUANTITIES
 from minibert.trace.edit import mean, noise, replace, zero
 from tests.editing import (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import minibert
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.trace.edit import hide, replace, zero
 from tests.editing import (

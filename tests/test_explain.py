@@ -12,7 +12,7 @@ from small_traces import HEADS, LAYERS, small_trace
 
 from minibert import TraceError
 from minibert.answers.explain import explain, find_token, token_note, trace_of_head
-from minibert.checkpoint.load import load
+from minibert.loading import load
 from minibert.model import Model
 from minibert.text.tokens import Tokens
 

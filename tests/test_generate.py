@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from vocabularies import byte_level
 
 import minibert
-from minibert.checkpoint.load import from_transformers
 from minibert.checkpoint.save import save
 from minibert.errors import MinibertError, TokenizationError
 from minibert.kernels.sdpa import fused_attention
 from minibert.layers.config import Config
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokens import Tokens
 from tests.families import POSITIONS, VOCABULARY, Sizes, hf_model, sizes

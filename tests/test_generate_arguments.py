@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from minibert.answers.generate import Generated
-from minibert.checkpoint.load import from_transformers
 from minibert.errors import MinibertError
+from minibert.loading import from_transformers
 from minibert.model import Model
 from tests.families import hf_model
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minibert
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.quantities import QUANTITIES
 from minibert.trace.read import Trace
 from tests.explicit_forward import LAYER_NAMES, Explicit

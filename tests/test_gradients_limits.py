@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import minibert
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.trace.read import Trace
 from tests.explicit_forward import LAYER_NAMES
 from tests.families import Sizes, hf_model

@@ -7,8 +7,8 @@ import pytest
 from command_line import process, run
 
 import minibert
-from minibert.checkpoint.load import load
 from minibert.layers.linear_backends import processor
+from minibert.loading import load
 
 
 @pytest.fixture

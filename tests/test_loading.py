@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from vocabularies import word_piece
 
 import minibert
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from tests.families import ARCHITECTURES, VOCABULARY, Sizes, batch, hf_model
 from tests.test_model import as_tokens, run_transformers, their_logits
 

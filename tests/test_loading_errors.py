@@ -12,7 +12,7 @@ from torch import nn
 from vocabularies import word_piece
 
 import minibert
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.model import Model
 from tests.families import hf_model
 
@@ -192,6 +192,6 @@ def test_files_nested_too_deeply_are_errors(folder: Path) -> None:
     deep = "[" * 200_000 + "]" * 200_000
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(deep)
-    assert "not an index of weight files" in message(folder)
+    assert "index.json: cannot be read as JSON" in message(folder)
     (folder / "config.json").write_text(deep)
     assert "config.json: cannot be read as JSON" in message(folder)

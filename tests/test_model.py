@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minibert
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.text.tokens import Tokens
 from tests.families import ARCHITECTURES, Sizes, batch, hf_model, sizes
 

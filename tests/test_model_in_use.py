@@ -7,8 +7,8 @@ import torch
 import torch.nn.utils.prune
 
 import minibert
-from minibert.checkpoint.load import from_transformers
 from minibert.layers import linear_backends as backends
+from minibert.loading import from_transformers
 from minibert.text.tokens import Tokens
 from tests.families import batch, hf_model
 

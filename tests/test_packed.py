@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from minibert.checkpoint.load import from_transformers
 from minibert.layers.config import Config
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokens import Tokens
 from tests.families import ARCHITECTURES, Sizes, batch, hf_model

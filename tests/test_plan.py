@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minibert.checkpoint.load import from_transformers
 from minibert.errors import EditError
+from minibert.loading import from_transformers
 from minibert.trace import recording
 from minibert.trace.edit import as_point, hide, mean, noise, replace, zero
 from tests.editing import HEADS, LAYERS, LENGTH, NAMES, PER_HEAD, model_of, sentences

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from vocabularies import BERT_MARKS, TEXT, byte_level, word_piece
 
 import minibert
-from minibert.checkpoint.load import from_transformers
 from minibert.checkpoint.save import save
 from minibert.layers.config import Config
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
 from tests.families import ARCHITECTURES, Sizes, batch, hf_model

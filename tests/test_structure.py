@@ -22,14 +22,14 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # any direction is allowed as long as no circle arises. A name also places everything beneath it:
 # "viz" is the whole folder. "minibert" is the package itself, which imports everything lazily.
 ROWS = """
-    errors vector_math quantities terminal checkpoint.architectures
+    errors vector_math quantities terminal untrusted
     kernels
     layers
     text
-    checkpoint.files checkpoint.names checkpoint.weight_files checkpoint.weights
+    checkpoint
     trace
     model answers
-    checkpoint
+    loading
     analysis
     training
     bench viz
@@ -49,7 +49,7 @@ IMPLEMENTATIONS = re.compile(rf"minibert\.kernels\.({_NAMES})$")
 # The only imports against the order, each inside a function that hands its work on.
 DOORS = {
     ("minibert.analysis", "minibert.viz"),
-    ("minibert.model", "minibert.checkpoint"),
+    ("minibert.model", "minibert.loading"),
     ("minibert.trace", "minibert.trace"),
     ("minibert.trace", "minibert.viz"),
 }

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import minibert
-from minibert.checkpoint.load import from_transformers
 from minibert.errors import EditError
 from minibert.kernels.api import Attended
 from minibert.kernels.call import Call
 from minibert.layers import layer as table
+from minibert.loading import from_transformers
 from minibert.trace.edit import mean, noise, replace, zero
 from tests.editing import FAMILIES, HEADS, LAYERS, LENGTH, NAMES, PER_HEAD, model_of, sentences
 from tests.families import hf_model

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 import minibert
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.quantities import QUANTITIES
 from tests.families import Sizes, batch, hf_model
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import minibert
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.quantities import QUANTITIES
 from tests.families import Sizes, batch, hf_model
 

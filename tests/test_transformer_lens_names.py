@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import minibert
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from tests.families import Sizes, batch, hf_model
 from tests.transformer_lens_models import bridge, hooked
 

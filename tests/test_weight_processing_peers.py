@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from minibert.analysis import ablate_heads, logit_attribution, logit_difference, ov_circuit
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.trace.edit import replace
 from tests.families import VOCABULARY, Sizes, hf_model

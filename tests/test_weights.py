@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import minibert
-from minibert.checkpoint.load import from_transformers
+from minibert.checkpoint.config import config_from_hf
 from minibert.checkpoint.weights import sources, to_checkpoint
-from minibert.layers.config import Config
+from minibert.loading import from_transformers
 from tests.families import ARCHITECTURES, Sizes, hf_model
 
 Tensors = dict[str, torch.Tensor]
@@ -203,11 +203,11 @@ def test_a_config_of_another_size_is_an_error_and_nothing_is_loaded(folder: Path
     path.write_text(re.sub(r'"hidden_size": 15', '"hidden_size": 18', path.read_text()))
     text = message(folder)
     assert "embeddings.word_embeddings.weight: shape (41, 15), expected (41, 18)" in text
-    assert len(re.findall("mis-shaped", text)) > 30
+    assert "54 mis-shaped" in text
 
 
 def test_a_config_is_hashable_so_that_its_table_is_made_once() -> None:
-    config = Config.from_hf(hf_model("bert", "BertModel").config.to_dict())
+    config = config_from_hf(hf_model("bert", "BertModel").config.to_dict())
     assert sources(config) is sources(config)
 
 
@@ -240,7 +240,7 @@ def test_layers_that_are_not_in_the_file_are_counted_before_any_is_built(
 ) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": layers}))
-    monkeypatch.setattr(minibert.checkpoint.load, "Model", None)
+    monkeypatch.setattr(minibert.loading, "Model", None)
     assert f"config.json says {layers} layers, and the weights hold 3" in message(folder)
 
 

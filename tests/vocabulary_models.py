@@ -7,7 +7,7 @@ import torch
 from planted_heads import BEFORE, NEXT, TOKEN, TOKENS, Planter, planted_bert, planted_gpt2
 
 import minibert
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.model import Model
 from tests.families import Sizes, batch, hf_model
 

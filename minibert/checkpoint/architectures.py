@@ -5,18 +5,8 @@ from typing import Any
 
 from minibert.errors import CheckpointError
 
-__all__ = ["MODEL_TYPES", "TASKS", "check_task", "class_name", "task_of"]
+__all__ = ["MODEL_TYPES", "class_name", "task_of"]
 
-TASKS = (
-    "none",
-    "masked-lm",
-    "next-sentence",
-    "pre-training",
-    "causal-lm",
-    "sequence-classification",
-    "token-classification",
-    "question-answering",
-)
 # model_type -> family; the classes of a family share their tensors' names.
 MODEL_TYPES = {
     "bert": "bert",
@@ -49,14 +39,6 @@ _TASK_OF_CLASS = {
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
 }
-_FAMILY_TASKS = {
-    "bert": TASKS,
-    "roberta": ("none", "masked-lm", "causal-lm", *TASKS[5:]),
-    "distilbert": ("none", "masked-lm", *TASKS[5:]),
-    "electra": ("none", "masked-lm", "pre-training", "causal-lm", *TASKS[5:]),
-    "albert": ("none", "masked-lm", "pre-training", *TASKS[5:]),
-    "gpt2": ("none", "causal-lm", *TASKS[5:]),
-}
 
 
 def task_of(config: Mapping[str, Any]) -> str:
@@ -75,14 +57,6 @@ def task_of(config: Mapping[str, Any]) -> str:
             f'known are {known}. Load the model without its head: load(..., task="none").'
         )
     return _TASK_OF_CLASS[suffix]
-
-
-def check_task(family: str, task: str) -> None:
-    """Raise CheckpointError when the family has no such task head."""
-    if not isinstance(task, str) or task not in _FAMILY_TASKS[family]:
-        raise CheckpointError(
-            f"{family} has no task head {task!r}; it has {', '.join(_FAMILY_TASKS[family])}."
-        )
 
 
 def class_name(model_type: str, family: str, task: str) -> str:

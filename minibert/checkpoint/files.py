@@ -1,14 +1,14 @@
 """The tensors of a checkpoint, by the names the checkpoint gives them, read without a copy.
 
 safetensors files are mapped into memory: a tensor is a view of its file until somebody needs
-another layout or type. A pickle (`pytorch_model.bin`) is read with `weights_only=True` alone,
-which runs no code. Both may be split over several files with an index.
+another layout or type. A pickle (`pytorch_model.bin`) is read as data, which runs no code. Both
+may be split over several files with an index.
 """
 
 import json
 import math
 import mmap
-import re
+import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,8 +19,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from minibert.checkpoint.weight_files import WEIGHT_FILES, shard_names
+from minibert.checkpoint.torch_files import LazyTensor, read_torch_file
+from minibert.checkpoint.weight_files import WEIGHT_FILES, weight_map
 from minibert.errors import CheckpointError
+from minibert.untrusted import MOST_TENSORS, open_regular
 
 __all__ = ["Entry", "MappedWeight", "open_checkpoint", "open_state_dict"]
 
@@ -36,6 +38,7 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+_MOST_HEADER = 2**24
 
 
 class MappedRegion:
@@ -116,6 +119,12 @@ class Entry:
 
 def open_state_dict(tensors: Mapping[str, Tensor]) -> dict[str, Entry]:
     """The entries of tensors that are in memory already; they are shared, not copied."""
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+            raise CheckpointError(
+                f"{name} is a sparse, nested or quantised tensor; expected a dense one. "
+                "Make it dense before the model is taken over."
+            )
     return {
         name: Entry(tuple(tensor.shape), tensor.dtype, tensor.detach)
         for name, tensor in tensors.items()
@@ -126,45 +135,64 @@ def open_checkpoint(folder: Path) -> dict[str, Entry]:
     """The entries of the first kind of weight file that the folder has, by checkpoint name.
 
     Raises CheckpointError when there is none, when one is cut short or damaged, when an index
-    names a file that is not there, and for a pickle that holds more than tensors.
+    does not say what its files hold, and for a pickle that holds more than dense tensors.
     """
     present = next((name for name in WEIGHT_FILES if (folder / name).exists()), None)
     if present is None:
         raise CheckpointError(f"{folder} has no weights; looked for {', '.join(WEIGHT_FILES)}.")
-    path = folder / present
-    files = _shards(path) if present.endswith(".index.json") else [path]
     read = _read_pickle if ".bin" in present else _read_safetensors
-    entries: dict[str, Entry] = {}
-    for file in files:
-        entries |= read(file)
+    path = folder / present
+    entries = _read_shards(path, read) if present.endswith(".index.json") else read(path)
+    if len(entries) > MOST_TENSORS:
+        raise CheckpointError(f"{path}: {len(entries)} tensors; expected at most {MOST_TENSORS}.")
     return entries
 
 
-def _shards(index: Path) -> list[Path]:
-    paths = [index.parent / name for name in shard_names(index)]
-    if missing := [path.name for path in paths if not path.exists()]:
+def _read_shards(index: Path, read: Callable[[Path], dict[str, Entry]]) -> dict[str, Entry]:
+    """The entries of every file that an index names, which must be the ones it names."""
+    expected = weight_map(index)
+    paths = {name: index.parent / name for name in sorted(set(expected.values()))}
+    if missing := [name for name, path in paths.items() if not path.exists()]:
         raise CheckpointError(
-            f"{index}: it names weight files that are not there: {', '.join(missing)}. "
+            f"{index}: it names weight files that are not there: {', '.join(missing[:5])}. "
             "Download the checkpoint again."
         )
-    return paths
+    entries: dict[str, Entry] = {}
+    for name, path in paths.items():
+        found = read(path)
+        named = {tensor for tensor, file in expected.items() if file == name}
+        if twice := sorted(found.keys() & entries.keys()):
+            raise CheckpointError(f"{path}: {twice[0]} stands in another file as well.")
+        if other := sorted(found.keys() ^ named):
+            raise CheckpointError(
+                f"{path}: it holds other tensors than {index.name} says, {other[0]} for one. "
+                "Download the checkpoint again."
+            )
+        entries |= found
+    return entries
 
 
 def _read_safetensors(path: Path) -> dict[str, Entry]:
+    # safetensors calls every file that it may not open "No such file or directory".
+    with open_regular(path) as file:
+        start = file.read(8)
+        size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if _MOST_HEADER < size <= os.fstat(file.fileno()).st_size:
+            raise CheckpointError(
+                f"{path}: a header of {size} bytes; expected at most {_MOST_HEADER}."
+            )
     try:
-        # safetensors calls every file that it may not open "No such file or directory".
-        path.open("rb").close()
         # safetensors' own reader checks the header and that the file is as long as it says.
         with safe_open(path, framework="pt"):
             pass
         return dict(_mapped_entries(path))
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}).") from error
-    except (SafetensorError, ValueError) as error:
+    except (OSError, MemoryError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error or 'out of memory'}).") from None
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{path}: not a whole safetensors file ({error}). "
             "It was cut short or damaged; download or save it again."
-        ) from error
+        ) from None
 
 
 def _mapped_entries(path: Path) -> Iterator[tuple[str, Entry]]:
@@ -205,31 +233,22 @@ def _unaligned(
 
 def _read_pickle(path: Path) -> dict[str, Entry]:
     try:
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError:
-            # The format before torch 1.6 is no zip file and cannot be mapped.
-            state = torch.load(path, map_location="cpu", weights_only=True)
+        state = read_torch_file(path)
+    except CheckpointError:
+        raise
     except (OSError, MemoryError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error or 'out of memory'}).") from error
+        raise CheckpointError(f"{path}: cannot be read ({error or 'out of memory'}).") from None
     # In a damaged file the reader stumbles over anything, from IndexError to struct.error.
     except Exception as error:
-        # What it refuses to look up, it writes as GLOBAL module.name.
-        if wanted := re.search(r"GLOBAL (\w[\w.]*)", str(error)):
-            raise CheckpointError(
-                f"{path}: this pickle holds more than tensors: it asks for {wanted[1]}. It could "
-                "run code when it is opened, so it is not. Convert it to safetensors where you "
-                "trust it."
-            ) from error
         raise CheckpointError(
             f"{path}: not a whole torch file ({type(error).__name__}). "
             "It was cut short or damaged; download or save it again."
-        ) from error
+        ) from None
     if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
     named = isinstance(state, dict) and all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in state.items()
+        isinstance(name, str) and isinstance(tensor, LazyTensor) for name, tensor in state.items()
     )
     if not named:
         raise CheckpointError(f"{path}: expected a dictionary of tensors, a state dict.")
-    return open_state_dict(state)
+    return {name: Entry(one.shape, one.dtype, one.load) for name, one in state.items()}

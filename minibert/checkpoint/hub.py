@@ -6,7 +6,7 @@ pointed at the snapshot after them, so that what the cache names is whole.
 """
 
 import hashlib
-import json
+import os
 import re
 import warnings
 from collections.abc import Mapping
@@ -18,10 +18,12 @@ from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.hf_api import RepoSibling
 
+from minibert.checkpoint.config import config_from_hf
+from minibert.checkpoint.hub_answers import checked_answers
 from minibert.checkpoint.hub_errors import UnreachableError, failures_explained
 from minibert.checkpoint.weight_files import WEIGHT_FILES, shard_names
 from minibert.errors import CheckpointError
-from minibert.layers.config import Config
+from minibert.untrusted import MOST_BYTES, beneath, check_commit, check_revision, read_json
 
 __all__ = ["fetch"]
 
@@ -52,7 +54,7 @@ def fetch(
     unknown family or has no weights that can be read, and when a download fails.
     """
     cache = Path(constants.HF_HUB_CACHE if cache_dir is None else cache_dir).expanduser()
-    repository = _Repository(repo_id, revision or constants.DEFAULT_REVISION, cache)
+    repository = _Repository(repo_id, check_revision(revision or constants.DEFAULT_REVISION), cache)
     try:
         found = repository.snapshot()
     except HFValidationError as error:
@@ -91,7 +93,11 @@ class _Repository:
         path = try_to_load_from_cache(
             self.name, file, cache_dir=self.cache, revision=commit or self.revision
         )
-        return Path(path) if isinstance(path, str) else None
+        return Path(path) if isinstance(path, str) and self.holds(Path(path).parent) else None
+
+    def holds(self, path: Path) -> bool:
+        """True where the path, `..` counted, stays in the cache."""
+        return Path(os.path.normpath(path)).is_relative_to(os.path.normpath(self.cache))
 
     def snapshot(self) -> Path | None:
         """The folder of the revision in the cache, whole or not."""
@@ -100,7 +106,8 @@ class _Repository:
 
     def download(self, file: str, revision: str) -> Path:
         """The file in the cache, fetched if it is not there."""
-        return Path(hf_hub_download(self.name, file, revision=revision, cache_dir=self.cache))
+        with checked_answers(str(self)):
+            return Path(hf_hub_download(self.name, file, revision=revision, cache_dir=self.cache))
 
     def fetching(self, what: str) -> AbstractContextManager[None]:
         """Around what is asked of the Hub: failures become a CheckpointError that explains."""
@@ -157,7 +164,8 @@ def _list(repository: _Repository) -> _Listing:
         )
         if not about.sha or about.siblings is None:
             raise ValueError("the answer names no commit and no files")
-    return _Listing(about.sha, {file.rfilename: file for file in about.siblings})
+    commit = check_commit(about.sha, str(repository))
+    return _Listing(commit, {file.rfilename: file for file in about.siblings})
 
 
 def _download(repository: _Repository, listing: _Listing) -> Path:
@@ -185,16 +193,8 @@ def _download(repository: _Repository, listing: _Listing) -> Path:
 
 def _check_config(path: Path, repository: _Repository) -> None:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(config, dict):
-            raise ValueError(f"found {type(config).__name__}, expected an object")
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{repository}: config.json is not what transformers saves ({error})."
-        ) from error
-    try:
         # Which head is wanted is the reader's choice; here only the body has to be known.
-        Config.from_hf(config, task="none")
+        config_from_hf(read_json(path), task="none")
     except CheckpointError as error:
         raise CheckpointError(f"{repository}: {error} Nothing more was fetched.") from error
 
@@ -223,16 +223,21 @@ def _get(name: str, repository: _Repository, listing: _Listing) -> Path:
             f"{repository} has no {name}, which its index of weights names; the upload is not "
             "whole. Try another revision."
         )
+    if known.size is not None and known.size > MOST_BYTES.get(name, known.size):
+        raise CheckpointError(
+            f"{repository}: {name} is {known.size} bytes long; expected at most "
+            f"{MOST_BYTES[name]}. It was not fetched."
+        )
     path = repository.cached(name, listing.commit)
     if path is not None and known.size in (None, path.stat().st_size):
         return path
     if path is not None:
-        _discard(path)
+        _discard(path, repository)
     with repository.fetching(name):
         path = repository.download(name, listing.commit)
         whole = _has_its_digest(path, known)
     if not whole:
-        _discard(path)
+        _discard(path, repository)
         raise CheckpointError(
             f"{repository}: {name} arrived with other bytes than the repository has, so it was "
             "deleted. Load it again; if it happens again, a proxy or the disk damages files."
@@ -255,7 +260,9 @@ def _has_its_digest(path: Path, known: RepoSibling) -> bool:
         return hashlib.file_digest(file, lambda: digest).hexdigest() == expected
 
 
-def _discard(path: Path) -> None:
+def _discard(path: Path, repository: _Repository) -> None:
     blob = path.resolve()
     path.unlink(missing_ok=True)
-    blob.unlink(missing_ok=True)
+    # A link may lead to a store that other caches share.
+    if beneath(blob, repository.cache):
+        blob.unlink(missing_ok=True)

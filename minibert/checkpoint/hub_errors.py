@@ -31,6 +31,8 @@ def failures_explained(name: str, where: str, cache: Path) -> Iterator[None]:
     """
     try:
         yield
+    except CheckpointError:
+        raise
     # The client passes on the errors of three HTTP libraries, of a Rust extension and of the
     # disk, which share no class but this; each means that the file is not there.
     except Exception as error:

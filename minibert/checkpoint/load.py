@@ -1,24 +1,34 @@
-"""From a name to a Model: hub id, local folder, embedded name, or a live transformers model."""
+"""From a name to an open checkpoint: its Config, its tokenizer, and the weights for a model.
 
-import json
+A name is an embedded model's, a folder's, a Hub id, or a live transformers model.
+"""
+
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from minibert.checkpoint.config import config_from_hf
 from minibert.checkpoint.files import Entry, MappedWeight, open_checkpoint, open_state_dict
 from minibert.checkpoint.weights import Source, check_names, fit, has_own_decoder
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
-from minibert.layers.linear import pack
-from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
+from minibert.untrusted import read_json
 
-__all__ = ["embedded_names", "from_transformers", "load"]
+__all__ = [
+    "DEFAULT",
+    "Checkpoint",
+    "check_dtype",
+    "embedded_names",
+    "find",
+    "open_folder",
+    "open_live",
+]
 
 DEFAULT = "tiny-bert"
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -27,85 +37,85 @@ _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 
 
-def load(
-    name: Any = None,
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose Config and names are checked and whose weights are not read yet."""
+
+    config: Config
+    tokenizer: Tokenizer | None
+    name: str
+    where: str
+    """How error messages name it."""
+    entries: Mapping[str, Entry]
+    dtype: torch.dtype | None = None
+    """Of the model; None for float32, or float64 where all weights have it."""
+    allow_unexpected: bool = False
+
+    def fill(self, model: nn.Module) -> None:
+        """Put the weights into a model made of `config` on the meta device.
+
+        A parameter that has several names in the model stays one. Raises CheckpointError listing
+        everything that does not fit.
+        """
+        places: dict[int, list[str]] = {}
+        for place, parameter in model.named_parameters(remove_duplicate=False):
+            places.setdefault(id(parameter), []).append(place)
+        by_name = dict(model.named_parameters())
+        wanted = {ours: tuple(parameter.shape) for ours, parameter in by_name.items()}
+        found = fit(
+            self.config,
+            wanted,
+            self.entries,
+            where=self.where,
+            allow_unexpected=self.allow_unexpected,
+        )
+        for ours, parameter in _parameters(found, self.dtype, self.where):
+            for place in places[id(by_name[ours])]:
+                owner, _, leaf = place.rpartition(".")
+                setattr(model.get_submodule(owner), leaf, parameter)
+
+
+def open_folder(
+    folder: Path,
+    *,
+    name: str,
+    task: str | None = None,
+    dtype: torch.dtype | None = None,
+    allow_unexpected: bool = False,
+) -> Checkpoint:
+    """The checkpoint of a folder.
+
+    Raises CheckpointError for what cannot be read, and where config, weights and tokenizer do
+    not belong together.
+    """
+    if not (folder / "config.json").exists():
+        raise CheckpointError(f"{folder} has no config.json; expected a checkpoint folder.")
+    config = config_from_hf(read_json(folder / "config.json"), task)
+    entries = open_checkpoint(folder)
+    has_tokenizer = any((folder / file).exists() for file in _TOKENIZER_FILES)
+    tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
+    if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} entries and the embeddings have "
+            f"{config.vocab_size} rows; the tokenizer belongs to another model, or tokens were "
+            "added without resizing the embeddings."
+        )
+    where = str(folder)
+    config = _as_stored(config, entries, where=where)
+    return Checkpoint(config, tokenizer, name, where, entries, dtype, allow_unexpected)
+
+
+def open_live(
+    model: Any,
     *,
     task: str | None = None,
     dtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
-    revision: str | None = None,
-    cache_dir: str | Path | None = None,
-    offline: bool = False,
     allow_unexpected: bool = False,
-) -> Model:
-    """The model of that name, ready to run.
-
-    `name` is an embedded model (none given: tiny-bert), a folder with a Hugging Face checkpoint,
-    a Hub id such as "bert-base-uncased", or a transformers model object, whose weights are
-    shared and not copied. An embedded name wins over a folder of that name, which is "./name";
-    a folder wins over a Hub id.
-
-    task       a task head other than the one its config.json names; "none" for the body alone
-    dtype      float64, float32, bfloat16 or float16; when not given float32, or float64 where
-               all weights of the file are
-    device     the CPU when not given, or where the transformers object has its weights
-    revision, cache_dir, offline: of the Hub; offline uses the cache alone
-    allow_unexpected: leave out tensors that belong to no known part of the family
-
-    Weights of a file are packed where the rule of the linear back ends says so (`model.unpack()`
-    undoes it) and mapped into memory, not read into it: while the model lives, replace
-    the file (write another and rename it, as `save` does), and never write into it or cut it.
-    Raises CheckpointError when something cannot be found, fetched, read, or does not fit;
-    nothing is half loaded.
-    """
-    _check_dtype(dtype)
-    chosen = None if device is None else _device(device)
-    options: dict[str, Any] = {"task": task, "dtype": dtype, "allow_unexpected": allow_unexpected}
-    from_file = not isinstance(name, nn.Module)
-    if not from_file:
-        model = from_transformers(name, **options)
-    else:
-        folder = _find(name, revision=revision, cache_dir=cache_dir, offline=offline)
-        model = _load_folder(folder, DEFAULT if name is None else str(name), **options)
-    if chosen is not None and any(p.device != chosen for p in model.parameters()):
-        return model.to(chosen)
-    if from_file:
-        pack(model, from_file=True)
-    return model
-
-
-def _check_dtype(dtype: Any) -> None:
-    if dtype is not None and (not isinstance(dtype, torch.dtype) or dtype not in _DTYPES):
-        known = ", ".join(map(str, _DTYPES))
-        raise CheckpointError(f"dtype={dtype!r} is no type for weights; expected one of {known}.")
-
-
-def _device(device: Any) -> torch.device:
-    """The device, once a tensor could be put there."""
-    try:
-        return torch.empty(0, device=torch.device(device)).device
-    # Each kind of device refuses in its own way, CUDA with an AssertionError.
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(
-            f"device={device!r} cannot be used ({reason}); expected a device of this machine, "
-            'such as "cpu" or "cuda:0".'
-        ) from error
-
-
-def embedded_names() -> list[str]:
-    """The models that come with minibert."""
-    return sorted(path.parent.name for path in _EMBEDDED.glob("*/config.json"))
-
-
-def from_transformers(
-    model: Any, *, task: str | None = None, dtype: torch.dtype | None = None, **options: Any
-) -> Model:
-    """The same model in minibert; it shares the weights of the transformers model.
+) -> Checkpoint:
+    """The checkpoint that a transformers model object is; its weights are shared, not copied.
 
     Raises CheckpointError for a family or head minibert does not know.
     """
-    _check_dtype(dtype)
     config_dict = getattr(getattr(model, "config", None), "to_dict", None)
     if config_dict is None:
         raise CheckpointError(
@@ -114,13 +124,35 @@ def from_transformers(
     about = dict(config_dict())
     about["architectures"] = [type(model).__name__]
     where = f"the {type(model).__name__} object"
-    config = Config.from_hf(about, task=task)
     entries = open_state_dict(model.state_dict())
+    config = _as_stored(config_from_hf(about, task), entries, where=where)
     kept = next(model.parameters()).dtype if dtype is None else dtype
-    return _assemble(config, entries, where=where, name=where, dtype=kept, **options)
+    return Checkpoint(config, None, where, where, entries, kept, allow_unexpected)
 
 
-def _find(name: Any, *, revision: str | None, cache_dir: str | Path | None, offline: bool) -> Path:
+def check_dtype(dtype: Any) -> None:
+    """Raise CheckpointError for what weights cannot have as their type."""
+    if dtype is not None and (not isinstance(dtype, torch.dtype) or dtype not in _DTYPES):
+        known = ", ".join(map(str, _DTYPES))
+        raise CheckpointError(f"dtype={dtype!r} is no type for weights; expected one of {known}.")
+
+
+def embedded_names() -> list[str]:
+    """The models that come with minibert."""
+    return sorted(path.parent.name for path in _EMBEDDED.glob("*/config.json"))
+
+
+def find(
+    name: Any,
+    *,
+    revision: str | None = None,
+    cache_dir: str | Path | None = None,
+    offline: bool = False,
+) -> Path:
+    """The folder of an embedded model, of a path, or of a Hub id, which is fetched first.
+
+    Raises CheckpointError for a name that leads nowhere.
+    """
     if name is None or str(name) in embedded_names():
         return _EMBEDDED / (DEFAULT if name is None else str(name))
     folder = _as_folder(name)
@@ -152,76 +184,18 @@ def _as_folder(name: Any) -> Path | None:
     return path
 
 
-def _load_folder(
-    folder: Path,
-    name: str,
-    *,
-    task: str | None,
-    dtype: torch.dtype | None,
-    allow_unexpected: bool,
-) -> Model:
-    config = Config.from_hf(_read_config(folder), task=task)
-    entries = open_checkpoint(folder)
-    has_tokenizer = any((folder / file).exists() for file in _TOKENIZER_FILES)
-    tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
-    if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
-        raise CheckpointError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} entries and the embeddings have "
-            f"{config.vocab_size} rows; the tokenizer belongs to another model, or tokens were "
-            "added without resizing the embeddings."
-        )
-    return _assemble(
-        config,
-        entries,
-        where=str(folder),
-        name=name,
-        tokenizer=tokenizer,
-        dtype=dtype,
-        allow_unexpected=allow_unexpected,
-    )
+def _as_stored(config: Config, entries: Mapping[str, Entry], *, where: str) -> Config:
+    """The Config with what the names of the stored weights say about pooler and output embedding.
 
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"{folder} has no config.json; expected a checkpoint folder."
-        ) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON ({error}).") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path}: expected an object, found {type(config).__name__}.")
-    return config
-
-
-def _assemble(
-    config: Config,
-    entries: Mapping[str, Entry],
-    *,
-    where: str,
-    name: str,
-    tokenizer: Tokenizer | None = None,
-    dtype: torch.dtype | None = None,
-    allow_unexpected: bool = False,
-) -> Model:
+    Raises CheckpointError for names that cannot be this model's.
+    """
     check_names(config, entries, where=where)
     if config.task == "none" and config.pooler:
         # Bodies are saved with and without their pooler; it is optional, not half of it.
         config = replace(config, pooler=any("pooler." in entry for entry in entries))
     if config.tied and has_own_decoder(config, entries):
         config = replace(config, tied=False)
-    # Without values: each parameter is put in as it is read, and never allocated twice.
-    with torch.device("meta"):
-        model = Model(config, tokenizer=tokenizer, name=name)
-    wanted = {ours: tuple(parameter.shape) for ours, parameter in model.named_parameters()}
-    found = fit(config, wanted, entries, where=where, allow_unexpected=allow_unexpected)
-    for ours, parameter in _parameters(found, dtype, where):
-        owner, _, leaf = ours.rpartition(".")
-        setattr(model.get_submodule(owner), leaf, parameter)
-    model.tie()
-    return model
+    return config
 
 
 def _parameters(

@@ -3,20 +3,37 @@
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import Tensor
 
+from minibert.checkpoint.config import config_to_hf
 from minibert.checkpoint.weights import to_checkpoint
 from minibert.errors import CheckpointError
-from minibert.model import Model
+from minibert.layers.config import Config
+from minibert.text.tokenizer import Tokenizer
 
-__all__ = ["save"]
+__all__ = ["Saveable", "save"]
 
 
-def save(model: Model, folder: str | Path, *, dtype: torch.dtype | None = None) -> Path:
+@runtime_checkable
+class Saveable(Protocol):
+    """What a model has to have in order to be saved."""
+
+    config: Config
+    tokenizer: Tokenizer | None
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Each parameter once, by our name."""
+        ...
+
+
+def save(model: Saveable, folder: str | Path, *, dtype: torch.dtype | None = None) -> Path:
     """The folder, with everything transformers and minibert need to load the model again.
 
     `dtype` converts the weights on the way (float16 halves the file). All files are written
@@ -36,7 +53,7 @@ def save(model: Model, folder: str | Path, *, dtype: torch.dtype | None = None) 
                 f"{name} has values that are NaN or too large for {tensor.dtype}; nothing was "
                 "saved. Save as float32 or bfloat16."
             )
-    config = model.config.to_hf() | _text_marks(model)
+    config = config_to_hf(model.config) | _text_marks(model)
     config["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +73,7 @@ def save(model: Model, folder: str | Path, *, dtype: torch.dtype | None = None) 
     return folder
 
 
-def _text_marks(model: Model) -> dict[str, int]:
+def _text_marks(model: Saveable) -> dict[str, int]:
     """The ids that begin and end a text, where the tokenizer has them.
 
     Without them transformers takes GPT-2's 50256, whatever the vocabulary.

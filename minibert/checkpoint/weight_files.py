@@ -3,13 +3,13 @@
 Used by hub.py, which fetches them, and by checkpoint.py, which reads them.
 """
 
-import json
 import re
 from pathlib import Path
 
 from minibert.errors import CheckpointError
+from minibert.untrusted import read_json
 
-__all__ = ["WEIGHT_FILES", "shard_names"]
+__all__ = ["WEIGHT_FILES", "shard_names", "weight_map"]
 
 # The first that a checkpoint has is the one that is read.
 WEIGHT_FILES = (
@@ -19,22 +19,35 @@ WEIGHT_FILES = (
     "pytorch_model.bin.index.json",
 )
 # A file name without folders in it, which could point outside the checkpoint.
-_PLAIN_NAME = re.compile(r"[\w-][\w.-]*")
+_PLAIN_NAME = re.compile(r"[\w-][\w.-]{0,200}")
+_MOST_SHARDS = 2**12
 
 
-def shard_names(index: Path) -> list[str]:
-    """The weight files that an index (`model.safetensors.index.json`) names, sorted.
+def weight_map(index: Path) -> dict[str, str]:
+    """Tensor name -> the weight file that holds it, as an index file says.
 
     Raises CheckpointError for what is no index, and for a name that leads out of its folder.
     """
-    try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        strange = sorted(name for name in names if not _PLAIN_NAME.fullmatch(name))
-    except (ValueError, LookupError, AttributeError, TypeError, OSError, RecursionError) as error:
-        raise CheckpointError(f"{index}: not an index of weight files ({error!r}).") from error
-    if strange or not names:
+    found = read_json(index).get("weight_map")
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise CheckpointError(
+            f"{index}: not an index of weight files; expected weight_map, an object with a file "
+            "name for each tensor."
+        )
+    files = sorted(set(found.values()))
+    strange = [name for name in files if not _PLAIN_NAME.fullmatch(name)]
+    if strange or not files:
         raise CheckpointError(
             f"{index}: expected the names of weight files beside it, found "
-            f"{', '.join(map(repr, strange)) or 'none'}. Nothing outside its folder is read."
+            f"{', '.join(map(repr, strange[:5])) or 'none'}. Nothing outside its folder is read."
         )
-    return sorted(names)
+    if len(files) > _MOST_SHARDS:
+        raise CheckpointError(
+            f"{index}: it names {len(files)} files; expected at most {_MOST_SHARDS}."
+        )
+    return found
+
+
+def shard_names(index: Path) -> list[str]:
+    """The weight files that an index (`model.safetensors.index.json`) names, sorted."""
+    return sorted(set(weight_map(index).values()))

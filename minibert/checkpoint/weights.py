@@ -5,6 +5,7 @@ everything missing, unexpected or mis-shaped is listed at once.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,9 @@ __all__ = [
     "to_checkpoint",
     "to_state_dict",
 ]
+
+# As many as fit a message beside the counts of all.
+_MOST_LISTED = 12
 
 
 @dataclass(frozen=True)
@@ -187,10 +191,14 @@ def _report(where: str, config: Config, problems: list[str]) -> str:
     if not hints:
         hints.append("Take config.json and weights from one checkpoint.")
     # GPT-2's query, key and value have one tensor, which is listed once.
-    listed = "\n  ".join(sorted(set(problems)))
+    listed = sorted(set(problems))
+    shown = "\n  ".join(listed[:_MOST_LISTED])
+    if len(listed) > _MOST_LISTED:
+        counts = Counter(problem.split()[0] for problem in listed)
+        shown += "\n  ... in all " + ", ".join(f"{n} {kind}" for kind, n in counts.items())
     return (
         f"{where} does not fit a {config.model_type} model with task {config.task!r}:\n"
-        f"  {listed}\n{' '.join(hints)}"
+        f"  {shown}\n{' '.join(hints)}"
     )
 
 

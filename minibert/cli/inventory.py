@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from minibert.checkpoint.architectures import MODEL_TYPES
+from minibert.checkpoint.config import config_from_hf
 from minibert.checkpoint.files import open_checkpoint
 from minibert.checkpoint.load import embedded_names
 from minibert.errors import CheckpointError
@@ -68,7 +69,7 @@ def describe(folder: Path, name: str) -> Entry:
     """The entry of a checkpoint folder; its weights are not read."""
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     try:
-        config = Config.from_hf(_read(folder))
+        config = config_from_hf(_read(folder))
         stored = open_checkpoint(folder)
     except CheckpointError as error:
         return Entry(name, size, problem=str(error))

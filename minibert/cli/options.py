@@ -75,7 +75,7 @@ def load_model(
     import torch
 
     from minibert.checkpoint.hub_errors import UnreachableError
-    from minibert.checkpoint.load import load
+    from minibert.loading import load
 
     chosen = None if dtype is None else getattr(torch, dtype.value)
     try:

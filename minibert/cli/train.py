@@ -206,6 +206,7 @@ def _settings(given: list[str], *, taken: dict[str, Any]) -> dict[str, Any]:
 
 
 def _config(path: Path | None, task: TrainingTask | None, sizes: dict[str, Any]) -> "Config":
+    from minibert.checkpoint.config import config_from_hf
     from minibert.layers.config import Config
 
     if path is not None:
@@ -215,7 +216,7 @@ def _config(path: Path | None, task: TrainingTask | None, sizes: dict[str, Any])
             raise TrainingError(f"{path}: cannot be read as a config.json ({error}).") from error
         if not isinstance(content, dict):
             raise TrainingError(f"{path}: expected an object, as in a config.json.")
-        return Config.from_hf(content, task=None if task is None else task.value)
+        return config_from_hf(content, None if task is None else task.value)
     if task is None:
         raise MinibertError("Say what to train: --task causal-lm, masked-lm or pre-training.")
     if task is TrainingTask.causal_lm:

@@ -245,11 +245,12 @@ class LayerPass(LayerQuantities):
 
     def wants(self, *names: str) -> bool:
         """True where one of these quantities has to be computed: edited, known before, or kept."""
-        return any([name in self.keep for name in names]) or self.given(*names)
+        return not self.keep.isdisjoint(names) or self.given(*names)
 
     def given(self, *names: str) -> bool:
         """True where one of these quantities may differ from what those before it give."""
-        return any([name in self.edits or name in self.known for name in names])
+        edits, known = self.edits.keys(), self.known.keys()
+        return not (edits.isdisjoint(names) and known.isdisjoint(names))
 
     def project(self, name: str) -> HeadVectors:
         """query, key or value. All three read the same input, so a pass computes them together."""

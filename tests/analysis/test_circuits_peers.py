@@ -8,7 +8,7 @@ from torch import Tensor
 
 from minibert.analysis import composition_scores, copying_scores, ov_circuit, qk_circuit
 from minibert.analysis.composition import COMPOSITIONS
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.model import Model
 from tests.families import Sizes, hf_model
 from tests.transformer_lens_models import hooked, lens_model

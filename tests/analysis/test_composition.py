@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from planted_heads import planted_gpt2
 
 from minibert.analysis.composition import COMPOSITIONS, CompositionScores, composition_scores
-from minibert.checkpoint.load import from_transformers
 from minibert.errors import TraceError
+from minibert.loading import from_transformers
 from tests.circuit_models import (
     FAMILIES,
     SIZES,

@@ -9,7 +9,7 @@ import torch
 
 import minibert
 from minibert.analysis.integrated import integrated_attention, integrated_embeddings
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.trace.read import Trace
 from tests.explicit_forward import Explicit

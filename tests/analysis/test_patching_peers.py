@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minibert.analysis import ablate_heads, logit_difference, patch_heads, patch_positions
 from minibert.analysis.patching import Sweep
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.trace.edit import mean
 from tests.families import VOCABULARY, Sizes, hf_model

@@ -9,9 +9,9 @@ import torch
 from small_tokenizer import DELIMITER, SPECIAL, VOCABULARY, SmallTokenizer
 
 from minibert.analysis import PATTERNS, HeadScores, head_scores, patterns, repeated_ids
-from minibert.checkpoint.load import load
 from minibert.errors import TokenizationError
 from minibert.layers.config import Config
+from minibert.loading import load
 from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.trace.read import Trace

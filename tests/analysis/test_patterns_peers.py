@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from minibert.analysis import head_scores, repeated_ids
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from tests.families import VOCABULARY, Sizes, hf_model
 from tests.transformer_lens_models import lens_model
 

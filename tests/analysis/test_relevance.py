@@ -9,7 +9,7 @@ import torch
 import minibert
 from minibert.analysis import relevance as module
 from minibert.analysis.relevance import gradient_x_attention, relevance, relevance_of
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.trace.read import Trace
 from tests.explicit_forward import Explicit
 from tests.families import Sizes, batch, hf_model

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from small_tokenizer import SPECIAL, VOCABULARY, SmallTokenizer
 
 from minibert.analysis.repeated import Halves, draws_for, find_halves, repeated_ids
-from minibert.checkpoint.load import load
 from minibert.errors import TokenizationError
 from minibert.layers.config import Config
+from minibert.loading import load
 from minibert.model import Model
 
 

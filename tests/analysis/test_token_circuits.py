@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibert.analysis.token_circuits import copying_scores, ov_on_tokens, qk_on_tokens
-from minibert.checkpoint.load import from_transformers, load
 from minibert.errors import TokenizationError, TraceError
+from minibert.loading import from_transformers, load
 from minibert.model import Model
 from tests.circuit_models import FAMILIES, SIZES, centring, head_of, model_pair, their_layer
 from tests.families import VOCABULARY, Sizes, hf_model, sizes

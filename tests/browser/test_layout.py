@@ -9,7 +9,7 @@ from attention_pages import softmax
 from browser.head_view import N, Open, has_color, lines, pair_page, pixel, scroll_to, token, until
 from playwright.sync_api import Browser, Page, expect
 
-from minibert.checkpoint.load import load
+from minibert.loading import load
 from minibert.viz import attention_page
 
 pytestmark = pytest.mark.browser

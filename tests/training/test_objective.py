@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minibert.checkpoint.load import from_transformers
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.training.batches import IGNORED, Batch
 from minibert.training.objective import hidden_state, losses, vocabulary_loss

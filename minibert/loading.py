@@ -1,0 +1,107 @@
+"""From a name to a Model: hub id, local folder, embedded name, or a live transformers model."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from minibert.checkpoint.load import (
+    DEFAULT,
+    Checkpoint,
+    check_dtype,
+    find,
+    open_folder,
+    open_live,
+)
+from minibert.errors import CheckpointError
+from minibert.kernels.registry import check_name
+from minibert.layers.linear import pack
+from minibert.model import Model
+
+__all__ = ["from_transformers", "load"]
+
+
+def load(
+    name: Any = None,
+    *,
+    task: str | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    revision: str | None = None,
+    cache_dir: str | Path | None = None,
+    offline: bool = False,
+    allow_unexpected: bool = False,
+    impl: str = "auto",
+) -> Model:
+    """The model of that name, ready to run.
+
+    `name` is an embedded model (none given: tiny-bert), a folder with a Hugging Face checkpoint,
+    a Hub id such as "bert-base-uncased", or a transformers model object, whose weights are
+    shared and not copied. An embedded name wins over a folder of that name, which is "./name";
+    a folder wins over a Hub id.
+
+    task       a task head other than the one its config.json names; "none" for the body alone
+    dtype      float64, float32, bfloat16 or float16; when not given float32, or float64 where
+               all weights of the file are
+    device     the CPU when not given, or where the transformers object has its weights
+    revision, cache_dir, offline: of the Hub; offline uses the cache alone
+    allow_unexpected: leave out tensors that belong to no known part of the family
+    impl       the implementation of attention, one of `minibert.implementations()`; "auto" takes
+               the fastest that gives what a call needs
+
+    Weights of a file are packed where the rule of the linear back ends says so (`model.unpack()`
+    undoes it) and mapped into memory, not read into it: while the model lives, replace the file
+    (write another and rename it, as `save` does), and never write into it or cut it.
+    Raises CheckpointError when something cannot be found, fetched, read, or does not fit, and
+    AttentionError for an unknown implementation; nothing is half loaded.
+    """
+    check_dtype(dtype)
+    check_name(impl)
+    chosen = None if device is None else _device(device)
+    options: dict[str, Any] = {"task": task, "dtype": dtype, "allow_unexpected": allow_unexpected}
+    live = isinstance(name, nn.Module)
+    if live:
+        model = from_transformers(name, **options)
+    else:
+        folder = find(name, revision=revision, cache_dir=cache_dir, offline=offline)
+        shown = DEFAULT if name is None else str(name)
+        model = _build(open_folder(folder, name=shown, **options))
+    model.impl = impl
+    if chosen is not None and any(p.device != chosen for p in model.parameters()):
+        return model.to(chosen)
+    if not live:
+        pack(model, from_file=True)
+    return model
+
+
+def from_transformers(
+    model: Any, *, task: str | None = None, dtype: torch.dtype | None = None, **options: Any
+) -> Model:
+    """The same model in minibert; it shares the weights of the transformers model.
+
+    Raises CheckpointError for a family or head minibert does not know.
+    """
+    check_dtype(dtype)
+    return _build(open_live(model, task=task, dtype=dtype, **options))
+
+
+def _build(checkpoint: Checkpoint) -> Model:
+    # Without values: each parameter is put in as it is read, and never allocated twice.
+    with torch.device("meta"):
+        model = Model(checkpoint.config, tokenizer=checkpoint.tokenizer, name=checkpoint.name)
+    checkpoint.fill(model)
+    return model
+
+
+def _device(device: Any) -> torch.device:
+    """The device, once a tensor could be put there."""
+    try:
+        return torch.empty(0, device=torch.device(device)).device
+    # Each kind of device refuses in its own way, CUDA with an AssertionError.
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"device={device!r} cannot be used ({reason}); expected a device of this machine, "
+            'such as "cpu" or "cuda:0".'
+        ) from error

@@ -1,0 +1,196 @@
+"""The door for every byte from outside: files, folders, and what a server answers.
+
+A file is opened here or not at all. It must be a regular file of bounded size, JSON must be
+shallow and of bounded count, a commit must be a hash, and whatever a library throws while it
+reads becomes an error of minibert.
+"""
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.errors import CheckpointError, MinibertError, printable
+
+__all__ = [
+    "MOST_BYTES",
+    "MOST_TENSORS",
+    "beneath",
+    "check_commit",
+    "check_nesting",
+    "check_revision",
+    "digest_of",
+    "guarded",
+    "open_regular",
+    "read_bytes",
+    "read_json",
+    "read_text",
+]
+
+# Far above any checkpoint of these families, and low enough to be read in seconds.
+MOST_BYTES = {
+    "config.json": 2**22,
+    "generation_config.json": 2**20,
+    "model.safetensors.index.json": 2**24,
+    "pytorch_model.bin.index.json": 2**24,
+    "tokenizer.json": 2**26,
+    "tokenizer_config.json": 2**22,
+    "special_tokens_map.json": 2**20,
+    "added_tokens.json": 2**22,
+    "vocab.txt": 2**25,
+    "vocab.json": 2**25,
+    "merges.txt": 2**25,
+}
+_MOST_BYTES_OF_OTHERS = 2**22
+MOST_TENSORS = 2**16
+_MOST_VALUES, _DEEPEST = 2**21, 64
+# A file that takes less room on disk than this part of its length is nearly all holes.
+_LEAST_STORED, _SPARSE_FROM = 1 / 16, 2**26
+
+Error = type[MinibertError]
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_REVISION = re.compile(r"\w[\w./-]{0,254}")
+
+
+@contextmanager
+def guarded(
+    where: object, error: Error = CheckpointError, problem: str = "cannot be read"
+) -> Iterator[None]:
+    """Nothing, until something fails inside: then an error of minibert that says where.
+
+    Errors of minibert pass. So do KeyboardInterrupt and its like, but not the panic of a library
+    in Rust, which is no Exception.
+    """
+    try:
+        yield
+    except (MinibertError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as caught:
+        what = next(iter(str(caught).splitlines()), "")
+        reason = f"{type(caught).__name__}: {what}" if what else type(caught).__name__
+        # Without the cause: its message is not bounded, and Python prints it.
+        raise error(f"{where}: {problem} ({printable(reason, 400)}).") from None
+
+
+def open_regular(path: Path, error: Error = CheckpointError) -> BufferedReader:
+    """The file, open for reading.
+
+    Raises `error` for what is no regular file (a folder, a pipe, a device) and for a file that is
+    nearly all holes; neither can make it wait.
+    """
+    with guarded(path, error):
+        # Without O_NONBLOCK the opening of a pipe waits until somebody writes to it.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        file = os.fdopen(_opened(path, flags, error), "rb")
+        size = os.fstat(file.fileno()).st_size
+        stored = getattr(os.fstat(file.fileno()), "st_blocks", size) * 512
+        # Some file systems do not say how much they store, and answer 0.
+        if size >= _SPARSE_FROM and 0 < stored < size * _LEAST_STORED:
+            file.close()
+            raise error(
+                f"{path}: {size} bytes long, of which {stored} are stored: the rest are holes. "
+                "The copy is not whole; download or save it again."
+            )
+        return file
+
+
+def _opened(path: Path, flags: int, error: Error) -> int:
+    number = os.open(path, flags)
+    if stat.S_ISREG(os.fstat(number).st_mode):
+        return number
+    os.close(number)
+    raise error(f"{path}: cannot be read: it is no regular file (a folder, a pipe or a device).")
+
+
+def read_bytes(path: Path, error: Error = CheckpointError) -> bytes:
+    """The content of a file; `error` where it is longer than files of its name may be."""
+    most = MOST_BYTES.get(path.name, _MOST_BYTES_OF_OTHERS)
+    with open_regular(path, error) as file, guarded(path, error):
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise error(f"{path}: {size} bytes long; expected at most {most} of a {path.name}.")
+        return file.read(size)
+
+
+def read_text(path: Path, error: Error = CheckpointError) -> str:
+    """The content as text in UTF-8."""
+    content = read_bytes(path, error)
+    with guarded(path, error, "is no text in UTF-8"):
+        return content.decode("utf-8")
+
+
+def read_json(path: Path, error: Error = CheckpointError) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises `error` for what cannot be read, is no object, or has more values or deeper nesting
+    than any honest file.
+    """
+    content = read_bytes(path, error)
+    with guarded(path, error, "cannot be read as JSON"):
+        value = json.loads(content.decode("utf-8"))
+    if not isinstance(value, dict):
+        raise error(f"{path}: expected an object, found {type(value).__name__}.")
+    check_nesting(value, path, error)
+    return value
+
+
+def check_nesting(value: Any, where: object, error: Error = CheckpointError) -> None:
+    """Raise `error` where parsed JSON has too many values or too deep nesting."""
+    level, count = [value], 0
+    for _ in range(_DEEPEST):
+        inner = [
+            v.values() if isinstance(v, dict) else v for v in level if isinstance(v, dict | list)
+        ]
+        level = [one for values in inner for one in values]
+        count += len(level)
+        if count > _MOST_VALUES:
+            raise error(f"{where}: more than {_MOST_VALUES} values; no such file has as many.")
+        if not level:
+            return
+    raise error(f"{where}: nested more than {_DEEPEST} deep; no such file is.")
+
+
+def check_commit(commit: Any, where: str) -> str:
+    """The commit, once it is one: 40 hexadecimal digits, which are safe in a path."""
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+        raise CheckpointError(
+            f"{where}: the server names the commit {commit!r:.80}; expected 40 hexadecimal digits. "
+            "Nothing was fetched. Check HF_ENDPOINT: this is no Hub to be trusted."
+        )
+    return commit
+
+
+def check_revision(revision: Any) -> str:
+    """The revision, once it is a branch, tag or commit as git allows them."""
+    if not isinstance(revision, str) or not _REVISION.fullmatch(revision) or ".." in revision:
+        raise CheckpointError(
+            f"revision={revision!r:.80}: expected the name of a branch or tag, or a commit."
+        )
+    return revision
+
+
+def beneath(path: Path, folder: Path) -> bool:
+    """True where the path stays in the folder, `..` and links counted."""
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of tensors: names, types, shapes and every byte, whatever their order."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        # In slices of rows, so that no second copy of a large tensor is made.
+        for part in tensor.reshape(-1).split(2**20):
+            digest.update(part.view(torch.uint8).numpy() if part.numel() else b"")
+    return digest.hexdigest()
