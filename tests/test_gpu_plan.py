@@ -104,12 +104,23 @@ def test_the_file_is_named_after_the_accelerator_and_the_day() -> None:
     assert path_of(Path("x"), "NVIDIA H200", moment) == Path("x/nvidia-h200-2027-03-02.jsonl")
 
 
-def test_the_digest_of_the_sources_follows_a_kernel(tmp_path: Path) -> None:
-    (tmp_path / "kernels").mkdir()
-    kernel = tmp_path / "kernels" / "one.py"
-    kernel.write_text("a = 1")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "kernels/one.py",
+        "kernels/fused/one.py",
+        "kernels/check/one.py",
+        "kernels/fused/new/one.py",
+        "benchmarks/gpu/one.py",
+        "minibert/bench/one.py",
+    ],
+)
+def test_a_changed_kernel_or_clock_is_measured_again(path: str, tmp_path: Path) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.write_text("a = 1")
     before = sources(tmp_path)
-    kernel.write_text("a = 2")
+    file.write_text("a = 2")
     assert sources(tmp_path) != before
 
 

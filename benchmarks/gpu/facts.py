@@ -9,7 +9,7 @@ from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # What decides a number: measured with the same of these, a row need not be measured again.
-SOURCES = ("kernels/*.py", "benchmarks/gpu/*.py")
+SOURCES = ("kernels/**/*.py", "benchmarks/gpu/*.py", "minibert/bench/*.py")
 
 
 def machine(device: Any) -> dict[str, Any]:
@@ -51,10 +51,10 @@ def commit() -> str | None:
 
 
 def sources(root: Path = REPOSITORY) -> str:
-    """A digest of the kernels and of what measures them."""
+    """A digest of every file of the kernels and of what measures them."""
     digest = hashlib.sha256()
     for path in sorted(path for pattern in SOURCES for path in root.glob(pattern)):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
 
