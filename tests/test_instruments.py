@@ -12,16 +12,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks import harness
-from benchmarks.cases import Case, Shape
-from benchmarks.harness import Contender, Prepared
+from benchmarks.cases import Case, Implementation, Prepared, Shape
 from benchmarks.instruments import __main__ as program
-from benchmarks.instruments import entry, minibert_rows, reference, tasks
+from benchmarks.instruments import by_minibert, entry, reference, tasks
 from benchmarks.instruments.entries import ENTRIES
 from benchmarks.instruments.entry import BY_HAND, MINIBERT, PEER, Entry
 from benchmarks.instruments.measure import amount, compared, measure
 from benchmarks.instruments.memory import held_bytes
 from benchmarks.instruments.tasks import TASKS, Given, Task
+from benchmarks.session import REPOSITORY
+from minibert.bench import clock
+from minibert.bench.result_rows import version
+from minibert.bench.timing import Timing
 
 BY_NAME = {task.name: task for task in TASKS}
 
@@ -29,7 +31,7 @@ BY_NAME = {task.name: task for task in TASKS}
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(harness, "TURN_CALLS", 1)
+    monkeypatch.setattr(clock, "MOST_CALLS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The rows of a quick run with one round of everyone who is installed."""
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(harness, "TURN_CALLS", 1)
+        patch.setattr(clock, "MOST_CALLS", 1)
         return [row for table in program.tables(True, None, ENTRIES, 1) for row in table]
 
 
@@ -67,7 +69,7 @@ def test_a_peer_that_is_absent_or_cannot_is_a_row_with_the_reason(
     rows: list[dict[str, Any]],
 ) -> None:
     for row in rows:
-        if harness.version(row["package"]) is None:
+        if version(row["package"]) is None:
             assert row["reason"] == "not installed"
             assert "median_ms" not in row
 
@@ -107,7 +109,7 @@ def sweep_of_nothing(model: Any, given: Given) -> tuple[Tensor, Tensor]:
 
 
 def half_gradient(model: Any, given: Given) -> list[Tensor]:
-    return [changed(one) for one in minibert_rows.gradient(model, given)]
+    return [changed(one) for one in by_minibert.gradient(model, given)]
 
 
 WRONG = {
@@ -127,7 +129,7 @@ def test_what_did_not_do_it_has_no_speed(name: str, model: str, tmp_path: Path) 
         built = partial(run, case.minibert(torch.float32, None))
         return Prepared(built, read, torch.enable_grad)
 
-    wrong = Entry(name, Contender("wrong", "", prepare), PEER)
+    wrong = Entry(name, Implementation("wrong", "", prepare), PEER)
     with torch.no_grad():
         [row] = measure(Case(model, tmp_path), BY_NAME[name], Shape(model, 1, 13), [wrong], 1)
     assert not row["ok"]
@@ -141,9 +143,11 @@ def never(case: Case) -> Prepared:
 
 def test_the_ratio_is_to_the_fastest_peer_and_says_who_that_is() -> None:
     kinds = {"ours": MINIBERT, "loop": PEER, "slow": PEER, "batch": BY_HAND}
-    entries = [Entry("a task", Contender(name, "", never), kind) for name, kind in kinds.items()]
+    entries = [
+        Entry("a task", Implementation(name, "", never), kind) for name, kind in kinds.items()
+    ]
     times = {"ours": 2.0, "loop": 10.0, "slow": 40.0, "batch": 5.0}
-    measured = {name: {"turns": [[time], [time]]} for name, time in times.items()}
+    measured = {name: Timing([[time], [time]]) for name, time in times.items()}
     task = Task("a task", 0.25, (8,))
     row = compared(entries[0], task, entries, measured)
     assert (row["ratio"], row["fastest_peer"], row["met"]) == (0.4, "batch", False)
@@ -178,7 +182,7 @@ def test_the_program_writes_rows_with_the_machine(tmp_path: Path) -> None:
     options = ["--quick", "--threads", "1", "--rows", wanted, "--output", str(path)]
     subprocess.run(
         [sys.executable, "-m", "benchmarks.instruments", *options],
-        cwd=harness.REPOSITORY,
+        cwd=REPOSITORY,
         check=True,
         capture_output=True,
     )
