@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import loading, models
+from benchmarks import loading, models, spine
 from benchmarks.cases import TOLERANCE, Case, Implementation, Prepared, Shape, attempt
 from benchmarks.contenders import CONTENDERS, REFERENCE
 from benchmarks.session import REPOSITORY
@@ -138,3 +138,17 @@ def test_measuring_processes_does_not_need_torch_in_the_parent() -> None:
         [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True
     )
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_the_targets_of_the_spine_are_those_of_its_shapes() -> None:
+    def row(name: str, shape: Shape, ratio: float) -> dict[str, Any]:
+        place = {"model": shape.model, "batch": shape.batch, "position": shape.position}
+        return {**place, "implementation": name, "ok": True, "ratio": ratio}
+
+    tiny, long = spine.TINY, spine.LONG
+    assert spine.target(row(spine.PLAIN, long, 0.99)) == {"target": 0.99, "met": True}
+    assert spine.target(row(spine.PLAIN, tiny, 0.81)) == {"target": 0.80, "met": False}
+    assert spine.target(row(spine.KEPT, long, 1.11)) == {"target": 1.10, "met": False}
+    assert spine.target(row(spine.KEPT, Shape("bert-base", 1, 128), 9.0)) == {}
+    assert spine.target(row(spine.PLAIN, SHAPE, 9.0)) == {}
+    assert {one.name for one in spine.ENTERED} == set(spine.NAMES)
