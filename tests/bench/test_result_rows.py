@@ -66,11 +66,3 @@ def test_what_is_no_row_is_named_with_its_line(tmp_path, text, message):
         read_rows(path)
     with pytest.raises(MinibertError, match="cannot be read"):
         read_rows(tmp_path / "absent")
-
-
-def test_rows_timings_and_the_gate_are_there_without_torch():
-    program = (
-        "import sys, minibert.bench.gate, minibert.bench.timing; print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.strip() == "False", done.stderr
