@@ -3,18 +3,23 @@
 Weights are random. transformers writes them to a folder, and each contender loads that folder.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.harness import Found
+from minibert.bench.contest import Contender
+from minibert.bench.gate import Outputs, Truth, failure
 
+# Largest absolute difference from transformers in float32 that still is the same computation.
+TOLERANCE = 1e-4
+# A lossy contender keeps its error within this part of the largest value, or it is broken.
+LOSSY_TOLERANCE = 0.05
 FLOP_FORMULA = "2BT(L(4d²+2dm) + dV + d² for bert's head) + 4LBT²d"
 
 # name -> class of the model, class of its config, what differs from that config's defaults.
@@ -73,6 +78,40 @@ class Shape:
         return f"{self.model} B{self.batch} T{self.position}"
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """An implementation that is built: `run` takes an input, `read` names what it gave."""
+
+    run: Callable[[Any], Any]
+    read: Callable[[Any], Outputs]
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    def on(self, given: Any) -> Contender:
+        """The same on one input, which is made before the clock starts."""
+        return Contender(partial(self.run, given), self.read, self.around)
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One implementation under one name, how it is built for a case, and what it gives back."""
+
+    name: str
+    captures: str
+    prepare: Callable[["Case"], Prepared]
+    package: str = "minibert"
+    dtype: str = "float32"
+    lossy: bool = False
+    # The one of the same dtype whose error this one may double (flash-attention's rule).
+    yardstick: str | None = None
+    applies: Callable[[Shape], bool] = lambda shape: True
+
+    def truth(self, values: Outputs, limits: dict[str, float]) -> Truth:
+        """What is right for it, and how far it may be off."""
+        if self.lossy:
+            return Truth(values, relative=LOSSY_TOLERANCE, limits=limits)
+        return Truth(values, absolute=TOLERANCE, limits=limits)
+
+
 class Case:
     """One checkpoint on disk, and the models loaded from it; each is loaded once."""
 
@@ -102,7 +141,7 @@ class Case:
         with linear_backend(linear):
             return minibert.load(self.folder, dtype=dtype)
 
-    def reference(self, ids: Tensor) -> Found:
+    def reference(self, ids: Tensor) -> Outputs:
         """What transformers computes in float32 with its explicit attention."""
         out = self.transformers("eager", torch.float32)(
             ids, output_hidden_states=True, output_attentions=True
@@ -126,6 +165,15 @@ class Case:
         return 2 * B * T * weights + 4 * L * B * T * T * d
 
 
+def attempt(work: Callable[..., Any], *given: Any) -> Any:
+    """What `work` gives, or the row of its failure: the benchmark goes on."""
+    try:
+        return work(*given)
+    # Whatever a peer raises is a finding about it.
+    except Exception as error:
+        return failure(error)
+
+
 @contextmanager
 def linear_backend(name: str | None) -> Iterator[None]:
     """minibert's linear back end, forced; None leaves the choice to its rule."""
@@ -142,6 +190,6 @@ def numbered(kind: str, values: Iterable[Tensor]) -> dict[str, Tensor]:
     return {f"{kind} {number}": value for number, value in enumerate(values)}
 
 
-def read_transformers(out: Any) -> Found:
+def read_transformers(out: Any) -> Outputs:
     found = {"logits": out.logits, **numbered("hidden", out.get("hidden_states") or ())}
     return {**found, **numbered("probs", out.get("attentions") or ())}

@@ -13,10 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.cases import Case, Shape, linear_backend, numbered, read_transformers
-from benchmarks.harness import Contender, Found, Prepared, require
+from benchmarks.cases import (
+    Case,
+    Implementation,
+    Prepared,
+    Shape,
+    linear_backend,
+    numbered,
+    read_transformers,
+)
+from minibert.bench.gate import Outputs, require
 
 REFERENCE = "transformers sdpa"
+BY_HAND = "transformers, own attention function"
 
 
 @contextmanager
@@ -42,6 +51,43 @@ def transformers_captured(case: Case) -> Prepared:
     return Prepared(run, read_transformers)
 
 
+def by_attention_function(case: Case) -> Prepared:
+    """The strongest that people write by hand: an attention function of one's own, registered."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    calls: list[dict[str, Tensor]] = []
+
+    def attention(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        scale = options.get("scaling") or query.shape[-1] ** -0.5
+        scores = torch.matmul(query * scale, key.transpose(-2, -1))
+        # sdpa_mask leaves the mask out where there is none, or where it is the causal one alone.
+        if mask is None and getattr(module, "is_causal", False):
+            mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril_()
+        masked = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+        probs = masked.softmax(-1)
+        z = torch.matmul(probs, value)
+        kept = {"query": query, "key": key, "value": value, "scores": scores, "probs": probs}
+        calls.append(kept | {"z": z})
+        return z.transpose(1, 2).contiguous(), probs
+
+    AttentionInterface.register("kept", attention)
+    AttentionMaskInterface.register("kept", sdpa_mask)
+    model = case.transformers("kept", torch.float32)
+
+    def run(ids: Tensor) -> tuple[Tensor, list[dict[str, Tensor]]]:
+        calls.clear()
+        return model(ids).logits, list(calls)
+
+    def read(result: tuple[Tensor, list[dict[str, Tensor]]]) -> Outputs:
+        logits, layers = result
+        return {"logits": logits, **numbered("probs", (layer["probs"] for layer in layers))}
+
+    return Prepared(run, read)
+
+
 def transformer_lens(case: Case) -> Prepared:
     require("transformer_lens")
     from transformer_lens.model_bridge import TransformerBridge
@@ -52,7 +98,7 @@ def transformer_lens(case: Case) -> Prepared:
     last = case.config.num_hidden_layers - 1
     final = "ln_final.hook_out" if case.config.model_type == "gpt2" else None
 
-    def read(result: Any) -> Found:
+    def read(result: Any) -> Outputs:
         logits, kept = result
         hidden = [kept[f"blocks.{layer}.hook_resid_pre"] for layer in range(last + 1)]
         hidden.append(kept[final or f"blocks.{last}.hook_resid_post"])
@@ -73,7 +119,7 @@ def nnsight(case: Case, *, attention: str) -> Prepared:
         model = NNsight(hf)
     trace = nnsight_gpt2 if case.config.model_type == "gpt2" else nnsight_bert
 
-    def read(kept: dict[str, Tensor]) -> Found:
+    def read(kept: dict[str, Tensor]) -> Outputs:
         checked = ("logits", "hidden", "probs")
         return {name: value for name, value in kept.items() if name.split()[0] in checked}
 
@@ -128,7 +174,7 @@ def minibert_trace(
     return Prepared(run, read_trace, partial(linear_backend, linear))
 
 
-def read_trace(trace: Any) -> Found:
+def read_trace(trace: Any) -> Outputs:
     hidden, probs = trace.hidden_states, trace.attentions
     return {"logits": trace.logits, **numbered("hidden", hidden), **numbered("probs", probs)}
 
@@ -139,40 +185,40 @@ def minibert_one_head(case: Case, *, dtype: torch.dtype, linear: str | None) -> 
     def run(ids: Tensor) -> Tensor:
         return model.trace(ids, until=layer)[layer, head].probs
 
-    def read(probs: Tensor) -> Found:
+    def read(probs: Tensor) -> Outputs:
         return {f"head {layer} {head}": probs}
 
     return Prepared(run, read, partial(linear_backend, linear))
 
 
 def one_head_shape(shape: Shape) -> bool:
-    return shape == Shape("bert-base", 1, 512) or shape.model == "bert-quick"
+    return shape.model in ("bert-base", "bert-quick")
 
 
 LAZY = "logits; embed; query, key, value, z, residual streams of each layer; the rest on demand"
 
 
-def minibert_contenders(linear: str | None) -> list[Contender]:
+def minibert_contenders(linear: str | None) -> list[Implementation]:
     """minibert's rows with one choice of the linear back end."""
     prefix = "minibert" if linear is None else f"minibert (linear={linear})"
     plain = partial(minibert_plain, dtype=torch.float32, linear=linear)
     trace = partial(minibert_trace, dtype=torch.float32, linear=linear)
     one_head = partial(minibert_one_head, dtype=torch.float32, linear=linear)
     return [
-        Contender(f"{prefix} plain", "logits", plain),
-        Contender(f"{prefix} full trace", LAZY, trace),
-        Contender(
+        Implementation(f"{prefix} plain", "logits", plain),
+        Implementation(f"{prefix} full trace", LAZY, trace),
+        Implementation(
             f"{prefix} trace keep=scores,probs",
             f"{LAZY}; scores and probs stored",
             partial(trace, keep=("scores", "probs")),
         ),
-        Contender(
+        Implementation(
             f"{prefix} one head",
             "probs of one head of the middle layer",
             one_head,
             applies=one_head_shape,
         ),
-        Contender(
+        Implementation(
             f"{prefix} bfloat16 full trace",
             LAZY,
             partial(trace, dtype=torch.bfloat16),
@@ -183,27 +229,33 @@ def minibert_contenders(linear: str | None) -> list[Contender]:
     ]
 
 
-def peers() -> list[Contender]:
+def peers() -> list[Implementation]:
     """The programs minibert is measured beside; the first is the reference."""
     plain = partial(transformers_plain, dtype=torch.float32)
     bfloat16 = partial(transformers_plain, dtype=torch.bfloat16)
     named = "logits; query, key, value, z and hidden states of each layer"
     return [
-        Contender(REFERENCE, "logits", plain, package="transformers"),
-        Contender(
+        Implementation(REFERENCE, "logits", plain, package="transformers"),
+        Implementation(
             "transformers eager, outputs",
             "logits, hidden states, probs",
             transformers_captured,
             package="transformers",
         ),
-        Contender(
+        Implementation(
+            BY_HAND,
+            "logits; query, key, value, scores, probs, z of each layer",
+            by_attention_function,
+            package="transformers",
+        ),
+        Implementation(
             "transformers sdpa, fp32_precision=bf16",
             "logits",
             partial(plain, around=lossy_matmul),
             package="transformers",
             lossy=True,
         ),
-        Contender(
+        Implementation(
             "transformers bfloat16",
             "logits",
             bfloat16,
@@ -211,14 +263,16 @@ def peers() -> list[Contender]:
             dtype="bfloat16",
             lossy=True,
         ),
-        Contender(
+        Implementation(
             "TransformerLens run_with_cache",
             "logits; all its hooks: query, key, value, scores, pattern, z, streams, MLP, norms",
             transformer_lens,
             package="transformer_lens",
         ),
-        Contender("nnsight trace", named, partial(nnsight, attention="sdpa"), package="nnsight"),
-        Contender(
+        Implementation(
+            "nnsight trace", named, partial(nnsight, attention="sdpa"), package="nnsight"
+        ),
+        Implementation(
             "nnsight trace, eager",
             f"{named}; probs",
             partial(nnsight, attention="eager"),

@@ -20,11 +20,13 @@ from typing import Any
 import torch
 
 import minibert
-from benchmarks import harness
 from benchmarks.embedded_bert import bert_measurements
 from benchmarks.embedded_gpt2 import gpt2_measurements
 from benchmarks.evidence import Measurements, Texts, finding
-from benchmarks.harness import GateError, Row
+from benchmarks.session import RESULTS
+from minibert.bench.gate import GateError, reason
+from minibert.bench.result_rows import Row, facts, write_rows
+from minibert.bench.tables import line
 from minibert.errors import MinibertError
 from minibert.model import Model
 
@@ -45,16 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MinibertError as error:
         print(error)
         return 2
-    facts = {**harness.machine(chosen.threads), "command": command(chosen)}
-    facts |= {"held_out": named(texts.held_out), "training": named(texts.training)}
-    print(harness.line(("score", "value", "target", ""), WIDTHS))
+    known = facts(threads=chosen.threads)
+    known |= {"held_out": named(texts.held_out), "training": named(texts.training)}
+    print(line(("score", "value", "target", ""), WIDTHS))
     rows = []
     for name in chosen.models:
         place = getattr(chosen, name.replace("-", "_")) or name
         for row in scores(name, place, texts):
-            rows.append({"model": name, **row, **facts})
+            rows.append({"model": name, **row, **known})
             show(rows[-1])
-    harness.write(rows, chosen.output)
+    write_rows(rows, chosen.output)
     met = sum(row.get("met", False) for row in rows)
     print(f"\n{met} of {len(rows)} targets met; rows in {chosen.output}")
     return 0 if met == len(rows) else 1
@@ -64,19 +66,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Scores of the embedded models on unseen text.")
     parser.add_argument("--held-out", nargs="+", type=Path, required=True, metavar="FILE")
     parser.add_argument("--text", nargs="+", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--output", type=Path, default=harness.RESULTS / "embedded.jsonl")
+    parser.add_argument("--output", type=Path, default=RESULTS / "embedded.jsonl")
     parser.add_argument("--models", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS))
     for name in MEASUREMENTS:
         parser.add_argument(f"--{name}", metavar="FOLDER", help="another model in its place")
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args(arguments)
-
-
-def command(chosen: argparse.Namespace) -> str:
-    """The command line without the folders of this machine."""
-    held_out = " ".join(path.name for path in chosen.held_out)
-    text = " ".join(path.name for path in chosen.text)
-    return f"python -m benchmarks.embedded --held-out {held_out} --text {text}"
 
 
 def named(documents: Sequence[Any]) -> dict[str, str]:
@@ -90,7 +85,7 @@ def scores(name: str, place: str, texts: Texts) -> Iterator[Row]:
         model, weights = minibert.load(place), weights_file(place)
         measurements = MEASUREMENTS[name](model, texts)
     except (GateError, MinibertError) as error:
-        yield {"what": "all scores", "ok": False, "reason": harness.reason(error)}
+        yield {"what": "all scores", "ok": False, "reason": reason(error)}
         return
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     size: Measurements = {"weights in MB": partial(weights_size, weights)}
@@ -99,7 +94,7 @@ def scores(name: str, place: str, texts: Texts) -> Iterator[Row]:
             with torch.no_grad():
                 row = measure()
         except (GateError, MinibertError) as error:
-            row = {"ok": False, "reason": harness.reason(error)}
+            row = {"ok": False, "reason": reason(error)}
         yield {"what": what, **row, "weights_sha256": digest}
 
 
@@ -119,7 +114,7 @@ def show(row: Row) -> None:
         return
     verdict = "" if "met" not in row else "met" if row["met"] else "NOT MET"
     cells = (what, f"{row['value']:.3f}", row.get("target", ""), verdict)
-    print(harness.line(cells, WIDTHS), flush=True)
+    print(line(cells, WIDTHS), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from benchmarks.evidence import (
     known_tokenizer,
     share,
 )
-from benchmarks.harness import GateError, Row
 from minibert.analysis import head_scores
+from minibert.bench.gate import GateError
+from minibert.bench.result_rows import Row
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.evidence import Measurements, Texts, best_head, finding, known_tokenizer
-from benchmarks.harness import GateError, Row
 from benchmarks.ngram import TrigramModel
 from minibert.analysis import head_scores, repeated_ids
+from minibert.bench.gate import GateError
+from minibert.bench.result_rows import Row
 from minibert.model import Model
 from minibert.quantities import Float, Int
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from benchmarks.harness import GateError, Row
 from minibert.analysis import HeadScores
+from minibert.bench.gate import GateError
+from minibert.bench.result_rows import Row
 from minibert.errors import MinibertError
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer

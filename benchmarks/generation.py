@@ -20,11 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import harness
 from benchmarks.cases import Case, linear_backend
-from benchmarks.harness import GateError, Prepared, Row
 from benchmarks.models import chosen_backends
 from benchmarks.session import Kept, parse, session
+from minibert.bench.clock import Clock
+from minibert.bench.contest import Contender, contest
+from minibert.bench.gate import Outputs, WrongError
+from minibert.bench.result_rows import Row
+from minibert.bench.tables import line
 
 REFERENCE = "transformers generate"
 
@@ -78,12 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every contender was right."""
     description = "Speed of generation beside transformers."
     chosen = parse(arguments, description, rounds=5, quick_rounds=2)
-    with session(chosen.threads) as facts:
-        rows = collect(chosen, facts)
+    with session(chosen.threads) as known:
+        rows = collect(chosen, known)
     return 0 if all(row["ok"] for row in rows) else 1
 
 
-def collect(chosen: argparse.Namespace, facts: Row) -> list[Row]:
+def collect(chosen: argparse.Namespace, known: Row) -> list[Row]:
     """All rows, shown as they come; in the file at the end, in `.partial.jsonl` until then."""
     kept = Kept("generation", chosen)
     tasks = [task for task in (QUICK if chosen.quick else TASKS) if wanted(task, chosen.rows)]
@@ -92,10 +95,10 @@ def collect(chosen: argparse.Namespace, facts: Row) -> list[Row]:
         built = {} if case is None else contenders(case)
         for task in tasks:
             for row in measure(task, prompts(case, task), built, chosen.rounds):
-                kept.rows.append({**row, **facts})
+                kept.rows.append({**row, **known})
                 show(row)
             kept.save()
-    kept.rows.append({**chosen_backends(), **facts})
+    kept.rows.append({**chosen_backends(), **known})
     return kept.finish()
 
 
@@ -159,51 +162,33 @@ def prompts(case: Any, task: Task) -> Prompts:
 
 def measure(task: Task, given: Prompts, built: dict[str, Generate], rounds: int) -> Iterator[Row]:
     """The rows of one task: everyone passes the gate, then speed."""
-    verdicts: dict[str, str | None] = {}
     expected = built[REFERENCE](given, task.new)
-    for name, generate in built.items():
-        try:
-            compare(generate(given, task.new), expected)
-            verdicts[name] = None
-        except Exception as error:
-            verdicts[name] = harness.reason(error)
     runs = {
-        name: Prepared(partial(written, generate, task.new), dict)
+        name: Contender(partial(generate, given, task.new), lambda ids: {"ids": ids})
         for name, generate in built.items()
-        if verdicts[name] is None
     }
-    turns = harness.clock(runs, given, rounds)
-    for name in built:
-        row: Row = {"what": "generation", **vars(task), "implementation": name}
-        if name not in runs:
-            yield {**row, "ok": False, "reason": verdicts[name]}
-            continue
-        yield {**row, "ok": True, **speed(turns[name], turns[REFERENCE], task)}
+    check = partial(compare, expected=expected)
+    rows = contest(runs, check, Clock(), rounds=rounds, baseline=REFERENCE, memory=False)
+    for name, row in rows.items():
+        speed = tokens_per_second(row, task) if "median_ms" in row else {}
+        yield {"what": "generation", **vars(task), "implementation": name, **row, **speed}
 
 
-def written(generate: Generate, new: int, given: Prompts) -> list[list[int]]:
-    return generate(given, new)
-
-
-def compare(found: list[list[int]], expected: list[list[int]]) -> None:
-    """Raise GateError where the ids are not the same."""
-    for text, (mine, its) in enumerate(zip(found, expected, strict=True)):
+def compare(found: Outputs, expected: list[list[int]]) -> Row:
+    """Nothing to say of the same ids. Raises WrongError where they differ."""
+    for text, (mine, its) in enumerate(zip(found["ids"], expected, strict=True)):
         if mine != its:
             pairs = zip(mine, its, strict=False)
             step = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(mine), len(its)))
-            raise GateError(f"the ids of text {text} differ from token {step} of the new ones on")
+            raise WrongError(f"the ids of text {text} differ from token {step} of the new ones on")
+    return {}
 
 
-def speed(
-    turns: Sequence[Sequence[float]], reference: Sequence[Sequence[float]], task: Task
-) -> Row:
-    """The harness's fields, and tokens per second: of this contender, and to the reference's."""
-    fields = harness.speed(turns, reference)
-    tokens = task.batch * task.new
+def tokens_per_second(row: Row, task: Task) -> Row:
+    """Of this contender, and in those of the reference."""
     return {
-        **fields,
-        "tokens_per_second": round(tokens / fields["median_ms"] * 1e3, 2),
-        "tokens_per_second_to_reference": round(1 / fields["ratio"], 3),
+        "tokens_per_second": round(task.batch * task.new / row["median_ms"] * 1e3, 2),
+        "tokens_per_second_to_reference": round(1 / row["ratio"], 3),
     }
 
 
@@ -216,7 +201,7 @@ def show(row: Row) -> None:
     if row["implementation"] == REFERENCE:
         task = Task(**{name: row[name] for name in Task.__dataclass_fields__})
         print(f"\n{task}")
-        print(harness.line(HEADINGS, WIDTHS))
+        print(line(HEADINGS, WIDTHS))
     if not row["ok"]:
         print(f"{row['implementation']:<{WIDTHS[0]}}  {row['reason']}", flush=True)
         return
@@ -228,7 +213,7 @@ def show(row: Row) -> None:
         f"{row['tokens_per_second_to_reference']:.2f}",
         f"{1 / row['ratio_p80']:.2f} - {1 / row['ratio_p20']:.2f}",
     )
-    print(harness.line(cells, WIDTHS), flush=True)
+    print(line(cells, WIDTHS), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ fails or answers wrongly says so and has no speed.
 import argparse
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -22,10 +21,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import harness
-from benchmarks.harness import GateError, Row
+from benchmarks.session import REPOSITORY, default_output, warn_when_busy
+from minibert.bench.gate import GateError, reason, require, within
+from minibert.bench.result_rows import Row, facts, version, write_rows
+from minibert.bench.timing import Timing, interleaved
 
 REFERENCE = "transformers"
+# Largest difference of a logit from transformers'.
+TOLERANCE = 1e-4
 # What each process runs. `at(name)` notes the moment, and the most memory held until then.
 PRELUDE = """
 import json, resource, sys, time
@@ -90,11 +93,11 @@ LOADERS = ("minibert", "transformers", "transformer_lens")
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every process that could run was right."""
     chosen = parse(arguments)
-    if harness.version("transformers") is None:
+    if version("transformers") is None:
         print("benchmarks.loading compares with transformers, which is not installed")
         return 1
-    facts = harness.machine(chosen.threads)
-    harness.warn_when_busy(facts)
+    known = facts(threads=chosen.threads)
+    warn_when_busy(known)
     with tempfile.TemporaryDirectory() as folder:
         environment = surroundings(Path(folder), chosen.threads)
         weights = Path(folder) / "model"
@@ -108,11 +111,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         size = (weights / "model.safetensors").stat().st_size
     model = "bert-quick" if chosen.quick else "bert-base"
     found = [*summary(notes, size), *starts(notes)]
-    rows = [{**row, "model": model, "dtype": "float32", **facts} for row in found]
+    rows = [{**row, "model": model, "dtype": "float32", **known} for row in found]
     for row in rows:
         show(row)
-    if path := chosen.output or (None if chosen.quick else harness.default_output("loading")):
-        harness.write(rows, path)
+    if path := chosen.output or (None if chosen.quick else default_output("loading")):
+        write_rows(rows, path)
         print(f"\n{len(rows)} rows in {path}")
     wrong = [row for row in rows if not row["ok"] and row["reason"] != "not installed"]
     return 1 if wrong else 0
@@ -153,27 +156,24 @@ def collect(
     and minibert's measurement of its back ends.
     """
     notes: dict[str, list[Notes] | str] = {name: [] for name in (*PROGRAMS, "minibert --help")}
-    order, shuffler = list(notes), random.Random(0)
-    for number in range(rounds + 1):
-        shuffler.shuffle(order)
-        for name in order:
-            earlier = notes[name]
-            if isinstance(earlier, str):
-                continue
-            try:
-                note = started(name, weights, environment)
-            except GateError as error:
-                notes[name] = harness.reason(error)
-                continue
-            if number:
-                earlier.append(note)
+    for number, name in enumerate(interleaved(notes, rounds + 1)):
+        earlier = notes[name]
+        if isinstance(earlier, str):
+            continue
+        try:
+            note = started(name, weights, environment)
+        except GateError as error:
+            notes[name] = reason(error)
+            continue
+        if number >= len(notes):
+            earlier.append(note)
     return notes
 
 
 def started(name: str, weights: Path, environment: Mapping[str, str]) -> Notes:
     """What one fresh process noted, with seconds from its start instead of moments."""
     if name in LOADERS:
-        harness.require(name)
+        require(name)
     program = PROGRAMS.get(name)
     command = ["-m", "minibert", "--help"]
     if program is not None:
@@ -181,7 +181,7 @@ def started(name: str, weights: Path, environment: Mapping[str, str]) -> Notes:
     start = time.monotonic()
     done = subprocess.run(
         [sys.executable, *command],
-        cwd=harness.REPOSITORY,
+        cwd=REPOSITORY,
         env=dict(environment),
         capture_output=True,
         text=True,
@@ -210,7 +210,7 @@ def summary(notes: Mapping[str, list[Notes] | str], size: int) -> list[Row]:
                 used = memory(mine, point, noted(notes, "torch"), size)
                 rows.append({**row, "ok": True, **times(mine, point, reference), **used})
             except GateError as error:
-                rows.append({**row, "ok": False, "reason": harness.reason(error)})
+                rows.append({**row, "ok": False, "reason": reason(error)})
     return rows
 
 
@@ -228,14 +228,15 @@ def same_answer(mine: Sequence[Notes], reference: Sequence[Notes]) -> None:
     for note in mine:
         pairs = zip(note["logits"], wanted, strict=True)
         error = max(abs(found - value) for found, value in pairs)
-        if not error <= harness.TOLERANCE:
-            raise GateError(f"logits differ by {error:.2e}, allowed {harness.TOLERANCE:.2e}")
+        within("logits", error, TOLERANCE)
 
 
 def times(mine: Sequence[Notes], point: str, reference: Sequence[Notes]) -> Row:
-    """Milliseconds from the start of the process, as `harness.speed` gives them."""
-    turns = [[note[point]["seconds"] * 1e3] for note in mine]
-    return harness.speed(turns, [[note[point]["seconds"] * 1e3] for note in reference])
+    """Milliseconds from the start of the process, and the ratio to the reference."""
+    timing, base = (
+        Timing([[note[point]["seconds"] * 1e3] for note in notes]) for notes in (mine, reference)
+    )
+    return timing.fields() | timing.ratios(base)
 
 
 def memory(mine: Sequence[Notes], point: str, torch_only: Sequence[Notes], size: int) -> Row:
@@ -263,23 +264,13 @@ def starts(notes: Mapping[str, list[Notes] | str]) -> list[Row]:
         try:
             found = noted(notes, program)
         except GateError as error:
-            rows.append({**row, "ok": False, "reason": harness.reason(error)})
+            rows.append({**row, "ok": False, "reason": reason(error)})
             continue
         begins = [note[since]["seconds"] if since else 0.0 for note in found]
         pairs = zip(found, begins, strict=True)
-        rows.append({**row, "ok": True, **spread([n[until]["seconds"] - b for n, b in pairs])})
+        timing = Timing([[(note[until]["seconds"] - begin) * 1e3] for note, begin in pairs])
+        rows.append({**row, "ok": True, **timing.fields()})
     return rows
-
-
-def spread(seconds: Sequence[float]) -> Row:
-    """Median, p20 and p80 in milliseconds."""
-    values = [value * 1e3 for value in seconds]
-    return {
-        "median_ms": round(statistics.median(values), 3),
-        "p20_ms": round(harness.quantile(values, 0.2), 3),
-        "p80_ms": round(harness.quantile(values, 0.8), 3),
-        "rounds": len(values),
-    }
 
 
 def show(row: Row) -> None:

@@ -12,19 +12,20 @@ import argparse
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks import harness
-from benchmarks.cases import FLOP_FORMULA, Case, Shape
+from benchmarks.cases import FLOP_FORMULA, Case, Implementation, Prepared, Shape, attempt
 from benchmarks.contenders import CONTENDERS, REFERENCE
-from benchmarks.harness import Contender, Prepared, Row
 from benchmarks.session import Kept, parse, session
+from minibert.bench.clock import Clock
+from minibert.bench.contest import gated, timed_rows
+from minibert.bench.result_rows import Row
+from minibert.bench.tables import line
 
 SHAPES = (
     Shape("bert-base", 1, 128),
@@ -40,28 +41,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every contender that is installed was right."""
     description = "Speed of whole models beside their peers."
     chosen = parse(arguments, description, rounds=9, quick_rounds=3)
-    with session(chosen.threads) as facts:
-        rows = collect(chosen, facts)
+    with session(chosen.threads) as known:
+        rows = collect(chosen, known)
     wrong = [row for row in rows if not row["ok"] and row["reason"] != "not installed"]
     return 1 if wrong else 0
 
 
-def collect(chosen: argparse.Namespace, facts: Row) -> list[Row]:
+def collect(chosen: argparse.Namespace, known: Row) -> list[Row]:
     """All rows, shown as they come; in the file at the end, in `.partial.jsonl` until then."""
     kept = Kept("models", chosen)
     for model, shapes in groupby(SHAPES if not chosen.quick else QUICK, lambda s: s.model):
         for row in measure(model, list(shapes), CONTENDERS, chosen.rounds, chosen.rows):
-            kept.rows.append({**row, **facts})
+            kept.rows.append({**row, **known})
             show(row)
         kept.save()
-    kept.rows.append({**chosen_backends(), **facts})
+    kept.rows.append({**chosen_backends(), **known})
     return kept.finish()
 
 
 def measure(
     model: str,
     shapes: Sequence[Shape],
-    contenders: Sequence[Contender],
+    contenders: Sequence[Implementation],
     rounds: int,
     wanted: re.Pattern[str] | None = None,
 ) -> Iterator[Row]:
@@ -75,28 +76,20 @@ def measure(
         case = Case(model, Path(folder))
         built = {one.name: attempt(one.prepare, case) for one in entrants}
         inputs = {shape: ids(case, shape) for shape in plan}
-        gates = {shape: gated(case, inputs[shape], plan[shape], built) for shape in plan}
+        gates = {shape: judged(case, inputs[shape], plan[shape], built) for shape in plan}
         for shape in plan:
             yield from clocked(case, shape, inputs[shape], plan[shape], built, gates[shape], rounds)
 
 
 def select(
-    shape: Shape, contenders: Sequence[Contender], wanted: re.Pattern[str] | None
-) -> list[Contender]:
+    shape: Shape, contenders: Sequence[Implementation], wanted: re.Pattern[str] | None
+) -> list[Implementation]:
     """Who runs at a shape; with anyone, the reference."""
     entered = [one for one in contenders if one.applies(shape)]
     if wanted is None:
         return entered
     asked = [one for one in entered if wanted.search(f"{shape} {one.name}")]
     return [one for one in entered if one in asked or one.name == REFERENCE] if asked else []
-
-
-def attempt(work: Callable[..., Any], *given: Any) -> Any:
-    """What `work` gives, or the reason why it failed as a string: the benchmark goes on."""
-    try:
-        return work(*given)
-    except Exception as error:
-        return harness.reason(error)
 
 
 def ids(case: Case, shape: Shape) -> Tensor:
@@ -106,52 +99,46 @@ def ids(case: Case, shape: Shape) -> Tensor:
     return torch.randint(5, case.config.vocab_size, size, generator=generator)
 
 
-def gated(
-    case: Case, given: Tensor, entered: Sequence[Contender], built: Mapping[str, Prepared | str]
+def judged(
+    case: Case,
+    given: Tensor,
+    entered: Sequence[Implementation],
+    built: Mapping[str, Prepared | Row],
 ) -> dict[str, Row]:
-    """The gate's fields for each contender at one shape; without "errors" it has failed."""
+    """What the gate says of each implementation at one shape."""
     reference = attempt(case.reference, given)
-    if isinstance(reference, str):
-        return {one.name: {"reason": f"the reference failed: {reference}"} for one in entered}
+    if isinstance(reference, dict) and "reason" in reference:
+        why = f"the reference failed: {reference['reason']}"
+        return {one.name: {"ok": False, "reason": why} for one in entered}
     verdicts: dict[str, Row] = {}
     for one in entered:
         prepared = built[one.name]
-        if isinstance(prepared, Prepared):
-            own = verdicts.get(one.yardstick or "", {}).get("errors", {})
-            limits = {kind: 2 * error for kind, error in own.items()}
-            verdict = attempt(compared, one, prepared, given, reference, limits)
-        else:
-            verdict = prepared
-        verdicts[one.name] = verdict if isinstance(verdict, dict) else {"reason": verdict}
+        own = verdicts.get(one.yardstick or "", {}).get("errors", {})
+        truth = one.truth(reference, {kind: 2 * error for kind, error in own.items()})
+        verdicts[one.name] = (
+            gated(prepared.on(given), truth.check) if isinstance(prepared, Prepared) else prepared
+        )
     return verdicts
-
-
-def compared(
-    one: Contender,
-    prepared: Prepared,
-    given: Tensor,
-    reference: harness.Found,
-    limits: Mapping[str, float],
-) -> Row:
-    with prepared.around():
-        found = prepared.read(prepared.run(given))
-        return harness.gate(found, reference, lossy=one.lossy, limits=limits)
 
 
 def clocked(
     case: Case,
     shape: Shape,
     given: Tensor,
-    entered: Sequence[Contender],
-    built: Mapping[str, Any],
+    entered: Sequence[Implementation],
+    built: Mapping[str, Prepared | Row],
     verdicts: Mapping[str, Row],
     rounds: int,
 ) -> Iterator[Row]:
     """The rows of one shape."""
-    runs = {one.name: built[one.name] for one in entered if "errors" in verdicts[one.name]}
-    turns = harness.clock(runs, given, rounds) if REFERENCE in runs else {}
+    contenders = {
+        name: one.on(given)
+        for name, one in built.items()
+        if name in verdicts and isinstance(one, Prepared)
+    }
+    rows = timed_rows(contenders, verdicts, Clock(), rounds=rounds, baseline=REFERENCE)
     for one in entered:
-        row = {
+        yield {
             "what": "model",
             "model": shape.model,
             "batch": shape.batch,
@@ -162,15 +149,8 @@ def clocked(
             "captures": one.captures,
             "flop": case.flop(shape),
             "flop_formula": FLOP_FORMULA,
-            **verdicts[one.name],
+            **rows[one.name],
         }
-        if one.name in turns:
-            speed = harness.speed(turns[one.name], turns[REFERENCE])
-            peak = attempt(harness.peak_bytes, runs[one.name], given)
-            peaks = {"peak_bytes": peak} if isinstance(peak, int) else {"peak_unknown": peak}
-            yield {**row, "ok": True, **speed, **peaks}
-        else:
-            yield {"reason": f"the reference failed: {REFERENCE}", **row, "ok": False}
 
 
 def chosen_backends() -> Row:
@@ -212,7 +192,7 @@ def show(row: Row) -> None:
     """Print a row; the reference opens the table of its shape. The error is that of the logits."""
     if row["implementation"] == REFERENCE:
         print(f"\n{row['model']} B{row['batch']} T{row['position']}")
-        print(harness.line(HEADINGS, WIDTHS))
+        print(line(HEADINGS, WIDTHS))
     if not row["ok"]:
         print(f"{row['implementation']:<{WIDTHS[0]}}  {row['reason']}", flush=True)
         return
@@ -226,7 +206,7 @@ def show(row: Row) -> None:
         peak,
         f"{row['errors'].get('logits', row['max_error']):.0e}",
     )
-    print(harness.line(cells, WIDTHS), flush=True)
+    print(line(cells, WIDTHS), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What NVIDIA's own tools say of a compiled kernel, no GPU needed: registers, spills, loops.
 
-Place: read by `static_gate.py`. ptxas, which ships with Triton, turns PTX into machine code and
+ptxas, which ships with Triton, turns PTX into machine code and
 reports registers and spills; nvdisasm prints that machine code (SASS). A loop is what lies between
 a backward branch and its target; the hot loop is the one around the matrix instructions.
 """

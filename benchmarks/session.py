@@ -1,33 +1,40 @@
-"""What the benchmarks of whole models share: options, a quiet process, rows kept as they come.
-
-Place: benchmarks.models, benchmarks.instruments and benchmarks.generation are run by this.
-"""
+"""What the benchmarks share: options, a quiet process, rows kept as they come, names of files."""
 
 import argparse
+import json
 import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-import torch
+from minibert.bench.gate import require
+from minibert.bench.result_rows import Row, busy, facts, processor, write_rows
 
-from benchmarks import harness
-from benchmarks.harness import Row
+__all__ = ["REPOSITORY", "RESULTS", "Kept", "kept_before", "parse", "session", "warn_when_busy"]
 
-__all__ = ["Kept", "parse", "session"]
-
+REPOSITORY = Path(__file__).resolve().parents[1]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+# Peers whose versions go into the rows.
+PACKAGES = ("transformer_lens", "nnsight")
 # Read when transformers and huggingface_hub are imported, which happens after this is set; the
 # last one keeps torch's profiler from telling of its start and end.
 QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "KINETO_LOG_LEVEL": "99"}
 
 
 def parse(
-    arguments: Sequence[str] | None, description: str, *, rounds: int, quick_rounds: int
+    arguments: Sequence[str] | None,
+    description: str,
+    *,
+    rounds: int,
+    quick_rounds: int,
+    parser: argparse.ArgumentParser | None = None,
 ) -> argparse.Namespace:
-    """The options every such benchmark has."""
-    parser = argparse.ArgumentParser(description=description)
+    """The options every such benchmark has, beside those that `parser` has already."""
+    parser = parser or argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help=f"small models, {quick_rounds} rounds")
     parser.add_argument("--rows", type=re.compile, help="only rows whose name matches")
     parser.add_argument("--threads", type=int, default=2)
@@ -41,38 +48,47 @@ def parse(
 
 
 @contextmanager
-def session(threads: int) -> Iterator[Row]:
+def session(
+    threads: int, packages: Sequence[str] = (), *, peer: str = "transformers"
+) -> Iterator[Row]:
     """Facts of the machine, in a process set up for measuring: offline, threads, no gradients.
 
-    Raises SystemExit where transformers, which everyone is compared with, is not installed.
+    Raises GateError where the peer that everyone is compared with is not installed.
     """
-    if harness.version("transformers") is None:
-        raise SystemExit("this benchmark compares with transformers, which is not installed")
+    import torch
+
+    require(peer)
     os.environ.update(QUIET)
     torch.set_num_threads(threads)
     # The rows say which back end was forced; this would force all of them unseen.
     os.environ.pop("MINIBERT_LINEAR", None)
-    facts = harness.machine(threads)
-    harness.warn_when_busy(facts)
+    known = facts(threads=threads, packages=(*PACKAGES, *packages))
+    warn_when_busy(known)
     with tempfile.TemporaryDirectory() as measurements, torch.no_grad():
-        # minibert measures its back ends now, whatever an earlier, busier moment said.
+        # What is measured once and remembered is measured now.
         os.environ["XDG_CACHE_HOME"] = measurements
-        yield facts
+        yield known
+
+
+def warn_when_busy(known: Row) -> None:
+    """Say so when others use this machine: then the times mean little."""
+    if warning := busy(known):
+        print(f"{warning}\n")
 
 
 class Kept:
     """Rows on their way to a file: in `.partial.jsonl` beside it until all of them are there."""
 
     def __init__(self, kind: str, chosen: argparse.Namespace) -> None:
-        whole = not chosen.quick and chosen.rows is None
+        whole = not chosen.quick and getattr(chosen, "rows", None) is None
         self.rows: list[Row] = []
-        self.path = chosen.output or (harness.default_output(kind) if whole else None)
+        self.path: Path | None = chosen.output or (default_output(kind) if whole else None)
         self.partial = self.path and self.path.with_suffix(".partial.jsonl")
 
     def save(self) -> None:
         """Write what is there."""
         if self.partial:
-            harness.write(self.rows, self.partial)
+            write_rows(self.rows, self.partial)
 
     def finish(self) -> list[Row]:
         """All rows, now under their file's own name."""
@@ -81,3 +97,17 @@ class Kept:
             self.partial.replace(self.path)
             print(f"\n{len(self.rows)} rows in {self.path}")
         return self.rows
+
+
+def kept_before(partial: Path | None) -> list[Row]:
+    """The rows that a stopped run left."""
+    if partial is None or not partial.exists():
+        return []
+    lines: list[Any] = [json.loads(one) for one in partial.read_text("utf-8").splitlines()]
+    return lines
+
+
+def default_output(kind: str) -> Path:
+    """benchmarks/results/<kind>-<processor>-<date>.jsonl."""
+    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(\w+\)", "", processor()).lower()).strip("-")
+    return RESULTS / f"{kind}-{slug}-{datetime.now(UTC):%Y-%m-%d}.jsonl"

@@ -28,6 +28,7 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks import sass
+from minibert.bench.result_rows import Row
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BUDGET = Path(__file__).with_name("static_budget.json")
@@ -37,7 +38,6 @@ SPARE_REGISTERS, SPARE_INSTRUCTIONS = 0, 1.03
 MOST_REGISTERS, REGISTER_FILE, SHARED_MEMORY = 255, 65_536, 227 * 1024
 
 Variant = dict[str, Any]
-Row = dict[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,9 +10,7 @@ materialises at every length of 512 and more, and has a tenth of its memory at 4
 """
 
 import argparse
-import json
 import math
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -23,10 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import harness
-from benchmarks.harness import Prepared, Row
-from benchmarks.session import Kept, parse
-from minibert.kernels.work_memory import release
+from benchmarks.cases import TOLERANCE
+from benchmarks.session import Kept, kept_before, parse, session
+from minibert.bench.clock import Clock
+from minibert.bench.contest import Contender, contest
+from minibert.bench.gate import Truth, WrongError
+from minibert.bench.result_rows import Row
+from minibert.bench.tables import line
 
 OURS = "minibert chunked"
 #: Lengths from which the chunked path must win, and at which it must have a tenth of the memory.
@@ -92,33 +93,26 @@ Found = dict[str, Tensor]
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when what is promised holds."""
     chosen = parse(arguments, "Attention statistics on a CPU.", rounds=7, quick_rounds=2)
-    torch.set_num_threads(chosen.threads)
-    # Keeps torch's profiler from telling of its start and end.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    facts = harness.machine(chosen.threads)
-    harness.warn_when_busy(facts)
-    with torch.no_grad():
-        rows = collect(chosen, facts)
+    with session(chosen.threads, peer="torch") as known:
+        rows = collect(chosen, known)
     broken = list(broken_promises(rows))
     for promise in broken:
         print(promise)
     return 1 if broken else 0
 
 
-def collect(chosen: argparse.Namespace, facts: Row) -> list[Row]:
+def collect(chosen: argparse.Namespace, known: Row) -> list[Row]:
     """All rows, those of an earlier, unfinished run with the same --output included."""
     kept = Kept("statistics", chosen)
-    if kept.partial and kept.partial.exists():
-        lines = kept.partial.read_text(encoding="utf-8").splitlines()
-        kept.rows = [json.loads(line) for line in lines]
+    kept.rows = kept_before(kept.partial)
     done = {row["task"] for row in kept.rows}
     tasks = [task for task in (QUICK if chosen.quick else TASKS) if wanted(task, chosen.rows)]
     for number, task in enumerate(tasks, 1):
         if str(task) in done:
             continue
-        print(f"\n{task} ({number} of {len(tasks)})\n{harness.line(HEADINGS, WIDTHS)}", flush=True)
+        print(f"\n{task} ({number} of {len(tasks)})\n{line(HEADINGS, WIDTHS)}", flush=True)
         for row in measure(task, chosen.rounds):
-            kept.rows.append({**row, **facts})
+            kept.rows.append({**row, **known})
             show(row)
         kept.save()
     return kept.finish()
@@ -236,39 +230,26 @@ def measure(task: Task, rounds: int) -> Iterator[Row]:
     """The rows of one task: everyone passes the gate, then speed and memory."""
     given, want = task.inputs(), WANTS[task.want]
     exact = {n: v.double() if n in ("query", "key", "value") else v for n, v in given.items()}
-    expected = materialised(want, exact)
-    runs, verdicts = {}, {}
-    for name, run in contenders(want).items():
-        try:
-            verdicts[name] = compare(run(given), expected)
-            runs[name] = Prepared(run, dict)
-        except Exception as error:
-            verdicts[name] = {"ok": False, "reason": harness.reason(error)}
-    del expected, exact
-    turns = harness.clock(runs, given, rounds)
-    base = turns.get(OURS)
-    for name, verdict in verdicts.items():
-        row = {"what": "statistics", "task": str(task), **asdict(task), "implementation": name}
-        if name not in runs or base is None:
-            yield {**row, **verdict, "ok": False}
-            continue
-        speed = harness.speed(turns[name], base)
-        # What is kept between calls counts as what a call takes.
-        release()
-        yield {**row, **verdict, **speed, "peak_bytes": harness.peak_bytes(runs[name], given)}
+    check = partial(compare, expected=materialised(want, exact))
+    runs = {name: Contender(partial(run, given), dict) for name, run in contenders(want).items()}
+    found = contest(runs, check, Clock(), rounds=rounds, baseline=OURS)
+    for name, row in found.items():
+        head = {"what": "statistics", "task": str(task), **asdict(task), "implementation": name}
+        yield {**head, **row}
 
 
 def compare(found: Found, expected: Found) -> Row:
-    """The verdict: errors by name. `harness.gate` raises; of equal scores any may be largest."""
+    """The errors by name. Raises WrongError; of equal scores any may be the argmax."""
     if missing := expected.keys() - found.keys():
-        raise harness.GateError(f"gave no {', '.join(sorted(missing))}")
+        raise WrongError(f"gave no {', '.join(sorted(missing))}")
     names = expected.keys() - {"argmax"}
-    verdict = harness.gate({n: found[n] for n in names}, {n: expected[n] for n in names})
+    truth = Truth({n: expected[n] for n in names}, absolute=TOLERANCE)
+    verdict = truth.check({n: found[n] for n in names})
     if "argmax" in expected:
         differing = (found["argmax"] != expected["argmax"]).float().mean().item()
         if differing > 1e-3:
-            raise harness.GateError(f"argmax differs in {differing:.2%} of the rows")
-    return {"ok": True, **verdict}
+            raise WrongError(f"argmax differs in {differing:.2%} of the rows")
+    return verdict
 
 
 def broken_promises(rows: Sequence[Row]) -> Iterator[str]:
@@ -310,7 +291,7 @@ def show(row: Row) -> None:
         f"{row['peak_bytes'] / 2**20:.1f}",
         f"{row['max_error']:.1e}",
     )
-    print(harness.line(cells, WIDTHS), flush=True)
+    print(line(cells, WIDTHS), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The benchmarks measure what is right and say what is not. No time is asserted."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,54 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import harness, loading, models
-from benchmarks.cases import Case, Shape
+from benchmarks import loading, models, spine
+from benchmarks.cases import TOLERANCE, Case, Implementation, Prepared, Shape, attempt
 from benchmarks.contenders import CONTENDERS, REFERENCE
-from benchmarks.harness import Contender, GateError, Prepared, gate
+from benchmarks.session import REPOSITORY
+from minibert.bench import clock
+from minibert.bench.gate import GateError
 
 SHAPE = Shape("bert-quick", 2, 7)
-RIGHT = {"logits": torch.linspace(-3, 5, 11), "hidden 0": torch.ones(2, 3)}
 
 
 @pytest.fixture(autouse=True)
 def cache_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def changed(name: str, value: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {**RIGHT, name: value}
-
-
-def test_the_gate_reports_the_largest_error_of_each_kind() -> None:
-    fields = gate(changed("logits", RIGHT["logits"] + 5e-5), RIGHT)
-    assert fields["errors"]["hidden"] == 0
-    assert fields["max_error"] == pytest.approx(5e-5, rel=1e-2)
-    assert fields["compared"] == 2
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        changed("logits", RIGHT["logits"] + 2e-4),
-        changed("logits", RIGHT["logits"] * float("nan")),
-        changed("hidden 0", torch.ones(3, 2)),
-        changed("probs 0", torch.ones(2, 3)),
-        {},
-    ],
-    ids=["off", "nan", "shape", "unknown", "nothing"],
-)
-def test_the_gate_catches_a_wrong_result(found: dict[str, torch.Tensor]) -> None:
-    with pytest.raises(GateError):
-        gate(found, RIGHT)
-
-
-def test_a_lossy_result_may_err_by_a_part_of_the_largest_value_and_within_its_limit() -> None:
-    found = changed("logits", RIGHT["logits"] + 0.2)
-    assert gate(found, RIGHT, lossy=True)["max_error"] == pytest.approx(0.2)
-    with pytest.raises(GateError):
-        gate(found, RIGHT, lossy=True, limits={"logits": 0.1})
-    with pytest.raises(GateError):
-        gate(changed("logits", RIGHT["logits"] + 0.3), RIGHT, lossy=True)
 
 
 def broken(case: Case) -> Prepared:
@@ -68,22 +32,16 @@ def wrong(case: Case) -> Prepared:
     return Prepared(lambda ids: model(ids) + 1e-3, lambda logits: {"logits": logits})
 
 
-def absent(case: Case) -> Prepared:
-    harness.require("a-package-that-does-not-exist")
-    raise AssertionError("require lets it pass")
-
-
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The rows of the real contenders, two turns each, and of three that must fail."""
+    """The rows of the real contenders, two turns each, and of two that must fail."""
     failing = [
-        Contender("broken", "logits", broken),
-        Contender("wrong", "logits", wrong),
-        Contender("absent", "logits", absent),
+        Implementation("broken", "logits", broken),
+        Implementation("wrong", "logits", wrong),
     ]
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(harness, "TURN_CALLS", 1)
+        patch.setattr(clock, "MOST_CALLS", 1)
         found = list(models.measure("bert-quick", [SHAPE], [*CONTENDERS, *failing], 2))
     return {row["implementation"]: row for row in found}
 
@@ -91,20 +49,20 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
 def test_every_contender_gets_a_row_and_those_installed_pass_the_gate(
     rows: dict[str, dict[str, Any]],
 ) -> None:
-    assert len(rows) == len(CONTENDERS) + 3
+    assert len(rows) == len(CONTENDERS) + 2
     for one in CONTENDERS:
         row = rows[one.name]
         assert row["ok"] or row["reason"] == "not installed", row
 
 
-@pytest.mark.parametrize("model", ["bert-tiny", "gpt2-quick"])
-def test_contenders_pass_the_gate_on_the_other_models_too(model: str, tmp_path: Path) -> None:
+def test_contenders_pass_the_gate_on_the_other_family_too(tmp_path: Path) -> None:
+    model = "gpt2-quick"
     with torch.no_grad():
         case = Case(model, tmp_path)
         entered = [one for one in CONTENDERS if one.applies(Shape(model, 1, 5))]
-        built = {one.name: models.attempt(one.prepare, case) for one in entered}
+        built = {one.name: attempt(one.prepare, case) for one in entered}
         given = models.ids(case, Shape(model, 1, 5))
-        verdicts = models.gated(case, given, entered, built)
+        verdicts = models.judged(case, given, entered, built)
     reasons = {row.get("reason") for row in verdicts.values()}
     assert reasons <= {None, "not installed"}
 
@@ -116,7 +74,7 @@ def test_a_row_has_its_shape_speed_memory_error_and_work(rows: dict[str, dict[st
     assert row["rounds"] == row["calls"] == 2
     # Query, key, value and z of 3 layers of 2 x 7 x 64 numbers are held when the call returns.
     assert row["peak_bytes"] >= 4 * 3 * 2 * 7 * 64 * 4
-    assert row["max_error"] <= harness.TOLERANCE
+    assert row["max_error"] <= TOLERANCE
     assert {"logits", "hidden", "probs"} == set(row["errors"])
     assert rows[REFERENCE]["ratio"] == 1
     # 2 x 14 tokens x (3 layers x 32768 weights + 997 x 64 + 64²) + 4 x 3 x 2 x 7² x 64.
@@ -125,7 +83,7 @@ def test_a_row_has_its_shape_speed_memory_error_and_work(rows: dict[str, dict[st
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("wrong", "logits differs"), ("broken", "RuntimeError: <path>"), ("absent", "not installed")],
+    [("wrong", "logits differs"), ("broken", "RuntimeError: <path>")],
 )
 def test_a_failure_is_a_row_with_its_reason_and_no_speed(
     rows: dict[str, dict[str, Any]], name: str, reason: str
@@ -142,17 +100,6 @@ def test_lossy_matmul_is_set_during_the_calls_only() -> None:
     with lossy_matmul():
         assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
     assert torch.backends.mkldnn.matmul.fp32_precision == before
-
-
-def test_rows_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "rows.jsonl"
-    harness.write([{"ok": True, **harness.machine(2)}], path)
-    row = json.loads(path.read_text(encoding="utf-8"))
-    assert {"cpu", "cores", "threads", "memory_gib", "versions", "commit", "time"} <= set(row)
-    with pytest.raises(ValueError, match="Out of range"):
-        harness.write([{"ok": True}, {"ok": float("nan")}], path)
-    assert json.loads(path.read_text(encoding="utf-8")) == row
-    assert [file.name for file in path.parent.iterdir()] == ["rows.jsonl"]
 
 
 def test_a_loader_that_answers_otherwise_than_transformers_has_no_speed() -> None:
@@ -182,6 +129,20 @@ def test_measuring_processes_does_not_need_torch_in_the_parent() -> None:
     # A process inherits the peak memory of the one it was started from.
     program = "import sys, benchmarks.loading; print('torch' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=harness.REPOSITORY, capture_output=True, text=True
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True
     )
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_the_targets_of_the_spine_are_those_of_its_shapes() -> None:
+    def row(name: str, shape: Shape, ratio: float) -> dict[str, Any]:
+        place = {"model": shape.model, "batch": shape.batch, "position": shape.position}
+        return {**place, "implementation": name, "ok": True, "ratio": ratio}
+
+    tiny, long = spine.TINY, spine.LONG
+    assert spine.target(row(spine.PLAIN, long, 0.99)) == {"target": 0.99, "met": True}
+    assert spine.target(row(spine.PLAIN, tiny, 0.81)) == {"target": 0.80, "met": False}
+    assert spine.target(row(spine.KEPT, long, 1.11)) == {"target": 1.10, "met": False}
+    assert spine.target(row(spine.KEPT, Shape("bert-base", 1, 128), 9.0)) == {}
+    assert spine.target(row(spine.PLAIN, SHAPE, 9.0)) == {}
+    assert {one.name for one in spine.ENTERED} == set(spine.NAMES)

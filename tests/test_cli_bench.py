@@ -62,7 +62,7 @@ def test_a_row_tells_all_it_takes_to_be_understood_later(timed):
         assert row["device"]
         assert row["versions"]["torch"]
         if row["implementation"] == "cudnn":
-            assert row["error"].startswith("it runs on cuda")
+            assert row["reason"].startswith("it runs on cuda")
             continue
         assert row["p20_ms"] <= row["median_ms"] <= row["p80_ms"]
         assert row["peak_bytes"] > 0
@@ -135,7 +135,7 @@ def test_where_rows_cannot_be_written_is_said_before_anything_runs(tmp_path):
 
 def test_a_plot_is_drawn(timed, tmp_path):
     pytest.importorskip("matplotlib")
-    from minibert.bench.rows import read_rows
+    from minibert.bench.result_rows import read_rows
     from minibert.viz.plots.bench import bench_times
 
     output = tmp_path / "times.svg"

@@ -14,8 +14,8 @@ from benchmarks import embedded, embedded_bert, embedded_gpt2
 from benchmarks.embedded_bert import masked_accuracy, next_sentence_accuracy, pair_windows
 from benchmarks.embedded_gpt2 import ablation, held_out_loss, token_losses, without_heads, words
 from benchmarks.evidence import Texts, finding, share
-from benchmarks.harness import GateError
 from benchmarks.ngram import TrigramModel
+from minibert.bench.gate import GateError
 from minibert.checkpoint.save import save
 from minibert.errors import MinibertError
 from minibert.layers.config import Config

@@ -10,51 +10,55 @@ import torch
 
 from benchmarks.gpu import clock, contenders, gate, measure
 from benchmarks.gpu.__main__ import main
-from benchmarks.gpu.facts import REPOSITORY, sources
+from benchmarks.gpu.facts import sources
 from benchmarks.gpu.journal import read
 from benchmarks.gpu.plan import EAGER, Shape, Task
+from benchmarks.session import REPOSITORY
+from minibert.bench.clock import Clock
+from minibert.bench.gate import WrongError
 
 SMALL = Shape(1, 2, 32, 16, dtype="float32")
 
 
-class FakeClock:
-    """Every call of `run` says how long it took."""
-
-    rounds, fewest = 4, 3
+class FakeClock(Clock):
+    """Every call of `run` says how long it took, half as long with a warm cache."""
 
     def __init__(self) -> None:
-        self.turns: list[tuple[str, bool, int]] = []
+        super().__init__("cpu")
+        self.turns: list[tuple[str, bool]] = []
 
-    def samples(self, run: Any, calls: int, *, cold: bool, together: int = 1) -> list[float]:
+    def calls(self, run: Any, fewest: int = 1) -> int:
+        return 3
+
+    def turn(self, run: Any, *, calls: int, cold: bool = False, **options: Any) -> Any:
         name, milliseconds = run()
-        self.turns.append((name, cold, calls))
-        return [milliseconds if cold else milliseconds / 2] * calls
+        self.turns.append((name, cold))
+        return [milliseconds if cold else milliseconds / 2] * calls, None
 
 
-def test_contenders_take_turns_and_a_timing_is_compared_with_its_own_second() -> None:
+def test_contenders_take_turns_with_a_cold_cache_and_then_with_a_warm_one() -> None:
     fake = FakeClock()
     found = clock.times({"a": lambda: ("a", 2.0), "b": lambda: ("b", 30.0)}, fake)
     assert found["a"]["median_ms"] == found["a"]["p80_ms"] == 2.0
     assert found["b"]["warm_ms"] == 15.0
     assert found["a"]["noise"] == 0.0
-    assert found["b"]["turns"] == 4
-    cold = [(name, calls) for name, is_cold, calls in fake.turns if is_cold]
-    assert sorted(cold[2:]) == [("a", 30)] * 4 + [("b", 3)] * 4
+    assert found["b"]["rounds"] == 2
+    assert [sorted(fake.turns[i : i + 2]) for i in range(0, 8, 2)] == [
+        [("a", cold), ("b", cold)] for cold in (True, True, False, False)
+    ]
 
 
-def test_noise_is_the_difference_of_even_and_odd_rounds() -> None:
-    found = clock.summary([[1.0], [1.2], [1.0], [1.2]], [1.0])
-    assert (found["first_ms"], found["second_ms"]) == (1.0, 1.2)
-    assert found["noise"] == pytest.approx(0.2 / 1.1, abs=1e-4)
+def test_short_warm_calls_are_timed_several_at_a_time_and_divided_again() -> None:
+    runs: list[int] = []
 
+    def run() -> tuple[str, float]:
+        runs.append(0)
+        return "a", 0.06
 
-def test_the_processor_clock_counts_calls_together() -> None:
-    calls: list[int] = []
-    found = clock.ProcessorClock().samples(lambda: calls.append(1), 3, cold=False, together=5)
-    assert (len(found), len(calls)) == (3, 15)
-
-
-# Gate
+    found = clock.times({"a": run}, FakeClock())
+    # 0.3 ms hold five calls of 0.06 ms; the fake says how long all of them took.
+    assert found["a"]["warm_ms"] == pytest.approx(0.06 / 2 / 5, rel=1e-4)
+    assert len(runs) == 2 + 2 * 5
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -87,7 +91,7 @@ def test_the_gate_names_what_is_wrong(said: str) -> None:
     built = contenders.build("by hand", given)
     found = built.run()
     wrong_results()[said](found)
-    with pytest.raises(gate.WrongError, match=said):
+    with pytest.raises(WrongError, match=said):
         gate.check(built, found, given)
 
 
@@ -98,13 +102,13 @@ def test_received_and_gradients_are_compared_with_float64() -> None:
     found = built.run()
     assert set(gate.check(built, found, given)["errors"]) >= {"received", "map"}
     found["received"][-1, -1, 0] *= 1.1
-    with pytest.raises(gate.WrongError, match="received"):
+    with pytest.raises(WrongError, match="received"):
         gate.check(built, found, given)
     backward = contenders.build("flash backward", given)
     gradients = backward.run()
     assert set(gate.check(backward, gradients, given)["errors"]) == {"query", "key", "value"}
     gradients["key"] = gradients["key"] * 1.1
-    with pytest.raises(gate.WrongError, match="key"):
+    with pytest.raises(WrongError, match="key"):
         gate.check(backward, gradients, given)
 
 
@@ -112,7 +116,7 @@ def test_a_contender_that_fails_is_a_row_and_the_others_are_timed() -> None:
     begun: list[str] = []
     task = Task("eager", ("no such contender", *EAGER[1:]), SMALL)
     rows = list(measure.group(task, torch.device("cpu"), begun.append))
-    by_name = {one["contender"]: one for one in rows}
+    by_name = {one["implementation"]: one for one in rows}
     assert by_name["no such contender"]["ok"] is False
     assert "no contender is called" in by_name["no such contender"]["reason"]
     assert by_name["by hand"]["median_ms"] > 0
@@ -140,7 +144,7 @@ def test_a_dry_run_writes_rows_and_a_second_one_only_tries_again_what_failed(
 ) -> None:
     done = dry(tmp_path, "--only", "ceilings|forward.*full", "--minutes", "3")
     (path,) = tmp_path.iterdir()
-    rows = {one["contender"]: one for one in read(path)}
+    rows = {one["implementation"]: one for one in read(path)}
     assert {"matrix product", "copy", "plain", "cudnn", "flash"} == set(rows), done.stderr
     assert rows["flash"]["ok"], done.stderr
     # cuDNN runs on NVIDIA's GPUs alone.

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_rows import row
+from gpu_results import row
 
 from benchmarks.gpu.facts import sources
 from benchmarks.gpu.journal import Journal, path_of, read
 from benchmarks.gpu.plan import FORWARD, Shape, Task, from_message, order, plan
 from benchmarks.gpu.supervisor import Supervisor, Worker, WorkerError
 
-STAMP = {"accelerator": "Fast 1", "sources": "abc", "torch": "2", "triton": "3", "run": "monday"}
+STAMP = {"device": "Fast 1", "sources": "abc", "versions": {"torch": "2"}, "run": "monday"}
 
 
 def test_every_key_of_the_plan_is_its_own_and_ours_is_gated_before_it_is_timed() -> None:
@@ -73,7 +73,7 @@ def test_rows_survive_a_run_that_was_cut_off_in_the_middle_of_a_line(tmp_path: P
         lines.write('{"key": "forward A | cu')
     again = Journal(path, STAMP)
     again.write(row("forward A", "flash", 2.0))
-    assert [one["contender"] for one in read(path)] == ["plain", "flash"]
+    assert [one["implementation"] for one in read(path)] == ["plain", "flash"]
     assert again.done() == {"forward A | plain", "forward A | flash"}
 
 
@@ -85,7 +85,7 @@ def test_a_row_that_failed_is_tried_and_not_done(tmp_path: Path) -> None:
     assert journal.done() == set()
 
 
-@pytest.mark.parametrize("field", ["accelerator", "sources", "torch"])
+@pytest.mark.parametrize("field", ["device", "sources", "versions"])
 def test_rows_of_other_sources_or_machines_do_not_count(field: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     Journal(path, STAMP).write(row("forward A", "plain", 1.0))
@@ -104,18 +104,29 @@ def test_the_file_is_named_after_the_accelerator_and_the_day() -> None:
     assert path_of(Path("x"), "NVIDIA H200", moment) == Path("x/nvidia-h200-2027-03-02.jsonl")
 
 
-def test_the_digest_of_the_sources_follows_a_kernel(tmp_path: Path) -> None:
-    (tmp_path / "kernels").mkdir()
-    kernel = tmp_path / "kernels" / "one.py"
-    kernel.write_text("a = 1")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "kernels/one.py",
+        "kernels/fused/one.py",
+        "kernels/check/one.py",
+        "kernels/fused/new/one.py",
+        "benchmarks/gpu/one.py",
+        "minibert/bench/one.py",
+    ],
+)
+def test_a_changed_kernel_or_clock_is_measured_again(path: str, tmp_path: Path) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.write_text("a = 1")
     before = sources(tmp_path)
-    kernel.write_text("a = 2")
+    file.write_text("a = 2")
     assert sources(tmp_path) != before
 
 
 OBEDIENT = """
     import json, os, sys, time
-    print(json.dumps({"ready": {"accelerator": "none"}}), flush=True)
+    print(json.dumps({"ready": {"device": "none"}}), flush=True)
     def say(**message): print(json.dumps(message), flush=True)
     for line in sys.stdin:
         task = json.loads(line)
@@ -125,7 +136,7 @@ OBEDIENT = """
             if name == "dies": os._exit(7)
             if name == "hangs": time.sleep(600)
             if name == "babbles": print("not json", flush=True)
-            say(row={"contender": name, "ok": True})
+            say(row={"implementation": name, "ok": True})
         say(end=True)
 """
 
@@ -137,7 +148,7 @@ def supervised(program: str, seconds: float = 60.0) -> tuple[Supervisor, list[di
 
 
 def outcomes(rows: list[dict[str, Any]]) -> dict[str, bool]:
-    return {one["contender"]: one["ok"] for one in rows}
+    return {one["implementation"]: one["ok"] for one in rows}
 
 
 def test_a_contender_that_ends_the_worker_costs_its_own_row_alone() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from gpu_rows import row
+from gpu_results import row
 
 from benchmarks.gpu import table
 from benchmarks.gpu.__main__ import status

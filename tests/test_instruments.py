@@ -1,9 +1,6 @@
 """The instruments are measured only where they are right. No time is asserted."""
 
-import json
 import re
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,16 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks import harness
-from benchmarks.cases import Case, Shape
-from benchmarks.harness import Contender, Prepared
+from benchmarks.cases import Case, Implementation, Prepared, Shape
 from benchmarks.instruments import __main__ as program
-from benchmarks.instruments import entry, minibert_rows, reference, tasks
+from benchmarks.instruments import by_minibert, entry, reference, tasks
 from benchmarks.instruments.entries import ENTRIES
 from benchmarks.instruments.entry import BY_HAND, MINIBERT, PEER, Entry
 from benchmarks.instruments.measure import amount, compared, measure
 from benchmarks.instruments.memory import held_bytes
 from benchmarks.instruments.tasks import TASKS, Given, Task
+from minibert.bench import clock
+from minibert.bench.result_rows import version
+from minibert.bench.timing import Timing
 
 BY_NAME = {task.name: task for task in TASKS}
 
@@ -29,7 +27,7 @@ BY_NAME = {task.name: task for task in TASKS}
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(harness, "TURN_CALLS", 1)
+    monkeypatch.setattr(clock, "MOST_CALLS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +35,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The rows of a quick run with one round of everyone who is installed."""
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(harness, "TURN_CALLS", 1)
+        patch.setattr(clock, "MOST_CALLS", 1)
         return [row for table in program.tables(True, None, ENTRIES, 1) for row in table]
 
 
@@ -50,6 +48,8 @@ def test_every_entry_has_a_row_in_both_families(rows: list[dict[str, Any]]) -> N
     }
     assert {(row["task"], row["model"], row["implementation"]) for row in rows} == expected
     assert len(rows) == len(expected)
+    for row in rows:
+        assert version(row["package"]) is not None or row["reason"] == "not installed"
 
 
 @pytest.mark.slow
@@ -60,16 +60,6 @@ def test_minibert_and_hooks_are_right_in_every_task(rows: list[dict[str, Any]]) 
     assert not wrong
     for task in TASKS:
         assert {row["kind"] for row in rows if row["task"] == task.name} >= {MINIBERT}
-
-
-@pytest.mark.slow
-def test_a_peer_that_is_absent_or_cannot_is_a_row_with_the_reason(
-    rows: list[dict[str, Any]],
-) -> None:
-    for row in rows:
-        if harness.version(row["package"]) is None:
-            assert row["reason"] == "not installed"
-            assert "median_ms" not in row
 
 
 @pytest.mark.slow
@@ -107,7 +97,7 @@ def sweep_of_nothing(model: Any, given: Given) -> tuple[Tensor, Tensor]:
 
 
 def half_gradient(model: Any, given: Given) -> list[Tensor]:
-    return [changed(one) for one in minibert_rows.gradient(model, given)]
+    return [changed(one) for one in by_minibert.gradient(model, given)]
 
 
 WRONG = {
@@ -118,8 +108,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("model", ["bert-quick", "gpt2-quick"])
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize(
+    ("name", "model"), [*zip(WRONG, ("bert-quick", "gpt2-quick") * 2, strict=True)]
+)
 def test_what_did_not_do_it_has_no_speed(name: str, model: str, tmp_path: Path) -> None:
     run, read = WRONG[name]
 
@@ -127,7 +118,7 @@ def test_what_did_not_do_it_has_no_speed(name: str, model: str, tmp_path: Path) 
         built = partial(run, case.minibert(torch.float32, None))
         return Prepared(built, read, torch.enable_grad)
 
-    wrong = Entry(name, Contender("wrong", "", prepare), PEER)
+    wrong = Entry(name, Implementation("wrong", "", prepare), PEER)
     with torch.no_grad():
         [row] = measure(Case(model, tmp_path), BY_NAME[name], Shape(model, 1, 13), [wrong], 1)
     assert not row["ok"]
@@ -141,9 +132,11 @@ def never(case: Case) -> Prepared:
 
 def test_the_ratio_is_to_the_fastest_peer_and_says_who_that_is() -> None:
     kinds = {"ours": MINIBERT, "loop": PEER, "slow": PEER, "batch": BY_HAND}
-    entries = [Entry("a task", Contender(name, "", never), kind) for name, kind in kinds.items()]
+    entries = [
+        Entry("a task", Implementation(name, "", never), kind) for name, kind in kinds.items()
+    ]
     times = {"ours": 2.0, "loop": 10.0, "slow": 40.0, "batch": 5.0}
-    measured = {name: {"turns": [[time], [time]]} for name, time in times.items()}
+    measured = {name: Timing([[time], [time]]) for name, time in times.items()}
     task = Task("a task", 0.25, (8,))
     row = compared(entries[0], task, entries, measured)
     assert (row["ratio"], row["fastest_peer"], row["met"]) == (0.4, "batch", False)
@@ -169,24 +162,6 @@ def test_no_sweep_is_right_by_doing_nothing(tmp_path: Path) -> None:
         answer = reference.answer(case, tasks.HEAD_SWEEP, given)
     assert answer.found["change"].shape == (3, 4)
     assert 0 < answer.limits["change"] < float(answer.found["change"].abs().max())
-
-
-@pytest.mark.slow
-def test_the_program_writes_rows_with_the_machine(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    wanted = "^one head bert-quick .*minibert$"
-    options = ["--quick", "--threads", "1", "--rows", wanted, "--output", str(path)]
-    subprocess.run(
-        [sys.executable, "-m", "benchmarks.instruments", *options],
-        cwd=harness.REPOSITORY,
-        check=True,
-        capture_output=True,
-    )
-    row, backends = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    assert row["ok"]
-    assert row["task"] == "one head"
-    assert "pyvene" in row["versions"]
-    assert backends["what"] == "linear back ends"
 
 
 def test_rows_are_chosen_by_their_names() -> None:

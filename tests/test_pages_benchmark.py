@@ -14,15 +14,16 @@ import pytest
 import torch
 from playwright.sync_api import sync_playwright
 
-from benchmarks import harness
-from benchmarks.harness import GateError, Row
 from benchmarks.pages import __main__ as program
 from benchmarks.pages import gate, given, plan, table
-from benchmarks.pages import rows as rows_module
+from benchmarks.pages import measure as measure_module
 from benchmarks.pages.making import bertviz_page, minibert_page
+from benchmarks.pages.measure import Bench, summary
 from benchmarks.pages.plan import BERTVIZ, MINIBERT, THUMBNAILS, VECTORS, WEIGHTS, Case, Shape
 from benchmarks.pages.reach import ratios, reached
-from benchmarks.pages.rows import Bench, summary
+from benchmarks.session import REPOSITORY
+from minibert.bench.gate import GateError
+from minibert.bench.result_rows import Row, version, write_rows
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 SHAPE = Shape(2, 3, 8)
@@ -154,7 +155,7 @@ def bench(folder: Path, playwright: Any = None, **options: Any) -> Bench:
 def test_what_would_take_minutes_is_a_row_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows_module.harness, "require", lambda package: None)
+    monkeypatch.setattr(measure_module, "require", lambda package: None)
 
     def crash(self: Bench, case: Case) -> None:
         raise GateError("the renderer crashed")
@@ -171,7 +172,7 @@ def test_what_would_take_minutes_is_a_row_with_the_reason(
 
 
 def test_an_absent_bertviz_is_a_row_with_the_reason(tmp_path: Path) -> None:
-    if harness.version("bertviz") is not None:
+    if version("bertviz") is not None:
         pytest.skip("bertviz is installed")
     row = bench(tmp_path).row(Case(BERTVIZ, "head", SHAPE, WEIGHTS))
     assert (row["ok"], row["reason"]) == (False, "not installed")
@@ -189,7 +190,7 @@ def test_bertviz_numbers_are_read_from_its_page_and_a_wrong_one_is_caught(tmp_pa
     assert max(gate.embedded_errors(SHAPE, path)) < 1e-6
     weights[1][2][7][3] += 0.005
     write()
-    with pytest.raises(GateError, match="weights of layer 1 differ by 5"):
+    with pytest.raises(GateError, match="weights of layer 1 differs by 5"):
         gate.embedded_errors(SHAPE, path)
 
 
@@ -204,7 +205,7 @@ def test_a_row_of_an_earlier_run_counts_only_when_all_was_the_same(tmp_path: Pat
     facts = dict.fromkeys(program.SAME, "same")
     rows = [{"what": "page", **facts}, {"what": "page", **facts, "commit": "x"}]
     path = tmp_path / "rows.partial.jsonl"
-    harness.write([*rows, {"what": "ratio", **facts}], path)
+    write_rows([*rows, {"what": "ratio", **facts}], path)
     assert program.earlier(path, facts) == rows[:1]
     assert program.earlier(tmp_path / "absent", facts) == []
 
@@ -242,7 +243,7 @@ def test_a_wrong_number_on_a_page_of_minibert_is_caught(
         return changed
 
     monkeypatch.setattr(given, "probs", otherwise)
-    with pytest.raises(GateError, match="decoded weights of 1-2 differ"):
+    with pytest.raises(GateError, match="decoded weights of 1-2 differs"):
         checked(case, path)
 
 
@@ -253,7 +254,7 @@ def test_every_view_of_minibert_is_measured_in_chromium(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     command = [sys.executable, "-m", "benchmarks.pages", "--quick", "--rows", "minibert .* T8 "]
     done = subprocess.run(
-        [*command, "--output", str(path)], cwd=harness.REPOSITORY, capture_output=True, text=True
+        [*command, "--output", str(path)], cwd=REPOSITORY, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

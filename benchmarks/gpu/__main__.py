@@ -19,11 +19,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.facts import REPOSITORY
 from benchmarks.gpu.journal import Journal, path_of, read
 from benchmarks.gpu.plan import Task, order, plan
 from benchmarks.gpu.supervisor import Supervisor, Worker, WorkerError
 from benchmarks.gpu.table import shown
+from benchmarks.session import REPOSITORY
 
 RESULTS = "benchmarks/results"
 OURS = ("triton", "plain", "T1", "T2", "T3", "all", "backward", "backward relevance")
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     moment = datetime.now(UTC)
     folder = chosen.output or REPOSITORY / ("build/gpu" if chosen.quick else RESULTS)
-    path = path_of(folder, facts["accelerator"], moment)
+    path = path_of(folder, facts["device"], moment)
     journal = Journal(path, {**facts, "run": moment.isoformat(timespec="seconds")})
     try:
         rows = measured(supervisor, journal, chosen)
@@ -74,7 +74,9 @@ def measured(supervisor: Supervisor, journal: Journal, chosen: Any) -> list[dict
 
 def status(rows: list[dict[str, Any]]) -> int:
     """0 when something of ours was measured, or nothing was left to do, and nothing is wrong."""
-    ours = [row for row in rows if row["contender"].split()[0] in {one.split()[0] for one in OURS}]
+    ours = [
+        row for row in rows if row["implementation"].split()[0] in {one.split()[0] for one in OURS}
+    ]
     wrong = any(row.get("wrong") for row in rows)
     return 1 if wrong or (ours and not any(row["ok"] for row in ours)) else 0
 
@@ -92,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _of_these_sources(journal: Journal) -> list[dict[str, Any]]:
-    same = ("accelerator", "sources")
+    same = ("device", "sources")
     return [
         row
         for row in journal.rows

@@ -7,12 +7,13 @@ sums over queries of one head. Gradients may be off by GRADIENT of the largest.
 """
 
 from collections.abc import Collection
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.gpu.contenders import RELEVANCE, Built, Inputs
+from minibert.bench.gate import WrongError, within
+from minibert.bench.result_rows import Row
 from minibert.kernels import eager
 from minibert.kernels.check.cases import Problem, truth
 from minibert.kernels.check.tolerances import error_of, tolerance_of
@@ -24,11 +25,6 @@ SUMS = 1e-3
 # A head of more positions is left to the rows: its float64 gradient would take gigabytes.
 LARGEST_GRADIENT = 4096
 SUMMED = ("received", "map")
-Row = dict[str, Any]
-
-
-class WrongError(Exception):
-    """What a contender gives is not right; it gets no speed."""
 
 
 def check(
@@ -65,10 +61,7 @@ def _check_rows(
         part = {name: _pairs(found[name])[:, :, -rows:]}
         error = error_of(name, problem, part, expected)
         allowed = tolerance_of(name, problem, yardstick, expected)
-        # Written so that NaN fails.
-        if not error <= allowed:
-            raise WrongError(f"{name} differs by {error:.2e}, allowed {allowed:.2e}")
-        errors[name] = error
+        errors[name] = within(name, error, allowed)
 
 
 def tail(given: Inputs, built: Built, rows: int) -> Problem:
@@ -150,6 +143,4 @@ def _compare(
     name: str, found: Tensor, expected: Tensor, allowed: float, errors: dict[str, float]
 ) -> None:
     error = float((found.double() - expected).abs().max() / expected.abs().max())
-    if not error <= allowed:
-        raise WrongError(f"{name} differs by {error:.2e} of the largest, allowed {allowed:.0e}")
-    errors[name] = error
+    errors[name] = within(name, error, allowed, of=" of the largest")

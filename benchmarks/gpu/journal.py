@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-Row = dict[str, Any]
+from minibert.bench.result_rows import Row
 
 
 class Journal:
@@ -45,7 +45,7 @@ class Journal:
         return {key for key, ok in last.items() if ok}
 
     def _ours(self) -> Iterable[Row]:
-        same = ("accelerator", "sources", "torch", "triton")
+        same = ("device", "sources", "versions")
         return (
             row
             for row in self.rows

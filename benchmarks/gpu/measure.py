@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu import gate
-from benchmarks.gpu.clock import CudaClock, ProcessorClock, times
+from benchmarks.gpu.clock import recorded, times
 from benchmarks.gpu.contenders import Built, Inputs, build, inputs
 from benchmarks.gpu.plan import Task
+from minibert.bench.clock import Clock
+from minibert.bench.gate import failure, reason
+from minibert.bench.memory import peak_bytes
+from minibert.bench.result_rows import Row
 
-Row = dict[str, Any]
 Begin = Callable[[str], None]
 
 
@@ -34,7 +37,7 @@ def group(task: Task, device: torch.device, begin: Begin) -> Iterator[Row]:
     """
     if task.shape is None:
         raise ValueError(f"{task.part} has no shape")
-    given, clock, ready = inputs(task.shape, device), clock_of(device), {}
+    given, clock, ready = inputs(task.shape, device), Clock(device), {}
     for name in task.contenders:
         if name in task.skip:
             continue
@@ -43,66 +46,56 @@ def group(task: Task, device: torch.device, begin: Begin) -> Iterator[Row]:
             ready[name] = prepared(build(name, given), given, clock)
         # Whatever a contender raises is a finding about it.
         except Exception as error:
-            yield {**failure(error), "contender": name}
+            yield {**failure(error), "implementation": name}
             survive(device)
     begin("the clock")
     found = times({name: one.run for name, one in ready.items()}, clock) if ready else {}
     for name, one in ready.items():
-        yield {"contender": name, "ok": True, **one.row, **found[name], **rate(task, name, found)}
+        row = {"implementation": name, "ok": True, **one.row, **found[name]}
+        yield row | (rate(task, name, row) if row["ok"] else {})
 
 
-def prepared(built: Built, given: Inputs, clock: Any) -> Ready:
+def prepared(built: Built, given: Inputs, clock: Clock) -> Ready:
     """Run once, gated, its memory counted, recorded as a graph where that can be done."""
     start = time.perf_counter()
     found = built.run()
-    synchronize(given.query.device)
+    clock.settle()
     row: Row = {"first_call_s": round(time.perf_counter() - start, 3)}
     row |= gate.check(built, found, given)
+    z_bytes = size_of_z(found)
     del found
-    row |= memory(built.run, given)
+    row |= memory(built.run, given, z_bytes)
     run, row["timed"] = built.run, "calls"
     if built.recordable:
         try:
-            run, row["timed"] = clock.recorded(built.run), "graph"
+            run, row["timed"] = recorded(built.run, clock), "graph"
         except Exception as error:
-            row["not_recorded"] = said(error)
+            row["not_recorded"] = reason(error)
             survive(given.query.device)
     return Ready(run, {**row, "clock": clock.name})
 
 
-def memory(run: Callable[[], dict[str, Tensor]], given: Inputs) -> Row:
+def size_of_z(found: dict[str, Tensor]) -> int:
+    """The bytes of z; 0 of a backward, which gives none."""
+    return found["z"].nbytes if "z" in found else 0
+
+
+def memory(run: Callable[[], dict[str, Tensor]], given: Inputs, z_bytes: int) -> Row:
     """The most bytes a call holds, and those beside z for each row and head; nothing off CUDA."""
     device = given.query.device
     if device.type != "cuda":
         return {}
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    found = run()
-    torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device) - before
-    beside = peak - (found["z"].nbytes if "z" in found else 0)
+    peak = peak_bytes(run, device)
     rows = given.shape.batch * given.shape.heads * given.shape.positions
-    return {"peak_bytes": peak, "extra_bytes_per_row": round(beside / rows, 2)}
+    return {"peak_bytes": peak, "extra_bytes_per_row": round((peak - z_bytes) / rows, 2)}
 
 
-def rate(task: Task, name: str, found: dict[str, Row]) -> Row:
+def rate(task: Task, name: str, row: Row) -> Row:
     """TFLOP/s of the matrix products; of a backward five where a forward has two."""
     if task.shape is None:
         return {}
     flop = task.shape.flop * (2.5 if "backward" in name else 1)
-    return {"tflops": round(flop / found[name]["median_ms"] / 1e9, 3)}
-
-
-def clock_of(device: torch.device) -> Any:
-    """The clock for a device."""
-    return CudaClock(device) if device.type == "cuda" else ProcessorClock()
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device is done; raises what a kernel left behind."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return {"tflops": round(flop / row["median_ms"] / 1e9, 3)}
 
 
 def survive(device: torch.device) -> None:
@@ -111,15 +104,3 @@ def survive(device: torch.device) -> None:
         torch.cuda.synchronize(device)
         gc.collect()
         torch.cuda.empty_cache()
-
-
-def failure(error: BaseException) -> Row:
-    """The fields of a row that has no result."""
-    wrong = isinstance(error, gate.WrongError)
-    return {"ok": False, "wrong": wrong, "reason": said(error)}
-
-
-def said(error: BaseException) -> str:
-    """An error in one line."""
-    text = " ".join(str(error).split())[:400]
-    return text if isinstance(error, gate.WrongError) else f"{type(error).__name__}: {text}"

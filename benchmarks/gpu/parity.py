@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.plan import Task
+from minibert.bench.result_rows import Row
 
-Row = dict[str, Any]
 # What the looks take: the first one every kind of input, at one size past a tile.
 LOOKS: dict[str, dict[str, Any]] = {
     "parity first": {"sizes": (130,), "input_scales": (1.0, 10.0)},
@@ -27,11 +27,11 @@ def rows(task: Task, device: torch.device) -> Iterator[Row]:
             continue
         name, dtype = contender.split()
         if name not in implementations():
-            yield {"contender": contender, "ok": False, "reason": f"{name} is not registered"}
+            yield {"implementation": contender, "ok": False, "reason": f"{name} is not registered"}
             continue
         options = LOOKS[task.part]
         report = check(name, dtypes=[getattr(torch, dtype)], device=device, **options)
-        yield {"contender": contender, **summary(report)}
+        yield {"implementation": contender, **summary(report)}
 
 
 def summary(report: Any) -> Row:

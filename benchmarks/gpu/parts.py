@@ -8,20 +8,14 @@ from typing import Any
 import torch
 
 from benchmarks.gpu import gate, parity
-from benchmarks.gpu.clock import summary
+from benchmarks.gpu.clock import sampled
 from benchmarks.gpu.contenders import build, inputs
-from benchmarks.gpu.measure import (
-    Begin,
-    clock_of,
-    failure,
-    group,
-    memory,
-    survive,
-    synchronize,
-)
+from benchmarks.gpu.measure import Begin, group, memory, size_of_z, survive
 from benchmarks.gpu.plan import Task
+from minibert.bench.clock import Clock
+from minibert.bench.gate import WrongError, failure
+from minibert.bench.result_rows import Row
 
-Row = dict[str, Any]
 GROUPS = ("forward", "statistics", "short", "backward", "eager", "flex", "configs")
 MOST_KERNELS = 12
 
@@ -49,38 +43,42 @@ def _each(
             continue
         begin(name)
         try:
-            yield {"contender": name, "ok": True, **one_row(task, name, device)}
+            yield {"implementation": name, "ok": True, **one_row(task, name, device)}
         # A failure is a row, and the next contender is still of interest.
         except Exception as error:
-            yield {"contender": name, **failure(error)}
+            yield {"implementation": name, **failure(error)}
             survive(device)
 
 
 def ceiling(task: Task, name: str, device: torch.device) -> Row:
     """What the device can do at most, measured: a bfloat16 matrix product, a copy."""
-    clock, on_gpu = clock_of(device), device.type == "cuda"
+    clock, on_gpu = Clock(device), device.type == "cuda"
     if name == "matrix product":
         n = 8192 if on_gpu else 64
         left, right = (torch.randn(n, n, device=device).bfloat16() for _ in range(2))
-        calls = clock.samples(lambda: left @ right, 13, cold=False)[3:]
-        found = summary([calls], calls)
+        found = warmed(lambda: left @ right, clock)
         return {**found, "tflops": round(2 * n**3 / found["median_ms"] / 1e9, 1)}
     source = torch.randn((2**30 if on_gpu else 2**16) // 4, device=device)
     target = torch.empty_like(source)
-    calls = clock.samples(lambda: target.copy_(source), 13, cold=False)[3:]
-    found = summary([calls], calls)
+    found = warmed(lambda: target.copy_(source), clock)
     return {**found, "bytes_per_s": round(2e3 * source.nbytes / found["median_ms"])}
+
+
+def warmed(run: Callable[[], Any], clock: Clock) -> Row:
+    """The times of ten calls after three."""
+    sampled(run, clock, 3)
+    return sampled(run, clock, 10).fields()
 
 
 def million(task: Task, name: str, device: torch.device) -> Row:
     """One head of a million keys, timed a few times; no N x N fits anywhere."""
     if task.shape is None:
         raise ValueError("a million keys of what shape?")
-    given, clock = inputs(task.shape, device), clock_of(device)
+    given, clock = inputs(task.shape, device), Clock(device)
     built = build(name, given)
     start = time.perf_counter()
     found = built.run()
-    synchronize(device)
+    clock.settle()
     row: Row = {"first_call_s": round(time.perf_counter() - start, 3)}
     # Sums over a million rows, again in float64, would take longer than all the rest.
     kept = {key: one for key, one in found.items() if key not in gate.SUMMED}
@@ -88,11 +86,11 @@ def million(task: Task, name: str, device: torch.device) -> Row:
     if "received" in built.want:
         row["received_sum"] = float(found["received"].double().sum() / task.shape.positions)
         if not abs(row["received_sum"] - 1) < gate.SUMS:
-            raise gate.WrongError(f"the keys receive {row['received_sum']} a row, expected 1")
+            raise WrongError(f"the keys receive {row['received_sum']} a row, expected 1")
+    z_bytes = size_of_z(found)
     del found, kept
-    row |= memory(built.run, given)
-    calls = clock.samples(built.run, 3, cold=True)
-    found_times = summary([calls[:2], calls[2:]], calls)
+    row |= memory(built.run, given, z_bytes)
+    found_times = sampled(built.run, clock, 3, cold=True).fields()
     rate = task.shape.flop / found_times["median_ms"] / 1e9
     return {**row, **found_times, "tflops": round(rate, 3), "timed": "calls"}
 
@@ -115,13 +113,13 @@ def profile(task: Task, name: str, device: torch.device) -> Row:
     built = build(name, inputs(task.shape, device))
     for _ in range(3):
         built.run()
-    synchronize(device)
+    Clock(device).settle()
     on_gpu = device.type == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])
     with torch.profiler.profile(activities=activities) as profiler:
         for _ in range(5):
             built.run()
-        synchronize(device)
+        Clock(device).settle()
     spent: dict[str, list[float]] = defaultdict(list)
     for event in profiler.events():
         if str(event.device_type).endswith("CUDA") == on_gpu:

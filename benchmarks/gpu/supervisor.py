@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.gpu.facts import REPOSITORY
 from benchmarks.gpu.plan import Task, fits
+from benchmarks.session import REPOSITORY
+from minibert.bench.result_rows import Row
 
-Row = dict[str, Any]
 Record = Callable[[Row], Any]
 START_LIMIT = 90.0
 # How often one task may take the worker with it.
@@ -132,7 +132,7 @@ class Supervisor:
             # What was already written stays; a clock that died spoils all that were to be timed.
             guilty = {begun} if begun in names else set(names) - told
             for name in sorted(guilty - told):
-                self.record(row_of(task, {"contender": name, "ok": False, "reason": reason}))
+                self.record(row_of(task, {"implementation": name, "ok": False, "reason": reason}))
             lost |= guilty | told
 
     def _attempt(self, task: Task) -> tuple[set[str], str | None, str | None]:
@@ -158,7 +158,7 @@ class Supervisor:
                 self.close()
                 return told, begun, f"the process ended with status {status}"
             if "row" in said:
-                told.add(said["row"]["contender"])
+                told.add(said["row"]["implementation"])
                 self.record(row_of(task, said["row"]))
             elif "begin" in said:
                 begun = said["begin"]
@@ -175,5 +175,5 @@ class Supervisor:
 def row_of(task: Task, row: Row) -> Row:
     """A row with its key, its part and its shape."""
     shape = vars(task.shape) if task.shape else {}
-    key = f"{task.name} | {row['contender']}"
+    key = f"{task.name} | {row['implementation']}"
     return {"key": key, "part": task.part, "task": task.name, **shape, **row}

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-Row = dict[str, Any]
+from minibert.bench.result_rows import Row
+
 Group = dict[str, Row]
 
 OTHERS = ("cudnn", "flash")
@@ -39,7 +40,7 @@ def groups(rows: Iterable[Row]) -> dict[str, Group]:
     for row in rows:
         if "task" in row:
             runs = found.setdefault(row["task"], {})
-            runs.setdefault(row.get("run"), {})[row["contender"]] = row
+            runs.setdefault(row.get("run"), {})[row["implementation"]] = row
     return {task: _last_with_result(runs) for task, runs in found.items()}
 
 
@@ -206,13 +207,15 @@ def shown(rows: list[Row]) -> str:
             rate = (
                 f"{row['tflops']} TFLOP/s" if "tflops" in row else f"{row['bytes_per_s']:.3g} B/s"
             )
-            lines.append(f"measured ceiling, {row['contender']}: {rate}")
+            lines.append(f"measured ceiling, {row['implementation']}: {rate}")
         elif row["part"].startswith("parity") and "checks" in row:
             right = row["checks"] - row["failures"]
-            lines.append(f"{row['part']}, {row['contender']}: {right} of {row['checks']} right")
+            lines.append(
+                f"{row['part']}, {row['implementation']}: {right} of {row['checks']} right"
+            )
         elif row["part"] == "profile" and row["ok"]:
             longest = [f"{one['name'][:40]} {one['ms']:.3f}" for one in row["kernels"][:4]]
-            lines.append(f"profile, {row['contender']}, ms: {'; '.join(longest)}")
+            lines.append(f"profile, {row['implementation']}, ms: {'; '.join(longest)}")
     lines += _configs(tasks)
     calls = [row["key"] for row in last if "not_recorded" in row]
     if calls:

@@ -30,6 +30,7 @@ def main() -> int:
         import torch
 
         from benchmarks.gpu import facts, measure, parts, plan
+        from minibert.bench.gate import failure
 
         device = torch.device(device_name)
         if device.type == "cuda" and not torch.cuda.is_available():
@@ -46,7 +47,7 @@ def main() -> int:
         except Exception as error:
             for name in task.contenders:
                 if name not in task.skip:
-                    say({"row": {"contender": name, **measure.failure(error)}})
+                    say({"row": {"implementation": name, **failure(error)}})
         say({"end": True})
         try:
             measure.survive(device)

@@ -16,15 +16,15 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import harness
 from benchmarks.cases import Case, Shape
-from benchmarks.harness import Row
 from benchmarks.instruments.entries import ENTRIES
 from benchmarks.instruments.entry import MINIBERT, Entry
 from benchmarks.instruments.measure import measure
 from benchmarks.instruments.tasks import TASKS, Task
 from benchmarks.models import chosen_backends
 from benchmarks.session import Kept, parse, session
+from minibert.bench.result_rows import Row
+from minibert.bench.tables import line
 
 # Peers of this benchmark alone: their versions go into the rows too.
 PACKAGES = ("pyvene",)
@@ -34,20 +34,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every row of minibert was right."""
     description = "Speed of interpretability work beside the peers."
     chosen = parse(arguments, description, rounds=9, quick_rounds=3)
-    with session(chosen.threads) as facts:
-        facts["versions"] |= {package: harness.version(package) for package in PACKAGES}
-        rows = collect(chosen, facts)
+    with session(chosen.threads, PACKAGES) as known:
+        rows = collect(chosen, known)
     return 0 if all(row["ok"] for row in rows if row.get("kind") == MINIBERT) else 1
 
 
-def collect(chosen: argparse.Namespace, facts: Row) -> list[Row]:
+def collect(chosen: argparse.Namespace, known: Row) -> list[Row]:
     """All rows, shown as they come; in the file at the end, in `.partial.jsonl` until then."""
     kept = Kept("instruments", chosen)
     for table in tables(chosen.quick, chosen.rows, ENTRIES, chosen.rounds):
-        kept.rows.extend({**row, **facts} for row in table)
+        kept.rows.extend({**row, **known} for row in table)
         show(table)
         kept.save()
-    kept.rows.append({**chosen_backends(), **facts})
+    kept.rows.append({**chosen_backends(), **known})
     return kept.finish()
 
 
@@ -89,10 +88,10 @@ def show(table: Sequence[Row]) -> None:
     shape = f"{first['model']} B{first['batch']} T{first['position']}"
     print(f"\n{first['task']}, {shape}; target {first['target']}")
     headings = ("implementation", "held MiB", "peak MiB", *HEADINGS[3:])
-    print(harness.line(headings if any("held_bytes" in row for row in table) else HEADINGS, WIDTHS))
+    print(line(headings if any("held_bytes" in row for row in table) else HEADINGS, WIDTHS))
     for row in table:
         if row["ok"]:
-            print(harness.line(cells(row), WIDTHS))
+            print(line(cells(row), WIDTHS))
         else:
             print(f"{row['implementation']:<{WIDTHS[0]}}  {row['reason']}")
     for row in table:

@@ -1,17 +1,17 @@
 """Everyone who is measured, in the order of the tables."""
 
 from benchmarks.instruments import (
-    hooks_rows,
-    lens_rows,
-    minibert_rows,
-    nnsight_rows,
-    pyvene_rows,
+    by_hooks,
+    by_lens,
+    by_minibert,
+    by_nnsight,
+    by_pyvene,
 )
 
 ENTRIES = [
-    *minibert_rows.entries(),
-    *hooks_rows.entries(),
-    *lens_rows.entries(),
-    *nnsight_rows.entries(),
-    *pyvene_rows.entries(),
+    *by_minibert.entries(),
+    *by_hooks.entries(),
+    *by_lens.entries(),
+    *by_nnsight.entries(),
+    *by_pyvene.entries(),
 ]

@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from benchmarks.cases import Case
-from benchmarks.harness import Contender, Found, GateError, Prepared
+from benchmarks.cases import Case, Implementation, Prepared
+from minibert.bench.gate import GateError, Outputs
 
 MINIBERT, PEER, BY_HAND, INFORMATION = "minibert", "peer", "by hand", "information"
 
@@ -24,7 +24,7 @@ class Entry:
     """
 
     task: str
-    contender: Contender
+    contender: Implementation
     kind: str = PEER
 
 
@@ -50,33 +50,33 @@ def once(case: Case, build: Callable[[Case], Any]) -> Any:
     return known[key]
 
 
-def logits(value: Tensor) -> Found:
+def logits(value: Tensor) -> Outputs:
     return {"logits": value}
 
 
-def head(probs: Tensor) -> Found:
+def head(probs: Tensor) -> Outputs:
     return {"head": probs}
 
 
-def ablated(value: Tensor) -> Found:
+def ablated(value: Tensor) -> Outputs:
     return {"ablated": value}
 
 
-def clean_and_ablated(values: tuple[Tensor, Tensor]) -> Found:
+def clean_and_ablated(values: tuple[Tensor, Tensor]) -> Outputs:
     return {"clean": values[0], "ablated": values[1]}
 
 
-def real_logits(padded: tuple[Tensor, Tensor]) -> Found:
+def real_logits(padded: tuple[Tensor, Tensor]) -> Outputs:
     """The logits of real tokens, one sentence after the other, of (logits, mask)."""
     values, mask = padded
     return {"logits": values[mask]}
 
 
-def numbered_gradients(gradients: Any) -> Found:
+def numbered_gradients(gradients: Any) -> Outputs:
     return {f"grad {layer}": value for layer, value in enumerate(gradients)}
 
 
-def sweep(values: tuple[Tensor, Tensor]) -> Found:
+def sweep(values: tuple[Tensor, Tensor]) -> Outputs:
     """Of (metric of every edit, metric of the clean pass)."""
     changed, clean = values
     return {"change": changed - clean, "clean": clean}

@@ -4,21 +4,24 @@ minibert's ratio is to the fastest peer whose result is right, and so is that of
 """
 
 import gc
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks import harness
-from benchmarks.cases import Case, Shape
-from benchmarks.harness import Prepared, Row
+from benchmarks.cases import TOLERANCE, Case, Prepared, Shape, attempt
 from benchmarks.instruments import reference, tasks
 from benchmarks.instruments.entry import BY_HAND, MINIBERT, PEER, Entry
 from benchmarks.instruments.memory import held_bytes
 from benchmarks.instruments.tasks import Given, Task
-from benchmarks.models import attempt
+from minibert.bench.clock import Clock
+from minibert.bench.contest import Contender, gated, time_in_turns
+from minibert.bench.gate import Outputs, Truth
+from minibert.bench.memory import peak_bytes
+from minibert.bench.result_rows import Row
+from minibert.bench.timing import Timing
 
 LONG_ROUNDS = 2
-Turns = Mapping[str, list[list[float]]]
+# What was measured of a contender: its times, or the bytes of its result.
+Measured = Timing | Row
 
 
 def measure(
@@ -29,16 +32,24 @@ def measure(
     right = attempt(reference.answer, case, task.name, given)
     built = {one.contender.name: attempt(one.contender.prepare, case) for one in entries}
     verdicts = {name: verdict(prepared, given, right) for name, prepared in built.items()}
-    runs = {name: built[name] for name, found in verdicts.items() if "errors" in found}
-    if task.name == tasks.MEMORY:
-        measured = {name: memory_of(prepared, given) for name, prepared in runs.items()}
-    else:
-        turns = clock_long(runs, given, rounds) if task.long else harness.clock(runs, given, rounds)
-        measured = {name: {"turns": turns[name]} for name in turns}
+    runs = {name: built[name].on(given) for name, found in verdicts.items() if found["ok"]}
+    measured, failures = compete(task, runs, rounds)
     for one in entries:
         name = one.contender.name
-        row = {**head_of(task, shape, one), **verdicts[name], "ok": name in runs}
+        row = {**head_of(task, shape, one), **verdicts[name], **failures.get(name, {})}
         yield {**row, **compared(one, task, entries, measured)} if row["ok"] else row
+
+
+def compete(
+    task: Task, runs: Mapping[str, Contender], rounds: int
+) -> tuple[dict[str, Measured], dict[str, Row]]:
+    """Bytes or times of everyone, and why some have none."""
+    if task.name == tasks.MEMORY:
+        return {name: memory_of(one) for name, one in runs.items()}, {}
+    # Of a long task one call is a turn, and the call for the gate was the warm one.
+    options = {"rounds": min(rounds, LONG_ROUNDS), "calls": 1} if task.long else {"rounds": rounds}
+    timed = time_in_turns(runs, Clock(), **options)
+    return dict(timed.timings), timed.failures
 
 
 def head_of(task: Task, shape: Shape, one: Entry) -> Row:
@@ -56,52 +67,36 @@ def head_of(task: Task, shape: Shape, one: Entry) -> Row:
     }
 
 
-def verdict(prepared: Prepared | str, given: Given, right: Any) -> Row:
-    """The gate's fields; without "errors" it has failed."""
-    if isinstance(right, str):
-        return {"reason": f"the reference failed: {right}"}
-    if isinstance(prepared, str):
-        return {"reason": prepared}
-    found = attempt(gated, prepared, given, right)
+def verdict(prepared: Prepared | Row, given: Given, right: Any) -> Row:
+    """What the gate says."""
+    if not isinstance(right, reference.Answer):
+        return {"ok": False, "reason": f"the reference failed: {right['reason']}"}
+    if not isinstance(prepared, Prepared):
+        return prepared
+    truth = Truth(right.found, absolute=TOLERANCE, limits=right.limits)
+
+    def check(found: Outputs) -> Row:
+        return truth.check({name: value.detach() for name, value in found.items()})
+
+    verdict = gated(prepared.on(given), check)
     # What failed may hold much, in a traceback that refers to itself.
     gc.collect()
-    return found if isinstance(found, dict) else {"reason": found}
+    return verdict
 
 
-def gated(prepared: Prepared, given: Given, right: reference.Answer) -> Row:
-    with prepared.around():
-        found = prepared.read(prepared.run(given))
-        found = {name: value.detach() for name, value in found.items()}
-        return harness.gate(found, right.found, limits=right.limits)
+def memory_of(one: Contender) -> Row:
+    with one.around():
+        held = held_bytes(one.run())
+    return {"held_bytes": held, "peak_bytes": peak_bytes(one.run, Clock().device, one.around)}
 
 
-def clock_long(runs: Mapping[str, Prepared], given: Given, rounds: int) -> Turns:
-    """One call a turn; the call for the gate was the warm one."""
-    turns: dict[str, list[list[float]]] = {name: [] for name in runs}
-    for number in range(min(rounds, LONG_ROUNDS)):
-        # A new order each round, without a draw: two rounds are few.
-        order = list(runs)
-        order = order[number % len(order) :] + order[: number % len(order)] if order else order
-        for name in order:
-            turns[name].append(harness.timed(runs[name], given, 1))
-    return turns
-
-
-def memory_of(prepared: Prepared, given: Given) -> Row:
-    with prepared.around():
-        held = held_bytes(prepared.run(given))
-    return {"held_bytes": held, "peak_bytes": harness.peak_bytes(prepared, given)}
-
-
-def amount(found: Row) -> float:
+def amount(found: Measured) -> float:
     """What is compared: the median of the calls, or the bytes."""
-    if "turns" in found:
-        return statistics.median(call for turn in found["turns"] for call in turn)
-    return float(found["held_bytes"])
+    return found.median if isinstance(found, Timing) else float(found["held_bytes"])
 
 
 def fastest(
-    entries: Sequence[Entry], measured: Mapping[str, Row], kinds: Sequence[str]
+    entries: Sequence[Entry], measured: Mapping[str, Measured], kinds: Sequence[str]
 ) -> str | None:
     """The name of the best of these kinds whose result is right; None where there is none."""
     names = [one.contender.name for one in entries if one.kind in kinds]
@@ -112,7 +107,9 @@ def fastest(
     )
 
 
-def compared(one: Entry, task: Task, entries: Sequence[Entry], measured: Mapping[str, Row]) -> Row:
+def compared(
+    one: Entry, task: Task, entries: Sequence[Entry], measured: Mapping[str, Measured]
+) -> Row:
     """What was measured, beside the best peer; for minibert also whether the target is met.
 
     `ratio` is to the best of all, what people write by hand included; `ratio_documented` to the
@@ -121,8 +118,8 @@ def compared(one: Entry, task: Task, entries: Sequence[Entry], measured: Mapping
     mine = measured[one.contender.name]
     best = fastest(entries, measured, (PEER, BY_HAND))
     opponent = mine if best is None else measured[best]
-    if "turns" in mine:
-        row = harness.speed(mine["turns"], opponent["turns"])
+    if isinstance(mine, Timing) and isinstance(opponent, Timing):
+        row: Row = mine.fields() | mine.ratios(opponent)
     else:
         row = {**mine, "ratio": round(amount(mine) / amount(opponent), 4)}
     if best is None:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.cases import Case
-from benchmarks.harness import TOLERANCE, Found
+from benchmarks.cases import TOLERANCE, Case
 from benchmarks.instruments import tasks
 from benchmarks.instruments.tasks import RIGHT, Given, metric
+from minibert.bench.gate import Outputs
 
 # An error may be this part of the largest effect, or of the largest value.
 EFFECT_TOLERANCE = 0.01
@@ -25,7 +25,7 @@ EFFECT_TOLERANCE = 0.01
 class Answer:
     """What a task gives, by name, and how much a kind of it may differ."""
 
-    found: Found
+    found: Outputs
     limits: Mapping[str, float]
 
 

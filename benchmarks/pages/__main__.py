@@ -10,7 +10,6 @@ that was stopped goes on where it was, from `.partial.jsonl` beside it.
 """
 
 import argparse
-import json
 import re
 import sys
 import tempfile
@@ -20,15 +19,14 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from benchmarks import harness
-from benchmarks.harness import Row
 from benchmarks.pages import table
 from benchmarks.pages.browser import ARGUMENTS, CHROMIUM
+from benchmarks.pages.measure import Bench, named
 from benchmarks.pages.plan import MINIBERT, cases
 from benchmarks.pages.reach import ratios, reached
-from benchmarks.pages.rows import Bench, named
 from benchmarks.pages.scripts import SCRIPTS, served, usual_folder
-from benchmarks.session import Kept
+from benchmarks.session import Kept, kept_before, warn_when_busy
+from minibert.bench.result_rows import Row, facts
 
 PACKAGES = ("bertviz", "playwright")
 # What must be the same for rows of an earlier, stopped run to stand beside new ones.
@@ -39,14 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every page of minibert was right and could be measured."""
     chosen = parse(arguments)
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
-        facts = harness.machine(1)
-        facts |= {"limit_s": chosen.limit, "rounds": chosen.rounds}
-        facts["versions"] |= {package: harness.version(package) for package in PACKAGES}
+        known = facts(threads=1, packages=PACKAGES)
+        known |= {"limit_s": chosen.limit, "rounds": chosen.rounds}
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
-        facts["versions"] |= {"chromium": browser.version}
-        facts["versions"] |= dict(script.package.split("@") for script in SCRIPTS)
+        known["versions"] |= {"chromium": browser.version}
+        known["versions"] |= dict(script.package.split("@") for script in SCRIPTS)
         browser.close()
-        harness.warn_when_busy(facts)
+        warn_when_busy(known)
         bench = Bench(
             playwright,
             Path(folder),
@@ -55,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             chosen.rounds,
             int(chosen.bertviz_weights * 1e6),
         )
-        rows = collect(chosen, bench, facts)
+        rows = collect(chosen, bench, known)
     pages = [row for row in rows if row["what"] == "page"]
     return 0 if all(row["ok"] for row in pages if row["program"] == MINIBERT) else 1
 
@@ -79,18 +76,18 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return chosen
 
 
-def collect(chosen: argparse.Namespace, bench: Bench, facts: Row) -> list[Row]:
+def collect(chosen: argparse.Namespace, bench: Bench, known: Row) -> list[Row]:
     """All rows, shown as they come, those of a stopped run first; then ratios and figures."""
     kept = Kept("pages", chosen)
-    kept.rows = earlier(kept.partial, facts)
+    kept.rows = earlier(kept.partial, known)
     if not kept.rows:
-        kept.rows = [{**bench.nothing(), **facts}]
+        kept.rows = [{**bench.nothing(), **known}]
     print(table.nothing_line(kept.rows[0]))
     print(table.heading())
     for case in cases(quick=chosen.quick, wanted=chosen.rows):
         row = next((row for row in kept.rows if named(case).items() <= row.items()), None)
         if row is None:
-            row = {**bench.row(case), **facts}
+            row = {**bench.row(case), **known}
             kept.rows.append(row)
             kept.save()
         elif not row["ok"] and not row["reason"].startswith("not tried"):
@@ -100,19 +97,16 @@ def collect(chosen: argparse.Namespace, bench: Bench, facts: Row) -> list[Row]:
     compared = ratios(pages, bench.limit)
     figures = reached(pages, compared)
     print(table.summary(compared, figures))
-    kept.rows += [{**row, **facts} for row in (*compared, *figures)]
+    kept.rows += [{**row, **known} for row in (*compared, *figures)]
     return kept.finish()
 
 
-def earlier(partial: Path | None, facts: Row) -> list[Row]:
+def earlier(partial: Path | None, known: Row) -> list[Row]:
     """What a stopped run of the same code on the same machine has measured."""
-    if partial is None or not partial.exists():
-        return []
-    rows = [json.loads(line) for line in partial.read_text(encoding="utf-8").splitlines()]
     return [
         row
-        for row in rows
-        if row["what"] in ("nothing", "page") and all(row[name] == facts[name] for name in SAME)
+        for row in kept_before(partial)
+        if row["what"] in ("nothing", "page") and all(row[name] == known[name] for name in SAME)
     ]
 
 

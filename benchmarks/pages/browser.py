@@ -15,8 +15,9 @@ from typing import Any
 
 from playwright.sync_api import Browser, CDPSession, Error, Page, Playwright, ViewportSize
 
-from benchmarks.harness import GateError, Row
 from benchmarks.pages.views import Screen, Spot
+from minibert.bench.gate import GateError
+from minibert.bench.result_rows import Row
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")

@@ -14,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from playwright.sync_api import Page, Playwright, Route
 
-from benchmarks.harness import REPOSITORY, GateError, Row
 from benchmarks.pages import given
 from benchmarks.pages.browser import visiting
 from benchmarks.pages.plan import BERTVIZ, THUMBNAILS, Case, Shape
 from benchmarks.pages.views import Screen
+from benchmarks.session import REPOSITORY
+from minibert.bench.gate import WrongError, within
+from minibert.bench.result_rows import Row
 
 TOLERANCE = 4e-3
 Numbers = npt.NDArray[np.float64]
@@ -49,17 +51,15 @@ WRITTEN = """[...document.querySelectorAll(".key .token > .weight")]
 
 
 def compared(found: Numbers, wanted: Numbers, what: str) -> float:
-    """The largest difference. Raises GateError above 4e-3, for other sizes, and for NaN."""
+    """The largest difference. Raises WrongError above 4e-3, for other sizes, and for NaN."""
     if found.size != wanted.size or not found.size:
-        raise GateError(f"{what}: {found.size} numbers, expected {wanted.size}")
+        raise WrongError(f"{what}: {found.size} numbers, expected {wanted.size}")
     error = float(np.abs(found.reshape(wanted.shape) - wanted).max())
-    if not error <= TOLERANCE:
-        raise GateError(f"{what} differ by {error:.2e}, allowed {TOLERANCE:.0e}")
-    return error
+    return within(what, error, TOLERANCE)
 
 
 def checked(case: Case, path: Path, playwright: Playwright, limit: float) -> Row:
-    """How far the page's numbers are from those given. Raises GateError where too far."""
+    """How far the page's numbers are from those given. Raises WrongError where too far."""
     if case.program == BERTVIZ:
         errors = embedded_errors(case.shape, path)
     elif case.holds == THUMBNAILS:
@@ -155,7 +155,7 @@ def embedded_errors(shape: Shape, path: Path) -> list[float]:
     layers = text[begin + 1 : end - 1].split("]]], [[[")
     del text
     if len(layers) != shape.layers:
-        raise GateError(f"the page has {len(layers)} layers, expected {shape.layers}")
+        raise WrongError(f"the page has {len(layers)} layers, expected {shape.layers}")
     plain = str.maketrans("", "", "[] ")
     errors = []
     for number, one in enumerate(layers):

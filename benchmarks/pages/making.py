@@ -17,10 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import harness
-from benchmarks.harness import GateError, Row
 from benchmarks.pages.given import GivenTrace, attention, token_strings
 from benchmarks.pages.plan import BERTVIZ, MINIBERT, THUMBNAILS, WEIGHTS, Case, Shape
+from benchmarks.session import REPOSITORY
+from minibert.bench.gate import GateError, require
+from minibert.bench.result_rows import Row
 
 # A page that would take more memory than this ends with an error, not the machine.
 MEMORY_LIMIT = 16 * 2**30
@@ -29,14 +30,14 @@ PACKAGES = {MINIBERT: "minibert", BERTVIZ: "bertviz"}
 
 def made(case: Case, path: Path, seconds: float) -> Row:
     """The file's fields of a row. Raises GateError where there is no file, with the reason."""
-    harness.require(PACKAGES[case.program])
+    require(PACKAGES[case.program])
     shape = case.shape
     sizes = [str(number) for number in (shape.layers, shape.heads, shape.tokens)]
     command = [sys.executable, "-m", "benchmarks.pages.making", case.program, case.view, case.holds]
     try:
         done = subprocess.run(
             [*command, *sizes, str(path)],
-            cwd=harness.REPOSITORY,
+            cwd=REPOSITORY,
             capture_output=True,
             text=True,
             timeout=seconds,

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.harness import Row
 from benchmarks.pages.plan import BERTVIZ, COMPARED, LONG, MINIBERT, THUMBNAILS
+from minibert.bench.result_rows import Row
 
 SMALL, LARGE = (12, 12), (24, 16)
 RATIO, RATIO_FROM = 20, 64

@@ -10,7 +10,7 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness import GateError
+from minibert.bench.gate import GateError
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from benchmarks import harness
-from benchmarks.harness import Row
+from minibert.bench.result_rows import Row
+from minibert.bench.tables import line
 
 HEADINGS = (
     "page",
@@ -27,7 +27,7 @@ def nothing_line(row: Row) -> str:
 
 
 def heading() -> str:
-    return harness.line(HEADINGS, WIDTHS)
+    return line(HEADINGS, WIDTHS)
 
 
 def page_line(row: Row) -> str:
@@ -36,8 +36,8 @@ def page_line(row: Row) -> str:
     name = f"{size:<10} {row['view']:<10} {row['program']:<8} {row['holds']}"
     known = cells(row)
     if row["ok"]:
-        return harness.line([name, *known], WIDTHS)
-    return f"{harness.line([name, *known[:3]], WIDTHS[:4])}  {row['reason']}"
+        return line([name, *known], WIDTHS)
+    return f"{line([name, *known[:3]], WIDTHS[:4])}  {row['reason']}"
 
 
 def cells(row: Row) -> list[str]:

@@ -1,7 +1,8 @@
-"""Is a kernel of yours right, and how fast is it: `minibert check` and `minibert bench`.
+"""One gate and one clock, for `minibert check`, `minibert bench` and every folder of benchmarks/.
 
-Place: above kernels/, whose `parity.check` is the gate; below the command line, cli_bench.py. The
-order of the data: verdict (a process of its own), user_file (FILE.py:function), gate, then
-workload, baselines, ceilings, clock, measure, rows, and at the end tables and comparing two files
-of rows.
+gate, result_rows, timing       what is right; rows and facts; median, p20, p80, ratio
+clock, memory, contest          one call timed; its bytes; gate, warm, take turns
+user_file, guards, printed, verdict   FILE.py:function, run where it can do little harm
+kernel_gate, workload, baselines, roofline, measure   a user's attention kernel, timed
+tables, compare                 what is printed; two files of rows beside each other
 """

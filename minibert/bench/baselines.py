@@ -1,20 +1,18 @@
 """The implementations a kernel is timed beside, each forced by its name.
 
-Place: used by measure.py. What a call does not need is made before the clock: masks, the blocks of
+What a call does not need is made before the clock: masks, the blocks of
 FlexAttention, the choice of the back end. A baseline that cannot do a shape says why; no other
 steps in for it.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from minibert.bench.contest import Contender
+from minibert.bench.gate import GateError, Outputs
 from minibert.bench.workload import Inputs, Workload
 from minibert.errors import MinibertError
 from minibert.kernels import flex
@@ -23,22 +21,13 @@ from minibert.kernels.masks import allowed_keys
 from minibert.kernels.registry import Request, implementations
 from minibert.kernels.torch_backends import BACKENDS, forced
 
-__all__ = ["Contender", "baseline", "baseline_names", "usual_baselines"]
+__all__ = ["baseline", "baseline_names", "usual_baselines", "z_of"]
 
 
-@dataclass(frozen=True)
-class Contender:
-    """What the clock sees: `run` gives z, or a dictionary that holds it; `around` is entered."""
-
-    name: str
-    role: str
-    run: Callable[[], Any]
-    around: Callable[[], AbstractContextManager[Any]] = field(default=nullcontext)
-
-    def z(self, result: Any) -> Tensor:
-        """z, in what `run` gave."""
-        found = result["z"] if isinstance(result, dict) else result
-        return found[0] if isinstance(found, tuple) else found
+def z_of(result: Any) -> Outputs:
+    """z, in what an implementation gave: a tensor, a tuple that begins with it, or a dictionary."""
+    found = result["z"] if isinstance(result, dict) else result
+    return {"z": found[0] if isinstance(found, tuple) else found}
 
 
 def usual_baselines(device: torch.device) -> tuple[str, ...]:
@@ -62,7 +51,7 @@ def baseline(name: str, workload: Workload, inputs: Inputs) -> Contender:
         frozenset(), frozenset(options), inputs.query.device.type, inputs.query.dtype, False
     )
     if refusal := known[name].refusal(request):
-        raise MinibertError(refusal)
+        raise GateError(refusal)
     if name in BACKENDS:
         return _backend(name, workload, inputs)
     if name == "flex":
@@ -70,7 +59,7 @@ def baseline(name: str, workload: Workload, inputs: Inputs) -> Contender:
     given: dict[str, Any] = {"lengths": inputs.lengths} if inputs.lengths is not None else {}
     given |= {"causal": True} if workload.causal else {}
     arguments = arguments_for(known[name], inputs.query, inputs.key, given, {})
-    return Contender(name, "baseline", partial(known[name].fn, *inputs.vectors, **arguments))
+    return Contender(partial(known[name].fn, *inputs.vectors, **arguments), z_of)
 
 
 def _backend(name: str, workload: Workload, inputs: Inputs) -> Contender:
@@ -86,17 +75,15 @@ def _backend(name: str, workload: Workload, inputs: Inputs) -> Contender:
         attn_mask=mask,
         is_causal=workload.causal and mask is None,
     )
-    return Contender(name, "baseline", run, partial(forced, name))
+    return Contender(run, z_of, partial(forced, name))
 
 
 def _flex(workload: Workload, inputs: Inputs) -> Contender:
     if not inputs.query.is_cuda:
-        raise MinibertError("FlexAttention is compiled on CUDA alone; uncompiled it is no baseline")
+        raise GateError("FlexAttention is compiled on CUDA alone; uncompiled it is no baseline")
     blocks = None
     if workload.causal or inputs.lengths is not None:
         blocks = flex.block_mask(
             inputs.query, inputs.key, lengths=inputs.lengths, causal=workload.causal
         )
-    return Contender(
-        "flex", "baseline", partial(flex.compiled(), *inputs.vectors, block_mask=blocks)
-    )
+    return Contender(partial(flex.compiled(), *inputs.vectors, block_mask=blocks), z_of)

@@ -1,101 +1,84 @@
-"""Milliseconds of single calls: by events on a GPU, by the processor's clock elsewhere.
+"""The one clock: milliseconds of single calls, by events on a GPU, by the processor's elsewhere.
 
-Place: used by measure.py; knows nothing of attention.
-
-The inputs get new numbers before every call, off the clock, so that a kernel which keeps results
-gains nothing; a cold cache is one that was filled with something else just before. After the last
+Inputs can get new numbers before every call, off the clock, so that a kernel which keeps results
+gains nothing. A cold cache is one that was filled with something else just before. After the last
 call of a turn nothing may still run, or what was timed was not all of the work.
 """
 
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from minibert.errors import MinibertError
 
-__all__ = ["Clock", "Spread", "quantile"]
+__all__ = ["Clock"]
 
-#: A turn is as many calls as fit in this time, within bounds.
-_TURN_SECONDS, _MOST_CALLS = 0.05, 20
+#: A turn is as many calls as fit in this time, so that a call of 1 ms does not always find the
+#: caches full of its neighbour's numbers; and at most how many.
+TURN_SECONDS, MOST_CALLS = 0.05, 20
 #: Time for Python to run ahead of the GPU, so that launching is not what is timed: some 0.2 ms.
 _HEAD_START = 400_000
 #: What synchronising an idle GPU may take, in seconds.
 _IDLE = 2e-4
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Median and the values below which 20 and 80 percent of the calls lie, in ms."""
-
-    median: float
-    p20: float
-    p80: float
-    calls: int
-
-    @classmethod
-    def of(cls, milliseconds: Sequence[float]) -> "Spread":
-        """The spread of these calls."""
-        return cls(
-            statistics.median(milliseconds),
-            quantile(milliseconds, 0.2),
-            quantile(milliseconds, 0.8),
-            len(milliseconds),
-        )
-
-
-def quantile(values: Sequence[float], part: float) -> float:
-    """The value below which `part` of the values lie, between neighbours in proportion."""
-    ordered = sorted(values)
-    place = part * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+def _nothing() -> None:
+    """No new numbers."""
 
 
 class Clock:
     """The clock of a device; `turn` times some calls and gives the last result."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._flush = torch.empty(_flush_bytes(device), dtype=torch.int8, device=device)
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self.name = "cuda events" if self.device.type == "cuda" else "perf_counter"
+
+    @cached_property
+    def _flush(self) -> Tensor:
+        return torch.empty(_flush_bytes(self.device), dtype=torch.int8, device=self.device)
 
     def turn(
         self,
         run: Callable[[], Any],
-        refresh: Callable[[], None],
         *,
         calls: int,
-        cold: bool,
+        cold: bool = False,
+        refresh: Callable[[], None] = _nothing,
     ) -> tuple[list[float], Any]:
-        """Milliseconds of each call, and what the last gave.
+        """Milliseconds of each call, and what the last gave; the others are freed off the clock.
 
         Raises MinibertError when work goes on after the last call has ended on the clock.
         """
         timed = self._on_gpu if self.device.type == "cuda" else self._on_cpu
         return timed(run, refresh, calls, cold)
 
-    def calls(self, run: Callable[[], Any]) -> int:
+    def calls(self, run: Callable[[], Any], fewest: int = 1) -> int:
         """How many calls make a turn, after two to warm up."""
         seconds = 1.0
         for _ in range(2):
-            self._settle()
+            self.settle()
             start = perf_counter()
             run()
-            self._settle()
+            self.settle()
             seconds = perf_counter() - start
-        return max(3, min(_MOST_CALLS, int(_TURN_SECONDS / max(seconds, 1e-9))))
+        return max(fewest, min(MOST_CALLS, int(TURN_SECONDS / max(seconds, 1e-9))))
+
+    def settle(self) -> None:
+        """Wait until the device is done. Raises what a kernel left behind."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _on_cpu(
         self, run: Callable[[], Any], refresh: Callable[[], None], calls: int, cold: bool
     ) -> tuple[list[float], Any]:
         milliseconds, result = [], None
         for _ in range(calls):
-            # What a call gives is freed off the clock.
             result = None
             refresh()
             if cold:
@@ -131,10 +114,6 @@ class Clock:
                 "stream: work on another stream is not timed; do all of it on the current one"
             )
         return milliseconds, result
-
-    def _settle(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
 
 
 def _flush_bytes(device: torch.device) -> int:

@@ -1,20 +1,44 @@
-"""Two files of rows beside each other: what became faster, what slower, and what is noise.
+"""Two files of `minibert bench`: what became faster, what slower, and what is noise."""
 
-Place: `minibert bench --compare A B`.
-"""
-
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from minibert.bench.rows import Row, read_rows
+from minibert.bench.result_rows import Row, read_rows
 from minibert.errors import MinibertError
 from minibert.terminal import Terminal
 
-__all__ = ["Change", "changes", "comparison_lines"]
+__all__ = ["Change", "changes", "comparison_lines", "kernel_rows"]
 
 _PLACE = ("tokens", "batch", "heads", "d_head", "dtype", "causal", "lengths", "cache")
 #: Less than this is noise, however quiet both machines say they were.
 _LEAST_NOISE = 0.02
+_TIMES = ("median_ms", "p20_ms", "p80_ms")
+
+
+def kernel_rows(path: Path) -> list[Row]:
+    """The rows of a file that `minibert bench --output` wrote.
+
+    Raises MinibertError, with the number of the line, when it is no such file.
+    """
+    rows = read_rows(path)
+    for number, row in enumerate(rows, 1):
+        if not {"role", "implementation", "tokens", "ok"} <= set(row):
+            raise MinibertError(
+                f"{path}, line {number} is no row of minibert bench; expected what --output wrote."
+            )
+        if row["ok"] and not all(_is_time(row.get(name)) for name in _TIMES):
+            raise MinibertError(
+                f"{path}, line {number}: expected {', '.join(_TIMES)} in milliseconds above 0."
+            )
+    if not rows:
+        raise MinibertError(f"{path} has no rows; expected what minibert bench --output wrote.")
+    return rows
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 < value < math.inf
 
 
 @dataclass(frozen=True)
@@ -46,11 +70,11 @@ def changes(before: list[Row], after: list[Row]) -> list[Change]:
     The noise is the largest of: how far two timings of the same kernel were apart, half of the
     spread from p20 to p80, and 2 %.
     """
-    earlier = {_key(row): row for row in before if "error" not in row}
+    earlier = {_key(row): row for row in before if row["ok"]}
     found = []
     for row in after:
         other = earlier.get(_key(row))
-        if "error" in row or other is None:
+        if not row["ok"] or other is None:
             continue
         noise = max(_LEAST_NOISE, _noise(row), _noise(other))
         name = "yours" if row["role"] == "kernel" else row["implementation"]
@@ -62,9 +86,9 @@ def changes(before: list[Row], after: list[Row]) -> list[Change]:
 def comparison_lines(paths: tuple[Path, Path], terminal: Terminal) -> tuple[list[str], bool]:
     """The table, and whether the kernel became slower somewhere.
 
-    Raises MinibertError for files that `write_rows` did not write or that share no shape.
+    Raises MinibertError for files that `minibert bench` did not write or that share no shape.
     """
-    before, after = (read_rows(path) for path in paths)
+    before, after = (kernel_rows(path) for path in paths)
     found = changes(before, after)
     lines = [f"{paths[0].name} -> {paths[1].name}"]
     machines = [rows[0].get("device") for rows in (before, after)]

@@ -1,6 +1,6 @@
 """What a kernel must leave alone, and how long it may take.
 
-Place: used by user_file.py. A kernel that patches the clock, by design or by accident, is found
+A kernel that patches the clock, by design or by accident, is found
 by comparing the functions that time and synchronise before and after it ran.
 """
 

@@ -1,6 +1,6 @@
 """What a user's file prints: a few lines at once, the rest counted; and how far a command is.
 
-Place: used wherever the user's code runs. Standard output is for results, so that both the lines
+Standard output is for results, so that both the lines
 and the bar go to standard error; the bar is for people and is not drawn elsewhere.
 """
 

@@ -1,6 +1,6 @@
 """How fast this machine can be at all, measured, and which part of that a time is.
 
-Place: used by measure.py. Attention needs the matrix units (4·d_head operations a pair of query
+Attention needs the matrix units (4·d_head operations a pair of query
 and key), an exponential a pair, some instructions a pair, and its inputs and output in memory
 once; the largest of the four times is the least it can take. On a GPU the four units work at the
 same time, so that the largest counts and not the sum.

@@ -1,7 +1,4 @@
-"""What `minibert check` and `minibert bench` print.
-
-Place: the end of the bench; nothing here computes.
-"""
+"""What `minibert check`, `minibert bench` and the benchmarks print; nothing here computes."""
 
 import math
 from collections.abc import Sequence
@@ -9,9 +6,15 @@ from collections.abc import Sequence
 from minibert.kernels.check.parity import Finding, ParityReport
 from minibert.terminal import Terminal
 
-__all__ = ["check_lines", "time_lines"]
+__all__ = ["check_lines", "line", "time_lines"]
 
 _SHOWN = 5
+
+
+def line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Cells of a table that is printed row by row: the first to the left, the rest to the right."""
+    first, *others = zip(cells, widths, strict=True)
+    return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)])
 
 
 def check_lines(report: ParityReport, terminal: Terminal, *, context: str) -> list[str]:
@@ -79,8 +82,8 @@ def _place(row: dict[str, object]) -> str:
 
 def _time_row(row: dict[str, object]) -> tuple[str, ...]:
     name = str(row["implementation"]) + (" (yours)" if row["role"] == "kernel" else "")
-    if "error" in row:
-        return (name, "-", "", "", "", "", str(row["error"]))
+    if not row["ok"]:
+        return (name, "-", "", "", "", "", str(row["reason"]))
     percent = f"{row['percent']:.0f} % ({row['bound']})" if row.get("percent") else ""
     return (
         name,

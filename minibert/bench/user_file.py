@@ -1,6 +1,6 @@
 """FILE.py:function, loaded into this process and called as the check and the clock need it.
 
-Place: the first step of `minibert check` and `minibert bench`. The function is
+The first step of `minibert check` and `minibert bench`. The function is
 
     f(query, key, value, lengths, causal) -> {"z": ..., "lse": ..., "entropy": ...}
 

@@ -1,6 +1,6 @@
 """A command in a process of its own, whose verdict must arrive: ending it is not passing.
 
-Place: around `minibert check` and `minibert bench` (cli_check.py). A kernel can end the process it
+A kernel can end the process it
 runs in, with os._exit(0) or by a crash in C, and status 0 would say that it is right. So the
 command is forked: the child does all of it and leaves its verdict in a file that both hold, and the
 parent, which runs nothing of the user's, gives that as the status. Imports nothing heavy: a fork is

@@ -1,7 +1,4 @@
-"""What is timed: a batch of attention of one shape, its inputs, and what it costs at least.
-
-Place: read by baselines.py, roofline.py and measure.py.
-"""
+"""What is timed: a batch of attention of one shape, its inputs, and what it costs at least."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

@@ -1,5 +1,6 @@
 """`minibert bench`: the options, and nothing of torch until the command runs."""
 
+import hashlib
 import sys
 import tempfile
 from enum import StrEnum
@@ -145,7 +146,7 @@ def bench(
 
 def _finish(rows: list[dict[str, Any]], plot: Path | None) -> None:
     """Draw the times. Exits with 1, and draws none, where the kernel has no time."""
-    if any("error" in row for row in rows if row["role"] == "kernel"):
+    if any(not row["ok"] for row in rows if row["role"] == "kernel"):
         raise typer.Exit(1)
     if plot is not None:
         from minibert.viz.plots.bench import bench_times
@@ -185,16 +186,19 @@ def _time(
     output: Path | None,
 ) -> list[dict[str, Any]]:
     """The rows of all workloads, shown and written as they come."""
+    import torch
+
     from minibert.bench.baselines import usual_baselines
     from minibert.bench.clock import Clock
     from minibert.bench.measure import measure
     from minibert.bench.printed import progress
-    from minibert.bench.rows import facts, write_rows
+    from minibert.bench.result_rows import busy, facts, write_rows
     from minibert.bench.tables import time_lines
 
-    clock, common = Clock(place), facts(place, user.path)
-    if place.type == "cpu" and (common["load"] or 0) > 0.5:
-        note("warning", f"this machine is busy (load {common['load']}): trust no time below.")
+    clock, common = Clock(place), facts(threads=torch.get_num_threads(), device=place)
+    common["file_sha256"] = hashlib.sha256(user.path.read_bytes()).hexdigest()
+    if place.type == "cpu" and (warning := busy(common)):
+        note("warning", warning)
     rows: list[dict[str, Any]] = []
     for one in work:
         with progress("step") as watch:

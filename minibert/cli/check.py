@@ -113,7 +113,7 @@ def run_check(
     quick: bool,
 ) -> None:
     """Print the report. Exits with 1 when the kernel is wrong."""
-    from minibert.bench.gate import KINDS, QUICK_TOKENS, TOKENS, gate
+    from minibert.bench.kernel_gate import KINDS, QUICK_TOKENS, TOKENS, gate
     from minibert.bench.printed import progress
     from minibert.bench.tables import check_lines
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from minibert.bench import clock as module
-from minibert.bench.clock import Clock, Spread, quantile
+from minibert.bench.clock import Clock
 
 CPU = torch.device("cpu")
 
@@ -43,7 +43,7 @@ def test_each_call_is_timed_alone_and_new_numbers_are_off_the_clock(time):
         seen.append("refresh")
         time.passes(5.0)
 
-    milliseconds, result = Clock(CPU).turn(run, refresh, calls=3, cold=False)
+    milliseconds, result = Clock(CPU).turn(run, refresh=refresh, calls=3)
     assert milliseconds == pytest.approx([1.0, 2.0, 4.0])
     assert seen == ["refresh", "run"] * 3
     assert result == 6  # what the last call gave
@@ -59,11 +59,11 @@ def test_a_cold_cache_is_filled_with_something_else_before_each_call_and_off_the
         clock._flush.fill_(1)
         time.passes(0.001)
 
-    milliseconds, _ = clock.turn(run, lambda: None, calls=2, cold=True)
+    milliseconds, _ = clock.turn(run, calls=2, cold=True)
     assert left == [0, 0]
     assert milliseconds == pytest.approx([1.0, 1.0])
     left.clear()
-    clock.turn(run, lambda: None, calls=2, cold=False)
+    clock.turn(run, calls=2)
     assert left == [64, 64]
 
 
@@ -78,7 +78,7 @@ def test_a_result_is_let_go_before_the_next_call(time):
         def __del__(self):
             alive.pop()
 
-    Clock(CPU).turn(Result, lambda: None, calls=4, cold=False)
+    Clock(CPU).turn(Result, calls=4)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,5 @@ def test_a_turn_is_as_many_calls_as_fit_a_twentieth_of_a_second_between_3_and_20
         # The first call compiles and does not count.
         time.passes(9.0 if len(ran) == 1 else seconds)
 
-    assert Clock(CPU).calls(run) == calls
+    assert Clock(CPU).calls(run, fewest=3) == calls
     assert len(ran) == 2
-
-
-def test_quantiles_and_the_spread_are_those_counted_by_hand():
-    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert quantile([10.0, 0.0], 0.2) == pytest.approx(2.0)
-    assert quantile([0.0, 10.0, 20.0, 30.0, 40.0], 0.8) == pytest.approx(32.0)
-    assert quantile([7.0], 0.8) == 7.0
-    spread = Spread.of([5.0, 1.0, 2.0, 3.0, 4.0, 100.0])
-    assert (spread.median, spread.p20, spread.p80, spread.calls) == (3.5, 2.0, 5.0, 6)

@@ -28,12 +28,12 @@ def bench_times(rows: Sequence[Mapping[str, Any]], output: Output = None) -> Fig
     """The figure of the rows that `minibert bench --output` writes.
 
     A panel for each number type, order and state of the cache; medians in ms with a band from p20
-    to p80, both axes logarithmic. Rows with an error are left out. With `output` the figure is
+    to p80, both axes logarithmic. Rows without a time are left out. With `output` the figure is
     written there as well, as SVG, PDF or PNG by the end of its name.
 
     Raises MinibertError without matplotlib, for another kind of file, and when nothing was timed.
     """
-    timed = [row for row in rows if "error" not in row]
+    timed = [row for row in rows if row["ok"]]
     if not timed:
         raise MinibertError("there is nothing to draw: no row has a time.")
     panels = list(dict.fromkeys(map(_panel, timed)))

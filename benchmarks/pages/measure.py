@@ -7,13 +7,14 @@ from pathlib import Path
 
 from playwright.sync_api import Playwright
 
-from benchmarks import harness
-from benchmarks.harness import GateError, Row
 from benchmarks.pages import gate
 from benchmarks.pages.browser import Visit, visiting
 from benchmarks.pages.making import PACKAGES, made
 from benchmarks.pages.plan import BERTVIZ, Case
 from benchmarks.pages.views import Screen, screen
+from minibert.bench.gate import GateError, failure, reason, require
+from minibert.bench.result_rows import Row
+from minibert.bench.timing import Timing
 
 # A picture that takes so long is looked at once.
 SLOW_MS = 5000
@@ -65,14 +66,14 @@ class Bench:
             row |= self.about
             return {**row, "ok": True, **self.measured(case)}
         except GateError as error:
-            reason = harness.reason(error)
-            if not reason.startswith("not tried"):
-                self.remember(case, reason)
-            return {**row, **self.about_failed(case), "ok": False, "reason": reason}
+            why = failure(error)
+            if not why["reason"].startswith("not tried"):
+                self.remember(case, why["reason"])
+            return {**row, **self.about_failed(case), **why}
 
     def check_worth(self, case: Case) -> None:
         """Raise GateError where trying would take minutes and say nothing new."""
-        harness.require(PACKAGES[case.program])
+        require(PACKAGES[case.program])
         if case.program != BERTVIZ:
             return
         if case.shape.weights > self.bertviz_weights:
@@ -101,7 +102,7 @@ class Bench:
             self.about = made(case, self.path, self.limit + START_SECONDS)
             self.about |= gate.checked(case, self.path, self.playwright, self.limit)
         except GateError as error:
-            self.about["reason"] = harness.reason(error)
+            self.about["reason"] = reason(error)
 
     def about_failed(self, case: Case) -> Row:
         """What is known of the file all the same."""
@@ -148,7 +149,7 @@ def looked(visit: Visit, path: Path, shown: Screen) -> Row:
         try:
             time = measure(visit, shown)
         except GateError as error:
-            found["problems"][name] = harness.reason(error)
+            found["problems"][name] = reason(error)
             continue
         if time is not None:
             found[f"{name}_ms"] = time
@@ -156,7 +157,7 @@ def looked(visit: Visit, path: Path, shown: Screen) -> Row:
 
 
 def summary(visits: list[Row]) -> Row:
-    """The median of each number over visits, and the extremes of the time to painted."""
+    """The median of each number over visits, and the spread of the time to painted."""
     names = ["painted_ms", *(f"{name}_ms" for name in INTERACTIONS), *MEMORY]
     row: Row = {"visits": len(visits)}
     for name in names:
@@ -164,7 +165,9 @@ def summary(visits: list[Row]) -> Row:
         if values:
             middle = statistics.median(values)
             row[name] = round(middle, 1) if name.endswith("_ms") else int(middle)
-    painted = [visit["painted_ms"] for visit in visits]
+    painted = [float(visit["painted_ms"]) for visit in visits]
+    spread = Timing([painted]).fields()
+    row |= {f"painted_{name}": spread[name] for name in ("p20_ms", "p80_ms")}
     row |= {"painted_least_ms": round(min(painted), 1), "painted_most_ms": round(max(painted), 1)}
     problems = {name: why for visit in visits for name, why in visit["problems"].items()}
     return row | ({"problems": problems} if problems else {})

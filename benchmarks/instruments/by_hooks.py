@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.cases import Case
-from benchmarks.harness import Contender, Found, Prepared
+from benchmarks.cases import Case, Implementation, Prepared
 from benchmarks.instruments import entry, tasks
 from benchmarks.instruments.entry import BY_HAND, PEER, Entry
 from benchmarks.instruments.reference import (
@@ -21,11 +20,12 @@ from benchmarks.instruments.reference import (
     without_head,
 )
 from benchmarks.instruments.tasks import RIGHT, WRONG, Given, metric
+from minibert.bench.gate import Outputs
 
 Run = Callable[[Any, Given], Any]
 
 
-def prepare(case: Case, *, attention: str, run: Run, read: Callable[[Any], Found]) -> Prepared:
+def prepare(case: Case, *, attention: str, run: Run, read: Callable[[Any], Outputs]) -> Prepared:
     return Prepared(partial(run, case.transformers(attention, torch.float32)), read)
 
 
@@ -169,7 +169,7 @@ def entries() -> list[Entry]:
         kind: str = PEER,
     ) -> Entry:
         built = partial(prepare, attention=attention, run=run, read=read)
-        return Entry(task, Contender(NAME + more, gives, built, package="transformers"), kind)
+        return Entry(task, Implementation(NAME + more, gives, built, package="transformers"), kind)
 
     both, a_layer = "clean and edited logits, two passes", "a batch a layer"
     batched: dict[str, str] = {"more": ", batched by hand", "kind": BY_HAND}
@@ -200,7 +200,7 @@ def entries() -> list[Entry]:
         ),
         Entry(
             tasks.GRADIENT,
-            Contender(NAME, "gradients of probs", prepare_gradient, package="transformers"),
+            Implementation(NAME, "gradients of probs", prepare_gradient, package="transformers"),
         ),
         one(tasks.RAGGED, "sdpa", "logits of the padded batch", padded, entry.real_logits),
     ]

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.cases import Case
-from benchmarks.harness import Contender, Found, Prepared, require
+from benchmarks.cases import Case, Implementation, Prepared
 from benchmarks.instruments import entry, tasks
 from benchmarks.instruments.entry import Entry, unable
 from benchmarks.instruments.tasks import Given, metric
+from minibert.bench.gate import Outputs, require
 
 Run = Callable[["Instrument", Given], Any]
 Change = Callable[[Tensor, Any], Tensor]
@@ -106,7 +106,7 @@ def patch_sweep(model: Instrument, given: Given) -> tuple[Tensor, Tensor]:
     return values, measured(model.model(given.ids).logits)[0]
 
 
-def prepare(case: Case, *, run: Run, read: Callable[[Any], Found]) -> Prepared:
+def prepare(case: Case, *, run: Run, read: Callable[[Any], Outputs]) -> Prepared:
     return Prepared(partial(run, entry.once(case, Instrument)), read)
 
 
@@ -118,7 +118,7 @@ def without_probs(case: Case) -> Prepared:
     )(case)
 
 
-ROWS: list[tuple[str, str, Run, Callable[[Any], Found]]] = [
+ROWS: list[tuple[str, str, Run, Callable[[Any], Outputs]]] = [
     (tasks.ABLATION, "logits", ablation, entry.ablated),
     (
         tasks.BESIDE_CLEAN,
@@ -135,8 +135,10 @@ WITHOUT = (tasks.FULL_TRACE, tasks.ONE_HEAD, tasks.GRADIENT)
 def entries() -> list[Entry]:
     """The tasks without probs, and the reason for the others."""
     found = [
-        Entry(task, Contender("pyvene", gives, partial(prepare, run=run, read=read), "pyvene"))
+        Entry(task, Implementation("pyvene", gives, partial(prepare, run=run, read=read), "pyvene"))
         for task, gives, run, read in ROWS
     ]
-    cannot = [Entry(task, Contender("pyvene", "", without_probs, "pyvene")) for task in WITHOUT]
+    cannot = [
+        Entry(task, Implementation("pyvene", "", without_probs, "pyvene")) for task in WITHOUT
+    ]
     return [*found, *cannot]

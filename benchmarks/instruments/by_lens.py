@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.cases import Case
-from benchmarks.harness import Contender, Found, GateError, Prepared, require, version
+from benchmarks.cases import Case, Implementation, Prepared
 from benchmarks.instruments import entry, tasks
 from benchmarks.instruments.entry import Entry
 from benchmarks.instruments.tasks import RIGHT, Given, metric
+from minibert.bench.gate import GateError, Outputs, require
+from minibert.bench.result_rows import version
 
 Build = Callable[[Case], Any]
 Run = Callable[[Any, Given], Any]
@@ -79,7 +80,7 @@ def full_trace(model: Any, given: Given) -> Any:
     return model.run_with_cache(given.ids)
 
 
-def read_cache(result: Any) -> Found:
+def read_cache(result: Any) -> Outputs:
     logits, cache = result
     found, layer = {"logits": logits}, 0
     while f"blocks.{layer}.hook_resid_post" in cache:
@@ -203,7 +204,7 @@ def padded(model: Any, given: Given) -> tuple[Tensor, Tensor]:
     return model(given.ids, **{name: given.attention_mask}), given.mask
 
 
-def prepare(case: Case, *, build: Build, run: Run, read: Callable[[Any], Found]) -> Prepared:
+def prepare(case: Case, *, build: Build, run: Run, read: Callable[[Any], Outputs]) -> Prepared:
     return Prepared(partial(run, entry.once(case, build)), read)
 
 
@@ -217,7 +218,7 @@ def prepare_gradient(case: Case, *, build: Build) -> Prepared:
 
 CACHE = "logits; query, key, value, scores, pattern, z, streams, MLP, norms"
 # Task, what it gives, how, how that is read, and whether it needs explicit attention.
-ROWS: list[tuple[str, str, Run, Callable[[Any], Found], bool]] = [
+ROWS: list[tuple[str, str, Run, Callable[[Any], Outputs], bool]] = [
     (tasks.FULL_TRACE, CACHE, full_trace, read_cache, True),
     (tasks.ONE_HEAD, "pattern of a layer, names_filter, stop_at_layer", one_head, entry.head, True),
     (tasks.ABLATION, "logits, run_with_hooks", ablation, entry.ablated, False),
@@ -246,9 +247,11 @@ def entries() -> list[Entry]:
     for name, whole, plain in models:
         for task, gives, run, read, matrices in ROWS:
             built = partial(prepare, build=whole if matrices else plain, run=run, read=read)
-            found.append(Entry(task, Contender(name, gives, built, package="transformer_lens")))
+            found.append(
+                Entry(task, Implementation(name, gives, built, package="transformer_lens"))
+            )
         built = partial(prepare_gradient, build=whole)
         gives = "gradients of the cached patterns"
-        contender = Contender(name, gives, built, package="transformer_lens")
+        contender = Implementation(name, gives, built, package="transformer_lens")
         found.append(Entry(tasks.GRADIENT, contender))
     return found

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.cases import Case
-from benchmarks.harness import Contender, Found, Prepared
+from benchmarks.cases import Case, Implementation, Prepared
 from benchmarks.instruments import entry, tasks
 from benchmarks.instruments.entry import INFORMATION, MINIBERT, Entry
 from benchmarks.instruments.tasks import RIGHT, WRONG, Given
+from minibert.bench.gate import Outputs
 
 Run = Callable[[Any, Given], Any]
-Read = Callable[[Any], Found]
+Read = Callable[[Any], Outputs]
 
 KEPT = ("query", "key", "value", "z", "probs")
 
@@ -34,7 +34,7 @@ def full_trace_kept(model: Any, given: Given) -> Any:
     return model.trace(given.ids, keep=("scores", "probs"))
 
 
-def read_trace(trace: Any) -> Found:
+def read_trace(trace: Any) -> Outputs:
     found = {"logits": trace.logits}
     for number, layer in enumerate(trace):
         found[f"hidden {number}"] = layer.resid_post
@@ -76,7 +76,7 @@ def patch_sweep(model: Any, given: Given) -> Any:
     return patch_positions(trace, source, measured, positions=[given.position])
 
 
-def read_sweep(sweep: Any) -> Found:
+def read_sweep(sweep: Any) -> Outputs:
     return {"change": sweep.change, "clean": torch.tensor(sweep.clean)}
 
 
@@ -140,7 +140,7 @@ def entries() -> list[Entry]:
     found = []
     for task, more, gives, run, read in ROWS:
         built = partial(prepare, run=run, read=read)
-        found.append(Entry(task, Contender(f"minibert{more}", gives, built), MINIBERT))
+        found.append(Entry(task, Implementation(f"minibert{more}", gives, built), MINIBERT))
     whole = partial(prepare, run=padded, read=entry.real_logits)
-    padding = Contender("minibert, padded", "logits of the padded batch", whole)
+    padding = Implementation("minibert, padded", "logits of the padded batch", whole)
     return [*found, Entry(tasks.RAGGED, padding, INFORMATION)]

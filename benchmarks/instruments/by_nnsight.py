@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.cases import Case
-from benchmarks.harness import Contender, Found, Prepared, require
+from benchmarks.cases import Case, Implementation, Prepared
 from benchmarks.instruments import entry, tasks
 from benchmarks.instruments.entry import Entry
 from benchmarks.instruments.reference import split_heads
 from benchmarks.instruments.tasks import RIGHT, Given, metric
+from minibert.bench.gate import Outputs, require
 
 Run = Callable[[Any, Given], Any]
 
@@ -85,7 +85,7 @@ def full_trace_gpt2(model: Any, given: Given) -> dict[str, Tensor]:
     return kept
 
 
-def read_full_trace(result: tuple[int, dict[str, Tensor]]) -> Found:
+def read_full_trace(result: tuple[int, dict[str, Tensor]]) -> Outputs:
     heads, kept = result
     found: dict[str, Tensor] = {}
     for name, value in kept.items():
@@ -213,7 +213,7 @@ def padded(model: Any, given: Given) -> tuple[Tensor, Tensor]:
 
 
 def prepare(
-    case: Case, *, attention: str, run: Run, read: Callable[[Any], Found], grad: bool = False
+    case: Case, *, attention: str, run: Run, read: Callable[[Any], Outputs], grad: bool = False
 ) -> Prepared:
     model = entry.once(case, partial(build, attention=attention, grad=grad))
     around = {"around": torch.enable_grad} if grad else {}
@@ -221,7 +221,7 @@ def prepare(
 
 
 # Task, what it gives, how, how that is read, and the attention it needs.
-ROWS: list[tuple[str, str, Run, Callable[[Any], Found], str]] = [
+ROWS: list[tuple[str, str, Run, Callable[[Any], Outputs], str]] = [
     (
         tasks.FULL_TRACE,
         "logits; query, key, value, z, probs, hidden states",
@@ -249,7 +249,7 @@ def entries() -> list[Entry]:
 
     def one(task: str, gives: str, **options: Any) -> Entry:
         built = partial(prepare, **options)
-        return Entry(task, Contender("nnsight", gives, built, package="nnsight"))
+        return Entry(task, Implementation("nnsight", gives, built, package="nnsight"))
 
     found = [
         one(task, gives, run=run, read=read, attention=attention)

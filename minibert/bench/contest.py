@@ -1,0 +1,146 @@
+"""Contenders that do the same work: each passes the gate, all are warmed, then they take turns.
+
+A row per contender comes of it. What fails, at the gate or on the clock, is a row with the reason
+and no time.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from minibert.bench.clock import Clock
+from minibert.bench.gate import Outputs, failure
+from minibert.bench.memory import peak_bytes
+from minibert.bench.result_rows import Row
+from minibert.bench.timing import Timing, interleaved
+
+__all__ = ["Contender", "Timed", "contest", "gated", "time_in_turns", "timed_rows"]
+
+Check = Callable[[Outputs], Row]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """`run` is all the clock sees; `outputs` names what it gave, which is all the gate sees."""
+
+    run: Callable[[], Any]
+    outputs: Callable[[Any], Outputs]
+    # Settings its calls need, entered before the clock starts and left after it stops.
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The times of the contenders that came through, and why the others did not."""
+
+    timings: dict[str, Timing] = field(default_factory=dict)
+    failures: dict[str, Row] = field(default_factory=dict)
+
+
+def contest(
+    contenders: Mapping[str, Contender],
+    check: Check,
+    clock: Clock,
+    *,
+    rounds: int,
+    baseline: str,
+    memory: bool = True,
+) -> dict[str, Row]:
+    """A row for each contender: gated by `check`, timed in turns, its ratio to the baseline."""
+    verdicts = {name: gated(one, check) for name, one in contenders.items()}
+    return timed_rows(contenders, verdicts, clock, rounds=rounds, baseline=baseline, memory=memory)
+
+
+def gated(contender: Contender, check: Check) -> Row:
+    """What the gate says of one: fields of a row with ok, or with the reason."""
+    try:
+        with contender.around():
+            return {"ok": True, **check(contender.outputs(contender.run()))}
+    # Whatever a contender raises is a finding about it.
+    except Exception as error:
+        return failure(error)
+
+
+def timed_rows(
+    contenders: Mapping[str, Contender],
+    verdicts: Mapping[str, Row],
+    clock: Clock,
+    *,
+    rounds: int,
+    baseline: str,
+    memory: bool = True,
+) -> dict[str, Row]:
+    """Times, ratio and peak bytes beside each verdict; none for anyone where the baseline fails."""
+    right = {name: one for name, one in contenders.items() if verdicts[name]["ok"]}
+    timed = time_in_turns(right, clock, rounds=rounds) if baseline in right else Timed()
+    base, rows = timed.timings.get(baseline), {}
+    for name, verdict in verdicts.items():
+        rows[name] = {**verdict, **timed.failures.get(name, {})}
+        if base is None and rows[name]["ok"]:
+            rows[name] |= {"ok": False, "reason": f"the baseline failed: {baseline}"}
+        elif base is not None and name in timed.timings:
+            rows[name] |= timed.timings[name].fields() | timed.timings[name].ratios(base)
+            rows[name] |= _memory(right[name], clock) if memory else {}
+    return rows
+
+
+def _memory(contender: Contender, clock: Clock) -> Row:
+    try:
+        return {"peak_bytes": peak_bytes(contender.run, clock.device, contender.around)}
+    # A contender that cannot be run under the profiler has its times all the same.
+    except Exception as error:
+        return {"peak_unknown": failure(error)["reason"]}
+
+
+def time_in_turns(
+    contenders: Mapping[str, Contender],
+    clock: Clock,
+    *,
+    rounds: int,
+    calls: int | None = None,
+    fewest: int = 1,
+    cold: bool = False,
+    refresh: Callable[[], None] | None = None,
+    before: Callable[[str], None] = lambda name: None,
+    after: Callable[[str, Any], object] = lambda name, result: None,
+) -> Timed:
+    """The times of all: everyone is warmed, then everyone has a turn a round, in a new order.
+
+    `calls` is how many make a turn; without it as many as fit, after two to warm up, and at least
+    `fewest`. `before` is told who comes; `after` sees the last result of each turn, and what it
+    raises ends the contest for that contender.
+    """
+    timed, counts = Timed(), dict[str, int]()
+    turns: dict[str, list[list[float]]] = {name: [] for name in contenders}
+    options: dict[str, Any] = {} if refresh is None else {"refresh": refresh}
+
+    def warm(name: str, one: Contender) -> None:
+        counts[name] = clock.calls(one.run, fewest) if calls is None else calls
+
+    def turn(name: str, one: Contender) -> None:
+        taken, result = clock.turn(one.run, calls=counts[name], cold=cold, **options)
+        after(name, result)
+        turns[name].append(taken)
+
+    def step(name: str, work: Callable[[str, Contender], None]) -> None:
+        if name in timed.failures:
+            return
+        before(name)
+        try:
+            with contenders[name].around():
+                work(name, contenders[name])
+        # What fails under the clock is a row that says so.
+        except Exception as error:
+            said = failure(error)
+            reason = f"right when checked, but while it was timed: {said['reason']}"
+            timed.failures[name] = said | {"reason": reason}
+
+    for name in contenders:
+        step(name, warm)
+    for name in interleaved(contenders, rounds):
+        step(name, turn)
+    timed.timings.update(
+        {name: Timing(taken) for name, taken in turns.items() if name not in timed.failures}
+    )
+    return timed

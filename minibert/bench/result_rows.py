@@ -1,0 +1,172 @@
+"""Result rows: one JSON object a line, each with all it takes to be understood later.
+
+Every benchmark writes what it measured beside the `facts` of the machine: processor and device,
+versions, commit, command, time. Imports nothing heavy.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minibert.errors import MinibertError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Row",
+    "busy",
+    "command",
+    "commit",
+    "facts",
+    "processor",
+    "read_rows",
+    "version",
+    "write_rows",
+]
+
+Row = dict[str, Any]
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("minibert", "torch", "triton", "transformers", "numpy")
+#: More than this of the machine is used by others: times mean little.
+_BUSY = 0.3
+
+
+def facts(
+    *, threads: int, device: "torch.device | None" = None, packages: Sequence[str] = ()
+) -> Row:
+    """Where rows come from; nobody's name or folder.
+
+    `device` is what computes, the processor when None; `packages` are those whose versions matter
+    beside the usual ones.
+    """
+    on_gpu = device is not None and device.type == "cuda"
+    versions = {name: version(name) for name in (*_PACKAGES, *packages)}
+    return {
+        "device": _gpu(device, versions) if on_gpu else processor(),
+        "cpu": processor(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "memory_gib": round(_memory_bytes() / 2**30, 1),
+        "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "versions": versions,
+        "commit": commit(),
+        "command": command(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def busy(row: Row) -> str:
+    """A warning where others use this machine; "" where it is quiet."""
+    load = row["load_at_start"] or 0
+    return f"this machine is busy (load {load}): trust no time below." if load > _BUSY else ""
+
+
+def _gpu(device: Any, versions: dict[str, str | None]) -> str:
+    """Its name; the versions of its libraries are added."""
+    import torch
+
+    cudnn = torch.backends.cudnn.version()
+    versions |= {"cuda": torch.version.cuda, "cudnn": None if cudnn is None else str(cudnn)}
+    return torch.cuda.get_device_name(device)
+
+
+def processor() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0
+
+
+def version(package: str) -> str | None:
+    """The installed version of a package; None where it is not installed."""
+    if package == "minibert":
+        # Of the files that run, whatever name they were installed by.
+        return str(sys.modules["minibert"].__version__)
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def commit(checkout: Path = _CHECKOUT) -> str | None:
+    """The commit of minibert's checkout, "+" behind it when files differ.
+
+    Where there is only a copy of the files, MINIBERT_COMMIT says it; else None.
+    """
+    # Not a checkout of somebody's own, in whose environment minibert is installed.
+    if not (checkout / ".git").exists():
+        return os.environ.get("MINIBERT_COMMIT")
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--dirty=+"],
+            cwd=checkout,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("MINIBERT_COMMIT")
+    return answer.stdout.strip()
+
+
+def command() -> str:
+    """The command line of this process, without the folders of this machine."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    program = Path(sys.argv[0]).name
+    if spec is not None:
+        program = f"python -m {spec.name.removesuffix('.__main__')}"
+    return " ".join([program, *(re.sub(r"[^\s=]*/", "", word) for word in sys.argv[1:])])
+
+
+def write_rows(rows: Iterable[Row], path: Path) -> None:
+    """Put the rows in `path`: all of them, or the file stays as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    lines = (json.dumps(row, allow_nan=False, ensure_ascii=False) for row in rows)
+    try:
+        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file that `write_rows` wrote.
+
+    Raises MinibertError, with the number of the line, when it is no such file.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MinibertError(f"{path} cannot be read: {error}.") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise MinibertError(f"{path}, line {number}: {error}; expected JSON.") from error
+        if not isinstance(row, dict):
+            raise MinibertError(f"{path}, line {number} is no row; expected a JSON object.")
+        rows.append(row)
+    return rows
