@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.errors import AttentionError
+from minibert.errors import AttentionError, how_to_install
 from minibert.kernels import chunked, eager, flex, reference, sdpa, torch_backends
 from minibert.kernels.call import Call
 from minibert.kernels.requests import MATRICES, WANTS
@@ -224,7 +224,7 @@ def _triton(*tensors: Any, **options: Any) -> Any:
 
 def _without_triton() -> str | None:
     if find_spec("triton") is None:
-        return "Triton is not installed (pip install 'minibert[triton]')"
+        return f"Triton is not installed ({how_to_install('triton')})"
     return None
 
 

@@ -4,6 +4,14 @@ One family, so that a caller can catch all of it with `except minibert.MinibertE
 Each message says what was wrong, where, what was expected, and what to do about it.
 """
 
+#: Our name in the package index, where `minibert` belongs to somebody else.
+DISTRIBUTION = "minibert-attention"
+
+
+def how_to_install(extra: str) -> str:
+    """The command that installs an extra, for messages."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
 
 class MinibertError(Exception):
     """The base of every error below."""
