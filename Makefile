@@ -2,14 +2,12 @@
 
 VENV := .venv
 RUN := $(VENV)/bin
-CONSTRAINED := $(RUN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL := $(RUN)/python -m pip install --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 
-# The first Python that is neither too old nor too new and can make an environment.
-PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python; do \
-	$$python -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
-	2>/dev/null && echo $$python && break; done)
+# Which Python makes the environment; none named: the first of 3.11 to 3.14 that can.
+PYTHON ?=
 # What `make gpu` runs: on a GPU machine usually the image's own Python with its own torch.
 GPU_PYTHON ?= python3
 # For `make gpu`: --minutes 9, --output FOLDER, --only REGEX; `make gpu GPU_OPTIONS=--help` says all.
@@ -35,7 +33,7 @@ endef
 export EXAMPLE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench gpu gpu-train static clean
+.PHONY: help demo test check locks bench gpu gpu-train static clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -57,6 +55,9 @@ check: $(DEVELOPMENT) ## formatting, lint and types; those of the pages where no
 	$(RUN)/mypy
 	scripts/check_pages.sh
 
+locks: $(DEVELOPMENT) ## do the pins resolve for every supported Python and platform? needs the package index
+	$(RUN)/python scripts/check_locks.py
+
 bench: $(DEVELOPMENT) ## speed of whole models beside the peers that are installed
 	$(RUN)/python -m benchmarks.models
 
@@ -74,15 +75,15 @@ clean: ## remove what was built, keep .venv
 	find . -path './$(VENV)' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "minibert needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	python=$$(scripts/find_python.sh $(PYTHON)) && $$python -m venv $(VENV)
 
-# torch goes first and by its pin alone: no other package may choose its version or build.
-$(RUNTIME): pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(CONSTRAINED) torch setuptools
-	$(CONSTRAINED) --no-build-isolation -e .
+# Every version is pinned, so pip has nothing to search; which build of torch it takes is left to
+# pip's own configuration. setuptools goes first: the build runs in this environment, with this pin.
+$(RUNTIME): pyproject.toml setup.py requirements/runtime.txt | $(VENV)/bin/python
+	$(INSTALL) -c requirements/runtime.txt setuptools
+	$(INSTALL) -c requirements/runtime.txt --no-build-isolation -e .
 	@touch $@
 
-$(DEVELOPMENT): $(RUNTIME)
-	$(CONSTRAINED) --no-build-isolation -e '.[dev]'
+$(DEVELOPMENT): $(RUNTIME) requirements/development.txt
+	$(INSTALL) -c requirements/development.txt --no-build-isolation -e '.[dev]'
 	@touch $@

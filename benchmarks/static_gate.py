@@ -29,6 +29,7 @@ from typing import Any
 
 from benchmarks import sass
 from minibert.bench.result_rows import Row
+from minibert.errors import how_to_install
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BUDGET = Path(__file__).with_name("static_budget.json")
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         import triton
     except ImportError:
-        print("benchmarks.static_gate needs triton: pip install 'minibert[triton]'")
+        print(f"benchmarks.static_gate needs triton: {how_to_install('triton')}")
         return 1
     budget = read_budget(chosen.budget)
     rows = []

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from minibert.errors import how_to_install
 from minibert.kernels import chunked, eager, flex, reference, sdpa, torch_backends
 from minibert.kernels.implementation import FLOATS, OPTIONS, Implementation
 from minibert.kernels.requests import MATRICES, WANTS
@@ -23,7 +24,7 @@ def _triton(*tensors: Any, **options: Any) -> Any:
 
 def _without_triton() -> str | None:
     if find_spec("triton") is None:
-        return "Triton is not installed (pip install 'minibert[triton]')"
+        return f"Triton is not installed ({how_to_install('triton')})"
     return None
 
 

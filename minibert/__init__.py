@@ -11,6 +11,7 @@ The names below are imported when they are first used, so that `import minibert`
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import (
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from minibert.text.tokenizer import Tokenizer
     from minibert.text.tokens import Tokens
     from minibert.trace.read import Trace
+
+if not Path(__file__).with_name("kernels").is_dir():
+    # A checkout without symbolic links: kernels/ and viz/ are found where they are, beside us.
+    __path__.append(str(Path(__file__).parents[1]))
 
 __version__ = "0.1.0"
 __all__ = [

@@ -15,6 +15,7 @@ __all__ = [
     "TokenizationError",
     "TraceError",
     "TrainingError",
+    "how_to_install",
     "printable",
 ]
 
@@ -48,6 +49,15 @@ def _escaped(text: str) -> str:
 
 def _first_bytes(text: str, most: int) -> str:
     return text.encode()[:most].decode(errors="ignore")
+
+
+#: Our name in the package index, where `minibert` belongs to somebody else.
+DISTRIBUTION = "minibert-attention"
+
+
+def how_to_install(extra: str) -> str:
+    """The command that installs an extra, for messages."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 class MinibertError(Exception):

@@ -1,31 +1,20 @@
 """What people install is the wheel: it is whole, needs what it declares, and stands alone.
 
-The wheel is built from the sdist, so both are complete. Its environment holds the wheel and
-links to exactly the distributions it declares, taken from the environment the tests run in:
-nothing is fetched, and what is not declared is not there.
+The wheel is built from the sdist, so both are complete.
 """
 
-import os
 import re
-import shutil
-import subprocess
+import runpy
 import sys
 import tarfile
-import tomllib
 import zipfile
-from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-NOT_SHIPPED = (
-    ".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "node_modules",
-)  # fmt: skip
+from tests.packages import PROJECT, REPOSITORY, copy_tree, environment, run
+
+LINK = re.compile(r"\]\((?!#)([^)\s]+)\)")
 
 LOAD_TRACE_RENDER = """
 import html.parser, importlib.util, pathlib, sys
@@ -55,27 +44,11 @@ Outside().feed(page)
 """
 
 
-def run(
-    command: list[str | Path], *, where: Path, path: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """The finished command, which saw none of this process' Python settings and no network."""
-    settings = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    settings |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(where / "empty-cache")}
-    settings |= {"PYTHONPATH": str(path)} if path else {}
-    done = subprocess.run(
-        command, cwd=where, env=settings, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    return done
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist and the wheel built from it."""
     base = tmp_path_factory.mktemp("built")
-    shutil.copytree(
-        REPOSITORY, base / "tree", symlinks=True, ignore=shutil.ignore_patterns(*NOT_SHIPPED)
-    )
+    copy_tree(base / "tree")
     run([sys.executable, "-m", "build", "--no-isolation", "-o", base, "tree"], where=base)
     return base
 
@@ -85,50 +58,6 @@ def wheel(built: Path) -> Path:
     """The wheel."""
     (found,) = built.glob("*.whl")
     return found
-
-
-def declared(roots: Iterable[str]) -> set[str]:
-    """The installed distributions that `roots` need, themselves included."""
-    needed: set[str] = set()
-    waiting = [(Requirement(root).name, "") for root in roots]
-    waiting += [(Requirement(r).name, extra) for r in roots for extra in Requirement(r).extras]
-    seen = set()
-    while waiting:
-        name, extra = waiting.pop()
-        if (name, extra) in seen:
-            continue
-        seen.add((name, extra))
-        try:
-            requirements = distribution(name).requires or []
-        except PackageNotFoundError:
-            continue
-        needed.add(canonicalize_name(name))
-        for requirement in map(Requirement, requirements):
-            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
-                waiting += [(requirement.name, e) for e in ("", *requirement.extras)]
-    return needed
-
-
-def link(names: Iterable[str], folder: Path) -> None:
-    """Put the top-level files of these distributions into `folder`, as links."""
-    for name in names:
-        installed = distribution(name)
-        for top in {Path(file).parts[0] for file in installed.files or []}:
-            target = Path(str(installed.locate_file(top)))
-            if top not in ("..", "__pycache__") and not (folder / top).exists():
-                (folder / top).symlink_to(target, target_is_directory=target.is_dir())
-
-
-def environment(base: Path, wheel: Path, *, beside: tuple[str, ...] = ()) -> Path:
-    """The Python of a new environment that holds the wheel, what it declares, and `beside`."""
-    run([sys.executable, "-m", "venv", "--without-pip", base / "venv"], where=base)
-    python = base / "venv" / "bin" / "python"
-    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    packages = Path(run([python, "-c", where], where=base).stdout.strip())
-    link(declared([*PROJECT["dependencies"], *beside]) - {"pip", "minibert"}, packages)
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-index"]
-    run([*pip, wheel], where=base)
-    return python
 
 
 @pytest.fixture(scope="module")
@@ -145,17 +74,11 @@ def neighbours(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 
 def shipped() -> dict[str, bytes]:
     """What the wheel must hold, by its path there, read from the repository."""
-    trees = {
-        "minibert": [*(REPOSITORY / "minibert").glob("*.py"), REPOSITORY / "minibert/py.typed"],
-        "minibert/analysis": (REPOSITORY / "minibert" / "analysis").glob("*.py"),
-        "minibert/bench": (REPOSITORY / "minibert" / "bench").glob("*.py"),
-        "minibert/training": (REPOSITORY / "minibert" / "training").glob("*.py"),
-        "minibert/kernels": (REPOSITORY / "kernels").glob("*.py"),
-        "minibert/kernels/fused": (REPOSITORY / "kernels" / "fused").glob("*.py"),
-        "minibert/viz": (REPOSITORY / "viz").glob("*.py"),
-        "minibert/viz/plots": (REPOSITORY / "viz" / "plots").glob("*.py"),
-    }
-    found = {f"{folder}/{p.name}": p for folder, files in trees.items() for p in files}
+    tops = {"minibert": "minibert", "minibert/kernels": "kernels", "minibert/viz": "viz"}
+    found = {"minibert/py.typed": REPOSITORY / "minibert/py.typed"}
+    for folder, top in tops.items():
+        for path in (REPOSITORY / top).rglob("*.py"):
+            found[f"{folder}/{path.relative_to(REPOSITORY / top).as_posix()}"] = path
     for folder, top in {
         "minibert/embedded": "minibert/embedded",
         "minibert/viz/static": "viz/static",
@@ -201,18 +124,44 @@ def test_the_sdist_builds_without_the_links_and_holds_no_environment(built: Path
         members = archive.getmembers()
     names = [m.name.split("/", 1)[1] for m in members if "/" in m.name]
     assert not [m.name for m in members if m.issym() or m.islnk()]
-    assert not [n for n in names if n.startswith((".venv", "build/", "minibert/kernels/"))]
-    assert {"pyproject.toml", "LICENSE", "README.md"} <= set(names)
+    assert not [n for n in names if n.startswith((".venv", "build/", "minibert/kernels"))]
+    assert {"pyproject.toml", "LICENSE", "README.md", "CITATION.cff"} <= set(names)
 
 
-def test_every_dependency_is_pinned_and_no_address_is_named() -> None:
-    lines = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = [line for line in lines if line and not line.startswith("#")]
-    assert all(re.fullmatch(r"[\w.-]+==[\w.!+]+", pin) for pin in pins)
-    pinned = {canonicalize_name(pin.split("==")[0]) for pin in pins}
-    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
-    missing = {canonicalize_name(Requirement(line).name) for line in wanted} - pinned
-    assert not missing, f"constraints.txt has no pin for {sorted(missing)}"
+@pytest.mark.slow
+def test_the_sdist_can_run_its_tests(built: Path, tmp_path: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    some = ["tests/test_tokens.py", "tests/kernels/test_reference.py"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *some]
+    assert " passed" in run(command, where=tree, path=tree).stdout
+
+
+def test_the_description_for_package_indexes_has_no_relative_link(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith("/METADATA")]
+        description = archive.read(name).decode().split("\n\n", 1)[1]
+    assert "## Ten lines" in description
+    assert [link for link in LINK.findall(description) if not link.startswith("https://")] == []
+
+
+def test_relative_links_of_the_description_become_addresses() -> None:
+    described = runpy.run_path(str(REPOSITORY / "setup.py"))["described"]
+    readme = "![A head](docs/head.png) [how](docs/how.md) [b](https://b.org) [c](#c)"
+    home = "https://example.org/m"
+    assert described(readme, home) == (
+        f"![A head]({home}/raw/main/docs/head.png) [how]({home}/blob/main/docs/how.md) "
+        "[b](https://b.org) [c](#c)"
+    )
+    assert described(readme, None) == " how [b](https://b.org) [c](#c)"
+
+
+def test_the_citation_names_this_version() -> None:
+    citation = (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {PROJECT['version']}\n" in citation
+    assert f"license: {PROJECT['license']}\n" in citation
 
 
 @pytest.mark.slow

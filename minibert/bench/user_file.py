@@ -24,7 +24,7 @@ from torch import Tensor
 
 from minibert.bench.guards import Guards, time_limit
 from minibert.bench.printed import Printed
-from minibert.errors import MinibertError
+from minibert.errors import MinibertError, how_to_install
 from minibert.kernels.registry import Implementation
 
 __all__ = ["OUTPUTS", "UserFunction", "load_function", "use_interpreter"]
@@ -192,7 +192,7 @@ def _executed(path: Path, seconds: float, printed: Printed) -> Any:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         where = f", line {lines[-1]}" if lines else ""
-        advice = " Install it: pip install 'minibert[triton]'." if "'triton'" in text else ""
+        advice = f" Install it: {how_to_install('triton')}." if "'triton'" in text else ""
         raise MinibertError(
             f"{path.name}{where}: {type(error).__name__}: {text}.{advice}"
         ) from error

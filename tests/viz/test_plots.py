@@ -253,7 +253,7 @@ def test_without_matplotlib_the_error_says_what_to_install(
     write: Callable[[Rows], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MinibertError, match=r"pip install 'minibert\[plots\]'"):
+    with pytest.raises(MinibertError, match=r"pip install 'minibert-attention\[plots\]'"):
         plots.training_scores(write(rows()))
 
 

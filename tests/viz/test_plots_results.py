@@ -123,7 +123,7 @@ def test_without_matplotlib_the_error_says_what_to_install(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MinibertError, match=r"pip install 'minibert\[plots\]'"):
+    with pytest.raises(MinibertError, match=r"pip install 'minibert-attention\[plots\]'"):
         results()[name].plot()
 
 

@@ -1,4 +1,4 @@
-"""Figures for print, by matplotlib, which `pip install 'minibert[plots]'` brings.
+"""Figures for print, by matplotlib, which the extra `plots` brings.
 
 trace.py     of a trace: one head, all heads, statistics by layer
 training.py  of what `minibert train` logged (scores_log.py): how the heads of a model form

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from minibert.errors import MinibertError
+from minibert.errors import MinibertError, how_to_install
 
 __all__ = [
     "FAINT",
@@ -63,7 +63,7 @@ def needed_matplotlib() -> Any:
     except ImportError as error:
         raise MinibertError(
             f"plots need matplotlib, which cannot be imported ({error}); "
-            "install it: pip install 'minibert[plots]'"
+            f"install it: {how_to_install('plots')}"
         ) from error
     return matplotlib
 
