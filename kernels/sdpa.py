@@ -89,12 +89,15 @@ def packed_attention(
     `lengths` are their tokens, all of them together. The same as `fused_attention` sentence by
     sentence, and no key of padding is ever read.
     """
+    vectors = [each.split(list(lengths), dim=2) for each in (query, key, value)]
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value)):
+        parts = [
+            fused_attention(*one, causal=causal, scale=scale) for one in zip(*vectors, strict=True)
+        ]
+        return torch.cat(parts, dim=2)
     z = torch.empty_like(query)
-    parts = zip(
-        *(vectors.split(list(lengths), dim=2) for vectors in (query, key, value, z)), strict=True
-    )
-    for one_query, one_key, one_value, one_z in parts:
-        one_z.copy_(fused_attention(one_query, one_key, one_value, causal=causal, scale=scale))
+    for *one, one_z in zip(*vectors, z.split(list(lengths), dim=2), strict=True):
+        one_z.copy_(fused_attention(*one, causal=causal, scale=scale))
     return z
 
 

@@ -5,7 +5,7 @@ Place: lens.py and attribution.py ask here before they compute anything.
 
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +13,8 @@ from torch import Tensor
 from minibert.errors import TokenizationError, TraceError
 from minibert.layers.heads import VocabularyHead
 from minibert.quantities import Int
-
-if TYPE_CHECKING:
-    from minibert.text.tokenizer import Tokenizer
-    from minibert.trace.run import TracedModel
+from minibert.text.tokenizer import Tokenizer
+from minibert.trace.run import TracedModel
 
 __all__ = ["known_tokens", "token_id", "token_ids", "token_name", "vocabulary_head"]
 

@@ -312,13 +312,14 @@ class LayerPass(LayerQuantities):
         found = compute(call, evaluation.impl)
         if want:
             self._hold(found)
-        return found.z
+        # The reference computes in float64 whatever it is given.
+        return found.z.to(self.query.dtype)
 
     def _hold(self, found: Attended) -> None:
         self.statistics = found.statistics
         for name, matrix in (("scores", found.scores), ("probs", found.probs)):
             if matrix is not None:
-                self.__dict__[name] = matrix
+                self.__dict__[name] = matrix.to(self.query.dtype)
 
     def of_all_heads(self) -> "LayerPass":
         """The same place with all heads, for what sums over them."""

@@ -181,5 +181,5 @@ def _of_rows(at: LayerPass, rows: list[int]) -> LayerPass:
             getattr(at, name)
     if "z" not in at.known:
         # Every position is looked at, whatever rows look.
-        _ = at.value
+        _ = at.key, at.value
     return at.of_rows(rows)
