@@ -80,6 +80,9 @@ def _fill(
     start = len(trace.records)
     order = layer_quantities()
     kept = [name for name, quantity in order.items() if quantity.kept]
+    if evaluation.allowed.packed is not None and not trace.differentiable:
+        # Of many texts few are read; the rest of a layer is computed again for those.
+        kept = ["resid_post"]
 
     def visit(at: LayerPass) -> None:
         trace.records.append(kept_of(at, order, kept))
