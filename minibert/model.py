@@ -20,14 +20,16 @@ from minibert.layers.evaluation import Evaluation
 from minibert.layers.heads import build_head
 from minibert.layers.linear import is_packed, pack, unpack
 from minibert.quantities import Float, Hidden, Logits, TokenIds, TokenMask
+from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
 from minibert.text.windows import LongText, Whole, Windows, windows
+from minibert.trace.checks import check_grad, check_keep, check_statistics
 from minibert.trace.edit import as_point
 from minibert.trace.places import check_index
 from minibert.trace.plan import Plan
-from minibert.trace.read import Trace, check_grad, check_keep, check_statistics
+from minibert.trace.read import Trace
 from minibert.trace.record import record
-from minibert.trace.run import Inputs, embedded, logits_of, run_layers
+from minibert.trace.run import embedded, logits_of, run_layers
 
 if TYPE_CHECKING:
     from minibert.text.tokenizer import Tokenizer
@@ -298,32 +300,8 @@ class Model(nn.Module):
         else:
             tokens = text.to(device)
             inputs = Inputs(tokens.ids, tokens.mask, tokens.segments, tokens)
-        self._check(inputs)
+        inputs.check(self.config, self.name)
         return inputs
-
-    def _check(self, inputs: Inputs) -> None:
-        ids, limit = inputs.ids, self.config.n_positions
-        if ids.numel() == 0:
-            raise TokenizationError("There are no token ids; expected at least one a sentence.")
-        if ids.shape[1] > limit:
-            raise TokenizationError(
-                f"{ids.shape[1]} tokens are more than the {limit} positions of {self.name}; "
-                "shorten the text, or tokenize it with truncate=True."
-            )
-        low, high = (int(bound) for bound in torch.aminmax(ids))
-        if low < 0 or high >= self.config.vocab_size:
-            raise TokenizationError(
-                f"Token id {low if low < 0 else high} is outside the vocabulary of {self.name}: "
-                f"expected 0 to {self.config.vocab_size - 1}."
-            )
-        segments = inputs.segments
-        if segments is not None and self.config.n_segments:
-            last = int(segments.max())
-            if last >= self.config.n_segments:
-                raise TokenizationError(
-                    f"Segment {last} does not exist in {self.name}, which has "
-                    f"{self.config.n_segments} (0 to {self.config.n_segments - 1})."
-                )
 
     def allowed(self, ids: TokenIds, mask: TokenMask | None = None) -> AllowedKeys:
         """Which keys a query of these ids may attend to."""

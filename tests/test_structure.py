@@ -133,6 +133,8 @@ def walk(node: ast.AST, deferred: bool = False) -> Iterator[tuple[ast.AST, bool]
     """Every node below, and whether a function stands around it."""
     for child in ast.iter_child_nodes(node):
         inside = deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            inside = True
         yield child, inside
         yield from walk(child, inside)
 

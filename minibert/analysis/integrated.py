@@ -24,8 +24,9 @@ from torch import Tensor
 from minibert.analysis.arguments import check_callable, check_unedited, whole_number
 from minibert.errors import TraceError
 from minibert.quantities import Float
+from minibert.trace.checks import check_grad
 from minibert.trace.places import check_index
-from minibert.trace.read import Trace, check_grad
+from minibert.trace.read import Trace
 
 __all__ = [
     "IntegratedAttention",

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from minibert.cli.options import DtypeName, Offline, Revision, Text, load_model
+from minibert.cli.options import DtypeName, ImplName, Offline, Revision, Text, load_model
 from minibert.terminal import encodable, note, printable, say, standard_input
 
 __all__ = ["generate"]
@@ -44,10 +44,11 @@ def generate(
     revision: Revision = None,
     offline: Offline = False,
     dtype: DtypeName = None,
+    impl: ImplName = "auto",
 ) -> None:
     """Continue a text, token by token."""
     prompt = standard_input() if text == "-" else text
-    loaded = load_model(model, revision, offline, None, dtype)
+    loaded = load_model(model, revision, offline, None, dtype, impl)
     beginning: list[str] = [prompt]
 
     def show(piece: str) -> None:

@@ -1,6 +1,6 @@
 """The arguments that several commands share, and the model that they name.
 
-Like cli.py, it imports nothing heavy before a command runs.
+It imports nothing heavy before a command runs.
 """
 
 from enum import StrEnum
@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minibert.errors import MinibertError
+from minibert.terminal import note, standard_input
 
 if TYPE_CHECKING:
     from minibert.model import Model
+    from minibert.text.tokens import Tokens
 
 __all__ = [
     "Dtype",
     "DtypeName",
+    "ImplName",
     "ModelName",
     "Offline",
     "Pair",
@@ -24,6 +27,8 @@ __all__ = [
     "Text",
     "Truncate",
     "load_model",
+    "texts_of",
+    "tokens_of",
 ]
 
 
@@ -63,13 +68,26 @@ Task = Annotated[
 DtypeName = Annotated[
     Dtype | None, typer.Option(help="The type to compute in; float32 when not given.")
 ]
+ImplName = Annotated[
+    str,
+    typer.Option(
+        "--impl",
+        metavar="NAME",
+        help="The implementation of attention: auto, eager, sdpa, reference and others.",
+    ),
+]
 Truncate = Annotated[
     bool, typer.Option("--truncate", help="Cut a text that is longer than the model's positions.")
 ]
 
 
 def load_model(
-    name: str | None, revision: str | None, offline: bool, task: str | None, dtype: Dtype | None
+    name: str | None,
+    revision: str | None,
+    offline: bool,
+    task: str | None,
+    dtype: Dtype | None,
+    impl: str = "auto",
 ) -> "Model":
     """The model of these options. Raises MinibertError where it cannot be had."""
     import torch
@@ -79,6 +97,23 @@ def load_model(
 
     chosen = None if dtype is None else getattr(torch, dtype.value)
     try:
-        return load(name, revision=revision, offline=offline, task=task, dtype=chosen)
+        return load(name, revision=revision, offline=offline, task=task, dtype=chosen, impl=impl)
     except UnreachableError as error:
         raise MinibertError(f"{error} There is no folder of that name either.") from error
+
+
+def tokens_of(model: "Model", texts: list[str], truncate: bool) -> "Tokens":
+    """The tokens of the texts, with a note where they are cut."""
+    from minibert.viz.labels import is_cut
+
+    tokens = model.tokenize(*texts, truncate=truncate)
+    if is_cut(tokens, 0):
+        note("note", f"the text is cut after {tokens.lengths[0]} tokens.")
+    return tokens
+
+
+def texts_of(text: str, text_b: str | None) -> list[str]:
+    """The one or two texts, of which one may be standard input."""
+    if text == text_b == "-":
+        raise typer.BadParameter("only one of the two texts can be standard input")
+    return [standard_input() if one == "-" else one for one in (text, text_b) if one is not None]

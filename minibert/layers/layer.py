@@ -3,7 +3,8 @@
 A declaration is a function of the quantities before it. `LayerPass` evaluates the table for one
 layer of one pass: a plain forward asks for resid_post and keeps nothing; a trace keeps what was
 computed; a lazy read asks for one quantity of some heads and rows later; an edit replaces a value
-on the way; a rerun begins with what is known. Padding, packing and a past are properties of the
+on the way; a rerun begins with what is known. Gradients that autograd would give through an N x N
+tensor are declared in layer_gradients.py. Padding, packing and a past are properties of the
 evaluation (`Evaluation`), not other code.
 """
 
@@ -37,7 +38,6 @@ from minibert.quantities import (
 
 __all__ = [
     "Change",
-    "LayerGradients",
     "LayerPass",
     "LayerQuantities",
     "layer_quantities",
@@ -135,51 +135,6 @@ Quantity(
 Quantity(
     ("batch", "1", "query", "key"), "True where attention is allowed", name="mask", per_layer=False
 )
-
-
-class LayerGradients(LayerQuantities):
-    """The gradients of one layer: what the functions below read beside the quantities."""
-
-    values: "LayerPass"
-
-    def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
-        """The gradient of the quantity here."""
-        raise NotImplementedError
-
-    def below(self) -> Hidden:
-        """The gradient of what entered the layer."""
-        raise NotImplementedError
-
-
-# The gradients that autograd would give through an N x N tensor, or one as large as all heads' part
-# of the stream. Each follows from the gradient of a quantity behind it.
-
-
-@LayerQuantities.probs.gradient_of("z")
-def _probs_gradient(at: LayerGradients) -> Matrix:
-    """dz·valueᵀ."""
-    return at.z @ at.values.value.transpose(-2, -1)
-
-
-@LayerQuantities.scores.gradient_of("z")
-def _scores_gradient(at: LayerGradients) -> Matrix:
-    """probs * (dprobs − sum over keys of probs * dprobs): back through the softmax."""
-    probs = at.values.probs
-    weighted = probs * at.probs
-    return weighted.addcmul_(probs, weighted.sum(-1, keepdim=True), value=-1)
-
-
-@LayerQuantities.head_out.gradient_of("attn_out")
-def _head_out_gradient(at: LayerGradients) -> PerHeadHidden:
-    """That of attn_out, which is a sum over heads."""
-    heads = range(at.values.attention.n_heads)[at.values.heads]
-    return at.attn_out.unsqueeze(1).expand(-1, len(heads), -1, -1)
-
-
-@LayerQuantities.resid_pre.gradient_of("resid_pre")
-def _resid_pre_gradient(at: LayerGradients) -> Hidden:
-    """That of what left the layer below, or of the embeddings."""
-    return at.below()
 
 
 def layer_quantities() -> dict[str, Quantity[Tensor]]:

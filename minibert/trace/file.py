@@ -21,14 +21,14 @@ from minibert.errors import MinibertError, TraceError
 from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
 from minibert.quantities import QUANTITIES
+from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
 from minibert.trace.identity import check_model, identity_of, stand_in
-from minibert.trace.run import Inputs
 
 __all__ = ["StoredTrace", "open_trace", "save_trace"]
 
 # One entry alone: safetensors writes several in an order that changes, and so do the bytes.
-ENTRY, VERSION = "minibert.trace", 1
+ENTRY, VERSION = "minibert.trace", 2
 _OF_EACH_TOKEN = ("raw", "strings", "spans", "words", "special")
 _COLUMNS = (*_OF_EACH_TOKEN, "texts")
 _OF_TOKENS = ("ids", "mask", "segments")
@@ -47,6 +47,7 @@ class StoredTrace:
     edited_from: int | None
     records: list[dict[str, Tensor]]
     kept: dict[str, Tensor]
+    backends: dict[str, str]
 
 
 def save_trace(trace: Any, path: PathLike) -> Path:
@@ -101,6 +102,7 @@ def _about(trace: Any) -> dict[str, Any]:
         "model": identity_of(trace.model),
         "until": trace.until,
         "edited_from": trace.edited_from,
+        "backends": trace.backends,
         "tokens": {name: getattr(trace.tokens, name) for name in _COLUMNS},
     }
 
@@ -183,7 +185,9 @@ def _assemble(
     records = [_under(f"layers.{layer}.", tensors) for layer in range(n_records)]
     kept = {name: tensors[name] for name in ("embed", "logits") if until is None or name == "embed"}
     allowed = AllowedKeys.of(inputs.mask, causal=config.causal, ids=inputs.ids)
-    return StoredTrace(model, inputs, allowed, until, about["edited_from"], records, kept)
+    return StoredTrace(
+        model, inputs, allowed, until, about["edited_from"], records, kept, about["backends"]
+    )
 
 
 def _read_tokens(about: Mapping[str, Any], numbers: dict[str, Any]) -> Tokens:

@@ -18,7 +18,8 @@ from torch import Tensor
 from minibert.errors import TraceError
 from minibert.layers.config import Config
 from minibert.layers.evaluation import cut
-from minibert.layers.layer import LayerGradients, LayerPass, layer_quantities
+from minibert.layers.layer import LayerPass, layer_quantities
+from minibert.layers.layer_gradients import LayerGradients
 from minibert.quantities import Float, Hidden, Logits, Quantity
 from minibert.trace.layer_view import LayerView, place_of
 

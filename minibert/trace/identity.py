@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from minibert.errors import TraceError
+from minibert.layers.bodies import Body
 from minibert.layers.config import Config
+from minibert.layers.parts import Layer
 
 __all__ = ["check_model", "identity_of", "stand_in", "weights_digest"]
 
@@ -35,6 +37,19 @@ class Weightless:
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise WeightsNeededError(self._reason)
+
+
+class WeightlessBody(Weightless, Body):
+    """Stands where the weights of a body would be."""
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Stand-ins, each of which knows its scale."""
+        return self.__dict__["stand_ins"]
+
+
+class WeightlessLayer(Weightless, Layer):
+    """Stands where a layer's weights would be."""
 
 
 def identity_of(model: Any) -> dict[str, Any]:
@@ -79,13 +94,13 @@ def stand_in(config: Config, identity: Mapping[str, Any], path: Path) -> Weightl
         "Without it there are query, key, value, scores, probs, z, the residual streams and logits."
     )
     layers = tuple(
-        Weightless(reason, attention=Weightless(reason, scale=config.attention_scale(layer)))
+        WeightlessLayer(reason, attention=Weightless(reason, scale=config.attention_scale(layer)))
         for layer in range(config.n_layers)
     )
-    # Post-norm models have nothing between the last layer and the task head.
-    final = {} if config.pre_norm else {"final": lambda hidden: hidden}
-    body = Weightless(reason, layers=layers, **final)
     needed = Weightless(reason)
+    # Post-norm models have nothing between the last layer and the task head.
+    final = needed if config.pre_norm else lambda hidden: hidden
+    body = WeightlessBody(reason, stand_ins=layers, final=final, embed=needed)
     known = {"config": config, "name": name, "tokenizer": None, "identity": identity}
     return Weightless(
         reason, body=body, head=needed, inputs=needed, task_logits=needed, pool=needed, **known

@@ -1,7 +1,7 @@
 """One sentence of a trace, cut out of the batch: no padding, and no neighbours."""
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -9,16 +9,16 @@ from minibert.kernels.api import Statistics
 from minibert.kernels.call import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import QUANTITIES
+from minibert.text.inputs import Inputs
+from minibert.trace.pass_record import PassRecord
 from minibert.trace.places import Places, check_index
-from minibert.trace.run import Inputs
-
-if TYPE_CHECKING:
-    from minibert.trace.read import Trace
 
 __all__ = ["text_of"]
 
+Record = TypeVar("Record", bound=PassRecord)
 
-def text_of(trace: "Trace", index: int) -> "Trace":
+
+def text_of(trace: Record, index: int) -> Record:
     """The trace of one sentence of a batch, padded or packed; views of what is there."""
     places = Places.of(trace.allowed)
     index = check_index("text", index, len(places.lengths))

@@ -14,31 +14,27 @@ import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
-from minibert.kernels.api import Statistics
-from minibert.kernels.call import AllowedKeys
-from minibert.kernels.requests import Want
-from minibert.layers.config import Config
-from minibert.layers.evaluation import EVERYTHING, Evaluation
-from minibert.layers.layer import LayerPass
+from minibert.layers.evaluation import Evaluation
 from minibert.quantities import AttentionMask, Float, Hidden, Logits, Matrix
-from minibert.text.tokens import Tokens
+from minibert.trace.checks import check_keep
 from minibert.trace.file import open_trace, save_trace
-from minibert.trace.gradients import Found, Gradients, differentiate, watch
+from minibert.trace.gradients import Gradients, differentiate
 from minibert.trace.layer_view import AbsentError, LayerTrace, layer_quantity, place_of
 from minibert.trace.lens_names import TransformerLensCache
 from minibert.trace.one_text import text_of
+from minibert.trace.pass_record import PassRecord
 from minibert.trace.plan import Plan
 from minibert.trace.record import record
-from minibert.trace.run import Inputs, TracedModel
+from minibert.trace.run import TracedModel
 from minibert.trace.sweep import rerun_each
 
 if TYPE_CHECKING:
     from minibert.viz import Page
 
-__all__ = ["LayerTrace", "Trace", "check_grad", "check_keep", "check_statistics"]
+__all__ = ["LayerTrace", "Trace"]
 
 
-class Trace:
+class Trace(PassRecord):
     """Every quantity of one forward pass, by name, layer and head.
 
     What the pass kept stays as it was. What has a formula is computed when it is read, from the
@@ -49,50 +45,6 @@ class Trace:
     >>> trace[1, 3].probs.sum(-1).allclose(torch.ones(()))
     True
     """
-
-    def __init__(
-        self,
-        model: TracedModel,
-        inputs: Inputs,
-        evaluation: Evaluation,
-        *,
-        until: int | None = None,
-        grad: bool = False,
-    ) -> None:
-        self.model = model
-        self.inputs = inputs
-        self.evaluation = evaluation
-        self.until = until
-        self.edited_from: int | None = None
-        self.differentiable = grad
-        self.collecting: Found | None = None
-        self._found: Found | None = None
-        self.records: list[dict[str, Tensor]] = []
-        self.kept: dict[str, Tensor] = {}
-        self.statistics: list[Statistics | None] = []
-        self._tokens: Tokens | None = inputs.tokens
-
-    @property
-    def allowed(self) -> AllowedKeys:
-        """Which keys each query may see, and the lengths of the sentences."""
-        return self.evaluation.allowed
-
-    @property
-    def config(self) -> Config:
-        """The model's sizes and choices."""
-        return self.model.config
-
-    @property
-    def model_name(self) -> str:
-        """What the model was loaded as."""
-        return self.model.name
-
-    @property
-    def tokens(self) -> Tokens:
-        """What was read, as ids and as strings."""
-        if self._tokens is None:
-            self._tokens = self.inputs.as_tokens(self.model.tokenizer)
-        return self._tokens
 
     @property
     def words(self) -> tuple[tuple[int | None, ...], ...]:
@@ -110,7 +62,8 @@ class Trace:
         batch, position = self.allowed.batch, self.allowed.position
         return (
             f"Trace({self.model_name}: {len(self)} layers x {self.config.n_heads} heads, "
-            f"batch {batch}, {position} positions; trace[layer, head].probs)"
+            f"batch {batch}, {position} positions; attention {self.backends['attention']}, "
+            f"linear {self.backends['linear']}; trace[layer, head].probs)"
         )
 
     def __getitem__(self, where: int | tuple[int, int]) -> "LayerTrace":
@@ -242,6 +195,7 @@ class Trace:
         trace = cls(stored.model, stored.inputs, evaluation, until=stored.until)
         trace.records, trace.kept = stored.records, stored.kept
         trace.edited_from = stored.edited_from
+        trace.stored_backends = stored.backends
         return trace
 
     def to_transformer_lens(self, *, attn_result: bool = False) -> TransformerLensCache:
@@ -305,81 +259,3 @@ class Trace:
         Raises EditError before anything is computed.
         """
         return rerun_each(self, edits, metric, positions=positions, batch=batch)
-
-    def at(self, layer: int, heads: slice = EVERYTHING, queries: slice = EVERYTHING) -> LayerPass:
-        """The table of one layer, to be read lazily for some heads and rows."""
-        known = dict(self.records[layer]) if layer < len(self.records) else {}
-        if "resid_pre" not in known:
-            known["resid_pre"] = self.records[layer - 1]["resid_post"] if layer else self.embed
-        return LayerPass(
-            self.model.body.layers[layer],
-            layer,
-            self.evaluation,
-            known=known,
-            heads=heads,
-            rows=queries,
-            lazy=True,
-        )
-
-    def read(
-        self, name: str, layer: int, heads: slice = EVERYTHING, queries: slice = EVERYTHING
-    ) -> Tensor:
-        """A quantity of one layer, its head axis still there, cut to the chosen heads and rows."""
-        quantity = layer_quantity(name)
-        if self.allowed.packed is not None and "query" in quantity.axes:
-            raise TraceError(
-                f"{name} of packed sentences is one matrix a sentence: read "
-                f"trace.text(i)[layer, head].{name}."
-            )
-        at = self.at(layer, heads, queries)
-        value: Tensor = getattr(at, name)
-        if self.differentiable:
-            watch(self, at, quantity, value)
-        return value
-
-    def layer_statistics(self, layer: int) -> Statistics:
-        """The statistics that the pass gave for a layer; `trace[layer].statistics` reads them."""
-        found = self.statistics[layer] if layer < len(self.statistics) else None
-        if found is None:
-            raise AbsentError(
-                f"Layer {layer} has no statistics: name them when tracing, as in "
-                'model.trace(text, statistics=("entropy", "received")).'
-            )
-        return found
-
-
-def check_keep(names: Collection[str]) -> None:
-    """Raise TraceError for a name that cannot be kept."""
-    # Arrays and tensors count as collections, of numbers.
-    if not isinstance(names, list | tuple | set | frozenset | dict):
-        raise TraceError(
-            f'keep={names!r:.80}: expected several names, as keep=("scores", "probs").'
-        )
-    for name in names:
-        if not isinstance(name, str) or name not in ("scores", "probs"):
-            raise TraceError(
-                f"keep={name!r}: only scores and probs can be kept on top of what a trace keeps "
-                "by itself; everything else is computed when it is read."
-            )
-
-
-def check_grad(grad: bool, until: int | None) -> None:
-    """Raise TraceError where a trace with gradients cannot be made."""
-    if grad and until is not None:
-        raise TraceError(
-            f"grad=True with until={until}: gradients need the whole pass; leave until out."
-        )
-    if grad and torch.is_inference_mode_enabled():
-        raise TraceError(
-            "grad=True inside torch.inference_mode(): nothing can be differentiated there. Use "
-            "torch.no_grad() around the rest, or trace outside."
-        )
-
-
-def check_statistics(want: Want) -> None:
-    """Raise TraceError for what is no statistic but a matrix."""
-    for name in ("scores", "probs"):
-        if name in want:
-            raise TraceError(
-                f'statistics={name!r}: that is a matrix; ask for it as keep=("{name}",).'
-            )

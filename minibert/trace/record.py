@@ -2,21 +2,17 @@
 
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
-from minibert.kernels.api import Statistics
-from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import Change, LayerPass, layer_quantities
 from minibert.trace.gradients import held_for_gradients
+from minibert.trace.pass_record import PassRecord
 from minibert.trace.plan import Plan
 from minibert.trace.run import (
-    Inputs,
-    TracedModel,
     embedded,
     kept_of,
     logits_of,
@@ -27,27 +23,8 @@ from minibert.trace.run import (
 __all__ = ["record"]
 
 
-@runtime_checkable
-class Recording(Protocol):
-    """The trace that is filled."""
-
-    model: TracedModel
-    inputs: Inputs
-    evaluation: Evaluation
-    until: int | None
-    edited_from: int | None
-    differentiable: bool
-    kept: dict[str, Tensor]
-    records: list[dict[str, Tensor]]
-    statistics: list[Statistics | None]
-
-    @property
-    def config(self) -> Config:
-        """The model's sizes and choices."""
-
-
 def record(
-    trace: Recording,
+    trace: PassRecord,
     *,
     keep: Collection[str] = (),
     plan: Plan | None = None,
@@ -68,7 +45,7 @@ def record(
 
 
 def _fill(
-    trace: Recording, keep: frozenset[str], plan: Plan, known: Mapping[str, Tensor] | None
+    trace: PassRecord, keep: frozenset[str], plan: Plan, known: Mapping[str, Tensor] | None
 ) -> None:
     model, evaluation = trace.model, trace.evaluation
     if "embed" not in trace.kept:
@@ -107,7 +84,7 @@ def _fill(
         trace.kept["logits"] = _edited(trace, plan, "logits", None)(logits)
 
 
-def _edited(trace: Recording, plan: Plan, name: str, layer: int | None) -> Change:
+def _edited(trace: PassRecord, plan: Plan, name: str, layer: int | None) -> Change:
     """What changes a quantity: its edits, and a beginning of the graph where they cut it off."""
 
     def change(value: Tensor) -> Tensor:

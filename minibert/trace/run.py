@@ -1,7 +1,6 @@
 """The one loop over layers: plain forward, trace, rerun, sweep, generation, packed and training."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -13,9 +12,10 @@ from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation, Past
 from minibert.layers.heads import DiscriminatorHead, TaskHead, TokenHead, VocabularyHead
 from minibert.layers.layer import Change, LayerPass, layer_quantities
-from minibert.quantities import Hidden, TokenIds, TokenMask
+from minibert.quantities import Hidden, TokenMask
+from minibert.text.inputs import Inputs
 from minibert.text.tokenizer import Tokenizer
-from minibert.text.tokens import Tokens, Vocabulary
+from minibert.text.tokens import Tokens
 
 __all__ = [
     "Inputs",
@@ -29,24 +29,6 @@ __all__ = [
 ]
 
 _PROJECTIONS = ("query", "key", "value")
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """A batch as the body reads it. `tokens` is there when somebody made them."""
-
-    ids: TokenIds
-    mask: TokenMask | None
-    segments: TokenIds | None
-    tokens: Tokens | None = None
-
-    def as_tokens(self, tokenizer: Vocabulary | None) -> Tokens:
-        """The same with strings for people."""
-        if self.tokens is not None:
-            return self.tokens
-        return Tokens.from_ids(
-            self.ids, mask=self.mask, segments=self.segments, tokenizer=tokenizer
-        )
 
 
 @runtime_checkable

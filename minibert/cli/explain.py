@@ -1,0 +1,72 @@
+"""`minibert explain`: one row of attention as a calculation."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from minibert.cli.options import (
+    DtypeName,
+    ImplName,
+    ModelName,
+    Offline,
+    Pair,
+    Revision,
+    Task,
+    Text,
+    Truncate,
+    load_model,
+    texts_of,
+    tokens_of,
+)
+from minibert.terminal import Terminal, note, say
+
+__all__ = ["explain"]
+
+
+def explain(
+    text: Text,
+    layer: Annotated[int, typer.Option(help="The layer, from 0.")],
+    head: Annotated[int, typer.Option(help="The head, from 0.")],
+    query: Annotated[str, typer.Option(help="The token that looks: its position or itself.")],
+    text_b: Pair = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="The token looked at; the most attended one when not given."),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many of the largest terms to show.")] = 8,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Every number, unrounded, as JSON.")
+    ] = False,
+    model: ModelName = None,
+    revision: Revision = None,
+    offline: Offline = False,
+    task: Task = None,
+    dtype: DtypeName = None,
+    impl: ImplName = "auto",
+    truncate: Truncate = False,
+) -> None:
+    """Show the calculation of one row of attention.
+
+    From a query and a key to the score, the softmax of the row, and the sum that gives z.
+    """
+    texts = texts_of(text, text_b)
+    loaded = load_model(model, revision, offline, task, dtype, impl)
+    from minibert.answers.explain import explain as explain_row
+    from minibert.answers.explain import find_token, token_note, trace_of_head
+    from minibert.answers.explain_text import render
+
+    tokens = tokens_of(loaded, texts, truncate)
+    # Looked for here as well, so that a wrong token is an error before anything is computed.
+    row = find_token(tokens, query, what="query")
+    column = None if key is None else find_token(tokens, key, what="key")
+    for what, wanted in (("query", query), ("key", key)):
+        if wanted is not None and (about := token_note(tokens, wanted, what=what)):
+            note("note", about)
+    trace = trace_of_head(loaded, tokens, layer=layer, head=head)
+    explanation = explain_row(trace, layer=layer, head=head, query=row, key=column)
+    if as_json:
+        say(json.dumps(explanation.to_dict()))
+    else:
+        say(render(explanation, Terminal.of(sys.stdout), top=top))

@@ -1,0 +1,31 @@
+"""`minibert models`: the models on this machine, and how their linear layers multiply."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from minibert.terminal import Terminal, say
+
+__all__ = ["models"]
+
+
+def models(
+    backends: Annotated[
+        bool, typer.Option("--backends", help="Also how linear layers multiply on this machine.")
+    ] = False,
+) -> None:
+    """List the models on this machine.
+
+    They are the embedded ones and those in the Hugging Face cache.
+    """
+    from minibert.cli import inventory
+    from minibert.cli.report import backend_table, model_table
+    from minibert.layers.linear_backends import named, processor
+
+    terminal = Terminal.of(sys.stdout)
+    say(*model_table("embedded", inventory.embedded(), terminal))
+    say("", *model_table("in the Hugging Face cache", inventory.cached(), terminal))
+    if backends:
+        rows = inventory.linear_backends()
+        say("", *backend_table(processor().name, named(), rows, inventory.ROWS, terminal))

@@ -1,0 +1,53 @@
+"""The gradients that autograd would give through an N x N tensor, or one as large as all head_out.
+
+Each belongs to a quantity of the table in layer.py, and follows from the gradient of a quantity
+behind it. Autograd gives all others.
+"""
+
+from torch import Tensor
+
+from minibert.layers.layer import LayerPass, LayerQuantities
+from minibert.quantities import Hidden, Matrix, PerHeadHidden, Quantity
+
+__all__ = ["LayerGradients"]
+
+
+class LayerGradients(LayerQuantities):
+    """The gradients of one layer: what the functions below read beside the quantities."""
+
+    values: LayerPass
+
+    def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
+        """The gradient of the quantity here."""
+        raise NotImplementedError
+
+    def below(self) -> Hidden:
+        """The gradient of what entered the layer."""
+        raise NotImplementedError
+
+
+@LayerQuantities.probs.gradient_of("z")
+def _probs_gradient(at: LayerGradients) -> Matrix:
+    """dz·valueᵀ."""
+    return at.z @ at.values.value.transpose(-2, -1)
+
+
+@LayerQuantities.scores.gradient_of("z")
+def _scores_gradient(at: LayerGradients) -> Matrix:
+    """probs * (dprobs − sum over keys of probs * dprobs): back through the softmax."""
+    probs = at.values.probs
+    weighted = probs * at.probs
+    return weighted.addcmul_(probs, weighted.sum(-1, keepdim=True), value=-1)
+
+
+@LayerQuantities.head_out.gradient_of("attn_out")
+def _head_out_gradient(at: LayerGradients) -> PerHeadHidden:
+    """That of attn_out, which is a sum over heads."""
+    heads = range(at.values.attention.n_heads)[at.values.heads]
+    return at.attn_out.unsqueeze(1).expand(-1, len(heads), -1, -1)
+
+
+@LayerQuantities.resid_pre.gradient_of("resid_pre")
+def _resid_pre_gradient(at: LayerGradients) -> Hidden:
+    """That of what left the layer below, or of the embeddings."""
+    return at.below()
