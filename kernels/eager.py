@@ -4,6 +4,7 @@ A model calls the three functions below where scores or probs are edited.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,7 +83,7 @@ def attend(
     """
     if packed is not None:
         vectors = (query, key, value)
-        options = {"want": want, "causal": causal, "scale": scale}
+        options: dict[str, Any] = {"want": want, "causal": causal, "scale": scale}
         return sentence_by_sentence(attend, *vectors, packed=packed, **options)
     allowed = allowed_keys(query, key, lengths=lengths, mask=mask, causal=causal)
     want = want | {"lse": ()}
@@ -92,7 +93,7 @@ def attend(
 def of_call(call: Call) -> dict[str, Tensor]:
     """The same for a call, whose mask all layers share; lse and statistics only when wanted."""
     keys, vectors = call.allowed, (call.query, call.key, call.value)
-    options = {"scale": call.scale, "want": call.want}
+    options: dict[str, Any] = {"scale": call.scale, "want": call.want}
     if keys.packed is not None:
         options["causal"] = keys.causal
         return sentence_by_sentence(attend, *vectors, packed=keys.packed, **options)
