@@ -4,12 +4,11 @@ What a block is, and which keys it spares, is in `blocks.py`; the formulas are i
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 
 from minibert.kernels.blocks import Inputs
-from minibert.kernels.packing import sentence_by_sentence
+from minibert.kernels.packed_rows import attend_packed
 from minibert.kernels.requests import Want
 from minibert.kernels.row_blocks import attend_in_blocks
 from minibert.quantities import Bool, Float, Int
@@ -40,8 +39,8 @@ def attend(
     blocks and copies is kept for the next call (`work_memory.release` gives it back).
     """
     if packed is not None:
-        vectors = (query, key, value)
-        options: dict[str, Any] = {"want": want, "causal": causal, "scale": scale}
-        return sentence_by_sentence(attend, *vectors, packed=packed, **options)
+        return attend_packed(
+            query, key, value, packed=packed, causal=causal, scale=scale, want=want
+        )
     inputs = Inputs(query, key, scale, lengths=lengths, mask=mask, causal=causal, bias=bias)
     return attend_in_blocks(inputs, value, want)

@@ -4,12 +4,14 @@ A model calls the three functions below where scores or probs are edited.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from minibert.kernels.call import Call
 from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows
+from minibert.kernels.matrices import applies, with_matrices
 from minibert.kernels.packing import sentence_by_sentence
 from minibert.kernels.requests import Want
 from minibert.kernels.row_statistics import statistics_of_rows, wide
@@ -82,7 +84,7 @@ def attend(
     """
     if packed is not None:
         vectors = (query, key, value)
-        options = {"want": want, "causal": causal, "scale": scale}
+        options: dict[str, Any] = {"want": want, "causal": causal, "scale": scale}
         return sentence_by_sentence(attend, *vectors, packed=packed, **options)
     allowed = allowed_keys(query, key, lengths=lengths, mask=mask, causal=causal)
     want = want | {"lse": ()}
@@ -92,10 +94,12 @@ def attend(
 def of_call(call: Call) -> dict[str, Tensor]:
     """The same for a call, whose mask all layers share; lse and statistics only when wanted."""
     keys, vectors = call.allowed, (call.query, call.key, call.value)
-    options = {"scale": call.scale, "want": call.want}
+    options: dict[str, Any] = {"scale": call.scale, "want": call.want}
     if keys.packed is not None:
         options["causal"] = keys.causal
         return sentence_by_sentence(attend, *vectors, packed=keys.packed, **options)
+    if applies(call):
+        return with_matrices(call)
     allowed = keys.mask(call.query.shape[2])
     return _attend(*vectors, allowed, lengths=keys.length_tensor, bias=call.bias, **options)
 

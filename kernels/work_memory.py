@@ -16,7 +16,7 @@ from torch import Tensor
 from minibert.kernels.row_statistics import wide
 from minibert.quantities import Bool, Float
 
-__all__ = ["WorkMemory", "release"]
+__all__ = ["WorkMemory", "release", "traced"]
 
 #: Scores of a block for each thread: 4 MiB in float32. The operations of a block, small ones all,
 #: take time to start: with half as many a pass was a tenth slower; twice as many gained nothing.
@@ -51,7 +51,7 @@ class WorkMemory:
         self.device, self.dtype = query.device, wide(query.dtype)
         on_cpu = self.device.type == "cpu"
         # Other devices have torch's cache.
-        self.kept = on_cpu and type(query) is Tensor and not _traced()
+        self.kept = on_cpu and type(query) is Tensor and not traced()
         self.threads = torch.get_num_threads() if on_cpu else 1
         self.most_cells = min(CELLS * self.threads, MOST_CELLS) if on_cpu else MOST_CELLS
         n_queries, self.cells = query.shape[2], self.most_cells
@@ -140,7 +140,7 @@ class WorkMemory:
             return torch.empty(size, dtype=self.dtype, device=self.device)
 
 
-def _traced() -> bool:
+def traced() -> bool:
     """Whether what is made now is a tracer's, which is not to outlive it."""
     functorch, c = torch._C._functorch, torch._C
     return (

@@ -1,0 +1,145 @@
+"""Attention and its statistics for packed sentences, block by block; no gradient flows through it.
+
+torch's softmax and log_softmax each read a row several times while it is in the cache, so together
+they take less time than the same steps one by one (`row_blocks.py`, which also knows masks). With
+p a row of probs: entropy = −sum p·ln p, max_prob = max p and lse = row_max − ln max p.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from minibert.kernels.blocks import floor_of
+from minibert.kernels.requests import Want
+from minibert.kernels.work_memory import CAUSAL_ROWS, LEAST_ROWS, WorkMemory
+from minibert.quantities import Float
+
+__all__ = ["attend_packed"]
+
+_NUMBERS = ("lse", "row_max", "max_prob", "entropy", "received")
+
+
+def attend_packed(
+    query: Float[Tensor, "1 head token d_head"],
+    key: Float[Tensor, "1 head token d_head"],
+    value: Float[Tensor, "1 head token d_head"],
+    *,
+    packed: Sequence[int],
+    causal: bool,
+    scale: float,
+    want: Want,
+) -> dict[str, Tensor]:
+    """z and what is wanted of each sentence alone, one after the other along the tokens."""
+    with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
+        longest = query[:, :, : max(packed)]
+        with WorkMemory(longest, n_keys=max(packed), causal=causal) as memory:
+            sentences = _Sentences(query, key, value, memory, scale=scale, want=want)
+            first = 0
+            for length in packed:
+                sentences.add(first, length, causal=causal)
+                first += length
+            return sentences.finished()
+
+
+class _Sentences:
+    """The outputs of all tokens, filled a sentence at a time."""
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        memory: WorkMemory,
+        *,
+        scale: float,
+        want: Want,
+    ) -> None:
+        dtype, (_, H, T, _) = memory.dtype, query.shape
+        self.want, self.memory = want, memory
+        self.z = torch.empty_like(query)
+        self.query, self.value = query[0].to(dtype), value[0].to(dtype)
+        # Before and not after: a product may be more than a number can hold.
+        self.columns = (key[0].to(dtype) * scale).transpose(1, 2)
+        new = query.new_zeros
+        self.rows = {name: new(H, T, dtype=dtype) for name in _NUMBERS if name in want}
+        if "argmax" in want:
+            self.rows["argmax"] = new(H, T, dtype=torch.int64)
+        for name in ("key_mass", "offset_mass"):
+            if name in want:
+                self.rows[name] = new(len(want[name]), H, T, dtype=dtype)
+
+    def add(self, first: int, length: int, *, causal: bool) -> None:
+        """Compute the sentence of so many tokens from the first one on."""
+        tokens = slice(first, first + length)
+        query, columns = self.query[:, tokens], self.columns[:, :, tokens]
+        value, z = self.value[:, tokens], self.z[0, :, tokens]
+        rows = {name: numbers[..., tokens] for name, numbers in self.rows.items()}
+        for heads, start, stop in self._blocks(length, causal):
+            n_keys = stop if causal else length
+            shape = (heads.stop - heads.start, stop - start, n_keys)
+            scores, logs = self.memory.scores(shape), self.memory.second(shape)
+            torch.bmm(query[heads, start:stop], columns[heads, :, :n_keys], out=scores)
+            if causal:
+                ahead = self.memory.ahead[: stop - start, : stop - start]
+                scores[..., start:].masked_fill_(ahead, floor_of(scores))
+            self._put_scores(rows, scores, heads, start)
+            if "entropy" in rows:
+                torch.log_softmax(scores, -1, out=logs)
+            probs = torch.softmax(scores, -1, out=scores)
+            products = self.memory.vectors("z", (*shape[:2], z.shape[-1]))
+            z[heads, start:stop].copy_(torch.bmm(probs, value[heads, :n_keys], out=products))
+            self._put_probs(rows, probs, heads, start)
+            if "entropy" in rows:
+                torch.sum(logs.mul_(probs), -1, out=rows["entropy"][heads, start:stop])
+
+    def _blocks(self, length: int, causal: bool) -> Iterator[tuple[slice, int, int]]:
+        """Heads, and from which row to which: as many as fit the memory of a block."""
+        H, cells = len(self.query), self.memory.cells
+        n_rows = min(length, max(LEAST_ROWS, cells // length))
+        if causal and length > 2 * CAUSAL_ROWS:
+            n_rows = min(n_rows, CAUSAL_ROWS)
+        n_heads = max(1, min(H, cells // (n_rows * length)))
+        for head in range(0, H, n_heads):
+            heads = slice(head, min(head + n_heads, H))
+            for start in range(0, length, n_rows):
+                yield heads, start, min(start + n_rows, length)
+
+    def _put_scores(
+        self, rows: dict[str, Tensor], scores: Tensor, heads: slice, start: int
+    ) -> None:
+        here = (heads, slice(start, start + scores.shape[1]))
+        if "argmax" in rows:
+            torch.argmax(scores, -1, out=rows["argmax"][here])
+        for name in ("row_max", "lse"):
+            if name in rows:
+                torch.amax(scores, -1, out=rows[name][here])
+
+    def _put_probs(self, rows: dict[str, Tensor], probs: Tensor, heads: slice, start: int) -> None:
+        n_rows, n_keys = probs.shape[1:]
+        here = (heads, slice(start, start + n_rows))
+        if "max_prob" in rows or "lse" in rows:
+            largest = probs.amax(-1)
+            if "max_prob" in rows:
+                rows["max_prob"][here] = largest
+            if "lse" in rows:
+                rows["lse"][here] -= largest.log_()
+        if "received" in rows:
+            rows["received"][heads, :n_keys] += probs.sum(1)
+        for number, position in enumerate(self.want.get("key_mass", ())):
+            if position < n_keys:
+                rows["key_mass"][(number, *here)] = probs[..., position]
+        for number, offset in enumerate(self.want.get("offset_mass", ())):
+            diagonal = probs.diagonal(start + offset, 1, 2)
+            left = start + max(0, -(start + offset))
+            rows["offset_mass"][number, heads, left : left + diagonal.shape[-1]] = diagonal
+
+    def finished(self) -> dict[str, Tensor]:
+        """The outputs by name, with the axis of the batch in front."""
+        found = {name: numbers.unsqueeze(0) for name, numbers in self.rows.items()}
+        if "entropy" in found:
+            found["entropy"].neg_().clamp_(min=0)
+        for name in ("key_mass", "offset_mass"):
+            if name in found:
+                found[name] = self.rows[name].permute(1, 2, 0).unsqueeze(0)
+        return {"z": self.z} | found

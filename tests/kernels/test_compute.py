@@ -1,0 +1,137 @@
+"""`compute`: what a model calls for each layer."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from attention_inputs import B, D, H, K, by_torch, vectors
+
+from minibert.kernels.api import attend, compute
+from minibert.kernels.call import AllowedKeys, Call
+from minibert.kernels.eager import _attend
+from minibert.kernels.matrices import applies
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ALLOWED = {
+    "everything": AllowedKeys(B, K, torch.device("cpu")),
+    "causal": AllowedKeys(B, K, torch.device("cpu"), causal=True),
+    "lengths": AllowedKeys(B, K, torch.device("cpu"), lengths=(4, 7)),
+    "both": AllowedKeys(B, K, torch.device("cpu"), causal=True, lengths=(4, 7)),
+}
+
+
+def call(allowed: AllowedKeys, *, queries: int = K, want=None, dtype=torch.float64) -> Call:
+    query, key, value = vectors(queries=queries, keys=K, dtype=dtype)
+    return Call(query, key, value, 1 / math.sqrt(D), allowed, want=want or {})
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference", "eager", "sdpa", "chunked", "math", "flex"])
+@pytest.mark.parametrize("queries", ["all", "the last three", "the last", "chosen"])
+@pytest.mark.parametrize("name", list(ALLOWED))
+def test_the_queries_see_what_is_allowed(name, queries, impl):
+    allowed = ALLOWED[name]
+    positions = {"the last three": (4, 5, 6), "the last": (6,), "chosen": (5, 0)}.get(queries)
+    if queries == "chosen":
+        allowed = allowed.at(positions)
+    seen = ALLOWED[name].full() if positions is None else ALLOWED[name].full()[:, :, positions]
+    dtype = torch.float32 if impl == "flex" else torch.float64
+    given = call(allowed, queries=K if positions is None else len(positions), dtype=dtype)
+    expected = by_torch(given.query, given.key, given.value, allowed=seen)
+    found = compute(given, impl)
+    torch.testing.assert_close(found.z.double(), expected["z"], rtol=1e-5, atol=1e-5)
+    assert (found.lse, found.scores, found.probs, found.statistics) == (None,) * 4
+
+
+@pytest.mark.parametrize("impl", ["reference", "eager", "sdpa", "chunked"])
+def test_what_is_wanted_is_given_and_nothing_else(impl):
+    found = compute(call(ALLOWED["both"], want={"lse": (), "entropy": ()}), impl)
+    query, key, value = vectors(queries=K, keys=K)
+    lengths = torch.tensor([4, 7])
+    attended = attend(query, key, value, lengths=lengths, causal=True, want=("entropy",))
+    torch.testing.assert_close(found.lse, attended.lse)
+    torch.testing.assert_close(found.statistics.entropy, attended.statistics.entropy)
+    assert found.statistics.received is None
+    assert found.probs is None
+
+
+def test_layers_share_their_masks():
+    allowed = AllowedKeys(B, K, torch.device("cpu"), causal=True, lengths=(4, 7))
+    compute(call(allowed))
+    mask = allowed.mask(K)
+    compute(call(allowed), "eager")
+    assert allowed.mask(K) is mask
+    assert allowed.visible is mask
+
+
+#: In a process of its own: in tests the checks of shapes make calls, and cannot be compiled.
+PLAIN = """
+import sys, warnings
+import torch
+from minibert.kernels.api import compute
+from minibert.kernels.call import AllowedKeys, Call
+
+query, key, value = torch.randn(3, 1, 2, 16, 8).unbind()
+allowed = AllowedKeys(1, 16, query.device, causal=True)
+
+def layer(query, key, value):
+    return compute(Call(query, key, value, 0.3, allowed)).z
+
+expected = layer(query, key, value)
+entered = []
+sys.setprofile(lambda frame, event, _: event == "call" and entered.append(frame.f_code.co_name))
+compute(Call(query, key, value, 0.3, allowed))
+sys.setprofile(None)
+assert len(entered) <= 12, entered
+warnings.simplefilter("error")
+compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+assert torch.equal(compiled(query, key, value), expected)
+"""
+
+
+def test_a_plain_call_takes_few_calls_of_python_and_compiles_whole():
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN], capture_output=True, text=True, cwd=REPOSITORY, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("impl", ["eager", "sdpa", "chunked", "flex"])
+def test_autocast_changes_nothing(impl):
+    query, key, value = vectors(queries=16, keys=16, dtype=torch.float32)
+    query.requires_grad_(impl in ("eager", "sdpa"))
+    expected = attend(query, key, value, impl=impl)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attend(query, key, value, impl=impl)
+    assert torch.equal(found.z, expected.z)
+    assert torch.equal(found.lse, expected.lse)
+
+
+@pytest.mark.parametrize("huge", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("queries", [400, 300])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "lengths": (170, 0)}])
+def test_matrices_of_long_texts_are_those_of_eager(options, queries, dtype, huge, monkeypatch):
+    if not huge:
+        monkeypatch.setattr("minibert.kernels.large_pages._ADVICE", None)
+    allowed = AllowedKeys(B, 400, torch.device("cpu"), **options)
+    query, key, value = (one[:, :H] for one in vectors(queries=queries, keys=400, dtype=dtype))
+    query, key, value = (one.repeat(1, 2, 1, 1) for one in (query, key, value))
+    want = {"scores": (), "probs": ()}
+    given = Call(query, key, value, 0.3, allowed, want=want)
+    assert applies(given)
+    found = compute(given)
+    wide = (one.double() for one in (query, key, value))
+    lengths = allowed.length_tensor
+    exact = _attend(*wide, allowed.mask(queries), lengths=lengths, scale=0.3, bias=None, want=want)
+    eager = _attend(
+        query, key, value, allowed.mask(queries), lengths=lengths, scale=0.3, bias=None, want=want
+    )
+    for name in ("z", "scores", "probs"):
+        tolerance = max(2 * float((eager[name] - exact[name]).abs().max()), 1e-14)
+        assert float((getattr(found, name) - exact[name]).abs().max()) <= tolerance, name
+    assert torch.equal(found.probs == 0, (exact["probs"] == 0))
+    with torch.inference_mode(False), torch.enable_grad():
+        assert not applies(Call(query.requires_grad_(), key, value, 0.3, allowed, want=want))
