@@ -55,7 +55,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch, processor: backends.Processor) -> N
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_amd_packs_wide_weights_and_no_other_processor_does(dtype: torch.dtype) -> None:
     assert backends.backend_for(AMD, dtype, 512, 512).name == "onednn-packed"
-    assert backends.backend_for(AMD, dtype, 512, 511).name == "onednn"
+    unpacked = "onednn" if dtype == torch.float32 else "torch"
+    assert backends.backend_for(AMD, dtype, 512, 511).name == unpacked
     for processor in (INTEL, OTHER, OLD_AMD):
         assert backends.backend_for(processor, dtype, 512, 512).name == "torch"
         assert backends.backend_for(processor, dtype, 512, 512, rows=128).name == "torch"

@@ -24,7 +24,7 @@ __all__ = ["Linear", "SharedInput", "describe", "is_packed", "linear_is_plain", 
 # Side by side saves calls; where the matrices are wider that is nothing.
 _SIDE_BY_SIDE = 1 << 20
 # Not all are Parameters: torch.func.functional_call puts plain tensors in their place.
-_Parameters = tuple[Tensor | None, ...]
+_Parameters = Sequence[Tensor | None]
 
 
 class Mapped(Protocol):
@@ -108,13 +108,16 @@ class SharedInput:
         one = self.one_matrix
         if one is None:
             return tuple([linear.forward(x) for linear in self.linears])
-        weights = [linear._parameters["weight"] for linear in self.linears]
-        biases = [linear._parameters["bias"] for linear in self.linears]
-        run, matrix = _plan(x, None, (*weights, *biases), one)
+        # Loops and not comprehensions, which are calls of Python.
+        parameters = []
+        for linear in self.linears:
+            parameters.append(linear._parameters["weight"])
+        for linear in self.linears:
+            parameters.append(linear._parameters["bias"])
+        run, matrix = _plan(x, None, parameters, one)
         if matrix is None:
             return tuple([linear.forward(x) for linear in self.linears])
-        outputs = run(x, matrix, one.bias, None, None)
-        return outputs.split([len(cast(Tensor, weight)) for weight in weights], dim=-1)
+        return run(x, matrix, one.bias, None, None).split(one.widths, dim=-1)
 
 
 def _plan(

@@ -202,7 +202,7 @@ def backend_for(
     if rows is None and size >= PACK_FROM:
         return Choice("onednn-packed", f"AMD, {kind}: weights of {PACK_FROM:,} numbers or more")
     if dtype == torch.bfloat16:
-        return Choice("onednn", f"AMD, {kind}: weights without a packed copy")
+        return Choice("torch", f"AMD, {kind}: torch uses oneDNN itself, packing alone gains")
     if rows is None or rows * size >= ONEDNN_FROM:
         return Choice("onednn", f"AMD, {kind}: {ONEDNN_FROM:,} multiplications a call or more")
     return Choice("torch", f"AMD, {kind}: fewer than {ONEDNN_FROM:,} multiplications a call")

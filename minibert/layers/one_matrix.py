@@ -32,6 +32,7 @@ class OneMatrix:
         self.matrix: Tensor | None = matrix
         self.bias = bias
         self.packed: bool = matrix.is_mkldnn
+        self.widths = [len(weight) for weight in weights]
         self.sources = tuple(
             [
                 (weight, weight.data_ptr(), weight._version if self.packed else -1)

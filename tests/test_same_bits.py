@@ -1,0 +1,53 @@
+"""The same input gives the same bits in every process, quiet or loaded, on every back end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import minibert
+from minibert.checkpoint.save import save
+from minibert.layers import linear_backends as backends
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PROCESSES = 10
+# PACK_FROM = 1: the weights of tiny-bert are too small to be packed otherwise.
+PROGRAM = """
+import hashlib, sys, torch, minibert
+from minibert.layers import linear_backends as backends
+backends.PACK_FROM = 1
+texts = ["the rain falls on the field", "a longer text of some more words, and then a full stop."]
+for name in (None, *backends.NAMES):
+    backends.use(name)
+    model = minibert.load(sys.argv[1])
+    digest = hashlib.sha256()
+    with torch.no_grad():
+        for text in (texts[0], texts[1] * 3, texts):
+            digest.update(model(text).numpy())
+    print(name, model.is_packed, digest.hexdigest())
+"""
+BUSY = "while True: sum(range(100_000))"
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "MINIBERT_LINEAR"}
+    environment["PYTHONPATH"] = str(REPOSITORY)
+    program = [sys.executable, "-c", PROGRAM, str(folder)]
+    return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def test_ten_processes_give_identical_logits_quiet_and_under_load(tmp_path: Path) -> None:
+    save(minibert.load("tiny-bert"), tmp_path)
+    quiet = [start(tmp_path).communicate()[0] for _ in range(PROCESSES // 2)]
+    busy = subprocess.Popen([sys.executable, "-c", BUSY])
+    try:
+        together = [start(tmp_path) for _ in range(PROCESSES // 2)]
+        loaded = [process.communicate()[0] for process in together]
+    finally:
+        busy.kill()
+        busy.wait()
+    assert len(set(quiet + loaded)) == 1, quiet + loaded
+    packed = [line.split()[1] for line in quiet[0].splitlines()]
+    assert len(packed) == 1 + len(backends.NAMES)
+    if backends.processor().onednn_dtypes:
+        assert packed[1:] == ["False", "False", "True"]
