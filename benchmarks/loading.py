@@ -152,8 +152,7 @@ def collect(
 ) -> dict[str, list[Notes] | str]:
     """What each program noted in each round, or the reason why it cannot be measured.
 
-    A round before the first is not counted: it fills the page cache, Python's compiled files
-    and minibert's measurement of its back ends.
+    A round before the first is not counted: it fills the page cache and Python's compiled files.
     """
     notes: dict[str, list[Notes] | str] = {name: [] for name in (*PROGRAMS, "minibert --help")}
     for number, name in enumerate(interleaved(notes, rounds + 1)):

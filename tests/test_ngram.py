@@ -86,18 +86,6 @@ def test_a_loss_is_minus_the_logarithm_of_the_probability_given_what_came_before
     np.testing.assert_allclose(model.losses(text), wanted, rtol=1e-12)
 
 
-def test_a_loss_does_not_depend_on_what_comes_later(model: TrigramModel) -> None:
-    text = documents(seed=2)[1]
-    np.testing.assert_array_equal(model.losses(text)[:41], model.losses(text[:41]))
-
-
-def test_a_trigram_model_beats_chance_on_text_of_its_kind_and_itself_on_its_own_text(
-    model: TrigramModel,
-) -> None:
-    own, other = model.losses(documents()[0]).mean(), model.losses(documents(seed=3)[0]).mean()
-    assert own < other < math.log(VOCABULARY)
-
-
 def test_kneser_ney_by_hand() -> None:
     # 0 1 0 1 2: after 0 comes 1 twice; bigrams (M 0) (0 1) (1 0) (1 2), one token before each
     # except (0 1), which follows the mark and 1.
@@ -110,19 +98,6 @@ def test_kneser_ney_by_hand() -> None:
     np.testing.assert_allclose(model.distribution([0, 1]), wanted, rtol=1e-14)
     # (3 1) was never seen: the bigrams alone.
     np.testing.assert_allclose(model.distribution([3, 1]), bigrams, rtol=1e-14)
-
-
-def test_the_mark_before_a_document_is_a_context_and_never_predicted() -> None:
-    model = TrigramModel.train([[0, 1], [0, 2], [0, 3]], vocab_size=5)
-    first = model.distribution([])
-    assert first.argmax() == 0
-    assert first.sum() == pytest.approx(1, abs=1e-12)
-
-
-def test_documents_do_not_run_into_one_another() -> None:
-    apart = TrigramModel.train([[0, 1], [2, 3]], vocab_size=4)
-    joined = TrigramModel.train([[0, 1, 2, 3]], vocab_size=4)
-    assert apart.distribution([0, 1])[2] < joined.distribution([0, 1])[2]
 
 
 def test_discounts_by_hand() -> None:
@@ -140,12 +115,6 @@ def test_discounts_by_hand() -> None:
 )
 def test_unusable_counts_of_counts_give_the_fallback(counts: list[int]) -> None:
     assert estimate_discounts(np.array(counts)) == FALLBACK
-
-
-def test_a_single_token_is_text_enough() -> None:
-    model = TrigramModel.train([[3]], vocab_size=5)
-    assert model.distribution([]).sum() == pytest.approx(1, abs=1e-12)
-    assert model.losses([3]) < model.losses([2])
 
 
 def test_the_largest_vocabulary_fits_into_the_keys() -> None:

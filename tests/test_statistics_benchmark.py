@@ -12,15 +12,6 @@ from benchmarks.statistics import MATERIALISING, OURS, QUICK, WANTS
 from minibert.bench.gate import WrongError
 
 
-@pytest.mark.parametrize("task", QUICK, ids=str)
-def test_every_contender_gives_the_same_numbers(task: Any) -> None:
-    given = task.inputs()
-    exact = {n: v.double() if n in ("query", "key", "value") else v for n, v in given.items()}
-    expected = statistics.materialised(WANTS[task.want], exact)
-    for name, run in statistics.contenders(WANTS[task.want]).items():
-        assert statistics.compare(run(given), expected)["compared"], name
-
-
 def test_a_wrong_statistic_closes_the_gate() -> None:
     given = QUICK[0].inputs()
     found = statistics.materialised(WANTS["all"], given)
@@ -38,6 +29,8 @@ def test_a_run_that_was_cut_off_goes_on_where_it_stopped(tmp_path: Path) -> None
     assert statistics.main(arguments) == 0
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert len(rows) == len(QUICK) * len(statistics.contenders(WANTS["T1"]))
+    # Everyone is right, with and without causal order and padding.
+    assert all(row["ok"] for row in rows)
     first = [row | {"median_ms": 7.5} for row in rows if row["task"] == str(QUICK[0])]
     partial = output.with_suffix(".partial.jsonl")
     partial.write_text("".join(f"{json.dumps(row)}\n" for row in first))
