@@ -138,7 +138,7 @@ def test_choosing_the_text_beside_makes_them_change_places(open_page: Open) -> N
 READY: list[tuple[str, str]] = [
     ("model", ".model-view[data-drawn]"),
     ("map", ".map-view[data-drawn]"),
-    ("text", ".shaded-view[data-drawn]"),
+    ("text", ".text-view[data-drawn]"),
 ]
 
 

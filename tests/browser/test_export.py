@@ -15,7 +15,6 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 from minibert.viz import attention_page
-from minibert.viz.bundle import bundle, static_text
 
 pytestmark = pytest.mark.browser
 
@@ -49,13 +48,6 @@ def table(file: bytes) -> list[list[str]]:
 
 def has(image: np.ndarray, color: tuple[int, int, int]) -> bool:
     return bool((np.abs(image - color).max(-1) <= 6).any())
-
-
-def run(page: Page, script: str) -> Any:
-    """What a module gives that is put in the place of the page's first."""
-    source = bundle("probe.js", lambda name: script if name == "probe.js" else static_text(name))
-    page.evaluate(source)
-    return page.evaluate("window.found")
 
 
 class TestHeadView:
@@ -210,67 +202,12 @@ class TestMenu:
             b"\r\n", b"\n"
         )
 
-    def test_says_why_a_view_cannot_be_saved(self, browser: Any) -> None:
-        page = browser.new_page()
-        run(
-            page,
-            'import { createExport } from "./export/export.js";\n'
-            "const source = { shown: [{}], examples: [], store: { get: () => ({}) } };\n"
-            "const menu = createExport(source);\nmenu.update();\n"
-            "document.body.append(menu.root);\n",
+    def test_a_failure_is_told(self, open_page: Open) -> None:
+        page = open_page(pair_page())
+        page.evaluate(
+            "() => { HTMLCanvasElement.prototype.toBlob ="
+            " () => { throw new Error('it is night'); }; }"
         )
-        expect(page.locator(".opener")).to_be_disabled()
-        expect(page.locator(".opener")).to_have_attribute("title", re.compile("no picture"))
-        page.close()
-
-    def test_a_failure_is_told(self, browser: Any) -> None:
-        page = browser.new_page()
-        run(
-            page,
-            'import { createExport } from "./export/export.js";\n'
-            'const figure = () => Promise.reject(new Error("it is night"));\n'
-            'const example = { header: { name: "a", texts: [] }, index: 0 };\n'
-            "const store = { get: () => ({ example: 0, beside: null }) };\n"
-            "const menu = createExport({ shown: [{ figure }], examples: [example], store });\n"
-            "menu.update();\ndocument.body.append(menu.root);\n",
-        )
-        page.locator(".opener").click()
-        page.get_by_role("menuitem", name="SVG drawing").click()
+        page.locator(".export .opener").click()
+        page.get_by_role("menuitem", name="PNG image").click()
         expect(page.locator(".said")).to_have_text("That did not work: it is night")
-        page.close()
-
-
-def test_a_large_picture_has_fewer_pixels_rather_than_none(browser: Any) -> None:
-    page = browser.new_page()
-    scales = run(
-        page,
-        'import { scaleOf } from "./export/pen_canvas.js";\n'
-        "const sizes = [[100, 100], [10000, 100], [20000, 100], [8000, 8400]];\n"
-        "window.found = sizes.map(([width, height]) => scaleOf({ width, height }));\n",
-    )
-    page.close()
-    assert scales == pytest.approx([2, 1.6384, 0.8192, 0.99932], rel=1e-4)
-
-
-def test_two_pictures_side_by_side_become_one(browser: Any) -> None:
-    page = browser.new_page()
-    found = run(
-        page,
-        'import { sideBySide } from "./export/figure.js";\n'
-        'import { toSvg } from "./export/pen_svg.js";\n'
-        'import { toCsv } from "./export/export_table.js";\n'
-        "const figure = (width, height, value) => ({ name: 'f', width, height, paper: '#ffffff',\n"
-        "paint: (pen) => pen.line(0, 0, 1, height, '#000000', 1),\n"
-        "columns: ['n'], rows: () => [[value]] });\n"
-        "const both = sideBySide([figure(100, 20, 1), figure(50, 40, 0.1)], ['a', 'b']);\n"
-        "window.found = toSvg(both).text().then((svg) =>\n"
-        "[both.width, both.height, svg, toCsv(both).join('')]);\n",
-    )
-    page.close()
-    width, height, svg, written = found
-    assert (width, height) == (182, 40)
-    assert [path.attrib["d"] for path in ET.fromstring(svg.encode()).findall(f"{SVG}path")] == [
-        "M0 0L1 20",
-        "M132 0L133 40",
-    ]
-    assert written == '"text","n"\r\n"a",1\r\n"b",0.1\r\n'

@@ -103,7 +103,7 @@ def test_head_2_1_looks_from_straw_at_berries_in_the_lines_and_in_the_text(
     page = open_page(store_page, f"layer=2&heads=1&query={STRAW}")
     assert strongest_shown(page) == (BERRIES, pytest.approx(weight, abs=ROUNDED))
     hash = f"view=text&shade=from&layer=2&heads=1&query={STRAW}"
-    page = open_page(store_page, hash, ready=".shaded-view[data-drawn]")
+    page = open_page(store_page, hash, ready=".text-view[data-drawn]")
     first = page.locator(".details .bar").first
     expect(first.locator(".name")).to_have_text("##berries")
     value = first.locator("data").get_attribute("value")

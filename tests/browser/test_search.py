@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from minibert.viz import attention_page
 
 pytestmark = pytest.mark.browser
-READY = ".shaded-view[data-drawn]"
+READY = ".text-view[data-drawn]"
 TOKENS = ("[CLS]", "the", "straw", "##berries", "and", "the", "Other", "berries", "[SEP]")
 
 
@@ -26,7 +26,7 @@ def field(page: Page) -> Any:
 
 
 def found(page: Page) -> list[int]:
-    return page.locator(".shaded-token.found").evaluate_all(
+    return page.locator(".text-token.found").evaluate_all(
         "(all) => all.map((item) => Number(item.dataset.index))"
     )
 
@@ -65,7 +65,7 @@ def test_enter_walks_on_and_shift_enter_back(open_page: Open) -> None:
         seen.append(state(page)["query"])
     assert seen == ["1", "5", "6", "1", "6", "5"]
     expect(page.locator(".search-found")).to_have_text("2 of 3")
-    expect(page.locator(".shaded-token.kept")).to_have_text("the")
+    expect(page.locator(".text-token.kept")).to_have_text("the")
     page.get_by_role("button", name="Next match").click()
     assert state(page) == {"find": "the", "query": "6"}
     page.get_by_role("button", name="Previous match").click()
@@ -91,7 +91,7 @@ def test_a_token_that_is_found_far_down_comes_into_sight(open_page: Open) -> Non
     page = open_page(html, ready=READY)
     field(page).fill("needle")
     field(page).press("Enter")
-    expect(page.locator(".shaded-token.kept")).to_be_in_viewport()
+    expect(page.locator(".text-token.kept")).to_be_in_viewport()
     assert state(page)["query"] == "900"
 
 
