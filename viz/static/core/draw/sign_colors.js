@@ -85,7 +85,7 @@ export function scaleFor(...arrays) {
 }
 
 /** @param {number} size */
-export function roundUp(size) {
+function roundUp(size) {
   if (!(size > 0) || !Number.isFinite(size)) return 1;
   const power = 10 ** Math.floor(Math.log10(size));
   const digit = ROUND.find((step) => step * power >= size * (1 - 1e-9)) ?? 10;

@@ -21,7 +21,7 @@ const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
  *
  * @param {string} text
  */
-export function xmlText(text) {
+function xmlText(text) {
   return visible(text, Infinity)
     .replace(/[\ufffe\uffff]/g, (one) => `⟨U+${one.charCodeAt(0).toString(16).toUpperCase()}⟩`)
     .replace(/[&<>"]/g, (one) => ENTITIES[one]);

@@ -187,7 +187,7 @@ export const FIELDS = [
 ];
 
 /** @param {number} size */
-export function range(size) {
+function range(size) {
   return Array.from({ length: size }, (_, i) => i);
 }
 
@@ -204,7 +204,7 @@ export function whole(written, possible) {
  * @param {string} written
  * @param {string[]} possible
  */
-export function oneOf(written, possible) {
+function oneOf(written, possible) {
   return possible.includes(written) ? written : undefined;
 }
 

@@ -54,7 +54,7 @@ function number({ weight, source }) {
  * @param {number} weight
  * @param {Reading["source"]} source
  */
-export function writtenWeight(weight, source) {
+function writtenWeight(weight, source) {
   if (source === "none") return "0";
   if (source === "codes") return percent(weight);
   return `${(weight * 100).toFixed(source === "single" ? 4 : 2)}\u202f%`;

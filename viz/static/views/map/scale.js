@@ -32,7 +32,7 @@ export function inksOfScale(theme, paper) {
  * @param {number} part  of the way along the scale, from 0 to 1
  * @returns {number[]}
  */
-export function colorAt(theme, part) {
+function colorAt(theme, part) {
   const stops = SCALES[theme];
   const at = Math.min(Math.max(part, 0), 1) * (stops.length - 1);
   const i = Math.min(Math.floor(at), stops.length - 2);

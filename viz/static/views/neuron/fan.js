@@ -20,7 +20,7 @@ const STRENGTH = 3;
  * @param {Fan} fan
  * @returns {{key: number, alpha: number, width: number}[]}
  */
-export function fanLines({ weights }) {
+function fanLines({ weights }) {
   return Array.from(weights, (weight, key) => ({ key, alpha: lineAlpha(weight, STRENGTH), width: 1 + 2 * weight }))
     .filter(({ alpha }) => alpha >= FAINTEST)
     .sort((a, b) => a.alpha - b.alpha);

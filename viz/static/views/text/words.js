@@ -21,7 +21,7 @@ const LETTER = /\p{L}/u;
  * @param {number} to
  * @returns {Line[]}
  */
-export function linesOf({ segment }, from, to) {
+function linesOf({ segment }, from, to) {
   /** @type {Line[]} */
   const lines = [];
   for (let i = from; i < to; i += 1) {
