@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Types and lint of the pages' code, where node and npm are; elsewhere it says that it is skipped.
+# Checks types and lint of the pages' code, and that viz/built is what viz/static gives. Where node
+# or npm is missing it says that it is skipped.
 set -euo pipefail
 cd "$(dirname "$0")/../viz"
 
 skip() {
-    echo "types and lint of the pages: SKIPPED, $1"
+    echo "types, lint and build of the pages: SKIPPED, $1"
     exit 0
 }
 
@@ -16,4 +17,5 @@ fi
 
 npm run --silent types
 npm run --silent lint
-echo "types and lint of the pages: passed"
+npm run --silent check-build
+echo "types, lint and build of the pages: passed"

@@ -106,7 +106,7 @@ def fake_trace() -> FakeTrace:
 
 
 def unpacked_text(packed: str) -> str:
-    """What compact.py packed, unpacked."""
+    """What `document.packed_text` packed, unpacked."""
     digits = packed.translate(str.maketrans(",:./", "<>&`"))
     return zlib.decompress(base64.b85decode(digits)).decode()
 

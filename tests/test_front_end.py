@@ -1,6 +1,7 @@
-"""The pages' own tests run by Node's runner, and what they are checked with is pinned."""
+"""The pages' code keeps its order, its own tests pass, and what is shipped is what it gives."""
 
 import json
+import posixpath
 import re
 import shutil
 import subprocess
@@ -10,7 +11,50 @@ from typing import Any
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+STATIC = REPOSITORY / "viz" / "static"
 FIRST_NODE = 20
+
+# Lowest first: a module imports from its own layer and from those before it. A view is a folder of
+# views/ and imports no other view. What lies in static/ itself puts views together.
+LAYERS = ("core", "marks", "views")
+_FROM = r"^\s*(?:import|export)\s[^\"'`;=()]*?\bfrom\s*"
+_STATIC = re.compile(rf"""(?:{_FROM}|^\s*import\s*|^@import\s+)["']([^"']+)["']""", re.MULTILINE)
+# Types in comments are written in this form too.
+_DYNAMIC = re.compile(r"\bimport\s*\(\s*([^)]*?)\s*\)")
+
+
+def imports(source: str) -> list[str]:
+    """What a module or a style imports; import() of no constant as the expression that it is."""
+    return _STATIC.findall(source) + [text.strip("\"'") for text in _DYNAMIC.findall(source)]
+
+
+def layer_of(name: str) -> tuple[int, str]:
+    """The place of a module in the order, and the view that it belongs to."""
+    first, _, rest = name.partition("/")
+    if not rest:
+        return len(LAYERS), ""
+    return LAYERS.index(first), rest.split("/")[0] if first == "views" else ""
+
+
+def against_the_order(modules: dict[str, str]) -> list[str]:
+    """The imports, of modules given as text by their path in static/, that may not be."""
+    wrong = []
+    for name, source in modules.items():
+        layer, view = layer_of(name)
+        for imported in imports(source):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(name), imported))
+            if target not in modules:
+                wrong.append(f"{name} imports {imported!r}, which is no file of static/")
+                continue
+            below, other = layer_of(target)
+            if below > layer or (view and other and view != other):
+                wrong.append(f"{name} imports {target}")
+    return wrong
+
+
+def sources() -> dict[str, str]:
+    found = {path for kind in ("js", "css") for path in STATIC.rglob(f"*.{kind}")}
+    return {p.relative_to(STATIC).as_posix(): p.read_text(encoding="utf-8") for p in sorted(found)}
 
 
 def node() -> str:
@@ -30,6 +74,34 @@ def read(name: str) -> dict[str, Any]:
     return dict(json.loads((REPOSITORY / "viz" / name).read_text(encoding="utf-8")))
 
 
+def test_imports_go_from_views_to_marks_to_core() -> None:
+    modules = sources()
+    assert {name.split("/")[0] for name in modules if "/" in name} == set(LAYERS)
+    assert not against_the_order(modules)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("core/draw/dom.js", 'import { Rows } from "../../marks/rows.js";'),
+        ("core/draw/dom.js", 'const kind = await import("../../views/head/head.js");'),
+        ("marks/rows.js", 'import { headKind } from "../views/head/head.js";'),
+        ("marks/rows.js", 'export { headKind } from "../views/head/head.js";'),
+        ("marks/rows.js", 'import "../page.js";'),
+        ("marks/rows.js", '/** @type {import("../views/head/lines.js").Look} */'),
+        ("views/map/map.js", 'import { headKind } from "../head/head.js";'),
+        ("views/map/map.js", "const kind = import(`../${name}/${name}.js`);"),
+        ("views/map/map.js", "const kind = await import(chosen);"),
+        ("views/map/map.css", '@import "../head/head.css";'),
+    ],
+)
+def test_an_import_against_the_order_is_found(name: str, line: str) -> None:
+    modules = sources()
+    modules[name] += f"{line}\n"
+    (found,) = against_the_order(modules)
+    assert found.startswith(f"{name} imports")
+
+
 def test_the_units_of_the_pages_pass_their_own_tests() -> None:
     files = sorted((REPOSITORY / "tests" / "front_end").glob("*.test.js"))
     assert files
@@ -40,7 +112,7 @@ def test_the_units_of_the_pages_pass_their_own_tests() -> None:
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
-def test_what_checks_the_pages_is_pinned_to_the_digit() -> None:
+def test_what_builds_and_checks_the_pages_is_pinned_to_the_digit() -> None:
     manifest = read("package.json")
     assert "dependencies" not in manifest
     versions = manifest["devDependencies"].values()

@@ -78,14 +78,17 @@ def shipped() -> dict[str, bytes]:
     found = {"minibert/py.typed": REPOSITORY / "minibert/py.typed"}
     for folder, top in tops.items():
         for path in (REPOSITORY / top).rglob("*.py"):
+            if "node_modules" in path.parts:
+                continue
             found[f"{folder}/{path.relative_to(REPOSITORY / top).as_posix()}"] = path
     for folder, top in {
         "minibert/embedded": "minibert/embedded",
-        "minibert/viz/static": "viz/static",
+        "minibert/viz/built": "viz/built",
     }.items():
         for path in (REPOSITORY / top).rglob("*"):
             if path.is_file():
                 found[f"{folder}/{path.relative_to(REPOSITORY / top).as_posix()}"] = path
+    found["minibert/viz/page.html"] = REPOSITORY / "viz" / "page.html"
     return {name: path.read_bytes() for name, path in found.items()}
 
 
@@ -105,7 +108,7 @@ def test_the_wheel_carries_the_models_and_the_page(wheel: Path) -> None:
     for model in models:
         present = {n.rpartition("/")[2] for n in names if n.startswith(f"{model}/")}
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= present
-    assert any(re.match(r"minibert/viz/static/[^/]+/[^/]+\.js$", n) for n in names)
+    assert {"minibert/viz/page.html", "minibert/viz/built/page.js"} <= set(names)
 
 
 def test_the_metadata_says_what_the_project_says(wheel: Path) -> None:
@@ -126,6 +129,8 @@ def test_the_sdist_builds_without_the_links_and_holds_no_environment(built: Path
     assert not [m.name for m in members if m.issym() or m.islnk()]
     assert not [n for n in names if n.startswith((".venv", "build/", "minibert/kernels"))]
     assert {"pyproject.toml", "LICENSE", "README.md", "CITATION.cff"} <= set(names)
+    # What viz/built is made from.
+    assert {"viz/build.js", "viz/package-lock.json", "viz/static/core/draw/dom.js"} <= set(names)
 
 
 @pytest.mark.slow

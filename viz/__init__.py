@@ -12,9 +12,9 @@ lens.py      what each layer would predict, made small
 inputs.py    attention from outside, checked before work starts
 labels.py    what a page says about each token
 payload.py   numbers as compact binary
-bundle.py    template, style and ES modules as one file
-static/      the browser's side: frame, what stands around the pictures; data, draw, export; and
-             a folder for each picture (shaded is the text view, lens the layers view)
+document.py  the HTML of a page, from page.html and built/
+static/      the browser's side: core <- marks <- views, a folder for each view (see its README.md)
+built/       the same, bundled and minified by `npm run build`: what a page is made of
 """
 
 from minibert.viz.drop_in import head_view, model_view

@@ -7,12 +7,12 @@ const LOOK_UPS = ["querySelector", "querySelectorAll", "getElementById", "getEle
 
 const markup = MARKUP.map((property) => ({
   property,
-  message: "Text from outside would become markup: use element() of draw/dom.js, or textContent.",
+  message: "Text from outside would become markup: use element() of core/draw/dom.js, or textContent.",
 }));
 const writing = ["write", "writeln"].map((property) => ({
   object: "document",
   property,
-  message: "Text from outside would become markup: use element() of draw/dom.js.",
+  message: "Text from outside would become markup: use element() of core/draw/dom.js.",
 }));
 // A page may stand in a shadow DOM, beside others.
 const lookUps = LOOK_UPS.map((property) => ({
@@ -22,7 +22,7 @@ const lookUps = LOOK_UPS.map((property) => ({
 }));
 
 export default [
-  { ignores: ["**/node_modules/"] },
+  { ignores: ["**/node_modules/", "viz/built/"] },
   js.configs.recommended,
   {
     linterOptions: { reportUnusedDisableDirectives: "error" },
@@ -47,6 +47,12 @@ export default [
     // What starts a page has to find its place in the document.
     files: ["viz/static/*.js"],
     rules: { "no-restricted-properties": ["error", ...markup, ...writing] },
+  },
+  {
+    files: ["viz/build.js"],
+    languageOptions: {
+      globals: { console: "readonly", process: "readonly" },
+    },
   },
   {
     files: ["tests/front_end/**"],

@@ -12,7 +12,7 @@ from minibert.viz.inputs import Array, of_heads
 from minibert.viz.labels import Label, label_columns, written_texts
 from minibert.viz.payload import THUMBNAIL, Block, pack_layer, pack_thumbnails, pool
 
-__all__ = ["Example", "unused_views", "weights_example"]
+__all__ = ["Example", "needed_parts", "weights_example"]
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,11 @@ class Example:
         return replace(self, about={**self.about, "notes": notes}, blocks=(*self.blocks, *blocks))
 
 
-def unused_views(examples: Sequence[Example]) -> frozenset[str]:
-    """The folders of pictures, of those in `static/`, that no example has the numbers for."""
+def needed_parts(examples: Sequence[Example]) -> tuple[str, ...]:
+    """The parts of `document.PARTS` that some example has the numbers for."""
     held = {block.entry["quantity"] for example in examples for block in example.blocks}
-    unused = set() if "query" in held else {"arithmetic", "neuron"}
-    if not any(example.about["lens"] for example in examples):
-        unused.add("lens")
-    return frozenset(unused)
+    vectors, layers = "query" in held, any(example.about["lens"] for example in examples)
+    return ("page", *(["vectors"] if vectors else []), *(["layers"] if layers else []))
 
 
 def weights_example(

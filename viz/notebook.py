@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.viz.bundle import cell
-from minibert.viz.example import Example, unused_views
+from minibert.viz.document import cell
+from minibert.viz.example import Example, needed_parts
 from minibert.viz.payload import CODE_MAX, Block, pool
 
 __all__ = ["CELL_BYTES", "CELL_HEIGHT", "cell_html", "fitting", "picture", "surroundings"]
@@ -109,8 +109,8 @@ def cell_html(
     blocks = [named for i, one in enumerate(held) for named in one.named_blocks(i)]
     written = header(held)
     identity = _identity(written, blocks)
-    without = unused_views(held)
-    script = "".join(cell(identity, written, blocks, height=height, without=without))
+    parts = needed_parts(held)
+    script = "".join(cell(identity, written, blocks, height=height, parts=parts))
     still = _still(held, untrusted)
     return f'<div data-minibert="{identity}">{still}\n<script>\n{script}</script></div>'
 

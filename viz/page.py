@@ -1,6 +1,6 @@
 """A page as a value: what it shows, written out as one HTML file that opens without a network.
 
-examples -> header and blocks -> bundle -> pieces of HTML -> file, text, or frame of a notebook
+examples -> header and blocks -> document -> pieces of HTML -> file, text, or frame of a notebook
 """
 
 import os
@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from minibert.errors import AttentionError
-from minibert.viz.bundle import document
-from minibert.viz.example import Example, unused_views
+from minibert.viz.document import document
+from minibert.viz.example import Example, needed_parts
 from minibert.viz.notebook import CELL_HEIGHT, cell_html, fitting
 from minibert.viz.payload import header_json
 from minibert.viz.saving import write_page
@@ -45,8 +45,8 @@ class Page:
     def pieces(self) -> Iterator[str]:
         """The text of the file, a part at a time."""
         blocks = (named for i, one in enumerate(self.examples) for named in one.named_blocks(i))
-        without = unused_views(self.examples)
-        return document("main.js", self._header(self.examples), blocks, without=without)
+        parts = needed_parts(self.examples)
+        return document(self._header(self.examples), blocks, parts=parts)
 
     def _header(self, examples: Sequence[Example]) -> str:
         header = {

@@ -67,7 +67,8 @@ class _Comparison:
 
     def errors(self, query: Array, key: Array) -> list[float]:
         """The largest difference in each head."""
-        queries, keys = (torch.from_numpy(part).float() for part in (query, key))
+        # In double precision, as a browser computes them.
+        queries, keys = (torch.from_numpy(part).double() for part in (query, key))
         scores = queries.gather(1, _along(self.rows, queries)) @ keys.transpose(-1, -2) * self.scale
         if self.causal:
             ahead = torch.arange(keys.shape[1]) > self.rows[..., None]

@@ -60,7 +60,7 @@ def minibert_screen(case: Case) -> Screen:
         )
     spots = {
         "map": Spot(".map-surface"),
-        "text": Spot(".shaded-line [data-index]", TOKEN),
+        "text": Spot(".text-line [data-index]", TOKEN),
         "neuron": Spot("[data-drawn]", across=0.8, down=250),
         "arithmetic": Spot("[data-drawn]", down=250),
     }

@@ -20,6 +20,16 @@ READY = {"model": ".model-view[data-measured]", "head": ".lower[data-drawn]"}
 CHOSEN = f"layer={LAYER}&heads={HEAD}&query={QUERY}"
 
 
+OUTSIDE = """() => {
+  const whole = document.querySelector("svg").getBoundingClientRect();
+  return [...document.querySelectorAll("text")].filter((text) => {
+    const box = text.getBoundingClientRect();
+    return box.left < whole.left || box.right > whole.right ||
+      box.top < whole.top || box.bottom > whole.bottom;
+  }).map((text) => text.textContent);
+}"""
+
+
 @pytest.fixture(scope="module")
 def trace() -> Trace:
     """[CLS] the horse quickly ran away . [SEP]"""
@@ -46,7 +56,7 @@ def number(cell: str) -> float:
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_the_drawing_and_the_image_are_the_same_picture(
+def test_the_drawing_and_the_image_are_the_same_picture_and_no_text_lies_outside(
     open_page: Open, browser: Any, html: str, name: str
 ) -> None:
     page = opened(open_page, html, name, f"{CHOSEN}&key={KEY}")
@@ -56,33 +66,13 @@ def test_the_drawing_and_the_image_are_the_same_picture(
     shown = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=2)
     shown.set_content(f"<body style='margin: 0; overflow: hidden'>{svg}")
     drawn = pixels(shown.screenshot())
+    outside = shown.evaluate(OUTSIDE)
     shown.close()
+    assert outside == []
     assert np.abs(np.subtract(drawn.shape, image.shape)).max() <= 2
     rows, columns = np.minimum(drawn.shape, image.shape)[:2]
     assert np.abs(drawn[:rows, :columns] - image[:rows, :columns]).mean() < 2
     assert image.std() > 3
-
-
-@pytest.mark.parametrize("name", VIEWS)
-def test_no_text_of_a_drawing_lies_outside_it(
-    open_page: Open, browser: Any, html: str, name: str
-) -> None:
-    page = opened(open_page, html, name, f"{CHOSEN}&key={KEY}")
-    svg = taken(page, "SVG drawing").decode().partition("?>")[2]
-    shown = browser.new_page(viewport={"width": 1600, "height": 1600})
-    shown.set_content(f"<body style='margin: 0'>{svg}")
-    outside = shown.evaluate(
-        """() => {
-          const whole = document.querySelector("svg").getBoundingClientRect();
-          return [...document.querySelectorAll("text")].filter((text) => {
-            const box = text.getBoundingClientRect();
-            return box.left < whole.left || box.right > whole.right ||
-              box.top < whole.top || box.bottom > whole.bottom;
-          }).map((text) => text.textContent);
-        }"""
-    )
-    shown.close()
-    assert outside == []
 
 
 def test_the_models_table_has_the_statistics_of_every_head(

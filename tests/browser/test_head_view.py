@@ -23,11 +23,9 @@ from browser.head_view import (
     token,
     weights_shown,
 )
-from data import data_path
 from playwright.sync_api import Page, expect
 
-import minibert
-from minibert.viz import attention_page, view
+from minibert.viz import attention_page
 
 pytestmark = pytest.mark.browser
 
@@ -233,38 +231,3 @@ def test_a_click_on_a_line_chooses_its_weight(open_page: Open) -> None:
     assert state(page) == {"heads": "1", "query": "1", "key": "2"}
     page.mouse.click(room["x"] + room["width"] / 2, room["y"] + 2)
     assert state(page) == {"heads": "1"}
-
-
-@pytest.mark.parametrize(
-    ("where", "query", "key"),
-    [((2, 1), 15, 16), ((2, 0), 9, 10), ((2, 0), 13, 14), ((7, 3), 10, 18)],
-    ids=["straw looks at berries", "next word", "next word", "delimiter"],
-)
-def test_published_heads_of_bert_are_as_strong_as_published(
-    open_page: Open, where: tuple[int, int], query: int, key: int
-) -> None:
-    store = np.load(data_path("refs", "bert-base-uncased__store.npz"), allow_pickle=False)
-    layer, head = where
-    tokens = [str(token) for token in store["tokens"]]
-    html = attention_page(store["attn"], tokens, sentence_b_start=8).html
-    page = open_page(html, f"layer={layer}&heads={head}&query={query}")
-    row = store["attn"][layer, head, query]
-    shown = weights_shown(page, "key")
-    assert max(shown, key=lambda i: shown[i]) == int(row.argmax())
-    assert int(row.argmax()) == key
-    assert shown[key] == pytest.approx(row.max(), abs=4e-3)
-    assert pixel(page, query, key, "upper")[3] > 200
-
-
-def test_the_weights_of_a_real_trace_are_the_weights_on_its_page(open_page: Open) -> None:
-    model = minibert.load(str(data_path("models", "all-MiniLM-L6-v2")))
-    trace = model.trace("I went to the store.", "At the store, I bought fresh strawberries.")
-    page = open_page(view(trace).html, "layer=3&heads=7&query=10")
-    row = trace[3, 7].probs[0, 10].numpy()
-    shown = weights_shown(page, "key")
-    assert len(shown) == 5
-    for key, weight in shown.items():
-        assert weight == pytest.approx(row[key], abs=4e-3)
-    expect(page.locator(".text")).to_contain_text(
-        ["I went to the store.", "At the store, I bought"]
-    )

@@ -118,10 +118,11 @@ def details(host: Locator) -> Locator:
 
 class TestFrontEnds:
     @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
-    def test_two_pages_do_not_disturb_each_other(
+    def test_pages_do_not_disturb_each_other_and_one_shown_twice_is_there_twice(
         self, notebook: Callable[..., Page], run: str
     ) -> None:
-        page = notebook(run, cell(5, title="five"), cell(6, title="six"))
+        same = cell(5, title="five")
+        page = notebook(run, same, cell(6, title="six"), same)
         five, six = drawn(page, 0), drawn(page, 1)
         expect(five.locator("h1")).to_have_text("five")
         expect(six.locator("h1")).to_have_text("six")
@@ -134,16 +135,9 @@ class TestFrontEnds:
         expect(six.locator(".stage")).to_have_attribute("data-layer", "1")
         expect(five.locator(".stage")).to_have_attribute("data-layer", "0")
         assert "#" not in page.url
-
-    @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
-    def test_a_page_shown_twice_is_there_twice(
-        self, notebook: Callable[..., Page], run: str
-    ) -> None:
-        same = cell(5)
-        page = notebook(run, same, same)
-        for i in range(2):
-            drawn(page, i).locator(".query .token").nth(i).hover()
-            expect(details(drawn(page, i))).to_have_text(f"t{i} looks at")
+        again = drawn(page, 2)
+        again.locator(".query .token").nth(1).hover()
+        expect(details(again)).to_have_text("t1 looks at")
 
     def test_has_its_height_and_styles_that_do_not_mix(self, notebook: Callable[..., Page]) -> None:
         page = notebook(RUNS["jupyter"], cell(40))
@@ -206,25 +200,28 @@ class TestKeys:
 
 
 class TestTheme:
-    @pytest.mark.parametrize(
-        ("mark", "theme"),
-        [
-            ("document.body.dataset.jpThemeLight = 'false'", "dark"),
-            ("document.body.dataset.vscodeThemeKind = 'vscode-dark'", "dark"),
-            ("document.documentElement.setAttribute('theme', 'dark')", "dark"),
-            ("document.body.style.background = '#111'", "dark"),
-            ("document.body.style.background = '#eee'", "light"),
-        ],
-    )
-    def test_is_that_of_the_notebook(
-        self, notebook: Callable[..., Page], mark: str, theme: str
-    ) -> None:
-        before = "light" if theme == "dark" else "dark"
-        page = notebook(RUNS["jupyter"], cell(5), color_scheme=before)
+    def test_is_that_of_the_notebook(self, notebook: Callable[..., Page]) -> None:
+        page = notebook(RUNS["jupyter"], cell(5), color_scheme="light")
         page_root = drawn(page).locator(".minibert")
-        expect(page_root).to_have_attribute("data-theme", before)
-        page.evaluate(mark)
-        expect(page_root).to_have_attribute("data-theme", theme)
+        expect(page_root).to_have_attribute("data-theme", "light")
+        body, root = "document.body", "document.documentElement"
+        for mark, undo in (
+            (f"{body}.dataset.jpThemeLight = 'false'", f"delete {body}.dataset.jpThemeLight"),
+            (
+                f"{body}.dataset.vscodeThemeKind = 'vscode-dark'",
+                f"delete {body}.dataset.vscodeThemeKind",
+            ),
+            (f"{root}.setAttribute('theme', 'dark')", f"{root}.removeAttribute('theme')"),
+            (f"{body}.style.background = '#111'", f"{body}.style.background = ''"),
+        ):
+            page.evaluate(mark)
+            expect(page_root).to_have_attribute("data-theme", "dark")
+            page.evaluate(undo)
+            expect(page_root).to_have_attribute("data-theme", "light")
+        page.emulate_media(color_scheme="dark")
+        expect(page_root).to_have_attribute("data-theme", "dark")
+        page.evaluate("document.body.style.background = '#eee'")
+        expect(page_root).to_have_attribute("data-theme", "light")
 
 
 class TestUntrusted:

@@ -13,7 +13,7 @@ from minibert.analysis.relevance import relevance
 from minibert.trace.read import Trace
 
 pytestmark = pytest.mark.browser
-READY = ".shaded-view[data-drawn]"
+READY = ".text-view[data-drawn]"
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def trace() -> Trace:
 
 
 def opacities(page: Page) -> np.ndarray:
-    colors = page.locator(".shaded-token").evaluate_all(
+    colors = page.locator(".text-token").evaluate_all(
         "(all) => all.map((item) => getComputedStyle(item).backgroundColor.match(/[\\d.]+/g))"
     )
     return np.array([float(color[3]) if len(color) > 3 else 1 for color in colors])
@@ -51,15 +51,15 @@ def test_a_page_with_relevance_shades_by_it_at_once(open_page: Open, trace: Trac
     found = relevance_of(trace, 2)
     values = found.values[0, 0].double().numpy()
     page = open_page(trace.view(view="text", relevance=found).html, ready=READY)
-    expect(page.locator("[data-measure=relevance]")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("[data-choice=relevance]")).to_have_attribute("aria-pressed", "true")
     expect(page.locator(".details h2")).to_have_text("relevance for horse")
     check_shades(page, values, 2)
     strings = trace.tokens.strings[0]
     strongest = np.argsort(-values)[:5]
     expected = {strings[i]: pytest.approx(values[i], rel=1e-4) for i in strongest}
     assert bars(page) == expected
-    page.locator("[data-measure=received]").click()
-    expect(page.locator("[data-measure=received]")).to_have_attribute("aria-pressed", "true")
+    page.locator("[data-choice=received]").click()
+    expect(page.locator("[data-choice=received]")).to_have_attribute("aria-pressed", "true")
 
 
 def test_of_a_table_the_row_of_the_chosen_token_is_shown(open_page: Open, trace: Trace) -> None:
@@ -67,12 +67,12 @@ def test_of_a_table_the_row_of_the_chosen_token_is_shown(open_page: Open, trace:
     page = open_page(trace.view(view="text", relevance=relevance(trace)).html, ready=READY)
     expect(page.locator(".details h2")).to_have_text("relevance for [CLS]")
     check_shades(page, found[0], 0)
-    page.locator(".shaded-token").nth(2).click()
+    page.locator(".text-token").nth(2).click()
     page.mouse.move(0, 0)
     expect(page.locator(".details h2")).to_have_text("relevance for horse")
     check_shades(page, found[2], 2)
     assert bars(page)["horse"] == pytest.approx(found[2, 2], rel=1e-4)
-    page.locator(".shaded-token").nth(4).hover()
+    page.locator(".text-token").nth(4).hover()
     expect(page.locator(".details h2")).to_have_text("ran · relevance for horse")
     value = page.locator(".details data.big").get_attribute("value")
     assert float(value or "nan") == pytest.approx(found[2, 4], rel=1e-4)
@@ -81,7 +81,7 @@ def test_of_a_table_the_row_of_the_chosen_token_is_shown(open_page: Open, trace:
 def test_an_array_is_blue_above_zero_and_orange_below(open_page: Open, trace: Trace) -> None:
     values = [0.5, -1.5, 2.0, 0.0, 0.25, -0.125, 1.0, 3.0]
     page = open_page(trace.view(view="text", relevance=values).html, ready=READY)
-    colors = page.locator(".shaded-token").evaluate_all(
+    colors = page.locator(".text-token").evaluate_all(
         "(all) => all.map((item) => getComputedStyle(item).backgroundColor.match(/\\d+/g))"
     )
     assert int(colors[2][2]) > int(colors[2][0])

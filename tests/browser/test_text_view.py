@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from minibert.viz import attention_page
 
 pytestmark = pytest.mark.browser
-READY = ".shaded-view[data-drawn]"
+READY = ".text-view[data-drawn]"
 SPECIAL = (0, 3, 6)
 WORDS = (1, 2, 4, 5)
 
@@ -23,7 +23,7 @@ def text_page(open_page: Open, hash: str = "", html: str | None = None, **option
 
 
 def words(page: Page) -> Any:
-    return page.locator(".shaded-token")
+    return page.locator(".text-token")
 
 
 def alphas(page: Page) -> list[float]:
@@ -58,7 +58,7 @@ def numbers(page: Page) -> dict[str, float]:
 
 def test_two_texts_stand_on_lines_of_their_own_and_pieces_join(open_page: Open) -> None:
     page = text_page(open_page)
-    expect(page.locator(".shaded-line")).to_have_text(
+    expect(page.locator(".text-line")).to_have_text(
         ["A[CLS] strawberries [SEP]", "Brain falls [SEP]"]
     )
     expect(words(page)).to_have_count(N)
@@ -128,7 +128,7 @@ def test_pointing_at_a_token_shows_its_number_beside_it(open_page: Open) -> None
     values = drawn_attention()[1].mean((0, 1))
     for i in range(N):
         words(page).nth(i).hover()
-        tip = page.locator(".shaded-tip")
+        tip = page.locator(".text-tip")
         expect(tip).to_be_visible()
         shown = float(re.sub(r"[^\d.]", "", tip.inner_text()))
         assert shown == pytest.approx(100 * values[i], abs=0.4)
@@ -137,7 +137,7 @@ def test_pointing_at_a_token_shows_its_number_beside_it(open_page: Open) -> None
         assert 0 <= box["x"] <= 380 - box["width"]
     expect(page.locator(".details h2")).to_have_text("[SEP] is looked at")
     page.mouse.move(2, 2)
-    expect(page.locator(".shaded-tip")).to_be_hidden()
+    expect(page.locator(".text-tip")).to_be_hidden()
 
 
 def test_a_click_keeps_a_token_for_all_views(open_page: Open) -> None:
@@ -183,7 +183,7 @@ def test_tokens_that_take_no_part_are_left_out(open_page: Open) -> None:
 
 def test_relevance_is_offered_where_the_page_has_it(open_page: Open) -> None:
     page = text_page(open_page, "shade=relevance")
-    assert page.locator("[data-measure=relevance]").count() == 0
+    assert page.locator("[data-choice=relevance]").count() == 0
     values = [0.0, 2.0, -1.0, 0.0, 0.5, -0.25, 0.0]
     page = text_page(open_page, "shade=relevance", html=with_header(relevance=values))
     colors = words(page).evaluate_all(
@@ -208,7 +208,7 @@ def with_header(relevance: list[float]) -> str:
     return replace(page, examples=(replace(one, about=about),)).html
 
 
-@pytest.mark.parametrize(("width", "n_tokens"), [(380, 8), (1280, 40), (380, 200), (1280, 512)])
+@pytest.mark.parametrize(("width", "n_tokens"), [(380, 200), (1280, 512)])
 def test_words_wrap_and_nothing_is_cut_off(open_page: Open, width: int, n_tokens: int) -> None:
     tokens = ["[CLS]", *(f"{'un' * (i % 5)}word{i}" for i in range(n_tokens - 2)), "[SEP]"]
     html = attention_page(softmax((1, 2, n_tokens, n_tokens)), tokens, view="text").html
@@ -232,15 +232,15 @@ def test_very_long_texts_come_in_parts(open_page: Open) -> None:
     page.get_by_role("button", name="tokens 700 to 1399").click()
     expect(words(page).first).to_have_text("w700")
     page = text_page(open_page, "query=2050", html)
-    expect(page.locator(".shaded-token.kept")).to_have_text("w2050")
-    expect(page.locator(".shaded-token.kept")).to_be_in_viewport()
+    expect(page.locator(".text-token.kept")).to_have_text("w2050")
+    expect(page.locator(".text-token.kept")).to_be_in_viewport()
 
 
 def test_spaces_and_line_breaks_are_those_of_the_text(open_page: Open) -> None:
     tokens = ["<|endoftext|>", "The", "Ġfox", ".", "\n", "Now", "Ġ", "Ġthe", "Ġend"]
     html = attention_page(softmax((1, 1, 9, 9), causal=True), tokens, view="text").html
     page = text_page(open_page, "", html)
-    shown = page.locator(".shaded-line").inner_text().replace("\u200b", "")
+    shown = page.locator(".text-line").inner_text().replace("\u200b", "")
     assert shown == "<|endoftext|> The fox.↵\nNow· the end"
     expect(page.locator(".legend")).to_contain_text("reads in one direction")
 

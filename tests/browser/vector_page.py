@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.viz.bundle import document
+from minibert.viz.document import document
 from minibert.viz.labels import label_columns, labels_from_strings
 from minibert.viz.payload import header_json, pack_layer, pack_vectors
 
@@ -94,4 +94,4 @@ def vector_page(
     }
     header = {"examples": [example], "format": 2, "title": None, "view": view}
     pieces = ((block.name, block.data) for block in blocks)
-    return "".join(document("main.js", header_json(header), pieces))
+    return "".join(document(header_json(header), pieces))

@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import {
   boundsOf, codeAt, firstCode, gatherLines, largest, lineAlpha, meanWeights, shownTokens, usualHeads, usualMinimum, weightOf,
-} from "../../viz/static/data/attention.js";
+} from "../../viz/static/core/data/attention.js";
 import { assertNear, layerOf, tokensOf } from "./near.js";
 
 const LAYER = layerOf([

@@ -4,8 +4,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { deflateSync } from "node:zlib";
 
-import { unpack, unpackPart } from "../../viz/static/data/data.js";
-import { Example } from "../../viz/static/data/example.js";
+import { unpack, unpackPart } from "../../viz/static/core/data/data.js";
+import { Example } from "../../viz/static/core/data/example.js";
 import { assertNear, tokensOf } from "./near.js";
 
 const asBlocks = (bytes) => ({ text: async () => Buffer.from(bytes).toString("base64") });

@@ -3,8 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { lineAt, lineOffsets } from "../../viz/static/head/lines.js";
-import { BEND, Raster, riseAt } from "../../viz/static/draw/raster.js";
+import { lineAt, lineOffsets } from "../../viz/static/views/head/lines.js";
+import { BEND, Raster, riseAt } from "../../viz/static/core/draw/raster.js";
 import { assertNear, layerOf } from "./near.js";
 
 /** A point of the cubic Bézier curve (0, 0), (BEND, 0), (1 - BEND, 1), (1, 1), by de Casteljau. */

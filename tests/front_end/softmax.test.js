@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { attend, scoresOf, softmax } from "../../viz/static/data/softmax.js";
+import { attend, scoresOf, softmax } from "../../viz/static/core/data/softmax.js";
 import { assertNear } from "./near.js";
 
 const VECTORS = {

@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import {
   afterClick, afterEscape, createStore, currentHead, fittedState, fittedStore, fromHash, initialState, keptToken, toHash,
-} from "../../viz/static/frame/state.js";
+} from "../../viz/static/core/state/state.js";
 
 const LIMITS = {
   views: ["head", "model", "map"],

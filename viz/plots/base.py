@@ -1,6 +1,6 @@
 """The sheet that a figure for print is drawn on, its numbers, and the file it is saved to.
 
-Place: beneath the pictures of the other plots files. A figure is made without pyplot, so that no
+A figure is made without pyplot, so that no
 window, no back end and no global state has a part in it; `sheet` cuts it to what was drawn.
 """
 

@@ -1,7 +1,4 @@
-"""The figure of `minibert bench`: time by length of the text, a line for each implementation.
-
-Place: drawn on the sheet of plots_base.py; called by the command line.
-"""
+"""The figure of `minibert bench`: time by length of the text, a line for each implementation."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

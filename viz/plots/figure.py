@@ -1,6 +1,6 @@
 """A figure that keeps its look wherever it is saved or shown.
 
-Place: made by base.py alone, since this file cannot be imported without matplotlib.
+Only base.py imports this file, and only to draw: it cannot be imported without matplotlib.
 """
 
 import io

@@ -1,7 +1,4 @@
-"""A small map for each of many heads, or one head of them large.
-
-Place: what results and traces draw that hold a matrix for every head.
-"""
+"""A small map for each of many heads, or one head of them large."""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""Labels along an axis: any token as one short line of plain text, thinned out until they fit.
-
-Place: what the pictures of the other plots files write beside rows and columns.
-"""
+"""Labels along an axis: any token as one short line of plain text, thinned out until they fit."""
 
 import re
 import unicodedata

@@ -1,6 +1,6 @@
 """The logit lens as a table: the most probable token of each row and position, shaded by its share.
 
-Place: what LogitLens draws. Few columns hold the tokens upright, more of them turned; a long text
+Few columns hold the tokens upright, more of them turned; a long text
 is colour alone.
 """
 

@@ -1,7 +1,4 @@
-"""What every figure for print shares: matplotlib when it is there, one style, kinds of files.
-
-Place: beneath all other plots files.
-"""
+"""What every figure for print shares: matplotlib when it is there, one style, kinds of files."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

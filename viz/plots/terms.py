@@ -1,7 +1,4 @@
-"""Pictures of terms and spectra: the largest terms of a sum as bars, singular and eigenvalues.
-
-Place: what the results about components and weights draw; the layer x head tables are heat maps.
-"""
+"""Pictures of terms and spectra: the largest terms of a sum as bars, singular and eigenvalues."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
 """Pictures over the tokens of one sentence: token x token, layer x token, bars.
 
-Place: what the results of minibert.analysis that are about positions draw. One sentence is chosen,
+One sentence is chosen,
 without its padding; queries go down and keys across.
 """
 

@@ -1,7 +1,4 @@
-"""Figures of a trace: one head, every head, and a statistic of heads by layer.
-
-Place: plots.py gives these functions their public names.
-"""
+"""Figures of a trace: one head, every head, and a statistic of heads by layer."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

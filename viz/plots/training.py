@@ -1,7 +1,4 @@
-"""The figure of what `minibert train` logged: how the heads of a model form.
-
-Place: one of the figures of minibert.viz.plots; scores_log.py reads the log.
-"""
+"""The figure of what `minibert train` logged: how the heads of a model form."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -3,21 +3,12 @@
  * meet, at a height of its own, and with its state in memory.
  */
 
-import { element } from "./draw/dom.js";
+import { element } from "./core/draw/dom.js";
+import { mount } from "./core/frame/frame.js";
 import { NotebookDarkness } from "./cell_theme.js";
-import { mount } from "./frame/frame.js";
 
-/**
- * @typedef {object} Cell
- * @property {HTMLElement} host  the place of the page, with a shadow DOM
- * @property {number} height  CSS pixels
- * @property {string} style
- * @property {import("./data/data.js").Header & {start?: string}} header
- * @property {Record<string, string>} blocks
- */
-
-/** @param {Cell} cell */
-function mountCell({ host, height, style, header, blocks }) {
+/** @param {import("./core/hand_over.js").Cell} cell */
+export function mountCell({ host, height, style, header, blocks, kinds }) {
   host.style.height = `${height}px`;
   const page = element("div");
   const scroller = element("div", { class: "scroller" }, [page]);
@@ -26,6 +17,7 @@ function mountCell({ host, height, style, header, blocks }) {
   let hash = header.start ?? "";
   const address = { read: () => hash, write: (/** @type {string} */ now) => void (hash = now), listen: () => {} };
   const frame = mount(page, header, { text: (name) => Promise.resolve(blocks[name]) }, {
+    kinds,
     address,
     keys: page,
     named: () => {},
@@ -76,6 +68,3 @@ function isPlain({ altKey, ctrlKey, metaKey, shiftKey, key }) {
 function isWritten(target) {
   return target instanceof HTMLElement && (target.isContentEditable || target.matches("input, select, textarea"));
 }
-
-// To the loader, which knows what is to be shown and where.
-document.currentScript?.dispatchEvent(new CustomEvent("minibert", { detail: mountCell }));

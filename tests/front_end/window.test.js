@@ -1,0 +1,58 @@
+/** The part of a map that is shown. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import {
+  holding, inside, isWhole, moved, readWindow, whole, writeWindow, zoomed,
+} from "../../viz/static/core/state/window.js";
+import { assertNear } from "./near.js";
+
+const SIZES = { nQueries: 40, nKeys: 100 };
+
+test("the whole map is all of it", () => {
+  assert.deepEqual(whole(SIZES), [0, 40, 0, 100]);
+  assert.ok(isWhole([0, 40, 0, 100], SIZES));
+  assert.ok(!isWhole([0, 40, 0, 99], SIZES));
+});
+
+test("zooming leaves the point under the pointer where it is", () => {
+  const before = [10, 30, 20, 70];
+  const [query, key] = [14, 60];
+  const after = zoomed(before, 0.5, query, key, SIZES);
+  assertNear([after[1] - after[0], after[3] - after[2]], [10, 25], 0.011);
+  const partAt = ([top, bottom, left, right]) => [(query - top) / (bottom - top), (key - left) / (right - left)];
+  assertNear(partAt(after), partAt(before), 0.002);
+});
+
+test("zooming out ends at the whole map, zooming in at four tokens a side", () => {
+  assert.deepEqual(zoomed([10, 30, 20, 70], 1000, 15, 40, SIZES), [0, 40, 0, 100]);
+  const [top, bottom, left, right] = zoomed([10, 30, 20, 70], 1e-6, 15, 40, SIZES);
+  assertNear([bottom - top, right - left], [4, 4], 0.011);
+});
+
+test("a map of fewer tokens than that is shown whole", () => {
+  assert.deepEqual(inside([0, 1, 0, 1], { nQueries: 2, nKeys: 3 }), [0, 2, 0, 3]);
+});
+
+test("moving stops at the edges and keeps the size", () => {
+  assert.deepEqual(moved([10, 30, 20, 70], 3, -5, SIZES), [13, 33, 15, 65]);
+  assert.deepEqual(moved([10, 30, 20, 70], 99, -99, SIZES), [20, 40, 0, 50]);
+});
+
+test("a cell is brought in by the shortest way, and one that is in moves nothing", () => {
+  const window = [10, 20, 10, 20];
+  assert.equal(holding(window, 12, 19, SIZES), window);
+  assert.deepEqual(holding(window, 25, 3, SIZES), [16, 26, 3, 13]);
+});
+
+test("the address gives the window back", () => {
+  for (const window of [[0, 40, 0, 100], [1.25, 8, 3.5, 90.01]]) {
+    assert.deepEqual(readWindow(writeWindow(window), SIZES), window);
+  }
+});
+
+test("an address that names no window of this map is passed over", () => {
+  const wrong = ["", "1-2-3", "0-41-0-100", "0-40-0-101", "5-5-0-9", "9-3-0-9", "-1-4-0-9", "a-b-c-d", "0-4-0-1e1"];
+  for (const written of wrong) assert.equal(readWindow(written, SIZES), undefined, written);
+});

@@ -1,0 +1,211 @@
+"""What a notebook gets of a page, as bytes: the HTML of its cell, what is left out, the image.
+
+What browsers and notebooks make of it is in tests/browser/test_notebook.py.
+"""
+
+import base64
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from attention_pages import HOSTILE, names, softmax
+from PIL import Image
+
+from minibert.viz import attention_page
+from minibert.viz.example import Example
+from minibert.viz.notebook import CELL_BYTES, cell_html, fitting, picture, surroundings
+from minibert.viz.page import Page
+from minibert.viz.payload import header_json, pack_layer, pack_thumbnails, pack_vectors, pool
+
+LAYERS, HEADS, WIDTH = 2, 3, 5
+
+
+def example(n: int, *held: str) -> Example:
+    """An example of n tokens that holds what is named."""
+    page = attention_page(softmax((LAYERS, HEADS, n, n)), names(n))
+    about = {**page.examples[0].about, "notes": []}
+    probs = softmax((LAYERS, HEADS, n, n))
+    vectors = np.zeros((HEADS, n, WIDTH), np.float32)
+    blocks = [pack_thumbnails([pool(weights) for weights in probs])]
+    blocks += [pack_layer(i, weights) for i, weights in enumerate(probs) if "probs" in held]
+    for name in ("query", "key", "value"):
+        blocks += [pack_vectors(name, i, vectors) for i in range(LAYERS) if name in held]
+    return Example(about, tuple(blocks))
+
+
+def quantities(examples: tuple[Example, ...]) -> set[str]:
+    return {block.entry["quantity"] for one in examples for block in one.blocks}
+
+
+def limit_for(wanted: Example) -> int:
+    """Room for this example, its header and a note."""
+    return surroundings() + wanted.size + len(json.dumps(wanted.about)) + 200
+
+
+class Seen(HTMLParser):
+    """What stands in HTML outside its scripts."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.script = ""
+        self.image = b""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        source = dict(attrs).get("src")
+        if tag == "img" and source:
+            self.image = base64.b64decode(source.removeprefix("data:image/png;base64,"))
+
+    def handle_data(self, data: str) -> None:
+        if self.tags[-1] == "script":
+            self.script += data
+        else:
+            self.text += data
+
+
+class TestBundle:
+    def test_holds_html_and_one_line_of_text(self) -> None:
+        page = attention_page(softmax((2, 3, 7, 7)), names(7))
+        bundle = page._repr_mimebundle_(include=None, exclude=None)
+        assert set(bundle) == {"text/html", "text/plain"}
+        assert bundle["text/plain"] == repr(page)
+
+    def test_hostile_text_stays_text_and_can_be_stored(self) -> None:
+        page = attention_page(softmax((2, 3, 10, 10)), HOSTILE, model=HOSTILE[0], title=HOSTILE[1])
+        html = page._repr_mimebundle_()["text/html"]
+        seen = Seen(html)
+        assert seen.tags.count("script") == 1
+        assert {"iframe", "style", "link"}.isdisjoint(seen.tags)
+        assert seen.tags.count("img") == 1
+        assert HOSTILE[0] in seen.text
+        assert "\x00" not in html
+        # A notebook is a file in UTF-8.
+        json.dumps({"text/html": html}, ensure_ascii=False).encode()
+
+    def test_no_address_of_the_network_is_in_a_cell_but_names_of_formats(self) -> None:
+        html = attention_page(softmax((2, 3, 7, 7)), names(7))._repr_mimebundle_()["text/html"]
+        assert set(re.findall(r"https?://[\w./]+", html)) <= {"http://www.w3.org/2000/svg"}
+        assert not re.search(r"@import|url\(|require\(|\brequirejs\b", html)
+
+    def test_the_same_page_gives_the_same_cell_and_another_page_another(self) -> None:
+        def shown(seed: int) -> str:
+            page = attention_page(softmax((2, 3, 7, 7), seed=seed), names(7))
+            return page._repr_mimebundle_()["text/html"]
+
+        assert shown(1) == shown(1)
+        identities = {re.search(r'data-minibert="(\w+)"', shown(seed))[1] for seed in (1, 2, 3)}
+        assert len(identities) == 3
+
+    def test_marimo_gets_a_frame(self) -> None:
+        page = attention_page(softmax((2, 3, 7, 7)), names(7))
+        mime, html = page._mime_()
+        assert mime == "text/html"
+        assert html.startswith("<iframe srcdoc=")
+        large = attention_page(softmax((12, 12, 260, 260)), names(260))
+        assert len(large._mime_()[1].encode()) <= CELL_BYTES
+
+
+class TestSize:
+    def test_what_fits_is_left_whole(self) -> None:
+        whole = (example(9, "probs", "query", "key", "value"),)
+        assert fitting(whole) == whole
+
+    @pytest.mark.parametrize(
+        "left",
+        [("probs", "query", "key"), ("probs",), ()],
+        ids=["no value", "no vectors", "overview"],
+    )
+    def test_vectors_go_first_and_weights_last_and_a_note_says_so(
+        self, left: tuple[str, ...]
+    ) -> None:
+        whole = example(200, "probs", "query", "key", "value")
+        held = fitting([whole], limit_for(example(200, *left)))
+        assert quantities(held) == {"thumbnails", *left}
+        (note,) = held[0].about["notes"]
+        assert ".save(path)" in note
+
+    def test_vectors_stay_where_they_give_the_weights(self) -> None:
+        whole = example(70, "query", "key", "value")
+        limit = limit_for(example(70, "query", "key"))
+        assert quantities(fitting([whole], limit)) == {"thumbnails", "query", "key"}
+        assert quantities(fitting([whole], limit_for(example(70)))) == {"thumbnails"}
+
+    def test_a_note_stands_on_the_page(self) -> None:
+        page = attention_page(softmax((12, 12, 260, 260)), names(260))
+        html = page._repr_mimebundle_()["text/html"]
+        assert len(html.encode()) <= CELL_BYTES
+        assert "Only the overview is here" in Seen(html).script
+
+    def test_a_page_that_cannot_fit_is_its_image_and_what_to_do(self) -> None:
+        page = attention_page(softmax((2, 3, 7, 7)), names(7))
+        seen = Seen(cell_html(page.examples, lambda held: header_json({}), limit=1000))
+        assert "too large for a notebook" in seen.text
+        assert ".save(path)" in seen.text
+        assert seen.image
+        assert not seen.script
+
+    def test_what_stands_around_the_numbers_is_within_its_share(self) -> None:
+        page = attention_page(softmax((2, 3, 2, 2)), names(2))
+        assert len(page._repr_mimebundle_()["text/html"].encode()) <= surroundings()
+
+
+class TestPicture:
+    def test_a_head_is_as_dark_as_its_weights(self) -> None:
+        following = np.roll(np.eye(9), 1, axis=1)
+        probs = np.stack([[np.eye(9), following]] * 3).astype(np.float32)
+        image = Image.open(io.BytesIO(picture(attention_page(probs, names(9)).examples[0])))
+        assert image.size == (2 * 40, 3 * 40)
+        pixels = np.asarray(image.convert("RGB"))[:36, :36]
+        cells = pixels[2::4, 2::4].sum(-1)
+        assert (cells.argmin(1) == np.arange(9)).all()
+        assert tuple(pixels[2, 2]) == (29, 60, 110)
+        assert tuple(np.asarray(image.convert("RGB"))[38, 38]) == (255, 255, 255)
+
+    @pytest.mark.parametrize("causal", [False, True])
+    @pytest.mark.parametrize("n", [1, 36, 37, 200])
+    def test_texts_of_any_length_are_about_as_large(self, n: int, causal: bool) -> None:
+        page = attention_page(softmax((2, 3, n, n), causal=causal), names(n))
+        image = Image.open(io.BytesIO(picture(page.examples[0])))
+        image.load()
+        assert image.size == (3 * 40, 2 * 40)
+
+    def test_vectors_alone_have_no_picture(self) -> None:
+        whole = example(9, "query", "key")
+        assert picture(Example(whole.about, whole.blocks[1:])) == b""
+
+    def test_is_small_for_a_large_model(self) -> None:
+        page = attention_page(softmax((24, 16, 64, 64)), names(64))
+        assert isinstance(page, Page)
+        assert len(picture(page.examples[0])) < 200_000
+
+
+class TestFrame:
+    def test_the_frame_holds_the_page_and_nothing_of_it_outside_its_attribute(self) -> None:
+        page = attention_page(softmax((1, 2, 10, 10)), HOSTILE)
+        frames: list[dict[str, str | None]] = []
+
+        class Reader(HTMLParser):
+            def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+                frames.append({"tag": tag, **dict(attrs)})
+
+        Reader().feed(page._repr_html_())
+        (frame,) = frames
+        assert frame["tag"] == "iframe"
+        assert frame["srcdoc"] == page.html
+        assert frame["sandbox"] == "allow-scripts allow-downloads"
+        assert frame["title"] == "Attention"
+        assert "height: " in str(frame["style"])
+
+    def test_elsewhere_a_page_is_one_short_line(self) -> None:
+        page = attention_page(softmax((1, 2, 3, 3)), ["½", "a", "b"], title="½")
+        size = len(page.html.encode())
+        assert page.size == size
+        assert repr(page) == (
+            f"<Page of {size / 1000:.0f} kB; save('attention.html') writes it to a file>"
+        )

@@ -1,0 +1,300 @@
+"""What a page holds of a trace beside weights: vectors, thumbnails, the lens, several examples."""
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attention_pages import (
+    HEADS,
+    LAYERS,
+    TOKENS,
+    WIDTH,
+    FakeTrace,
+    arrays,
+    example_of,
+    fake_trace,
+    header_of,
+    softmax,
+    unpacked,
+)
+from small_traces import small_trace
+
+import minibert
+from minibert.analysis import logit_lens
+from minibert.layers.config import Config
+from minibert.model import Model
+from minibert.trace.edit import hide, zero
+from minibert.viz import Page, attention_page, view
+from minibert.viz.payload import pool
+
+
+@pytest.fixture
+def trace() -> FakeTrace:
+    return fake_trace()
+
+
+def computed(page: Page, trace: Any, layer: int, head: int, index: int = 0) -> np.ndarray:
+    """The weights of a head as a browser computes them from what the page holds."""
+    example = example_of(page, index)
+    place = example["heads"].index(head)
+    query, key = (
+        unpacked(page, name, layer, head, index)
+        if any(one["head"] == head and one["layer"] == layer for one in arrays(page, name, index))
+        else finer(page, name, layer, head, index, unpacked(page, name, layer, index=index)[place])
+        for name in ("query", "key")
+    )
+    scores = query.astype(np.float64) @ key.astype(np.float64).T
+    scores *= example["scale"][example["layers"].index(layer)]
+    if example["causal"]:
+        scores[~np.tri(len(scores), dtype=bool)] = -np.inf
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def finer(
+    page: Page, name: str, layer: int, head: int, index: int, halves: np.ndarray
+) -> np.ndarray:
+    """Halves with the remainders that the page holds of that head, if it does."""
+    if (layer, head, "int8") not in blocks(page, f"{name} rest", index):
+        return halves
+    # A half has ten places behind its first; below 2^-14 they lie as they do there.
+    exponents = np.maximum(np.frexp(halves)[1] - 1, -14)
+    rest = unpacked(page, f"{name} rest", layer, head, index)
+    return halves + rest * 2.0 ** (exponents - 18)
+
+
+def rounded_weights(trace: FakeTrace, layer: int, head: int) -> np.ndarray:
+    """The weights that query and key give in half precision."""
+    query, key = trace.vectors[:2, layer, 0, head].half().double()
+    return (query @ key.T * WIDTH**-0.5).softmax(-1).numpy()
+
+
+def blocks(page: Page, quantity: str, index: int = 0) -> set[tuple[int, int | None, str]]:
+    return {(one["layer"], one["head"], one["dtype"]) for one in arrays(page, quantity, index)}
+
+
+class TestVectors:
+    def test_query_key_and_value_are_there_in_half_precision(self, trace: FakeTrace) -> None:
+        page = view(trace)
+        for number, name in enumerate(("query", "key", "value")):
+            assert blocks(page, name) == {(layer, None, "float16") for layer in range(LAYERS)}
+            for layer in range(LAYERS):
+                half = trace.vectors[number, layer, 0].half().numpy()
+                np.testing.assert_array_equal(unpacked(page, name, layer), half)
+
+    def test_padding_and_heads_that_are_not_chosen_are_left_out(self, trace: FakeTrace) -> None:
+        page = view(trace, sentences=[1], layers=[2], heads=[4, 1])
+        half = trace.vectors[1, 2, 1, [1, 4], :5].half().numpy()
+        np.testing.assert_array_equal(unpacked(page, "key", 2), half)
+        assert example_of(page)["scale"] == [WIDTH**-0.5]
+
+    def test_they_can_be_left_out(self, trace: FakeTrace) -> None:
+        page = view(trace, vectors=False)
+        assert {one["quantity"] for one in example_of(page)["arrays"]} == {"probs"}
+        assert example_of(page)["scale"] is None
+
+    def test_exact_heads_are_held_to_the_last_bit(self, trace: FakeTrace) -> None:
+        page = view(trace, exact=[(0, 3), (2, 1)])
+        for number, name in enumerate(("query", "key", "value")):
+            for layer, head in ((0, 3), (2, 1)):
+                single = trace.vectors[number, layer, 0, head].numpy()
+                np.testing.assert_array_equal(unpacked(page, name, layer, head), single)
+        assert view(trace, exact=(2, 1)).html == view(trace, exact=[(2, 1)]).html
+
+    def test_all_heads_can_be_exact_and_are_then_not_held_twice(self, trace: FakeTrace) -> None:
+        page = view(trace, exact=True, layers=[1], heads=[0, 2])
+        assert blocks(page, "query") == {(1, 0, "float32"), (1, 2, "float32")}
+
+    def test_a_head_that_rounding_would_spoil_is_held_in_single_precision(
+        self, trace: FakeTrace
+    ) -> None:
+        # The scores stay as they are, but the vectors are far from zero, where halves are coarse.
+        trace.vectors[1, 0, :, 2] += 3000
+        trace.vectors[0, 0, :, 2] *= 1.7
+        # Exactly: in single precision, scores of thousands differ from one processor to another.
+        query, key = trace.vectors[:2].double()
+        trace.probs = (query @ key.transpose(-1, -2) * WIDTH**-0.5).softmax(-1).float()
+        page = view(trace)
+        assert (0, 2, "float32") in blocks(page, "query")
+        assert not example_of(page)["edited"]
+        for head in range(HEADS):
+            expected = trace.probs[0, 0, head]
+            np.testing.assert_allclose(computed(page, trace, 0, head), expected, atol=1.2e-3)
+
+    def test_a_head_of_large_numbers_has_a_byte_more_for_each(self, trace: FakeTrace) -> None:
+        trace.vectors[1, 0, :, 2] += 100
+        scores = trace.vectors[0] @ trace.vectors[1].transpose(-1, -2) * WIDTH**-0.5
+        trace.probs = scores.softmax(-1)
+        plain = rounded_weights(trace, 0, 2)
+        assert np.abs(plain - trace.probs[0, 0, 2].numpy()).max() > 1.2e-3
+        page = view(trace)
+        assert blocks(page, "query") == {(layer, None, "float16") for layer in range(LAYERS)}
+        assert blocks(page, "query rest") == blocks(page, "key rest") == {(0, 2, "int8")}
+        for head in range(HEADS):
+            expected = trace.probs[0, 0, head]
+            np.testing.assert_allclose(computed(page, trace, 0, head), expected, atol=1.2e-3)
+
+    @pytest.mark.parametrize("causal", [False, True])
+    def test_a_browser_gets_the_weights_of_a_real_trace(self, causal: bool) -> None:
+        trace = small_trace(causal=causal, scale_by_layer=causal)
+        page = view(trace)
+        for layer in range(3):
+            for head in range(2):
+                np.testing.assert_allclose(
+                    computed(page, trace, layer, head), trace[layer, head].probs[0], atol=1.2e-3
+                )
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+    def test_every_precision_of_a_model_is_read(self, dtype: torch.dtype) -> None:
+        config = small_trace().config
+        page = Model.from_config(config, seed=3).to(dtype).trace([3, 1, 4, 1, 5, 9, 2]).view()
+        assert blocks(page, "key") == {(layer, None, "float16") for layer in range(3)}
+        assert not example_of(page)["edited"]
+
+    def test_a_trace_with_gradients_is_read(self) -> None:
+        trace = small_trace().model.trace([3, 1, 4, 1, 5], grad=True)
+        assert {layer for layer, _, _ in blocks(view(trace), "query")} == {0, 1, 2}
+
+
+class TestLength:
+    def long(self, n_tokens: int, causal: bool = False) -> Any:
+        return small_trace(n_tokens, causal=causal, n_positions=600)
+
+    @pytest.mark.parametrize(
+        ("n_tokens", "causal", "held"),
+        [(256, False, True), (257, False, False), (257, True, True), (513, True, False)],
+    )
+    def test_weights_of_a_long_text_are_left_to_the_browser(
+        self, n_tokens: int, causal: bool, held: bool
+    ) -> None:
+        trace = self.long(n_tokens, causal)
+        page = view(trace)
+        assert bool(arrays(page, "probs")) is held
+        assert example_of(page)["causal"] is causal
+        np.testing.assert_allclose(computed(page, trace, 2, 1), trace[2, 1].probs[0], atol=1.2e-3)
+        assert arrays(view(trace, vectors=False), "probs")
+
+    def test_thumbnails_hold_the_largest_weight_of_each_block(self) -> None:
+        trace = self.long(151)
+        thumbnails = unpacked(view(trace), "thumbnails", None)
+        assert thumbnails.shape == (3, 2, 64, 64)
+        edges = np.arange(65) * 151 // 64
+        probs = trace.stack("probs")[:, 0].numpy()
+        for row, column in ((0, 0), (17, 40), (63, 63)):
+            block = probs[:, :, edges[row] : edges[row + 1], edges[column] : edges[column + 1]].max(
+                (-1, -2)
+            )
+            np.testing.assert_allclose(thumbnails[:, :, row, column], block, atol=4e-3)
+
+    def test_a_short_text_has_none(self) -> None:
+        assert not arrays(view(self.long(64)), "thumbnails")
+        assert arrays(view(self.long(65)), "thumbnails")
+        assert arrays(attention_page(softmax((1, 2, 65, 65)), list("a" * 65)), "thumbnails")
+
+    def test_pooling_keeps_what_is_small_and_stretches_nothing(self) -> None:
+        table = np.arange(2 * 5 * 3).reshape(2, 5, 3) / 30
+        np.testing.assert_array_equal(pool(table, 5), table)
+        np.testing.assert_array_equal(pool(table, 2), table[:, [1, 4]][:, :, [0, 2]])
+
+    def test_an_overview_is_small(self) -> None:
+        page = view(self.long(300), overview_only=True)
+        assert {one["quantity"] for one in example_of(page)["arrays"]} == {"thumbnails"}
+        assert header_of(page)["view"] == "model"
+        assert "thumbnails only" in example_of(page)["notes"][0]
+
+    def test_a_page_takes_at_most_twice_its_size_to_make(self) -> None:
+        sizes = {"n_layers": 12, "n_heads": 12, "d_model": 768, "d_mlp": 8, "vocab_size": 41}
+        config = Config(**sizes, n_positions=512, family="bert", task="none", n_segments=0)
+        trace = Model.from_config(config, seed=7).trace([i % 41 for i in range(512)])
+        tracemalloc.start()
+        try:
+            page = view(trace)
+            with open("/dev/null", "w") as file:
+                file.writelines(page.pieces())
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert page.size <= 26_000_000
+        assert peak <= 2 * page.size
+        assert view(trace, overview_only=True).size <= 1_000_000
+        # value alone would take half as much again.
+        assert not arrays(page, "value")
+        assert "8 MB" in example_of(page)["notes"][0]
+
+
+class TestEdited:
+    def test_an_edit_of_vectors_leaves_them_and_the_weights_in_agreement(self) -> None:
+        trace = small_trace()
+        page = view(trace.rerun({("query", 1, 0): lambda query: query * 2}))
+        assert example_of(page)["edited"] is False
+
+    @pytest.mark.parametrize("n_tokens", [11, 300])
+    def test_weights_that_are_not_of_these_vectors_are_held_at_any_length(
+        self, n_tokens: int
+    ) -> None:
+        trace = small_trace(n_tokens, n_positions=300).rerun({("probs", 1, 0): zero})
+        page = view(trace)
+        assert example_of(page)["edited"] is True
+        assert len(arrays(page, "probs")) == 3
+        assert not unpacked(page, "probs", 1)[0].any()
+        np.testing.assert_allclose(unpacked(page, "probs", 2), trace[2].probs[0], atol=4e-3)
+
+    def test_hidden_keys_are_seen_as_an_edit(self) -> None:
+        page = view(small_trace().rerun({("scores", 2, 1): hide([3])}))
+        assert example_of(page)["edited"] is True
+
+
+class TestSeveral:
+    def test_each_sentence_of_a_batch_is_an_example(self, trace: FakeTrace) -> None:
+        examples = header_of(view(trace))["examples"]
+        assert [len(one["tokens"]["text"]) for one in examples] == [TOKENS, 5]
+        assert header_of(view(trace, sentences=[1, 0]))["examples"][0]["texts"] == ["five tokens"]
+
+    def test_named_traces_keep_their_names_and_order(self) -> None:
+        trace = small_trace()
+        after = trace.rerun({("probs", 0, 1): zero})
+        page = view({"before": trace, "after": after}, title="t")
+        assert [one["name"] for one in header_of(page)["examples"]] == ["before", "after"]
+        np.testing.assert_allclose(
+            unpacked(page, "probs", 2, index=1), after[2].probs[0], atol=4e-3
+        )
+        blocks = [one["block"] for i in (0, 1) for one in example_of(page, i)["arrays"]]
+        assert len(set(blocks)) == len(blocks)
+
+    def test_models_of_different_sizes_share_a_page(self) -> None:
+        page = view([small_trace(), small_trace(n_layers=2, n_heads=7)])
+        assert [one["sizes"]["n_heads"] for one in header_of(page)["examples"]] == [2, 7]
+
+    def test_a_trace_shows_itself(self) -> None:
+        trace = small_trace()
+        assert trace.view(layers=[1]).html == view(trace, layers=[1]).html
+
+
+class TestLens:
+    def test_it_holds_what_each_layer_would_predict(self) -> None:
+        model = minibert.load("tiny-bert")
+        trace = model.trace(["the horse ran", "a boat"])
+        lens = example_of(view(trace, sentences=[1]))["lens"]
+        expected = logit_lens(trace, points=("embed", "resid_post"), top=5)
+        length = trace.tokens.lengths[1]
+        assert lens["points"] == list(expected.labels)
+        shown = [[list(ranks) for ranks in row[1][:length]] for row in expected.strings]
+        assert lens["strings"] == shown
+        np.testing.assert_allclose(lens["probs"], expected.probs[:, 1, :length], atol=1e-4)
+
+    def test_it_can_be_left_out_and_a_model_without_words_has_none(self) -> None:
+        trace = minibert.load("tiny-bert").trace("a boat")
+        assert example_of(view(trace, lens=False))["lens"] is None
+        assert example_of(view(small_trace()))["lens"] is None
+
+    def test_one_that_takes_long_is_made_only_when_asked_for(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("minibert.viz.lens._CHEAP", 10)
+        trace = minibert.load("tiny-bert").trace("a boat")
+        example = example_of(view(trace))
+        assert example["lens"] is None
+        assert "lens=True" in example["notes"][0]
+        assert example_of(view(trace, lens=True))["lens"]

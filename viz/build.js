@@ -1,0 +1,97 @@
+/**
+ * Bundles and minifies what a page is made of: `npm run build` writes static/ into built/.
+ *
+ * With --check nothing is written: it fails where a committed file is not what the source gives.
+ */
+
+import { mkdir, readFile, readdir, writeFile } from "node:fs/promises";
+import { basename, dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+import { build } from "esbuild";
+
+const FOLDER = dirname(fileURLToPath(import.meta.url));
+const BUILT = join(FOLDER, "built");
+const ENTRIES = ["page", "vectors", "layers"];
+
+/**
+ * Sizes of the window are those of the cell in a notebook, which is narrower and has no room for a
+ * card below the picture.
+ *
+ * @param {string} style
+ */
+function inCell(style) {
+  return style
+    .replaceAll("@media (max-width: 900px)", "@container (max-width: 700px)")
+    .replace(/@media (?=\((?:min|max)-width:)/g, "@container ")
+    .replace(/(?<=\d)vh\b/g, "cqh");
+}
+
+const CELL = {
+  name: "cell",
+  setup(/** @type {import("esbuild").PluginBuild} */ { onLoad }) {
+    onLoad({ filter: /\.css$/ }, async ({ path }) => {
+      const text = await readFile(path, "utf8");
+      return { contents: basename(path) === "cell.css" ? text : inCell(text), loader: "css" };
+    });
+  },
+};
+
+/**
+ * @param {string} entry  a file of static/
+ * @param {import("esbuild").BuildOptions} [more]
+ * @returns {Promise<string>}
+ */
+async function bundled(entry, more = {}) {
+  const { outputFiles } = await build({
+    absWorkingDir: FOLDER,
+    entryPoints: [`static/${entry}`],
+    bundle: true,
+    charset: "utf8",
+    format: "iife",
+    legalComments: "inline",
+    logLevel: "warning",
+    minify: true,
+    outdir: "built",
+    target: "es2022",
+    write: false,
+    ...more,
+  });
+  const [{ text }] = outputFiles;
+  // These stand in an HTML element as they are; the others are packed.
+  if (entry.startsWith("open_") && /<\/|<!--/.test(text)) throw new Error(`${entry}: '</' and '<!--' may not occur in a page`);
+  return text;
+}
+
+/** The text of each file of built/, by its name. */
+async function files() {
+  const made = ENTRIES.flatMap((name) => [
+    [`${name}.js`, bundled(`${name}.js`)],
+    [`${name}.css`, bundled(`${name}.css`, { target: "esnext" })],
+    [`${name}.cell.css`, bundled(`${name}.css`, { target: "esnext", plugins: [CELL] })],
+  ]);
+  made.push(["cell.css", bundled("cell.css", { target: "esnext" })]);
+  made.push(["open_page.js", bundled("open_page.js")]);
+  made.push(["open_cell.js", bundled("open_cell.js")]);
+  return Promise.all(made.map(async ([name, text]) => /** @type {[string, string]} */ ([name, await text])));
+}
+
+/** @param {Map<string, string>} made */
+async function check(made) {
+  const there = await readdir(BUILT).catch(() => []);
+  const committed = new Map(await Promise.all(
+    there.map(async (name) => /** @type {[string, string]} */ ([name, await readFile(join(BUILT, name), "utf8")])),
+  ));
+  const names = [...new Set([...there, ...made.keys()])].sort();
+  const different = names.filter((name) => committed.get(name) !== made.get(name));
+  if (!different.length) return;
+  console.error(`viz/built: ${different.join(", ")} differ from what viz/static gives; run 'npm run build' in viz`);
+  process.exitCode = 1;
+}
+
+const made = new Map(await files());
+if (process.argv.includes("--check")) await check(made);
+else {
+  await mkdir(BUILT, { recursive: true });
+  for (const [name, text] of made) await writeFile(join(BUILT, name), text);
+}

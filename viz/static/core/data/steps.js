@@ -1,0 +1,152 @@
+/**
+ * One attention weight, step by step, in double precision. No document here.
+ *
+ * @typedef {import("./example.js").Vectors} Vectors
+ *
+ * @typedef {object} Row  all keys of one query
+ * @property {number} query
+ * @property {number} allowed  keys that are not masked: the first ones
+ * @property {Float64Array} scores  scale * query . key, the masked ones too
+ * @property {number} strongest  the key with the largest score that is not masked
+ * @property {Float64Array} exps  exp(score - largest score); 0 where masked
+ * @property {number} denominator  their sum
+ * @property {Float64Array} weights
+ */
+
+import { scoresOf, softmax } from "./softmax.js";
+
+const CONTENT = /[\p{L}\p{N}]/u;
+
+/**
+ * The last token that is a word or part of one; without any, the last that is no mark of structure.
+ *
+ * @param {import("./data.js").Tokens} tokens
+ */
+export function usualQuery({ text, special }) {
+  const places = Array.from(text.keys()).reverse();
+  const plain = places.filter((i) => !special[i]);
+  return plain.find((i) => CONTENT.test(text[i].slice(0, 200))) ?? plain[0] ?? places[0];
+}
+
+/**
+ * @param {Vectors} vectors
+ * @param {boolean} causal
+ * @param {number} query
+ * @returns {Row}
+ */
+export function rowOf(vectors, causal, query) {
+  const allowed = causal ? Math.min(query + 1, vectors.nKeys) : vectors.nKeys;
+  const scores = scoresOf(vectors, query);
+  const weights = softmax(scores, allowed);
+  let strongest = 0;
+  for (let key = 1; key < allowed; key += 1) if (scores[key] > scores[strongest]) strongest = key;
+  const exps = scores.map((score, key) => (key < allowed ? Math.exp(score - scores[strongest]) : 0));
+  const denominator = exps.reduce((sum, value) => sum + value, 0);
+  return { query, allowed, scores, strongest, exps, denominator, weights };
+}
+
+/**
+ * The query and the key to show: those of the state, else the usual ones.
+ *
+ * @param {import("./example.js").Example} example
+ * @param {Vectors} vectors
+ * @param {{query: number | null, key: number | null}} state
+ * @returns {{row: Row, key: number}}
+ */
+export function pairOf(example, vectors, { query, key }) {
+  // The text beside may be shorter than the one whose token was chosen.
+  const known = query !== null && query < vectors.nQueries;
+  const row = rowOf(vectors, example.causal, known ? query : usualQuery(example.tokens));
+  return { row, key: key !== null && key < vectors.nKeys ? key : row.strongest };
+}
+
+/**
+ * The numbers of one token.
+ *
+ * @param {Float32Array} numbers  (position, width)
+ * @param {number} position
+ * @param {number} width
+ */
+export function vectorOf(numbers, position, width) {
+  return numbers.subarray(position * width, (position + 1) * width);
+}
+
+/**
+ * query_i * key_i for each dimension i.
+ *
+ * @param {Vectors} vectors
+ * @param {number} query
+ * @param {number} key
+ * @returns {Float64Array}
+ */
+export function productsOf({ query: queries, key: keys, width }, query, key) {
+  const q = vectorOf(queries, query, width);
+  const k = vectorOf(keys, key, width);
+  return Float64Array.from(q, (value, i) => value * k[i]);
+}
+
+/**
+ * The sum of these, and of those above and below zero.
+ *
+ * @param {Float64Array} numbers
+ */
+export function sumsOf(numbers) {
+  const sums = { all: 0, above: 0, below: 0, nAbove: 0, nBelow: 0 };
+  for (const number of numbers) {
+    sums.all += number;
+    if (number > 0) {
+      sums.above += number;
+      sums.nAbove += 1;
+    } else if (number < 0) {
+      sums.below += number;
+      sums.nBelow += 1;
+    }
+  }
+  return sums;
+}
+
+/**
+ * What the head hands on for a query: z = sum over keys of weight * value.
+ *
+ * @param {Float32Array} values  (key, width)
+ * @param {Float64Array} weights
+ * @param {number} width
+ * @returns {Float64Array}
+ */
+export function mixtureOf(values, weights, width) {
+  const z = new Float64Array(width);
+  weights.forEach((weight, key) => {
+    if (weight) for (let i = 0; i < width; i += 1) z[i] += weight * values[key * width + i];
+  });
+  return z;
+}
+
+/**
+ * The dimensions in the order they are shown in.
+ *
+ * @param {ArrayLike<number>} numbers
+ * @param {string} order  "size": the largest first
+ * @returns {number[]}
+ */
+export function dimensions(numbers, order) {
+  const all = Array.from({ length: numbers.length }, (_, i) => i);
+  if (order !== "size") return all;
+  return all.sort((a, b) => Math.abs(numbers[b]) - Math.abs(numbers[a]) || a - b);
+}
+
+/**
+ * Why a head's numbers cannot be shown, for a person to read.
+ *
+ * @param {import("./example.js").Example} example
+ * @param {number} layer
+ * @param {number} head
+ */
+export function whyAbsent({ header: { arrays } }, layer, head) {
+  const there = arrays.filter(({ quantity }) => quantity === "query");
+  const names = there.slice(0, 6).map((entry) =>
+    entry.head === null ? `layer ${entry.layer}` : `layer ${entry.layer}, head ${entry.head}`,
+  );
+  const rest = there.length > names.length ? " and more" : "";
+  const known = names.length ? ` They are here for ${names.join("; ")}${rest}.` : "";
+  return `This page was made without query and key of layer ${layer}, head ${head}.${known}`;
+}

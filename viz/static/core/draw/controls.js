@@ -1,0 +1,66 @@
+/** Controls that stand in several places of a page: a choice among buttons, a menu, a step. */
+
+import { element } from "./dom.js";
+
+/**
+ * A name and what it is about.
+ *
+ * @param {string} name
+ * @param {Node[]} children
+ */
+export function group(name, children) {
+  const label = element("span", { class: "label", "aria-hidden": "true" }, [name]);
+  const row = element("div", { class: "row" }, children);
+  return element("div", { class: "group", role: "group", "aria-label": name }, [label, row]);
+}
+
+/**
+ * @param {string | Node} content
+ * @param {() => void} act
+ * @param {Record<string, string>} [attributes]
+ */
+export function button(content, act, attributes = {}) {
+  const made = element("button", { type: "button", ...attributes }, [content]);
+  made.addEventListener("click", act);
+  return made;
+}
+
+/**
+ * A menu: the texts of its values.
+ *
+ * @param {string} name
+ * @param {[string, string][]} options  value and text
+ * @param {(value: string) => void} choose
+ */
+export function menu(name, options, choose) {
+  const made = element("select", { "aria-label": name }, options.map(([value, text]) => element("option", { value }, [text])));
+  made.addEventListener("change", () => choose(made.value));
+  return made;
+}
+
+/**
+ * Buttons of which one is pressed.
+ *
+ * @template {string} Id
+ * @param {{id: Id, label: string | Node, title?: string, name?: string}[]} choices  name: as a screen reader says it
+ * @param {(id: Id) => void} choose
+ * @param {string} [label]  of all together
+ * @param {string} [kind]
+ */
+export function segments(choices, choose, label = "", kind = "") {
+  const buttons = choices.map(({ id, label: text, title, name }) =>
+    button(text, () => choose(id), { "data-choice": id, ...(title && { title }), ...(name && { "aria-label": name }) }),
+  );
+  const root = element("div", { class: `segments ${kind}`.trim() }, buttons);
+  if (label) {
+    root.role = "group";
+    root.ariaLabel = label;
+  }
+  return {
+    root,
+    /** @param {string} chosen */
+    show(chosen) {
+      buttons.forEach((one, i) => one.setAttribute("aria-pressed", String(choices[i].id === chosen)));
+    },
+  };
+}

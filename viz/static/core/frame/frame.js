@@ -1,0 +1,294 @@
+/**
+ * What every page has around its pictures: heading, tabs, controls, cards, colours, address.
+ *
+ * @typedef {import("./kinds.js").Kind} Kind
+ * @typedef {import("./kinds.js").View} View
+ * @typedef {"light" | "dark"} Theme
+ *
+ * @typedef {object} Address  where the state is written
+ * @property {() => string} read
+ * @property {(hash: string) => void} write
+ * @property {(changed: () => void) => void} listen
+ *
+ * @typedef {object} Surroundings
+ * @property {Kind[]} kinds  the views that the page has
+ * @property {Address} address
+ * @property {EventTarget} keys  where key strokes are heard
+ * @property {(title: string) => void} named
+ * @property {EventTarget & {matches: boolean}} [darkness]  where the system's is not what counts
+ */
+
+import { usualHeads, usualMinimum } from "../data/attention.js";
+import { Example } from "../data/example.js";
+import { element } from "../draw/dom.js";
+import { createExport } from "../export/export.js";
+import { createStore, fittedState, fittedStore, fromHash, keptToken, toHash } from "../state/state.js";
+import { createChooser } from "./chooser.js";
+import { createHeading, namesOf, titleOf } from "./heading.js";
+import { listenToKeys } from "./keyboard.js";
+import { inOrder } from "./kinds.js";
+import { createSearch } from "./search.js";
+import { createTabs } from "./tabs.js";
+import { createToolbar } from "./toolbar.js";
+
+/**
+ * @param {HTMLElement} host
+ * @param {import("../data/data.js").Header} header
+ * @param {import("../data/data.js").Blocks} blocks
+ * @param {Surroundings} around
+ */
+export function mount(host, header, blocks, around) {
+  const frame = new Frame(host, header, blocks, around);
+  frame.update();
+  return frame;
+}
+
+class Frame {
+  /**
+   * @param {HTMLElement} host
+   * @param {import("../data/data.js").Header} header
+   * @param {import("../data/data.js").Blocks} blocks
+   * @param {Surroundings} around
+   */
+  constructor(host, header, blocks, around) {
+    this.host = host;
+    this.header = header;
+    this.around = around;
+    this.kinds = inOrder(around.kinds);
+    this.examples = header.examples.map((entry, i) => new Example(entry, blocks, i));
+    this.names = namesOf(this.examples);
+    this.darkness = around.darkness ?? matchMedia("(prefers-color-scheme: dark)");
+    /** @type {Map<Example, import("../state/state.js").Limits>} */
+    this.known = new Map();
+    this.store = createStore(this.asked(around.address.read().replace(/^#/, "") || (header.start ?? "")));
+    /** @type {Map<string, View>} */
+    this.views = new Map();
+    /** @type {View[]} */
+    this.shown = [];
+    /** @type {{update: (theme: Theme) => void}[]} */
+    this.parts = [];
+    /** @type {{example: Example, root: HTMLElement, update: () => void} | null} */
+    this.search = null;
+    this.built = "";
+    const shown = this.kinds.filter((kind) => this.examples.some((example) => !kind.missing(example)));
+    this.tabs = createTabs(this.store, shown, () => this.example());
+    this.chooser = createChooser(this.store, this.examples, (example) => this.open(example));
+    this.giving = createExport(this);
+    this.switcher = element("button", { type: "button", class: "theme" });
+    this.notice = element("p", { class: "notice", role: "alert" });
+    this.heading = element("div", { class: "top" });
+    this.found = element("div", { class: "searching" });
+    this.finding = element("div", { class: "finding" }, [this.tabs.root, this.found]);
+    this.controls = element("div", { class: "controls" });
+    this.pictures = element("div", { class: "pictures" });
+    this.side = element("aside", { class: "side", "aria-label": "In numbers" });
+    this.body = element("div", { class: "body", role: "tabpanel" }, [this.pictures, this.side]);
+    this.build();
+    this.listen();
+  }
+
+  build() {
+    this.host.classList.add("minibert");
+    this.notice.hidden = true;
+    const above = element("div", { class: "above" }, [this.chooser.root, this.finding]);
+    this.host.append(this.switcher, this.giving.root, this.notice, this.heading, above, this.controls, this.body);
+  }
+
+  listen() {
+    this.switcher.addEventListener("click", () => {
+      this.store.set({ theme: this.theme() === "dark" ? "light" : "dark" });
+    });
+    this.store.subscribe(() => this.update());
+    this.darkness.addEventListener("change", () => this.update());
+    this.around.address.listen(() => this.store.set(this.asked(this.around.address.read())));
+    listenToKeys(this.around.keys, this);
+  }
+
+  /**
+   * The state that an address asks for, of what the text that it names has.
+   *
+   * @param {string} hash
+   * @returns {import("../state/state.js").State}
+   */
+  asked(hash) {
+    const named = new URLSearchParams(hash.replace(/^#/, "")).get("example") ?? "";
+    const example = /^\d+$/.test(named) && this.examples[Number(named)] ? Number(named) : 0;
+    const state = fromHash(hash, this.limitsOf(this.examples[example]));
+    return state.beside === example ? { ...state, beside: null } : state;
+  }
+
+  /** @returns {Theme} */
+  theme() {
+    const chosen = this.store.get().theme;
+    if (chosen !== "auto") return chosen;
+    return this.darkness.matches ? "dark" : "light";
+  }
+
+  /** The example that is shown, or the first of the two. */
+  example() {
+    return this.examples[this.store.get().example];
+  }
+
+  limits() {
+    return this.limitsOf(this.example());
+  }
+
+  /**
+   * @param {Example} example
+   * @returns {import("../state/state.js").Limits}
+   */
+  limitsOf(example) {
+    const limits = this.known.get(example) ?? this.newLimits(example);
+    this.known.set(example, limits);
+    return limits;
+  }
+
+  /**
+   * @param {Example} example
+   * @returns {import("../state/state.js").Limits}
+   */
+  newLimits(example) {
+    const views = this.kinds.filter((kind) => !kind.missing(example)).map(({ id }) => id);
+    const [size, keys] = [example.tokens.text.length, example.keyTokens.text.length];
+    const segments = [...example.tokens.segment, ...example.keyTokens.segment];
+    return {
+      views,
+      view: views.includes(this.header.view) ? this.header.view : views[0],
+      examples: this.examples.length,
+      layers: example.layers,
+      heads: example.heads,
+      first: usualHeads(example.heads, Math.max(size, keys)),
+      size,
+      keys,
+      minimum: usualMinimum(Math.max(size, keys)),
+      pair: segments.includes(1) && segments.includes(0) && example.keyTokens === example.tokens,
+    };
+  }
+
+  /** @returns {Kind} */
+  kind() {
+    const { view } = this.store.get();
+    return this.kinds.find(({ id }) => id === view) ?? this.kinds[0];
+  }
+
+  /**
+   * @param {Example} example
+   * @param {"" | "beside"} place
+   * @returns {View}
+   */
+  view(example, place) {
+    const kind = this.kind();
+    const name = `${kind.id} ${example.index} ${place}`;
+    const view = this.views.get(name) ?? this.newView(kind, example, place);
+    this.views.set(name, view);
+    return view;
+  }
+
+  /**
+   * @param {Kind} kind
+   * @param {Example} example
+   * @param {"" | "beside"} place
+   * @returns {View}
+   */
+  newView(kind, example, place) {
+    const missing = kind.missing(example);
+    if (missing) return { root: element("p", { class: "missing" }, [missing]), side: [], update() {} };
+    const limits = this.limitsOf(example);
+    const store = place ? fittedStore(this.store, () => this.limits(), limits) : this.store;
+    const against = () => (place ? this.example() : null);
+    return kind.create({ example, store, limits, theme: () => this.theme(), against });
+  }
+
+  /** Shows the store's state; done when every picture is. */
+  async update() {
+    const state = this.store.get();
+    this.host.dataset.theme = this.theme();
+    this.host.dataset.view = state.view;
+    const rebuilt = this.rebuild();
+    const other = this.theme() === "dark" ? "light" : "dark";
+    this.switcher.textContent = other === "dark" ? "Dark" : "Light";
+    this.switcher.setAttribute("aria-label", `Switch to ${other} colours`);
+    for (const part of [this.tabs, this.chooser, this.giving, ...this.parts]) part.update(this.theme());
+    this.around.address.write(toHash(state, this.limits()));
+    const drawn = await Promise.allSettled(this.shown.map(async (view) => view.update()));
+    const failed = drawn.find(({ status }) => status === "rejected");
+    this.say(failed && "reason" in failed ? failed.reason : null);
+    if (rebuilt) this.reveal();
+  }
+
+  /** Puts another picture or another text in place, where the state asks for one; whether it did. */
+  rebuild() {
+    const { view, example, beside } = this.store.get();
+    const wanted = [view, example, beside].join(" ");
+    if (wanted === this.built) return false;
+    this.built = wanted;
+    const both = [this.example()];
+    if (beside !== null && beside !== example) both.push(this.examples[beside]);
+    const kind = this.kind();
+    this.heading.replaceChildren(createHeading(this.header, both));
+    this.around.named(titleOf(this.header, this.example()));
+    this.body.setAttribute("aria-label", kind.label);
+    const toolbar = createToolbar(this.store, this.limits(), kind, this.example());
+    this.controls.replaceChildren(toolbar.root);
+    this.parts = [this.searchIn(this.example()), toolbar];
+    this.shown = both.map((one, i) => this.view(one, i ? "beside" : ""));
+    this.place(both.map(({ index }) => this.names[index]));
+    return true;
+  }
+
+  /**
+   * The search field of a text; the same as before for the same text, as it may be in use.
+   *
+   * @param {Example} example
+   */
+  searchIn(example) {
+    if (this.search?.example === example) return this.search;
+    this.search = { example, ...createSearch(this.store, example, () => this.reveal()) };
+    this.found.replaceChildren(this.search.root);
+    return this.search;
+  }
+
+  /**
+   * One picture, or two with a name above each and above its cards.
+   *
+   * @param {string[]} names
+   */
+  place(names) {
+    const two = this.shown.length > 1;
+    for (const part of [this.host, this.pictures, this.side]) part.classList.toggle("two", two);
+    const named = (/** @type {number} */ i) => element("h2", { class: "which" }, [element("bdi", {}, [names[i]])]);
+    const roots = this.shown.map(({ root }, i) =>
+      two ? element("section", { class: "picture", "aria-label": names[i] }, [named(i), root]) : root,
+    );
+    const cards = this.shown.flatMap(({ side }, i) =>
+      two && side.length ? [element("div", { class: "cards" }, [named(i), ...side])] : side,
+    );
+    this.pictures.replaceChildren(...roots);
+    this.side.replaceChildren(...cards);
+    this.side.hidden = !cards.length;
+    this.body.classList.toggle("alone", !cards.length);
+  }
+
+  /** Changes the text; what it does not have of the state begins anew. */
+  open(/** @type {number} */ example) {
+    const state = this.store.get();
+    const fitted = fittedState(state, this.limits(), this.limitsOf(this.examples[example]));
+    // The two change places.
+    const beside = state.beside === example ? state.example : state.beside;
+    this.store.set({ ...fitted, example, beside });
+  }
+
+  /** @param {Error | null} error */
+  say(error) {
+    this.notice.hidden = !error;
+    this.notice.textContent = error
+      ? `This page cannot show its numbers: ${error.message}. It needs a browser of 2023 or later.`
+      : "";
+  }
+
+  /** The token that is kept, brought into sight. */
+  reveal() {
+    const kept = keptToken(this.store.get());
+    if (kept) this.pictures.querySelector(".kept")?.scrollIntoView({ block: "nearest" });
+  }
+}

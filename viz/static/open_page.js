@@ -1,0 +1,20 @@
+/**
+ * The script that stands in the file as it is: it unpacks the page's style and script, puts them in
+ * place and shows the page. Their hashes are in the Content-Security-Policy.
+ */
+
+import { runPacked } from "./core/hand_over.js";
+
+const page = /** @type {HTMLElement} */ (document.getElementById("page"));
+
+async function open() {
+  const { style, kinds, showPage } = await runPacked(document.getElementById("code")?.textContent ?? "");
+  const made = document.createElement("style");
+  made.textContent = style;
+  document.head.append(made);
+  await showPage(page, kinds);
+}
+
+open().catch((error) => {
+  page.textContent = `This page could not be unpacked: ${error.message}. It needs a browser of 2023 or later.`;
+});

@@ -1,0 +1,265 @@
+/**
+ * One weight told in steps: multiply, add up, scale, mask, softmax, take the value along.
+ *
+ * @typedef {object} Story  all that is told
+ * @property {import("../../core/data/example.js").Example} example
+ * @property {import("../../core/data/example.js").Vectors} vectors
+ * @property {import("../../core/data/steps.js").Row} row
+ * @property {number} key
+ * @property {Float64Array} products
+ * @property {string} order
+ * @property {"light" | "dark"} theme
+ * @property {string} color  the head's
+ * @property {string} where
+ * @property {number | null} elsewhere  the weight that other pictures show, where an edit changed it
+ */
+
+import { dimensions, sumsOf } from "../../core/data/steps.js";
+import { element } from "../../core/draw/dom.js";
+import { signColor } from "../../core/draw/sign_colors.js";
+import { counted, share, signed, written } from "../../core/text/numbers.js";
+import { track } from "../../marks/bars.js";
+import { numeral } from "../../marks/numeral.js";
+import { formula, named, numberTables, step, words } from "./parts.js";
+
+/** Rows of the softmax that are listed: all of a short text, else the largest. */
+const SHORT = 14;
+const LISTED = 10;
+
+/** @param {Story} story */
+const queryOf = ({ example, row }) => named(example.tokens, row.query);
+/** @param {Story} story */
+const keyOf = ({ example, key }) => named(example.keyTokens, key);
+
+/**
+ * What it all comes to.
+ *
+ * @param {Story} story
+ */
+export function answer(story) {
+  const { row, key, where, vectors, elsewhere } = story;
+  const weight = numeral("answer", row.weights[key], share(row.weights[key]));
+  const precision = vectors.exact
+    ? "Exact: query and key are here in single precision, as the model had them."
+    : "Rounded: query and key are here in half precision, three digits of each; all that follows is computed from these.";
+  const parts = [
+    element("p", { class: "where" }, [where]),
+    element("h2", { class: "sum-title" }, [queryOf(story), " looks at ", keyOf(story), " with ", weight]),
+    element("p", { class: "sum-precision", "data-exact": String(vectors.exact) }, [precision]),
+  ];
+  if (story.example.header.edited) {
+    const shown = elsewhere === null ? "the weights" : `${share(elsewhere)} for this pair`;
+    const note = `This trace was edited: the other pictures show ${shown}, as the edit left it. Here it is as query and key make it.`;
+    parts.push(element("p", { class: "sum-edited" }, [note]));
+  }
+  return parts;
+}
+
+/**
+ * @param {Story} story
+ * @param {HTMLElement} picture
+ * @param {HTMLElement} readout
+ * @param {HTMLElement} switches
+ */
+export function multiply(story, picture, readout, switches) {
+  const { vectors, row, key, products, order } = story;
+  const { width } = vectors;
+  const numbersOf = (/** @type {number} */ i) => [
+    vectors.query[row.query * width + i],
+    vectors.key[key * width + i],
+    products[i],
+  ];
+  const tables = numberTables("products", ["q", "k", "q × k"], dimensions(products, order), numbersOf);
+  const details = element("details", { open: "" }, [element("summary", {}, [`All ${width} products in numbers`]), tables]);
+  return step("multiply", "Multiply", [
+    words(queryOf(story), " has a query ", element("var", {}, ["q"]), ", ", keyOf(story), " a key ", element("var", {}, ["k"]), `: ${counted(width, "number")} each. They are multiplied number by number.`),
+    switches,
+    picture,
+    readout,
+    details,
+  ]);
+}
+
+/** @param {Story} story */
+export function addUp({ products, theme }) {
+  const { all, above, below, nAbove, nBelow } = sumsOf(products);
+  const largest = Math.max(above, -below) || 1;
+  return step("sum", "Add them up", [
+    formula("_q_ · _k_ = ", numeral("above", above), " − ", numeral("below", below, written(-below)), " = ", numeral("sum", all)),
+    element("ul", { class: "bars sum-sides" }, [
+      side(`${nAbove} above zero`, above, above / largest, signColor(1, theme)),
+      side(`${nBelow} below zero`, below, -below / largest, signColor(-1, theme)),
+    ]),
+    words("The larger the sum, the better the query fits the key."),
+  ]);
+}
+
+/**
+ * @param {string} name
+ * @param {number} value
+ * @param {number} part
+ * @param {string} color
+ */
+function side(name, value, part, color) {
+  const number = element("data", { value: String(value) }, [signed(value)]);
+  return element("li", { class: "bar" }, [element("span", { class: "sum-side" }, [name]), track(part, color), number]);
+}
+
+/** @param {Story} story */
+export function scaleDown({ vectors, products, row, key }) {
+  const { scale, width } = vectors;
+  const usual = Math.abs(scale * Math.sqrt(width) - 1) < 1e-6;
+  const sum = sumsOf(products).all;
+  const score = numeral("score", row.scores[key]);
+  const factor = numeral("scale", scale, written(scale, 4));
+  const line = usual
+    ? formula("_score_ = _q_ · _k_ / √", String(width), " = ", numeral("sum", sum), " × ", factor, " = ", score)
+    : formula("_score_ = _q_ · _k_ × ", factor, " = ", numeral("sum", sum), " × ", factor.cloneNode(true), " = ", score);
+  const why = usual
+    ? `A sum of ${counted(width, "product")} grows with the root of their number; dividing by √${width} undoes that.`
+    : "This layer has a scale of its own.";
+  return step("scale", "Scale", [line, words(why)]);
+}
+
+/** @param {Story} story */
+export function mask(story) {
+  const { example, row, key, vectors } = story;
+  const hidden = vectors.nKeys - row.allowed;
+  if (!example.causal) {
+    return step("mask", "Mask", [words("No key is masked: this model reads in both directions.")]);
+  }
+  const place = `${counted(row.allowed, "key")} may be looked at, ${hidden} ${hidden === 1 ? "is" : "are"} masked.`;
+  const seen = key < row.allowed;
+  const line = seen
+    ? formula("_score_ = ", numeral("masked-score", row.scores[key]))
+    : formula("_score_ = ", numeral("masked-score", -Infinity), " instead of ", numeral("unmasked", row.scores[key]));
+  const verdict = seen
+    ? [keyOf(story), ...(row.query === key ? [" is the token itself"] : [" comes before ", queryOf(story)]), ": not masked."]
+    : [keyOf(story), " comes after ", queryOf(story), ": masked, whatever its score."];
+  return step("mask", "Mask", [words("This model reads in one direction: a token looks at itself and back. ", place), line, words(...verdict)]);
+}
+
+/** @param {Story} story */
+export function softmaxStep(story) {
+  const { row, key } = story;
+  const top = numeral("largest", row.scores[row.strongest]);
+  const exp = numeral("exp", row.exps[key]);
+  const denominator = numeral("denominator", row.denominator);
+  const weight = numeral("weight", row.weights[key], share(row.weights[key]));
+  const score = key < row.allowed ? row.scores[key] : -Infinity;
+  return step("softmax", "Softmax", [
+    words("Every score becomes positive by the exponential, and its share of their sum is the weight. The largest score of the row is taken off first; it cancels out."),
+    formula("exp(_score_ − largest) = exp(", written(score), " − ", bracketed(top), ") = ", exp),
+    formula("_weight_ = ", exp.cloneNode(true), " / ", denominator, " = ", weight),
+    softmaxTable(story),
+  ]);
+}
+
+/** @param {HTMLDataElement} number */
+function bracketed(number) {
+  return Number(number.value) < 0 ? element("span", {}, ["(", number, ")"]) : number;
+}
+
+/** @param {Story} story */
+function softmaxTable(story) {
+  const { row, vectors } = story;
+  const keys = listedKeys(story);
+  const listed = new Set(keys);
+  const others = Array.from({ length: row.allowed }, (_, i) => i).filter((i) => !listed.has(i));
+  const hidden = Array.from({ length: vectors.nKeys - row.allowed }, (_, i) => row.allowed + i).filter((i) => !listed.has(i));
+  const rows = keys.map((key) => keyRow(story, key));
+  const total = (/** @type {Float64Array} */ numbers) => others.reduce((sum, i) => sum + numbers[i], 0);
+  if (others.length) rows.push(restRow("others", `${counted(others.length, "other key")}`, total(row.exps), total(row.weights), story.color));
+  if (hidden.length) rows.push(restRow("masked", `${counted(hidden.length, "masked key")}`, 0, 0, story.color));
+  const names = ["key", "score", "score − largest", "exp", "weight"];
+  const head = element("tr", {}, names.map((name) => element("th", { scope: "col" }, [name])));
+  const sum = element("tr", { class: "sum-total" }, [
+    element("th", { scope: "row" }, ["sum"]),
+    element("td"),
+    element("td"),
+    element("td", {}, [written(row.denominator)]),
+    element("td", {}, ["100\u202f%"]),
+  ]);
+  return element("table", { class: "sum-softmax" }, [element("thead", {}, [head]), element("tbody", {}, rows), element("tfoot", {}, [sum])]);
+}
+
+/**
+ * @param {Story} story
+ * @returns {number[]}
+ */
+function listedKeys({ row, key, vectors }) {
+  const all = Array.from({ length: vectors.nKeys }, (_, i) => i);
+  if (all.length <= SHORT) return all;
+  const largest = all.slice(0, row.allowed).sort((a, b) => row.weights[b] - row.weights[a] || a - b).slice(0, LISTED);
+  return largest.includes(key) ? largest : [...largest, key];
+}
+
+/**
+ * @param {Story} story
+ * @param {number} key
+ */
+function keyRow({ example, row, key: chosen, color }, key) {
+  const masked = key >= row.allowed;
+  const score = masked ? -Infinity : row.scores[key];
+  const cells = [score, score - row.scores[row.strongest], row.exps[key]].map((value) =>
+    element("td", { "data-value": String(value) }, [written(value)]),
+  );
+  if (masked) cells[0].textContent = "masked";
+  const weight = element("td", { "data-value": String(row.weights[key]) }, [track(row.weights[key], color), share(row.weights[key])]);
+  const made = element("tr", { class: key === chosen ? "chosen" : "" }, [
+    element("th", { scope: "row" }, [named(example.keyTokens, key, 24)]),
+    ...cells,
+    weight,
+  ]);
+  made.classList.toggle("masked", masked);
+  made.dataset.key = String(key);
+  return made;
+}
+
+/**
+ * @param {string} id
+ * @param {string} name
+ * @param {number} exps
+ * @param {number} weight
+ * @param {string} color
+ */
+function restRow(id, name, exps, weight, color) {
+  const made = element("tr", { class: "rest" }, [
+    element("th", { scope: "row" }, [name]),
+    element("td", {}, [id === "masked" ? "masked" : ""]),
+    element("td"),
+    element("td", { "data-value": String(exps) }, [written(exps)]),
+    element("td", { "data-value": String(weight) }, [track(weight, color), share(weight)]),
+  ]);
+  made.dataset.rest = id;
+  return made;
+}
+
+/**
+ * What this key hands on to the token that looks.
+ *
+ * @param {Story} story
+ * @param {HTMLElement} picture
+ * @param {HTMLElement} readout
+ * @param {HTMLElement} numbers  filled when it is opened
+ */
+export function takeAlong(story, picture, readout, numbers) {
+  const weight = numeral("value-weight", story.row.weights[story.key], share(story.row.weights[story.key]));
+  return step("value", "Take the value along", [
+    words(keyOf(story), " has a value ", element("var", {}, ["v"]), " too. Of it, ", queryOf(story), " gets this share; with those of all other keys it adds up to ", element("var", {}, ["z"]), ", what the head hands on."),
+    formula("_weight_ × _v_ = ", weight, " × _v_"),
+    picture,
+    readout,
+    numbers,
+  ]);
+}
+
+/**
+ * That there is no value to take along.
+ *
+ * @param {Story} story
+ */
+export function withoutValue({ row, key }) {
+  const why = key < row.allowed ? "This page was made without values." : "Here it is 0: nothing is taken along.";
+  return step("value", "Take the value along", [words("The weight then multiplies the value of the key. ", why)]);
+}

@@ -1,0 +1,297 @@
+/**
+ * The neuron view: for one token that looks, its query, the key of each token, their products
+ * dimension by dimension, the scores and the weights; after BertViz' neuron view (Vig 2019).
+ *
+ * Query, keys and products share their columns, so that a dimension is read downwards. Only the
+ * rows in sight are in the document and on the canvases.
+ */
+
+import { pairOf, whyAbsent } from "../../core/data/steps.js";
+import { cssColors } from "../../core/draw/css_colors.js";
+import { tokenChip } from "../../core/draw/dom.js";
+import { afterEscape, currentHead } from "../../core/state/state.js";
+import { share } from "../../core/text/numbers.js";
+import { tokenOf } from "../../marks/rows.js";
+import { dimensionAt } from "../../marks/strips.js";
+import { neuronFigure } from "./figure.js";
+import { choose, createNeuronFrame, readDimension, readWeight } from "./frame.js";
+import { drawLines, drawVectors, scalesOf, writeNumbers } from "./paint.js";
+import { spanOf } from "./rows.js";
+
+/** CSS pixels drawn above and below what is in sight. */
+const NEAR = 160;
+const EDITED =
+  "This trace was edited. The weights here follow from query and key; the other pictures show the weights as the edit left them.";
+
+/**
+ * @typedef {import("./paint.js").Loaded} Loaded
+ * @typedef {import("./paint.js").Cell} Cell
+ * @typedef {import("./paint.js").Scene} Scene
+ */
+
+export class NeuronView {
+  /** @param {import("../../core/frame/kinds.js").Stage} stage */
+  constructor({ example, store, limits, theme }) {
+    this.example = example;
+    this.store = store;
+    this.limits = limits;
+    this.theme = theme;
+    this.frame = createNeuronFrame(example, store);
+    this.root = this.frame.root;
+    /** @type {HTMLElement[]} */
+    this.side = [];
+    this.tops = { query: this.frame.queries.tops, key: this.frame.keys.tops };
+    /** @type {Loaded | null} */
+    this.loaded = null;
+    /** @type {number | null} */
+    this.pointed = null;
+    /** @type {number | null} */
+    this.under = null;
+    /** @type {Cell | null} */
+    this.cell = null;
+    /** @type {number | null} */
+    this.broughtIn = null;
+    this.waiting = 0;
+    const { tops } = this;
+    this.frame.body.style.height = `${Math.max(tops.query[tops.query.length - 1], tops.key[tops.key.length - 1])}px`;
+    this.listen();
+  }
+
+  listen() {
+    const { frame, store } = this;
+    frame.pick.addEventListener("change", () => store.set({ query: Number(frame.pick.value), anchor: "query" }));
+    frame.onward.addEventListener("click", () => this.onward());
+    frame.scroll.addEventListener("scroll", () => this.later(), { passive: true });
+    frame.scroll.addEventListener("pointerover", ({ target, pointerType }) => {
+      if (pointerType !== "touch") this.point(tokenOf(target));
+    });
+    frame.scroll.addEventListener("focusin", ({ target }) => this.point(tokenOf(target)));
+    frame.scroll.addEventListener("pointermove", (event) => this.pointAt(event));
+    frame.scroll.addEventListener("pointerleave", () => {
+      this.under = null;
+      this.cell = null;
+      this.paint();
+    });
+    frame.scroll.addEventListener("click", ({ target }) => this.click(tokenOf(target)));
+    new ResizeObserver(() => this.later()).observe(frame.scroll);
+  }
+
+  /** Shows the store's state. */
+  async update() {
+    const state = this.store.get();
+    const [layer, head] = [state.layer, currentHead(state, this.limits)];
+    const vectors = await this.example.vectors(layer, head);
+    const now = this.store.get();
+    // Another head may have been asked for while this one was unpacked.
+    if (now.layer !== layer || currentHead(now, this.limits) !== head) return;
+    this.frame.empty.textContent = vectors ? "" : whyAbsent(this.example, layer, head);
+    this.frame.scroll.hidden = this.frame.top.hidden = !vectors;
+    if (vectors && this.loaded?.vectors !== vectors) {
+      this.loaded = { layer, head, vectors, scales: scalesOf(vectors, this.example.causal) };
+    }
+    if (!vectors) this.loaded = null;
+    this.bringIn();
+    this.paint();
+  }
+
+  /** Scrolls to the token that looks, where it was chosen elsewhere. */
+  bringIn() {
+    const query = this.shownPair()?.row.query ?? null;
+    if (query === null || query === this.broughtIn) return;
+    this.broughtIn = query;
+    this.scrollTo("query", query);
+  }
+
+  /**
+   * @param {import("../../core/data/attention.js").Side} side
+   * @param {number} index
+   */
+  scrollTo(side, index) {
+    const { scroll, head, row } = this.frame;
+    const top = this.tops[side][index];
+    const room = scroll.clientHeight - head.root.offsetHeight - row;
+    const from = top - scroll.scrollTop;
+    if (from >= 0 && from <= room) return;
+    // A step beyond the edge scrolls by a row, a leap to the middle.
+    const near = from < 0 ? from > -3 * row : from < room + 3 * row;
+    if (near) scroll.scrollTop += from < 0 ? from : from - room;
+    else scroll.scrollTop = top - room / 2;
+  }
+
+  /** @param {import("../../core/data/attention.js").Focus | null} token */
+  point(token) {
+    if (token?.side === "query") {
+      if (this.pointed === token.index) return;
+      this.pointed = token.index;
+    } else if (this.under === (token?.index ?? null)) return;
+    this.under = token?.side === "key" ? token.index : null;
+    this.paint();
+  }
+
+  /** @param {PointerEvent} event */
+  pointAt({ target, clientX, pointerType }) {
+    const { loaded } = this;
+    if (!loaded || pointerType === "touch" || !this.store.get().expanded) return;
+    const token = tokenOf(target);
+    const { head } = this.frame;
+    const inQuery = target instanceof Node && head.key.contains(target);
+    const columns = inQuery ? [head.key] : [head.key, head.product];
+    const dimension = columns.reduce((found, column) => {
+      const { left, width } = column.getBoundingClientRect();
+      return Math.max(found, dimensionAt(clientX, left, width, loaded.vectors.width));
+    }, -1);
+    const there = dimension >= 0 && (inQuery || token?.side === "key");
+    const cell = there ? { key: inQuery ? -1 : (token?.index ?? -1), dimension } : null;
+    if (cell?.key === this.cell?.key && cell?.dimension === this.cell?.dimension) return;
+    this.cell = cell;
+    this.paint();
+  }
+
+  /** @param {import("../../core/data/attention.js").Focus | null} token */
+  click(token) {
+    if (!token) return;
+    const state = this.store.get();
+    const { side, index } = token;
+    if (side === "query") {
+      const same = state.query === index;
+      this.store.set(same ? { query: null, key: null } : { query: index, anchor: "query" });
+    } else {
+      const query = this.shownPair()?.row.query ?? null;
+      this.store.set({ query, key: state.key === index ? null : index, anchor: "query" });
+    }
+  }
+
+  /** On to the arithmetic of the pair that is shown. */
+  onward() {
+    const pair = this.shownPair();
+    if (pair) this.store.set({ view: "arithmetic", query: pair.row.query, key: pair.key, anchor: "query" });
+  }
+
+  /**
+   * The keys that mean a token here.
+   *
+   * @param {KeyboardEvent} event
+   * @returns {boolean}
+   */
+  keydown({ key, target }) {
+    const state = this.store.get();
+    const token = tokenOf(target);
+    if (key === "Escape") {
+      this.pointed = null;
+      this.store.set(afterEscape(state));
+      return true;
+    }
+    if (token && (key === "Enter" || key === " ")) {
+      this.click(token);
+      return true;
+    }
+    const from = token ?? (state.query === null ? null : { side: /** @type {const} */ ("query"), index: state.query });
+    if (!from || (key !== "ArrowUp" && key !== "ArrowDown")) return false;
+    this.move(from, key === "ArrowUp" ? -1 : 1);
+    return true;
+  }
+
+  /**
+   * @param {import("../../core/data/attention.js").Focus} from
+   * @param {number} by
+   */
+  move({ side, index }, by) {
+    const next = index + by;
+    if (next < 0 || next >= this.tops[side].length - 1) return;
+    this.scrollTo(side, next);
+    if (this.store.get()[side] === index) this.store.set({ [side]: next });
+    this.paint();
+    const rows = side === "query" ? this.frame.queries : this.frame.keys;
+    rows.items.get(next)?.focus({ preventScroll: true });
+    // The rows scroll in a part of the page that may reach out of the window.
+    rows.items.get(next)?.scrollIntoView({ block: "nearest" });
+  }
+
+  shownPair() {
+    if (!this.loaded) return null;
+    const { query, key } = this.store.get();
+    return pairOf(this.example, this.loaded.vectors, { query: query ?? this.pointed, key });
+  }
+
+  later() {
+    cancelAnimationFrame(this.waiting);
+    this.waiting = requestAnimationFrame(() => this.paint());
+  }
+
+  paint() {
+    const scene = this.root.isConnected ? this.scene() : null;
+    if (!scene) return;
+    const { frame } = this;
+    const { expanded, query, key } = this.store.get();
+    this.root.classList.toggle("folded", !expanded);
+    frame.shown.show(expanded ? "vectors" : "lines");
+    frame.onward.hidden = !this.limits.views.includes("arithmetic");
+    frame.note.textContent = this.example.header.edited ? EDITED : "";
+    choose(frame.pick, this.example.tokens, scene.row.query);
+    frame.head.chip.replaceChildren(tokenChip(this.example.tokens, scene.row.query, 40));
+    frame.scales.vectors.show(scene.loaded.scales.vectors, scene.theme);
+    frame.scales.products.show(scene.loaded.scales.products, scene.theme);
+    const { top } = scene;
+    const end = top + scene.height;
+    frame.queries.show(top, end);
+    frame.queries.stop = scene.row.query;
+    frame.queries.mark(scene.row.query, query);
+    frame.keys.show(top, end);
+    frame.keys.stop = key ?? this.under ?? -1;
+    frame.keys.mark(frame.keys.stop, key);
+    writeNumbers(frame.keys, scene);
+    drawLines(frame, scene, this.tops);
+    if (expanded) drawVectors(frame, scene, this.tops.key);
+    this.read(scene);
+    this.root.dataset.drawn = "true";
+    this.root.dataset.layer = String(scene.loaded.layer);
+    this.root.dataset.query = String(scene.row.query);
+  }
+
+  /** @returns {Scene | null} */
+  scene() {
+    const pair = this.shownPair();
+    if (!this.loaded || !pair) return null;
+    const { scroll, head } = this.frame;
+    const top = Math.max(0, scroll.scrollTop - NEAR);
+    const end = this.tops.key[this.tops.key.length - 1];
+    const all = Math.max(end, this.tops.query[this.tops.query.length - 1]);
+    const height = Math.min(all, scroll.scrollTop + scroll.clientHeight - head.root.offsetHeight + NEAR) - top;
+    const span = spanOf(this.tops.key, top, top + height);
+    return { loaded: this.loaded, ...pair, theme: this.theme(), span, top, height, cell: this.cell };
+  }
+
+  /** @param {Scene} scene */
+  read({ loaded: { vectors }, row, key }) {
+    const { readout } = this.frame;
+    const shown = this.store.get().key ?? this.under ?? key;
+    const weight = shown < row.allowed ? share(row.weights[shown]) : "0\u202f%: it is masked";
+    if (!this.cell) return readWeight(readout, this.example, { query: row.query, key: shown, weight });
+    const at = this.cell.key < 0 ? shown : this.cell.key;
+    const { dimension } = this.cell;
+    return readDimension(readout, {
+      dimension,
+      query: vectors.query[row.query * vectors.width + dimension],
+      key: vectors.key[at * vectors.width + dimension],
+      scale: vectors.scale,
+    });
+  }
+
+  /** The picture to take away. */
+  async figure() {
+    const scene = this.scene();
+    if (!scene) throw new Error("nothing is shown");
+    return neuronFigure(this.example, scene, cssColors(this.root));
+  }
+}
+
+/** @type {import("../../core/frame/kinds.js").Kind} */
+export const neuronKind = {
+  id: "neuron",
+  label: "Neuron",
+  title: "Query and key of one head, cell by cell, and the weights they make",
+  missing: (example) => (example.hasVectors ? "" : "This page was made without query and key"),
+  oneHead: true,
+  controls: ["layer", "heads"],
+  create: (stage) => new NeuronView(stage),
+};
