@@ -101,7 +101,7 @@ class Quantity(Generic[Value]):
     As an attribute of a class it gives the value: `trace[2, 1].probs`.
 
     name         in every place where it can be read or written
-    axes         as above
+    axes         as above; per_head is True when there is one value a head
     formula      the same in words
     compute      its function of the quantities before it, in one layer of one pass
     kept         a trace keeps what the pass computed; the others are computed when read
@@ -123,6 +123,7 @@ class Quantity(Generic[Value]):
         per_layer: bool = True,
     ) -> None:
         self.axes = axes
+        self.per_head = "head" in axes
         self.formula = formula
         self.compute = compute
         self.kept = kept
@@ -137,11 +138,6 @@ class Quantity(Generic[Value]):
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
         QUANTITIES[name] = self
-
-    @property
-    def per_head(self) -> bool:
-        """True when the quantity has one value a head."""
-        return "head" in self.axes
 
     def gradient_of(self, other: str) -> Callable[[Callable[[Any], Tensor]], None]:
         """Declare the gradient, a function of that of `other` and of the quantities."""
