@@ -1,6 +1,6 @@
 """Masked scores in blocks of a few MiB, so that N x N is never held.
 
-Place: shared by `chunked.py` (z and statistics in one pass), `columns.py` (sums over queries) and
+They serve `chunked.py` (z and statistics in one pass), `columns.py` (sums over queries) and
 `sdpa.py` (lse and statistics beside the fused z). Formulas and units: `api.Statistics`.
 
 A block is whole rows, some queries against every key they may see, so that its softmax is final and

@@ -1,8 +1,7 @@
 """How many exponentials, and how many instructions, this device does in a second, measured.
 
-Place: the denominators of the bench's roofline. On a GPU two small Triton kernels stay in
-registers and do nothing else (fused/ceilings.py); on a CPU torch.exp runs over numbers that fit
-the nearest cache.
+The bench divides by them. On a GPU two small Triton kernels stay in registers and do nothing else
+(fused/ceilings.py); on a CPU torch.exp runs over numbers that fit the nearest cache.
 """
 
 import importlib.util

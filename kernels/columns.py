@@ -1,8 +1,7 @@
 """`column_sums`: how much a key is looked at, or counts, summed over weighted queries; O(N) memory.
 
-Place: a door of `minibert.kernels` beside `api.attend`, for analyses that send one row of numbers
-through attention (rollout and relevance of one output position). Behind it stand the Triton kernels
-and, on any other device, the blocks of `blocks.py`.
+For analyses that send one row of numbers through attention (rollout and relevance of one output
+position). The Triton kernels compute it on a GPU, the blocks of `blocks.py` on any other device.
 """
 
 import math

@@ -1,8 +1,7 @@
 """FlexAttention: torch's attention with a mask and a bias written as Python functions.
 
-Place: one of the implementations behind `minibert.kernels.api.attend`, "flex", never chosen by
-"auto". On CUDA it is compiled into one fused kernel; elsewhere torch runs its formula in steps,
-right and slow.
+It is never chosen by "auto". On CUDA it is compiled into one fused kernel; elsewhere torch runs its
+formula in steps, right and slow.
 
 Source: Dong et al. 2024, "Flex Attention".
 """

@@ -1,7 +1,4 @@
-"""Which key each query may look at: lengths, mask and causal order as one boolean mask.
-
-Place: shared by the implementations in torch; `reference.py` says the same in NumPy, on its own.
-"""
+"""Which key each query may look at: lengths, mask and causal order as one boolean mask."""
 
 import math
 

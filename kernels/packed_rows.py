@@ -58,9 +58,8 @@ class _Sentences:
         dtype, (_, H, T, _) = memory.dtype, query.shape
         self.want, self.memory = want, memory
         self.z = torch.empty_like(query)
-        self.query, self.value = query[0].to(dtype), value[0].to(dtype)
-        # Before and not after: a product may be more than a number can hold.
-        self.columns = (key[0].to(dtype) * scale).transpose(1, 2)
+        self.query, self.key, self.value = (one[0].to(dtype) for one in (query, key, value))
+        self.scale = scale
         new = query.new_zeros
         self.rows = {name: new(H, T, dtype=dtype) for name in _NUMBERS if name in want}
         if "argmax" in want:
@@ -72,7 +71,10 @@ class _Sentences:
     def add(self, first: int, length: int, *, causal: bool) -> None:
         """Compute the sentence of so many tokens from the first one on."""
         tokens = slice(first, first + length)
-        query, columns = self.query[:, tokens], self.columns[:, :, tokens]
+        query, key = self.query[:, tokens], self.key[:, tokens]
+        # Before and not after: a product may be more than a number can hold.
+        scaled = self.memory.vectors("keys", tuple(key.shape))
+        columns = torch.mul(key, self.scale, out=scaled).transpose(1, 2)
         value, z = self.value[:, tokens], self.z[0, :, tokens]
         rows = {name: numbers[..., tokens] for name, numbers in self.rows.items()}
         for heads, start, stop in self._blocks(length, causal):

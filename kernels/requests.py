@@ -1,7 +1,4 @@
-"""The names that `want=` understands, and what each one needs to know.
-
-Place: read by `api.attend` and handed, as a plain dictionary, to the implementation.
-"""
+"""The names that `want=` understands, and what each one needs to know."""
 
 from collections.abc import Iterable
 from typing import Any

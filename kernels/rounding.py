@@ -1,7 +1,7 @@
 """Was it computed in a narrower type? The suspects tf32, bfloat16 and float32, tried in turn.
 
-Place: called by `causes.py` when nothing structural explains a wrong output. tl.dot and CUDA's
-matmul can round float32 to tf32 (10 bits of mantissa in place of 23) without being asked.
+It is asked when nothing structural explains a wrong output. tl.dot and CUDA's matmul can round
+float32 to tf32 (10 bits of mantissa in place of 23) without being asked.
 """
 
 from collections.abc import Callable, Iterator

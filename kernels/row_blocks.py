@@ -1,7 +1,7 @@
 """Attention and its statistics in one pass over blocks of rows: O(N) memory, no gradient.
 
-Place: `chunked.py` is this with values; `sdpa.py` asks it, without values, for what torch's fused
-kernel does not give. `rows.py` has the same formulas for all rows at once, differentiable.
+`chunked.py` is this with values; `sdpa.py` asks it, without values, for what torch's fused kernel
+does not give. `row_statistics.py` has the same formulas for all rows at once, differentiable.
 
 With t = scores − row_max, l = sum exp(t) and W = sum exp(t)·t of a row:
 lse = row_max + ln l, max_prob = 1 / l, entropy = ln l − W / l, a sum of two terms >= 0.

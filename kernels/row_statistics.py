@@ -1,8 +1,7 @@
 """The statistics of attention rows, in torch, from their scores.
 
-Place: `eager.py` takes them, all rows at once and differentiable. `row_blocks.py` has the same
-formulas for some rows at a time, in place, so that N x N is never held. Formulas and units:
-`api.Statistics`.
+All rows are computed at once, and gradients flow. `row_blocks.py` has the same formulas for some
+rows at a time, in place, so that N x N is never held. Formulas and units: `api.Statistics`.
 """
 
 import math

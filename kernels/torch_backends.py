@@ -1,8 +1,8 @@
 """torch's own SDPA back ends, each under its name: "flash", "cudnn", "efficient" and "math".
 
-Place: implementations behind `minibert.kernels.api.attend`, never chosen by "auto", and the
-baselines of the bench. torch's public function picks one of them by rules of its own; here the
-one that was named runs, or an AttentionError says why it cannot.
+They are never chosen by "auto"; the bench measures against them. torch's public function picks one
+of them by rules of its own; here the one that was named runs, or an AttentionError says why it
+cannot.
 
 What torch 2.6 to 2.13 do, and the code below relies on or steers around:
 - flash and cuDNN take no mask here; efficient and math take one as numbers added to the scores;

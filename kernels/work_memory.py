@@ -1,8 +1,8 @@
 """The memory that blocks of scores are computed in, how much of it a block takes, and its keeping.
 
-Place: held by `blocks.py`. On a CPU memory that is new for each call is dear: at 12 heads of 512
-tokens, where the operating system maps a page at its first touch, it took up to four tenths of the
-time. So a thread keeps what its last call used for its next one.
+On a CPU memory that is new for each call takes long to get: at 12 heads of 512 tokens, where the
+operating system maps a page at its first touch, it took up to four tenths of the time. So a thread
+keeps what its last call used for its next one.
 """
 
 import math
