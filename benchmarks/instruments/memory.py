@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-# Behind these stands the program, or the model with its weights.
-BORDERS = (nn.Module, type, ModuleType, FunctionType, FrameType)
+# References are not followed into the program, nor into a model with its weights.
+NOT_FOLLOWED = (nn.Module, type, ModuleType, FunctionType, FrameType)
 
 
 def held_bytes(result: Any) -> int:
@@ -29,7 +29,7 @@ def tensors(result: Any) -> Iterator[Tensor]:
     seen, waiting = set[int](), [result]
     while waiting:
         one = waiting.pop()
-        if id(one) in seen or isinstance(one, BORDERS):
+        if id(one) in seen or isinstance(one, NOT_FOLLOWED):
             continue
         seen.add(id(one))
         if isinstance(one, Tensor):

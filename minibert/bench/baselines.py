@@ -1,8 +1,7 @@
 """The implementations a kernel is timed beside, each forced by its name.
 
-What a call does not need is made before the clock: masks, the blocks of
-FlexAttention, the choice of the back end. A baseline that cannot do a shape says why; no other
-steps in for it.
+Masks, the blocks of FlexAttention and the choice of the back end are made before the clock starts.
+A baseline that cannot do a shape says why; no other takes its place.
 """
 
 from functools import partial

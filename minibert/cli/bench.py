@@ -104,9 +104,9 @@ def bench(
 ) -> None:
     """Time an attention kernel, once it is right, beside the implementations named.
 
-    First the check of `minibert check`: nothing is timed that is wrong. Then median, p20 and p80
-    of single calls, with a cold and a warm cache, and the part of what this machine can do at
-    all, which is measured too. FILE.py is run with all you are allowed to do: bench only files you
+    First the check of `minibert check`; only a kernel that passes is timed. Then median, p20 and
+    p80 of single calls, with a cold and a warm cache, and the part of what this machine can do at
+    most, which is measured too. FILE.py is run with all you are allowed to do: bench only files you
     trust. On a CPU, Triton kernels are checked through the interpreter and not timed.
 
     Exits with 0 when it is right (with --compare: no slower than before, beyond the noise), 1 when
