@@ -80,7 +80,10 @@ class Implementation:
         if missing := request.wants - self.wants - {"lse"}:
             return f"it cannot give {listed(missing)} (it gives {listed(self.wants)})"
         foldable = {"lengths", "causal"} if "mask" in self.options else set()
-        if foldable or "lengths" in self.options:
+        if request.wants & {"received", "map"}:
+            # Sums over queries leave padding out, of which a mask says nothing.
+            foldable -= {"lengths"}
+        if "lengths" in self.options | foldable:
             foldable = foldable | {"packed"}
         if missing := request.options - self.options - foldable:
             return f"it takes no {listed(missing)}"
