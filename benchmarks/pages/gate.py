@@ -29,8 +29,8 @@ STATIC = REPOSITORY / "viz" / "static"
 # A place that is nowhere: all of it is answered here.
 ORIGIN = "https://page.invalid/"
 DECODE = """async ([layer, head]) => {
-  const { Example } = await import("./data/example.js");
-  const { fromBase85, inflate } = await import("./data/packed.js");
+  const { Example } = await import("./core/data/example.js");
+  const { fromBase85, inflate } = await import("./core/data/packed.js");
   const text = await (await fetch("./page.html")).text();
   const file = new DOMParser().parseFromString(text, "text/html");
   const read = (name) => file.getElementById(name).textContent;
