@@ -37,6 +37,7 @@ def results(count: int = 7, hostile: bool = False) -> dict[str, Any]:
     """One of each, about a sentence of `count` tokens and a shorter one that is padded."""
     N, words = count, tokens(count, hostile)
     labels = (words, words[: N - 2])
+    places = (tuple(range(N)), tuple(range(N - 2)))
     heads = tuple(f"{layer}-{head}" for layer in range(L) for head in range(H))
     parts = (Component("embed"), *(Component("head", n, h) for n in range(L) for h in range(H)))
     pair: Any = {"layer": 1, "head": 2, "left": signed(11, 3), "right": signed(3, 11)}
@@ -49,17 +50,17 @@ def results(count: int = 7, hostile: bool = False) -> dict[str, Any]:
         QKCircuit(**pair, query_bias=signed(3), key_bias=signed(3), scale=0.5),
         OVCircuit(**pair, value_bias=signed(3)),
         CompositionScores("K", numbers(L, H, L, H), heads),
-        Decomposition(signed(16, BATCH, N, 13), parts, 2, "resid_post", tuple(range(N))),
-        Flow(3, numbers(BATCH, N), labels),
-        IntegratedAttention(1, signed(BATCH, H, N, N), 1.5, labels),
-        IntegratedEmbeddings(signed(BATCH, N, 13), 1.5, labels),
+        Decomposition(signed(16, BATCH, N, 13), parts, 2, "resid_post", places),
+        Flow((3, 1), numbers(BATCH, N), labels),
+        IntegratedAttention(1, signed(BATCH, H, N, N), 1.5, labels, 16),
+        IntegratedEmbeddings(signed(BATCH, N, 13), 1.5, labels, 32),
         LogitLens(
             tuple(f"resid_post {n}" for n in range(L)),
-            tuple(range(N)),
+            places,
             torch.arange(L * BATCH * N * 2).reshape(L, BATCH, N, 2) % 31,
             numbers(L, BATCH, N, 2),
             names=names,
-            tokens=(words, (*words[: N - 2], "", "")),
+            tokens=labels,
         ),
         HeadNorms(1, numbers(BATCH, H, N), numbers(BATCH, H, N, N), labels),
         SummedNorms(1, numbers(BATCH, N, N), labels),
@@ -73,9 +74,9 @@ def results(count: int = 7, hostile: bool = False) -> dict[str, Any]:
         ),
         AttentionRelevance(tuple(range(L)), signed(L, BATCH, H, N, N), labels),
         Relevance(numbers(BATCH, N, N) / 9 + torch.eye(N), labels),
-        PositionRelevance(3, numbers(L, BATCH, N), labels),
+        PositionRelevance((3, 1), numbers(L, BATCH, N), labels),
         Rollout(numbers(BATCH, N, N), labels),
-        PositionRollout(3, numbers(L, BATCH, N), labels),
+        PositionRollout((3, 1), numbers(L, BATCH, N), labels),
         HeadScores(**{name: numbers(L, H) for name in PATTERNS}),
         TokenTable(9 * signed(N, N), words, words),
         CopyingScores(signed(L, H), torch.complex(signed(L, H, 4), signed(L, H, 4).flip(0))),

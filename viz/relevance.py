@@ -65,7 +65,7 @@ def relevance_header(given: Any, sentence: Sentence, *, alone: bool) -> dict[str
     name, of = "relevance", None
     if isinstance(given, Relevance | PositionRelevance | IntegratedEmbeddings):
         numbers, where = _of_sentence(given, sentence)
-        of = given.position if isinstance(given, PositionRelevance) else None
+        of = given.positions[sentence.index] if isinstance(given, PositionRelevance) else None
         name = "integrated gradients" if isinstance(given, IntegratedEmbeddings) else name
     else:
         numbers, where = _of_array(given, alone), "relevance"

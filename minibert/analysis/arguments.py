@@ -1,7 +1,4 @@
-"""What an analysis is given, checked before it computes anything.
-
-Place: every function of minibert.analysis asks here first, so that what does not fit is named.
-"""
+"""Checks of what an analysis is given, made before it computes anything."""
 
 import operator
 from typing import Any
@@ -23,14 +20,19 @@ __all__ = [
 
 
 def check_trace(trace: Any, name: str = "trace") -> None:
-    """Raise TraceError for what is no trace."""
+    """Raise TraceError for what is no trace, and for a trace of packed sentences."""
     if not isinstance(trace, Trace):
         raise TraceError(
             f"{name} is a {type(trace).__name__}; expected a trace, as model.trace(text) gives."
         )
+    if trace.allowed.packed is not None:
+        raise TraceError(
+            f"{name} is a packed trace, whose sentences share one row; give the trace of one of "
+            "its sentences, as trace.text(0)."
+        )
 
 
-def check_unedited(trace: Any) -> None:
+def check_unedited(trace: Trace) -> None:
     """Raise TraceError for a trace that was made with edits, where they would be lost."""
     check_trace(trace)
     if trace.edited_from is not None:
@@ -87,5 +89,5 @@ def is_whole(value: Any) -> bool:
         operator.index(value)
     except TypeError:
         return False
-    # A bool counts as a number to Python, and one token for True is nobody's wish.
+    # A bool counts as a number to Python; True for token 1 is a mistake.
     return not isinstance(value, bool)

@@ -26,8 +26,9 @@ from torch import Tensor
 
 from minibert.analysis.arguments import check_trace, is_whole, whole_number
 from minibert.analysis.components import Component
-from minibert.analysis.frozen_norm import FrozenNorm, bias_of, gate, weight_of, wide
+from minibert.analysis.frozen_norm import FrozenNorm, bias_of, gate, weight_of
 from minibert.analysis.positions import rows_of
+from minibert.analysis.precision import wide
 from minibert.analysis.vocabulary import token_ids, token_name, vocabulary_head
 from minibert.answers.explain import find_token
 from minibert.errors import TraceError

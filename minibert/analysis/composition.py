@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_choice, check_model, whole_number
-from minibert.analysis.head_weights import HeadWeights, centred, head_name, head_weights, wide
+from minibert.analysis.head_weights import HeadWeights, centred, head_name, head_weights
+from minibert.analysis.precision import wide
 from minibert.errors import TraceError
 from minibert.quantities import Float
 from minibert.trace.places import check_index

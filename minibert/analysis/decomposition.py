@@ -13,19 +13,23 @@ vectors through LayerNorm in the same way.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_trace
 from minibert.analysis.components import Component
-from minibert.analysis.frozen_norm import FrozenNorm, wide
+from minibert.analysis.frozen_norm import FrozenNorm
 from minibert.analysis.positions import at_positions, chosen_positions
+from minibert.analysis.precision import wide
 from minibert.errors import TraceError
 from minibert.quantities import Float, Hidden
 from minibert.trace.places import check_index
 from minibert.trace.read import LayerTrace, Trace
+
+if TYPE_CHECKING:
+    from minibert.viz.plots.base import Figure
 
 __all__ = ["Decomposition", "decompose"]
 
@@ -43,7 +47,8 @@ class Decomposition:
     components: tuple[Component, ...]
     layer: int
     point: str
-    positions: tuple[int, ...]
+    positions: tuple[tuple[int, ...], ...]
+    """The positions of each sentence; what the parts hold behind its last one is padding."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -81,22 +86,22 @@ class Decomposition:
         position: int = -1,
         sentence: int = 0,
         count: int = 15,
-    ) -> Any:
+    ) -> "Figure":
         """The matplotlib Figure of the `count` largest shares in the stream at one position.
 
-        `position` counts those that were computed. Saved where `path` is given, as SVG, PDF or PNG
-        by its name. Raises TraceError for a position or sentence that is not there, and
-        MinibertError without matplotlib.
+        `position` counts those that were computed of the sentence. Saved where `path` is given, as
+        SVG, PDF or PNG by its name. Raises TraceError for a position or sentence that is not
+        there, and MinibertError without matplotlib.
         """
         from minibert.viz.plots.terms import terms
 
         row = check_index("sentence", sentence, self.parts.shape[1])
-        column = check_index("position", position, len(self.positions))
+        column = check_index("position", position, len(self.positions[row]))
         return terms(
             self.shares()[:, row, column],
             self.labels,
             count=count,
-            title=f"{self.point} {self.layer} at position {self.positions[column]}",
+            title=f"{self.point} {self.layer} at position {self.positions[row][column]}",
             unit="share of the stream",
             total="all of them 1",
             path=path,
@@ -197,7 +202,7 @@ class _Stream:
         self.parts = [norm.carry(part) for part in self.parts]
         self._add(Component(name, layer), norm.bias.expand(self.parts[0].shape[1:]))
 
-    def _add(self, component: Component, part: Any) -> None:
+    def _add(self, component: Component, part: Tensor) -> None:
         self.components.append(component)
         self.parts.append(wide(part)[None])
 

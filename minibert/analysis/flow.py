@@ -11,16 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.analysis.rollout import check_choices, check_position, mixing
+from minibert.analysis.positions import one_position_each, real_tokens
+from minibert.analysis.rollout import check_choices, mixing, result_dtype
 from minibert.errors import TraceError
 from minibert.quantities import Float
+from minibert.trace.places import check_index
 from minibert.trace.read import Trace
+
+if TYPE_CHECKING:
+    from minibert.viz.plots.base import Figure
 
 __all__ = ["LARGEST", "Flow", "attention_flow", "maximum_flow"]
 
@@ -34,7 +39,8 @@ Matrices = Sequence[np.ndarray[tuple[int, int], np.dtype[np.float64]]]
 class Flow:
     """The maximum flow from one output position to each input position, 0 to 1."""
 
-    position: int
+    positions: tuple[int, ...]
+    """The output position of each sentence."""
     values: Float[Tensor, "batch key"]
     labels: tuple[tuple[str, ...], ...]
 
@@ -43,7 +49,7 @@ class Flow:
         """The values of each sentence divided by their sum, as in the authors' code."""
         return self.values / self.values.sum(-1, keepdim=True)
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Any:
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
         """The matplotlib Figure of the flow to each token, as bars.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
@@ -51,20 +57,21 @@ class Flow:
         """
         from minibert.viz.plots.tokens import token_bars
 
+        index = check_index("sentence", sentence, len(self.labels))
         return token_bars(
             self.values,
             self.labels,
             sentence=sentence,
-            title=f"Attention flow from position {self.position}",
+            title=f"Attention flow from position {self.positions[index]}",
             unit="maximum flow",
-            position=self.position,
+            position=self.positions[index],
             path=path,
         )
 
 
 def attention_flow(
     trace: Trace,
-    position: int,
+    position: int | Sequence[int],
     *,
     layer: int | None = None,
     reduce: str = "mean",
@@ -72,28 +79,27 @@ def attention_flow(
 ) -> Flow:
     """The flow from one position of what leaves a layer (the last one) to each embedding.
 
-    The options are those of `rollout`; padding gets 0. Computed in float64 on the CPU, one maximum
-    flow for each input position.
+    `position` and the options are those of `rollout_of`; padding gets 0. Computed on the CPU, one
+    maximum flow for each input position. The result is float64 for a trace in float64, otherwise
+    float32.
     Raises TraceError as `rollout_of`, and for more than 64 tokens: take `rollout_of` for those.
     """
     last = check_choices(trace, layer, reduce, residual)
-    position = check_position(trace, position)
-    B, N = trace.allowed.batch, trace.allowed.position
+    positions, lengths = one_position_each(trace, position), real_tokens(trace)
+    N = trace.allowed.position
     if N > LARGEST:
         raise TraceError(
             f"Attention flow of {N} tokens is {N} maximum flows over {N} x {N} edges a layer; "
             f"expected at most {LARGEST} tokens. rollout_of answers for longer texts."
         )
-    real = trace.allowed.tokens
-    lengths = [N] * B if real is None else real.sum(1).tolist()
     with torch.no_grad():
         layers = [_matrix(trace, index, reduce, residual) for index in range(last, -1, -1)]
-    values = torch.zeros(B, N, dtype=torch.float64)
+    values = torch.zeros(len(lengths), N, dtype=torch.float64)
     for sentence, length in enumerate(lengths):
         matrices = [matrix[sentence, :length, :length] for matrix in layers]
         for key in range(length):
-            values[sentence, key] = maximum_flow(matrices, position, key)
-    return Flow(position, values.to(torch.float32), trace.tokens.strings)
+            values[sentence, key] = maximum_flow(matrices, positions[sentence], key)
+    return Flow(positions, values.to(result_dtype(trace)), trace.tokens.strings)
 
 
 def _matrix(

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from minibert.analysis.precision import wide
 from minibert.layers.linear import Linear
 from minibert.layers.linear_backends import activate
 from minibert.layers.parts import LayerNorm
 from minibert.quantities import Float, Int
 
-__all__ = ["FrozenNorm", "bias_of", "gate", "weight_of", "wide"]
+__all__ = ["FrozenNorm", "bias_of", "gate", "weight_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,18 +62,12 @@ def gate(pre: Float[Tensor, "*rows width"], activation: str) -> Float[Tensor, "*
 def weight_of(
     linear: Linear, outputs: Int[Tensor, " d_out"] | None = None
 ) -> Float[Tensor, "d_out d_in"]:
-    """A linear layer's weight as it is now, or its rows for some outputs, to be read and let go."""
+    """A linear layer's weight as it is now, or its rows for some outputs."""
     weight = linear.weight
     return wide(weight if outputs is None else weight[outputs])
 
 
 def bias_of(linear: Linear) -> Float[Tensor, " d_out"] | None:
-    """A linear layer's bias as it is now, to be read and let go; None where it has none."""
+    """A linear layer's bias as it is now; None where it has none."""
     bias = linear.bias
     return None if bias is None else wide(bias)
-
-
-def wide(x: Tensor) -> Tensor:
-    """The same numbers in float32 where they are stored in less."""
-    # torch.Tensor.detach and not the method: packed layers stay packed.
-    return torch.Tensor.detach(x).to(torch.promote_types(x.dtype, torch.float32))

@@ -4,8 +4,7 @@ The stream is a row x, and a head acts on it from the right:
 
     query = x·W_Q + b_Q    key = x·W_K + b_K    value = x·W_V + b_V    head_out = z·W_O
 
-Place: circuits.py, token_circuits.py, composition.py and norms.py read the weights here. What
-they get are copies: nobody takes hold of a parameter of the model by asking for a number.
+What is returned are copies: changing them leaves the model as it is.
 """
 
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_model
+from minibert.analysis.precision import wide
 from minibert.errors import TraceError
 from minibert.quantities import Float
 from minibert.trace.places import check_index
@@ -28,7 +28,6 @@ __all__ = [
     "check_can_fold",
     "head_name",
     "head_weights",
-    "wide",
 ]
 
 
@@ -92,12 +91,6 @@ def check_can_fold(model: "Model") -> None:
             f"fold_norm=True: in {model.name} LayerNorm stands behind each layer, so a head reads "
             "the stream itself and there is nothing to fold; leave fold_norm out."
         )
-
-
-def wide(tensor: Tensor) -> Tensor:
-    """The same numbers without a gradient, in float32 at least."""
-    # torch.Tensor.detach and not the method: packed layers stay packed.
-    return torch.Tensor.detach(tensor).to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def centred(tensor: Tensor, *, dim: int) -> Tensor:

@@ -6,7 +6,8 @@ completeness. Here x is the embeddings, or all attention of one layer (with x' =
 attends to anything).
 
 The integral is taken at the nodes of Gauss and Legendre, which need far fewer steps than equal
-ones where F is smooth; `gap` tells how far the sum is from complete.
+ones where F is smooth. Unless a number of steps is given, it is doubled until the sum misses the
+difference by less than 1 % (`gap`), or until 1024 steps; `converged` says which.
 
 Sources: Sundararajan, Taly and Yan 2017, "Axiomatic attribution for deep networks", section 3;
 Hao, Dong, Wei and Xu 2021, "Self-attention attribution", equation 2.
@@ -15,7 +16,7 @@ Hao, Dong, Wei and Xu 2021, "Self-attention attribution", equation 2.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +29,9 @@ from minibert.trace.checks import check_grad
 from minibert.trace.places import check_index
 from minibert.trace.read import Trace
 
+if TYPE_CHECKING:
+    from minibert.viz.plots.base import Figure
+
 __all__ = [
     "IntegratedAttention",
     "IntegratedEmbeddings",
@@ -36,12 +40,43 @@ __all__ = [
 ]
 
 Number = Callable[[Trace], Tensor]
-# The nodes are eigenvalues of a steps x steps matrix; far fewer make the integral exact.
+Point = str | tuple[str, int]
+# The nodes are eigenvalues of a steps x steps matrix.
 _MOST_STEPS = 2**12
+# Where nobody gives a number of steps: the first one, and the last one that is tried.
+_FIRST, _LAST = 16, 1024
+# The share of the difference that the sum may miss.
+_GAP = 0.01
 
 
-@dataclass(frozen=True, eq=False)
-class IntegratedAttention:
+class _Integral:
+    """How good an integral is. Its fields are those of the results below."""
+
+    values: Tensor
+    difference: float
+    steps: int
+
+    @property
+    def gap(self) -> float:
+        """What the values miss to add up to the difference: the error of the integral."""
+        return _gap(self.values, self.difference)
+
+    @property
+    def converged(self) -> bool:
+        """True where the gap is less than 1 % of the difference."""
+        return _is_small(self.gap, self.difference)
+
+    def _shown(self, where: str = "") -> str:
+        share = abs(self.gap / self.difference) if self.difference else float("inf")
+        state = "" if self.converged else f", NOT CONVERGED: {share:.0%} of the difference"
+        return (
+            f"{type(self).__name__}({where}difference {self.difference:.4g}, gap {self.gap:.2g} "
+            f"after {self.steps} steps{state})"
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class IntegratedAttention(_Integral):
     """What each weight of attention of a layer gives to a number."""
 
     layer: int
@@ -50,15 +85,12 @@ class IntegratedAttention:
     """The number with this layer's attention, less the number without any."""
     labels: tuple[tuple[str, ...], ...]
     """The tokens of each sentence."""
-
-    @property
-    def gap(self) -> float:
-        """What the values miss to add up to the difference: the error of the integral."""
-        return _gap(self.values, self.difference)
+    steps: int
+    """The nodes at which the gradient was taken."""
 
     def plot(
         self, path: str | Path | None = None, *, head: int | None = None, sentence: int = 0
-    ) -> Any:
+    ) -> "Figure":
         """The matplotlib Figure of one head, queries down and keys across, or of all of them.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a head
@@ -80,11 +112,11 @@ class IntegratedAttention:
         )
 
     def __repr__(self) -> str:
-        return _shown("IntegratedAttention", f"layer {self.layer}, ", self.difference, self.gap)
+        return self._shown(f"layer {self.layer}, ")
 
 
-@dataclass(frozen=True, eq=False)
-class IntegratedEmbeddings:
+@dataclass(frozen=True, eq=False, repr=False)
+class IntegratedEmbeddings(_Integral):
     """What each entry of the embeddings gives to a number."""
 
     values: Float[Tensor, "batch position d_model"]
@@ -92,18 +124,15 @@ class IntegratedEmbeddings:
     """The number, less the number at the baseline."""
     labels: tuple[tuple[str, ...], ...]
     """The tokens of each sentence."""
+    steps: int
+    """The nodes at which the gradient was taken."""
 
     @property
     def tokens(self) -> Float[Tensor, "batch position"]:
         """What each token gives: the sum over its embedding."""
         return self.values.sum(-1)
 
-    @property
-    def gap(self) -> float:
-        """What the values miss to add up to the difference: the error of the integral."""
-        return _gap(self.values, self.difference)
-
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Any:
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
         """The matplotlib Figure of what each token gives, as bars.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
@@ -121,17 +150,18 @@ class IntegratedEmbeddings:
         )
 
     def __repr__(self) -> str:
-        return _shown("IntegratedEmbeddings", "", self.difference, self.gap)
+        return self._shown()
 
 
 def integrated_attention(
-    trace: Trace, number: Number, *, layer: int, steps: int = 32
+    trace: Trace, number: Number, *, layer: int, steps: int | None = None
 ) -> IntegratedAttention:
     """P ∘ ∫₀¹ dF(αP)/dP dα for all heads of a layer, scaled together; 0 where masked.
 
-    `number` reads F from a trace, such as `lambda trace: trace.logits[0, 5, token]`. It is asked
-    `steps` + 2 times about the same input with edited attention; only the layers from this one on
-    are computed. Any trace will do, with or without `grad=True`.
+    `number` reads F from a trace, such as `lambda trace: trace.logits[0, 5, token]`. It is called
+    with traces of the same input with edited attention: twice, and once for each step. Only the
+    layers from this one on are computed. Any trace will do, with or without `grad=True`.
+    For None the steps are doubled from 16 until the result is `converged`, to 1024 at most.
 
     Raises TraceError for a layer that is not there, a trace made with edits, and where `number`
     gives no single number that depends on the attention of this layer.
@@ -140,10 +170,8 @@ def integrated_attention(
     layer = check_index("layer", layer, len(trace))
     with torch.no_grad():
         probs = trace[layer].probs.detach()
-    values, difference = _integrate(
-        trace, number, ("probs", layer), torch.zeros_like(probs), probs, steps
-    )
-    return IntegratedAttention(layer, values, difference, trace.tokens.strings)
+    found = _integrate(trace, number, ("probs", layer), torch.zeros_like(probs), probs, steps)
+    return IntegratedAttention(layer, labels=trace.tokens.strings, **found._asdict())
 
 
 def integrated_embeddings(
@@ -151,14 +179,15 @@ def integrated_embeddings(
     number: Number,
     *,
     baseline: Float[Tensor, "#batch #position d_model"] | None = None,
-    steps: int = 64,
+    steps: int | None = None,
 ) -> IntegratedEmbeddings:
     """(x − x') ∘ ∫₀¹ dF(x' + α(x − x'))/dx dα of the embeddings x, what enters layer 0.
 
-    `number` reads F from a trace, such as `lambda trace: trace.logits[0, 5, token]`; it is asked
-    `steps` + 2 times. `baseline` is x', by default 0; the embeddings of the same text with other
-    tokens are `model.trace(ids).embed`. Where layers begin with a LayerNorm (GPT-2), F is steep
-    near 0, and such a baseline needs fewer steps; look at `gap`.
+    `number` reads F from a trace, such as `lambda trace: trace.logits[0, 5, token]`. `baseline` is
+    x', by default 0; the embeddings of the same text with other tokens are
+    `model.trace(ids).embed`. Where layers begin with a LayerNorm (GPT-2), F is steep near 0, and
+    such a baseline needs fewer steps. For None the steps are doubled from 16 until the result is
+    `converged`, to 1024 at most.
 
     Raises TraceError for a baseline that does not fit, a trace made with edits, and where `number`
     gives no single number that depends on the embeddings.
@@ -166,17 +195,45 @@ def integrated_embeddings(
     check_unedited(trace)
     embed = trace.embed.detach()
     start = torch.zeros_like(embed) if baseline is None else _fitting(baseline, embed)
-    values, difference = _integrate(trace, number, "embed", start, embed, steps)
-    return IntegratedEmbeddings(values, difference, trace.tokens.strings)
+    found = _integrate(trace, number, "embed", start, embed, steps)
+    return IntegratedEmbeddings(labels=trace.tokens.strings, **found._asdict())
+
+
+class _Found(NamedTuple):
+    values: Tensor
+    difference: float
+    steps: int
 
 
 def _integrate(
-    trace: Trace, number: Number, point: Any, start: Tensor, end: Tensor, steps: int
-) -> tuple[Tensor, float]:
+    trace: Trace,
+    number: Number,
+    point: Point,
+    start: Tensor,
+    end: Tensor,
+    steps: int | None,
+) -> _Found:
     """(end − start) times the mean gradient on the way, and what the number grows by on it."""
     check_callable(number, "number", TraceError)
-    steps = whole_number("steps", steps, TraceError, least=1, most=_MOST_STEPS)
+    first, last = _FIRST, _LAST
+    if steps is not None:
+        first = last = whole_number("steps", steps, TraceError, least=1, most=_MOST_STEPS)
     check_grad(True, None)
+    with torch.no_grad():
+        here, there = (_number_at(trace, number, point, value).item() for value in (end, start))
+    taken = first
+    while True:
+        values = (end - start) * _mean_gradient(trace, number, point, start, end, taken)
+        small = _is_small(_gap(values, here - there), here - there)
+        if small or taken >= last:
+            return _Found(values, here - there, taken)
+        taken *= 2
+
+
+def _mean_gradient(
+    trace: Trace, number: Number, point: Point, start: Tensor, end: Tensor, steps: int
+) -> Tensor:
+    """The gradient of the number, its mean on the straight way from start to end."""
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     mean = torch.zeros_like(end)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
@@ -186,12 +243,10 @@ def _integrate(
         if slope is None:
             raise TraceError(f"The number does not depend on {point}: there is nothing to share.")
         mean.add_(slope, alpha=float(weight))
-    with torch.no_grad():
-        here, there = (_number_at(trace, number, point, value).item() for value in (end, start))
-    return (end - start) * mean, here - there
+    return mean
 
 
-def _number_at(trace: Trace, number: Number, point: Any, value: Tensor) -> Tensor:
+def _number_at(trace: Trace, number: Number, point: Point, value: Tensor) -> Tensor:
     """The number where the quantity at a point has this value."""
     with torch.set_grad_enabled(value.requires_grad):
         found = number(trace.rerun({point: lambda _: value}))
@@ -226,5 +281,5 @@ def _gap(values: Tensor, difference: float) -> float:
     return difference - float(values.sum(dtype=torch.float64))
 
 
-def _shown(name: str, where: str, difference: float, gap: float) -> str:
-    return f"{name}({where}difference {difference:.4g}, gap {gap:.2g})"
+def _is_small(gap: float, difference: float) -> bool:
+    return abs(gap) < _GAP * abs(difference) or gap == 0

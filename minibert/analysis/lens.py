@@ -10,19 +10,23 @@ that of the vector it reads, as there.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_trace, listed, whole_number
-from minibert.analysis.frozen_norm import wide
 from minibert.analysis.positions import at_positions, chosen_positions
+from minibert.analysis.precision import wide
 from minibert.analysis.vocabulary import known_tokens, token_id, token_name, vocabulary_head
 from minibert.errors import TokenizationError, TraceError
 from minibert.quantities import Float, Int
 from minibert.trace.places import check_index
 from minibert.trace.read import Trace
+from minibert.trace.run import TracedModel
+
+if TYPE_CHECKING:
+    from minibert.viz.plots.base import Figure
 
 __all__ = ["POINTS", "LogitLens", "logit_lens"]
 
@@ -35,15 +39,12 @@ _NUMBERS = 2**25
 
 @dataclass(frozen=True, eq=False)
 class LogitLens:
-    """The predictions at each point of the stream; a row is one point of one layer.
-
-    What stands at padding means nothing.
-    """
+    """The predictions at each point of the stream; a row is one point of one layer."""
 
     labels: tuple[str, ...]
     """The rows, in the order of the data: "embed", "resid_post 0", "resid_post 1"."""
-    positions: tuple[int, ...]
-    """The columns, as positions of the text."""
+    positions: tuple[tuple[int, ...], ...]
+    """The columns of each sentence, as its positions; further columns are padding."""
     ids: Int[Tensor, "row batch position rank"]
     """The most probable tokens, the first one first."""
     probs: Float[Tensor, "row batch position rank"]
@@ -58,7 +59,7 @@ class LogitLens:
     names: Mapping[int, str] = field(default_factory=dict, repr=False)
     """The tokens in `ids` as a person reads them."""
     tokens: tuple[tuple[str, ...], ...] = ()
-    """The tokens that stand at these positions of each sentence; "" for padding."""
+    """The tokens at these positions of each sentence."""
 
     @property
     def strings(self) -> tuple[tuple[tuple[tuple[str, ...], ...], ...], ...]:
@@ -70,7 +71,7 @@ class LogitLens:
             for row in self.ids.tolist()
         )
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0, rank: int = 0) -> Any:
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0, rank: int = 0) -> "Figure":
         """The matplotlib Figure of the table of predicted tokens, coloured by their probability.
 
         `rank` 0 is the most probable token. A text of more than 45 positions is colour alone: ask
@@ -82,15 +83,15 @@ class LogitLens:
 
         row = check_index("sentence", sentence, self.ids.shape[1])
         place = check_index("rank", rank, self.ids.shape[3])
-        given = self.tokens[row] if self.tokens else ("",) * len(self.positions)
-        kept = [column for column, token in enumerate(given) if token or not self.tokens]
-        ids = self.ids[:, row, kept, place].tolist()
+        positions = self.positions[row]
+        columns = slice(len(positions))
+        ids = self.ids[:, row, columns, place].tolist()
         return lens_table(
-            self.probs[:, row, kept, place],
+            self.probs[:, row, columns, place],
             [[self.names.get(i, str(i)) for i in line] for line in ids],
             rows=self.labels,
-            positions=[self.positions[column] for column in kept],
-            columns=[given[column] for column in kept],
+            positions=positions,
+            columns=self.tokens[row] if self.tokens else [""] * len(positions),
             title="Logit lens" + (f", rank {place}" if place else ""),
             path=path,
         )
@@ -117,9 +118,10 @@ def logit_lens(
     added to a stream and are none, are read alone, as though they were one. The row of the last
     resid_post is what the model predicts.
 
-    `positions` counts columns of the batch, negative ones from its end. `target` is a token (id
-    or text) or ids that fit (batch, position), for target_probs and target_ranks. Memory is bounded
-    by top-k of each position; `keep_logits` keeps row x batch x position x vocab numbers.
+    `positions` are counted in each sentence, negative ones from its last token; by default all.
+    `target` is a token (id or text) or ids that fit (batch, position), for target_probs and
+    target_ranks. Memory is bounded by top-k of each position; `keep_logits` keeps row x batch x
+    position x vocab numbers.
     A trace made with until= gives the rows of its layers.
 
     Gradients are not kept. Raises TraceError for a model without a vocabulary head, a point or
@@ -132,14 +134,14 @@ def logit_lens(
     known = known_tokens(model)
     top = whole_number("top", top, TraceError, least=1)
     chosen = chosen_positions(trace, positions)
-    wanted = _target_ids(model, target, (trace.allowed.batch, len(chosen)))
     cut = trace if positions is None else at_positions(trace, chosen)
+    wanted = _target_ids(model, target, (cut.allowed.batch, cut.allowed.position))
     labels, streams = zip(*_streams(cut, names), strict=True)
     read = _read(model, torch.stack(streams), min(top, known), known, wanted, keep_logits)
     found = {i: token_name(model, i) for i in read["ids"].unique().tolist()}
     given = tuple(
-        tuple(strings[place] if place < len(strings) else "" for place in chosen)
-        for strings in trace.tokens.strings
+        tuple(strings[place] for place in places)
+        for strings, places in zip(trace.tokens.strings, chosen, strict=True)
     )
     return LogitLens(labels, chosen, **read, target=wanted, names=found, tokens=given)
 
@@ -154,7 +156,7 @@ def _streams(trace: Trace, names: frozenset[str]) -> Iterator[tuple[str, Tensor]
 
 
 def _read(
-    model: Any,
+    model: TracedModel,
     hidden: Float[Tensor, "row batch position d_model"],
     top: int,
     known: int,
@@ -175,10 +177,10 @@ def _read(
     return {name: value.unflatten(0, axes) for name, value in joined.items()}
 
 
-def _logits(model: Any, hidden: Float[Tensor, "row d_model"]) -> Float[Tensor, "row vocab"]:
+def _logits(model: TracedModel, hidden: Float[Tensor, "row d_model"]) -> Float[Tensor, "row vocab"]:
     # A vocabulary head reads neither ids nor mask; every head is called with them.
     ids = torch.zeros((1, len(hidden)), dtype=torch.int64, device=hidden.device)
-    return model.head(model.body.final(hidden[None]), None, ids, None)[0]
+    return vocabulary_head(model)(model.body.final(hidden[None]), None, ids, None)[0]
 
 
 def _predictions(
@@ -204,7 +206,7 @@ def _checked_points(points: str | Sequence[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _target_ids(model: Any, target: Any, shape: tuple[int, int]) -> Tensor | None:
+def _target_ids(model: TracedModel, target: Any, shape: tuple[int, int]) -> Tensor | None:
     """The target of every position; None where none was asked about."""
     device = model.body.word.weight.device
     if target is None:

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_trace
-from minibert.analysis.head_weights import centred, wide
+from minibert.analysis.head_weights import centred
+from minibert.analysis.precision import wide
 from minibert.quantities import Float
 from minibert.trace.read import LayerTrace, Trace
 

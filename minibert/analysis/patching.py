@@ -7,24 +7,23 @@ analysis"; Meng et al. 2022, "Locating and editing factual associations in GPT";
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import (
-    check_callable,
-    check_trace,
-    check_unedited,
-    whole_number,
-)
+from minibert.analysis.arguments import check_callable, check_trace, check_unedited, whole_number
+from minibert.analysis.positions import real_tokens
 from minibert.errors import EditError, TokenizationError
 from minibert.quantities import QUANTITIES, Float
 from minibert.trace.edit import Edit, replace, zero
+from minibert.trace.places import Places
+from minibert.trace.read import Trace
 
 if TYPE_CHECKING:
-    from minibert.trace.read import Trace
+    from minibert.viz.plots.base import Figure
 
 __all__ = ["Sweep", "ablate_heads", "logit_difference", "patch_heads", "patch_positions"]
 
@@ -66,7 +65,7 @@ class Sweep:
             )
         return self.change / (self.patched - self.clean)
 
-    def plot(self, path: str | Path | None = None, *, show: str = "change") -> Any:
+    def plot(self, path: str | Path | None = None, *, show: str = "change") -> "Figure":
         """The matplotlib Figure of the `change` of each edit, or its `recovered` or `values`.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises EditError for another
@@ -102,26 +101,48 @@ class Sweep:
         return [(self.rows[r], self.columns[c], float(self.change[r, c])) for r, c in places]
 
 
-def logit_difference(right: int, wrong: int) -> Metric:
-    """The metric logit[right] − logit[wrong] at the last of the positions it is given.
+def logit_difference(right: int, wrong: int) -> Callable[[Tensor | Trace], Tensor]:
+    """The metric logit[right] − logit[wrong] at each sentence's last token.
 
-    Raises TokenizationError for what is no token id, and where the logits have no such token.
+    The metric takes a trace, its `logits`, or the logits that `rerun_each` gives it, of which it
+    reads the last position. It returns one number for each sentence.
+
+    Raises TokenizationError for what is no token id, and where the logits have no such token. The
+    metric raises EditError for logits without positions.
     """
     right, wrong = (
         whole_number(name, token, TokenizationError, least=0)
         for name, token in (("right", right), ("wrong", wrong))
     )
 
-    def difference(logits: Tensor) -> Tensor:
+    def difference(given: Tensor | Trace) -> Tensor:
+        last = _last_logits(given)
         for name, token in (("right", right), ("wrong", wrong)):
-            whole_number(name, token, TokenizationError, least=0, most=logits.shape[-1] - 1)
-        return logits[:, -1, right] - logits[:, -1, wrong]
+            whole_number(name, token, TokenizationError, least=0, most=last.shape[-1] - 1)
+        return last[:, right] - last[:, wrong]
 
     return difference
 
 
+def _last_logits(given: Tensor | Trace) -> Float[Tensor, "batch vocab"]:
+    """The logits at the last token of each sentence."""
+    logits = given.logits if isinstance(given, Trace) else given
+    if logits.dim() != 3:
+        raise EditError(
+            f"The logits have shape {tuple(logits.shape)}; expected (batch, position, vocab). A "
+            "metric of tokens needs a model with a vocabulary head."
+        )
+    # What `Trace.logits` says of sentences of different lengths; a slice of it says nothing.
+    packed, lengths = (getattr(logits, name, None) for name in ("packed", "lengths"))
+    if packed is not None:
+        return logits[0, [end - 1 for end in accumulate(packed)]]
+    if lengths is not None:
+        return logits[range(len(lengths)), [length - 1 for length in lengths]]
+    return logits[:, -1]
+
+
 def ablate_heads(
-    trace: "Trace",
+    trace: Trace,
     metric: Metric,
     *,
     edit: Edit = zero,
@@ -131,15 +152,15 @@ def ablate_heads(
     """The metric with z of each head edited alone, (layer, head): by default zero ablation.
 
     `metric` is given logits and returns a number for the sentence; `positions` are those of the
-    logits that it reads, all when not given.
+    logits that it reads, all when not given. Raises EditError for a batch of several sentences.
     """
     check_trace(trace)
     return _over_heads(trace, metric, edit, None, positions, batch)
 
 
 def patch_heads(
-    trace: "Trace",
-    source: "Trace",
+    trace: Trace,
+    source: Trace,
     metric: Metric,
     *,
     name: str = "z",
@@ -157,8 +178,8 @@ def patch_heads(
 
 
 def patch_positions(
-    trace: "Trace",
-    source: "Trace",
+    trace: Trace,
+    source: Trace,
     metric: Metric,
     *,
     name: str = "resid_post",
@@ -185,10 +206,10 @@ def patch_positions(
 
 
 def _over_heads(
-    trace: "Trace",
+    trace: Trace,
     metric: Metric,
     edit: Edit,
-    source: "Trace | None",
+    source: Trace | None,
     positions: Sequence[int] | None,
     batch: int,
     name: str = "z",
@@ -204,10 +225,10 @@ def _over_heads(
 
 
 def _sweep(
-    trace: "Trace",
+    trace: Trace,
     edits: Sequence[dict[Any, Any]],
     metric: Metric,
-    source: "Trace | None",
+    source: Trace | None,
     columns: tuple[str, ...],
     positions: Sequence[int] | None,
     batch: int,
@@ -221,9 +242,11 @@ def _sweep(
     with torch.no_grad():
         values = trace.rerun_each(edits, metric, positions=positions, batch=batch)[:, 0]
 
-    def measured(one: "Trace") -> float:
-        logits = one.logits if positions is None else one.logits[:, list(positions)]
-        return float(metric(logits)[0].detach())
+    def measured(one: Trace) -> float:
+        # Without padding, as in the passes with edits.
+        text = one.text(0)
+        chosen = Places.of(text.allowed).positions(0, positions, error=EditError)
+        return float(metric(text.logits[:, chosen])[0].detach())
 
     return Sweep(
         values=values.unflatten(0, (trace.config.n_layers, -1)),
@@ -234,12 +257,13 @@ def _sweep(
     )
 
 
-def _same_shape(trace: "Trace", source: "Trace") -> None:
+def _same_shape(trace: Trace, source: Trace) -> None:
     check_trace(trace)
     check_trace(source, "source")
-    ours, theirs = trace.allowed, source.allowed
-    if (ours.batch, ours.position) != (theirs.batch, theirs.position):
+    ours, theirs = real_tokens(trace), real_tokens(source)
+    if ours != theirs:
+        named = (", ".join(map(str, lengths)) for lengths in (ours, theirs))
         raise EditError(
-            f"The two texts have {ours.position} and {theirs.position} tokens; patching takes a "
+            f"The two texts have {' and '.join(named)} tokens; patching takes a "
             "value from the same position, so they need the same length."
         )

@@ -1,23 +1,67 @@
-"""A trace cut to some positions, so that what is computed on reading is computed for those alone.
+"""The positions that an analysis is asked about, counted in each sentence, and a trace cut to them.
 
-Place: beside the analyses that ask about one position of a long text.
+Position 0 is a sentence's first token and -1 its last real one. Padding is no position.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
+from minibert.kernels.call import AllowedKeys
+from minibert.layers.evaluation import Evaluation
 from minibert.quantities import QUANTITIES, Int
-from minibert.trace.places import check_index
+from minibert.trace.places import Places
 from minibert.trace.read import Trace
+from minibert.trace.run import Inputs
 
-__all__ = ["at_positions", "chosen_positions", "rows_of"]
+__all__ = ["at_positions", "chosen_positions", "one_position_each", "real_tokens", "rows_of"]
 
 # What attention looks at lies at other positions; only what it gave is cut.
 _ACROSS_POSITIONS = frozenset({"query", "key", "value", "scores", "probs"})
+
+
+def real_tokens(trace: Trace) -> tuple[int, ...]:
+    """The number of tokens of each sentence, padding left out."""
+    return Places.of(trace.allowed).lengths
+
+
+def one_position_each(trace: Trace, position: int | Sequence[int]) -> tuple[int, ...]:
+    """One position of each sentence, counted from its front.
+
+    `position` is one for all sentences, found in each of them, or a sequence of one for each.
+    Raises TraceError for a position that a sentence does not have.
+    """
+    places = Places.of(trace.allowed)
+    B = len(places.lengths)
+    several = isinstance(position, Sequence) and not isinstance(position, str)
+    if isinstance(position, Tensor) and position.dim():
+        several, position = True, position.tolist()
+    given = list(position) if several else [position] * B
+    if len(given) != B:
+        raise TraceError(
+            f"There are {len(given)} positions for {B} sentences; expected one for each, or a "
+            "single one for all."
+        )
+    # Each in a list of its own: a slice or None is no single position.
+    return tuple(places.positions(sentence, [one])[0] for sentence, one in enumerate(given))
+
+
+def chosen_positions(
+    trace: Trace, positions: int | Sequence[int] | None
+) -> tuple[tuple[int, ...], ...]:
+    """The positions of each sentence, counted from its front: one, several, or None for all.
+
+    Raises TraceError for a position that a sentence does not have, for none at all, and for one
+    that is named twice.
+    """
+    places = Places.of(trace.allowed)
+    several = positions is None or isinstance(positions, Sequence | Tensor)
+    return tuple(
+        tuple(places.positions(sentence, positions if several else [positions]))
+        for sentence in range(len(places.lengths))
+    )
 
 
 def rows_of(
@@ -27,10 +71,18 @@ def rows_of(
 ) -> Trace:
     """A trace with the axes (sentence, ..., chosen, ...) in place of (batch, ..., position, ...).
 
-    z and whatever follows from it can be read, and the residual streams; query, key, value, scores
-    and probs cannot, since rows of z need all their keys.
+    What is computed on reading is computed for these positions alone. z and whatever follows from
+    it can be read, and the residual streams; query, key, value, scores and probs cannot, since rows
+    of z need all their keys.
     """
-    cut = Trace(trace.model, trace.inputs, trace.evaluation, until=trace.until)
+    ids, segments = trace.inputs.ids, trace.inputs.segments
+    inputs = Inputs(
+        _pick("ids", ids, sentences, positions),
+        None,
+        None if segments is None else _pick("segments", segments, sentences, positions),
+    )
+    allowed = AllowedKeys(*inputs.ids.shape, ids.device, trace.allowed.causal)
+    cut = Trace(trace.model, inputs, Evaluation(allowed), until=trace.until)
     cut.kept["embed"] = _pick("embed", trace.embed, sentences, positions)
     for layer in range(len(trace)):
         kept = trace.records[layer] if layer < len(trace.records) else {}
@@ -45,31 +97,15 @@ def rows_of(
     return cut
 
 
-def at_positions(trace: Trace, positions: Sequence[int]) -> Trace:
-    """The trace of every sentence at the same positions."""
-    B = trace.allowed.batch
+def at_positions(trace: Trace, positions: Sequence[Sequence[int]]) -> Trace:
+    """The trace cut to these positions of each sentence, as many of each."""
     device = trace.embed.device
     columns = torch.tensor(positions, dtype=torch.int64, device=device)
-    return rows_of(trace, torch.arange(B, device=device), columns.expand(B, -1))
-
-
-def chosen_positions(trace: Trace, positions: Any) -> tuple[int, ...]:
-    """The positions counted from the front: all of them for None, or one, or a sequence.
-
-    Raises TraceError for one that does not exist and for none at all.
-    """
-    N = trace.allowed.position
-    if positions is None:
-        return tuple(range(N))
-    several = positions if isinstance(positions, Sequence) else [positions]
-    chosen = [check_index("position", each, N) for each in several]
-    if not chosen:
-        raise TraceError(f"positions is empty; expected some of 0 to {N - 1}, or None for all.")
-    return tuple(chosen)
+    return rows_of(trace, torch.arange(len(positions), device=device), columns)
 
 
 def _pick(name: str, value: Tensor, sentences: Tensor, positions: Tensor) -> Tensor:
-    if not QUANTITIES[name].per_head:
+    if name not in QUANTITIES or not QUANTITIES[name].per_head:
         return value[sentences[:, None], positions]
     # Two lists of indices around the head axis bring the chosen places to the front.
     return value[sentences[:, None], :, positions].transpose(1, 2)

@@ -14,18 +14,22 @@ Source: Chefer, Gur and Wolf 2021, "Generic attention-model explainability", equ
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_trace
-from minibert.analysis.rollout import check_position
+from minibert.analysis.positions import one_position_each
+from minibert.analysis.rollout import result_dtype
 from minibert.errors import TraceError
 from minibert.quantities import Float
 from minibert.trace.places import check_index
 from minibert.trace.read import Trace
 from minibert.trace.statistics import columns_of_relevance
+
+if TYPE_CHECKING:
+    from minibert.viz.plots.base import Figure
 
 __all__ = [
     "AttentionRelevance",
@@ -56,7 +60,7 @@ class AttentionRelevance:
         layer: int | None = None,
         head: int | None = None,
         sentence: int = 0,
-    ) -> Any:
+    ) -> "Figure":
         """The matplotlib Figure of one head, queries down and keys across, or of all not chosen.
 
         `layer` is the layer's own number. Saved where `path` is given, as SVG, PDF or PNG by its
@@ -92,7 +96,7 @@ class Relevance:
     values: Float[Tensor, "batch query key"]
     labels: tuple[tuple[str, ...], ...]
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Any:
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
         """The matplotlib Figure of the relevance: output positions down, input positions across.
 
         Colours end at the largest relevance of another position: that to itself is at least 1.
@@ -126,13 +130,14 @@ class PositionRelevance:
     layer l.
     """
 
-    position: int
+    positions: tuple[int, ...]
+    """The output position of each sentence."""
     values: Float[Tensor, "layer batch key"]
     labels: tuple[tuple[str, ...], ...]
 
     def plot(
         self, path: str | Path | None = None, *, layer: int | None = 0, sentence: int = 0
-    ) -> Any:
+    ) -> "Figure":
         """The matplotlib Figure of what enters one layer, as bars, or for None of all layers.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a layer
@@ -145,7 +150,7 @@ class PositionRelevance:
             self.labels,
             layer=layer,
             sentence=sentence,
-            position=self.position,
+            positions=self.positions,
             name="Relevance to",
             unit="relevance",
             path=path,
@@ -154,7 +159,7 @@ class PositionRelevance:
     def __repr__(self) -> str:
         layer, batch, key = self.values.shape
         return (
-            f"PositionRelevance(of position {self.position}: {layer} layers, batch {batch}, "
+            f"PositionRelevance(of {_named(self.positions)}: {layer} layers, batch {batch}, "
             f"{key} positions)"
         )
 
@@ -184,33 +189,33 @@ def relevance(trace: Trace) -> Relevance:
     check_trace(trace)
     B, N = trace.allowed.batch, trace.allowed.position
     with torch.no_grad():
-        values = torch.eye(N, dtype=_dtype(trace), device=trace.embed.device).expand(B, N, N)
+        values = torch.eye(N, dtype=result_dtype(trace), device=trace.embed.device).expand(B, N, N)
         for layer in range(len(trace)):
             rows = _positive_parts(trace, layer)
             values = values + torch.cat([part @ values for _, part in rows], dim=1)
     return Relevance(values, trace.tokens.strings)
 
 
-def relevance_of(trace: Trace, position: int) -> PositionRelevance:
+def relevance_of(trace: Trace, position: int | Sequence[int]) -> PositionRelevance:
     """Chefer's relevance to one output position, with what it is made of on the way down.
 
-    Memory is O(layer x position); where y was made of probs, or probs were kept or edited, rows of
-    one layer's probs at a time. In a padded batch `position` is the same for every sentence.
-    Raises TraceError before `trace.backward`, and for a position that is not there or is padding
-    in some sentence.
+    `position` is counted in each sentence, -1 for its last token: one for all sentences, or a
+    sequence of one for each. Memory is O(layer x position); where y was made of probs, or probs
+    were kept or edited, rows of one layer's probs at a time.
+    Raises TraceError before `trace.backward`, and for a position that a sentence does not have.
     """
     check_trace(trace)
-    position = check_position(trace, position)
+    positions = one_position_each(trace, position)
     with torch.no_grad():
-        row = trace.embed.new_zeros(trace.embed.shape[:2], dtype=_dtype(trace))
-        row[:, position] = 1
+        row = trace.embed.new_zeros(trace.embed.shape[:2], dtype=result_dtype(trace))
+        row[range(len(positions)), positions] = 1
         values: list[Tensor] = []
         # At the start the row is 1 in one place: no other row of probs matters.
-        queries = slice(position, position + 1)
+        queries = slice(min(positions), max(positions) + 1)
         for layer in reversed(range(len(trace))):
             row, queries = row + _flow(trace, layer, row, queries), slice(None)
             values.append(row)
-    return PositionRelevance(position, torch.stack(values[::-1]), trace.tokens.strings)
+    return PositionRelevance(positions, torch.stack(values[::-1]), trace.tokens.strings)
 
 
 def _flow(
@@ -237,7 +242,7 @@ def _positive_parts(
         rows = slice(start, min(start + step, stop))
         slopes = trace.grad[layer].window("probs", queries=rows)
         probs = trace[layer].window("probs", queries=rows)
-        yield rows, (slopes * probs).clamp_(min=0).to(_dtype(trace)).mean(1)
+        yield rows, (slopes * probs).clamp_(min=0).to(result_dtype(trace)).mean(1)
 
 
 def _layers(trace: Trace, layers: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -249,5 +254,6 @@ def _layers(trace: Trace, layers: int | Sequence[int] | None) -> tuple[int, ...]
     return tuple(check_index("layer", layer, len(trace)) for layer in given)
 
 
-def _dtype(trace: Trace) -> torch.dtype:
-    return torch.promote_types(trace.embed.dtype, torch.float32)
+def _named(positions: tuple[int, ...]) -> str:
+    several = len(set(positions)) > 1
+    return f"positions {positions}" if several else f"position {positions[0]}"

@@ -9,22 +9,34 @@ Source: Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers", se
 (residual = 0.5 and the mean over heads are theirs).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_choice, check_trace
+from minibert.analysis.positions import one_position_each
 from minibert.errors import TraceError
 from minibert.quantities import Float
 from minibert.trace.places import check_index
 from minibert.trace.read import Trace
 from minibert.trace.statistics import columns_of_probs, follows_from_vectors
 
-__all__ = ["REDUCTIONS", "PositionRollout", "Rollout", "mixing", "rollout", "rollout_of"]
+if TYPE_CHECKING:
+    from minibert.viz.plots.base import Figure
+
+__all__ = [
+    "REDUCTIONS",
+    "PositionRollout",
+    "Rollout",
+    "mixing",
+    "result_dtype",
+    "rollout",
+    "rollout_of",
+]
 
 REDUCTIONS = ("mean", "max", "min")
 # Numbers of probs that are held at a time: 16 MiB in float32.
@@ -42,7 +54,7 @@ class Rollout:
     labels: tuple[tuple[str, ...], ...]
     """The tokens of each sentence."""
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Any:
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
         """The matplotlib Figure of the shares: output positions down, input positions across.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
@@ -67,13 +79,14 @@ class PositionRollout:
     values[0] is over the embeddings and the result of rollout, values[l] over what enters layer l.
     """
 
-    position: int
+    positions: tuple[int, ...]
+    """The output position of each sentence."""
     values: Float[Tensor, "layer batch key"]
     labels: tuple[tuple[str, ...], ...]
 
     def plot(
         self, path: str | Path | None = None, *, layer: int | None = 0, sentence: int = 0
-    ) -> Any:
+    ) -> "Figure":
         """The matplotlib Figure of what enters one layer, as bars, or for None of all layers.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a layer
@@ -86,7 +99,7 @@ class PositionRollout:
             self.labels,
             layer=layer,
             sentence=sentence,
-            position=self.position,
+            positions=self.positions,
             name="Rollout of",
             unit="share",
             path=path,
@@ -105,7 +118,7 @@ def rollout(
     last = check_choices(trace, layer, reduce, residual)
     B, N = trace.allowed.batch, trace.allowed.position
     with torch.no_grad():
-        values = torch.eye(N, dtype=_dtype(trace), device=trace.embed.device).expand(B, N, N)
+        values = torch.eye(N, dtype=result_dtype(trace), device=trace.embed.device).expand(B, N, N)
         for index in range(last + 1):
             rows = mixing(trace, index, reduce=reduce, residual=residual)
             values = torch.cat([part @ values for _, part in rows], dim=1)
@@ -114,7 +127,7 @@ def rollout(
 
 def rollout_of(
     trace: Trace,
-    position: int,
+    position: int | Sequence[int],
     *,
     layer: int | None = None,
     reduce: str = "mean",
@@ -122,24 +135,26 @@ def rollout_of(
 ) -> PositionRollout:
     """The rollout of one output position, with what it is made of on the way down.
 
+    `position` is counted in each sentence, -1 for its last token: one for all sentences, or a
+    sequence of one for each.
+
     Memory is O(layer x position): the row of `rollout`, without the matrix; for "max" and "min",
-    and where probs were kept or edited, rows of one layer's probs at a time. In a padded batch
-    `position` is the same for every sentence. The options are those of `rollout`.
-    Raises TraceError as `rollout` does, and for a position that is not there or is padding in some
-    sentence.
+    and where probs were kept or edited, rows of one layer's probs at a time. The options are those
+    of `rollout`.
+    Raises TraceError as `rollout` does, and for a position that a sentence does not have.
     """
     last = check_choices(trace, layer, reduce, residual)
-    position = check_position(trace, position)
+    positions = one_position_each(trace, position)
     with torch.no_grad():
-        row = trace.embed.new_zeros(trace.embed.shape[:2], dtype=_dtype(trace))
-        row[:, position] = 1
+        row = trace.embed.new_zeros(trace.embed.shape[:2], dtype=result_dtype(trace))
+        row[range(len(positions)), positions] = 1
         values: list[Tensor] = []
         for index in range(last, -1, -1):
             # The first row to be multiplied is 1 in one place: no other row of probs matters.
-            wanted = slice(position, position + 1) if index == last else slice(None)
+            wanted = slice(min(positions), max(positions) + 1) if index == last else slice(None)
             row = _step(trace, index, row, reduce=reduce, residual=residual, queries=wanted)
             values.append(row)
-    return PositionRollout(position, torch.stack(values[::-1]), trace.tokens.strings)
+    return PositionRollout(positions, torch.stack(values[::-1]), trace.tokens.strings)
 
 
 def _step(
@@ -175,7 +190,7 @@ def mixing(
     first, stop, _ = queries.indices(N)
     for start in range(first, stop, step):
         rows = slice(start, min(start + step, stop))
-        probs = trace[layer].window("probs", queries=rows).detach().to(_dtype(trace))
+        probs = trace[layer].window("probs", queries=rows).detach().to(result_dtype(trace))
         reduced = probs.mean(1) if reduce == "mean" else getattr(probs, f"a{reduce}")(1)
         mixed = (1 - residual) * reduced
         mixed.diagonal(start, -2, -1).add_(residual)
@@ -197,19 +212,6 @@ def check_choices(trace: Trace, layer: int | None, reduce: str, residual: float 
     return trace[last].layer
 
 
-def check_position(trace: Trace, position: int) -> int:
-    """The position counted from the front; TraceError where it is not a token of each sentence."""
-    check_trace(trace)
-    position = check_index("position", position, trace.allowed.position)
-    real = trace.allowed.tokens
-    if real is not None and not bool(real[:, position].all()):
-        sentence = int((~real[:, position]).nonzero()[0])
-        raise TraceError(
-            f"Position {position} is padding in sentence {sentence}, which has "
-            f"{int(real[sentence].sum())} tokens; trace sentences of different lengths one by one."
-        )
-    return position
-
-
-def _dtype(trace: Trace) -> torch.dtype:
+def result_dtype(trace: Trace) -> torch.dtype:
+    """float64 for a trace in float64, otherwise float32."""
     return torch.promote_types(trace.embed.dtype, torch.float32)

@@ -23,8 +23,8 @@ from minibert.analysis.head_weights import (
     check_can_fold,
     head_name,
     head_weights,
-    wide,
 )
+from minibert.analysis.precision import wide
 from minibert.errors import TokenizationError, TraceError
 from minibert.quantities import Float, Int, Shaped
 from minibert.trace.places import check_index

@@ -1,7 +1,4 @@
-"""The tokens that an analysis speaks of, and the head that has a logit for each of them.
-
-Place: lens.py and attribution.py ask here before they compute anything.
-"""
+"""The ids and names of tokens, and the head that has a logit for each of them."""
 
 import operator
 from collections.abc import Sequence
@@ -45,7 +42,7 @@ def token_id(model: TracedModel, token: Any) -> int:
     if isinstance(token, str):
         return _id_of_text(model, token)
     size = model.config.vocab_size
-    # A bool counts as a number to Python, and token 1 for True is nobody's wish.
+    # A bool counts as a number to Python; True for token 1 is a mistake.
     number = None if isinstance(token, bool) else _whole_number(token)
     if number is None:
         raise TokenizationError(

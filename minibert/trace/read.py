@@ -117,6 +117,7 @@ class Trace(PassRecord):
         logits = self.kept["logits"]
         # For metrics, which cannot see where a sentence ends.
         logits.lengths = self.allowed.lengths  # type: ignore[attr-defined]
+        logits.packed = self.allowed.packed  # type: ignore[attr-defined]
         return logits
 
     @property

@@ -1,10 +1,8 @@
-"""Statistics of the attention of a trace, by way of `minibert.kernels`: no N x N tensor is made.
+"""Statistics of the attention of a trace, computed by `minibert.kernels` without an N x N tensor.
 
-Place: for analyses and figures that need numbers about rows or columns of probs and not the probs.
-query and key of a trace go to the fastest implementation there is, on a GPU the fused kernel.
-
-Where probs are not what query and key give (an edit made them, or they were kept and are there),
-whoever asks here is told so by `follows_from_vectors` and takes the matrix.
+query and key of the trace are given to the fastest implementation there is, on a GPU the fused
+kernel. Ask `follows_from_vectors` first: where it is False (an edit changed scores or probs, or
+they were kept), the statistics have to be computed from the matrix itself.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,6 +14,7 @@ from torch import Tensor
 from minibert.kernels.api import Statistics, attend
 from minibert.kernels.columns import column_sums
 from minibert.quantities import Bool, Float
+from minibert.trace.read import Trace
 
 __all__ = [
     "columns_of_probs",
@@ -26,13 +25,13 @@ __all__ = [
 ]
 
 
-def follows_from_vectors(trace: Any, layer: int) -> bool:
+def follows_from_vectors(trace: Trace, layer: int) -> bool:
     """Whether the probs of a layer are the softmax of its query and key, and not there already."""
     kept = trace.records[layer] if layer < len(trace.records) else {}
     return kept.keys().isdisjoint({"scores", "probs"})
 
 
-def statistics_of(trace: Any, layer: int, want: Iterable[Any]) -> Statistics:
+def statistics_of(trace: Trace, layer: int, want: Iterable[Any]) -> Statistics:
     """The statistics of a layer that `want` names, as `attend` gives them.
 
     For a layer that `follows_from_vectors`.
@@ -43,7 +42,7 @@ def statistics_of(trace: Any, layer: int, want: Iterable[Any]) -> Statistics:
 
 
 def masses_of(
-    trace: Any,
+    trace: Trace,
     layer: int,
     offsets: Sequence[int],
     keys: Bool[Tensor, "batch position"] | None = None,
@@ -65,7 +64,7 @@ def masses_of(
 
 
 def columns_of_probs(
-    trace: Any, layer: int, weights: Float[Tensor, "batch position"]
+    trace: Trace, layer: int, weights: Float[Tensor, "batch position"]
 ) -> Float[Tensor, "batch head position"]:
     """For each key the sum of w · P over queries; for a layer that `follows_from_vectors`."""
     query, key, options = _attention(trace, layer)
@@ -73,7 +72,7 @@ def columns_of_probs(
 
 
 def columns_of_relevance(
-    trace: Any, layer: int, weights: Float[Tensor, "batch position"]
+    trace: Trace, layer: int, weights: Float[Tensor, "batch position"]
 ) -> Float[Tensor, "batch head position"] | None:
     """For each key the sum of w · max(dy/dP ∘ P, 0) over queries; read after `trace.backward`.
 
@@ -95,14 +94,13 @@ def columns_of_relevance(
     )
 
 
-def _attention(trace: Any, layer: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
+def _attention(trace: Trace, layer: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """query, key and the options of `attend` for one layer."""
     query, key = (trace.read(name, layer).detach() for name in ("query", "key"))
     options: dict[str, Any] = {
         "scale": trace.config.attention_scale(layer),
         "causal": trace.allowed.causal,
     }
-    if trace.allowed.tokens is not None:
-        # Padding is on the right: lengths say the same and spare it.
-        options["lengths"] = trace.allowed.tokens.sum(dim=-1)
+    if trace.allowed.lengths is not None:
+        options["lengths"] = trace.allowed.length_tensor
     return query, key, options

@@ -73,7 +73,7 @@ def test_the_flow_of_a_model_is_that_of_networkx_on_its_probs(family: str) -> No
         expected = [flow_by_networkx(matrices, position, key) for key in range(probs.shape[-1])]
         np.testing.assert_allclose(found.values[0], expected, atol=1e-6)
         np.testing.assert_allclose(found.shares[0], expected / np.sum(expected), atol=1e-6)
-        assert found.position == position
+        assert found.positions == (position,)
         assert found.labels == trace.tokens.strings
 
 

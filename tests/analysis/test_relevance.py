@@ -90,7 +90,7 @@ def test_relevance_of_a_position_is_its_row_of_the_matrix(
     matrix = torch.eye(13, dtype=torch.float64).repeat(3, 1, 1)
     for position in (0, -13):
         result = relevance_of(trace, position)
-        assert result.position == 0
+        assert set(result.positions) == {0}
         assert torch.allclose(result.values[0], relevance(trace).values[:, 0], atol=1e-10)
     # What is behind a layer: the same product, begun there.
     for layer in (2, 1, 0):

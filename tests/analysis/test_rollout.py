@@ -52,7 +52,7 @@ def test_rollout_is_the_product_of_the_layers(
     assert row.values.shape == ((LAYERS if layer is None else layer + 1), 1, 11)
     np.testing.assert_allclose(row.values[0], expected[:, position], atol=1e-6)
     np.testing.assert_allclose(row.values.sum(-1), 1, atol=1e-6)
-    assert row.position == position % 11
+    assert row.positions == (position % 11,)
     assert row.labels == found.labels == trace.tokens.strings
 
 

@@ -25,7 +25,7 @@ else:
     # matplotlib is optional: a run-time type checker must not ask for it.
     Axes = Figure = object
 
-__all__ = ["Array", "Output", "array", "panel_at", "save", "sheet"]
+__all__ = ["Array", "Figure", "Output", "array", "panel_at", "save", "sheet"]
 
 Array = npt.NDArray[np.float64]
 Output = str | Path | None

@@ -78,17 +78,18 @@ def bars_or_layers(
     *,
     layer: int | None,
     sentence: int,
-    position: int,
+    positions: Sequence[int],
     name: str,
     unit: str,
     path: Output = None,
 ) -> Figure:
-    """A figure of one sentence of (layer, batch, position) about the token at `position`.
+    """A figure of one sentence of (layer, batch, position) about its token at its position.
 
     Bars of one layer, or for None all layers down and tokens across. Raises TraceError for a layer
     or sentence that is not there.
     """
     index, tokens = chosen_sentence(labels, sentence)
+    position = positions[index]
     title = f"{name} “{tokens[position].strip()}” at position {position}"
     if layer is not None:
         row = check_index("layer", layer, len(values))

@@ -1,0 +1,264 @@
+"""In a batch of sentences of different lengths each has the results that it has alone.
+
+Every public function of minibert.analysis about a trace is called on drawn batches, in float64.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from minibert import analysis
+from minibert.analysis.relevance import relevance
+from minibert.analysis.rollout import rollout
+from minibert.errors import TraceError
+from minibert.layers.config import Config
+from minibert.model import Model
+from minibert.text.tokens import Tokens
+from minibert.trace.read import Trace
+
+DRAWS, SENTENCES, VOCABULARY, MOST = 100, 2, 29, 6
+FAMILIES = ("bert", "gpt2")
+
+
+@cache
+def model_of(family: str) -> Model:
+    causal = family == "gpt2"
+    config = Config(
+        family=family,
+        task="causal-lm" if causal else "masked-lm",
+        vocab_size=VOCABULARY,
+        n_positions=11,
+        n_layers=2,
+        n_heads=2,
+        d_model=6,
+        d_mlp=5,
+        causal=causal,
+        n_segments=0 if causal else 2,
+    )
+    model = Model.from_config(config, seed=3)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.5, generator=generator)
+    return model.double()
+
+
+class Drawn:
+    """A batch of sentences, and positions to ask about."""
+
+    def __init__(self, seed: int) -> None:
+        draw = torch.Generator().manual_seed(seed)
+
+        def number(low: int, high: int) -> int:
+            return int(torch.randint(low, high, (), generator=draw))
+
+        self.lengths = [number(2, MOST + 1) for _ in range(SENTENCES)]
+        # All sentences of one length are no ragged batch.
+        self.lengths[0] += len(set(self.lengths)) == 1
+        ids = torch.randint(VOCABULARY, (SENTENCES, max(self.lengths)), generator=draw)
+        mask = torch.arange(max(self.lengths)) < torch.tensor(self.lengths)[:, None]
+        self.tokens = Tokens.from_ids(ids, mask=mask)
+        # One that every sentence has, counted from either end, and one of each.
+        self.position = number(-min(self.lengths), min(self.lengths))
+        self.each = [number(-length, length) for length in self.lengths]
+        self.token = number(0, VOCABULARY)
+
+
+def traced(model: Model, tokens: Tokens, draw: Drawn) -> Trace:
+    trace = model.trace(tokens, grad=True)
+    trace.backward(read(trace, draw).sum())
+    return trace
+
+
+def read(trace: Trace, draw: Drawn) -> Tensor:
+    """A number for each sentence: a logit at its last token."""
+    ends = [int(length) - 1 for length in trace.tokens.mask.sum(1)]
+    return trace.logits[range(len(ends)), ends, draw.token]
+
+
+# The result of each function as tensors with their axes. One that is asked about one position a
+# sentence is given `each`: the positions of the sentences in the batch, or that of the one alone.
+Axes = tuple[str, ...]
+Named = list[tuple[Tensor, Axes]]
+KEYS, COLUMNS = ("layer", "batch", "key"), ("row", "batch", "position", "rest")
+
+
+def lens(trace: Trace, draw: Drawn, positions: Any) -> Named:
+    found = analysis.logit_lens(trace, positions=positions, target=draw.token, keep_logits=True)
+    assert found.logits is not None
+    assert found.target_ranks is not None
+    return [(found.logits, COLUMNS), (found.target_ranks, COLUMNS[:3]), (found.ids, COLUMNS)]
+
+
+def attributed(trace: Trace, draw: Drawn, each: list[int]) -> Named:
+    found = analysis.logit_attribution(trace, draw.token, position=each, sentence=None)
+    return [(found.values, ("batch", "component")), (found.positions, ("batch",))]
+
+
+def norms(trace: Trace, draw: Drawn, each: list[int]) -> Named:
+    heads, block = analysis.head_norms(trace, 1), analysis.block_norms(trace, 1)
+    return [
+        (heads.norms, ("batch", "head", "query", "key")),
+        (heads.vectors, ("batch", "head", "key")),
+        (analysis.summed_norms(trace, 0).norms, ("batch", "query", "key")),
+        (block.norms, ("batch", "query", "key")),
+        (block.mixing, ("batch", "query")),
+    ]
+
+
+def integrated(trace: Trace, draw: Drawn, each: list[int]) -> Named:
+    def number(edited: Trace) -> Tensor:
+        return read(edited, draw).sum()
+
+    attention = analysis.integrated_attention(trace, number, layer=0, steps=1)
+    embeddings = analysis.integrated_embeddings(trace, number, steps=1)
+    return [
+        (attention.values, ("batch", "head", "query", "key")),
+        (embeddings.values, ("batch", "position", "d_model")),
+    ]
+
+
+RESULTS: dict[str, Callable[[Trace, Drawn, list[int]], Named]] = {
+    "rollout": lambda t, d, each: [(rollout(t).values, ("batch", "query", "key"))],
+    "rollout_of one for all": lambda t, d, each: [
+        (analysis.rollout_of(t, d.position).values, KEYS)
+    ],
+    "rollout_of one for each": lambda t, d, each: [
+        (analysis.rollout_of(t, each, reduce="max", residual=0.25).values, KEYS)
+    ],
+    "attention_flow": lambda t, d, each: [
+        (analysis.attention_flow(t, each).values, ("batch", "key"))
+    ],
+    "gradient_x_attention": lambda t, d, each: [
+        (analysis.gradient_x_attention(t).values, ("layer", "batch", "head", "query", "key"))
+    ],
+    "relevance": lambda t, d, each: [(relevance(t).values, ("batch", "query", "key"))],
+    "relevance_of": lambda t, d, each: [
+        (analysis.relevance_of(t, each).values, KEYS),
+        (analysis.relevance_of(t, -1).values, KEYS),
+    ],
+    "logit_lens": lambda t, d, each: [
+        *lens(t, d, None),
+        *((value, (*axes[:2], "chosen", *axes[3:])) for value, axes in lens(t, d, [d.position])),
+    ],
+    "decompose": lambda t, d, each: [
+        (analysis.decompose(t).parts, COLUMNS),
+        (analysis.decompose(t, positions=d.position).parts, ("row", "batch", "chosen", "rest")),
+    ],
+    "logit_attribution": attributed,
+    "norms": norms,
+    "integrated gradients": integrated,
+    "logit_difference": lambda t, d, each: [
+        (analysis.logit_difference(d.token, 1)(t), ("batch",)),
+        (analysis.logit_difference(d.token, 1)(t.logits), ("batch",)),
+    ],
+}
+
+
+def of_sentence(value: Tensor, axes: Axes, sentence: int, length: int) -> Tensor:
+    """One sentence's part without padding, the batch axis still there."""
+    cut = {"batch": slice(sentence, sentence + 1)}
+    cut |= {axis: slice(length) for axis in ("position", "query", "key")}
+    return value[tuple(cut.get(axis, slice(None)) for axis in axes)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_sentence_of_a_batch_has_the_results_of_the_sentence_alone(family: str) -> None:
+    model = model_of(family)
+    for seed in range(DRAWS):
+        draw = Drawn(seed)
+        together = traced(model, draw.tokens, draw)
+        batch = {name: result(together, draw, draw.each) for name, result in RESULTS.items()}
+        for sentence, length in enumerate(draw.lengths):
+            alone = traced(model, draw.tokens[sentence], draw)
+            for name, result in RESULTS.items():
+                wanted = result(alone, draw, draw.each[sentence : sentence + 1])
+                for (value, axes), (expected, _) in zip(batch[name], wanted, strict=True):
+                    ours = of_sentence(value, axes, sentence, length)
+                    where = f"{name}, draw {seed}, sentence {sentence}"
+                    torch.testing.assert_close(
+                        ours, expected, rtol=0, atol=1e-9, msg=lambda text, w=where: f"{w}: {text}"
+                    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_scores_of_heads_are_means_over_sentences(family: str) -> None:
+    model, repeated = model_of(family), analysis.repeated_ids(VOCABULARY, length=4, draws=2)
+    for seed in range(10):
+        tokens = Drawn(seed).tokens
+        together = analysis.head_scores(model, tokens, repeated=repeated, delimiters=[3])
+        alone = [
+            analysis.head_scores(model, tokens[row], repeated=repeated, delimiters=[3])
+            for row in range(SENTENCES)
+        ]
+        for name in ("previous", "next", "delimiter"):
+            # nan where no row of a sentence counts.
+            mean = torch.stack([getattr(one, name) for one in alone]).nanmean(0)
+            torch.testing.assert_close(getattr(together, name), mean, equal_nan=True)
+
+
+POSITIONS: dict[str, Callable[[Trace, Any], Any]] = {
+    "rollout_of": lambda trace, position: analysis.rollout_of(trace, position).positions,
+    "attention_flow": lambda trace, position: analysis.attention_flow(trace, position).positions,
+    "relevance_of": lambda trace, position: analysis.relevance_of(trace, position).positions,
+    "logit_lens": lambda t, p: tuple(p for [p] in analysis.logit_lens(t, positions=p).positions),
+    "decompose": lambda t, p: tuple(p for [p] in analysis.decompose(t, positions=p).positions),
+}
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    """Sentences of 5, 2 and 4 tokens."""
+    mask = torch.arange(5) < torch.tensor([5, 2, 4])[:, None]
+    made = model_of("bert").trace(Tokens.from_ids(torch.ones(3, 5).long(), mask=mask), grad=True)
+    made.backward(made.logits[:, 0, 1].sum())
+    return made
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_results_say_the_positions_of_each_sentence_and_padding_is_refused(
+    name: str, trace: Trace
+) -> None:
+    resolved = POSITIONS[name]
+    assert resolved(trace, 1) == (1, 1, 1)
+    assert resolved(trace, -1) == (4, 1, 3)
+    for position in (2, -3, 4):
+        message = f"sentence 1: there is no position {position}; expected 0 to 1"
+        with pytest.raises(TraceError, match=message):
+            resolved(trace, position)
+
+
+@pytest.mark.parametrize("name", ["rollout_of", "attention_flow", "relevance_of"])
+def test_one_position_for_each_sentence_is_counted_in_it(name: str, trace: Trace) -> None:
+    assert POSITIONS[name](trace, [4, -2, torch.tensor(2)]) == (4, 0, 2)
+    with pytest.raises(TraceError, match="There are 2 positions for 3 sentences"):
+        POSITIONS[name](trace, [0, 0])
+    with pytest.raises(TraceError, match="sentence 2: there is no position 4"):
+        POSITIONS[name](trace, [4, 1, 4])
+
+
+def test_without_a_choice_positions_are_all_real_tokens_of_each_sentence(trace: Trace) -> None:
+    expected = (tuple(range(5)), (0, 1), tuple(range(4)))
+    assert analysis.logit_lens(trace).positions == expected
+    assert analysis.decompose(trace).positions == expected
+    assert [len(each) for each in analysis.logit_lens(trace).tokens] == [5, 2, 4]
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_a_packed_trace_is_refused_with_the_way_out(name: str) -> None:
+    tokens = Drawn(0).tokens
+    with pytest.raises(TraceError, match=r"packed trace.*trace\.text\(0\)"):
+        POSITIONS[name](model_of("bert").trace(tokens, packed=True), 0)
+
+
+def test_the_logit_difference_of_packed_sentences_is_that_of_each_alone() -> None:
+    tokens, metric = Drawn(1).tokens, analysis.logit_difference(7, 13)
+    model = model_of("gpt2")
+    packed = model.trace(tokens, packed=True)
+    expected = torch.cat([metric(model.trace(tokens[row]).logits) for row in range(SENTENCES)])
+    for given in (packed, packed.logits):
+        torch.testing.assert_close(metric(given), expected, rtol=0, atol=1e-9)
