@@ -90,8 +90,24 @@ def _build(checkpoint: Checkpoint) -> Model:
     # Without values: each parameter is put in as it is read, and never allocated twice.
     with torch.device("meta"):
         model = Model(checkpoint.config, tokenizer=checkpoint.tokenizer, name=checkpoint.name)
-    checkpoint.fill(model)
+    if huge := checkpoint.fill(model):
+        _check_overflow(model, huge, checkpoint.where)
     return model
+
+
+def _check_overflow(model: Model, huge: list[str], where: str) -> None:
+    """Raise CheckpointError where weights that large make the model answer with no numbers."""
+    word = model.body.word.weight
+    count = min(16, model.config.n_positions - 1)
+    ids = torch.arange(count, device=word.device) % model.config.vocab_size
+    ids = torch.cat((ids, word.abs().amax(dim=1).argmax()[None]))
+    with torch.no_grad():
+        finite = bool(model(ids[None]).isfinite().all())
+    if not finite:
+        raise CheckpointError(
+            f"{where}: {', '.join(huge[:5])} hold values so large that the model answers with NaN "
+            f"or infinity in {word.dtype}. The checkpoint is damaged or its training diverged."
+        )
 
 
 def _device(device: Any) -> torch.device:

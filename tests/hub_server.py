@@ -37,6 +37,8 @@ class Hub:
     digests: bool = True
     """Whether the list of files says what the files' digests are."""
     log: list[str] = field(default_factory=list)
+    lies: dict[str, str] = field(default_factory=dict)
+    """What is answered instead: "sha", or the name of a header."""
     url: str = ""
     content_url: str = ""
     closed: threading.Event = field(default_factory=threading.Event)
@@ -60,6 +62,7 @@ class Hub:
         self.faults.clear()
         self.refused.clear()
         self.log.clear()
+        self.lies.clear()
         self.digests = True
 
     @contextmanager
@@ -154,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
         files = self.hub.files(repository)
         about = {
             "id": repository,
-            "sha": self.hub.commit(repository),
+            "sha": self.hub.lies.get("sha", self.hub.commit(repository)),
             "siblings": [
                 listed(name, path, digests=self.hub.digests) for name, path in files.items()
             ],
@@ -204,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> None:
         self.send_response(status)
         for name, value in headers.items():
-            self.send_header(name, value)
+            self.send_header(name, self.hub.lies.get(name, value))
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command == "GET":

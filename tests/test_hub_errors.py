@@ -30,7 +30,7 @@ LARGE = 11 * 2**20
     [
         ({"model_type": "llama"}, "'llama' is not a family minibert knows; known are albert"),
         (CONFIG | {"hidden_size": 5}, "2 heads do not divide a width of 5"),
-        ([], "found list, expected an object"),
+        ([], "expected an object, found list"),
     ],
 )
 def test_a_config_that_cannot_be_used_costs_one_file(hub, client, tmp_path, config, message):
@@ -92,6 +92,37 @@ def test_a_refusal_is_an_error_that_says_what_to_do(
     assert message.replace("ENDPOINT", hub.url) in error
     hub.forget()
     assert holds(client.fetch(cache_dir=str(tmp_path)), hub, *WANTED)
+
+
+OUT = "../../../../../victim"
+
+
+@pytest.mark.parametrize("where", ["sha", "X-Repo-Commit", "ETag", "X-Linked-Etag"])
+@pytest.mark.parametrize("lie", [OUT, "..", "/victim", "a" * 39, ""])
+def test_whatever_a_server_answers_nothing_is_written_outside_of_the_cache(
+    hub, client, tmp_path, where, lie
+):
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    for name in ("config.json", *WANTED):
+        (victim / name).write_text("as it was")
+    cache = tmp_path / "one" / "two" / "cache"
+    hub.lies[where] = f'"{lie}"' if "tag" in where.lower() else lie
+    answer = client(cache_dir=str(cache))
+    allowed = where.endswith("tag") and lie == "a" * 39
+    assert ("error" in answer) is not allowed, "an ETag may be any plain name, and nothing else may"
+    assert {path.read_text() for path in victim.iterdir()} == {"as it was"}
+    assert sorted(path.name for path in tmp_path.iterdir()) in (["one", "victim"], ["victim"])
+    assert len(list(victim.iterdir())) == len(WANTED)
+
+
+@pytest.mark.parametrize("revision", [OUT, "/etc", "a..b", "\x1b[31m"])
+def test_a_revision_that_is_no_name_is_an_error_before_anything_is_asked(
+    hub, client, tmp_path, revision
+):
+    error = client.fail(cache_dir=str(tmp_path), revision=revision)
+    assert "expected the name of a branch" in error
+    assert hub.log == []
 
 
 def test_a_name_or_revision_that_does_not_exist_is_an_error_that_names_it(hub, client, tmp_path):

@@ -10,6 +10,9 @@ from vocabularies import BERT_MARKS, ROBERTA_MARKS, byte_level, real, word_piece
 from minibert.errors import TokenizationError
 from minibert.text.tokenizer import Tokenizer
 
+# Said of every vocab.txt below that has no settings; the tests of it stand at the end.
+pytestmark = pytest.mark.filterwarnings("ignore:.*which is a guess")
+
 ROLES = ("mask_id", "pad_id", "cls_id", "sep_id", "unk_id", "bos_id", "eos_id")
 
 
@@ -159,4 +162,38 @@ def test_broken_byte_level_files_are_an_error(tmp_path):
     byte_level(tmp_path, [])
     (tmp_path / "merges.txt").write_text("#version: 0.2\nqqq zzz\n", "utf-8")
     with pytest.raises(TokenizationError, match=r"merges\.txt"):
+        Tokenizer.from_folder(tmp_path)
+
+
+SMILES = [*BERT_MARKS, "C", "c", "(", ")", "S", "s", "=", "1"]
+
+
+def test_a_guess_about_a_vocabulary_is_said_with_what_speaks_against_it(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(SMILES), "utf-8")
+    with pytest.warns(UserWarning, match=r"lower-casing WordPiece, which is a guess") as caught:
+        Tokenizer.from_folder(tmp_path)
+    text = str(caught[0].message)
+    assert "no entry begins with ##" in text
+    assert "2 entries have capitals (C, S)" in text
+    assert "tokenizer_class and do_lower_case" in text
+
+
+@pytest.mark.filterwarnings("error")
+def test_settings_end_the_guessing(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(SMILES), "utf-8")
+    settled = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
+    write(tmp_path, tokenizer_config=settled)
+    ours = Tokenizer.from_folder(tmp_path)
+    assert [ours.raw(i) for i in ours.encode("C ( C ) S")] == ["C", "(", "C", ")", "S"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_lower_case_vocabulary_of_word_piece_is_no_guess(tmp_path):
+    Tokenizer.from_folder(word_piece(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["SmilesTokenizer", "BertJapaneseTokenizer", "EsmTokenizer", 3])
+def test_another_class_of_tokenizer_is_refused_with_the_way_out(tmp_path, kind):
+    write(word_piece(tmp_path), tokenizer_config={"tokenizer_class": kind})
+    with pytest.raises(TokenizationError, match=rf"{kind}.*Save a tokenizer\.json"):
         Tokenizer.from_folder(tmp_path)

@@ -116,9 +116,13 @@ def test_infinities_that_cancel_out_are_found(folder: Path) -> None:
     assert "2 values" in message(folder)
 
 
-def test_large_numbers_are_numbers(folder: Path) -> None:
+def test_large_numbers_are_numbers_until_the_answers_are_none(folder: Path) -> None:
+    rewrite(folder, lambda tensors: tensors[QUERY].fill_(1e7))
+    model = minibert.load(folder)
+    assert model.get_parameter("body.groups.1.attention.query.weight").max() == 1e7
+    assert model(torch.arange(7)[None]).isfinite().all()
     rewrite(folder, lambda tensors: tensors[QUERY].fill_(3e38))
-    assert minibert.load(folder).get_parameter("body.groups.1.attention.query.weight").max() > 1e38
+    assert "body.groups.1.attention.query.weight hold values so large" in message(folder)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64, torch.bool])
@@ -234,7 +238,7 @@ def test_two_names_of_one_tensor_are_an_error_that_names_both(folder: Path) -> N
     assert re.search(rf"{QUERY} and {QUERY[5:]} |{QUERY[5:]} and {QUERY} ", text)
 
 
-@pytest.mark.parametrize("layers", [4, 60_000])
+@pytest.mark.parametrize("layers", [4, 1000])
 def test_layers_that_are_not_in_the_file_are_counted_before_any_is_built(
     folder: Path, layers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,11 +77,12 @@ def generate(
     temperature 0 takes the most probable one. Text i of a batch is drawn with `seed + i`, so that
     it is what the text alone gives with that seed.
 
-    A text ends at max_new_tokens, at the vocabulary's end-of-text token, before any of the `stop`
-    strings (looked for behind the prompt alone; None is none of them), or when the model has no
-    positions left; `stopped_by` says which. `stream` is called with each piece of new text as soon
-    as it is certain: whole characters, which add up to new_text. It is for one text, not for a
-    batch.
+    A text ends at max_new_tokens; at a token that the checkpoint's eos_token_id names (in
+    generation_config.json, else in config.json, else the vocabulary's end-of-text token); before
+    any of the `stop` strings (looked for behind the prompt alone; None is none of them); or when
+    the model has no positions left; `stopped_by` says which. `stream` is called with each piece
+    of new text as soon as it is certain: whole characters, which add up to new_text. It is for
+    one text, not for a batch.
 
     Raises MinibertError for a model that is no GPT-2 with a causal-lm head and for settings out
     of range, TokenizationError for a prompt that is empty or fills the model's positions. A model
@@ -178,6 +179,8 @@ class _Text:
         self.stopped_by = ""
         self._model = model
         self._n_prompt = len(ids)
+        # What the checkpoint says wins over what its vocabulary makes likely.
+        self._ends = model.config.end_ids or (getattr(model.tokenizer, "eos_id", None),)
         self._stream = TextStream(self._decode, self.ids, stop=stops)
         self._prompt = self._decode(self.ids, skip_special=False) if prompt is None else prompt
 
@@ -193,10 +196,9 @@ class _Text:
         return piece
 
     def _end(self, token_id: int) -> str:
-        tokenizer = self._model.tokenizer
         if self._stream.stopped:
             return "stop string"
-        if tokenizer is not None and token_id == tokenizer.eos_id:
+        if token_id in self._ends:
             return "end of text"
         if len(self.ids) - self._n_prompt == self.max_new_tokens:
             return "max_new_tokens"

@@ -30,6 +30,7 @@ __all__ = ["fetch"]
 # The first kind that a repository has is enough; tokenizer_files.py prefers them in this order.
 _VOCABULARIES = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
 _TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_GENERATION = "generation_config.json"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -177,6 +178,8 @@ def _download(repository: _Repository, listing: _Listing) -> Path:
     config = _get("config.json", repository, listing)
     _check_config(config, repository)
     weights = _weights(repository, listing)
+    if _GENERATION in listing.files:
+        _get(_GENERATION, repository, listing)
     for name in _tokenizer_files(listing):
         _get(name, repository, listing)
     path = _get(weights, repository, listing)

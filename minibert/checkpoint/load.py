@@ -3,6 +3,7 @@
 A name is an embedded model's, a folder's, a Hub id, or a live transformers model.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.checkpoint.config import config_from_hf
+from minibert.checkpoint.config import config_from_hf, end_ids
 from minibert.checkpoint.files import Entry, MappedWeight, open_checkpoint, open_state_dict
 from minibert.checkpoint.weights import Source, check_names, fit, has_own_decoder
 from minibert.errors import CheckpointError
@@ -34,6 +35,8 @@ DEFAULT = "tiny-bert"
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _EMBEDDED = Path(__file__).parents[1] / "embedded"
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+# Far above the weights of trained models; LayerNorm squares what is made of them.
+_HUGE = 1e4
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 
 
@@ -51,12 +54,14 @@ class Checkpoint:
     """Of the model; None for float32, or float64 where all weights have it."""
     allow_unexpected: bool = False
 
-    def fill(self, model: nn.Module) -> None:
+    def fill(self, model: nn.Module) -> list[str]:
         """Put the weights into a model made of `config` on the meta device.
 
-        A parameter that has several names in the model stays one. Raises CheckpointError listing
-        everything that does not fit.
+        Returns the names of parameters with values so large that what is made of them may
+        overflow. A parameter that has several names in the model stays one. Raises
+        CheckpointError listing everything that does not fit.
         """
+        huge = []
         places: dict[int, list[str]] = {}
         for place, parameter in model.named_parameters(remove_duplicate=False):
             places.setdefault(id(parameter), []).append(place)
@@ -69,10 +74,12 @@ class Checkpoint:
             where=self.where,
             allow_unexpected=self.allow_unexpected,
         )
-        for ours, parameter in _parameters(found, self.dtype, self.where):
+        for ours, parameter, is_huge in _parameters(found, self.dtype, self.where):
+            huge += [ours] if is_huge else []
             for place in places[id(by_name[ours])]:
                 owner, _, leaf = place.rpartition(".")
                 setattr(model.get_submodule(owner), leaf, parameter)
+        return huge
 
 
 def open_folder(
@@ -91,6 +98,9 @@ def open_folder(
     if not (folder / "config.json").exists():
         raise CheckpointError(f"{folder} has no config.json; expected a checkpoint folder.")
     config = config_from_hf(read_json(folder / "config.json"), task)
+    if (folder / "generation_config.json").exists() and config.family == "gpt2":
+        said = read_json(folder / "generation_config.json").get("eos_token_id", config.end_ids)
+        config = replace(config, end_ids=end_ids(said, f"{folder}/generation_config.json"))
     entries = open_checkpoint(folder)
     has_tokenizer = any((folder / file).exists() for file in _TOKENIZER_FILES)
     tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
@@ -200,14 +210,13 @@ def _as_stored(config: Config, entries: Mapping[str, Entry], *, where: str) -> C
 
 def _parameters(
     found: Mapping[str, tuple[Source, Entry]], dtype: torch.dtype | None, where: str
-) -> Iterator[tuple[str, nn.Parameter]]:
-    checked: set[int] = set()
+) -> Iterator[tuple[str, nn.Parameter, bool]]:
+    largest: dict[int, float] = {}
     dtype = dtype or _common_dtype(entry.dtype for _, entry in found.values())
     for ours, (source, entry) in found.items():
         stored = entry.load()
-        if id(entry) not in checked:
-            _check_values(stored, source.names[0], where)
-            checked.add(id(entry))
+        if id(entry) not in largest:
+            largest[id(entry)] = _largest(stored, source.names[0], where)
         converted = source.view(stored).to(dtype)
         _check_range(converted, stored.dtype, source.names[0], where)
         parameter = nn.Parameter(converted, requires_grad=False)
@@ -218,7 +227,7 @@ def _parameters(
                 parameter.mapped = mapped  # type: ignore[attr-defined]
             else:
                 entry.region.release()
-        yield ours, parameter
+        yield ours, parameter, largest[id(entry)] > min(_HUGE, torch.finfo(dtype).max ** 0.25)
 
 
 def _common_dtype(stored: Iterable[torch.dtype]) -> torch.dtype:
@@ -239,18 +248,21 @@ def _check_range(converted: Tensor, stored: torch.dtype, name: str, where: str) 
         )
 
 
-def _check_values(tensor: Tensor, name: str, where: str) -> None:
+def _largest(tensor: Tensor, name: str, where: str) -> float:
+    """The largest absolute value. Raises CheckpointError for what is no number."""
     if not tensor.is_floating_point():
         raise CheckpointError(
             f"{where}: {name} holds {tensor.dtype}; expected floating-point numbers. "
             "Quantised checkpoints are not read."
         )
-    # The sum is one pass without a second tensor; only a suspicious one is looked at closely.
-    if tensor.is_meta or bool(tensor.sum(dtype=torch.float32).isfinite()):
-        return
+    if tensor.is_meta or tensor.numel() == 0:
+        return 0.0
+    # One pass without a second tensor, through which NaN goes.
+    low, high = (float(bound) for bound in torch.aminmax(tensor.detach()))
+    if math.isfinite(low) and math.isfinite(high):
+        return max(-low, high)
     bad = int((~tensor.isfinite()).sum())
-    if bad:
-        raise CheckpointError(
-            f"{where}: {name} holds {bad} values that are NaN or infinite. "
-            "The checkpoint is damaged or its training diverged."
-        )
+    raise CheckpointError(
+        f"{where}: {name} holds {bad} values that are NaN or infinite. "
+        "The checkpoint is damaged or its training diverged."
+    )

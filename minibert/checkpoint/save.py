@@ -53,7 +53,10 @@ def save(model: Saveable, folder: str | Path, *, dtype: torch.dtype | None = Non
                 f"{name} has values that are NaN or too large for {tensor.dtype}; nothing was "
                 "saved. Save as float32 or bfloat16."
             )
-    config = config_to_hf(model.config) | _text_marks(model)
+    config = config_to_hf(model.config)
+    config = config | {
+        name: mark for name, mark in _text_marks(model).items() if not config.get(name)
+    }
     config["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ _FAMILY_TASKS = {
     "gpt2": ("none", "causal-lm", *TASKS[5:]),
 }
 # Far above any model, and low enough that no shape made of two of them overflows.
-_LARGEST = {"n_layers": 2**16}
+_LARGEST = {"n_layers": 2**10}
 _LARGEST_SIZE = 2**28
 LARGEST_LABELS = 2**20
 
@@ -53,6 +53,8 @@ class Config:
     position_offset: int = 0
     """RoBERTa counts positions from padding_idx + 1."""
     pad_id: int | None = None
+    end_ids: tuple[int, ...] = ()
+    """The tokens that end a generated text."""
     norm_eps: float = 1e-12
     activation: str = "gelu"
     causal: bool = False
@@ -72,6 +74,10 @@ class Config:
         object.__setattr__(self, "model_type", self.model_type or self.family)
         object.__setattr__(self, "d_embed", self.d_embed or self.d_model)
         object.__setattr__(self, "n_layer_groups", self.n_layer_groups or self.n_layers)
+        # JSON has no tuples.
+        for field in ("labels", "end_ids"):
+            if isinstance(getattr(self, field), list):
+                object.__setattr__(self, field, tuple(getattr(self, field)))
         _check(self)
 
     @property
@@ -96,25 +102,33 @@ class Config:
 
 
 def check_task(family: str, task: str) -> None:
-    """Raise CheckpointError when the family has no such task head."""
+    """Raise CheckpointError for an unknown family, and when it has no such task head."""
+    if not isinstance(family, str) or family not in _FAMILY_TASKS:
+        raise CheckpointError(
+            f"config: family is {family!r:.200}; expected one of {', '.join(_FAMILY_TASKS)}."
+        )
     if not isinstance(task, str) or task not in _FAMILY_TASKS[family]:
         raise CheckpointError(
-            f"{family} has no task head {task!r}; it has {', '.join(_FAMILY_TASKS[family])}."
+            f"{family} has no task head {task!r:.200}; it has {', '.join(_FAMILY_TASKS[family])}."
         )
 
 
 def _check(config: Config) -> None:
+    check_task(config.family, config.task)
+    _check_sizes(config)
+    _check_choices(config)
+
+
+def _check_sizes(config: Config) -> None:
     positive = ("vocab_size", "n_positions", "n_layers", "n_heads", "d_model", "d_mlp", "d_embed")
-    for field in positive:
-        value = getattr(config, field)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CheckpointError(
-                f"config: {field} is {value!r}; expected a positive whole number."
-            )
-    for field in (*positive, "n_segments", "position_offset"):
+    for field in (*positive, "n_layer_groups", "n_segments", "position_offset"):
         value, most = getattr(config, field), _LARGEST.get(field, _LARGEST_SIZE)
+        least = 0 if field in ("n_segments", "position_offset") else 1
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            kind = "a positive whole number" if least else "a whole number from 0 on"
+            raise CheckpointError(f"config: {field} is {value!r:.200}; expected {kind}.")
         if value > most:
-            raise CheckpointError(f"config: {field} is {value}; expected at most {most}.")
+            raise CheckpointError(f"config: {field} is {value!r:.200}; expected at most {most}.")
     if config.d_model % config.n_heads:
         raise CheckpointError(
             f"config: {config.n_heads} heads do not divide a width of {config.d_model}; "
@@ -125,4 +139,21 @@ def _check(config: Config) -> None:
             f"config: {config.n_layer_groups} layer groups for {config.n_layers} layers; "
             "expected at most one group a layer."
         )
-    check_task(config.family, config.task)
+
+
+def _check_choices(config: Config) -> None:
+    for field in ("causal", "tied", "pooler", "scale_by_width", "scale_by_layer"):
+        if not isinstance(getattr(config, field), bool):
+            raise CheckpointError(
+                f"config: {field} is {getattr(config, field)!r:.200}; expected True or False."
+            )
+    if config.activation not in ACTIVATIONS:
+        raise CheckpointError(
+            f"config: activation is {config.activation!r:.200}; expected one of "
+            f"{', '.join(ACTIVATIONS)}."
+        )
+    eps = config.norm_eps
+    if not isinstance(eps, float | int) or isinstance(eps, bool) or not 0 <= eps <= 1:
+        raise CheckpointError(f"config: norm_eps is {eps!r:.200}; expected a number from 0 to 1.")
+    if config.causal and config.family in ("albert", "distilbert"):
+        raise CheckpointError(f"config: {config.family} has no causal form; causal must be False.")

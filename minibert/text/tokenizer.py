@@ -5,6 +5,7 @@ checked before it sees them, and what it returns becomes `Tokens`.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from minibert.text.tokenizer_files import (
     reader,
 )
 from minibert.text.tokens import Tokens, padded
+from minibert.untrusted import guarded
 
 __all__ = ["Tokenizer"]
 
@@ -83,7 +85,9 @@ class Tokenizer:
         """
         folder = Path(path)
         settings = read_settings(folder)
-        return cls(read_backend(folder, settings), declared_tokens(settings))
+        backend = read_backend(folder, settings)
+        with guarded(folder, TokenizationError, "its tokenizer cannot be used"):
+            return cls(backend, declared_tokens(settings))
 
     @classmethod
     def from_json(cls, content: str) -> "Tokenizer":
@@ -91,11 +95,8 @@ class Tokenizer:
 
         Raises TokenizationError where it is none.
         """
-        try:
+        with guarded("The text", TokenizationError, "is no tokenizer.json"):
             return cls(Backend.from_str(content), {})
-        except Exception as error:
-            # The library raises bare Exception for whatever it cannot read.
-            raise TokenizationError(f"This is no tokenizer.json: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:
         ids = {f"{role}_id": getattr(self, f"{role}_id") for role in WELL_KNOWN}
@@ -119,7 +120,7 @@ class Tokenizer:
     @cached_property
     def vocab_size(self) -> int:
         """The largest id plus one, added tokens counted."""
-        return max(self._entries) + 1
+        return max(self._entries, default=-1) + 1
 
     def raw(self, token_id: int) -> str:
         """The vocabulary's own string; the id written out where there is no such entry."""
@@ -132,12 +133,14 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without special tokens; [] for an empty text."""
         _check_text(text, "the text", may_be_empty=True)
-        return self._backend.encode(text, add_special_tokens=False).ids
+        with _splitting():
+            return self._backend.encode(text, add_special_tokens=False).ids
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """The ids of a text, without special tokens, and the character each begins at."""
         _check_text(text, "the text", may_be_empty=True)
-        encoding = self._backend.encode(text, add_special_tokens=False)
+        with _splitting():
+            encoding = self._backend.encode(text, add_special_tokens=False)
         return encoding.ids, [start for start, _ in encoding.offsets]
 
     def decode(self, ids: Iterable[int] | Tensor, *, skip_special: bool = True) -> str:
@@ -148,7 +151,8 @@ class Tokenizer:
             raise TokenizationError(
                 f"ids must be 0 or more, and {wrong} is not one a tokenizer gave"
             )
-        return self._backend.decode(numbers, skip_special_tokens=skip_special)
+        with guarded("the ids", TokenizationError, "cannot be decoded by the tokenizer"):
+            return self._backend.decode(numbers, skip_special_tokens=skip_special)
 
     def __call__(
         self,
@@ -169,7 +173,8 @@ class Tokenizer:
             raise TokenizationError("truncate=True needs max_positions, the length to cut to")
         sentences = _sentences(text, pair)
         inputs: list[Any] = [one if len(one) == 2 else one[0] for one in sentences]
-        encodings = self._backend.encode_batch(inputs)
+        with _splitting():
+            encodings = self._backend.encode_batch(inputs)
         limit = None if truncate else max_positions
         for i, (sentence, encoding) in enumerate(zip(sentences, encodings, strict=True)):
             _check_encoding(encoding, sentence, None if isinstance(text, str) else i, limit)
@@ -177,7 +182,7 @@ class Tokenizer:
 
     def _tokens(self, sentences: tuple[tuple[str, ...], ...], rows: list[Columns]) -> Tokens:
         ids, kinds, spans, words = zip(*rows, strict=True)
-        raw = tuple(tuple(map(self._entries.__getitem__, row)) for row in ids)
+        raw = tuple(tuple(map(self.raw, row)) for row in ids)
         ones = [(1,) * len(row) for row in ids]
         return Tokens(
             ids=padded(ids, self.pad_id or 0),
@@ -190,6 +195,11 @@ class Tokenizer:
             special=tuple(tuple(map(self.structural_ids.__contains__, row)) for row in ids),
             texts=sentences,
         )
+
+
+def _splitting() -> AbstractContextManager[None]:
+    """Around what the tokenizers library splits: it panics on some files that it could read."""
+    return guarded("the text", TokenizationError, "cannot be split by this tokenizer")
 
 
 def _columns(encoding: Encoding, limit: int | None) -> Columns:

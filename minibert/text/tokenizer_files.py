@@ -4,15 +4,18 @@ Used by tokenizer.py alone. Three kinds of files can be read, the first that is 
 tokenizer.json, vocab.txt (WordPiece), vocab.json with merges.txt (byte-level BPE).
 """
 
-import json
+import re
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 from minibert.errors import TokenizationError
+from minibert.untrusted import guarded, read_json, read_text
 
 __all__ = ["WELL_KNOWN", "declared_tokens", "find_roles", "read_backend", "read_settings", "reader"]
 
@@ -29,8 +32,9 @@ WELL_KNOWN = {
 ROBERTA_MARKS = {"<s>", "</s>", "<mask>"}
 # U+2581, which SentencePiece writes for a space.
 META_SPACE = "\u2581"
-
-Parsed = TypeVar("Parsed")
+# The classes of transformers whose vocab.txt is BERT's WordPiece.
+_WORD_PIECE = re.compile(r"(Bert|DistilBert|Electra|MobileBert|LayoutLM)Tokenizer(Fast)?")
+_DAMAGED = "cannot be read as a tokenizer file; fetch it again"
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -50,12 +54,14 @@ def read_backend(folder: Path, settings: dict[str, Any]) -> Tokenizer:
 
     Raises TokenizationError where there is none, or where it cannot be read.
     """
-    if (folder / "tokenizer.json").is_file():
-        return _parse(folder / "tokenizer.json", lambda path: Tokenizer.from_file(str(path)))
+    if (folder / "tokenizer.json").exists():
+        content = read_text(folder / "tokenizer.json", TokenizationError)
+        with guarded(folder / "tokenizer.json", TokenizationError, _DAMAGED):
+            return Tokenizer.from_str(content)
     try:
-        if (folder / "vocab.txt").is_file():
+        if (folder / "vocab.txt").exists():
             backend = _word_piece(folder / "vocab.txt", settings)
-        elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        elif (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
             backend = _byte_level(folder, settings)
         else:
             raise _none_found(folder)
@@ -123,10 +129,11 @@ def _byte_alphabet() -> dict[str, int]:
 
 def _word_piece(path: Path, settings: dict[str, Any]) -> Tokenizer:
     """BERT's tokenizer, with the defaults of the original: lower-case unless told otherwise."""
-    text = _parse(path, lambda file: file.read_text(encoding="utf-8"))
-    # Not splitlines(): a vocabulary may hold U+2028 and its like as entries.
+    # As Python's text files do, and not splitlines(): U+2028 and its like may be entries.
+    text = read_text(path, TokenizationError).replace("\r\n", "\n").replace("\r", "\n")
     lines = text.removesuffix("\n").split("\n")
     vocabulary = {line: i for i, line in enumerate(lines)}
+    _say_guess(vocabulary, settings, path)
     unknown, start, end = _needed(vocabulary, settings, path, "[UNK]", "[CLS]", "[SEP]")
     backend = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
     backend.normalizer = normalizers.BertNormalizer(
@@ -145,12 +152,48 @@ def _word_piece(path: Path, settings: dict[str, Any]) -> Tokenizer:
     return backend
 
 
+def _say_guess(vocabulary: dict[str, int], settings: dict[str, Any], path: Path) -> None:
+    """Warn where vocab.txt is read as lower-casing WordPiece and nothing says that it is one.
+
+    Raises TokenizationError where the settings name another kind of tokenizer.
+    """
+    kind = settings.get("tokenizer_class")
+    if kind is not None and not _WORD_PIECE.fullmatch(str(kind)):
+        raise TokenizationError(
+            f"{path}: tokenizer_config.json says tokenizer_class {kind!r:.80}, which is not BERT's "
+            "WordPiece; another splitting would give other tokens. Save a tokenizer.json: "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
+        )
+    words = [word for word in vocabulary if not word.startswith(("[", "<"))]
+    capitals = [word for word in words if word != word.lower()]
+    doubts = []
+    if kind is None and not any(word.startswith("##") for word in words):
+        doubts.append("no entry begins with ##, as parts of words do in WordPiece")
+    if "do_lower_case" not in settings and capitals:
+        doubts.append(
+            f"{len(capitals)} entries have capitals ({', '.join(capitals[:3])}), which lower-cased "
+            "text never gives"
+        )
+    if doubts:
+        # The line of the program that called minibert.
+        level, frame = 1, sys._getframe()
+        while frame.f_back is not None and frame.f_globals["__name__"].startswith("minibert."):
+            level, frame = level + 1, frame.f_back
+        warnings.warn(
+            f"{path} is read as BERT's lower-casing WordPiece, which is a guess: "
+            f"{'; '.join(doubts)}. Put tokenizer_class and do_lower_case into "
+            "tokenizer_config.json, or save a tokenizer.json, to settle it.",
+            stacklevel=level,
+        )
+
+
 def _byte_level(folder: Path, settings: dict[str, Any]) -> Tokenizer:
     """GPT-2's tokenizer, or RoBERTa's where the vocabulary has RoBERTa's special tokens."""
-    files = str(folder / "vocab.json"), str(folder / "merges.txt")
-    backend = _parse(
-        folder / "vocab.json and merges.txt", lambda _: Tokenizer(models.BPE.from_file(*files))
-    )
+    files = folder / "vocab.json", folder / "merges.txt"
+    for file in files:
+        read_text(file, TokenizationError)
+    with guarded(folder / "vocab.json and merges.txt", TokenizationError, _DAMAGED):
+        backend = Tokenizer(models.BPE.from_file(*map(str, files)))
     prefixed = settings.get("add_prefix_space", False)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefixed)
     backend.decoder = decoders.ByteLevel()
@@ -218,31 +261,13 @@ def _added_token(value: Any, *, special: bool) -> AddedToken:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    content = _parse(path, lambda file: json.loads(file.read_text(encoding="utf-8")))
-    if not isinstance(content, dict):
-        raise TokenizationError(
-            f"{path} must hold a JSON object, and holds {type(content).__name__}"
-        )
-    return content
-
-
-def _parse(path: Path, parse: Callable[[Path], Parsed]) -> Parsed:
-    try:
-        return parse(path)
-    # The tokenizers library raises nothing narrower for a file that it cannot read.
-    except Exception as error:
-        raise TokenizationError(
-            f"{path} cannot be read ({error}); it may be cut short or not be a tokenizer file: "
-            "fetch it again"
-        ) from error
+    return read_json(path, TokenizationError) if path.exists() else {}
 
 
 def _none_found(folder: Path) -> TokenizationError:
     if not folder.is_dir():
         return TokenizationError(f"{folder} is not a folder; give the folder with tokenizer.json")
-    lone = [name for name in ("vocab.json", "merges.txt") if (folder / name).is_file()]
+    lone = [name for name in ("vocab.json", "merges.txt") if (folder / name).exists()]
     found = f"found only {lone[0]}" if lone else "found none of them"
     if pieces := [path.name for path in sorted(folder.glob("*.model"))]:
         found += f"; {', '.join(pieces)} is a SentencePiece model, which is not read"

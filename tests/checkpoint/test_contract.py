@@ -1,0 +1,150 @@
+"""Every field of every transformers configuration is judged, and its verdict is what happens.
+
+Each field that transformers has is changed, one at a time. Then minibert either computes what
+transformers computes with the changed field, or says that it does not.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import minibert
+from minibert.checkpoint.config import config_from_hf
+from minibert.checkpoint.contract import CONTRACT
+from minibert.checkpoint.files import open_state_dict
+from minibert.checkpoint.load import Checkpoint
+from minibert.model import Model
+from tests.families import CLASSES, CONFIGS, VOCABULARY, Sizes, hf_config
+
+HEADS = {"gpt2": ("GPT2LMHeadModel", "GPT2ForSequenceClassification")}
+FEWER = Sizes(layers=2, heads=2, d_head=6)
+# What a value of a type is changed to; several, so that no verdict rests on one.
+OTHERS = {
+    bool: lambda value: [not value],
+    int: lambda value: [value + 1, 2 * value + 2],
+    float: lambda value: [value + 0.25, 0.0],
+    str: lambda value: ["relu", "x"],
+    dict: lambda value: [{"0": "a"}, {"0": "a", "1": "b", "2": "c", "3": "d"}],
+    list: lambda value: [[]],
+    type(None): lambda value: [True, 3, "x", 0.5],
+}
+# Fields that older configurations have and today's classes do not list.
+ALSO = {"num_labels": 2, "is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
+
+
+def heads(family: str) -> tuple[str, str]:
+    names = CLASSES[family]
+    lm = next(name for name in names if name.endswith(("ForMaskedLM", "LMHeadModel")))
+    classifier = lm.replace("ForMaskedLM", "ForSequenceClassification")
+    return HEADS.get(family, (lm, classifier))
+
+
+def fields(family: str) -> dict[str, Any]:
+    """Every field that transformers has in this family, with its value in a small model."""
+    config = hf_config(family, FEWER)
+    known = json.loads(config.to_json_string(use_diff=False))
+    named = {field.name for field in dataclasses.fields(config)} | set(known)
+    aliases = {name: known[own] for name, own in config.attribute_map.items()}
+    return {name: known.get(name) for name in named} | aliases | ALSO | known
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_every_field_that_transformers_has_is_judged(family: str) -> None:
+    unjudged = fields(family).keys() - CONTRACT[family].keys()
+    assert not unjudged, f"say in checkpoint/contract.py what becomes of {sorted(unjudged)}"
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_verdict_says_why(family: str) -> None:
+    for name, judged in CONTRACT[family].items():
+        assert judged.verdict in ("read", "irrelevant", "refused"), name
+        assert (judged.verdict == "read") == (not judged.reason), name
+        assert (judged.verdict == "refused") == bool(judged.allowed), name
+
+
+def changes(family: str) -> Iterator[tuple[str, Any]]:
+    for name, value in sorted(fields(family).items()):
+        if name not in ("model_type", "architectures"):
+            yield from ((name, other) for other in OTHERS[type(value)](value) if other != value)
+
+
+def theirs(content: dict[str, Any], name: str) -> Any:
+    """The transformers model of a config.json; None where transformers refuses it as well."""
+    try:
+        config = getattr(transformers, CONFIGS[content["model_type"]]).from_dict(dict(content))
+        torch.manual_seed(0)
+        model = getattr(transformers, name)._from_config(config, attn_implementation="eager")
+        model.eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(0, 0.2)
+            model(**INPUTS)
+    except Exception:
+        return None
+    return model
+
+
+INPUTS = {
+    # No id that a changed pad_token_id could name.
+    "input_ids": torch.tensor([[25, 19, 14, 22, 27, 31, 13], [11, 26, 17, 34, 38, 12, 23]]),
+    "attention_mask": torch.ones(2, 7, dtype=torch.int64),
+}
+
+
+def everything(model: Any) -> list[torch.Tensor]:
+    with torch.no_grad():
+        found = model(**INPUTS, output_hidden_states=True, return_dict=True)
+    return [*found.hidden_states, found.logits]
+
+
+def ours(content: dict[str, Any], reference: Any, name: str) -> list[torch.Tensor] | None:
+    """Hidden states and logits by minibert; None where it refuses the config."""
+    try:
+        config = config_from_hf(content)
+        entries = open_state_dict(reference.state_dict())
+        config = dataclasses.replace(config, tied=config.tied and "Sequence" not in name)
+        checkpoint = Checkpoint(config, None, name, name, entries)
+        with torch.device("meta"):
+            model = Model(config)
+        checkpoint.fill(model)
+    except minibert.CheckpointError:
+        return None
+    ids, mask = INPUTS["input_ids"], INPUTS["attention_mask"].bool()
+    tokens = minibert.Tokens.from_ids(ids, mask=mask)
+    trace = model.trace(tokens)
+    states = [trace.embed, *(trace[layer].resid_post for layer in range(config.n_layers))]
+    if config.family == "gpt2":
+        # transformers gives the last state behind the final norm.
+        states[-1] = model.body.final(states[-1])
+    return [*states, trace.logits]
+
+
+@pytest.mark.parametrize("head", [0, 1], ids=["language model", "classifier"])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_changed_field_gives_the_numbers_of_transformers_or_is_refused(
+    family: str, head: int
+) -> None:
+    name = heads(family)[head]
+    base = json.loads(hf_config(family, FEWER).to_json_string(use_diff=False))
+    base |= {"architectures": [name], "model_type": family}
+    wrong = []
+    for field, value in [("", None), *changes(family)]:
+        content = base | ({field: value} if field else {})
+        reference = theirs(content, name)
+        if reference is None:
+            continue
+        expected, found = everything(reference), ours(content, reference, name)
+        if found is None:
+            assert field, "the model that nothing was changed in is refused"
+            continue
+        for mine, their in zip(found, expected, strict=True):
+            if mine.shape != their.shape or (mine - their).abs().max() > 1e-4:
+                wrong.append(f"{field} = {value!r}")
+                break
+    assert not wrong, f"neither equal nor refused in {name}: {wrong}"
+    assert int(INPUTS["input_ids"].max()) < VOCABULARY
