@@ -12,9 +12,9 @@ from minibert.errors import TraceError
 from minibert.kernels.call import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import QUANTITIES, Int
-from minibert.trace.places import Places
+from minibert.text.inputs import Inputs
+from minibert.trace.places import Chosen, Places
 from minibert.trace.read import Trace
-from minibert.trace.run import Inputs
 
 __all__ = ["at_positions", "chosen_positions", "one_position_each", "real_tokens", "rows_of"]
 
@@ -35,10 +35,9 @@ def one_position_each(trace: Trace, position: int | Sequence[int]) -> tuple[int,
     """
     places = Places.of(trace.allowed)
     B = len(places.lengths)
-    several = isinstance(position, Sequence) and not isinstance(position, str)
     if isinstance(position, Tensor) and position.dim():
-        several, position = True, position.tolist()
-    given = list(position) if several else [position] * B
+        position = position.tolist()
+    given = list(position) if isinstance(position, Sequence) else [position] * B
     if len(given) != B:
         raise TraceError(
             f"There are {len(given)} positions for {B} sentences; expected one for each, or a "
@@ -58,9 +57,9 @@ def chosen_positions(
     """
     places = Places.of(trace.allowed)
     several = positions is None or isinstance(positions, Sequence | Tensor)
+    chosen: Chosen = positions if several else [positions]  # type: ignore[list-item]
     return tuple(
-        tuple(places.positions(sentence, positions if several else [positions]))
-        for sentence in range(len(places.lengths))
+        tuple(places.positions(sentence, chosen)) for sentence in range(len(places.lengths))
     )
 
 
@@ -81,7 +80,8 @@ def rows_of(
         None,
         None if segments is None else _pick("segments", segments, sentences, positions),
     )
-    allowed = AllowedKeys(*inputs.ids.shape, ids.device, trace.allowed.causal)
+    batch, position = inputs.ids.shape
+    allowed = AllowedKeys(batch, position, ids.device, trace.allowed.causal)
     cut = Trace(trace.model, inputs, Evaluation(allowed), until=trace.until)
     cut.kept["embed"] = _pick("embed", trace.embed, sentences, positions)
     for layer in range(len(trace)):
