@@ -65,14 +65,14 @@ class Statistics:
                  0 for a block without real cells.
     """
 
-    row_max: Float[Tensor, "batch head query"] | None = None
-    max_prob: Float[Tensor, "batch head query"] | None = None
-    entropy: Float[Tensor, "batch head query"] | None = None
-    argmax: Int[Tensor, "batch head query"] | None = None
-    received: Float[Tensor, "batch head key"] | None = None
-    key_mass: Float[Tensor, "batch head query position"] | None = None
-    offset_mass: Float[Tensor, "batch head query offset"] | None = None
-    map: Float[Tensor, "batch head query_block key_block"] | None = None
+    row_max: Float[Tensor, "batch *head query"] | None = None
+    max_prob: Float[Tensor, "batch *head query"] | None = None
+    entropy: Float[Tensor, "batch *head query"] | None = None
+    argmax: Int[Tensor, "batch *head query"] | None = None
+    received: Float[Tensor, "batch *head key"] | None = None
+    key_mass: Float[Tensor, "batch *head query position"] | None = None
+    offset_mass: Float[Tensor, "batch *head query offset"] | None = None
+    map: Float[Tensor, "batch *head query_block key_block"] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,8 @@ import torch
 import transformers
 from hypothesis import strategies as st
 
+from minibert.text.tokens import Tokens
+
 VOCABULARY, POSITIONS, LABELS = 41, 31, 3
 
 CLASSES = {
@@ -191,3 +193,39 @@ def batch(family: str, segments: int = 2, seed: int = 0) -> dict[str, torch.Tens
     ids = torch.where(mask, ids, pad)
     kinds = torch.randint(0, segments, (3, 13), generator=generator)
     return {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": kinds * mask}
+
+
+def as_tokens(inputs: dict[str, torch.Tensor]) -> Tokens:
+    """The same batch for a model of ours."""
+    return Tokens.from_ids(
+        inputs["input_ids"],
+        mask=inputs["attention_mask"].bool(),
+        segments=inputs["token_type_ids"],
+    )
+
+
+def run_transformers(model: Any, inputs: dict[str, torch.Tensor]) -> Any:
+    """The output of a transformers model with everything it can show."""
+    inputs = dict(inputs)
+    if model.config.model_type in ("distilbert", "gpt2"):
+        inputs.pop("token_type_ids")
+    options = {"use_cache": False} if model.config.model_type == "gpt2" else {}
+    with torch.no_grad():
+        return model(**inputs, output_attentions=True, output_hidden_states=True, **options)
+
+
+def their_logits(output: Any, name: str) -> torch.Tensor:
+    """The logits in the output of a class of that name; the hidden state without a head."""
+    if name.endswith("QuestionAnswering"):
+        return torch.stack([output.start_logits, output.end_logits], dim=-1)
+    for key in ("logits", "prediction_logits", "last_hidden_state"):
+        if output.get(key) is not None:
+            return output[key]
+    raise AssertionError(f"{name} gives none of the logits this test knows")
+
+
+def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """The largest difference of two tensors of one shape and dtype."""
+    assert ours.shape == theirs.shape
+    assert ours.dtype == theirs.dtype
+    return (ours - theirs).abs().max().item()

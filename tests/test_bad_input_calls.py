@@ -249,7 +249,7 @@ def wrong(argument: str) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_a_wrong_argument_gives_a_right_result_or_an_error_that_names_it(
     name: str, data: st.DataObject
@@ -264,19 +264,19 @@ def test_a_wrong_argument_gives_a_right_result_or_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, torch.tensor])
-@pytest.mark.parametrize("name", CALLS)
-def test_a_whole_number_of_another_type_is_that_number(name: str, kind: Any) -> None:
-    good = CALLS[name][1]
-    for argument, value in good.items():
-        if type(value) is int and value >= 0:
-            found = result_of(name, made(good | {argument: kind(value)}))
-            expected = result_of(name, made(good))
-            if not isinstance(found, MinibertError):
+def test_a_whole_number_of_another_type_is_that_number(kind: Any) -> None:
+    for name, (_, good) in CALLS.items():
+        for argument, value in good.items():
+            if type(value) is int and value >= 0:
+                found = result_of(name, made(good | {argument: kind(value)}))
+                if isinstance(found, MinibertError):
+                    continue
+                expected = result_of(name, made(good))
                 pairs = zip(tensors_of(found), tensors_of(expected), strict=True)
-                assert all(torch.equal(*pair) for pair in pairs), argument
+                assert all(torch.equal(*pair) for pair in pairs), (name, argument)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(name=WRONG, layer=WRONG, head=WRONG, value=WRONG, seed=st.integers(0, 2**20))
 def test_an_edit_that_does_not_fit_is_refused_before_the_forward_starts(
     name: Any, layer: Any, head: Any, value: Any, seed: int

@@ -14,8 +14,16 @@ from vocabularies import word_piece
 
 import minibert
 from minibert.loading import from_transformers
-from tests.families import ARCHITECTURES, VOCABULARY, Sizes, batch, hf_model
-from tests.test_model import as_tokens, run_transformers, their_logits
+from tests.families import (
+    ARCHITECTURES,
+    VOCABULARY,
+    Sizes,
+    as_tokens,
+    batch,
+    hf_model,
+    run_transformers,
+    their_logits,
+)
 
 DECODERS = {
     "BertForMaskedLM": "cls.predictions.decoder.weight",

@@ -18,8 +18,15 @@ from minibert.layers.config import Config
 from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
-from tests.families import ARCHITECTURES, Sizes, batch, hf_model
-from tests.test_model import as_tokens, run_transformers, their_logits
+from tests.families import (
+    ARCHITECTURES,
+    Sizes,
+    as_tokens,
+    batch,
+    hf_model,
+    run_transformers,
+    their_logits,
+)
 
 ROOT = str(Path(minibert.__file__).parents[1])
 

@@ -7,8 +7,7 @@ import torch
 
 import minibert
 from minibert.model import Model
-from tests.families import ARCHITECTURES, Sizes, batch, hf_model
-from tests.test_model import as_tokens
+from tests.families import ARCHITECTURES, Sizes, as_tokens, batch, hf_model
 
 # transformers keeps two biases where the decoder is not tied and reads the other one.
 UNREAD = ("cls.predictions.bias", "lm_head.bias", "predictions.bias")

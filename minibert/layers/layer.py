@@ -11,6 +11,7 @@ evaluation (`Evaluation`), not other code.
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -19,7 +20,6 @@ from minibert.kernels.api import Attended, Statistics, compute
 from minibert.kernels.call import AllowedKeys, Call
 from minibert.kernels.eager import attention_probs, attention_scores, weighted_values
 from minibert.layers.evaluation import EVERYTHING, Evaluation, Past, Rows, cut
-from minibert.layers.parts import Layer
 from minibert.quantities import (
     HEAD_AXES,
     MATRIX_AXES,
@@ -35,6 +35,12 @@ from minibert.quantities import (
     Quantity,
     quantity,
 )
+
+if TYPE_CHECKING:
+    from minibert.layers.parts import Layer
+else:
+    # A trace that is loaded without its model has something else in the place of a layer.
+    Layer = Any
 
 __all__ = [
     "Change",

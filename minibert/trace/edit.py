@@ -8,6 +8,7 @@ the edits below. plan.py checks them before the pass starts and applies them in 
 data.
 """
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -171,6 +172,7 @@ def noise(
 ) -> Edit:
     """Gaussian noise of standard deviation `std` is added, the same for the same seed.
 
+    Every sentence of a batch gets the noise that it gets alone; several seeds make several samples.
     Source: corrupted runs of Meng et al. 2022, "Locating and editing factual associations", 2.1.
     """
     try:
@@ -187,10 +189,20 @@ def noise(
         text = f"{point.name} {point.layer} {point.heads}"
         mixed = (seed * 1_000_003 + sum(ord(c) * 31**n for n, c in enumerate(text))) % 2**63
         generator = torch.Generator().manual_seed(mixed)
-        drawn = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-        return value + size * drawn.to(value)
+        return value + size * _normal_like(value, point.axes, generator).to(value)
 
     return Edit(change, positions, sentences)
+
+
+def _normal_like(value: Tensor, axes: tuple[str, ...], generator: torch.Generator) -> Tensor:
+    """Normal numbers, position after position, the same for each sentence of the batch."""
+    row = "query" if "query" in axes else "position"
+    axis = axes.index(row) if row in axes else 1
+    shape = value.movedim(axis, 1).shape[1:]
+    # Not torch.randn: how many numbers it draws decides what the first ones are.
+    size, angle = torch.rand((*shape, 2), generator=generator, dtype=torch.float64).unbind(-1)
+    drawn = (-2 * torch.log1p(-size)).sqrt() * (2 * math.pi * angle).cos()
+    return drawn.unsqueeze(0).movedim(1, axis)
 
 
 def hide(keys: Chosen, *, positions: Chosen = None) -> Edit:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from minibert.errors import TraceError
 from minibert.layers.config import Config
-from minibert.layers.evaluation import cut
+from minibert.layers.evaluation import Rows, cut
 from minibert.layers.layer import LayerPass, layer_quantities
 from minibert.layers.layer_gradients import LayerGradients
 from minibert.quantities import Float, Hidden, Logits, Quantity
@@ -52,17 +52,29 @@ class Found:
     direct: dict[tuple[int, str], Tensor] = field(default_factory=dict)
     """What the number has of a quantity by itself, not by way of what is computed from it."""
 
-    def add_direct(self, at: LayerPass, quantity: Quantity[Tensor], gradient: Tensor) -> None:
+    def add_direct(self, place: "_Place", quantity: Quantity[Tensor], gradient: Tensor) -> None:
         """Add the direct part of a quantity that was read at this place."""
-        size = list(gradient.shape)
-        if quantity.per_head:
-            size[quantity.axes.index("head")] = at.attention.n_heads
-        if "query" in quantity.axes:
-            size[quantity.axes.index("query")] = at.evaluation.allowed.position
-        place = at.index, quantity.name
-        if place not in self.direct:
-            self.direct[place] = gradient.new_zeros(size)
-        cut(self.direct[place], quantity, at.heads, at.rows).add_(gradient)
+        where = place.layer, quantity.name
+        if where not in self.direct:
+            self.direct[where] = gradient.new_zeros(place.size)
+        cut(self.direct[where], quantity, place.heads, place.rows).add_(gradient)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in a layer something was read; `size` is that of the whole quantity."""
+
+    layer: int
+    heads: slice
+    rows: Rows
+    size: tuple[int, ...]
+
+    @classmethod
+    def of(cls, at: LayerPass, quantity: Quantity[Tensor], value: Tensor) -> "_Place":
+        """The place of a value that was read from a quantity."""
+        whole = {"head": at.attention.n_heads, "query": at.evaluation.allowed.position}
+        sizes = zip(quantity.axes, value.shape, strict=True)
+        return cls(at.index, at.heads, at.rows, tuple(whole.get(axis, n) for axis, n in sizes))
 
 
 class Gradients:
@@ -170,9 +182,12 @@ def watch(trace: Differentiated, at: LayerPass, quantity: Quantity[Tensor], valu
     if not value.requires_grad or quantity.name == "resid_pre" or quantity.name in held:
         return
 
+    # Of `at` only the place: it holds the value, which would hold itself by way of its hook.
+    place = _Place.of(at, quantity, value)
+
     def remember(gradient: Tensor) -> None:
         if trace.collecting is not None:
-            trace.collecting.add_direct(at, quantity, gradient)
+            trace.collecting.add_direct(place, quantity, gradient)
 
     value.register_hook(remember)
 

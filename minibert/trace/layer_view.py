@@ -82,7 +82,9 @@ class LayerView(LayerQuantities):
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise AttributeError(name)
-            return self.quantity(name)
+            known = getattr(type(self), name, None)
+            # A property is asked again for what it says about being absent.
+            return known.__get__(self) if isinstance(known, property) else self.quantity(name)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *layer_quantities()]

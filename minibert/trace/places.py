@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from minibert.errors import MinibertError, TraceError
@@ -59,6 +60,15 @@ class Places:
         """The positions in one sentence, counted from its front; all of its tokens for None."""
         named = where if self.rectangular else f"{where}sentence {sentence}: "
         return indices_of(chosen, self.lengths[sentence], what, error, named)
+
+    def without_padding(self, probs: Tensor) -> Tensor:
+        """probs with 0 for keys that are padding, whatever stood there."""
+        n_keys = probs.shape[-1]
+        if min(self.lengths) == n_keys:
+            return probs
+        lengths = torch.tensor(self.lengths, device=probs.device)
+        padding = torch.arange(n_keys, device=probs.device) >= lengths[:, None]
+        return probs.masked_fill(padding[:, None, None, :], 0)
 
     def index(self, sentence: int, positions: Sequence[int]) -> tuple[int, list[int]]:
         """The row of the batch, and the places on the position axis."""

@@ -12,7 +12,7 @@ from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation, Past
 from minibert.layers.heads import DiscriminatorHead, TaskHead, TokenHead, VocabularyHead
 from minibert.layers.layer import Change, LayerPass, layer_quantities
-from minibert.quantities import Hidden, TokenMask
+from minibert.quantities import Float, Hidden, TokenMask
 from minibert.text.inputs import Inputs
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
@@ -64,7 +64,7 @@ def run_layers(
     pasts: Sequence[Past] | None = None,
     rows: list[int] | None = None,
     visit: Callable[[LayerPass], None] | None = None,
-) -> Hidden:
+) -> Float[Tensor, "batch row d_model"]:
     """What leaves the last of the layers from `start` up to `stop`, given what enters the first.
 
     `edits` and `keep` are asked for each layer. `known` are quantities of the first layer that no

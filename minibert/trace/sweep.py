@@ -149,7 +149,7 @@ class _Prefix:
     def __init__(self, key: HeadVectors, value: HeadVectors) -> None:
         self.key, self.value = key, value
 
-    def extend(self, key: HeadVectors, value: HeadVectors) -> tuple[HeadVectors, HeadVectors]:
+    def extend(self, key: HeadVectors, value: HeadVectors) -> tuple[Tensor, Tensor]:
         """Both with those of the new positions behind them."""
         return torch.cat((self.key, key), dim=2), torch.cat((self.value, value), dim=2)
 

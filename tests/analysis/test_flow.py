@@ -12,8 +12,7 @@ from small_traces import small_trace
 from minibert.analysis.flow import attention_flow, maximum_flow
 from minibert.errors import TraceError
 from tests.circuit_models import FAMILIES, model_pair
-from tests.families import Sizes, batch
-from tests.test_model import as_tokens
+from tests.families import Sizes, as_tokens, batch
 
 networkx = pytest.importorskip("networkx")
 

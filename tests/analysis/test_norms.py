@@ -12,8 +12,7 @@ from minibert.analysis.norms import block_norms, head_norms, summed_norms
 from minibert.errors import TraceError
 from minibert.trace.read import Trace
 from tests.circuit_models import FAMILIES, Array, model_pair, their_layer
-from tests.families import Sizes, batch, sizes
-from tests.test_model import as_tokens, run_transformers
+from tests.families import Sizes, as_tokens, batch, run_transformers, sizes
 
 ATOL = 1e-10
 

@@ -14,8 +14,7 @@ from minibert.analysis.rollout import rollout, rollout_of
 from minibert.errors import TraceError
 from minibert.trace.read import Trace
 from tests.circuit_models import FAMILIES, model_pair
-from tests.families import batch
-from tests.test_model import as_tokens
+from tests.families import as_tokens, batch
 
 REDUCE = {"mean": np.mean, "max": np.max, "min": np.min}
 choices = given(

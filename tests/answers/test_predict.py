@@ -102,8 +102,10 @@ def test_the_next_token_follows_the_last_real_one(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("n_labels", [3, 2, 1])
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "albert", "gpt2"])
+@pytest.mark.parametrize(
+    ("family", "n_labels"),
+    [("bert", 1), ("roberta", 2), ("distilbert", 3), ("electra", 2), ("albert", 3), ("gpt2", 2)],
+)
 def test_texts_are_classified_as_the_pipeline_classifies_them(
     family: str, n_labels: int, tmp_path: Path
 ) -> None:
@@ -117,7 +119,7 @@ def test_texts_are_classified_as_the_pipeline_classifies_them(
         assert_choices(prediction, [r["label"] for r in rows], [r["score"] for r in rows])
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_tokens_are_classified_as_the_pipeline_classifies_them(family: str, tmp_path: Path) -> None:
     name = CONFIGS[family].removesuffix("Config") + "ForTokenClassification"
     folder = folder_of(tmp_path, family, name, id2label=LABELS)
@@ -141,7 +143,7 @@ def test_the_next_sentence_is_judged_as_transformers_judges_it(tmp_path: Path) -
     assert got == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize(("family", "n_labels"), [("bert", 2), ("albert", 2), ("albert", 3)])
+@pytest.mark.parametrize(("family", "n_labels"), [("bert", 2), ("albert", 3)])
 def test_pre_training_answers_both_questions(family: str, n_labels: int, tmp_path: Path) -> None:
     name = CONFIGS[family].removesuffix("Config") + "ForPreTraining"
     labels = {index: LABELS[index] for index in range(n_labels)}
@@ -166,7 +168,7 @@ def test_replaced_tokens_are_found_as_transformers_finds_them(tmp_path: Path) ->
         assert all(row[0].probability >= row[1].probability for row in rows)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_an_answer_is_the_best_span_of_the_second_text(family: str, tmp_path: Path) -> None:
     name = CONFIGS[family].removesuffix("Config") + "ForQuestionAnswering"
     folder = folder_of(tmp_path, family, name)
@@ -224,9 +226,15 @@ def test_a_model_without_a_tokenizer_speaks_in_ids(tmp_path: Path) -> None:
         masked.predict([[5, 7, 11]])
 
 
-@pytest.mark.parametrize("kind", ["regression", "multi_label_classification"])
-@pytest.mark.parametrize("n_labels", [3, 1])
-@pytest.mark.parametrize("task", ["Sequence", "Token"])
+@pytest.mark.parametrize(
+    ("task", "n_labels", "kind"),
+    [
+        ("Sequence", 3, "regression"),
+        ("Sequence", 1, "regression"),
+        ("Sequence", 3, "multi_label_classification"),
+        ("Token", 3, "multi_label_classification"),
+    ],
+)
 def test_the_config_says_what_a_class_number_means(
     task: str, n_labels: int, kind: str, tmp_path: Path
 ) -> None:
@@ -254,7 +262,7 @@ def test_the_config_says_what_a_class_number_means(
         assert best == pytest.approx([r["score"] for r in expected], abs=1e-5)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "gpt2"])
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_a_separator_in_the_text_with_the_answer_cuts_nothing_away(
     family: str, tmp_path: Path
 ) -> None:

@@ -16,8 +16,7 @@ from torch import Tensor
 import minibert
 from minibert.model import Model
 from minibert.trace.read import Trace
-from tests.families import Sizes, batch, hf_model
-from tests.test_model import as_tokens
+from tests.families import Sizes, as_tokens, batch, hf_model
 
 ROOT = str(Path(minibert.__file__).parents[1])
 
@@ -68,12 +67,12 @@ DAMAGED: dict[str, tuple[Callable[[dict[str, Tensor], dict[str, str]], Any], str
 }
 
 
-@pytest.mark.parametrize("case", DAMAGED)
-def test_a_file_that_is_no_trace_is_an_error(case: str, tmp_path: Path) -> None:
-    change, said = DAMAGED[case]
-    path = random_model().trace(as_tokens(batch("bert"))).save(tmp_path / "a.trace")
-    with pytest.raises(minibert.TraceError, match=rf"(?s)a\.trace.*{said}"):
-        Trace.load(rewritten(path, change))
+def test_a_file_that_is_no_trace_is_an_error(tmp_path: Path) -> None:
+    trace = random_model().trace(as_tokens(batch("bert")))
+    for change, said in DAMAGED.values():
+        path = trace.save(tmp_path / "a.trace")
+        with pytest.raises(minibert.TraceError, match=rf"(?s)a\.trace.*{said}"):
+            Trace.load(rewritten(path, change))
 
 
 def test_a_file_that_was_cut_short_is_an_error_wherever_it_was_cut(tmp_path: Path) -> None:
@@ -85,13 +84,11 @@ def test_a_file_that_was_cut_short_is_an_error_wherever_it_was_cut(tmp_path: Pat
             Trace.load(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("", "cannot be read"), ("none", "No such file"), ("text", "not a whole")]
-)
-def test_what_is_no_file_of_ours_cannot_be_loaded(name: str, said: str, tmp_path: Path) -> None:
+def test_what_is_no_file_of_ours_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello, this is no safetensors file at all")
-    with pytest.raises(minibert.TraceError, match=said):
-        Trace.load(tmp_path / name)
+    for name, said in (("", "cannot be read"), ("none", "No such file"), ("text", "not a whole")):
+        with pytest.raises(minibert.TraceError, match=said):
+            Trace.load(tmp_path / name)
 
 
 def test_a_checkpoint_is_no_trace(tmp_path: Path) -> None:

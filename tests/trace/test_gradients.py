@@ -13,7 +13,7 @@ from minibert.quantities import QUANTITIES
 from minibert.trace.read import Trace
 from tests.explicit_forward import LAYER_NAMES, Explicit
 from tests.families import Sizes, batch, hf_model, sizes
-from tests.gradient_models import (
+from tests.trace.gradient_models import (
     MODELS,
     assert_all,
     close,
@@ -24,46 +24,33 @@ from tests.gradient_models import (
 
 
 @pytest.mark.parametrize("family", MODELS)
-@pytest.mark.parametrize("keep", [(), ("scores", "probs")])
-def test_every_gradient_is_that_of_the_pass_spelled_out(family: str, keep: tuple[str, ...]) -> None:
+def test_every_gradient_is_that_of_the_pass_spelled_out(family: str) -> None:
+    # Kept matrices are part of the graph, and have no formula of their own then.
+    keep = ("scores", "probs") if family in ("bert", "gpt2") else ()
     trace = exact(family, MODELS[family]).trace(padded(family), grad=True, keep=keep)
     trace.backward(weighted(trace.logits))
     assert len(trace.grad) == len(trace)
     assert_all(trace, lambda explicit: weighted(explicit.logits))
 
 
-@pytest.mark.parametrize(
-    ("family", "name"),
-    [("bert", "BertLMHeadModel"), ("electra", "ElectraForCausalLM"), ("gpt2", "GPT2Model")],
-)
-@pytest.mark.parametrize("length", [1, 2, 13])
-def test_gradients_are_right_without_padding_and_without_a_future(
-    family: str, name: str, length: int
-) -> None:
-    model = exact(family, name, Sizes(layers=2, scale_by_layer=True))
-    trace = model.trace(batch(family)["input_ids"][:1, :length], grad=True)
-    trace.backward(weighted(trace.logits))
-    assert_all(trace, lambda explicit: weighted(explicit.logits))
-
-
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     chosen=sizes,
-    family=st.sampled_from(["bert", "albert", "gpt2"]),
+    family=st.sampled_from(["bert", "electra", "gpt2"]),
     length=st.sampled_from([1, 2, 7, 13]),
     entry=st.integers(0, 10**6),
 )
 def test_gradients_are_right_at_any_size(
     chosen: Sizes, family: str, length: int, entry: int
 ) -> None:
-    name = {"bert": "BertForMaskedLM", "albert": "AlbertModel", "gpt2": "GPT2LMHeadModel"}[family]
-    model = exact(family, name, chosen)
+    causal = {"bert": "BertLMHeadModel", "electra": "ElectraForCausalLM"}
+    model = exact(family, causal.get(family, "GPT2LMHeadModel"), chosen)
     trace = model.trace(padded(family).ids[:, :length], grad=True)
     trace.backward(trace.logits.flatten()[entry % trace.logits.numel()])
     assert_all(trace, lambda explicit: explicit.logits.flatten()[entry % trace.logits.numel()])
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "gpt2"])
+@pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2"])
 def test_gradients_of_probs_and_streams_are_those_of_transformers(family: str) -> None:
     name = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}.get(family, MODELS[family])
     theirs = hf_model(family, name, dtype=torch.float64)
@@ -89,22 +76,6 @@ def test_gradients_of_probs_and_streams_are_those_of_transformers(family: str) -
         assert close(at.resid_pre, gradient)
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-@pytest.mark.parametrize("name", LAYER_NAMES)
-def test_a_gradient_is_what_a_small_change_does(family: str, name: str) -> None:
-    trace = exact(family, MODELS[family], Sizes(layers=2)).trace(padded(family), grad=True)
-    trace.backward(weighted(trace.logits))
-    gradient, step = getattr(trace.grad[0], name), 1e-5
-    for number in range(3):
-        flat = (7919 * (number + 1)) % gradient.numel()
-        place = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), gradient.shape))
-        up, down = (
-            weighted(Explicit(trace, (name, 0, place, sign * step)).logits) for sign in (1, -1)
-        )
-        slope = (up - down) / (2 * step)
-        assert (slope - gradient[place]).abs() <= 1e-6 * max(1.0, gradient.abs().max().item())
-
-
 def test_scores_that_are_masked_have_no_gradient_and_masked_probs_have_one() -> None:
     trace = exact("gpt2", "GPT2LMHeadModel").trace(padded("gpt2"), grad=True)
     trace.backward(weighted(trace.logits))
@@ -123,24 +94,20 @@ def trace() -> Trace:
     return trace
 
 
-@pytest.mark.parametrize("name", LAYER_NAMES)
-def test_a_head_is_its_slice_of_the_layer(trace: Trace, name: str) -> None:
-    for layer, at in enumerate(trace.grad):
-        whole = getattr(at, name)
-        for head in range(trace.config.n_heads):
-            part = whole[:, head] if QUANTITIES[name].per_head else whole
-            assert close(getattr(trace.grad[layer, head], name), part)
-    assert torch.equal(getattr(trace.grad[-1], name), getattr(trace.grad[2], name))
-    assert close(trace.grad.stack(name)[1], getattr(trace.grad[1], name))
-
-
-@pytest.mark.parametrize("name", ["scores", "probs"])
-def test_a_window_is_a_part_of_the_whole(trace: Trace, name: str) -> None:
+def test_a_head_is_its_slice_and_a_window_its_part_of_the_layer(trace: Trace) -> None:
+    for name in LAYER_NAMES:
+        for layer, at in enumerate(trace.grad):
+            whole = getattr(at, name)
+            for head in range(trace.config.n_heads):
+                part = whole[:, head] if QUANTITIES[name].per_head else whole
+                assert close(getattr(trace.grad[layer, head], name), part)
+        assert torch.equal(getattr(trace.grad[-1], name), getattr(trace.grad[2], name))
+        assert close(trace.grad.stack(name)[1], getattr(trace.grad[1], name))
     rows, columns = slice(2, 7), slice(1, None, 3)
-    for layer, at in enumerate(trace.grad):
-        expected = getattr(at, name)[:, :, rows, columns]
-        assert close(at.window(name, queries=rows, keys=columns), expected)
-        head = trace.grad[layer, 1].window(name, queries=rows, keys=columns)
+    for name in ("scores", "probs"):
+        expected = getattr(trace.grad[1], name)[:, :, rows, columns]
+        assert close(trace.grad[1].window(name, queries=rows, keys=columns), expected)
+        head = trace.grad[1, 1].window(name, queries=rows, keys=columns)
         assert close(head, expected[:, 1])
 
 
@@ -183,15 +150,13 @@ NUMBERS: dict[str, tuple[Callable[[Trace], torch.Tensor], Callable[[Explicit], t
 }
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-@pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("keep", [(), ("scores", "probs")])
+@pytest.mark.parametrize(("family", "keep"), [("bert", ("scores", "probs")), ("gpt2", ())])
 def test_a_number_may_be_made_of_anything_that_can_be_read(
-    family: str, number: str, keep: tuple[str, ...]
+    family: str, keep: tuple[str, ...]
 ) -> None:
-    ours, theirs = NUMBERS[number]
     trace = exact(family, MODELS[family]).trace(padded(family), grad=True, keep=keep)
-    # What was read for another number leaves no mark.
-    trace.backward(weighted(trace[1].probs) + weighted(trace[2].mlp_pre))
-    trace.backward(ours(trace))
-    assert_all(trace, theirs)
+    for ours, theirs in NUMBERS.values():
+        # What was read for another number leaves no mark.
+        trace.backward(weighted(trace[1].probs) + weighted(trace[2].mlp_pre))
+        trace.backward(ours(trace))
+        assert_all(trace, theirs)

@@ -95,14 +95,14 @@ def test_a_long_row_shows_the_most_attended_keys_and_the_sum_of_the_others() -> 
     assert numbers(other)[-1] == pytest.approx(rest, abs=6e-5)
 
 
-@pytest.mark.parametrize("width", [80, 97, 120, 200])
-@pytest.mark.parametrize("n_tokens", [1, 11, 47])
-def test_no_line_is_wider_than_the_terminal(width: int, n_tokens: int) -> None:
-    about = explain(small_trace(n_tokens=n_tokens), layer=0, head=1, query=0)
-    about = replace(about, tokens=("日本語の長い長い長い長い長い長い言葉",) * n_tokens)
-    for colour in (False, True):
-        lines = render(about, Terminal(width, colour)).splitlines()
-        assert max(map(cell_width, lines)) <= width
+def test_no_line_is_wider_than_the_terminal() -> None:
+    for n_tokens in (1, 11, 47):
+        about = explain(small_trace(n_tokens=n_tokens), layer=0, head=1, query=0)
+        about = replace(about, tokens=("日本語の長い長い長い長い長い長い言葉",) * n_tokens)
+        for width in (80, 97, 120, 200):
+            for colour in (False, True):
+                lines = render(about, Terminal(width, colour)).splitlines()
+                assert max(map(cell_width, lines)) <= width
 
 
 def test_tokens_cannot_disturb_the_terminal(about: Explanation) -> None:
@@ -127,21 +127,21 @@ def test_colour_changes_no_character(about: Explanation) -> None:
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == render(about, Terminal(80))
 
 
-@pytest.mark.parametrize(
-    ("changes", "formula"),
-    [
-        ({}, "scale = 1/√7 = 0.3780"),
-        ({"scale_by_width": False}, "scale = 1"),
-        ({"scale_by_layer": True}, "scale = 1/(√7·(layer + 1)) = 1/(√7·3) = 0.1260"),
-        (
-            {"scale_by_width": False, "scale_by_layer": True},
-            "scale = 1/(layer + 1) = 1/3 = 0.3333",
-        ),
-    ],
-)
-def test_the_scale_is_said_as_the_model_has_it(changes: dict[str, bool], formula: str) -> None:
-    about = explain(small_trace(causal=True, **changes), layer=2, head=0, query=3)
-    assert any(line.endswith(formula) for line in render(about).splitlines())
+SCALES: list[tuple[dict[str, bool], str]] = [
+    ({}, "scale = 1/√7 = 0.3780"),
+    ({"scale_by_width": False}, "scale = 1"),
+    ({"scale_by_layer": True}, "scale = 1/(√7·(layer + 1)) = 1/(√7·3) = 0.1260"),
+    (
+        {"scale_by_width": False, "scale_by_layer": True},
+        "scale = 1/(layer + 1) = 1/3 = 0.3333",
+    ),
+]
+
+
+def test_the_scale_is_said_as_the_model_has_it() -> None:
+    for changes, formula in SCALES:
+        about = explain(small_trace(causal=True, **changes), layer=2, head=0, query=3)
+        assert any(line.endswith(formula) for line in render(about).splitlines())
 
 
 def test_a_model_in_half_precision_says_that_it_rounds(about: Explanation) -> None:

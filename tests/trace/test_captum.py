@@ -9,10 +9,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minibert.analysis import gradient_x_attention, integrated_attention, integrated_embeddings
+from minibert.layers.evaluation import Evaluation
 from minibert.loading import from_transformers
 from minibert.trace.read import Trace
+from minibert.trace.run import run_layers
 from tests.families import Sizes, batch, hf_model
-from tests.gradient_models import close
+from tests.trace.gradient_models import close
 
 attr = pytest.importorskip("captum.attr")
 
@@ -84,8 +86,8 @@ def from_probs(trace: Trace, layer: int) -> Callable[[Tensor], Tensor]:
         hidden = hidden if pre_norm else norm(block.mlp_norm, hidden)
         # captum asks about many inputs at once.
         several = ids().expand(len(hidden), -1)
-        for above in model.body.layers[layer + 1 :]:
-            hidden = above(hidden, model.allowed(several), None)
+        evaluation = Evaluation(model.allowed(several))
+        hidden = run_layers(model.body, hidden, evaluation, start=layer + 1)
         return model.head(model.body.final(hidden), None, several, None)[:, POSITION, TOKEN]
 
     return forward

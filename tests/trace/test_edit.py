@@ -3,16 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minibert.loading import from_transformers
+from minibert.errors import EditError
 from minibert.quantities import QUANTITIES
-from minibert.trace.edit import mean, noise, replace, zero
-from tests.editing import (
+from minibert.trace.edit import hide, mean, noise, replace, zero
+from tests.families import VOCABULARY
+from tests.trace.editing import (
     FAMILIES,
     HEADS,
     LAYERS,
@@ -23,75 +25,33 @@ from tests.editing import (
     model_of,
     random_like,
     sentences,
-    theirs_of,
+    whole,
 )
-from tests.families import VOCABULARY
 
 families = st.sampled_from(list(FAMILIES))
 layers, heads = st.integers(0, LAYERS - 1), st.integers(0, HEADS - 1)
 
 
-@pytest.fixture(params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@settings(max_examples=25)
-@given(family=families, layer=layers, head=heads)
-def test_zeroing_a_head_removes_what_it_adds(family: str, layer: int, head: int) -> None:
-    model, tokens = model_of(family), sentences(family)
-    plain = model.trace(tokens)
-    removed = plain[layer].attn_out - plain[layer, head].head_out
-    results = [
-        plain.rerun({("z", layer, head): zero}),
-        plain.rerun({("head_out", layer, head): zero}),
-        plain.rerun({("attn_out", layer): removed}),
-        plain.rerun({("probs", layer, head): zero}),
-        plain.rerun({("value", layer, head): 0}),
-    ]
-    for result in results:
-        assert close(result[layer].attn_out, removed)
-        assert close(result.logits, results[0].logits)
-
-
-@settings(max_examples=40)
-@given(family=families, layer=layers, names=st.sets(st.sampled_from(NAMES)))
-def test_patching_everything_of_another_trace_gives_that_trace(
-    family: str, layer: int, names: set[str]
-) -> None:
-    model = model_of(family)
-    source = model.trace(sentences(family, seed=7))
-    trace = model.trace(sentences(family))
-    for last in ({"resid_post"}, {"resid_mid"}, {"resid_pre"}, {"attn_out", "resid_pre"}):
-        patched = trace.rerun({(name, layer): source for name in names | last})
-        assert close(patched.logits, source.logits)
-    assert close(trace.rerun({"embed": source}).logits, source.logits)
-    assert torch.equal(trace.rerun({"logits": source}).logits, source.logits)
-
-
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("at", [3, -1, [2, 5], range(1, 4), slice(2, 7, 2), slice(None, -4)])
-def test_positions_are_rows_and_only_they_change(name: str, at: Any) -> None:
-    model, tokens = model_of("gpt2"), sentences("gpt2")
+def test_positions_are_rows_and_only_they_change(at: Any) -> None:
+    model, tokens = model_of("gpt2"), whole("gpt2")
     plain = model.trace(tokens, keep=("scores", "probs"))
-    value = getattr(plain[1], name)
-    row = next(i for i, axis in enumerate(QUANTITIES[name].axes) if axis in ("position", "query"))
     chosen = [at] if isinstance(at, int) else at if isinstance(at, slice) else list(at)
-    index = (*[slice(None)] * row, chosen)
-    new = random_like(value)
-    expected = value.clone()
-    expected[index] = new[index]
-    for given_value in (new, new[index]):
-        edit = {(name, 1): replace(given_value, positions=at)}
-        trace = model.trace(tokens, edit=edit, keep=("scores", "probs"))
-        assert torch.equal(getattr(trace[1], name), expected)
-        again = {(name, 1): replace(given_value).at(positions=at)}
-        limited = model.trace(tokens, edit=again, keep=("scores", "probs"))
-        assert torch.equal(limited.logits, trace.logits)
+    for name in NAMES:
+        value = getattr(plain[1], name)
+        axes = QUANTITIES[name].axes
+        row = next(i for i, axis in enumerate(axes) if axis in ("position", "query"))
+        index = (*[slice(None)] * row, chosen)
+        new = random_like(value)
+        expected = value.clone()
+        expected[index] = new[index]
+        for edit in (replace(new, positions=at), replace(new[index]).at(positions=at)):
+            found = plain.rerun({(name, 1): edit}, keep=("scores", "probs"))
+            assert torch.equal(getattr(found[1], name), expected), name
 
 
 def test_positions_sentences_and_heads_meet_where_all_of_them_are() -> None:
-    model, tokens = model_of("bert"), sentences("bert")
+    model, tokens = model_of("bert"), whole("bert")
     plain = model.trace(tokens, keep=("probs",))
     for name in PER_HEAD:
         edit = {(name, 1, (2, 0)): replace(7.0, positions=[5, 1], sentences=[0, 2])}
@@ -119,7 +79,7 @@ def test_a_trace_gives_each_position_what_it_has_there() -> None:
         assert torch.equal(getattr(found[1], name)[0], getattr(trace[1], name)[0])
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(family=families, name=st.sampled_from(NAMES), layer=layers, order=st.permutations(range(3)))
 def test_an_edit_acts_on_each_sentence_alone(
     family: str, name: str, layer: int, order: list[int]
@@ -138,35 +98,35 @@ def test_an_edit_acts_on_each_sentence_alone(
     assert close(part[order[2]], model(tokens)[order[2]])
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("scores", "probs")])
-def test_a_mean_is_over_sentences_and_real_positions(name: str) -> None:
+def test_a_mean_is_over_sentences_and_real_positions() -> None:
     model, tokens = model_of("bert"), sentences("bert")
     batches = [sentences("bert", seed=seed) for seed in (1, 2)]
     alone = [model.trace(batch[sentence]) for batch in batches for sentence in range(3)]
-    rows = [row for trace in alone for row in getattr(trace[1], name)[0].movedim(-2, 0)]
-    expected = torch.stack(rows).mean(0).unsqueeze(-2)
     over = mean([model.trace(batch) for batch in batches])
-    found = getattr(model.trace(tokens, edit={(name, 1): over})[1], name)
-    assert close(found, expected.expand_as(found))
-    if name in PER_HEAD:
-        found = getattr(model.trace(tokens, edit={(name, 1, (2, 1)): over})[1], name)[:, [2, 1]]
-        assert close(found, expected[[2, 1]].expand_as(found))
+    for name in (name for name in NAMES if name not in ("scores", "probs")):
+        rows = [row for trace in alone for row in getattr(trace[1], name)[0].movedim(-2, 0)]
+        expected = torch.stack(rows).mean(0).unsqueeze(-2)
+        found = getattr(model.trace(tokens, edit={(name, 1): over})[1], name)
+        assert close(found, expected.expand_as(found)), name
+        if name in PER_HEAD:
+            edit = {(name, 1, (2, 1)): over}
+            found = getattr(model.trace(tokens, edit=edit)[1], name)[:, [2, 1]]
+            assert close(found, expected[[2, 1]].expand_as(found)), name
 
 
-@pytest.mark.parametrize("name", ["scores", "probs"])
-def test_a_mean_of_a_matrix_is_over_sentences(name: str) -> None:
+def test_a_mean_of_a_matrix_is_over_sentences() -> None:
     model, ids = model_of("bert"), torch.randint(2, VOCABULARY, (5, LENGTH))
-    tokens = sentences("bert")
-    over = [model.trace(ids[:2]), model.trace(ids[2:])]
-    expected = getattr(model.trace(ids)[1], name).mean(0)
-    found = getattr(model.trace(tokens, edit={(name, 1): mean(over)})[1], name)
-    assert close(found, expected.expand_as(found))
-    limited = model.trace(tokens, edit={(name, 1, 2): mean(over, positions=[3, 1])})
-    assert close(getattr(limited[1, 2], name)[0, [3, 1]], expected[2, [3, 1]])
+    tokens, over = whole("bert"), [model.trace(ids[:2]), model.trace(ids[2:])]
+    for name in ("scores", "probs"):
+        expected = getattr(model.trace(ids)[1], name).mean(0)
+        found = getattr(model.trace(tokens, edit={(name, 1): mean(over)})[1], name)
+        assert close(found, expected.expand_as(found))
+        limited = model.trace(tokens, edit={(name, 1, 2): mean(over, positions=[3, 1])})
+        assert close(getattr(limited[1, 2], name)[0, [3, 1]], expected[2, [3, 1]])
 
 
 def test_noise_is_the_same_for_the_same_seed_and_differs_between_points() -> None:
-    model, tokens = model_of("bert"), sentences("bert")
+    model, tokens = model_of("bert"), whole("bert")
     plain = model.trace(tokens)
 
     def added(edit: Any, key: Any) -> Tensor:
@@ -177,14 +137,16 @@ def test_noise_is_the_same_for_the_same_seed_and_differs_between_points() -> Non
     others = [added(noise(6), ("z", 1)), added(noise(5), ("z", 0))]
     for other in others:
         assert (first - other).abs().mean() > 0.5
-    assert abs(first.std() - 1) < 0.1
-    assert abs(first.mean()) < 0.1
+    assert torch.allclose(first[0], first[1], atol=1e-5)
+    # 195 numbers.
+    assert abs(first[0].std() - 1) < 0.2
+    assert abs(first[0].mean()) < 0.2
     assert close(added(noise(5, std=0.25), ("z", 1)), 0.25 * first)
     assert (added(noise(5, positions=[2]), ("z", 1))[:, :, 3:] == 0).all()
     assert torch.equal(added(noise(5, std=0), ("z", 1)), torch.zeros_like(first))
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(
     family=families,
     edits=st.dictionaries(
@@ -195,7 +157,7 @@ def test_noise_is_the_same_for_the_same_seed_and_differs_between_points() -> Non
 def test_several_edits_act_in_the_order_of_the_data(
     family: str, edits: dict[Any, float], data: st.DataObject
 ) -> None:
-    model, tokens = model_of(family), sentences(family)
+    model, tokens = model_of(family), whole(family)
     entries = {
         (n, layer, head) if head is not None and n in PER_HEAD else (n, layer): number
         for (n, layer, head), number in edits.items()
@@ -224,8 +186,8 @@ def test_a_function_sees_what_earlier_edits_made() -> None:
     assert (trace[1].resid_pre == 0.5).all()
 
 
-def test_a_function_may_change_what_it_is_given_and_harms_nobody(family: str) -> None:
-    model, tokens = model_of(family), sentences(family)
+def test_a_function_may_change_what_it_is_given_and_harms_nobody() -> None:
+    model, tokens = model_of("gpt2"), whole("gpt2")
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     plain = model.trace(tokens)
     before = {name: plain.stack(name) for name in NAMES}
@@ -246,15 +208,15 @@ def test_a_tensor_changed_after_the_pass_does_not_change_the_trace() -> None:
     assert (trace[1].resid_mid == 1).all()
 
 
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("positions", [None, [2, 4]])
-def test_a_gradient_reaches_a_learned_edit(family: str, name: str, positions: Any) -> None:
+def test_a_gradient_reaches_a_learned_edit(family: str, name: str) -> None:
     model, ids = model_of(family, torch.float64), torch.tensor([[5, 7, 11, 13, 17]])
-    plain = model.trace(ids, keep=("scores", "probs"))
-    value = getattr(plain[1], name)
+    value = getattr(model.trace(ids, keep=("scores", "probs"))[1], name)
     learned = (0.1 * random_like(value[0, ..., -1, :])).requires_grad_()
     if name in PER_HEAD:
         learned = learned[:, None].detach().requires_grad_()
+    positions = None if family == "bert" else [2, 4]
 
     def loss(vector: Tensor) -> Tensor:
         edit = {(name, 1): replace(vector, positions=positions)}
@@ -270,19 +232,41 @@ def test_a_gradient_reaches_a_learned_edit(family: str, name: str, positions: An
     assert gradient.abs().max() > 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_dtypes_are_edited_in_their_own(dtype: torch.dtype) -> None:
-    model = from_transformers(theirs_of("bert"), dtype=dtype)
-    tokens = sentences("bert")
-    plain = model.trace(tokens)
-    for name in NAMES:
-        for value in (zero, 0.5, noise(3), mean(model.trace([[2, 3, 5] * 4 + [7]])), plain):
-            trace = plain.rerun({(name, 1): value})
-            assert getattr(trace[1], name).dtype == trace.logits.dtype == dtype
-            assert trace.logits.isfinite().all()
-    # The law in the dtype itself: bit for bit.
-    kept = model.trace(tokens, keep=("scores", "probs"))
-    for name in set(NAMES) - {"head_out"}:
-        assert torch.equal(
-            kept.rerun({(name, 1): kept}, keep=("scores", "probs")).logits, kept.logits
-        )
+def test_hidden_keys_get_no_weight_and_the_others_share_it() -> None:
+    model, tokens = model_of("gpt2"), whole("gpt2")
+    before = model.trace(tokens)[1, 2].probs
+    for keys in (1, [1, 3], slice(1, 4, 2), -12):
+        places = keys if isinstance(keys, list | slice) else [keys]
+        edit = {("scores", 1, 2): hide(keys, positions=slice(4, None))}
+        probs = model.trace(tokens, edit=edit)[1, 2].probs
+        assert (probs[:, 4:, places] == 0).all()
+        expected = before.clone()
+        expected[:, 4:, places] = 0
+        expected /= expected.sum(-1, keepdim=True)
+        assert close(probs, expected)
+        assert not close(probs, before)
+
+
+def test_scores_that_leave_nothing_to_attend_to_are_refused() -> None:
+    trace = model_of("gpt2").trace(sentences("gpt2")[0])
+    cases: list[dict[Any, Any]] = [
+        {
+            ("scores", 0): hide([0, 1, 2], positions=5),
+            ("scores", 0, 1): hide([3, 4, 5], positions=5),
+        },
+        {("scores", 1): lambda scores: scores - torch.inf},
+        {("scores", 1, 2): lambda scores: scores * torch.nan},
+    ]
+    for edits in cases:
+        for run in (trace.rerun, lambda edit: trace.rerun_each([edit], lambda z: z[:, 0, 0])):
+            with pytest.raises(EditError, match="without a key"):
+                run(edits)
+
+
+def test_numbers_and_positions_of_other_libraries_are_numbers_and_positions() -> None:
+    model, tokens = model_of("bert"), whole("bert")
+    expected = model.trace(tokens, edit={("z", 1): replace(2.0, positions=[1, 3])}).logits
+    for number in (np.float32(2), np.int64(2), 2):
+        for places in (np.array([1, 3]), torch.tensor([1, 3])):
+            edit = {("z", 1): replace(number, positions=places)}
+            assert torch.equal(model.trace(tokens, edit=edit).logits, expected)

@@ -19,8 +19,8 @@ from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import zero
 from minibert.trace.read import Trace
-from tests.editing import FAMILIES, NAMES, PER_HEAD, close
 from tests.families import VOCABULARY, Sizes, hf_model, sizes
+from tests.trace.editing import FAMILIES, NAMES, PER_HEAD, close
 
 BOTH = ("scores", "probs")
 LIMIT = 1e-6
@@ -79,14 +79,13 @@ def test_writing_back_what_was_read_changes_nothing(
                     assert torch.equal(value_at(written, other), value_at(plain, other))
 
 
-@family
 @settings(max_examples=2)
 @given(chosen=sizes, rows=lengths, seed=seeds, data=st.data())
 def test_writing_back_what_the_heads_write_is_only_rounded_anew(
-    family: str, chosen: Sizes, rows: list[int], seed: int, data: st.DataObject
+    chosen: Sizes, rows: list[int], seed: int, data: st.DataObject
 ) -> None:
     # In float64: float32 sums that differ in their order are apart by a few 1e-6 in a narrow model.
-    model = model_of(family, chosen).double()
+    model = model_of("gpt2", chosen).double()
     plain = model.trace(texts(model, rows, seed), keep=BOTH)
     point = ("head_out", data.draw(st.integers(0, len(plain) - 1)))
     for value in (value_at(plain, point).clone(), plain):
@@ -135,7 +134,7 @@ def test_patching_everything_of_another_trace_gives_that_trace(
 
 
 @family
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(chosen=sizes, rows=lengths, seed=seeds, data=st.data())
 def test_padding_order_and_size_of_a_batch_change_nothing(
     family: str, chosen: Sizes, rows: list[int], seed: int, data: st.DataObject

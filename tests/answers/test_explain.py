@@ -24,29 +24,24 @@ def minilm() -> Model:
     return load(data_path("models", "all-MiniLM-L6-v2"))
 
 
-@pytest.mark.parametrize("layer", range(LAYERS))
 @pytest.mark.parametrize("causal", [False, True])
-def test_every_tensor_is_the_one_of_the_trace(layer: int, causal: bool) -> None:
+def test_every_tensor_is_the_one_of_the_trace_and_leads_to_the_next(causal: bool) -> None:
     trace = small_trace(causal=causal)
-    got = explain(trace, layer=layer, head=1, query=5, key=3)
-    here = trace[layer, 1]
-    expected = {
-        "query": here.query[0, 5],
-        "key": here.key[0, 3],
-        "product": here.product(5)[0, 3],
-        "scores": here.scores[0, 5],
-        "mask": trace.mask[0, 0, 5],
-        "probs": here.probs[0, 5],
-        "value": here.value[0],
-        "z": here.z[0, 5],
-    }
-    for name, tensor in expected.items():
-        assert torch.equal(getattr(got, name), tensor), name
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_each_step_leads_to_the_next_number_of_the_model(causal: bool) -> None:
-    trace = small_trace(causal=causal)
+    for layer in range(LAYERS):
+        got = explain(trace, layer=layer, head=1, query=5, key=3)
+        here = trace[layer, 1]
+        expected = {
+            "query": here.query[0, 5],
+            "key": here.key[0, 3],
+            "product": here.product(5)[0, 3],
+            "scores": here.scores[0, 5],
+            "mask": trace.mask[0, 0, 5],
+            "probs": here.probs[0, 5],
+            "value": here.value[0],
+            "z": here.z[0, 5],
+        }
+        for name, tensor in expected.items():
+            assert torch.equal(getattr(got, name), tensor), name
     for query in range(11):
         got = explain(trace, layer=1, head=0, query=query)
         close = {"rtol": 1e-5, "atol": 1e-5}
@@ -109,19 +104,6 @@ def test_a_trace_of_one_head_stops_early_and_has_the_numbers_of_a_whole_trace() 
         assert ours.to_dict() == theirs.to_dict()
 
 
-def test_padding_is_no_key_of_a_sentence() -> None:
-    model = small_trace().model
-    ids = torch.tensor([[3, 5, 7, 11, 13], [3, 5, 7, 0, 0]])
-    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
-    batch = model.trace(Tokens.from_ids(ids, mask=mask))
-    alone = model.trace([3, 5, 7])
-    got = explain(batch, layer=1, head=0, query=2, sentence=1)
-    expected = explain(alone, layer=1, head=0, query=2)
-    assert got.tokens == expected.tokens
-    for name in ("scores", "probs", "value", "z"):
-        torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=0, atol=1e-5)
-
-
 def test_without_a_key_the_most_attended_one_is_taken() -> None:
     trace = small_trace()
     got = explain(trace, layer=2, head=1, query=4)
@@ -129,14 +111,13 @@ def test_without_a_key_the_most_attended_one_is_taken() -> None:
     assert not got.chosen
 
 
-@pytest.mark.parametrize("place", [(LAYERS, 0), (-LAYERS - 1, 0), (0, HEADS), (0, -HEADS - 1)])
-def test_a_layer_or_head_that_does_not_exist_is_an_error(place: tuple[int, int]) -> None:
-    trace = small_trace()
-    layer, head = place
-    with pytest.raises(TraceError, match=r"There is no (layer|head) -?\d; expected 0 to"):
-        explain(trace, layer=layer, head=head, query=0)
-    with pytest.raises(TraceError, match=r"There is no (layer|head) -?\d; expected 0 to"):
-        trace_of_head(trace.model, trace.tokens, layer=layer, head=head)
+def test_a_layer_or_head_that_does_not_exist_is_an_error() -> None:
+    trace, match = small_trace(), r"There is no (layer|head) -?\d; expected 0 to"
+    for layer, head in ((LAYERS, 0), (-LAYERS - 1, 0), (0, HEADS), (0, -HEADS - 1)):
+        with pytest.raises(TraceError, match=match):
+            explain(trace, layer=layer, head=head, query=0)
+        with pytest.raises(TraceError, match=match):
+            trace_of_head(trace.model, trace.tokens, layer=layer, head=head)
 
 
 def test_negative_places_count_from_the_end() -> None:
@@ -155,34 +136,20 @@ class TestFindToken:
             raw=(("[CLS]", "Ġthe", "Straw", "##berries", "the", "\u202e"),),
         )
 
-    @pytest.mark.parametrize(
-        ("wanted", "position"),
-        [
-            (3, 3),
-            ("3", 3),
-            ("-1", 5),
-            ("Straw", 2),
-            ("straw", 2),
-            ("##berries", 3),
-            ("Ġthe", 1),
-            ("[cls]", 0),
-        ],
-    )
-    def test_a_token_is_found_by_position_or_string(
-        self, tokens: Tokens, wanted: int | str, position: int
-    ) -> None:
-        assert find_token(tokens, wanted, what="query") == position
+    def test_a_token_is_found_by_position_or_string(self, tokens: Tokens) -> None:
+        found: dict[int | str, int] = {3: 3, "3": 3, "-1": 5, "Straw": 2, "straw": 2}
+        found |= {"##berries": 3, "Ġthe": 1, "[cls]": 0}
+        for wanted, position in found.items():
+            assert find_token(tokens, wanted, what="query") == position
 
     def test_a_token_that_occurs_twice_is_an_error_with_its_positions(self, tokens: Tokens) -> None:
         with pytest.raises(TraceError, match=r'key "the" is the token at positions 1, 4'):
             find_token(tokens, "the", what="key")
 
-    @pytest.mark.parametrize("wanted", ["absent", "", 6, "-7", "99999999999999999999"])
-    def test_a_token_that_is_not_there_is_an_error_that_lists_all(
-        self, tokens: Tokens, wanted: int | str
-    ) -> None:
-        with pytest.raises(TraceError, match=r"0 \[CLS\], 1 the.*5 \\u202e"):
-            find_token(tokens, wanted, what="query")
+    def test_a_token_that_is_not_there_is_an_error_that_lists_all(self, tokens: Tokens) -> None:
+        for wanted in ("absent", "", 6, "-7", "99999999999999999999"):
+            with pytest.raises(TraceError, match=r"0 \[CLS\], 1 the.*5 \\u202e"):
+                find_token(tokens, wanted, what="query")
 
     def test_a_word_of_several_tokens_is_an_error_with_its_pieces(self) -> None:
         tokens = load().tokenize("the rabbit quickly hopped")
@@ -193,24 +160,17 @@ class TestFindToken:
         with pytest.raises(TraceError, match=f'"Hopped", the query: the word is .* {listed};'):
             find_token(tokens, "Hopped", what="query")
 
-    @pytest.mark.parametrize(
-        ("wanted", "note"),
-        [
-            ("2", 'the token "2" stands at position 3: for it, give 3 as the query.'),
-            ("5", 'the token "5" stands at positions 2, 4: for it, give 2 or 4 as the query.'),
-            ("1", ""),
-            ("4", ""),
-            ("saw", ""),
-            (2, ""),
-        ],
-    )
-    def test_a_number_that_is_also_a_token_elsewhere_is_noted(
-        self, tokens: Tokens, wanted: int | str, note: str
-    ) -> None:
+    def test_a_number_that_is_also_a_token_elsewhere_is_noted(self, tokens: Tokens) -> None:
         row = ("[CLS]", "1", "5", "2", "5", "[SEP]")
-        got = token_note(replace(tokens, strings=(row,), raw=(row,)), wanted, what="query")
-        assert got.partition("is taken as a position; ")[2] == note
-        assert bool(got) == bool(note)
+        notes: dict[int | str, str] = {
+            "2": 'the token "2" stands at position 3: for it, give 3 as the query.',
+            "5": 'the token "5" stands at positions 2, 4: for it, give 2 or 4 as the query.',
+        }
+        for wanted in ("2", "5", "1", "4", "saw", 2):
+            got = token_note(replace(tokens, strings=(row,), raw=(row,)), wanted, what="query")
+            note = notes.get(wanted, "")
+            assert got.partition("is taken as a position; ")[2] == note
+            assert bool(got) == bool(note)
 
     def test_a_number_past_the_end_that_is_a_token_is_an_error_that_says_where(
         self, tokens: Tokens

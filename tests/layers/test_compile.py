@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from families import VOCABULARY
+
+from tests.families import VOCABULARY
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
     program = [sys.executable, str(HERE / "compiled_models.py")]
-    done = subprocess.run(program, cwd=HERE.parent, capture_output=True, text=True)
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result

@@ -40,6 +40,12 @@ def sentences(family: str, seed: int = 0) -> minibert.Tokens:
     return minibert.Tokens.from_ids(inputs["input_ids"], mask=mask, segments=segments)
 
 
+def whole(family: str, seed: int = 0) -> minibert.Tokens:
+    """Three sentences of 13 tokens."""
+    ids = batch(family, seed=seed)["input_ids"]
+    return minibert.Tokens.from_ids(torch.where(ids < 2, 5, ids))
+
+
 def random_like(value: Tensor, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from minibert.errors import TokenizationError
 from minibert.kernels.api import attend

@@ -1,0 +1,211 @@
+"""A layer is one table: a quantity is declared once, and one kernel call a layer evaluates it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from data import data_path
+from torch import Tensor
+
+import minibert
+from minibert.errors import AttentionError
+from minibert.kernels import registry
+from minibert.kernels.api import implementations, register
+from minibert.kernels.eager import attend as eager
+from minibert.kernels.requests import WANTS
+from minibert.layers.layer import LayerPass, LayerQuantities, layer_quantities
+from minibert.model import Model
+from minibert.quantities import QUANTITIES, quantity
+from minibert.text.tokens import Tokens
+from minibert.trace.edit import zero
+from minibert.trace.read import Trace
+from tests.families import Sizes, as_tokens, batch, difference, hf_model
+
+PACKAGE = Path(minibert.__file__).parent
+TEXTS = ["The strawberries were fresh, weren't they?", "No.", "leaves fall in autumn"]
+
+
+def model_of(family: str, dtype: torch.dtype = torch.float64) -> Model:
+    name = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}[family]
+    return Model.from_transformers(hf_model(family, name, Sizes(), dtype))
+
+
+def declarations() -> Iterator[tuple[str, str]]:
+    """The name of every quantity that the source declares, with the file."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                calls = [d for d in node.decorator_list if isinstance(d, ast.Call)]
+                if any(isinstance(d.func, ast.Name) and d.func.id == "quantity" for d in calls):
+                    yield node.name, path.name
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                named = [k.value for k in node.keywords if k.arg == "name"]
+                if node.func.id == "Quantity" and named and isinstance(named[0], ast.Constant):
+                    yield str(named[0].value), path.name
+
+
+def test_each_quantity_is_declared_once_and_all_in_one_file() -> None:
+    found = list(declarations())
+    assert sorted(found) == sorted((name, "layer.py") for name in QUANTITIES)
+
+
+@pytest.fixture
+def length_of_mid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more quantity: the length of resid_mid."""
+
+    def compute(at: LayerPass) -> Tensor:
+        return at.resid_mid.square().sum(-1).sqrt()
+
+    monkeypatch.setitem(QUANTITIES, "length_of_mid", None)
+    declared = quantity(("batch", "position"), "the length of resid_mid", kept=True)(compute)
+    monkeypatch.setattr(LayerQuantities, "length_of_mid", declared, raising=False)
+    # Python calls this for what stands in the body of a class.
+    declared.__set_name__(LayerQuantities, "length_of_mid")
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_one_declaration_makes_a_quantity(family: str, length_of_mid: None, tmp_path: Path) -> None:
+    model, tokens = model_of(family), as_tokens(batch(family))
+    trace = model.trace(tokens, grad=True)
+    expected = trace[1].resid_mid.norm(dim=-1)
+    assert torch.allclose(trace[1].length_of_mid, expected)
+    assert trace.stack("length_of_mid").shape == (3, *tokens.ids.shape)
+    assert torch.allclose(trace.text(1)[1].length_of_mid[0], expected[1, :7])
+    # Listed.
+    assert "length_of_mid" in layer_quantities()
+    assert "length_of_mid" in dir(trace[0])
+    with pytest.raises(minibert.TraceError, match=r"there are .*resid_post, length_of_mid"):
+        _ = trace[0].length
+    # Edited: alone, in a sweep, and never where it does not exist.
+    edit: dict[Any, Any] = {("length_of_mid", 1): zero.at(positions=[-1])}
+    edited = trace.rerun(edit)
+    at_last = [length - 1 for length in tokens.lengths]
+    assert edited[1].length_of_mid[[0, 1, 2], at_last].count_nonzero() == 0
+    assert edited[1].length_of_mid[0, 0] > 0
+    swept = trace.rerun_each([edit, {}], lambda logits: logits[:, 0, 5])
+    assert torch.allclose(swept[0], swept[1])
+    with pytest.raises(minibert.EditError, match="length_of_mid has no heads"):
+        trace.rerun({("length_of_mid", 1, 0): zero})
+    # Differentiated.
+    trace.backward(trace[1].length_of_mid[0].square().sum() / 2)
+    assert torch.allclose(trace.grad[1].length_of_mid[0], expected[0])
+    assert torch.allclose(trace.grad[1].resid_mid[0], trace[1].resid_mid[0])
+    assert trace.grad[1].length_of_mid[1].count_nonzero() == 0
+    # Saved and loaded: what was made of it, and with the model what it is.
+    stored = Trace.load(edited.save(tmp_path / "a.trace"))
+    assert torch.equal(stored[1].length_of_mid, edited[1].length_of_mid)
+    again = Trace.load(model.trace(tokens).save(tmp_path / "b.trace"), model)
+    assert torch.allclose(again[1].length_of_mid, expected)
+
+
+def test_the_made_up_quantity_is_gone_afterwards() -> None:
+    assert not hasattr(LayerQuantities, "length_of_mid")
+    assert "length_of_mid" not in QUANTITIES
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A registered implementation that is better than all others writes its calls down here."""
+    monkeypatch.setattr(registry, "_IMPLEMENTATIONS", dict(registry._IMPLEMENTATIONS))
+    monkeypatch.setattr(registry, "_CHOICES", {})
+    seen: list[str] = []
+
+    def counting(name: str) -> Any:
+        def attention(query: Any, key: Any, value: Any, **options: Any) -> Any:
+            seen.append(name)
+            return eager(query, key, value, **options)
+
+        return attention
+
+    outputs = {"z", "lse", *WANTS}
+    register("best", counting("best"), wants=WANTS, rank=-1, differentiable=outputs)
+    register("named", counting("named"), wants=WANTS, differentiable=outputs)
+    yield seen
+    registry._CHOICES.clear()
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_a_registered_implementation_is_called_once_a_layer(family: str, calls: list[str]) -> None:
+    model, tokens = model_of(family), as_tokens(batch(family))
+    model.trace(tokens, impl="eager")
+    assert calls == []
+
+    def ran(function: Any, name: str = "best", layers: int = 3) -> Any:
+        calls.clear()
+        result = function()
+        assert calls == [name] * layers
+        return result
+
+    ran(lambda: model(tokens))
+    trace = ran(lambda: model.trace(tokens, statistics=("entropy",)))
+    ran(lambda: model.trace(tokens, keep=("probs",), grad=True))
+    ran(lambda: model.packed(tokens))
+    ran(lambda: model.trace(tokens, packed=True, statistics=("received",)))
+    ran(lambda: model.trace(tokens, impl="named"), "named")
+    ran(lambda: trace.rerun({("z", 0, 1): zero}), layers=2)
+    if family == "gpt2":
+        ran(lambda: model.generate([3, 5, 7], max_new_tokens=1, temperature=0))
+    model.impl = "named"
+    ran(lambda: model(tokens), "named")
+    ran(lambda: model.trace(tokens), "named")
+    with pytest.raises(AttentionError, match='impl="fastest" is not known'):
+        model.trace(tokens, impl="fastest")
+
+
+def test_the_whole_of_minilm_runs_in_the_reference() -> None:
+    folder = data_path("models", "all-MiniLM-L6-v2")
+    model = minibert.load(folder, dtype=torch.float64, impl="reference")
+    theirs = transformers.AutoModel.from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="eager"
+    ).eval()
+    tokens = model.tokenize(TEXTS)
+    with torch.no_grad():
+        output = theirs(
+            input_ids=tokens.ids,
+            attention_mask=tokens.mask.long(),
+            output_hidden_states=True,
+            output_attentions=True,
+        )
+    trace = model.trace(tokens)
+    for ours, expected in zip(trace.hidden_states, output.hidden_states, strict=True):
+        assert difference(ours[tokens.mask], expected[tokens.mask]) <= 1e-10
+    rows = tokens.mask[:, None, :, None]
+    for ours, expected in zip(trace.attentions, output.attentions, strict=True):
+        assert difference(ours * rows, expected * rows) <= 1e-10
+    assert difference(model(tokens)[tokens.mask], output.last_hidden_state[tokens.mask]) <= 1e-10
+
+
+HERE = [
+    one.name
+    for one in implementations().values()
+    if one.name != "reference" and not one.unavailable and "cpu" in (one.devices or ("cpu",))
+]
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_each_implementation_runs_whole_models(family: str, name: str) -> None:
+    """Within 1e-10 in float64; else at most twice as far from float64 as torch's own attention."""
+    one = implementations()[name]
+    dtype = torch.float64 if torch.float64 in one.dtypes else torch.float32
+    exact, model = model_of(family), model_of(family, dtype)
+    exact.impl = "reference"
+    ragged = as_tokens(batch(family))
+    tokens = ragged
+    if "lengths" not in one.options and "mask" not in one.options:
+        with pytest.raises(AttentionError, match=f'impl="{name}" cannot do this'):
+            model.trace(ragged, impl=name)
+        tokens = Tokens.from_ids(ragged.ids)
+    errors = {}
+    for impl in (name, "math"):
+        found = [model.trace(tokens, impl=impl).logits[tokens.mask]]
+        if tokens is ragged:
+            found.append(model.trace(tokens, packed=True, impl=impl).logits[0])
+        expected = exact(tokens)[tokens.mask]
+        errors[impl] = max(difference(one.double(), expected) for one in found)
+    limit = 1e-10 if dtype == torch.float64 else 2 * errors["math"]
+    assert errors[name] <= limit

@@ -1,0 +1,326 @@
+"""Edits that cannot be made are refused before the pass starts, with what to write instead."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibert.errors import EditError
+from minibert.loading import from_transformers
+from minibert.trace.edit import as_point, hide, mean, noise, replace, zero
+from minibert.trace.plan import Plan
+from tests.families import Sizes, hf_model
+from tests.trace.editing import HEADS, LAYERS, LENGTH, NAMES, PER_HEAD, model_of, sentences, whole
+
+NOWHERE = [LENGTH, -LENGTH - 1, [0, LENGTH], [], [2, 2], [0, -LENGTH], slice(20, 25)]
+NO_PLACES = [slice("a", None), 1.5, True, "ab", [True], [None], {"a"}]
+
+
+@pytest.fixture(autouse=True)
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As people run it: without the checks of annotations that only tests have."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture
+def started() -> Iterator[list[str]]:
+    """The parts of the model of the BERT family that have begun to compute."""
+    ran: list[str] = []
+    body = model_of("bert").body
+    handles = [
+        module.register_forward_pre_hook(lambda *_, name=name: ran.append(name))
+        for name, module in body.named_modules()
+        if name
+    ]
+    yield ran
+    for handle in handles:
+        handle.remove()
+
+
+def refused(edit: Any, started: list[str], match: str = "", **options: Any) -> None:
+    """By `trace` and, where it says the same, by `rerun` and `rerun_each`."""
+    model, tokens = model_of("bert"), whole("bert")
+    plain = model.trace(tokens, **options)
+    started.clear()
+    with pytest.raises(EditError, match=match):
+        model.trace(tokens, edit=edit, **options)
+    with pytest.raises(EditError, match=match):
+        plain.rerun(edit)
+    if not options:
+        with pytest.raises(EditError, match=match):
+            plain.rerun_each([{}, edit], lambda logits: logits[:, 0, 0])
+    assert started == []
+
+
+NO_POINTS: list[tuple[Any, str]] = [
+    ("prob", "'prob' cannot be edited; there are embed.*probs.*logits"),
+    (("mask", 0), "'mask' cannot be edited"),
+    ("mask", "'mask' cannot be edited"),
+    (("Z", 0), "'Z' cannot be edited"),
+    ("z", r"which layer\? Write \('z', layer\)"),
+    (("z",), "which layer"),
+    (("embed", 0), "embed has no layers; write 'embed' alone"),
+    (("logits", 0, 0), "logits has no layers"),
+    (("z", LAYERS), r"\('z', 3\): there is no layer 3; expected 0 to 2"),
+    (("z", -LAYERS - 1), "there is no layer -4"),
+    (("z", "1"), "layer '1': expected a whole number"),
+    (("z", 1.0), "layer 1.0: expected"),
+    (("z", True), "layer True: expected"),
+    (("z", None), "layer None: expected"),
+    (("z", (0, 1)), r"layer \(0, 1\): expected"),
+    (("z", 0, HEADS), "there is no head 3; expected 0 to 2"),
+    (("z", 0, (0, HEADS)), "there is no head 3"),
+    (("z", 0, ()), r"heads \(\): expected each once, and at least one"),
+    (("z", 0, (1, 1)), r"heads \(1, .*: expected each once"),
+    (("z", 0, (1, 1 - HEADS)), r"heads \(1, .*: expected each once"),
+    (("z", 0, False), "head False: expected"),
+    (("z", 0, None), "head None: expected"),
+    (("resid_post", 0, 1), r"resid_post has no heads; write \('resid_post', 0\)"),
+    (("z", 0, 1, 2), "is no point"),
+    ((), "is no point"),
+    (3, "3 is no point"),
+    (None, "None is no point"),
+    (("z", torch.tensor([0, 1])), "expected a whole number"),
+]
+
+
+def test_a_place_that_does_not_exist_is_refused(started: list[str]) -> None:
+    for key, match in NO_POINTS:
+        refused({key: zero}, started, match)
+
+
+def test_edits_are_a_dictionary(started: list[str]) -> None:
+    for edit in ("z", "", 3, [], ["z"], [("z", 0)], {("z", 0)}):
+        refused(edit, started, "expected a dictionary such as")
+
+
+NO_VALUES: list[tuple[Any, str]] = [
+    (None, "NoneType is no edit; expected a number, a tensor"),
+    ("zero", "str is no edit"),
+    ([0.0] * 5, "list is no edit"),
+    (np.zeros(5), "ndarray is no edit"),
+    (1j, "complex is no edit"),
+    (True, "expected a number, a tensor or a trace, found True"),
+    (float("nan"), "nan is no finite number"),
+    (float("inf"), "inf is no finite number"),
+    (torch.tensor(True), "torch.bool; expected floats"),
+    (torch.zeros(5, dtype=torch.int64), r"torch.int64; expected floats, as value.float\(\)"),
+    (torch.zeros(5, dtype=torch.complex64), "torch.complex64; expected floats"),
+    (torch.full((5,), torch.nan), "NaN or infinite"),
+    (torch.zeros(5, device="meta"), "meta device"),
+    (torch.zeros(5, dtype=torch.float64), r"torch.float64 and the quantity torch.float32"),
+    (1e39, "no finite number in torch.float32"),
+    (torch.full((5,), torch.inf), "NaN or infinite"),
+    (torch.zeros(7), r"\(z, 1\): a value of shape \(7,\) does not fit \(3, 3, 13, 5\) \(batch"),
+    (torch.zeros(3, 3, 13, 1, 5), "does not fit"),
+    (torch.zeros(2, 3, 13, 5), "does not fit"),
+    (torch.zeros(0), "does not fit"),
+    (mean, r"mean has to be called, as mean\(over=trace\)"),
+    (noise, r"noise has to be called, as noise\(seed\)"),
+    (hide, r"hide has to be called, as hide\(keys\)"),
+    (hide(3), r"\(z, 1\): hide is an edit of scores"),
+    (replace, r"replace has to be called"),
+]
+
+
+def test_a_value_that_does_not_fit_is_refused(started: list[str]) -> None:
+    for value, match in NO_VALUES:
+        refused({("z", 1): value}, started, match)
+
+
+NO_KEYS: list[tuple[Any, str]] = [
+    (13, "there is no key 13"),
+    ([], "at least one"),
+    ("3", "key"),
+    (slice(None), "the query at position 0 of sentence 0 has none left"),
+    (range(13), r"limit the edit with hide\(keys, positions"),
+]
+
+
+def test_keys_that_cannot_be_hidden_are_refused(started: list[str]) -> None:
+    for keys, match in NO_KEYS:
+        refused({("scores", 1): hide(keys)}, started, match)
+
+
+NO_EDITS: list[tuple[Any, str]] = [
+    (lambda: replace(None), r"replace\(None\)"),
+    (lambda: mean([]), "at least one trace"),
+    (lambda: mean(torch.zeros(3)), "expected a trace"),
+    (lambda: mean(3), "expected a trace"),
+    (lambda: mean("text"), "expected a trace"),
+    (lambda: mean([model_of("bert").trace([[2, 3]]), None]), "expected a trace"),
+    (lambda: hide(None), "which keys"),
+    (lambda: noise(1.5), "seed=1.5"),
+    (lambda: noise(True), "seed=True"),
+    (lambda: noise("3"), "seed='3'"),
+    (lambda: noise(std=-1.0), "std=-1.0"),
+    (lambda: noise(std=float("nan")), "std=nan"),
+    (lambda: noise(std="1"), "std='1'"),
+]
+
+
+def test_an_edit_that_makes_no_sense_is_refused_when_it_is_made() -> None:
+    for call, match in NO_EDITS:
+        with pytest.raises(EditError, match=match):
+            call()
+
+
+@pytest.mark.parametrize("name", ["z", "probs", "resid_post"])
+def test_positions_and_sentences_that_do_not_exist_are_refused(
+    name: str, started: list[str]
+) -> None:
+    for at in (*NOWHERE, *NO_PLACES):
+        refused({(name, 1): zero.at(positions=at)}, started, "position")
+        refused({(name, 1): replace(0.0, sentences=at)}, started, "sentence")
+
+
+def test_a_value_for_some_positions_has_their_number(started: list[str]) -> None:
+    model, tokens = model_of("bert"), whole("bert")
+    for rows in (1, 2, LENGTH):
+        model.trace(tokens, edit={("z", 1): replace(torch.zeros(rows, 5), positions=[3, 4])})
+    refused({("z", 1): replace(torch.zeros(3, 5), positions=[3, 4])}, started, "does not fit")
+    refused({("z", 1, 0): replace(torch.zeros(3, 3, 13, 5))}, started, "does not fit")
+
+
+def test_a_trace_of_another_length_or_batch_is_refused(started: list[str]) -> None:
+    model = model_of("bert")
+    for ids in ([[5] * 11], [[5]], [[5] * LENGTH] * 2):
+        source = model.trace(ids)
+        for name in ("z", "probs", "resid_post"):
+            refused({(name, 1): source}, started, "does not fit")
+            refused({(name, 1): replace(source, positions=[0])}, started, "does not fit")
+
+
+def test_a_trace_of_a_model_of_another_shape_is_refused(started: list[str]) -> None:
+    trace = model_of("bert").trace(whole("bert"))
+    changes: tuple[dict[str, int], ...] = ({"heads": 5}, {"d_mlp": 13})
+    for change in changes:
+        other = from_transformers(hf_model("bert", "BertModel", Sizes(**change)))
+        source = other.trace([[5] * LENGTH])
+        for name in NAMES:
+            differs = getattr(source[1], name).shape[1:] != getattr(trace[1], name).shape[1:]
+            for value in (source, mean(source)) if differs else ():
+                refused({(name, 1): value}, started, "does not fit")
+
+
+def test_a_trace_of_a_model_with_fewer_layers_is_refused(started: list[str]) -> None:
+    source = from_transformers(hf_model("bert", "BertModel", Sizes(layers=1))).trace([[5] * LENGTH])
+    for value in (source, mean(source)):
+        refused({("z", 2): value}, started, r"\(z, 2\): the trace to read from has 1 layers")
+
+
+def test_a_trace_that_stopped_below_is_refused(started: list[str]) -> None:
+    source_until = 1
+    source = model_of("bert").trace(whole("bert"), until=source_until)
+    for value in (source, mean(source)):
+        refused({("z", 2): value}, started, f"has {source_until + 1} layers")
+        refused({"logits": value}, started, f"no logits, as until={source_until}")
+    model_of("bert").trace(whole("bert"), edit={("z", source_until): source, "embed": source})
+
+
+def test_a_mean_of_matrices_is_over_texts_of_one_length(started: list[str]) -> None:
+    model, name = model_of("bert"), "probs"
+    fits, shorter = model.trace([[5] * LENGTH]), model.trace([[5] * 7])
+    refused({(name, 1): mean([fits, shorter])}, started, "does not fit")
+    refused({(name, 1): mean(shorter)}, started, "does not fit")
+    refused({(name, 1): mean(model.trace(sentences("bert")))}, started, "no padding")
+
+
+def test_what_until_leaves_out_is_refused(started: list[str]) -> None:
+    refused({"logits": zero}, started, "until=1 leaves the logits out", until=1)
+    for name in NAMES:
+        refused({(name, 1): zero}, started, "edit layers below 1", until=1)
+
+
+def test_two_edits_of_one_place_are_refused(started: list[str]) -> None:
+    for keys in (
+        (("z", 1), ("z", -2)),
+        (("z", 1, 0), ("z", 1, -3)),
+        (("z", 1, (0, 1)), ("z", 1, (1, 2))),
+        (("z", 1, 0), ("z", 1, (0,))),
+        ("embed", ("embed",)),
+    ):
+        refused(dict.fromkeys(keys, zero), started, "Two edits overlap")
+
+
+def test_an_edit_of_fewer_heads_is_applied_later() -> None:
+    edits = {("z", 1, 2): 1.0, ("z", 1): 3.0, ("z", 1, (2, 0)): 2.0}
+    for order in (list(edits), list(edits)[::-1]):
+        edit = {key: edits[key] for key in order}
+        trace = model_of("bert").trace(whole("bert"), edit=edit)
+        assert trace[1].z[0, :, 0, 0].tolist() == [2.0, 3.0, 1.0]
+
+
+NOT_FITTING: list[tuple[Any, str]] = [
+    (lambda value: None, "gave None; return the changed tensor"),
+    (lambda value: "0", "expected a tensor or a number, found '0'"),
+    (lambda value: True, "expected a tensor or a number, found True"),
+    (lambda value: value[:, :, 1:], "does not fit"),
+    (lambda value: value.double(), r"is torch.float64.*to\(torch.float32\)"),
+    (lambda value: value.long(), "is torch.int64"),
+    (torch.zeros(5, dtype=torch.float64), r"is torch.float64.*to\(torch.float32\)"),
+]
+
+
+def test_what_a_function_gives_must_fit() -> None:
+    """Only the pass can tell: the function is called with the quantity."""
+    for value, match in NOT_FITTING:
+        for key in (("z", 1), ("z", 1, (0, 2)), ("z", 1, 1)):
+            if key == ("z", 1, 1) and "does not fit" in match:
+                continue
+            with pytest.raises(EditError, match=match):
+                model_of("bert").trace(whole("bert"), edit={key: value})
+
+
+@given(
+    name=st.sampled_from([*NAMES, "embed", "logits", "mask", "", "Z"]),
+    layer=st.integers(-5, 5) | st.sampled_from([None, "0", 1.0, True]),
+    heads=st.integers(-5, 5) | st.lists(st.integers(-4, 4), max_size=4).map(tuple) | st.none(),
+    parts=st.integers(1, 3),
+)
+def test_a_key_is_a_point_that_exists_or_an_error(
+    name: str, layer: Any, heads: Any, parts: int
+) -> None:
+    config = model_of("bert").config
+    key = (name, layer, heads)[:parts]
+    chosen = heads if isinstance(heads, tuple) else (heads,)
+    number = isinstance(layer, int) and not isinstance(layer, bool) and -LAYERS <= layer < LAYERS
+    whole = name in ("embed", "logits") and parts == 1
+    heads_fit = heads is not None and len({h % HEADS for h in chosen}) == len(chosen) > 0
+    heads_fit = heads_fit and all(-HEADS <= head < HEADS for head in chosen)
+    per_head = parts < 3 or (name in PER_HEAD and heads_fit)
+    if whole or (name in NAMES and parts > 1 and number and per_head):
+        point = as_point(key, config)
+        assert point.name == name
+        assert point.layer == (None if whole else layer % LAYERS)
+        if parts == 3:
+            assert point.head_list == [head % HEADS for head in chosen]
+    else:
+        with pytest.raises(EditError):
+            as_point(key, config)
+
+
+def test_an_empty_plan_changes_nothing_and_knows_no_layer() -> None:
+    model, tokens = model_of("bert"), whole("bert")
+    allowed = model.allowed(tokens.ids, tokens.mask)
+
+    def planned(edits: Any) -> Plan:
+        return Plan.of(edits, model.config, allowed, dtype=model.dtype)
+
+    plan = planned({})
+    assert plan.first_layer is None
+    assert plan.names(0) == frozenset()
+    assert torch.equal(model.trace(tokens, edit={}).logits, model(tokens))
+    edits = {("z", 2): zero, ("key", -2): zero, "logits": zero}
+    assert planned(edits).first_layer == 1
+    assert planned(edits | {"embed": zero}).first_layer == 0
+    later = noise(1, positions=slice(5, None))
+    somewhere = {("z", 2): replace(0.5, positions=[7, 3]), ("key", 1): later}
+    assert planned(somewhere).first_position == 3
+    assert planned(somewhere | {("mlp_out", 2): zero}).first_position == 0
+    assert planned({"logits": zero, ("z", 0): replace(0.5, positions=4)}).first_position == 4
