@@ -7,7 +7,7 @@ What heads do
     rollout.py       attention over all layers together; flow.py, the same as a flow
 What they add to the answer
     lens.py          what each layer would predict
-    decomposition.py the stream as a sum of its components (components.py, frozen.py, rows.py)
+    decomposition.py the stream as a sum of its components (components.py, frozen_norm.py)
     attribution.py   a logit as a sum over heads, MLPs and biases (vocabulary.py)
     relevance.py     gradient x attention, and relevance over all layers
     integrated.py    integrated gradients over attention and embeddings
@@ -15,6 +15,9 @@ What they add to the answer
 What their weights say
     circuits.py      QK and OV circuits (head_weights.py); token_circuits.py, on tokens
     composition.py   how heads of different layers work together
+What they share
+    arguments.py     checks of what is given; positions.py, of positions
+    precision.py     numbers in float32 at least
 
 What has the name of its file, rollout and relevance, is imported from there.
 """

@@ -16,10 +16,10 @@ Sources: Elhage et al. 2021 (direct paths); TransformerLens' `apply_ln_to_stack`
 activations by the same rule.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -35,9 +35,13 @@ from minibert.errors import TraceError
 from minibert.layers.heads import VocabularyHead
 from minibert.layers.linear import Linear
 from minibert.layers.linear_backends import activate
+from minibert.layers.parts import Layer, LayerNorm
 from minibert.quantities import Float, Int
 from minibert.trace.places import check_index
 from minibert.trace.read import LayerTrace, Trace
+
+if TYPE_CHECKING:
+    from minibert.viz.plots.base import Figure
 
 __all__ = ["LogitAttribution", "logit_attribution"]
 
@@ -112,7 +116,9 @@ class LogitAttribution:
             )
         return self.values[..., self.labels.index(label)]
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0, count: int = 15) -> Any:
+    def plot(
+        self, path: str | Path | None = None, *, sentence: int = 0, count: int = 15
+    ) -> "Figure":
         """The matplotlib Figure of the largest terms, and of those of every head.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Where the result is of several
@@ -145,7 +151,7 @@ class LogitAttribution:
         tokens = " − ".join(f"“{self.names[i]}”" if i in self.names else str(i) for i in ids)
         return f"Logit of {tokens} at position {int(self.positions.flatten()[row])}"
 
-    def _columns(self, chosen: Any) -> list[int]:
+    def _columns(self, chosen: Callable[[Component], bool]) -> list[int]:
         return [index for index, component in enumerate(self.components) if chosen(component)]
 
     def __str__(self) -> str:
@@ -222,7 +228,7 @@ def _terms(
     return path.terms[::-1]
 
 
-def _through_layer(path: "_Path", here: LayerTrace, weights: Any, pre_norm: bool) -> None:
+def _through_layer(path: "_Path", here: LayerTrace, weights: Layer, pre_norm: bool) -> None:
     layer, mlp_out = here.layer, here.mlp_out
     if not pre_norm:
         total = (here.resid_mid + mlp_out)[:, 0]
@@ -251,7 +257,7 @@ class _Path:
         self.terms.append((component, (wide(part) * self.direction).sum(-1)))
 
     def through_norm(
-        self, name: str, layer: int | None, norm: Any, x: Float[Tensor, "sentence width"]
+        self, name: str, layer: int | None, norm: LayerNorm, x: Float[Tensor, "sentence width"]
     ) -> None:
         """Go back through a LayerNorm that read x."""
         frozen = FrozenNorm.of(norm, x)

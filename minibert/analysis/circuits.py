@@ -12,7 +12,7 @@ is that of TransformerLens (`model.QK`, `model.OV`).
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from minibert.trace.places import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model
+    from minibert.viz.plots.base import Figure
 
 __all__ = ["Circuit", "OVCircuit", "QKCircuit", "SingularVectors", "ov_circuit", "qk_circuit"]
 
@@ -36,7 +37,7 @@ class SingularVectors:
     values: Float[Tensor, " rank"]
     right: Float[Tensor, "d_model rank"]
 
-    def plot(self, path: str | Path | None = None) -> Any:
+    def plot(self, path: str | Path | None = None) -> "Figure":
         """The matplotlib Figure of the singular values, in falling order.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises MinibertError without
@@ -94,7 +95,7 @@ class Circuit:
         corner = torch.linalg.qr(self.left, mode="r")[1]
         return torch.linalg.matrix_norm(corner @ self.right)
 
-    def plot(self, path: str | Path | None = None) -> Any:
+    def plot(self, path: str | Path | None = None) -> "Figure":
         """The matplotlib Figure of the singular values, and the eigenvalues in the complex plane.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError where a

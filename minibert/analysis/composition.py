@@ -31,6 +31,7 @@ from minibert.trace.places import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model
+    from minibert.viz.plots.base import Figure
 
 __all__ = ["COMPOSITIONS", "CompositionScores", "composition_scores"]
 
@@ -83,7 +84,7 @@ class CompositionScores:
         found = zip(pairs[order].tolist(), values[order].tolist(), strict=True)
         return [((a, b), (c, d), score) for (a, b, c, d), score in found]
 
-    def plot(self, path: str | Path | None = None) -> Any:
+    def plot(self, path: str | Path | None = None) -> "Figure":
         """The matplotlib Figure of the scores: heads down, heads of later layers across.
 
         Grey where the second head is of no later layer. Saved where `path` is given, as SVG, PDF

@@ -8,7 +8,7 @@ What is returned are copies: changing them leaves the model as it is.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -66,7 +66,7 @@ def head_weights(model: "Model", layer: int, *, fold_norm: bool = False) -> Head
     layer = check_index("layer", layer, model.config.n_layers)
     if fold_norm:
         check_can_fold(model)
-    block: Any = model.body.layers[layer]
+    block = model.body.layers[layer]
     attention = block.attention
     size = (attention.n_heads, attention.d_head)
     with torch.no_grad():

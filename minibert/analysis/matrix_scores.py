@@ -1,7 +1,7 @@
 """How far one attention matrix follows each of the five patterns: the formulas.
 
 Each score is the mean, over the rows that count, of the attention that goes where the pattern says.
-Every axis of `probs` but the last two is left alone. Place: patterns.py runs them over a model.
+Every axis of `probs` but the last two is left alone.
 """
 
 import torch

@@ -15,7 +15,7 @@ Sources: Kobayashi et al. 2020, "Attention is Not Only a Weight" (the norms); Ko
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,8 +23,12 @@ from torch import Tensor
 from minibert.analysis.arguments import check_trace
 from minibert.analysis.head_weights import centred
 from minibert.analysis.precision import wide
+from minibert.layers.parts import Layer
 from minibert.quantities import Float
 from minibert.trace.read import LayerTrace, Trace
+
+if TYPE_CHECKING:
+    from minibert.viz.plots.base import Figure
 
 __all__ = ["BlockNorms", "HeadNorms", "SummedNorms", "block_norms", "head_norms", "summed_norms"]
 
@@ -44,7 +48,7 @@ class HeadNorms:
 
     def plot(
         self, path: str | Path | None = None, *, head: int | None = None, sentence: int = 0
-    ) -> Any:
+    ) -> "Figure":
         """The matplotlib Figure of one head's norms, queries down and keys across, or of all heads.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a head
@@ -73,7 +77,7 @@ class SummedNorms:
     norms: Float[Tensor, "batch query key"]
     labels: Labels
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Any:
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
         """The matplotlib Figure of the norms, queries down and keys across.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
@@ -93,7 +97,7 @@ class BlockNorms:
     """What comes from other positions, ‖sum over j ≠ i‖, in proportion to it plus what stays."""
     labels: Labels
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Any:
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
         """The matplotlib Figure of the norms, queries down and keys across.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
@@ -166,7 +170,7 @@ def block_norms(trace: Trace, layer: int) -> BlockNorms:
 
 def _plot(
     result: SummedNorms | BlockNorms, title: str, sentence: int, path: str | Path | None
-) -> Any:
+) -> "Figure":
     from minibert.viz.plots.tokens import token_map
 
     return token_map(
@@ -202,6 +206,6 @@ def _output_bias(at: LayerTrace) -> Tensor | None:
     return None if bias is None else wide(bias)
 
 
-def _block(at: LayerTrace) -> Any:
+def _block(at: LayerTrace) -> Layer:
     """The layer's weights."""
     return at.trace.model.body.layers[at.layer]

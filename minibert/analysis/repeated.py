@@ -1,7 +1,7 @@
 """Random sequences that say everything twice: the text on which induction shows itself.
 
 Random tokens have no grammar and no meaning, so whoever predicts the second half must have looked
-the first half up. Place: patterns.py measures duplicate and induction heads on them.
+the first half up.
 """
 
 from collections.abc import Collection

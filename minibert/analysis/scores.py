@@ -1,17 +1,20 @@
 """What every head scores on the five patterns: a table to ask, print and write down.
 
-Place: the result of patterns.py, and the form in which training logs and plots know it.
+`head_scores` gives it, and training logs hold it.
 """
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from minibert.errors import TraceError
 from minibert.quantities import Float
+
+if TYPE_CHECKING:
+    from minibert.viz.plots.base import Figure
 
 __all__ = ["PATTERNS", "HeadScores"]
 
@@ -62,7 +65,7 @@ class HeadScores:
             for name in PATTERNS
         }
 
-    def plot(self, path: str | Path | None = None) -> Any:
+    def plot(self, path: str | Path | None = None) -> "Figure":
         """The matplotlib Figure of every pattern that was measured: a layer x head map each.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError where no

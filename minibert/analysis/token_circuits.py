@@ -31,6 +31,7 @@ from minibert.trace.places import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model
+    from minibert.viz.plots.base import Figure
 
 __all__ = ["CopyingScores", "TokenTable", "copying_scores", "ov_on_tokens", "qk_on_tokens"]
 
@@ -45,7 +46,7 @@ class TokenTable:
     columns: tuple[str, ...]
     """The tokens that are looked at (QK) or whose logits change (OV)."""
 
-    def plot(self, path: str | Path | None = None) -> Any:
+    def plot(self, path: str | Path | None = None) -> "Figure":
         """The matplotlib Figure of the table.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises MinibertError without
@@ -71,7 +72,7 @@ class CopyingScores:
 
     def plot(
         self, path: str | Path | None = None, *, layer: int | None = None, head: int | None = None
-    ) -> Any:
+    ) -> "Figure":
         """The matplotlib Figure of all scores, or of one head's eigenvalues.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a layer

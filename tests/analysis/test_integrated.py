@@ -1,5 +1,6 @@
 """Integrated gradients are the integrals they are said to be, and they add up."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import minibert
+from minibert.analysis import integrated as module
 from minibert.analysis.integrated import integrated_attention, integrated_embeddings
 from minibert.loading import from_transformers
 from minibert.model import Model
@@ -37,6 +39,12 @@ def trace(model: Model) -> Trace:
     return model.trace(minibert.Tokens.from_ids(inputs["input_ids"], mask=mask))
 
 
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As people run it: without the checks of annotations that only tests have."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
 def simpson() -> list[tuple[float, float]]:
     """Places from 0 to 1 and their weights."""
     inner = [4 if part % 2 else 2 for part in range(1, PARTS)]
@@ -47,7 +55,7 @@ def simpson() -> list[tuple[float, float]]:
 def test_integrated_attention_is_the_mean_gradient_times_attention(
     trace: Trace, layer: int
 ) -> None:
-    result = integrated_attention(trace, number, layer=layer)
+    result = integrated_attention(trace, number, layer=layer, steps=32)
     mean = torch.zeros_like(result.values)
     for factor, weight in simpson():
         explicit = Explicit(trace, scale=(layer, factor))
@@ -61,7 +69,7 @@ def test_integrated_attention_is_the_mean_gradient_times_attention(
 
 @pytest.mark.parametrize("layer", [0, -1])
 def test_integrated_attention_adds_up(trace: Trace, layer: int) -> None:
-    result = integrated_attention(trace, number, layer=layer)
+    result = integrated_attention(trace, number, layer=layer, steps=32)
     full, none = (
         number(Explicit(trace, scale=(layer % 2, factor))).item() for factor in (1.0, 0.0)
     )
@@ -71,7 +79,7 @@ def test_integrated_attention_adds_up(trace: Trace, layer: int) -> None:
 
 
 def test_one_weight_gives_what_small_changes_of_it_give_on_the_way(trace: Trace) -> None:
-    result = integrated_attention(trace, number, layer=0)
+    result = integrated_attention(trace, number, layer=0, steps=32)
     place, step = (0, 1, 4, 2), 1e-5
     total = 0.0
     for factor, weight in simpson():
@@ -93,7 +101,7 @@ def a_baseline(trace: Trace) -> torch.Tensor:
 
 def test_integrated_embeddings_are_the_mean_gradient_times_the_difference(trace: Trace) -> None:
     baseline = a_baseline(trace)
-    result = integrated_embeddings(trace, number, baseline=baseline)
+    result = integrated_embeddings(trace, number, baseline=baseline, steps=64)
     difference = trace.embed - baseline
     mean = torch.zeros_like(trace.embed)
     for factor, weight in simpson():
@@ -107,7 +115,7 @@ def test_integrated_embeddings_are_the_mean_gradient_times_the_difference(trace:
 
 def test_one_entry_of_an_embedding_gives_what_small_changes_of_it_give(trace: Trace) -> None:
     baseline, place, step = a_baseline(trace), (0, 2, 3), 1e-5
-    result = integrated_embeddings(trace, number, baseline=baseline)
+    result = integrated_embeddings(trace, number, baseline=baseline, steps=64)
     difference = trace.embed - baseline
     nudge = torch.zeros_like(difference)
     nudge[place] = step
@@ -124,7 +132,7 @@ def test_one_entry_of_an_embedding_gives_what_small_changes_of_it_give(trace: Tr
 
 def test_integrated_embeddings_add_up(trace: Trace) -> None:
     baseline = a_baseline(trace)
-    result = integrated_embeddings(trace, number, baseline=baseline)
+    result = integrated_embeddings(trace, number, baseline=baseline, steps=64)
     here, there = (
         number(Explicit(trace, embed=embed.expand_as(trace.embed))).item()
         for embed in (trace.embed, baseline)
@@ -145,7 +153,7 @@ def test_of_a_linear_number_each_entry_gives_its_part_of_it(trace: Trace) -> Non
 
 def test_a_token_that_stays_as_it_is_gives_nothing(trace: Trace) -> None:
     baseline = torch.where(torch.arange(13)[:, None] == 4, 0.1, trace.embed)
-    tokens = integrated_embeddings(trace, number, baseline=baseline).tokens
+    tokens = integrated_embeddings(trace, number, baseline=baseline, steps=2).tokens
     assert (tokens[0].nonzero() == 4).all()
     assert tokens[0, 4] != 0
 
@@ -165,17 +173,44 @@ def test_a_trace_with_gradients_gives_the_same(trace: Trace) -> None:
     assert torch.equal(graded.grad.embed, before)
 
 
-def test_the_results_say_what_they_are(trace: Trace) -> None:
-    attention = integrated_attention(trace, number, layer=1, steps=2)
+def steep(trace: Trace, slope: float) -> tuple[Callable[[Any], torch.Tensor], torch.Tensor]:
+    """A number that rises half way from the baseline, the faster the larger the slope."""
+    baseline = trace.embed.clone()
+    baseline[0, 0, 0] -= 2
+
+    def rising(again: Any) -> torch.Tensor:
+        return (slope * (again.embed[0, 0, 0] - trace.embed[0, 0, 0] + 1)).sigmoid()
+
+    return rising, baseline
+
+
+def test_steps_are_doubled_until_the_gap_is_below_one_percent_of_the_difference(
+    trace: Trace, unchecked: None
+) -> None:
+    for slope, steps in ((1.0, 16), (20.0, 32)):
+        rising, baseline = steep(trace, slope)
+        result = integrated_embeddings(trace, rising, baseline=baseline)
+        assert result.steps == steps
+        assert result.converged
+        assert abs(result.gap) < 0.01 * abs(result.difference)
+        assert repr(result).endswith(f" after {steps} steps)")
+    assert repr(result).startswith("IntegratedEmbeddings(difference ")
+    attention = integrated_attention(trace, number, layer=1)
+    assert attention.converged
     assert repr(attention).startswith("IntegratedAttention(layer 1, difference ")
-    embeddings = integrated_embeddings(trace, number, steps=2)
-    assert repr(embeddings).startswith("IntegratedEmbeddings(difference ")
 
 
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As people run it: without the checks of annotations that only tests have."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_a_result_that_is_not_converged_says_so(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch, unchecked: None
+) -> None:
+    monkeypatch.setattr(module, "_LAST", 32)
+    rising, baseline = steep(trace, 1e9)
+    # The number of steps that is asked for is taken, and no other.
+    for asked, steps in ((3, 3), (None, 32)):
+        result = integrated_embeddings(trace, rising, baseline=baseline, steps=asked)
+        assert result.steps == steps
+        assert not result.converged
+        assert re.search(rf"after {steps} steps, NOT CONVERGED: \d+% of the diff", repr(result))
 
 
 @pytest.mark.parametrize(

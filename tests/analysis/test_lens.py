@@ -119,7 +119,7 @@ def test_chosen_positions_give_the_same_as_all_of_them(causal: bool, until: int 
     trace = model.trace(torch.randint(0, 41, (3, 11)), until=until)
     whole = logit_lens(trace, points=POINTS, keep_logits=True)
     some = logit_lens(trace, points=POINTS, positions=[7, -1, 2], keep_logits=True)
-    assert some.positions == (7, 10, 2)
+    assert some.positions == ((7, 10, 2),) * 3
     assert whole.logits is not None
     assert some.logits is not None
     torch.testing.assert_close(some.logits, whole.logits[:, :, [7, 10, 2]], atol=2e-5, rtol=1e-5)
@@ -207,7 +207,7 @@ def test_entries_without_a_token_are_not_named() -> None:
         ({"target": [99] * 11}, TokenizationError, "Token id 99"),
         ({"positions": 11}, TraceError, "no position 11"),
         ({"positions": [0, -12]}, TraceError, "no position -12"),
-        ({"positions": []}, TraceError, "positions is empty"),
+        ({"positions": []}, TraceError, "at least one"),
         ({"points": "probs"}, TraceError, "'probs' is no point"),
         ({"points": ()}, TraceError, "points is empty"),
         ({"top": 0}, TraceError, "top=0"),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -166,8 +167,26 @@ def of_sentence(value: Tensor, axes: Axes, sentence: int, length: int) -> Tensor
     return value[tuple(cut.get(axis, slice(None)) for axis in axes)]
 
 
+def of_padding(value: Tensor, axes: Axes, sentence: int, length: int) -> Tensor:
+    """What a sentence's own queries have of the keys that are padding."""
+    cut = {"batch": sentence, "query": slice(length), "key": slice(length, None)}
+    return value[tuple(cut.get(axis, slice(None)) for axis in axes)]
+
+
+# 0 for keys that are padding; of the others what stands there means nothing.
+WITHOUT_PADDING = ("rollout", "attention_flow", "relevance", "gradient_x_attention")
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As people run it: the checks of annotations take most of the time of so small models."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_sentence_of_a_batch_has_the_results_of_the_sentence_alone(family: str) -> None:
+def test_a_sentence_of_a_batch_has_the_results_of_the_sentence_alone(
+    family: str, unchecked: None
+) -> None:
     model = model_of(family)
     for seed in range(DRAWS):
         draw = Drawn(seed)
@@ -179,6 +198,8 @@ def test_a_sentence_of_a_batch_has_the_results_of_the_sentence_alone(family: str
                 wanted = result(alone, draw, draw.each[sentence : sentence + 1])
                 for (value, axes), (expected, _) in zip(batch[name], wanted, strict=True):
                     ours = of_sentence(value, axes, sentence, length)
+                    if name.startswith(WITHOUT_PADDING):
+                        assert not of_padding(value, axes, sentence, length).any(), name
                     where = f"{name}, draw {seed}, sentence {sentence}"
                     torch.testing.assert_close(
                         ours, expected, rtol=0, atol=1e-9, msg=lambda text, w=where: f"{w}: {text}"
@@ -234,7 +255,7 @@ def test_results_say_the_positions_of_each_sentence_and_padding_is_refused(
 
 @pytest.mark.parametrize("name", ["rollout_of", "attention_flow", "relevance_of"])
 def test_one_position_for_each_sentence_is_counted_in_it(name: str, trace: Trace) -> None:
-    assert POSITIONS[name](trace, [4, -2, torch.tensor(2)]) == (4, 0, 2)
+    assert POSITIONS[name](trace, [4, -2, 2]) == (4, 0, 2)
     with pytest.raises(TraceError, match="There are 2 positions for 3 sentences"):
         POSITIONS[name](trace, [0, 0])
     with pytest.raises(TraceError, match="sentence 2: there is no position 4"):
