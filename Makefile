@@ -12,6 +12,8 @@ PYTHON ?=
 GPU_PYTHON ?= python3
 # For `make gpu`: --minutes 9, --output FOLDER, --only REGEX; `make gpu GPU_OPTIONS=--help` says all.
 GPU_OPTIONS ?=
+# How long `make siege` goes on.
+MINUTES ?= 60
 # A folder with the texts that scripts/train_embedded.py names.
 TEXTS ?= build/texts
 
@@ -33,7 +35,7 @@ endef
 export EXAMPLE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check locks bench gpu gpu-train static clean
+.PHONY: help demo test check locks siege bench gpu gpu-train static clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -57,6 +59,9 @@ check: $(DEVELOPMENT) ## formatting, lint and types; those of the pages where no
 
 locks: $(DEVELOPMENT) ## do the pins resolve for every supported Python and platform? needs the package index
 	$(RUN)/python scripts/check_locks.py
+
+siege: $(DEVELOPMENT) ## hostile files with fresh seeds: make siege MINUTES=60
+	PYTHONPATH=.:tests $(RUN)/python -m tests.siege --minutes $(MINUTES)
 
 bench: $(DEVELOPMENT) ## speed of whole models beside the peers that are installed
 	$(RUN)/python -m benchmarks.models

@@ -31,6 +31,7 @@ __all__ = [
     "digest_of",
     "guarded",
     "open_regular",
+    "present",
     "read_bytes",
     "read_json",
     "read_text",
@@ -51,7 +52,7 @@ MOST_BYTES = {
     "merges.txt": 2**25,
 }
 _MOST_BYTES_OF_OTHERS = 2**22
-MOST_TENSORS = 2**16
+MOST_TENSORS = 2**14
 _MOST_VALUES, _DEEPEST = 2**21, 64
 # A file that takes less room on disk than this part of its length is nearly all holes.
 _LEAST_STORED, _SPARSE_FROM = 1 / 16, 2**26
@@ -177,6 +178,11 @@ def check_revision(revision: Any) -> str:
             f"revision={revision!r:.80}: expected the name of a branch or tag, or a commit."
         )
     return revision
+
+
+def present(path: Path) -> bool:
+    """True where anything has that name, even a link that leads nowhere: it is not left out."""
+    return os.path.lexists(path)
 
 
 def beneath(path: Path, folder: Path) -> bool:

@@ -22,7 +22,7 @@ from torch import Tensor
 from minibert.checkpoint.torch_files import LazyTensor, read_torch_file
 from minibert.checkpoint.weight_files import WEIGHT_FILES, weight_map
 from minibert.errors import CheckpointError
-from minibert.untrusted import MOST_TENSORS, open_regular
+from minibert.untrusted import MOST_TENSORS, guarded, open_regular, present
 
 __all__ = ["Entry", "MappedWeight", "open_checkpoint", "open_state_dict"]
 
@@ -38,7 +38,8 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_MOST_HEADER = 2**24
+# Its reader takes the square of the number of tensors; 2**14 of them fit.
+_MOST_HEADER = 2**22
 
 
 class MappedRegion:
@@ -137,12 +138,12 @@ def open_checkpoint(folder: Path) -> dict[str, Entry]:
     Raises CheckpointError when there is none, when one is cut short or damaged, when an index
     does not say what its files hold, and for a pickle that holds more than dense tensors.
     """
-    present = next((name for name in WEIGHT_FILES if (folder / name).exists()), None)
-    if present is None:
+    first = next((name for name in WEIGHT_FILES if present(folder / name)), None)
+    if first is None:
         raise CheckpointError(f"{folder} has no weights; looked for {', '.join(WEIGHT_FILES)}.")
-    read = _read_pickle if ".bin" in present else _read_safetensors
-    path = folder / present
-    entries = _read_shards(path, read) if present.endswith(".index.json") else read(path)
+    read = _read_pickle if ".bin" in first else _read_safetensors
+    path = folder / first
+    entries = _read_shards(path, read) if first.endswith(".index.json") else read(path)
     if len(entries) > MOST_TENSORS:
         raise CheckpointError(f"{path}: {len(entries)} tensors; expected at most {MOST_TENSORS}.")
     return entries
@@ -152,7 +153,7 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Entry]]) -> dict[
     """The entries of every file that an index names, which must be the ones it names."""
     expected = weight_map(index)
     paths = {name: index.parent / name for name in sorted(set(expected.values()))}
-    if missing := [name for name, path in paths.items() if not path.exists()]:
+    if missing := [name for name, path in paths.items() if not present(path)]:
         raise CheckpointError(
             f"{index}: it names weight files that are not there: {', '.join(missing[:5])}. "
             "Download the checkpoint again."
@@ -174,7 +175,7 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Entry]]) -> dict[
 
 def _read_safetensors(path: Path) -> dict[str, Entry]:
     # safetensors calls every file that it may not open "No such file or directory".
-    with open_regular(path) as file:
+    with open_regular(path) as file, guarded(path):
         start = file.read(8)
         size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if _MOST_HEADER < size <= os.fstat(file.fileno()).st_size:

@@ -19,7 +19,7 @@ from minibert.checkpoint.weights import Source, check_names, fit, has_own_decode
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.text.tokenizer import Tokenizer
-from minibert.untrusted import read_json
+from minibert.untrusted import present, read_json
 
 __all__ = [
     "DEFAULT",
@@ -95,14 +95,14 @@ def open_folder(
     Raises CheckpointError for what cannot be read, and where config, weights and tokenizer do
     not belong together.
     """
-    if not (folder / "config.json").exists():
+    if not present(folder / "config.json"):
         raise CheckpointError(f"{folder} has no config.json; expected a checkpoint folder.")
     config = config_from_hf(read_json(folder / "config.json"), task)
-    if (folder / "generation_config.json").exists() and config.family == "gpt2":
+    if present(folder / "generation_config.json") and config.family == "gpt2":
         said = read_json(folder / "generation_config.json").get("eos_token_id", config.end_ids)
         config = replace(config, end_ids=end_ids(said, f"{folder}/generation_config.json"))
     entries = open_checkpoint(folder)
-    has_tokenizer = any((folder / file).exists() for file in _TOKENIZER_FILES)
+    has_tokenizer = any(present(folder / file) for file in _TOKENIZER_FILES)
     tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(

@@ -26,7 +26,7 @@ _FAMILY_TASKS = {
     "gpt2": ("none", "causal-lm", *TASKS[5:]),
 }
 # Far above any model, and low enough that no shape made of two of them overflows.
-_LARGEST = {"n_layers": 2**10}
+_LARGEST = {"n_layers": 2**9}
 _LARGEST_SIZE = 2**28
 LARGEST_LABELS = 2**20
 

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 from minibert.errors import TokenizationError
-from minibert.untrusted import guarded, read_json, read_text
+from minibert.untrusted import guarded, present, read_json, read_text
 
 __all__ = ["WELL_KNOWN", "declared_tokens", "find_roles", "read_backend", "read_settings", "reader"]
 
@@ -54,14 +54,14 @@ def read_backend(folder: Path, settings: dict[str, Any]) -> Tokenizer:
 
     Raises TokenizationError where there is none, or where it cannot be read.
     """
-    if (folder / "tokenizer.json").exists():
+    if present(folder / "tokenizer.json"):
         content = read_text(folder / "tokenizer.json", TokenizationError)
         with guarded(folder / "tokenizer.json", TokenizationError, _DAMAGED):
             return Tokenizer.from_str(content)
     try:
-        if (folder / "vocab.txt").exists():
+        if present(folder / "vocab.txt"):
             backend = _word_piece(folder / "vocab.txt", settings)
-        elif (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
+        elif present(folder / "vocab.json") and present(folder / "merges.txt"):
             backend = _byte_level(folder, settings)
         else:
             raise _none_found(folder)
@@ -261,13 +261,13 @@ def _added_token(value: Any, *, special: bool) -> AddedToken:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return read_json(path, TokenizationError) if path.exists() else {}
+    return read_json(path, TokenizationError) if present(path) else {}
 
 
 def _none_found(folder: Path) -> TokenizationError:
     if not folder.is_dir():
         return TokenizationError(f"{folder} is not a folder; give the folder with tokenizer.json")
-    lone = [name for name in ("vocab.json", "merges.txt") if (folder / name).exists()]
+    lone = [name for name in ("vocab.json", "merges.txt") if present(folder / name)]
     found = f"found only {lone[0]}" if lone else "found none of them"
     if pieces := [path.name for path in sorted(folder.glob("*.model"))]:
         found += f"; {', '.join(pieces)} is a SentencePiece model, which is not read"

@@ -1,4 +1,4 @@
-"""checkpoint.py: every kind of weight file, and every way in which one can be broken."""
+"""files.py: every kind of weight file, and every way in which one can be broken."""
 
 import json
 import os

@@ -1,0 +1,99 @@
+"""The door by itself; what comes through it in whole checkpoints is in tests/siege."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from minibert.errors import CheckpointError, TraceError
+from minibert.untrusted import (
+    beneath,
+    check_commit,
+    check_revision,
+    digest_of,
+    guarded,
+    open_regular,
+    read_json,
+)
+
+
+class PanicError(BaseException):
+    """As the panics of a library in Rust: no Exception."""
+
+
+@pytest.mark.parametrize("error", [PanicError, RecursionError, MemoryError, OSError, Exception])
+def test_whatever_is_thrown_becomes_the_error_asked_for(error: type[BaseException]) -> None:
+    message = r"here: cannot be read \(.*\\x1b"
+    with pytest.raises(TraceError, match=message) as raised, guarded("here", TraceError):
+        raise error("\x1b[31m" * 1000)
+    assert raised.value.__cause__ is None
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, CheckpointError])
+def test_what_is_no_failure_of_the_reader_passes(error: type[BaseException]) -> None:
+    with pytest.raises(error, match=r"^as it is$"), guarded("here", TraceError):
+        raise error("as it is")
+
+
+def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(CheckpointError, match="no regular file"):
+        read_json(tmp_path / "config.json")
+
+
+def test_a_file_of_holes_is_refused_and_an_honest_one_of_its_length_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    with path.open("wb") as file:
+        file.write(b"header")
+        file.truncate(2**27)
+    with pytest.raises(CheckpointError, match="holes"):
+        open_regular(path)
+    path.write_bytes(bytes(2**20))
+    open_regular(path).close()
+
+
+@pytest.mark.parametrize(("depth", "fits"), [(60, True), (70, False)])
+def test_json_has_a_limit_of_depth(tmp_path: Path, depth: int, fits: bool) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"a": ' + "[" * depth + "]" * depth + "}")
+    if fits:
+        assert read_json(path)["a"]
+    else:
+        with pytest.raises(CheckpointError, match="nested more than 64 deep"):
+            read_json(path)
+
+
+def test_commits_and_revisions_are_names_that_lead_nowhere() -> None:
+    assert check_commit("0" * 40, "here") == "0" * 40
+    for name in ("main", "v1.0", "refs/pr/3", "a" * 40):
+        assert check_revision(name) == name
+    for wrong in ("../" * 4 + "x", "0" * 39, "0" * 41, "G" * 40, "0" * 39 + "\n", None, 5):
+        with pytest.raises(CheckpointError, match="40 hexadecimal digits"):
+            check_commit(wrong, "here")
+    for wrong in ("..", "a/../b", "/a", "", "\x1b", None):
+        with pytest.raises(CheckpointError, match="branch or tag"):
+            check_revision(wrong)
+
+
+def test_beneath_follows_links(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link").symlink_to(tmp_path)
+    assert beneath(tmp_path / "in" / "x", tmp_path / "in")
+    assert not beneath(tmp_path / "in" / ".." / "x", tmp_path / "in")
+    assert not beneath(tmp_path / "in" / "link" / "x", tmp_path / "in")
+
+
+def test_a_digest_depends_on_names_types_shapes_and_bytes_and_not_on_order() -> None:
+    a, b = torch.randn(3, 5), torch.randn(7)
+    digest = digest_of({"a": a, "b": b})
+    assert digest == digest_of({"b": b, "a": a.t().contiguous().t()})
+    others = [
+        {"a": a, "c": b},
+        {"b": a, "a": b},
+        {"a": a.reshape(5, 3), "b": b},
+        {"a": a.view(torch.int32), "b": b},
+        {"a": a, "b": b.nextafter(torch.zeros(7))},
+        {"a": a},
+    ]
+    assert len({digest, *map(digest_of, others)}) == 7
