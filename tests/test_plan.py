@@ -91,10 +91,10 @@ def refused(edit: Any, started: list[str], match: str = "", **options: Any) -> N
         (("z", 0, False), "head False: expected"),
         (("z", 0, None), "head None: expected"),
         (("resid_post", 0, 1), r"resid_post has no heads; write \('resid_post', 0\)"),
-        (("z", 0, 1, 2), "is no point"),
-        ((), "is no point"),
-        (3, "3 is no point"),
-        (None, "None is no point"),
+        (("z", 0, 1, 2), "is not a point"),
+        ((), "is not a point"),
+        (3, "3 is not a point"),
+        (None, "None is not a point"),
         (("z", torch.tensor([0, 1])), "expected one whole number"),
     ],
 )
@@ -110,14 +110,14 @@ def test_edits_are_a_dictionary(edit: Any, started: list[str]) -> None:
 @pytest.mark.parametrize(
     ("value", "match"),
     [
-        (None, "NoneType is no edit; expected a number, a tensor"),
-        ("zero", "str is no edit"),
-        ([0.0] * 5, "list is no edit"),
-        (np.zeros(5), "ndarray is no edit"),
-        (1j, "complex is no edit"),
+        (None, "NoneType is not an edit; expected a number, a tensor"),
+        ("zero", "str is not an edit"),
+        ([0.0] * 5, "list is not an edit"),
+        (np.zeros(5), "ndarray is not an edit"),
+        (1j, "complex is not an edit"),
         (True, "expected a number, a tensor or a trace, found True"),
-        (float("nan"), "nan is no finite number"),
-        (float("inf"), "inf is no finite number"),
+        (float("nan"), "nan is not a finite number"),
+        (float("inf"), "inf is not a finite number"),
         (torch.tensor(True), "torch.bool; expected floats"),
         (torch.zeros(5, dtype=torch.int64), r"torch.int64; expected floats, as value.float\(\)"),
         (torch.zeros(5, dtype=torch.complex64), "torch.complex64; expected floats"),
@@ -130,10 +130,10 @@ def test_edits_are_a_dictionary(edit: Any, started: list[str]) -> None:
         (torch.zeros(3, 3, 13, 1, 5), "does not fit"),
         (torch.zeros(2, 3, 13, 5), "does not fit"),
         (torch.zeros(0), "does not fit"),
-        (mean, r"mean has to be called, as mean\(over=trace\)"),
-        (noise, r"noise has to be called, as noise\(seed\)"),
-        (hide, r"hide has to be called, as hide\(keys\)"),
-        (hide(3), r"\(z, 1\): hide is an edit of scores"),
+        (mean, r"mean has to be called: write mean\(over=trace\)"),
+        (noise, r"noise has to be called: write noise\(seed\)"),
+        (hide, r"hide has to be called: write hide\(keys\)"),
+        (hide(3), r"\(z, 1\): hide edits scores only"),
         (replace, r"replace has to be called"),
     ],
 )
@@ -164,7 +164,7 @@ def test_keys_that_cannot_be_hidden_are_refused(keys: Any, match: str, started: 
         (lambda: mean(3), "expected a trace"),
         (lambda: mean("text"), "expected a trace"),
         (lambda: mean([model_of("bert").trace([[2, 3]]), None]), "expected a trace"),
-        (lambda: hide(None), "which keys"),
+        (lambda: hide(None), "expected the positions of the keys"),
         (lambda: noise(1.5), "seed=1.5"),
         (lambda: noise(True), "seed=True"),
         (lambda: noise("3"), "seed='3'"),
@@ -243,7 +243,7 @@ def test_a_mean_of_matrices_is_over_texts_of_one_length(name: str, started: list
 
 
 def test_what_until_leaves_out_is_refused(started: list[str]) -> None:
-    refused({"logits": zero}, started, "until=1 leaves the logits out", until=1)
+    refused({"logits": zero}, started, "until=1 has no logits", until=1)
     for name in NAMES:
         refused({(name, 1): zero}, started, "edit layers below 1", until=1)
 
@@ -273,7 +273,7 @@ def test_fewer_heads_have_the_last_word() -> None:
 @pytest.mark.parametrize(
     ("value", "match"),
     [
-        (lambda value: None, "gave None; return the changed tensor"),
+        (lambda value: None, "returned None; expected the changed tensor"),
         (lambda value: "0", "expected a tensor or a number, found '0'"),
         (lambda value: True, "expected a tensor or a number, found True"),
         (lambda value: value[:, :, 1:], "does not fit"),
