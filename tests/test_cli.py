@@ -184,7 +184,7 @@ class TestExplain:
         done = process(*EXPLAIN, "--query", "1", "-m", "mymodel", env=env)
         assert done.returncode == 1
         assert "no connection to " in done.stderr
-        assert done.stderr.endswith("There is no folder of that name either.\n")
+        assert done.stderr.endswith("There is also no folder of that name.\n")
 
 
 class TestView:
