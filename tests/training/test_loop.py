@@ -179,7 +179,7 @@ class TestRefusals:
             run(tmp_path, config=bert(), tokenizer=tokenizer)
 
     def test_a_loss_that_is_no_number_stops_the_run(self, tmp_path: Path) -> None:
-        with pytest.raises(TrainingError, match=r"loss of step 2 is NaN or infinite. Lower rate"):
+        with pytest.raises(TrainingError, match=r"loss of step 2 is NaN or infinite\. Lower rate"):
             run(tmp_path, recipe=recipe(rate=1e30, warm_up=1, save_every=1))
         assert not (tmp_path / "model.safetensors").exists()
 
