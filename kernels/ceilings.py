@@ -1,7 +1,8 @@
-"""How many exponentials, and how many instructions, this device does in a second, measured.
+"""Measures how many exponentials, and how many instructions, this device computes in a second.
 
-The bench divides by them. On a GPU two small Triton kernels stay in registers and do nothing else
-(fused/ceilings.py); on a CPU torch.exp runs over numbers that fit the nearest cache.
+The bench divides by these numbers. On a GPU they come from two small Triton kernels
+that use registers only (fused/ceilings.py), on a CPU from torch.exp over numbers that fit a core's
+cache.
 """
 
 import importlib.util
@@ -12,12 +13,12 @@ import torch
 
 __all__ = ["exponentials_per_second", "instructions_per_second"]
 
-#: A block's numbers, steps of one run, and blocks: enough to fill the largest GPU for a while.
+#: Numbers in a block, steps in a run, and blocks: enough work to keep the largest GPU busy.
 _NUMBERS, _STEPS, _BLOCKS = 1024, 4096, 2048
 
 
 def exponentials_per_second(device: torch.device) -> float | None:
-    """Base 2 on a GPU, as kernels take them; None on a GPU without Triton."""
+    """Exponentials a second, to base 2 on a GPU as in kernels; None on a GPU without Triton."""
     if device.type == "cuda":
         return _by_triton("exponentials", device)
     numbers = torch.rand(2**16)
@@ -31,7 +32,7 @@ def exponentials_per_second(device: torch.device) -> float | None:
 
 
 def instructions_per_second(device: torch.device) -> float | None:
-    """Multiply-adds, one instruction a number each; None on a CPU and without Triton."""
+    """Multiply-adds a second, one instruction for each number; None on a CPU or without Triton."""
     return _by_triton("instructions", device) if device.type == "cuda" else None
 
 

@@ -1,7 +1,6 @@
 """Text for a terminal: safe characters, columns that line up, bars, a little colour.
 
-It knows nothing of models; explain_text.py and cli.py write with it. Nothing heavy is
-imported, so that `minibert --help` stays quick.
+It imports nothing heavy, so that `minibert --help` is fast.
 """
 
 import math
@@ -37,8 +36,8 @@ __all__ = [
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _STYLES = {"bold": "1", "dim": "2", "positive": "34", "negative": "33", "chosen": "1;36"}
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-# Controls, format characters (the overrides of writing direction among them), surrogates,
-# private and unassigned characters, line and paragraph separators.
+# Controls, format characters (these can change the writing direction), surrogates, private and
+# unassigned characters, line and paragraph separators.
 _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _SHORT_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _LEFT_TO_RIGHT_MARK = "\u200e"
@@ -52,7 +51,7 @@ class Stream(Protocol):
     """Something that is written to, such as standard output."""
 
     def isatty(self) -> bool:
-        """True where a person reads what is written."""
+        """True where the output is a terminal."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +63,9 @@ class Terminal:
 
     @classmethod
     def of(cls, stream: Stream) -> "Terminal":
-        """The terminal behind a stream; 80 columns without colour where there is none.
+        """The terminal that a stream writes to; 80 columns without colour where there is none.
 
-        Never less than 80: a narrower terminal breaks the lines. NO_COLOR and TERM=dumb turn
+        Never less than 80 columns: a narrower terminal wraps the lines. NO_COLOR and TERM=dumb turn
         colours off (https://no-color.org).
         """
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
@@ -80,7 +79,7 @@ class Terminal:
     def table(
         self, header: Sequence[str], rows: Sequence[Sequence[str]], align: str, indent: int = 2
     ) -> list[str]:
-        """Lines of equally wide columns; `align` has one of < and > for each column."""
+        """A table as lines; `align` has < (left) or > (right) for each column."""
         widths = [max(map(cell_width, column)) for column in zip(header, *rows, strict=True)]
         lines = []
         for row in (header, *rows):
@@ -103,10 +102,10 @@ class Terminal:
 
 
 def visible(text: str, *, space: str = "␣") -> str:
-    """The text with every character that would not show, or would move others, written out.
+    """The text with every character that is invisible, or would move others, written out.
 
-    A space becomes `space`, a newline \\n, U+202E \\u202e. Where there are letters written from
-    right to left a mark follows, so that the numbers behind them stay in their column.
+    A space becomes `space`, a newline \\n, U+202E \\u202e. After letters that are
+    written from right to left there is a mark, so that later numbers stay in their column.
     """
     written = "".join(space if c == " " else _written(c) for c in text)
     leftward = any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in written)
@@ -114,9 +113,9 @@ def visible(text: str, *, space: str = "␣") -> str:
 
 
 def printable(text: str) -> str:
-    """The text with every character that would steer the terminal written out.
+    """The text with every character that would control the terminal written out.
 
-    Spaces, line breaks and tabs stay, and so do the joiners that emoji are made with.
+    Spaces, line breaks and tabs stay, and so does the character that joins emoji.
     """
     return "".join(c if c in "\n\t\u200d" else _written(c) for c in text)
 
@@ -143,7 +142,7 @@ def _columns(character: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """The text, or as much of it as fits with "…" behind it. For text without colours."""
+    """The text, or as much of it as fits, followed by "…". For text without colours."""
     if cell_width(text) <= width:
         return text
     kept = ""
@@ -161,7 +160,7 @@ def _pad(text: str, width: int, side: str) -> str:
 
 
 def number(value: float) -> str:
-    """Four decimals; two or more significant digits where that would show 0 or fill the line."""
+    """The number with four decimals; in exponent form where it is very small or very large."""
     if value == 0:
         return "0"
     if not math.isfinite(value):
@@ -172,14 +171,14 @@ def number(value: float) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """A bar that fills `share` (0 to 1) of `width` columns, to an eighth of a column."""
+    """A bar that fills `share` (0 to 1) of `width` columns, in steps of an eighth of a column."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8) if math.isfinite(share) else 0
     full, rest = divmod(eighths, 8)
     return "█" * full + (_EIGHTHS[rest] if rest else "")
 
 
 def signed_bar(share: float, half: int) -> str:
-    """A bar from the middle of 2 x `half` + 1 columns: to the left below 0, to the right above."""
+    """A bar from the middle of 2 x `half` + 1 columns: to the left below 0, else to the right."""
     halves = round(min(abs(share), 1.0) * half * 2) if math.isfinite(share) else 0
     full, rest = divmod(halves, 2)
     if share < 0:
@@ -188,7 +187,7 @@ def signed_bar(share: float, half: int) -> str:
 
 
 def encodable(text: str, encoding: str | None) -> str:
-    """The text as an output of this encoding can show it: √ becomes sqrt where there is no √."""
+    """The text in characters that this encoding has: √ becomes sqrt where there is no √."""
     encoding = encoding or "utf-8"
     try:
         text.encode(encoding)
@@ -198,7 +197,7 @@ def encodable(text: str, encoding: str | None) -> str:
 
 
 def standard_input() -> str:
-    """All of standard input, without the newline at its end. Raises MinibertError if not UTF-8."""
+    """All of standard input, without the last newline. Raises MinibertError if it is not UTF-8."""
     try:
         text = sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -212,12 +211,12 @@ def say(*lines: str) -> None:
 
 
 def note(kind: str, message: str) -> None:
-    """Say something beside the answer, which has standard output for itself."""
+    """Write a note or warning to standard error; standard output has only the answer."""
     print(encodable(f"{kind}: {message}", sys.stderr.encoding), file=sys.stderr)
 
 
 def abandon_output() -> None:
-    """Drop what is in the buffer: it would fail again when Python closes standard output."""
+    """Discard the buffered output, which would fail again when Python closes standard output."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -229,5 +228,5 @@ def warning_line(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """A warning in one line, in place of `warnings.formatwarning`."""
+    """A warning on one line; it replaces `warnings.formatwarning`."""
     return f"warning: {message}\n"

@@ -1,12 +1,11 @@
 """Importing this makes torch's first exp, log or square root as exact as all later ones.
 
-Place: imported by `axes.py`, so by everything that computes.
-
-On Intel processors torch hands these functions to a library that chooses its code at the first
-call of each. When that call runs in several threads at once, one of them may take code that is
-right to three or four digits only, for its part of the numbers and this once: of 60 processes that
-began with an exp of 1.4 million numbers 11 were wrong by up to 1.5e-4 (torch 2.13.0;
-github.com/pytorch/pytorch/issues/188792). One number is computed by one thread.
+On Intel processors torch uses a library for these functions, and the library chooses its code at
+the first call of each. When this first call runs in several threads at once, one thread may use
+code that is right to only three or four digits, for its part of the numbers. Later calls are right.
+Of 60 processes that began with an exp of 1.4 million numbers, 11 were wrong by up to 1.5e-4 (torch
+2.13.0; github.com/pytorch/pytorch/issues/188792). Here each function is called once with one
+number, which takes only one thread.
 """
 
 import torch

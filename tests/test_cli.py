@@ -136,9 +136,9 @@ class TestExplain:
         [
             ({"--layer": "99"}, "There is no layer 99; expected 0 to"),
             ({"--head": "-99"}, "There is no head -99; expected 0 to"),
-            ({"--query": "absent"}, 'No token is "absent", the query; there are 0 '),
+            ({"--query": "absent"}, r'No token is "absent" \(the query\); the tokens are 0 '),
             ({"--query": "99"}, "There is no query 99; expected 0 to"),
-            ({"--key": "\x1b[2J"}, r'No token is "\\x1b\[2J", the key'),
+            ({"--key": "\x1b[2J"}, r'No token is "\\x1b\[2J" \(the key\)'),
             ({"--model": "./absent"}, "neither a folder nor a Hub id"),
             ({"--task": "absent"}, "no task head 'absent'"),
         ],
@@ -175,8 +175,8 @@ class TestExplain:
         assert json.loads(result.stdout)["query_position"] == 2
         assert words.index("2") == 3
         assert result.stderr == (
-            'note: 2 is taken as a position; the token "2" stands at position 3: '
-            "for it, give 3 as the query.\n"
+            'note: 2 is taken as a position. The token "2" is at position 3: '
+            "to choose it, give 3 as the query.\n"
         )
 
     def test_a_misspelt_folder_is_said_not_to_be_one(self) -> None:
@@ -184,7 +184,7 @@ class TestExplain:
         done = process(*EXPLAIN, "--query", "1", "-m", "mymodel", env=env)
         assert done.returncode == 1
         assert "no connection to " in done.stderr
-        assert done.stderr.endswith("There is no folder of that name either.\n")
+        assert done.stderr.endswith("There is also no folder of that name.\n")
 
 
 class TestView:

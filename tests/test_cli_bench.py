@@ -146,14 +146,14 @@ def test_a_plot_is_drawn(timed, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "which function"),
+        ([], "no function is given"),
         (["{target}", "--baseline", "warp"], "--baseline warp is not known; known are reference"),
         (["{target}", "--plot", "times.gif"], "expected a name ending in .svg"),
         (
             ["{target}", "-o", "-"],
             "--output -: .* has the table; .*--output rows.jsonl",
         ),
-        (["{target}", "--plot", "-"], "--plot -: .*expected the name of a file"),
+        (["{target}", "--plot", "-"], "--plot -: .*expected a file name"),
         (["{target}", "--output", "no/folder/rows.jsonl"], "There is no folder no/folder"),
         (["--compare", "{here}/none", "{here}/none"], "cannot be read"),
         (["--compare", "{here}/kernel.py", "{here}/kernel.py"], "kernel.py, line 1: .*expected"),

@@ -99,7 +99,7 @@ def test_a_text_that_ends_with_the_positions_is_noted(folder: str) -> None:
     result = run("generate", PROMPT, "-m", folder, "--max-new-tokens", "300")
     assert result.exit_code == 0, result.output
     assert re.fullmatch(
-        r"note: the text ends here: .* no more than 67 positions\.\n", result.stderr
+        r"note: the text ends here, because .* has only 67 positions\.\n", result.stderr
     )
 
 

@@ -88,7 +88,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ([], "Say what to train: --task causal-lm, masked-lm or pre-training"),
+            ([], "The task is missing: give --task causal-lm, masked-lm or pre-training"),
             (["--task", "causal-lm", "--set", "speed=2"], "--set speed=2: expected one of clip, "),
             (["--task", "causal-lm", "--set", "steps=2"], "--set steps=2: expected one of"),
             (["--task", "causal-lm", "--set", "bfloat16=0"], "--set bfloat16=0: expected one of"),

@@ -1,9 +1,8 @@
 """The implementation "triton": attention and its statistics in fused kernels, O(N) memory.
 
-Place: one of the implementations behind `minibert.kernels.api.attend`, loaded when it is first
-called. It picks the kernels: `one_tile.py` for short texts, `forward.py` for the
-others with `columns.py` behind it for what sums over queries; `gradients.py` where an
-input requires gradients.
+This file picks the kernels: `one_tile.py` for short texts, and `forward.py` for longer ones,
+followed by `columns.py` for what is summed over queries. Where an input requires gradients it goes
+through `gradients.py`.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
 """The backward of attention by Triton, and the relevance of its cells, without an N x N tensor.
 
-Place: `gradients.py` calls it for autograd; benchmarks and `columns.py` call it directly.
-`backward_launch.py` starts the kernels; their formulas: `backward_keys.py`.
+`backward_launch.py` starts the kernels; `backward_keys.py` has their formulas.
 """
 
 from collections.abc import Iterable

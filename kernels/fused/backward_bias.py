@@ -1,9 +1,8 @@
 """The kernel for the gradient of a bias: d bias = dS, summed where the bias was repeated.
 
-Place: started by `backward_launch.py`; formulas in `backward_keys.py`, inputs and
-strides in `backward_tiles.py`. A bias that is the same for all sentences, heads, queries or
-keys gets the sum over them, added up by one program in one order: no N x N tensor per sentence, and
-the same numbers each time.
+`backward_keys.py` has the formulas, `backward_tiles.py` the inputs and strides. The gradient of a
+bias that is repeated over sentences, heads, queries or keys is the sum over them. One program adds
+it up in one order, so the numbers are the same each time and no sentence needs an N x N tensor.
 """
 
 from typing import no_type_check

@@ -1,18 +1,17 @@
 """The kernel for the gradients of key and value, and the relevance of each key.
 
-Place: started by `backward_launch.py`, as are the kernels of `backward_queries.py`
-and `backward_bias.py`. P = exp(s − lse) is computed again, tile by tile. With dz the
-gradient of z, and per query δ = sum dz·z over d_head less the gradient of lse:
+P = exp(s − lse) is computed again, tile by tile. dz is the gradient of z. For each query, δ is the
+sum of dz·z over d_head minus the gradient of lse:
 
     dP = dz·valueᵀ      dS = P ∘ (dP − δ)
     d value = Pᵀ·dz     d key = scale·dSᵀ·query     d query = scale·dS·key     d bias = dS
 
-and the relevance of a cell is f(P ∘ dP): the number itself, its positive part or its size.
+The relevance of a cell is f(P ∘ dP): the number itself, its positive part or its absolute value.
 
 As in FlashAttention-2 (Dao 2023, §3.1) a program owns a block of keys and walks over the queries,
-or owns a block of queries and walks over the keys. Nothing is added from two places, so that
-results are the same each time, bit by bit. Turned tiles, inputs and strides:
-`backward_tiles.py`.
+or owns a block of queries and walks over the keys. No two programs add to the same number, so
+results are the same each time, bit by bit. `backward_tiles.py` explains transposed tiles,
+inputs and strides.
 """
 
 from typing import no_type_check

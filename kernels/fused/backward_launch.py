@@ -1,8 +1,4 @@
-"""From tensors to the kernels of the backward: shapes, strides, blocks, memory for what comes out.
-
-Place: between `backward.py`, which says what is wanted, and the kernels in
-`backward_keys.py`, `backward_queries.py` and `backward_bias.py`.
-"""
+"""Starts the kernels of the backward: shapes, strides, block sizes and memory for the outputs."""
 
 import math
 from dataclasses import dataclass

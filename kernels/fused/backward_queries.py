@@ -1,7 +1,6 @@
 """The kernels for δ, and for the gradient of query with the relevance of each query.
 
-Place: started by `backward_launch.py`; formulas in `backward_keys.py`, inputs and
-strides in `backward_tiles.py`.
+`backward_keys.py` has the formulas, `backward_tiles.py` the inputs and strides.
 """
 
 from typing import no_type_check

@@ -1,12 +1,10 @@
 """The jitted pieces of the backward of attention: P of a tile, relevance of a tile, storing.
 
-Place: called by the kernels in `backward_keys.py`, which has the formulas, `_queries.py`
-and `_bias.py`.
-
-A tile is (query, key), or turned round, (key, query), where keys are owned: so the tile itself is
-the left operand that the matrix instructions take from registers. `queries` and `keys` are
-positions with an axis of 1 put in, and the same lines serve both. Strides are (batch, head, row),
-those of mask and bias (batch, head, query, key); the last axis of vectors is contiguous.
+`backward_keys.py` has the formulas. A tile is (query, key). In programs that own keys it is
+transposed, (key, query): then the tile is the left operand, which the matrix instructions take from
+registers. `queries` and `keys` are positions with an axis of size 1 added, so the same lines work
+for both forms. Strides are (batch, head, row), and (batch, head, query, key) for mask and bias; the
+last axis of vectors is contiguous.
 
 `no_type_check` keeps the shape checker of the tests out of functions that Triton compiles.
 """

@@ -1,7 +1,4 @@
-"""Kernels that keep one unit of a GPU busy and nothing else.
-
-Place: launched by ceilings.py.
-"""
+"""Kernels that keep one unit of a GPU busy and nothing else; `kernels/ceilings.py` times them."""
 
 import triton
 import triton.language as tl

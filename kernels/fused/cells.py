@@ -1,11 +1,9 @@
 """How the cells of the map lie in the tiles of a kernel.
 
-Place: used by `columns.py` and `one_tile.py`.
-
-The map has cells of any size, tiles are powers of two. So an axis of a tile is filled cell by
-cell: each cell takes a power of two of places, of which the last may stay empty, or, when it is
-larger than a tile, several tiles (parts).
-Without a map an axis has one cell after the other, each of them a tile.
+Cells of the map have any size, and the sizes of tiles are powers of two. So an axis of a tile is
+filled cell by cell. Each cell takes a number of places that is a power of two, and the last places
+may stay empty. A cell larger than a tile takes several tiles (parts). Without a map each tile is
+one cell.
 """
 
 import math

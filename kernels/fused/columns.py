@@ -1,13 +1,13 @@
 """The kernel of the columns: how much each key received, and the map, in a second pass.
 
-Place: started by `attention.py` and `columns.py`, with the lse that the forward gave.
+It needs the lse that the forward gave:
 
     sums[k] = sum over queries q of weights[q]·P[q, k]       P[q, k] = exp(s[q, k] − lse[q])
 
-A program owns a block of keys and walks over the queries, so that nothing is added from two places
-and results are the same each time, bit by bit. Tiles are turned round, (key, query): what a program
-adds up lies along the rows of the matrix instructions. How the map's
-cells lie in tiles: `cells.py`.
+A program owns a block of keys and walks over the queries. No two programs add to the same number,
+so results are the same each time, bit by bit. Tiles are transposed, (key, query), because then a
+program adds along the rows of the matrix instructions. `cells.py` explains how the cells of the map
+are split into tiles.
 """
 
 import math

@@ -1,13 +1,11 @@
-"""What a tile of scores adds to its rows: maximum, sums and argmax, the online softmax.
+"""The online softmax: a tile of scores updates the maximum, the sums and the argmax of its rows.
 
-Place: called by the kernels of `forward.py` and `one_tile.py`, on top of `primitives.py`.
-
-Per row, with m the largest score so far, in base 2, and t = s − m:
+For each row, m is the largest score so far, in base 2, and t = s − m:
 
     l = sum 2^t        W = sum 2^t·t        z·l = sum 2^t·value
 
-and when the maximum moves from m to m', a = 2^(m − m'), W <- a·(W + (m − m')·l), l <- a·l
-(Milakov & Gimelshein 2018, with W beside it). Then, in nats, entropy = ln 2·(log2 l − W/l).
+When the maximum changes from m to m', a = 2^(m − m'), W <- a·(W + (m − m')·l), l <- a·l
+(Milakov & Gimelshein 2018, with W added). Then, in nats, entropy = ln 2·(log2 l − W/l).
 
 `no_type_check` keeps the shape checker of the tests out of functions that Triton compiles.
 """

@@ -1,14 +1,13 @@
 """The kernel of the forward: z and lse as flash attention gives them, with statistics of the rows.
 
-Place: started by `attention.py`; pieces are in `primitives.py`, formulas in `fold.py`.
-
 A program owns a block of queries and walks over the keys, as in FlashAttention-2 (Dao 2023, §3.1).
-First the blocks of keys that all of its queries see whole, without any mask, then those at an edge:
-of the text, or of what causal order allows. Blocks nobody sees are not read.
+It reads first, without a mask, the blocks of keys that all of its queries see completely. Then it
+reads those at an edge: the end of the text, or the limit of causal order. Blocks that no query sees
+are not read. `fold.py` has the formulas.
 
-What is not wanted is None and costs nothing: row_max, max_prob and entropy come out of the same
-walk, of which entropy adds one multiplication a score; argmax keeps a place beside each maximum;
-offset_mass and key_mass compute their few scores again at the end.
+Outputs that are not wanted are None and cost nothing. row_max, max_prob and entropy come from the
+same walk; entropy adds one multiplication for each score. argmax stores a position with each
+maximum. offset_mass and key_mass compute their few scores again at the end.
 """
 
 from typing import no_type_check

@@ -1,7 +1,7 @@
-"""How the kernels of the forward are compiled, for whoever wants to without a GPU: VARIANTS.
+"""VARIANTS: the forms in which the static gate compiles the kernels of the forward without a GPU.
 
-Place: read by the static gate (benchmarks/static_gate.py). Each variant says what a call would:
-types, constants, tile.
+Each variant holds what a call would pass: types, constants, tile sizes. The gate is
+benchmarks/static_gate.py.
 """
 
 from typing import Any

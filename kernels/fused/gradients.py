@@ -1,7 +1,4 @@
-"""Attention by Triton that can be trained: the backward of `backward.py` behind autograd.
-
-Place: `attention.py` calls it where an input requires gradients.
-"""
+"""Attention by Triton as an autograd function, whose backward is `backward.py`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

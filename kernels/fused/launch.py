@@ -1,7 +1,6 @@
-"""What the kernels of the forward are started with: their named tuples, outputs, grid and config.
+"""The arguments of the forward kernels: named tuples, outputs, grid and config.
 
-Place: between `attention.py` and the kernels, which read the tuples' fields by name. This
-file knows tensors and no Triton.
+The kernels read the fields of the tuples by name. This file uses tensors only, not Triton.
 
 Row outputs are (batch, head, query), for packed sentences (1, head, token); contiguous.
 """

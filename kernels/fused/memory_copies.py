@@ -1,13 +1,13 @@
-"""Tiles of keys and values by Hopper's tensor memory accelerator (TMA), where they allow it.
+"""Loads of keys and values by Hopper's tensor memory accelerator (TMA), where the inputs allow it.
 
-Place: used by `forward.py` for the blocks that need no mask; `tuning.py` tries it beside loads by
-pointer and keeps what is faster.
+`forward.py` uses it for the blocks that need no mask. `tuning.py` times it against loads by pointer
+and keeps the faster one.
 
-One thread asks the copy unit for a whole tile, by a descriptor that is made before the kernel
-starts, so that no thread computes addresses. Of plain bf16 with d_head 64 and 4 warps the compiler
-makes 221 registers a thread out of 240, and 4 % more instructions, which wait for the unit. What
-that is worth has not been measured. (Warps of their own for it, `warp_specialize`, end Triton's
-compiler on this loop with an assertion; triton 3.6.)
+One thread asks the copy unit for a whole tile, with a descriptor that is made before the kernel
+starts, so no thread computes addresses. For plain bf16 with d_head 64 and 4 warps, the compiler
+needs 221 registers a thread in place of 240, and 4 % more instructions, which wait for the copy
+unit. The effect on speed has not been measured. (With separate warps for the copies,
+`warp_specialize`, Triton 3.6's compiler fails on this loop with an assertion.)
 """
 
 from importlib.util import find_spec

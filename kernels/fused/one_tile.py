@@ -1,10 +1,8 @@
 """The kernel for short texts: all keys in one tile, so that every statistic takes one pass.
 
-Place: started by `attention.py` where the keys fit; pieces in `primitives.py` and `fold.py`.
-
-With few keys, at most 256, reading and writing memory is what takes time. A program
-owns a head: it loads the keys and values once, walks over the blocks of queries and, as it knows
-the final normaliser of each row at once, adds up received and the map's cells on the way.
+With few keys, at most 256, most of the time goes into reading and writing memory. A program
+owns a head. It loads the keys and values once and walks over the blocks of queries. It knows the
+final normaliser of each row at once, so it adds up received and the cells of the map on the way.
 """
 
 import math

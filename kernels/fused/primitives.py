@@ -1,10 +1,7 @@
-"""The jitted pieces that the forward kernels are made of, each a load or a place.
+"""The jitted parts of the forward kernels: loads, offsets and masks.
 
-Place: called by the kernels of `forward.py`, `one_tile.py` and `columns.py`.
-
-Scores are in base 2 here: score·log2(e), so that exp(s) is 2 to their power, which is what the
-hardware has an instruction for. What is masked is NOTHING and not −inf: 0·(−inf), in the sum of
-2^t·t that `fold.py` makes, would be NaN.
+Scores are in base 2 here, score·log2(e), because the hardware has an instruction for 2^x.
+A masked score is NOTHING and not −inf: in the sum of 2^t·t in `fold.py`, 0·(−inf) would be NaN.
 
 `no_type_check` keeps the shape checker of the tests out of functions that Triton compiles.
 """

@@ -1,7 +1,6 @@
-"""What a kernel of the forward writes at the end of a block of rows, in jitted pieces.
+"""Writes the outputs of a block of rows at the end of a forward kernel.
 
-Place: called by the kernels of `forward.py` and `one_tile.py`; the formulas stand in
-`fold.py`. A dead row (no key allowed) gets what `api.Statistics` says of it.
+`fold.py` has the formulas. For a row without an allowed key, `api.Statistics` says what is written.
 """
 
 from typing import no_type_check

@@ -1,11 +1,9 @@
-"""How a kernel is cut for a shape: few candidates, timed once, remembered on disk.
+"""Chooses tile sizes for a shape: a few candidates are timed once, the fastest is stored on disk.
 
-Place: asked by the functions that start the kernels of the forward.
-
-A shape class is the kernel, what it computes, the dtype, the width of a head and the length to the
-next power of two. On a GPU the candidates of a class are timed at its first call, some tens of
-milliseconds and their compilation, and the fastest is written to a file of this GPU and these
-versions. With MINIBERT_TUNING=off, and on a CPU, the first candidate is taken.
+A shape class is the kernel, what it computes, the dtype, the width of a head, and the length
+rounded up to a power of two. On a GPU the candidates of a class are timed at its first call. This
+takes some tens of milliseconds, and their compilation. The fastest is written to a file for this
+GPU and these versions. With MINIBERT_TUNING=off, and on a CPU, the first candidate is used.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""What a model says: predictions, text, and one row of attention as a calculation."""
+"""Answers of a model: predictions, generated text, and one row of attention as a calculation."""

@@ -1,6 +1,6 @@
 """One row of attention as a calculation: every number between a query and its z.
 
-Place: beside analysis; it reads a trace. explain_text.py writes it out for a terminal.
+explain_text.py prints it in a terminal.
 """
 
 import operator
@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from minibert.answers.model import AnsweringModel
 from minibert.errors import TraceError
 from minibert.quantities import Bool, Float
 from minibert.terminal import visible
@@ -22,10 +23,10 @@ __all__ = ["Explanation", "explain", "find_token", "token_note", "trace_of_head"
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """How one head gets from one query to its z.
+    """How one head computes z from one query.
 
     The tensors are the model's own numbers, in its dtype. The properties are the steps between
-    them, in float64 from those numbers; they meet the next tensor to the accuracy of the
+    them, computed from them in float64. They agree with the next tensor up to the accuracy of the
     model's dtype (1e-6 of the largest term in float32).
     """
 
@@ -38,7 +39,7 @@ class Explanation:
     query_position: int
     key_position: int
     chosen: bool
-    """False where the key is the most attended one because none was asked for."""
+    """False where no key was asked for, so the most attended one is shown."""
     query: Float[Tensor, " d_head"]
     key: Float[Tensor, " d_head"]
     product: Float[Tensor, " d_head"]
@@ -60,7 +61,7 @@ class Explanation:
 
     @property
     def score(self) -> float:
-        """The score of the key that is looked at."""
+        """The score of the chosen key."""
         return self.scores[self.key_position].item()
 
     @property
@@ -84,7 +85,7 @@ class Explanation:
         return self.probs.double()[:, None] * self.value.double()
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain lists and numbers, none of them rounded."""
+        """The same as plain lists and numbers, not rounded."""
         return {
             "model": self.model_name,
             "layer": self.layer,
@@ -121,9 +122,10 @@ def explain(
 ) -> Explanation:
     """The calculation of one row of attention: `query` of a head, and its key in detail.
 
-    `query` and `key` are a position or a token; without `key` it is the most attended one.
+    `query` and `key` are each a position or a token; without `key` the most attended key is used.
     Numbers count from 0, negative ones from the end. Raises TraceError for a layer, head or
-    sentence that does not exist and for a token that is not there, or there more than once.
+    sentence that does not exist, and for a token that the sentence does not have or has more than
+    once.
     """
     if not -len(trace.tokens) <= sentence < len(trace.tokens):
         raise TraceError(f"There is no sentence {sentence}; the trace has {len(trace.tokens)}.")
@@ -131,7 +133,7 @@ def explain(
     row = find_token(trace.tokens, query, what="query", sentence=sentence)
     column = None if key is None else find_token(trace.tokens, key, what="key", sentence=sentence)
     here = trace[layer, head]
-    # Padding is no key of this sentence: its scores are masked and its probs 0.
+    # Padding is left out: its scores are masked and its probs are 0.
     real = slice(trace.tokens.lengths[sentence])
     probs = here.probs[sentence, row, real]
     looked_at = int(probs.argmax()) if column is None else column
@@ -157,7 +159,7 @@ def explain(
     )
 
 
-def trace_of_head(model: Any, tokens: Tokens, *, layer: int, head: int) -> Trace:
+def trace_of_head(model: AnsweringModel, tokens: Tokens, *, layer: int, head: int) -> Trace:
     """A trace in which this head can be explained; the layers above it are not computed.
 
     The numbers are those of a whole trace, bit for bit. Raises TraceError for a layer or head
@@ -166,16 +168,17 @@ def trace_of_head(model: Any, tokens: Tokens, *, layer: int, head: int) -> Trace
     config = model.config
     layer = check_index("layer", layer, config.n_layers)
     check_index("head", head, config.n_heads)
-    # until=layer would leave this layer's attention to other formulas, equal but for rounding.
+    # until=layer would compute this layer's attention by other formulas, with other rounding.
     return model.trace(tokens, until=layer + 1 if layer + 1 < config.n_layers else None)
 
 
 def find_token(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 0) -> int:
     """The position of a token, given as a number or as the token itself.
 
-    A whole number is a position. A token is compared with what a person reads and with the
-    vocabulary's own string, capitals counting only where that decides. Raises TraceError,
-    calling the token `what`, when it is not there or there more than once.
+    A whole number is a position. A token is compared with the string that a person reads and with
+    the vocabulary's own string; first with its capital letters, then, if nothing is found,
+    without. Raises TraceError when the token is missing or there more than once; the message calls
+    it `what`.
     """
     strings, raw = tokens.strings[sentence], tokens.raw[sentence]
     position = _whole_number(wanted)
@@ -192,11 +195,11 @@ def find_token(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 
         if pieces := _pieces(tokens, name, sentence):
             listed = ", ".join(f"{p} {visible(strings[p].strip())}" for p in pieces)
             raise TraceError(
-                f'No token is "{visible(name)}", the {what}: the word is split into {listed}; '
-                "give one of these numbers instead."
+                f'The {what} "{visible(name)}" is not one token: the word is split into {listed}. '
+                "Give one of these numbers instead."
             )
         raise TraceError(
-            f'No token is "{visible(name)}", the {what}; there are {_listed(strings)}.'
+            f'No token is "{visible(name)}" (the {what}); the tokens are {_listed(strings)}.'
         )
     if len(found) > 1:
         raise TraceError(
@@ -207,7 +210,7 @@ def find_token(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 
 
 
 def token_note(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 0) -> str:
-    """What to know where `wanted` is a position and a token elsewhere; "" where it is not both."""
+    """A note where `wanted` is a position, and also a token at another position; otherwise ""."""
     position = _whole_number(wanted)
     if position is None or not isinstance(wanted, str):
         return ""
@@ -217,8 +220,8 @@ def token_note(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 
         return ""
     places = f"position {found[0]}" if len(found) == 1 else f"positions {_comma(found)}"
     return (
-        f'{wanted.strip()} is taken as a position; the token "{visible(wanted.strip())}" stands '
-        f"at {places}: for it, give {' or '.join(map(str, found))} as the {what}."
+        f'{wanted.strip()} is taken as a position. The token "{visible(wanted.strip())}" is at '
+        f"{places}: to choose it, give {' or '.join(map(str, found))} as the {what}."
     )
 
 
@@ -235,7 +238,7 @@ def _matches(name: str, strings: tuple[str, ...], raw: tuple[str, ...]) -> list[
 
 
 def _pieces(tokens: Tokens, name: str, sentence: int) -> list[int]:
-    """The positions of the first word of that name that is several tokens; [] without one."""
+    """The positions of the first word that is `name` and has several tokens; [] without one."""
     words, strings = tokens.words[sentence], tokens.strings[sentence]
     segments = tokens.segments[sentence].tolist()
     for (_, word), group in groupby(range(len(words)), lambda p: (segments[p], words[p])):

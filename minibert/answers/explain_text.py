@@ -25,8 +25,8 @@ _MOST_OF_Z = 12
 def render(explanation: Explanation, terminal: Terminal | None = None, *, top: int = 8) -> str:
     """The calculation as text; `top` is the number of largest terms of each sum.
 
-    Every number is the model's, or computed in float64 from the model's, rounded to the digits
-    shown. Tokens are written so that they cannot disturb the terminal.
+    Every number is the model's own, or computed from these in float64, and rounded to the digits
+    shown. Characters in tokens that would disturb the terminal are written out.
     """
     page = _Page(explanation, terminal or Terminal(), top)
     sections = (page.heading(), page.vectors(), page.terms(), page.score(), page.row(), page.sum())
@@ -74,7 +74,7 @@ class _Page:
         return pieces if positions[-1] == len(self.about.tokens) - 1 else [*pieces, "…"]
 
     def rounding(self) -> list[str]:
-        """A line on models whose own numbers have fewer digits than are shown."""
+        """A note for models whose own numbers have fewer digits than are shown."""
         dtype = self.about.query.dtype
         if dtype not in (torch.bfloat16, torch.float16):
             return []
@@ -85,7 +85,7 @@ class _Page:
         ]
 
     def vectors(self) -> list[str]:
-        """The first numbers and the length of query and key."""
+        """The first numbers of query and key, and their lengths."""
         named = (("query", self.about.query), ("key", self.about.key))
 
         def table(shown: int) -> list[str]:
@@ -100,7 +100,7 @@ class _Page:
         return [title, *self.fitting(len(self.about.query), table)]
 
     def terms(self) -> list[str]:
-        """The largest products, what the others add, and their sum."""
+        """The largest products, the sum of the others, and the sum of all."""
         products = self.about.product.double()
         kept = products.abs().topk(min(self.top, len(products))).indices.tolist()
         end = [["sum", "", "", self.terminal.paint(number(self.about.dot), "bold"), ""]]
@@ -184,7 +184,7 @@ class _Page:
         return [*cells, paint(bar(prob, room), "positive")]
 
     def keys_of_row(self) -> list[int]:
-        """The keys shown, in reading order: all, or the most attended and the one looked at."""
+        """The keys shown, in reading order: all, or the most attended ones and the chosen one."""
         about = self.about
         allowed = [p for p in range(len(about.tokens)) if about.mask[p]]
         if len(allowed) > _WHOLE_ROW:
@@ -193,7 +193,7 @@ class _Page:
         return sorted({*allowed, about.key_position})
 
     def sum(self) -> list[str]:
-        """The largest prob·value, and the sum of all that is z."""
+        """The largest prob·value, and z, the sum of all of them."""
         about = self.about
         norms = about.contributions.norm(dim=-1).masked_fill(~about.mask, -1.0)
         kept = norms.topk(min(self.top, int(about.mask.sum()))).indices.tolist()
@@ -226,7 +226,7 @@ class _Page:
         return [*rows, ["", "z", "", "", *z]]
 
     def fitting(self, most: int, table: Callable[[int], list[str]]) -> list[str]:
-        """The table with as many numbers, or as long bars, as fit on a line; at least one."""
+        """The table with as many numbers, or as long bars, as a line has room for; at least one."""
         lines = table(most)
         while most > 1 and max(map(cell_width, lines)) > self.terminal.width:
             most -= 1
@@ -258,7 +258,7 @@ def _without(values: Tensor, left_out: Sequence[int]) -> Tensor:
 
 
 def _scale(about: Explanation) -> str:
-    """Where the factor comes from, read from its value."""
+    """The formula of the factor, found from its value."""
     width = len(about.query)
     value = number(about.scale)
     for formula, factor in (

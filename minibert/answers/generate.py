@@ -1,7 +1,7 @@
-"""Text from a GPT-2, a token at a time, each step computing the new token alone.
+"""Text from a GPT-2, one token at a time. Each step computes only the new token.
 
-The keys and values of the tokens before it come from a `Cache`; how the next token is chosen
-stands in sampling.py, how ids become pieces of text in text_stream.py.
+The keys and values of the earlier tokens come from a `Cache`. sampling.py chooses the next token;
+text_stream.py turns ids into pieces of text.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,12 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minibert.answers.model import AnsweringModel
 from minibert.answers.sampling import Sampling, whole_number
 from minibert.answers.text_stream import TextStream
 from minibert.errors import MinibertError, TokenizationError
 from minibert.layers.cache import Cache
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import Float, Int
+from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
 from minibert.trace.run import run_layers
 
@@ -29,15 +31,15 @@ _LARGEST_SEED = 2**63 - 1
 
 @dataclass(frozen=True)
 class Generated:
-    """A prompt and what the model wrote behind it; `str()` is the whole text."""
+    """A prompt and the text that the model wrote after it; `str()` is the whole text."""
 
     prompt: str
     new_text: str
-    """What came behind the prompt, up to a stop string or the end-of-text token."""
+    """The text after the prompt, up to a stop string or the end-of-text token."""
     ids: tuple[int, ...]
-    """Every token of prompt and text, that which ended it included."""
+    """The tokens of the prompt and of the new text, with the token that ended it."""
     n_prompt: int
-    """How many of the ids are the prompt's."""
+    """How many of the ids belong to the prompt."""
     stopped_by: str
     """end of text | stop string | max_new_tokens | positions (the model has no more of them)."""
     tokens: Tokens = field(repr=False, compare=False)
@@ -51,7 +53,7 @@ class Generated:
 
     @property
     def new_ids(self) -> tuple[int, ...]:
-        """The ids behind the prompt."""
+        """The ids after the prompt."""
         return self.ids[self.n_prompt :]
 
     def __str__(self) -> str:
@@ -59,7 +61,7 @@ class Generated:
 
 
 def generate(
-    model: Any,
+    model: AnsweringModel,
     text: Any,
     *,
     max_new_tokens: int = 40,
@@ -69,24 +71,24 @@ def generate(
     seed: int = 0,
     stop: str | Sequence[str] | None = (),
     stream: Callable[[str], object] | None = None,
-) -> Any:
-    """What a causal language model writes behind a text: a Generated, or a list for a batch.
+) -> "Generated | list[Generated]":
+    """The text that a causal language model writes after a prompt: a Generated, a list for a batch.
 
     Takes text, Tokens, or ids, as `model(...)` does. Each token is drawn from
-    softmax(logits / temperature), cut by top_k and top_p (see `Sampling`);
-    temperature 0 takes the most probable one. Text i of a batch is drawn with `seed + i`, so that
-    it is what the text alone gives with that seed.
+    softmax(logits / temperature), limited by top_k and top_p (see `Sampling`).
+    With temperature 0 it is the most probable one. Text i of a batch is drawn with `seed + i`: the
+    result is the same as for this text alone with that seed.
 
-    A text ends at max_new_tokens; at a token that the checkpoint's eos_token_id names (in
-    generation_config.json, else in config.json, else the vocabulary's end-of-text token); before
-    any of the `stop` strings (looked for behind the prompt alone; None is none of them); or when
-    the model has no positions left; `stopped_by` says which. `stream` is called with each piece
-    of new text as soon as it is certain: whole characters, which add up to new_text. It is for
+    A text ends at max_new_tokens, at a token that the checkpoint's eos_token_id names (from
+    generation_config.json, else config.json; without one, the vocabulary's end-of-text token),
+    before a `stop` string (searched for in the new text only; None: there is none), or when the
+    model has no positions left. `stopped_by` says which. `stream` is called with each piece of new
+    text as soon as the piece is final: whole characters, which add up to new_text. It works for
     one text, not for a batch.
 
-    Raises MinibertError for a model that is no GPT-2 with a causal-lm head and for settings out
-    of range, TokenizationError for a prompt that is empty or fills the model's positions. A model
-    without a tokenizer continues ids; its text is the ids written out.
+    Raises MinibertError for a model that is not a GPT-2 with a causal-lm head and for settings out
+    of range, and TokenizationError for a prompt that is empty or fills the model's positions. A
+    model without a tokenizer continues ids; its text is these numbers, with spaces between them.
 
     >>> import minibert
     >>> model = minibert.load("tiny-gpt2")
@@ -100,16 +102,16 @@ def generate(
     stops = _stops(stop)
     if stream is not None and not callable(stream):
         raise MinibertError(
-            f"stream={stream!r:.80}: expected a function, which gets each piece of the text."
+            f"stream={stream!r:.80}: expected a function that takes each piece of the text."
         )
     tokens = _prompts(model, text)
     if seed + len(tokens) - 1 > _LARGEST_SEED:
-        raise MinibertError(f"seed={seed}: expected {_LARGEST_SEED} at most, one a text.")
+        raise MinibertError(f"seed={seed}: the last text would get a seed above {_LARGEST_SEED}.")
     alone = _is_one(text)
     if stream is not None and not alone:
         raise MinibertError(
-            "stream= gives the pieces of one text, and this is a batch; generate its texts one by "
-            "one (text i with seed + i gives the same)."
+            "stream= works for one text, and this is a batch. Generate its texts one by one: text "
+            "i with seed + i gives the same result."
         )
     written = [text] if isinstance(text, str) else text if _is_text(text) else [None] * len(tokens)
     texts = [
@@ -124,7 +126,7 @@ def generate(
 
 
 def _write(
-    model: Any,
+    model: AnsweringModel,
     ids: Int[Tensor, "batch position"],
     texts: "list[_Text]",
     sampling: Sampling,
@@ -134,7 +136,7 @@ def _write(
     lengths = [len(text.ids) for text in texts]
     capacity = min(max(lengths) + texts[0].max_new_tokens, model.config.n_positions)
     cache = Cache(model.config.n_layers, lengths, capacity, ids.device)
-    # A padded vocabulary has logits without a token behind them.
+    # Some checkpoints have more logits than their tokenizer has tokens.
     known = None if model.tokenizer is None else model.tokenizer.vocab_size
     generators = [text.generator for text in texts]
     while True:
@@ -151,22 +153,23 @@ def _write(
 
 
 def _next_logits(
-    model: Any, ids: Int[Tensor, "batch position"], cache: Cache
+    model: AnsweringModel, ids: Int[Tensor, "batch position"], cache: Cache
 ) -> Float[Tensor, "batch vocab"]:
-    """The logits behind the last token of each text, the ids being those not yet in the cache."""
+    """The logits after the last token of each text; `ids` are those not yet in the cache."""
     hidden = model.body.embed(ids, None, cache.positions)
     evaluation = Evaluation(cache.allowed, model.impl)
     hidden = run_layers(model.body, hidden, evaluation, pasts=cache.layers)
     newest = (cache.rows[:, None], cache.newest[:, None])
-    return model.head(model.body.final(hidden[newest]), None, ids[newest], None)[:, 0]
+    final = model.body.final(hidden[newest])
+    return model.task_logits(final, Inputs(ids[newest], None, None))[:, 0]
 
 
 class _Text:
-    """One text of the batch as it grows, and what ends it."""
+    """One text of the batch while it is being written."""
 
     def __init__(
         self,
-        model: Any,
+        model: AnsweringModel,
         ids: list[int],
         prompt: str | None,
         max_new_tokens: int,
@@ -191,7 +194,7 @@ class _Text:
         self.stopped_by = self._end(token_id)
         if self.stopped_by:
             piece += self._stream.close()
-            # Half a character that was held back can complete a stop string.
+            # The text held back until now can complete a stop string.
             self.stopped_by = "stop string" if self._stream.stopped else self.stopped_by
         return piece
 
@@ -211,7 +214,7 @@ class _Text:
         return tokenizer.decode(ids, skip_special=skip_special)
 
     def result(self) -> Generated:
-        """What came of it."""
+        """The finished text."""
         return Generated(
             prompt=self._prompt,
             new_text=self._stream.text,
@@ -222,7 +225,7 @@ class _Text:
         )
 
 
-def _check_model(model: Any) -> None:
+def _check_model(model: AnsweringModel) -> None:
     config = model.config
     if config.family != "gpt2" or config.task != "causal-lm":
         task = "no task head" if config.task == "none" else f"task {config.task}"
@@ -241,7 +244,7 @@ def _stops(stop: Any) -> tuple[str, ...]:
         if not isinstance(one, str) or not one:
             raise MinibertError(
                 f"stop has {one!r:.80}: expected strings of at least one character; "
-                "leave stop out to generate without."
+                "leave `stop` out to generate without stop strings."
             )
     return stops
 
@@ -256,15 +259,16 @@ def _is_one(text: Any) -> bool:
     """True for one text: a str or one row of ids."""
     if isinstance(text, Tensor | np.ndarray):
         return text.ndim == 1
-    # A list of arrays is a batch, although an array may stand for a whole number.
+    # A list of arrays is a batch, even where an array holds a single number.
     if isinstance(text, str) or _is_text(text):
         return isinstance(text, str)
     return isinstance(text, Sequence) and len(text) > 0 and np.ndim(text[0]) == 0
 
 
-def _prompts(model: Any, text: Any) -> Tokens:
-    """The prompts as tokens that the model can read and has positions left behind."""
-    # Not model.tokenize: its error for a long text offers to cut it, which loses the very end.
+def _prompts(model: AnsweringModel, text: Any) -> Tokens:
+    """The prompts as tokens, checked: the model can read them and has positions left to write."""
+    # Not model.tokenize: its error for a long text advises to cut the end, which is what the
+    # model should continue.
     if model.tokenizer is not None and _is_text(text):
         text = model.tokenizer(text)
         _check_room(model, text)
@@ -273,12 +277,12 @@ def _prompts(model: Any, text: Any) -> Tokens:
     return tokens
 
 
-def _check_room(model: Any, tokens: Tokens) -> None:
+def _check_room(model: AnsweringModel, tokens: Tokens) -> None:
     limit = model.config.n_positions
     for i, length in enumerate(tokens.lengths):
         if length >= limit:
             place = "the prompt" if len(tokens) == 1 else f"prompt {i} of the batch"
             raise TokenizationError(
-                f"{place} has {length} tokens, and {model.name} has {limit} positions, so none is "
-                f"left for a new token; give {limit - 1} tokens at most, the last ones of the text."
+                f"{place} has {length} tokens, and {model.name} has {limit} positions, so there is "
+                f"no room for a new token. Give at most the last {limit - 1} tokens of the text."
             )

@@ -1,7 +1,7 @@
 """From the logits of a language model to its next token: temperature, top-k, top-p, a draw.
 
-Everything here is computed on the CPU in float64, so that a seed gives the same text whatever
-device and number type the logits come from, as far as the logits agree.
+Everything here is computed on the CPU in float64. So equal logits and an equal seed give the same
+text, whatever device and number type the logits come from.
 """
 
 import math
@@ -59,13 +59,13 @@ class Sampling:
 
         softmax(logits / temperature) over the tokens that top_k and top_p leave, 0 elsewhere.
         With temperature 0 they are 1 for the most probable token. Raises MinibertError for
-        logits without a largest one (NaN, infinity).
+        logits with NaN or infinity.
         """
         logits = logits.detach().to("cpu", torch.float64)
         largest, best = _largest(logits)
         if self.temperature == 0:
             return torch.zeros_like(logits).scatter(-1, best, 1.0)
-        # From the largest down, so that a tiny temperature gives -inf and not inf.
+        # The largest becomes 0, so that a tiny temperature gives -inf and not inf.
         logits = (logits - largest) / float(self.temperature)
         if self.top_k is not None:
             logits = keep_top_k(logits, self.top_k)
@@ -83,7 +83,7 @@ class Sampling:
 
 
 def keep_top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
-    """The k largest logits, and -inf in the place of the others.
+    """The k largest logits, and -inf in place of the others.
 
     Logits equal to the k-th largest stay too. A k above the number of logits keeps them all.
     Source: Fan, Lewis and Dauphin 2018, section 5.4.
@@ -101,7 +101,7 @@ def keep_top_p(
     """
     ordered, order = logits.sort(dim=-1, descending=True)
     probs = ordered.softmax(dim=-1)
-    # A token belongs to them while those before it have not reached p: at least the first.
+    # A token is left out when the tokens before it have reached p. The first one always stays.
     reached = probs.cumsum(dim=-1) - probs >= p
     reached[..., 0] = False
     return logits.masked_fill(torch.empty_like(reached).scatter(-1, order, reached), -math.inf)
@@ -110,7 +110,7 @@ def keep_top_p(
 def draw(
     probs: Float[Tensor, "batch vocab"], generators: Sequence[torch.Generator]
 ) -> Int[Tensor, " batch"]:
-    """One id a row, drawn with its probability: the first whose cumulative sum exceeds u.
+    """One id for each row, drawn with its probability: the first whose cumulative sum exceeds u.
 
     u is uniform in [0, total), one number from the generator of the row; an id of probability 0
     is never drawn.
@@ -133,9 +133,9 @@ def _largest(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def whole_number(name: str, value: Any, *, least: int) -> int:
-    """The value as an int; MinibertError where it is none or less than `least`."""
+    """The value as an int. Raises MinibertError for other types and for less than `least`."""
     try:
-        # A bool counts as a number to Python, and one token for True is nobody's wish.
+        # Python counts True as 1, but nobody who passes True means one token.
         number = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = least - 1
@@ -145,7 +145,7 @@ def whole_number(name: str, value: Any, *, least: int) -> int:
 
 
 def _number(value: Any) -> float:
-    """The value as a float; nan, which is in no range, where it is no number that has one."""
+    """The value as a float; NaN, which every range check refuses, for anything else."""
     try:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     except OverflowError:

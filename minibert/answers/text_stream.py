@@ -1,7 +1,7 @@
 """Text from token ids that come one at a time, as generation makes them.
 
-A token may be a part of a character, and a stop string may lie across tokens: what cannot be
-shown yet is held back.
+A token may be only a part of a character, and a stop string may span several tokens. Text that
+may still change is held back.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,10 +12,10 @@ _HALF_A_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 
 
 class TextStream:
-    """The text behind a prompt, in pieces that never have to be taken back.
+    """The text after a prompt, in pieces that are final.
 
-    `decode` gives the text of a list of ids. `text` is what the pieces add up to; `stopped` is
-    True when one of the `stop` strings was found, before which the text then ends.
+    `decode` gives the text of a list of ids. `text` is all pieces together. `stopped` is True when
+    one of the `stop` strings was found; the text then ends before it.
 
     >>> pieces = TextStream(lambda ids: bytes(ids).decode(errors="replace"), [65], stop=("!",))
     >>> [pieces.add(byte) for byte in (0x42, 0xC3, 0xA9, 0x21)], pieces.text, pieces.stopped
@@ -27,7 +27,8 @@ class TextStream:
     ) -> None:
         self._decode = decode
         self._stop = tuple(stop)
-        # Some decoders drop the space of a text's first word, so the token before goes along.
+        # Some decoders drop the space before the first word, so the last token of the prompt is
+        # decoded too.
         self._ids = list(prompt[-1:])
         self._known = len(self._ids)
         self._held = ""
@@ -35,16 +36,16 @@ class TextStream:
         self.stopped = False
 
     def add(self, token_id: int) -> str:
-        """The piece that this token completes; "" where there is none."""
+        """The text that becomes final with this token; "" if there is none."""
         self._ids.append(token_id)
         return self._release(self._characters(), last=False)
 
     def close(self) -> str:
-        """What was held back, when no token comes after; "" once a stop string was found."""
+        """The text held back, when no more tokens come; "" if a stop string was found."""
         return self._release(self._characters(last=True), last=True)
 
     def _characters(self, *, last: bool = False) -> str:
-        """The whole characters of the tokens that have given no text yet."""
+        """The whole characters of the tokens whose text was not returned yet."""
         before, now = self._decode(self._ids[: self._known]), self._decode(self._ids)
         if now.endswith(_HALF_A_CHARACTER) and not last:
             return ""

@@ -1,4 +1,4 @@
-"""`minibert bench`: the options, and nothing of torch until the command runs."""
+"""`minibert bench`. torch is imported only when the command runs."""
 
 import hashlib
 import sys
@@ -48,8 +48,8 @@ Baselines = Annotated[
     typer.Option(
         "--baseline",
         metavar="NAME",
-        help="Timed beside it; repeatable: flash, cudnn, efficient, flex, math, eager, sdpa, and "
-        "whatever attend() knows. The usual ones of the device when not given.",
+        help="Time this one too; repeatable: flash, cudnn, efficient, flex, math, eager, sdpa, and "
+        "every name that attend() knows. Default: the usual ones for the device.",
     ),
 ]
 Tokens = Annotated[
@@ -57,19 +57,20 @@ Tokens = Annotated[
 ]
 Causal = Annotated[
     bool | None,
-    typer.Option("--causal/--full", help="Only one of the two; both when not given."),
+    typer.Option("--causal/--full", help="Only one of the two. Default: both."),
 ]
 LengthsName = Annotated[
-    Lengths, typer.Option(help="varied: from all of the tokens down to a quarter, padded.")
+    Lengths, typer.Option(help="varied: from all tokens down to a quarter of them, padded.")
 ]
 Heads = Annotated[
-    int | None, typer.Option(min=1, help="Heads; 2048 / d-head on CUDA and 4 on a CPU.")
+    int | None, typer.Option(min=1, help="Heads. Default: 2048 / d-head on CUDA, 4 on a CPU.")
 ]
 Batch = Annotated[
-    int | None, typer.Option(min=1, help="Sentences; 16384 tokens in all on CUDA, else 1.")
+    int | None, typer.Option(min=1, help="Sentences. Default: 16384 tokens in all on CUDA, else 1.")
 ]
 Rounds = Annotated[
-    int | None, typer.Option(min=1, help="Turns of each implementation; 5, or 2 if --quick.")
+    int | None,
+    typer.Option(min=1, help="Turns of each implementation. Default: 5, with --quick 2."),
 ]
 Output = Annotated[
     Path | None,
@@ -80,7 +81,7 @@ Plot = Annotated[
 ]
 Compare = Annotated[
     tuple[Path, Path] | None,
-    typer.Option(metavar="BEFORE AFTER", help="Compare two files of rows; run nothing."),
+    typer.Option(metavar="BEFORE AFTER", help="Compare two files of rows; nothing is run."),
 ]
 
 
@@ -102,21 +103,22 @@ def bench(
     quick: Quick = False,
     timeout: Timeout = 300,
 ) -> None:
-    """Time an attention kernel, once it is right, beside the implementations named.
+    """Check an attention kernel, then time it beside other implementations.
 
-    First the check of `minibert check`; only a kernel that passes is timed. Then median, p20 and
-    p80 of single calls, with a cold and a warm cache, and the part of what this machine can do at
-    most, which is measured too. FILE.py is run with all you are allowed to do: bench only files you
-    trust. On a CPU, Triton kernels are checked through the interpreter and not timed.
+    First the kernel is checked as by `minibert check`; only a right one is timed. Then it prints
+    the median, p20 and p80 of single calls, with a cold and a warm cache, and the speed as a share
+    of the most that this machine can do, which is measured too. FILE.py runs with all your
+    permissions: bench only files you trust. On a CPU, Triton kernels are checked through the
+    interpreter and not timed.
 
-    Exits with 0 when it is right (with --compare: no slower than before, beyond the noise), 1 when
-    it is not, 2 for a command that cannot be run.
+    Exits with 0 when the kernel is right (with --compare: not slower than before, beyond the
+    noise), 1 when it is not, 2 for a command that cannot be run.
     """
     if compare is not None:
         _compare(compare)
         return
     if target is None:
-        unusable("which function? expected FILE.py:FUNCTION, or --compare BEFORE AFTER.")
+        unusable("no function is given; expected FILE.py:FUNCTION, or --compare BEFORE AFTER.")
     _check_files(output, plot)
 
     def work() -> None:
@@ -145,7 +147,7 @@ def bench(
 
 
 def _finish(rows: list[dict[str, Any]], plot: Path | None) -> None:
-    """Draw the times. Exits with 1, and draws none, where the kernel has no time."""
+    """Draw the times. Exits with 1, and draws nothing, where the kernel could not be timed."""
     if any(not row["ok"] for row in rows if row["role"] == "kernel"):
         raise typer.Exit(1)
     if plot is not None:
@@ -164,7 +166,7 @@ def _workloads(
     heads: int | None,
     **others: Any,
 ) -> list["Workload"]:
-    """What is timed; what was not asked for is what the device is usually measured with."""
+    """The shapes to time; where an option is not given, the usual values for the device."""
     from minibert.bench.workload import workloads
 
     if place.type == "cuda":
@@ -185,7 +187,7 @@ def _time(
     rounds: int,
     output: Path | None,
 ) -> list[dict[str, Any]]:
-    """The rows of all workloads, shown and written as they come."""
+    """The result rows of all workloads; each is printed and written when it is ready."""
     import torch
 
     from minibert.bench.baselines import usual_baselines
@@ -236,7 +238,7 @@ def _check_files(output: Path | None, plot: Path | None) -> None:
     for option, path, name in (("--output", output, "rows.jsonl"), ("--plot", plot, "times.svg")):
         if path is not None and str(path) == "-":
             unusable(
-                f"{option} -: standard output has the table; expected the name of a file, for "
+                f"{option} -: standard output is used for the table; expected a file name, for "
                 f"instance {option} {name}."
             )
     if plot is not None:
@@ -254,7 +256,7 @@ def _check_files(output: Path | None, plot: Path | None) -> None:
         if path.is_dir():
             unusable(f"{path} is a folder; expected the name of a file.")
         try:
-            # A file beside it, as it will be written: permissions alone do not tell.
+            # By writing a file in the folder, because permissions alone do not tell.
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
                 pass
         except OSError as error:

@@ -1,6 +1,6 @@
-"""`minibert check`: its options, and those it shares with `minibert bench`.
+"""`minibert check`, and the options that it shares with `minibert bench`.
 
-Nothing of torch is imported until a command runs.
+torch is imported only when a command runs.
 """
 
 import os
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -46,14 +46,14 @@ class NumberType(StrEnum):
 Target = Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="The function.")]
 Device = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="cpu or cuda; cuda when not given and there is one."),
+    typer.Option(metavar="NAME", help="cpu or cuda. Default: cuda where there is one."),
 ]
 Dtypes = Annotated[
     list[NumberType] | None,
     typer.Option("--dtype", help="Number type; repeatable."),
 ]
 HeadWidth = Annotated[int, typer.Option("--d-head", min=1, max=1024, help="Width of a head.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Fewer cases: a first answer.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer cases, for a first answer.")]
 Timeout = Annotated[
     float, typer.Option(min=0.1, metavar="SECONDS", help="Longest time that one call may take.")
 ]
@@ -76,16 +76,16 @@ def check(
     quick: Quick = False,
     timeout: Timeout = 300,
 ) -> None:
-    """Say whether an attention kernel is right, and what is wrong with it.
+    """Say whether an attention kernel is right and, if not, what is probably wrong with it.
 
-    FILE.py is run with all you are allowed to do: check only files you trust.
-    FUNCTION takes (query, key, value, lengths, causal) and gives a dictionary with z, and lse,
-    row_max, max_prob, entropy, argmax, received, offset_mass, scores or probs if it likes.
-    query, key and value are (batch, head, position, d_head); lengths, the real keys of each
-    sentence, is None where all are real; the scale is 1/sqrt(d_head). On a CPU, Triton kernels
-    go through Triton's interpreter.
+    FILE.py runs with all your permissions: check only files you trust.
+    FUNCTION takes (query, key, value, lengths, causal) and returns a dictionary with z and, if you
+    like, lse, row_max, max_prob, entropy, argmax, received, offset_mass, scores and probs.
+    query, key and value are (batch, head, position, d_head). lengths is the number of real keys of
+    each sentence, or None where all are real. The scale is 1/sqrt(d_head). On a CPU, Triton kernels
+    run in Triton's interpreter.
 
-    Exits with 0 when it is right, 1 when it is wrong, 2 for a command that cannot be run.
+    Exits with 0 when the kernel is right, 1 when it is wrong, 2 for a command that cannot be run.
     """
 
     def work() -> None:
@@ -96,7 +96,7 @@ def check(
 
 
 def run_supervised(work: Callable[[], None], target: str) -> None:
-    """Run what calls the function of `target` so that it cannot end the command as a success."""
+    """Run `work`, which calls the function of `target`, so that it cannot fake success."""
     from minibert.bench.verdict import supervised
 
     if status := supervised(work, Path(target).name):
@@ -135,9 +135,11 @@ def run_check(
         raise typer.Exit(1)
 
 
-def loaded(target: str, device: str | None, timeout: float) -> tuple["UserFunction", Any]:
-    """The function and the device. Exits with 2 when there is no such thing."""
-    # Before torch is imported: its profiler, which measures memory, is to keep quiet.
+def loaded(
+    target: str, device: str | None, timeout: float
+) -> tuple["UserFunction", "torch.device"]:
+    """The function and the device. Exits with 2 where one of them does not exist."""
+    # Set before torch is imported, so that its profiler, which measures memory, prints nothing.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     import torch
 
@@ -150,7 +152,7 @@ def loaded(target: str, device: str | None, timeout: float) -> tuple["UserFuncti
     if place.type not in ("cpu", "cuda"):
         unusable(f'--device "{device}" is not measured here; expected cpu or cuda.')
     if place.type == "cuda" and not torch.cuda.is_available():
-        unusable("--device cuda: there is no CUDA device here; take --device cpu.")
+        unusable("--device cuda: there is no CUDA device here; use --device cpu.")
     use_interpreter(place.type)
     try:
         user = load_function(target, seconds=timeout)
@@ -167,13 +169,13 @@ def chosen_dtypes(
     place: "torch.device",
     timed: bool = False,
 ) -> list["torch.dtype"]:
-    """The types asked for, or the usual two; the one that counts where times are taken."""
+    """The types asked for. Default: the usual two, or for timing the one used most in practice."""
     import torch
 
     interpreted = user.triton and place.type == "cpu"
     if named and interpreted and NumberType.bfloat16 in named:
         unusable(
-            "--dtype bfloat16: Triton's interpreter multiplies it wrongly and in silence; take "
+            "--dtype bfloat16: Triton's interpreter multiplies it wrongly without an error; use "
             "float16 or float32, or a GPU."
         )
     usual = [NumberType.float32, NumberType.float16 if interpreted else NumberType.bfloat16]
@@ -187,7 +189,7 @@ def _check_interpreter() -> None:
 
     if tuple(map(int, np.__version__.split(".")[:2])) >= (2, 4):
         unusable(
-            f"Triton's interpreter needs numpy below 2.4 and there is {np.__version__}; "
+            f"Triton's interpreter needs numpy below 2.4, and this is {np.__version__}; "
             "install numpy<2.4, or check on a GPU with --device cuda."
         )
 
@@ -199,6 +201,6 @@ def _name(place: "torch.device") -> str:
 
 
 def unusable(message: str) -> NoReturn:
-    """Say in one line why a command cannot be run, and exit with 2."""
+    """Print why a command cannot be run, and exit with 2."""
     note("error", message)
     raise typer.Exit(2)

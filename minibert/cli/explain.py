@@ -29,11 +29,11 @@ def explain(
     text: Text,
     layer: Annotated[int, typer.Option(help="The layer, from 0.")],
     head: Annotated[int, typer.Option(help="The head, from 0.")],
-    query: Annotated[str, typer.Option(help="The token that looks: its position or itself.")],
+    query: Annotated[str, typer.Option(help="The query: the position of a token, or the token.")],
     text_b: Pair = None,
     key: Annotated[
         str | None,
-        typer.Option(help="The token looked at; the most attended one when not given."),
+        typer.Option(help="The key, in the same way. Default: the most attended one."),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many of the largest terms to show.")] = 8,
     as_json: Annotated[
@@ -49,7 +49,7 @@ def explain(
 ) -> None:
     """Show the calculation of one row of attention.
 
-    From a query and a key to the score, the softmax of the row, and the sum that gives z.
+    It goes from a query and a key to the score, the softmax of the row, and the sum that gives z.
     """
     texts = texts_of(text, text_b)
     loaded = load_model(model, revision, offline, task, dtype, impl)
@@ -58,7 +58,7 @@ def explain(
     from minibert.answers.explain_text import render
 
     tokens = tokens_of(loaded, texts, truncate)
-    # Looked for here as well, so that a wrong token is an error before anything is computed.
+    # Searched here too, so that a wrong token is an error before anything is computed.
     row = find_token(tokens, query, what="query")
     column = None if key is None else find_token(tokens, key, what="key")
     for what, wanted in (("query", query), ("key", key)):

@@ -1,4 +1,4 @@
-"""`minibert generate`: a text continued by a GPT-2, shown as it is written."""
+"""`minibert generate`: a GPT-2 continues a text, which is printed while it is written."""
 
 import sys
 from typing import Annotated
@@ -17,17 +17,20 @@ def generate(
     temperature: Annotated[
         float,
         typer.Option(
-            min=0, help="Above 1 for wilder text, below for tamer; 0: always the likeliest token."
+            min=0,
+            help="Above 1: more surprising text; below 1: less. 0: always the most probable token.",
         ),
     ] = 0.8,
     top_k: Annotated[
-        int | None, typer.Option(min=1, help="Draw from this many of the likeliest tokens.")
+        int | None, typer.Option(min=1, help="Draw from this many of the most probable tokens.")
     ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(help="Draw from the likeliest tokens that have this probability together."),
+        typer.Option(
+            help="Draw from the most probable tokens that together have this probability."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Another number, another text.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed gives another text.")] = 0,
     stop: Annotated[
         list[str] | None,
         typer.Option(metavar="STRING", help="End before this string; repeatable."),
@@ -52,7 +55,8 @@ def generate(
     beginning: list[str] = [prompt]
 
     def show(piece: str) -> None:
-        # With the first piece, so that a prompt that cannot be continued is not shown either.
+        # The prompt is printed with the first piece, so nothing is printed when it cannot be
+        # continued.
         _write("".join([*beginning, piece]))
         beginning.clear()
 
@@ -69,7 +73,7 @@ def generate(
     say("".join(map(_shown, beginning)))
     if generated.stopped_by == "positions":
         limit = loaded.config.n_positions
-        note("note", f"the text ends here: {loaded.name} has no more than {limit} positions.")
+        note("note", f"the text ends here, because {loaded.name} has only {limit} positions.")
 
 
 def _write(text: str) -> None:
@@ -78,5 +82,5 @@ def _write(text: str) -> None:
 
 
 def _shown(text: str) -> str:
-    """The text itself for a file or a pipe, nothing that steers a terminal for a terminal."""
+    """The text; for a terminal, without characters that would control it."""
     return printable(text) if sys.stdout.isatty() else text

@@ -1,4 +1,4 @@
-"""What this machine has: embedded models, models in the Hub's cache, linear back ends."""
+"""Lists what this machine has: embedded models, models in the Hub's cache, linear back ends."""
 
 import json
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _EMBEDDED = Path(__file__).parents[1] / "embedded"
 
 @dataclass(frozen=True)
 class Entry:
-    """One model on this machine. Where `problem` says something, it cannot be loaded."""
+    """One model on this machine. `problem` says why it cannot be loaded; "" if it can."""
 
     name: str
     size: int
@@ -39,10 +39,10 @@ def embedded() -> list[Entry]:
 
 
 def cached() -> list[Entry]:
-    """The models of a known family in the Hugging Face cache, by name; the folder may be missing.
+    """The models of a known family in the Hugging Face cache, sorted by name; [] without a cache.
 
-    Of several revisions it is the one that `main` names, else the newest. What may not be read
-    is an entry with its problem.
+    Of several revisions it lists the one that `main` names, else the newest. A cache that cannot be
+    read is one entry with its problem.
     """
     from huggingface_hub import constants, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
@@ -82,7 +82,7 @@ def describe(folder: Path, name: str) -> Entry:
 
 @dataclass(frozen=True)
 class BackendRow:
-    """What the rule of the linear back ends says about one data type and one shape of weight."""
+    """The linear back ends that the rule chooses for one data type and one shape of weight."""
 
     dtype: str
     weight: str
@@ -90,7 +90,7 @@ class BackendRow:
     held: backends.Choice
     """Whether a weight of a file gets a packed copy when it is loaded."""
     calls: tuple[str, ...]
-    """The back end of a call where there is no packed copy, for each number of `ROWS`."""
+    """The back end of a call without a packed copy, for each number in `ROWS`."""
 
 
 ROWS = (1, 16, 128)
@@ -98,7 +98,7 @@ _SHAPES = ((128, 128), (384, 384), (768, 768), (768, 3072))
 
 
 def linear_backends() -> list[BackendRow]:
-    """What the rule says on this machine, for common shapes in each data type."""
+    """The choices of the rule on this machine, for common shapes in each data type."""
     return [
         BackendRow(
             str(dtype).removeprefix("torch."),

@@ -1,7 +1,7 @@
 """The command line: `minibert view | explain | predict | generate | train | check | ...`.
 
-Only the standard library and typer are imported before a command runs, so that `--help` does
-not wait for torch.
+Before a command runs only the standard library and typer are imported, so that `--help` need not
+wait for torch.
 """
 
 import sys
@@ -27,10 +27,10 @@ __all__ = ["app", "main"]
 
 
 class _Commands(TyperGroup):
-    """Runs a command; what goes wrong becomes one line and an exit status."""
+    """Runs a command, and turns an error into one line and an exit status."""
 
     def invoke(self, ctx: Any) -> Any:
-        """What the command returns.
+        """The result of the command.
 
         Exits with 1 for an error, 130 for Ctrl-C and 141 for a closed pipe.
         """
@@ -51,7 +51,7 @@ class _Commands(TyperGroup):
 
 
 def _failed(error: Exception) -> typer.Exit:
-    # The library names the argument of Python; here it is an option.
+    # The library's messages name Python arguments; here they are options.
     message = str(error).replace("truncate=True", "--truncate")
     note("error", message.replace("restart=True", "--restart"))
     return typer.Exit(1)
@@ -83,9 +83,9 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Every number that attention is made of: computed, explained and looked at.
+    """Compute, explain and show every number of attention.
 
-    A first look: minibert explain "the horse turned" --layer 0 --head 2 --query horse
+    To begin: minibert explain "the horse turned" --layer 0 --head 2 --query horse
     """
 
 

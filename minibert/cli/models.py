@@ -12,13 +12,11 @@ __all__ = ["models"]
 
 def models(
     backends: Annotated[
-        bool, typer.Option("--backends", help="Also how linear layers multiply on this machine.")
+        bool,
+        typer.Option("--backends", help="Also show how linear layers multiply on this machine."),
     ] = False,
 ) -> None:
-    """List the models on this machine.
-
-    They are the embedded ones and those in the Hugging Face cache.
-    """
+    """List the models on this machine: embedded ones, and those in the Hugging Face cache."""
     from minibert.cli import inventory
     from minibert.cli.report import backend_table, model_table
     from minibert.layers.linear_backends import named, processor

@@ -1,6 +1,6 @@
-"""The arguments that several commands share, and the model that they name.
+"""The options that several commands share, and the model that they name.
 
-It imports nothing heavy before a command runs.
+Nothing heavy is imported before a command runs.
 """
 
 from enum import StrEnum
@@ -49,24 +49,24 @@ ModelName = Annotated[
         "--model",
         "-m",
         metavar="NAME",
-        help="An embedded model (tiny-bert when not given), a checkpoint folder, or a Hub id.",
+        help="An embedded model, a checkpoint folder, or a Hub id. Default: tiny-bert.",
     ),
 ]
 Revision = Annotated[
     str | None, typer.Option(metavar="NAME", help="Branch, tag or commit of a Hub id.")
 ]
 Offline = Annotated[
-    bool, typer.Option("--offline", help="Make no request; use the Hub's cache alone.")
+    bool, typer.Option("--offline", help="Make no request; use only the Hub's cache.")
 ]
 Task = Annotated[
     str | None,
     typer.Option(
         metavar="TASK",
-        help="A task head other than the checkpoint's own; none for the body alone.",
+        help="Another task head than the checkpoint's own; none: only the body.",
     ),
 ]
 DtypeName = Annotated[
-    Dtype | None, typer.Option(help="The type to compute in; float32 when not given.")
+    Dtype | None, typer.Option(help="The number type to compute in. Default: float32.")
 ]
 ImplName = Annotated[
     str,
@@ -89,7 +89,7 @@ def load_model(
     dtype: Dtype | None,
     impl: str = "auto",
 ) -> "Model":
-    """The model of these options. Raises MinibertError where it cannot be had."""
+    """The model of these options. Raises MinibertError where it cannot be loaded."""
     import torch
 
     from minibert.checkpoint.hub_errors import UnreachableError
@@ -99,11 +99,11 @@ def load_model(
     try:
         return load(name, revision=revision, offline=offline, task=task, dtype=chosen, impl=impl)
     except UnreachableError as error:
-        raise MinibertError(f"{error} There is no folder of that name either.") from error
+        raise MinibertError(f"{error} There is also no folder of that name.") from error
 
 
 def tokens_of(model: "Model", texts: list[str], truncate: bool) -> "Tokens":
-    """The tokens of the texts, with a note where they are cut."""
+    """The tokens of the texts; writes a note where they are cut."""
     from minibert.viz.labels import is_cut
 
     tokens = model.tokenize(*texts, truncate=truncate)
@@ -113,7 +113,7 @@ def tokens_of(model: "Model", texts: list[str], truncate: bool) -> "Tokens":
 
 
 def texts_of(text: str, text_b: str | None) -> list[str]:
-    """The one or two texts, of which one may be standard input."""
+    """The one or two texts; one of them may be standard input."""
     if text == text_b == "-":
         raise typer.BadParameter("only one of the two texts can be standard input")
     return [standard_input() if one == "-" else one for one in (text, text_b) if one is not None]

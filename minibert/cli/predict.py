@@ -1,4 +1,4 @@
-"""`minibert predict`: what the task head says."""
+"""`minibert predict`: the answers of the task head."""
 
 import sys
 from typing import Annotated
@@ -36,9 +36,9 @@ def predict(
     impl: ImplName = "auto",
     truncate: Truncate = False,
 ) -> None:
-    """Show what the model answers.
+    """Show what the model predicts.
 
-    The task head says what: masked tokens, the next token, a class, or an answer.
+    The task head decides what that is: masked tokens, the next token, a class, or an answer.
     """
     texts = texts_of(text, text_b)
     loaded = load_model(model, revision, offline, task, dtype, impl)

@@ -1,6 +1,6 @@
 """The tables of the command line: predictions, models on this machine, linear back ends.
 
-Text only; what stands in them comes from predict.py and inventory.py.
+predict.py and inventory.py give the contents.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["backend_table", "model_table", "prediction_tables"]
 
 _BAR = 24
-# More questions than this are shown one a line, as for a class of every token.
+# More questions than this are shown on one line each, such as the class of every token.
 _DETAILED = 3
 
 
 def prediction_tables(
     predictions: Sequence["Prediction"], tokens: Sequence[str], terminal: Terminal
 ) -> list[str]:
-    """Lines with the answers to each question; `tokens` are the sentence's strings."""
+    """The answers to each question, as lines; `tokens` are the sentence's strings."""
     if len(predictions) > _DETAILED:
         return _one_a_line(predictions, tokens, terminal)
     lines: list[str] = []
@@ -42,7 +42,7 @@ def _title(prediction: "Prediction", tokens: Sequence[str]) -> str:
 
 
 def _choice_row(choice: "Choice", terminal: Terminal) -> list[str]:
-    # A regression answers with a value, which has no bar.
+    # A regression gives a value, not a probability, so it has no bar.
     drawn = "" if choice.value is not None else bar(choice.probability, _BAR)
     label = cut(visible(choice.label.strip(" ")), terminal.width - _BAR - 16)
     return [label or visible(choice.label), _answer(choice), terminal.paint(drawn, "positive")]
@@ -73,7 +73,7 @@ def _one_a_line(
 
 
 def model_table(title: str, entries: Sequence["Entry"], terminal: Terminal) -> list[str]:
-    """Lines with the name, shape and size of each model, then why some cannot be loaded."""
+    """The name, shape and size of each model, as lines, then why some cannot be loaded."""
     lines = [terminal.paint(title, "bold")]
     rows = [
         [
@@ -102,9 +102,9 @@ def backend_table(
     inputs: Sequence[int],
     terminal: Terminal,
 ) -> list[str]:
-    """Lines with the back end of each type and shape, and the rule that chose it.
+    """The back end of each type and shape, and the rule that chose it, as lines.
 
-    `inputs` are the numbers of rows of the calls that the rows of the table speak about.
+    `inputs` are the numbers of rows for which a call's back end is listed, one column each.
     """
     lines = [
         terminal.paint("linear back ends", "bold"),

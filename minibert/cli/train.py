@@ -1,4 +1,4 @@
-"""`minibert train`: the options, and nothing of torch until the command runs."""
+"""`minibert train`. torch is imported only when the command runs."""
 
 import json
 from enum import StrEnum
@@ -40,7 +40,7 @@ HeldOut = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE",
-        help="Text that is only measured on, once for each; the ends of TEXT when not given.",
+        help="Text to measure on, not to train on; repeatable. Default: the ends of TEXT.",
     ),
 ]
 Task = Annotated[
@@ -63,7 +63,7 @@ Setting = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=NUMBER",
-        help="Any other number of the recipe, as in minibert.training.Recipe.",
+        help="Another number of the recipe; minibert.training.Recipe has the names. Repeatable.",
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same weights.")]
@@ -74,11 +74,13 @@ Float32 = Annotated[
 ]
 Weights = Annotated[WeightType, typer.Option(help="Type of the saved weights.")]
 Restart = Annotated[
-    bool, typer.Option("--restart", help="Begin anew where FOLDER holds a run already.")
+    bool, typer.Option("--restart", help="Start again where FOLDER already holds a run.")
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Draw the heads forming, as .svg, .pdf or .png."),
+    typer.Option(
+        metavar="FILE", help="Draw the scores of all heads over time, as .svg, .pdf or .png."
+    ),
 ]
 
 
@@ -106,9 +108,9 @@ def train(
 ) -> None:
     """Train a small model from scratch on text files.
 
-    An interrupted run goes on when the same command is given again. FOLDER then holds
-    config.json, model.safetensors, tokenizer.json, a card, and scores.jsonl, the losses and the
-    scores of every head as the training went on.
+    To resume an interrupted run, give the same command again. In the end FOLDER holds config.json,
+    model.safetensors, tokenizer.json, a card, and scores.jsonl, which has the losses and the scores
+    of every head during the training.
     """
     sizes = {
         "vocab_size": vocabulary,
@@ -177,14 +179,14 @@ def _run(
         )
     except KeyboardInterrupt:
         if snapshot_path(output).exists():
-            note("note", f"stopped; the same command goes on from the snapshot in {output}")
+            note("note", f"stopped; the same command resumes from the snapshot in {output}")
         raise
     size = sum(parameter.numel() for parameter in model.parameters())
     say(f"{output}  {size / 1e6:.2f} million parameters, {numbers['steps']} steps")
 
 
 def _settings(given: list[str], *, taken: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of --set by name, each of the type that the recipe has there."""
+    """The numbers of --set by name, converted to the types of the recipe's fields."""
     from minibert.training.recipe import Recipe
 
     known = {
@@ -218,7 +220,9 @@ def _config(path: Path | None, task: TrainingTask | None, sizes: dict[str, Any])
             raise TrainingError(f"{path}: expected an object, as in a config.json.")
         return config_from_hf(content, None if task is None else task.value)
     if task is None:
-        raise MinibertError("Say what to train: --task causal-lm, masked-lm or pre-training.")
+        raise MinibertError(
+            "The task is missing: give --task causal-lm, masked-lm or pre-training."
+        )
     if task is TrainingTask.causal_lm:
         return Config(
             family="gpt2",

@@ -40,13 +40,14 @@ def view(
         typer.Option(
             "--view",
             metavar="VIEW",
-            help="The view to begin with: head, model, neuron, arithmetic, map, text or layers.",
+            help="The first view: head, model, neuron, arithmetic, map, text or layers.",
         ),
     ] = "head",
     vectors: Annotated[
         bool,
         typer.Option(
-            "--vectors/--no-vectors", help="Hold query and key: for two views, in a larger file."
+            "--vectors/--no-vectors",
+            help="Include query and key, which two views need; the file is larger.",
         ),
     ] = True,
     browse: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
@@ -58,7 +59,7 @@ def view(
     impl: ImplName = "auto",
     truncate: Truncate = False,
 ) -> None:
-    """Write a page that shows which token looks at which, and how that is computed."""
+    """Write a page that shows which token attends to which, and how that is computed."""
     texts = texts_of(text, text_b)
     if (piped := str(output) in ("-", "/dev/stdout")) and browse:
         raise typer.BadParameter("--open needs a file; name one with --output")

@@ -1,11 +1,11 @@
-"""What to write where: the named quantities of a forward pass, changed on the way.
+"""Edits: changes of the named quantities of a forward pass.
 
     model.trace(text, edit={("z", 9, 6): zero, ("resid_post", 3): replace(other)})
 
-A key is a point: (name, layer), (name, layer, head), (name, layer, (head, head)), or the name alone
+A key is a point: (name, layer), (name, layer, head), (name, layer, (head, head)), or only the name
 for embed and logits. A value is a number, a tensor, a trace, a function of the quantity, or one of
-the edits below. plan.py checks them before the pass starts and applies them in the order of the
-data.
+the edits below. plan.py checks all edits before the pass starts. They are applied in the order in
+which the pass computes the quantities.
 """
 
 import math
@@ -28,25 +28,26 @@ __all__ = ["Change", "Edit", "Point", "hide", "mean", "noise", "replace", "zero"
 
 _WITHOUT_LAYER = ("embed", "logits")
 _TEXT_TASKS = ("next-sentence", "sequence-classification")
-# The square of anything larger is no float32.
+# The square of a larger number does not fit float32.
 _LARGEST_STD = 1e18
-# Given the point and the quantity there, its new value (anything that broadcasts to its shape).
+# A function of the point and the quantity there. It returns the new value, of any shape that
+# broadcasts to the quantity's.
 Change = Callable[["Point", Tensor], Any]
 
 
 @dataclass(frozen=True)
 class Point:
-    """One place of a forward pass: a quantity, its layer, and its heads (None: all of them)."""
+    """One place in a forward pass: a quantity, its layer, and its heads (None: all of them)."""
 
     name: str
     layer: int | None = None
     heads: int | tuple[int, ...] | None = None
     of_text: bool = False
-    """Logits of a whole text, which have no positions."""
+    """True for the logits of a whole text, which have no position axis."""
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes of the quantity here; a head by its number has no head axis, a tuple has."""
+        """The axes of the quantity here; a single head, given as a number, has no head axis."""
         gone = {"head"} if isinstance(self.heads, int) else set()
         if self.of_text:
             gone.add("position")
@@ -54,7 +55,7 @@ class Point:
 
     @property
     def head_list(self) -> list[int]:
-        """The heads by number; empty where all of them are meant."""
+        """The heads as a list of numbers; empty for all heads."""
         if self.heads is None:
             return []
         return [self.heads] if isinstance(self.heads, int) else list(self.heads)
@@ -69,7 +70,7 @@ def as_point(key: Any, config: Config) -> Point:
     parts = (key,) if isinstance(key, str) else key
     if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3 or not isinstance(parts[0], str):
         raise EditError(
-            f"{key!r} is no point; expected (name, layer), (name, layer, head), "
+            f"{key!r} is not a point; expected (name, layer), (name, layer, head), "
             'or "embed" or "logits".'
         )
     name = parts[0]
@@ -95,27 +96,27 @@ def as_point(key: Any, config: Config) -> Point:
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of a quantity, at all or some of its positions, in all or some sentences.
+    """A change of a quantity, at all or some positions, in all or some sentences.
 
     Make one with `zero`, `mean`, `replace` or `noise`; `at` limits it.
     """
 
     change: Change
-    """Given the point and the quantity there, its new value."""
+    """A function of the point and the quantity there, which returns the new value."""
     positions: Chosen = None
-    """Counted in each sentence, -1 its last token. Of a matrix these are its rows, the queries."""
+    """Counted in each sentence; -1 is its last token. Of scores and probs they are queries."""
     sentences: Chosen = None
     constant: Any = None
-    """The value, where it is known before the pass: it is checked then."""
+    """The value, where it is known before the pass, so that it can be checked then."""
     traces: tuple[Any, ...] = ()
-    """The traces that the value is read from: that they have it is checked before the pass."""
+    """The traces that the value is read from. They are checked before the pass."""
     averages: bool = False
-    """Whether it is their mean that is read, over positions of their own."""
+    """True where the value is the mean over the positions of these traces."""
     hidden: Chosen = None
-    """Keys that the scores leave out, counted in each sentence."""
+    """Keys whose scores become −inf, counted in each sentence."""
 
     def at(self, *, positions: Chosen = None, sentences: Chosen = None) -> "Edit":
-        """The same change at these positions or in these sentences of the batch alone."""
+        """The same change, only at these positions or in these sentences of the batch."""
         return _copy(
             self,
             positions=self.positions if positions is None else positions,
@@ -124,15 +125,15 @@ class Edit:
 
 
 zero = Edit(lambda point, value: torch.zeros_like(value))
-"""The quantity becomes 0: an ablation."""
+"""Sets the quantity to 0: an ablation."""
 
 
 def replace(value: Any, *, positions: Chosen = None, sentences: Chosen = None) -> Edit:
     """The quantity becomes `value`: a number, a tensor that broadcasts to it, or a trace.
 
-    From a trace it is the same quantity at the same layer and heads (activation patching; Vig et
-    al. 2020, "Causal mediation analysis"). With `positions`, a trace gives what it has at the same
-    positions; so does a tensor, unless it fits the chosen positions alone.
+    From a trace it takes the same quantity at the same layer and heads (activation patching; Vig et
+    al. 2020, "Causal mediation analysis"). With `positions`, the values are read from the same
+    positions of the trace or tensor; a tensor may also hold the chosen positions only.
     """
     if _is_trace(value):
         return Edit(lambda point, _: read(value, point), positions, sentences, traces=(value,))
@@ -142,16 +143,16 @@ def replace(value: Any, *, positions: Chosen = None, sentences: Chosen = None) -
         value = float(value)
     if not isinstance(value, Tensor):
         return Edit(lambda point, _: value, positions, sentences, constant=value)
-    # A copy each time: a learned vector changes after the pass, and the trace must not.
+    # A copy each time: a learned vector may change after the pass, and the trace must not.
     return Edit(lambda point, _: value.clone(), positions, sentences, constant=value)
 
 
 def mean(over: Any, *, positions: Chosen = None, sentences: Chosen = None) -> Edit:
     """The quantity becomes its mean over one or more traces: a mean ablation.
 
-    The mean is taken over sentences and positions, padding left out; of scores and probs over
-    sentences alone, so these traces have the length of the input and no padding. It is computed
-    when the edit is first used.
+    The mean is taken over sentences and positions, without padding. For scores and probs it is
+    taken over sentences only, so these traces need the length of the input and no padding. It is
+    computed when the edit is first used.
     """
     several = isinstance(over, Sequence) and not isinstance(over, str)
     traces = tuple(over) if several else (over,)
@@ -170,7 +171,7 @@ def mean(over: Any, *, positions: Chosen = None, sentences: Chosen = None) -> Ed
 def noise(
     seed: int = 0, *, std: float | int = 1.0, positions: Chosen = None, sentences: Chosen = None
 ) -> Edit:
-    """Gaussian noise of standard deviation `std` is added, the same for the same seed.
+    """Adds Gaussian noise of standard deviation `std`; the same seed gives the same noise.
 
     Every sentence of a batch gets the noise that it gets alone; several seeds make several samples.
     Source: corrupted runs of Meng et al. 2022, "Locating and editing factual associations", 2.1.
@@ -185,7 +186,7 @@ def noise(
     size = float(std)
 
     def change(point: Point, value: Tensor) -> Tensor:
-        # Drawn where every machine draws the same, and differently at each point.
+        # Drawn on the CPU, where every machine draws the same numbers; each point has its own seed.
         text = f"{point.name} {point.layer} {point.heads}"
         mixed = (seed * 1_000_003 + sum(ord(c) * 31**n for n, c in enumerate(text))) % 2**63
         generator = torch.Generator().manual_seed(mixed)
@@ -206,13 +207,13 @@ def _normal_like(value: Tensor, axes: tuple[str, ...], generator: torch.Generato
 
 
 def hide(keys: Chosen, *, positions: Chosen = None) -> Edit:
-    """Scores of −inf for these keys: the queries at `positions`, by default all, do not see them.
+    """Sets the scores of these keys to −inf for the queries at `positions`, by default all queries.
 
-    An edit of scores alone. Each query has to have a key left that it may attend to.
+    It edits scores only. Each query must keep at least one key that it may attend to.
     Source: attention knockout of Geva et al. 2023, "Dissecting recall of factual associations".
     """
     if keys is None:
-        raise EditError("hide(None): which keys? Expected their positions, as hide(3).")
+        raise EditError("hide(None): expected the positions of the keys, for example hide(3).")
     return Edit(lambda point, scores: scores, positions, hidden=keys)
 
 
@@ -225,19 +226,19 @@ _CALLS = {
 
 
 def as_edit(value: Any) -> Edit:
-    """A value of the edit mapping as an Edit: a number or tensor replaces, a function is called."""
+    """The Edit for a value of the mapping: numbers and tensors replace, functions are called."""
     if isinstance(value, Edit):
         return value
     if isinstance(value, Tensor | Real) or _is_trace(value):
         return replace(value)
     for function, call in _CALLS.items():
         if value is function:
-            raise EditError(f"{function.__name__} has to be called, as {call}.")
+            raise EditError(f"{function.__name__} has to be called: write {call}.")
     if callable(value):
-        # The function gets its own copy: what it does in place harms nobody.
+        # The function gets a copy, so that a change in place does not reach the trace.
         return Edit(lambda point, quantity: _called(value, point, quantity))
     raise EditError(
-        f"{type(value).__name__} is no edit; expected a number, a tensor, a trace, a function, "
+        f"{type(value).__name__} is not an edit; expected a number, a tensor, a trace, a function, "
         "or zero, mean(...), replace(...), noise(...), hide(...)."
     )
 
@@ -245,12 +246,12 @@ def as_edit(value: Any) -> Edit:
 def _called(function: Callable[[Tensor], Any], point: Point, quantity: Tensor) -> Any:
     result = function(quantity.clone())
     if result is None:
-        raise EditError(f"{point}: the function gave None; return the changed tensor.")
+        raise EditError(f"{point}: the function returned None; expected the changed tensor.")
     return result
 
 
 def read(trace: Any, point: Point) -> Tensor:
-    """The quantity of a trace at a point, as a number: no gradient reaches the trace it is from."""
+    """The quantity of a trace at a point, detached: no gradient flows into that trace."""
     if point.layer is None:
         value = getattr(trace, point.name)
     elif isinstance(point.heads, int):
@@ -258,7 +259,7 @@ def read(trace: Any, point: Point) -> Tensor:
     else:
         value = getattr(trace[point.layer], point.name)
         value = value if point.heads is None else value[:, list(point.heads)]
-    # What was made in torch.inference_mode() can only be used elsewhere as a copy.
+    # A tensor made in torch.inference_mode() can only be used outside of it as a copy.
     return value.clone() if value.is_inference() else value.detach()
 
 

@@ -1,7 +1,4 @@
-"""What an edit has to fit: the model, the batch and what is computed of it.
-
-Place: `Plan.of` asks everything here, before the pass starts.
-"""
+"""Checks that edits fit the model and the batch; `Plan.of` makes them before the pass starts."""
 
 from collections.abc import Sequence
 
@@ -29,17 +26,17 @@ __all__ = [
 
 
 def check_until(point: Point, until: int | None) -> None:
-    """Raise EditError for a point that a trace with `until` does not compute."""
+    """Raise EditError for a point that a trace with this `until` does not compute."""
     if until is None:
         return
     if point.layer is None and point.name == "logits":
-        raise EditError(f"{point}: until={until} leaves the logits out.")
+        raise EditError(f"{point}: a trace with until={until} has no logits.")
     if point.layer is not None and point.layer >= until:
         raise EditError(f"{point}: until={until} stops before it; edit layers below {until}.")
 
 
 def check_order(points: Sequence[Point]) -> None:
-    """Raise EditError where two edits of as many heads each name the same head."""
+    """Raise EditError where two edits name the same head and equally many heads."""
     for number, point in enumerate(points):
         for other in points[:number]:
             same = (point.name, point.layer) == (other.name, other.layer)
@@ -53,7 +50,7 @@ def check_order(points: Sequence[Point]) -> None:
 
 
 def check_packed(point: Point, allowed: AllowedKeys) -> None:
-    """Raise EditError for a matrix of packed sentences, which is never made."""
+    """Raise EditError for scores or probs of packed sentences, which have no such matrix."""
     if allowed.packed is not None and "query" in point.axes:
         raise EditError(
             f"{point}: packed sentences have no such matrix. Trace them without packed=True."
@@ -68,13 +65,13 @@ def check_constant(
     allowed: AllowedKeys,
     dtype: torch.dtype,
 ) -> None:
-    """Raise EditError for a constant that is no number, not finite, or does not fit."""
+    """Raise EditError for a constant that is not a number, not finite, or of the wrong shape."""
     value = edit.constant
     if value is None:
         return
     if isinstance(value, int | float) and not isinstance(value, bool):
         if not abs(value) <= torch.finfo(dtype).max:
-            raise EditError(f"{point}: {value} is no finite number in {dtype}.")
+            raise EditError(f"{point}: {value} is not a finite number in {dtype}.")
         return
     if not isinstance(value, Tensor):
         raise EditError(f"{point}: expected a number, a tensor or a trace, found {value!r:.80}.")
@@ -93,11 +90,11 @@ def check_constant(
 
 
 def check_hidden(point: Point, edit: Edit, reach: Reach, allowed: AllowedKeys) -> None:
-    """Raise EditError for hidden keys of what has no keys, or where a query would see none."""
+    """Raise EditError for keys hidden in another quantity than scores, or a query without keys."""
     if edit.hidden is None or reach.keys is None:
         return
     if point.name != "scores":
-        raise EditError(f'{point}: hide is an edit of scores; write ("scores", layer): hide(keys).')
+        raise EditError(f'{point}: hide edits scores only; write ("scores", layer): hide(keys).')
     for number, sentence in enumerate(reach.sentences):
         length, keys = reach.places.lengths[sentence], set(reach.keys[number])
         left = [key for key in range(length) if key not in keys]
@@ -108,26 +105,30 @@ def check_hidden(point: Point, edit: Edit, reach: Reach, allowed: AllowedKeys) -
             if first_seen > last:
                 raise EditError(
                     f"{point}: without keys {sorted(keys)} the query at position {row} of sentence "
-                    f"{sentence} has none left to attend to; limit the edit with "
+                    f"{sentence} has no key left to attend to. Limit the edit with "
                     "hide(keys, positions=...)."
                 )
 
 
 def check_traces(point: Point, edit: Edit, config: Config, allowed: AllowedKeys) -> None:
-    """Raise EditError for a trace that does not have the quantity, or in another shape."""
+    """Raise EditError for a trace without the quantity, or with another shape of it."""
     expected = _shape(point, config, allowed)
     for trace in edit.traces:
         if point.name == "logits" and trace.until is not None:
-            raise EditError(f"{point}: the trace has no logits, as until={trace.until} says.")
+            raise EditError(
+                f"{point}: the trace to read from has until={trace.until}, so it has no logits."
+            )
         if point.layer is not None and point.layer >= len(trace):
             raise EditError(f"{point}: the trace to read from has {len(trace)} layers.")
         sizes = dict(zip(point.axes, _shape(point, trace.config, trace.allowed), strict=False))
         if edit.averages:
             if "query" in sizes and trace.allowed.tokens is not None:
-                raise EditError(f"{point}: mean(over=...) needs texts of one length, no padding.")
+                raise EditError(
+                    f"{point}: mean(over=...) needs texts of the same length, without padding."
+                )
             sizes |= {axis: 1 for axis in ("batch", "position") if axis in sizes}
         shape = tuple(sizes.values())
-        # A trace of one token does not stand for every position.
+        # A trace of one token would broadcast to every position, which is not what its user means.
         other = any(
             sizes[axis] != allowed.position
             for axis in ("query", "key", *(() if edit.averages else ("position",)))
@@ -140,14 +141,15 @@ def check_traces(point: Point, edit: Edit, config: Config, allowed: AllowedKeys)
 
 
 def _check_lengths(point: Point, theirs: AllowedKeys, ours: AllowedKeys) -> None:
-    """Raise EditError where a sentence would get values of another one's padding."""
+    """Raise EditError where a value would be read from padding of the other trace."""
     source, target = Places.of(theirs).lengths, Places.of(ours).lengths
     if len(source) == 1:
         source = source * len(target)
     if any(have < want for have, want in zip(source, target, strict=True)):
         raise EditError(
-            f"{point}: the sentences of the trace to read from have {source} tokens and those of "
-            f"this one {target}; a value is taken from the same position, so they need as many."
+            f"{point}: the sentences of the trace to read from have {source} tokens, and those of "
+            f"this trace {target}. Values are read from the same positions, so the other sentences "
+            "need at least as many tokens."
         )
 
 
@@ -160,7 +162,7 @@ def misfit(point: Point, shape: Sequence[int], expected: Sequence[int]) -> EditE
 
 
 def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
-    """True where a value of this shape fills the target."""
+    """True where a value of this shape broadcasts to the target."""
     try:
         return torch.broadcast_shapes(tuple(shape), tuple(target)) == torch.Size(target)
     except RuntimeError:
@@ -186,7 +188,7 @@ def _shape(point: Point, config: Config, allowed: AllowedKeys) -> tuple[int, ...
 
 
 def _n_logits(config: Config) -> int:
-    """What the task head gives for a token or a text."""
+    """The number of logits that the task head gives for a token or a text."""
     if config.task == "none":
         return config.d_model
     if config.task in ("next-sentence", "question-answering"):

@@ -1,8 +1,8 @@
-"""A trace as one safetensors file, and back.
+"""Writes a trace to one safetensors file, for `Trace.save`, and reads it, for `Trace.load`.
 
-Place: `Trace.save` and `Trace.load` are the doors. The file holds what the pass kept, under
-`embed`, `logits` and `layers.<layer>.<quantity>`; the tokens; and whose trace it is: the model's
-name, config and a SHA-256 of its weights. Loading maps the file: what is not read is not loaded.
+The file holds the quantities that the pass kept, as `embed`, `logits` and
+`layers.<layer>.<quantity>`; the tokens; and the model's name, config and a SHA-256 of its weights.
+Loading maps the file into memory, so a quantity is loaded from disk only when it is read.
 """
 
 import json
@@ -24,10 +24,12 @@ from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
 from minibert.trace.identity import check_model, identity_of, stand_in
+from minibert.trace.pass_record import PassRecord
+from minibert.trace.run import TracedModel
 
 __all__ = ["StoredTrace", "open_trace", "save_trace"]
 
-# One entry alone: safetensors writes several in an order that changes, and so do the bytes.
+# One entry for all metadata: safetensors writes several in a random order, so bytes would differ.
 ENTRY, VERSION = "minibert.trace", 2
 _OF_EACH_TOKEN = ("raw", "strings", "spans", "words", "special")
 _COLUMNS = (*_OF_EACH_TOKEN, "texts")
@@ -38,9 +40,9 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class StoredTrace:
-    """What `Trace.load` makes a trace of."""
+    """The contents of a trace file, from which `Trace.load` makes a trace."""
 
-    model: Any
+    model: TracedModel
     inputs: Inputs
     allowed: AllowedKeys
     until: int | None
@@ -50,10 +52,10 @@ class StoredTrace:
     backends: dict[str, str]
 
 
-def save_trace(trace: Any, path: PathLike) -> Path:
-    """The path, now holding the trace; whole or not at all.
+def save_trace(trace: PassRecord, path: PathLike) -> Path:
+    """Write the trace to a file, and return its path.
 
-    Raises TraceError when the file cannot be written; what stood there before stays.
+    Raises TraceError when the file cannot be written; a file that was there before is kept.
     """
     target = _path(path)
     if target.is_dir():
@@ -81,7 +83,7 @@ def _path(path: Any) -> Path:
         raise TraceError(f"path={path!r:.80}: expected the path of a file ({error}).") from error
 
 
-def _tensors(trace: Any) -> dict[str, Tensor]:
+def _tensors(trace: PassRecord) -> dict[str, Tensor]:
     named = {f"tokens.{name}": getattr(trace.tokens, name) for name in _OF_TOKENS} | trace.kept
     for layer, record in enumerate(trace.records):
         named |= {f"layers.{layer}.{name}": value for name, value in record.items()}
@@ -89,14 +91,15 @@ def _tensors(trace: Any) -> dict[str, Tensor]:
     seen: set[int] = set()
     for name, value in named.items():
         stored = value.detach().cpu().contiguous()
-        # safetensors wants each memory once; a bare body's logits are its last resid_post.
+        # safetensors refuses two tensors in the same memory, and the logits of a model without a
+        # head are its last resid_post.
         stored = stored.clone() if stored.data_ptr() in seen else stored
         seen.add(stored.data_ptr())
         tensors[name] = stored
     return tensors
 
 
-def _about(trace: Any) -> dict[str, Any]:
+def _about(trace: PassRecord) -> dict[str, Any]:
     return {
         "version": VERSION,
         "model": identity_of(trace.model),
@@ -107,16 +110,18 @@ def _about(trace: Any) -> dict[str, Any]:
     }
 
 
-def open_trace(path: PathLike, model: Any = None) -> StoredTrace:
-    """What the file holds, mapped into memory: of a tensor only what is read is loaded.
+def open_trace(path: PathLike, model: TracedModel | None = None) -> StoredTrace:
+    """The contents of the file, mapped into memory: only the parts that are read are loaded.
 
-    While the trace lives, replace the file (as `save_trace` does), and never write into it or cut
-    it. With a model on another device than the CPU everything is copied there at once. Raises
-    TraceError for what is no whole trace file of this version, and for another model's trace.
+    While the trace is in use, never write into the file or shorten it; replacing it, as
+    `save_trace` does, is safe. With a model on another device than the CPU everything is copied
+    there at once. Raises TraceError for a file that is not a complete trace of this version, and
+    for the trace of another model.
     """
     path = _path(path)
     try:
-        # safetensors calls every file that it may not open "No such file or directory".
+        # Opened here first, because safetensors says "No such file or directory" of every file that
+        # it may not read.
         path.open("rb").close()
         with safe_open(path, framework="pt") as file:
             about = _read_about(file.metadata() or {}, path)
@@ -125,8 +130,8 @@ def open_trace(path: PathLike, model: Any = None) -> StoredTrace:
         raise TraceError(f"{path}: the trace cannot be read ({error}).") from error
     except SafetensorError as error:
         raise TraceError(
-            f"{path}: not a whole trace file ({error}). It was cut short or is none; "
-            "trace.save(path) writes one."
+            f"{path}: not a complete trace file ({error}). It was cut short, or is another kind of "
+            "file; trace.save(path) writes a trace."
         ) from error
     return _guarded(path, lambda: _assemble(about, tensors, model, path))
 
@@ -134,8 +139,8 @@ def open_trace(path: PathLike, model: Any = None) -> StoredTrace:
 def _read_about(metadata: Mapping[str, str], path: Path) -> Any:
     if ENTRY not in metadata:
         raise TraceError(
-            f"{path}: a safetensors file, but no trace; trace.save(path) writes one. "
-            "The weights of a model are read by minibert.load(folder)."
+            f"{path}: a safetensors file, but not a trace; trace.save(path) writes a trace. "
+            "minibert.load(folder) reads the weights of a model."
         )
     about = _guarded(path, lambda: dict(json.loads(metadata[ENTRY])))
     if about.get("version") != VERSION:
@@ -147,7 +152,7 @@ def _read_about(metadata: Mapping[str, str], path: Path) -> Any:
 
 
 def _guarded(path: Path, read: Callable[[], Any]) -> Any:
-    """What `read` gives; TraceError where it stumbles over contents that no trace has."""
+    """The result of `read`; TraceError where it fails because the file's contents are damaged."""
     try:
         return read()
     except TraceError:
@@ -166,7 +171,7 @@ def _guarded(path: Path, read: Callable[[], Any]) -> Any:
 
 
 def _assemble(
-    about: Mapping[str, Any], tensors: dict[str, Tensor], model: Any, path: Path
+    about: Mapping[str, Any], tensors: dict[str, Tensor], model: TracedModel | None, path: Path
 ) -> StoredTrace:
     identity, until = about["model"], about["until"]
     fields = identity["config"]
@@ -207,7 +212,7 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON's lists as the tuples they were."""
+    """The value with tuples in place of JSON's lists."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 

@@ -1,14 +1,13 @@
-"""Whose trace a file holds: the identity of a model, and what stands in for one that is not there.
+"""The identity of a traced model: what a trace's file says of it, and how a model is compared.
 
-Place: trace_file.py writes the identity into a trace's file and compares it with the model that
-is given when the file is loaded.
+`stand_in` is used in place of a model when a trace is loaded without one.
 """
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -16,23 +15,24 @@ from minibert.errors import TraceError
 from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.parts import Layer
+from minibert.trace.run import TracedModel
 
 __all__ = ["check_model", "identity_of", "stand_in", "weights_digest"]
 
 
 class WeightsNeededError(TraceError, AttributeError):
-    """What was read is computed from weights; an AttributeError too, so that hasattr works."""
+    """A quantity needs weights that are not there; an AttributeError too, so that hasattr works."""
 
 
 class Weightless:
-    """Stands where a model would: it has what a file knows of one, and no weights."""
+    """A model, or a part of one, as a file knows it: it has no weights, and says so when asked."""
 
     def __init__(self, reason: str, **known: Any) -> None:
         self._reason = reason
         self.__dict__.update(known)
 
     def __getattr__(self, name: str) -> Any:
-        # copy and pickle look for names of their own before there is a reason.
+        # copy and pickle ask for private names before __init__ has set the reason.
         raise AttributeError(name) if name.startswith("_") else WeightsNeededError(self._reason)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -40,23 +40,28 @@ class Weightless:
 
 
 class WeightlessBody(Weightless, Body):
-    """Stands where the weights of a body would be."""
+    """A body without weights."""
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Stand-ins, each of which knows its scale."""
+        """Layers without weights; each knows its attention scale."""
         return self.__dict__["stand_ins"]
 
 
 class WeightlessLayer(Weightless, Layer):
-    """Stands where a layer's weights would be."""
+    """A layer without weights."""
 
 
-def identity_of(model: Any) -> dict[str, Any]:
+def identity_of(model: TracedModel) -> dict[str, Any]:
     """Name, config, type and digest of the weights, ready for JSON."""
     if isinstance(model, Weightless):
-        # A loaded trace that is saved again stays the trace of the model it came from.
+        # A trace that was loaded without its model is saved with the identity from its file.
         return dict(model.identity)
+    if not isinstance(model, torch.nn.Module):
+        raise TraceError(
+            f"{model.name} is a {type(model).__name__}: expected a torch module, whose weights "
+            "identify the model in a trace's file."
+        )
     return {
         "name": model.name,
         "config": asdict(model.config),
@@ -65,7 +70,7 @@ def identity_of(model: Any) -> dict[str, Any]:
     }
 
 
-def _dtype(model: Any) -> str:
+def _dtype(model: TracedModel) -> str:
     return str(model.body.word.weight.dtype).removeprefix("torch.")
 
 
@@ -79,19 +84,19 @@ def weights_digest(model: torch.nn.Module) -> str:
                 continue
             seen.add(id(tensor))
             digest.update(f"{place}.{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            # torch.Tensor.detach and not the method: packed layers stay packed.
+            # Not tensor.detach(): a packed layer answers that by dropping its packed copy.
             values: Any = torch.Tensor.detach(tensor)
             digest.update(values.cpu().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 
-def stand_in(config: Config, identity: Mapping[str, Any], path: Path) -> Weightless:
-    """What a trace without its model has in the model's place."""
+def stand_in(config: Config, identity: Mapping[str, Any], path: Path) -> TracedModel:
+    """A model without weights, for a trace that was loaded without its model."""
     name = str(identity["name"])
     reason = (
         f"{path} was loaded without its model, and this is computed from the weights. Give the "
-        f"model: Trace.load(path, model=minibert.load(...)), where the trace was of {name!r}. "
-        "Without it there are query, key, value, scores, probs, z, the residual streams and logits."
+        f"model, {name!r}: Trace.load(path, model=minibert.load(...)). Without it you can read "
+        "query, key, value, scores, probs, z, the residual streams and logits."
     )
     layers = tuple(
         WeightlessLayer(reason, attention=Weightless(reason, scale=config.attention_scale(layer)))
@@ -102,14 +107,19 @@ def stand_in(config: Config, identity: Mapping[str, Any], path: Path) -> Weightl
     final = needed if config.pre_norm else lambda hidden: hidden
     body = WeightlessBody(reason, stand_ins=layers, final=final, embed=needed)
     known = {"config": config, "name": name, "tokenizer": None, "identity": identity}
-    return Weightless(
+    model: Any = Weightless(
         reason, body=body, head=needed, inputs=needed, task_logits=needed, pool=needed, **known
     )
+    return cast(TracedModel, model)
 
 
-def check_model(model: Any, config: Config, identity: Mapping[str, Any], path: Path) -> None:
-    """Raise TraceError where the model is not the one a file is a trace of, saying what differs."""
-    if not isinstance(getattr(model, "config", None), Config):
+def check_model(
+    model: TracedModel, config: Config, identity: Mapping[str, Any], path: Path
+) -> None:
+    """Raise TraceError, saying what differs, where a file is a trace of another model."""
+    if not (
+        isinstance(model, torch.nn.Module) and isinstance(getattr(model, "config", None), Config)
+    ):
         raise TraceError(
             f"model={type(model).__name__}: expected the minibert model that {path} is a trace of."
         )
@@ -127,6 +137,6 @@ def check_model(model: Any, config: Config, identity: Mapping[str, Any], path: P
         )
     if weights_digest(model) != identity["weights"]:
         raise TraceError(
-            f"{about}: its weights differ. They were changed after the trace was saved, or it is "
-            "another training of the same architecture. Give the model that was traced."
+            f"{about}: the weights differ. They were changed after the trace was saved, or "
+            "belong to another training of the same architecture. Give the model that was traced."
         )

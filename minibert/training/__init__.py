@@ -3,15 +3,15 @@
 texts.py        files to documents, documents to token ids
 vocabulary.py   the tokenizer
 recipe.py       the numbers of a run
-starting.py     the weights it begins with
-batches.py      what is read in each step
-objective.py    the loss; targets.py, of single heads
+starting.py     the first weights
+batches.py      the batch of each step
+objective.py    the loss; targets.py: losses of single heads
 optimizer.py    Muon and AdamW
-measure.py      held-out loss and head scores as it goes
-snapshot.py     going on after an interruption
-identity.py     what makes two runs the same run
-interrupt.py    Ctrl-C at the end of a step
-loop.py         all of it together
+measure.py      held-out loss and head scores during the run
+snapshot.py     the file from which an interrupted run resumes
+identity.py     which runs may resume from a snapshot
+interrupt.py    Ctrl-C waits for the end of a step
+loop.py         the whole run
 card.py         README.md and training.json of the result
 """
 

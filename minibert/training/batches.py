@@ -1,7 +1,7 @@
-"""Batches of a run: what the model reads in one step, and what it should answer.
+"""Batches of a run: the input of one step, and the answers the model should give.
 
-A batch is a function of the corpus, the recipe and the number of its step alone, so a run that
-goes on after an interruption reads what it would have read.
+A batch depends only on the corpus, the recipe and the number of its step. So a resumed run reads
+the same batches as a run without interruption.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from minibert.training.texts import Corpus
 __all__ = ["IGNORED", "Batch", "Kinds", "causal_batch", "check_corpus", "masked_batch", "pairs"]
 
 IGNORED = -100
-"""The label of what is not predicted, as in torch.nn.functional.cross_entropy."""
+"""The label of a position that is not predicted, as in torch.nn.functional.cross_entropy."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Batch:
     mask: TokenMask | None = None
     """True at real tokens; None where all are."""
     unrelated: Int[Tensor, " batch"] | None = None
-    """1 where the second text is from elsewhere, 0 where it follows, IGNORED without one."""
+    """0 where the second text follows the first, 1 where it does not, IGNORED without one."""
 
     def to(self, device: torch.device) -> "Batch":
         """The same on another device."""
@@ -45,9 +45,9 @@ class Kinds:
     """Shares of the sentence pairs."""
 
     alone: float = 0.0
-    """Of all: without a second text."""
+    """The share of all rows that have no second text."""
     same_text: float = 0.0
-    """Of the unrelated second texts: from another place in the first one's text."""
+    """The share of the unrelated second texts that come from the same document as the first."""
 
 
 def check_corpus(corpus: Corpus, config: Config, *, what: str) -> None:
@@ -56,25 +56,25 @@ def check_corpus(corpus: Corpus, config: Config, *, what: str) -> None:
     wanted = config.n_positions + 1
     if longest < wanted:
         raise TrainingError(
-            f"The longest of the {what} has {longest} tokens; expected one of at least {wanted}, "
-            "the model's positions and one more. Give longer texts or fewer positions."
+            f"The longest of the {what} has {longest} tokens; expected at least {wanted}, one more "
+            "than the model's positions. Give longer texts or fewer positions."
         )
     if config.task == "pre-training" and int((corpus.sizes > 0).sum()) < 2:
         raise TrainingError(
-            f"There is one text for {what}; next-sentence prediction takes its wrong answers from "
-            "another text, so give two or more files (or the task masked-lm)."
+            f"There is only one text for {what}. Next-sentence prediction takes its wrong answers "
+            "from another text: give two or more files, or the task masked-lm."
         )
 
 
 def causal_batch(corpus: Corpus, config: Config, recipe: Recipe, step: int) -> Batch:
-    """Stretches of text, and random tokens repeated with a random period.
+    """Pieces of text, and random tokens repeated with a random period.
 
-    Of the repeated ones only what can be known is predicted: all but the first period.
+    Of the repeated tokens all but the first period are predicted: the first cannot be known.
     """
     generator = _generator(recipe, step)
     length, count = config.n_positions, recipe.batch
     n_repeated = round(count * recipe.repeated)
-    # One token more: each position predicts the next one.
+    # One token more than positions, because each position predicts the next token.
     starts = torch.randint(len(corpus) - length, (count - n_repeated,), generator=generator)
     text = corpus.ids[starts[:, None] + torch.arange(length + 1)]
     labels = text[:, 1:]
@@ -97,7 +97,7 @@ def masked_batch(
     short = bool(torch.rand((), generator=generator) < recipe.short)
     length = max(16, config.n_positions // 4) if short else config.n_positions
     count = recipe.batch * config.n_positions // length
-    # A model that does not tell two texts apart reads one at a time.
+    # A model without two segments reads single texts only.
     alone = 0.5 * short if config.n_segments > 1 else 1.0
     kinds = Kinds(alone, recipe.same_text)
     batch = pairs(corpus, config, tokenizer, count, length, generator, kinds)
@@ -113,9 +113,9 @@ def pairs(
     generator: torch.Generator,
     kinds: "Kinds | None" = None,
 ) -> Batch:
-    """[CLS] A [SEP] B [SEP]: in half of them B follows A, in the others it is from elsewhere.
+    """Rows of [CLS] A [SEP] B [SEP]: in half of them B follows A, in the others it does not.
 
-    A begins and ends with a sentence where there is room.
+    A is made of whole sentences where there is room.
     """
     kinds = kinds or Kinds()
     pad = tokenizer.pad_id if config.pad_id is None else config.pad_id
@@ -140,9 +140,9 @@ def pairs(
 def corrupt(
     batch: Batch, config: Config, share: float, generator: torch.Generator, tokenizer: Tokenizer
 ) -> Batch:
-    """The batch with a share of its tokens to be predicted.
+    """The batch with a share of its tokens chosen for prediction.
 
-    Of these 80 % become the mask token, 10 % a random one and 10 % stay (Devlin et al. 2019,
+    Of these tokens 80 % become the mask token, 10 % a random one and 10 % stay (Devlin et al. 2019,
     section 3.1).
     """
     assert tokenizer.mask_id is not None
@@ -162,7 +162,7 @@ def _generator(recipe: Recipe, step: int) -> torch.Generator:
 
 @dataclass(frozen=True)
 class _Draw:
-    """Draws two stretches of text that have room together, the first from this document."""
+    """Draws two pieces of text that fit `room` together, the first one from this document."""
 
     corpus: Corpus
     document: int
@@ -170,7 +170,7 @@ class _Draw:
     generator: torch.Generator
 
     def pair(self, kinds: Kinds, *, pairing: bool) -> tuple[Tensor, Tensor | None, bool]:
-        """The ids of A and of B, if there is one, and whether B is from elsewhere."""
+        """The ids of A, the ids of B or None, and True where B does not follow A."""
         if self._happens(kinds.alone):
             start, cut = self._stretch(self.room, self.room)
             return self.corpus.ids[start:cut], None, False
@@ -184,11 +184,11 @@ class _Draw:
             begin, document = self._elsewhere(start, cut, kinds.same_text)
         end = min(begin + self.room - len(first), self.corpus.end(document))
         second = self.corpus.ids[begin:end]
-        # Nothing follows the end of a text.
+        # At the end of a document no text is left for B.
         return first, second if len(second) else None, unrelated
 
     def _stretch(self, wanted: int, needed: int) -> tuple[int, int]:
-        """Whole sentences, at most `wanted` tokens; one that is longer is cut."""
+        """The start and end of whole sentences of at most `wanted` tokens; a longer one is cut."""
         start = self._sentence(self.document, needed)
         limit = min(start + wanted, self.corpus.end(self.document))
         starts = self.corpus.sentence_starts
@@ -196,10 +196,10 @@ class _Draw:
         return start, end if end > start else limit
 
     def _elsewhere(self, start: int, cut: int, same_text: float) -> tuple[int, int]:
-        """A place that does not follow A, and its document."""
+        """A position that does not follow A, and its document."""
         if self._happens(same_text):
             begin = self._sentence(self.document, self.room // 4)
-            # In a short text there may be no place far enough.
+            # In a short document the drawn position may be too close to A.
             if not start - self.room <= begin <= cut + self.room:
                 return begin, self.document
         others = self.corpus.sizes.double()

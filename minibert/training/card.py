@@ -28,7 +28,7 @@ def write_card(
 ) -> None:
     """Write README.md and training.json into the folder of a trained model.
 
-    A README.md that is there already, and is not one of ours, stays.
+    An existing README.md that minibert did not write is kept.
     """
     last = log[-1] if log else {}
     facts = {
@@ -78,12 +78,12 @@ A {config.family} of {config.n_layers} layers x {config.n_heads} heads, {config.
 |---|---|
 {table}
 
-`scores.jsonl` holds the losses and the scores of all heads over the course of the training.
+`scores.jsonl` holds the losses and the scores of all heads during the training.
 """
 
 
 def _heads(heads: dict[str, list[list[float | None]]]) -> dict[str, str]:
-    """The three highest heads of each pattern that was measured."""
+    """The three heads with the highest scores for each pattern that was measured."""
     found = {}
     for pattern, layers in heads.items():
         scores = [

@@ -1,4 +1,4 @@
-"""What makes two runs the same run, so that one goes on where the other was interrupted."""
+"""Compares two runs, so that a run resumes only from a snapshot of the same run."""
 
 import itertools
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def about_run(
     tokenizer: Tokenizer | None,
     device: torch.device,
 ) -> dict[str, Any]:
-    """What makes two runs the same run."""
+    """Everything that must be equal for a run to resume from the snapshot of another."""
     return {
         "texts": _digests(texts),
         "held_out": _digests(held_out),
@@ -39,30 +39,30 @@ def about_run(
 
 
 def check_apart(texts: Sequence[Document], held_out: Sequence[Document]) -> None:
-    """Raise TrainingError for a text that is trained on and held out at once."""
+    """Raise TrainingError for a text that is both trained on and held out."""
     names = {document.digest: document.name for document in texts}
     for document in held_out:
         if document.digest in names:
             raise TrainingError(
-                f"{document.name} is held out, and trained on as {names[document.digest]}; a model "
-                "is measured on text it never saw. Take it away from one of the two."
+                f"{document.name} is held out, and trained on as {names[document.digest]}. "
+                "Held-out text must be new to the model: remove it from one of the two."
             )
 
 
 def check_no_stranger(folder: Path) -> None:
-    """Raise TrainingError for a folder that holds a model and no snapshot of the run it is from."""
+    """Raise TrainingError for a folder that holds a model but no snapshot of its training."""
     found = [name for name in ("config.json", "model.safetensors") if (folder / name).exists()]
     if found:
         raise TrainingError(
-            f"{folder} holds a model already ({', '.join(found)}) and no snapshot of its training; "
-            "give another folder, or restart=True to replace it."
+            f"{folder} already holds a model ({', '.join(found)}) but no snapshot of its training; "
+            "give another folder, or restart=True to replace the model."
         )
 
 
 def fitting_snapshot(folder: Path, about: dict[str, Any]) -> Snapshot | None:
-    """The snapshot of this folder, None where there is none.
+    """The snapshot of this folder; None where there is none.
 
-    Raises TrainingError for one of another run, naming what differs.
+    Raises TrainingError for the snapshot of another run, and says what differs.
     """
     snapshot = Snapshot.load(folder)
     if snapshot is None:
@@ -70,19 +70,19 @@ def fitting_snapshot(folder: Path, about: dict[str, Any]) -> Snapshot | None:
     changed = [key for key, value in about.items() if not _same(snapshot.about.get(key), value)]
     if changed:
         raise TrainingError(
-            f"{folder} holds a run with other {', '.join(changed)} (step {snapshot.step}); "
-            "give the same arguments to go on, another folder, or restart=True to begin anew."
+            f"{folder} holds a run with other {', '.join(changed)} (step {snapshot.step}). Give "
+            "the same arguments to resume it, another folder, or restart=True to start from step 0."
         )
     return snapshot
 
 
 def _same(one: Any, other: Any) -> bool:
-    # Texts in another order are another run.
+    # The order of dictionaries counts: the same texts in another order are another run.
     return one == other and (not isinstance(one, dict) or list(one) == list(other))
 
 
 def _digests(documents: Sequence[Document]) -> dict[str, str]:
-    """The digests by name; a name that two texts have is numbered."""
+    """The digests by name; a number is added to a name that several texts have."""
     found: dict[str, str] = {}
     for document in documents:
         names = (f"{document.name} ({n})" if n > 1 else document.name for n in itertools.count(1))

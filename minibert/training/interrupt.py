@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM that wait for the end of a step."""
+"""Makes Ctrl-C and SIGTERM wait for the end of a step."""
 
 import signal
 import threading
@@ -11,9 +11,10 @@ __all__ = ["interrupts_held"]
 
 @contextmanager
 def interrupts_held() -> Iterator[Callable[[], bool]]:
-    """Within, an interrupt is only noted; the function given says whether there was one.
+    """Delay interrupts inside a `with` block; the function it gives says whether there was one.
 
-    A second interrupt acts at once. Outside the main thread nothing is held: signals go there.
+    A second interrupt acts at once. In other threads than the main one this does nothing, because
+    signals reach only the main thread.
     """
     noted = threading.Event()
     if threading.current_thread() is not threading.main_thread():

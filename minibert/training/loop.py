@@ -1,4 +1,4 @@
-"""The run itself: from texts and a Config to a folder that minibert and transformers load."""
+"""A training run: from texts and a Config to a folder that minibert and transformers load."""
 
 import json
 import math
@@ -53,16 +53,17 @@ def train(
     restart: bool = False,
     note: Callable[[str], None] | None = None,
 ) -> Model:
-    """The trained model, which then also lies in `folder` with its tokenizer, log and card.
+    """The trained model; it is also saved in `folder` with its tokenizer, log and card.
 
-    `config.vocab_size` is the size of the tokenizer to be trained, and becomes its real size. A
-    run that was interrupted, even killed, goes on from its last snapshot when it is called again
-    with the same arguments, and on the same kind of processor ends with the same weights bit for
-    bit. `restart` begins anew; `dtype` is that of the saved weights (float16 halves the file).
-    `note` is called with each line of the log, which goes to standard error otherwise.
+    `config.vocab_size` is the size wanted for the tokenizer; in the result it is the real size. A
+    run that was interrupted, even killed, resumes from its last snapshot when `train` is called
+    again with the same arguments. On the same kind of processor the final weights are then the
+    same, bit for bit. `restart` starts from step 0. `dtype` is the type of the saved weights
+    (float16 halves the file). `note` is called with each line of the log; without it the lines go
+    to standard error.
 
-    Raises TrainingError before anything is written for texts that are too short, a task without
-    an objective, a folder that holds another run, and a device that is not there;
+    Raises TrainingError before anything is written, for texts that are too short, a task without
+    an objective, a folder that holds another run, and a device that cannot be used. Raises
     KeyboardInterrupt after Ctrl-C, once a snapshot is written.
     """
     folder = Path(folder)
@@ -93,7 +94,7 @@ def train(
 
 
 class Run:
-    """One run between two steps. `step` counts those done."""
+    """The state of a run between two steps. `step` is the number of steps done."""
 
     def __init__(
         self,
@@ -125,12 +126,12 @@ class Run:
         name: str,
         restart: bool,
     ) -> "Run":
-        """A run at its start, or where its last snapshot left it."""
+        """A run at its start, or in the state of its last snapshot."""
         check_task(config)
         if config.n_segments < 2 and (recipe.delimiter or recipe.matching):
             raise TrainingError(
-                f"delimiter={recipe.delimiter}, matching={recipe.matching}: these targets are "
-                "about pairs of texts, and this model has no segments; expected 0."
+                f"delimiter={recipe.delimiter}, matching={recipe.matching}: these targets need "
+                "pairs of texts, and this model has no segments for them; expected 0."
             )
         where = _device(device)
         about = about_run(texts, held_out, config, recipe, tokenizer, where)
@@ -154,14 +155,14 @@ class Run:
         return run
 
     def finish(self, note: Callable[[str], None] | None = None) -> None:
-        """Do the steps that are left. After an interrupt: a snapshot, then KeyboardInterrupt."""
+        """Do the remaining steps. After an interrupt: save a snapshot, raise KeyboardInterrupt."""
         progress = tqdm(initial=self.step, total=self.recipe.steps, disable=None, unit="step")
         start = time.monotonic() - self.seconds
         with interrupts_held() as interrupted, progress:
             while self.step < self.recipe.steps:
                 parts = self._advance_or_explain()
                 self.seconds = time.monotonic() - start
-                # Asked once: what comes after the snapshot waits for the next step.
+                # Read once: an interrupt after the snapshot waits for the end of the next step.
                 last, stop = self.step == self.recipe.steps, interrupted()
                 if last or self.step % self.recipe.log_every == 0:
                     self._log(parts, note or _above_the_bar)
@@ -176,16 +177,16 @@ class Run:
         try:
             return self.advance()
         except RuntimeError as error:
-            # torch has no type of its own for a CPU without memory.
+            # torch has no exception type for a CPU that runs out of memory.
             if "alloc" not in str(error) and "out of memory" not in str(error):
                 raise
             raise TrainingError(
-                f"There is not enough memory for step {self.step + 1}; lower batch (now "
-                f"{self.recipe.batch}), the model's positions or its width."
+                f"There is not enough memory for step {self.step + 1}. Lower batch (now "
+                f"{self.recipe.batch}), the model's positions, or its width."
             ) from error
 
     def advance(self) -> dict[str, float]:
-        """One step; the parts of its loss, in nats."""
+        """Do one step; returns the parts of its loss, in nats."""
         device = self.model.body.word.weight.device
         batch = self._batch().to(device)
         cast = torch.autocast(device.type, dtype=torch.bfloat16)
@@ -199,14 +200,14 @@ class Run:
         found = {name: part.item() for name, part in parts.items()}
         if not all(map(math.isfinite, found.values())):
             raise TrainingError(
-                f"The loss of step {self.step} is no number; lower rate or matrix_rate (now "
-                f"{self.recipe.rate} and {self.recipe.matrix_rate}), and begin anew with "
+                f"The loss of step {self.step} is NaN or infinite. Lower rate or matrix_rate (now "
+                f"{self.recipe.rate} and {self.recipe.matrix_rate}), and start again with "
                 "restart=True."
             )
         return found
 
     def snapshot(self) -> Snapshot:
-        """Everything needed to go on from here."""
+        """Everything needed to resume from this step."""
         assert self.model.tokenizer is not None
         return Snapshot(
             step=self.step,
@@ -247,7 +248,7 @@ def _above_the_bar(line: str) -> None:
 
 
 def _line(entry: dict[str, Any]) -> str:
-    """An entry of the log for people: losses and the best head of each pattern."""
+    """An entry of the log as a line of text: losses, and the best head of each pattern."""
     losses_ = [
         f"{name.replace('_', ' ')} {entry[name]:.3f}"
         for name in ("loss", "held_out_loss", "sentence_loss", "held_out_sentence_loss")
@@ -283,14 +284,14 @@ def _with_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:
     pad_id = config.pad_id if tokenizer.pad_id is None else tokenizer.pad_id
     offset = config.position_offset
     if config.family == "roberta" and pad_id is not None:
-        # RoBERTa counts positions from there, whatever the config was made with.
+        # RoBERTa counts positions from pad_id + 1, whatever the given config says.
         offset = pad_id + 1
     return replace(config, vocab_size=tokenizer.vocab_size, pad_id=pad_id, position_offset=offset)
 
 
 def _corpus(documents: Sequence[Document], tokenizer: Tokenizer) -> Corpus:
     ids = tokenizer.encode(END_OF_TEXT)
-    # The end of a text is one token where the tokenizer has it, and nothing elsewhere.
+    # Where the tokenizer has an end-of-text token, it ends each text; elsewhere nothing does.
     between = ids if len(ids) == 1 and ids[0] in tokenizer.special_ids else []
     return Corpus.of(documents, tokenizer, between=between)
 
@@ -300,7 +301,7 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        # CUDA's messages go on with advice for its own developers.
+        # After the first line, CUDA's messages are advice for its own developers.
         reason = str(error).partition("\n")[0]
         raise TrainingError(f"The device {name!r} cannot be used: {reason}") from error
     if device.type not in ("cpu", "cuda"):

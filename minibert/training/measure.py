@@ -1,4 +1,4 @@
-"""What the log of a run says every so many steps: losses and the scores of all heads."""
+"""The measurements in the log of a run: held-out losses and the scores of all heads."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ class Measure:
         self.tokens = _as_tokens(self.batches[0], model, masked=not causal)
 
     def __call__(self) -> dict[str, Any]:
-        """held_out_loss in nats a predicted token, held_out_sentence_loss, and heads."""
+        """held_out_loss in nats for each predicted token, held_out_sentence_loss, and heads."""
         model, found = self.model, {}
         with torch.no_grad():
             device = model.body.word.weight.device
@@ -65,6 +65,6 @@ def _batch(corpus: Corpus, model: Model, recipe: Recipe, step: int) -> Batch:
 
 
 def _as_tokens(batch: Batch, model: Model, *, masked: bool) -> Tokens:
-    # Heads are measured on the text itself, not on the one with masks.
+    # Heads are measured on the text without mask tokens.
     ids = batch.ids if not masked else torch.where(batch.labels < 0, batch.ids, batch.labels)
     return Tokens.from_ids(ids, mask=batch.mask, segments=batch.segments, tokenizer=model.tokenizer)

@@ -1,4 +1,4 @@
-"""What a run makes small: the cross-entropy of the tokens to be predicted, in nats."""
+"""The loss of a run: the cross-entropy of the predicted tokens, in nats."""
 
 from collections.abc import Collection
 from typing import Any
@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minibert.layers.evaluation import Evaluation
+from minibert.layers.heads import PreTrainingHead, VocabularyHead
 from minibert.layers.layer import LayerPass
 from minibert.model import Model
 from minibert.quantities import Float, Hidden, Int
@@ -24,10 +25,9 @@ _ROWS = 512
 def losses(model: Model, batch: Batch, *, targets: Collection[str] = ()) -> dict[str, Tensor]:
     """The parts of the loss by name, each a mean over its own predictions, in nats.
 
-    "tokens"; "sentences" where the batch has such labels; and the targets of single heads that
-    are asked for, by their names in `minibert.training.targets`.
-
-    Run it under autocast for bfloat16 matrices.
+    The parts are "tokens"; "sentences" where the batch has labels for them; and each of `targets`,
+    losses of single heads by their names in `minibert.training.targets`. Call it under autocast for
+    bfloat16 matrices.
     """
     layers = target_layers(model.config, targets)
     hidden, probs = _run(model, batch, watched=layers.values())
@@ -36,8 +36,11 @@ def losses(model: Model, batch: Batch, *, targets: Collection[str] = ()) -> dict
     unrelated = batch.unrelated
     paired = unrelated is not None and bool((unrelated != IGNORED).any())
     if unrelated is not None and paired and model.config.task == "pre-training":
-        head: Any = model.head
-        logits = head.next_sentence(model.pool(hidden))
+        head, pooled = model.head, model.pool(hidden)
+        # `check_task` made sure of both.
+        assert isinstance(head, PreTrainingHead)
+        assert pooled is not None
+        logits = head.next_sentence(pooled)
         parts["sentences"] = F.cross_entropy(logits.float(), unrelated, ignore_index=IGNORED)
     for name, layer in layers.items():
         assert model.tokenizer is not None
@@ -46,14 +49,14 @@ def losses(model: Model, batch: Batch, *, targets: Collection[str] = ()) -> dict
 
 
 def hidden_state(model: Model, batch: Batch) -> Hidden:
-    """What the task head reads."""
+    """The last hidden state, which the task head reads."""
     return _run(model, batch)[0]
 
 
 def _run(
     model: Model, batch: Batch, *, watched: Collection[int] = ()
 ) -> tuple[Hidden, dict[int, Tensor]]:
-    """What the task head reads, and probs of the watched layers."""
+    """The last hidden state, and the probs of the watched layers."""
     probs = {}
 
     def visit(at: LayerPass) -> None:
@@ -63,7 +66,7 @@ def _run(
     hidden = run_layers(
         model.body,
         model.body.embed(batch.ids, batch.segments),
-        # The backward of explicit attention is faster than the fused kernel's at these lengths.
+        # At these lengths the backward of explicit attention is faster than that of a fused kernel.
         Evaluation(model.allowed(batch.ids, batch.mask), "eager"),
         keep=lambda layer: frozenset({"probs"} if layer in watched else ()),
         visit=visit,
@@ -72,10 +75,11 @@ def _run(
 
 
 def _token_loss(model: Model, hidden: Tensor, labels: Tensor) -> Tensor:
-    head: Any = model.head
+    head = model.head
+    assert isinstance(head, VocabularyHead)
     if not len(labels):
         return hidden.sum().float() * 0.0
-    if head.transform is not None:
+    if head.transform is not None and head.norm is not None:
         hidden = head.norm(head.transform(hidden, activation=head.activation))
     if hidden.is_cuda:
         return F.cross_entropy(head.decoder(hidden).float(), labels)
@@ -90,8 +94,8 @@ def vocabulary_loss(
 ) -> Float[Tensor, ""]:
     """The mean of −log softmax(hidden·weightᵀ + bias)[label], without a token x vocab tensor.
 
-    The gradients are made beside the loss, some rows at a time, which takes a third of the time
-    of writing all logits to memory. Under autocast the products are bfloat16.
+    The gradients are computed together with the loss, for some rows at a time. This takes a third
+    of the time that writing all logits to memory takes. Under autocast the products are bfloat16.
     """
     bfloat16 = torch.is_autocast_enabled("cpu") and hidden.is_cpu
     dtype = torch.bfloat16 if bfloat16 else weight.dtype
@@ -112,7 +116,7 @@ class _VocabularyLoss(torch.autograd.Function):
         labels: Tensor,
         dtype: torch.dtype,
     ) -> Tensor:
-        """The loss; the gradients are kept for the backward pass."""
+        """The loss; the gradients are saved for the backward pass."""
         x, w = hidden.to(dtype), weight.to(dtype)
         d_hidden, d_weight = torch.empty_like(hidden), torch.zeros_like(weight)
         d_bias = None if bias is None else torch.zeros_like(bias)
@@ -132,7 +136,7 @@ class _VocabularyLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """The kept gradients, times what comes from above."""
+        """The saved gradients, times the gradient of the loss."""
         scale = upstream[0] / ctx.count
         d_hidden, d_weight, d_bias = ctx.saved_tensors
         return (

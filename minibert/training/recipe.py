@@ -1,4 +1,4 @@
-"""Everything a training run depends on besides its texts and the Config of the model."""
+"""The settings of a training run, besides its texts and the Config of the model."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -9,59 +9,59 @@ from minibert.layers.config import Config
 
 __all__ = ["TASKS", "Recipe"]
 
-# More than any processor has, and fewer than what a process may start.
+# More than processors have, and fewer than a process may start.
 _MOST_THREADS = 512
 TASKS = ("pre-training", "masked-lm", "causal-lm")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The numbers of one run. The same recipe, texts, Config and machine give the same weights."""
+    """The settings of one run. The same recipe, texts, Config and machine give the same weights."""
 
     steps: int = 4000
     batch: int = 32
-    """Sequences of the full length a step; a step of shorter ones has more of them."""
+    """Sequences of full length in a step; a step with shorter sequences has more of them."""
     matrix_rate: float = 0.02
     """Learning rate of the weights of attention and MLPs (Muon; Jordan et al. 2024)."""
     rate: float = 2e-3
     """Learning rate of embeddings, biases and LayerNorms (AdamW; Loshchilov and Hutter 2019)."""
     weight_decay: float = 0.1
     warm_up: int = 100
-    """Steps in which the learning rates grow from 0."""
+    """Steps at the start in which the learning rates grow from 0."""
     cool_down: float = 0.4
-    """The last share of the steps, in which they shrink to 0 again."""
+    """Share of the steps, at the end, in which the learning rates fall to 0."""
     clip: float = 1.0
     """The largest norm of the gradient of all weights together."""
     waves: float = 100.0
-    """The longest wavelength, in tokens, of the sinusoids that positions start as; 0: random."""
+    """Longest wavelength / 2π, in tokens, of the sinusoids that positions start as; 0: random."""
     masked: float = 0.2
     """Share of the tokens that a masked LM predicts (Devlin et al. 2019 took 0.15)."""
     repeated: float = 0.25
-    """Share of a causal LM's sequences that are random tokens repeated, to learn induction."""
+    """Share of a causal LM's sequences that are repeated random tokens, which teach induction."""
     short: float = 0.25
-    """Share of the steps that read sequences of a quarter of the length, many alone."""
+    """Share of the steps with sequences of a quarter of the length, half of them single texts."""
     same_text: float = 0.3
-    """Next sentence: the share of the unrelated second texts that come from elsewhere in the same
-    text. Without them it is enough to know the names in each training text."""
+    """Next sentence: share of the unrelated second texts that come from another place in the same
+    document. Without them a model can answer from the names in each document alone."""
     delimiter: float = 0.0
-    """The weight, at first, of a target for the last head of the middle layer: −log of what it
-    pays to delimiters. Heads that rest on [SEP] are common in large models (Clark et al. 2019,
-    section 3.2), and come and go in small ones."""
+    """First weight of a loss on the last head of the middle layer: −log of its attention to
+    delimiters. Heads that attend to [SEP] are common in large models (Clark et al. 2019, section
+    3.2); in small ones they form in some runs only."""
     matching: float = 0.0
-    """The same for the last head of layer 1: −log of what it pays to the same token in the other
-    text, or to delimiters where there is none. Whether two texts go together shows in the words
-    they share, and from next-sentence labels alone a small model takes very long to find them."""
+    """First weight of a loss on the last head of layer 1: −log of its attention to the same token
+    in the other text, or to delimiters where there is none. Texts that belong together share words,
+    and a small model takes very long to learn this from next-sentence labels alone."""
     targets_until: float = 0.9
-    """The share of the steps after which both weights have fallen to 0, in a straight line."""
+    """Share of the steps during which both weights fall linearly to 0."""
     seed: int = 0
     bfloat16: bool = True
-    """Autocast: matrices multiply in bfloat16, everything else stays float32."""
+    """Multiply matrices in bfloat16 (autocast); everything else stays float32."""
     threads: int = 1
-    """Of the CPU. Their number is part of the recipe: sums are split by it."""
+    """Threads of the CPU. Their number changes how sums are split, and so the last bits."""
     log_every: int = 200
     """Steps between two lines of the log, each with the scores of all heads."""
     save_every: int = 200
-    """Steps between two snapshots, from which an interrupted run goes on."""
+    """Steps between two snapshots, from which an interrupted run resumes."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "threads", "log_every", "save_every"):
@@ -94,13 +94,13 @@ class Recipe:
             raise TrainingError("masked=0.0: a masked LM that predicts no token learns nothing.")
 
     def pace(self, step: int) -> float:
-        """The factor on the learning rates in this step: up, level, then down to 0."""
+        """The factor on the learning rates in this step: it rises to 1, stays, then falls to 0."""
         up = min(1.0, (step + 1) / max(1, self.warm_up))
         left = 1 - step / self.steps
         return up * (min(1.0, left / self.cool_down) if self.cool_down else 1.0)
 
     def targets_at(self, step: int) -> dict[str, float]:
-        """The weights of the heads' targets in this step, of those that are not 0."""
+        """The weights of the losses of single heads in this step, without those that are 0."""
         end = self.targets_until * self.steps
         left = 1 - step / end if step < end else 0.0
         weights = {"delimiter": self.delimiter * left, "matching": self.matching * left}
@@ -112,13 +112,13 @@ class Recipe:
 
 
 def check_task(config: Config) -> None:
-    """Raise TrainingError for a Config whose task is not one that training has an objective for."""
+    """Raise TrainingError for a Config that cannot be trained here."""
     if config.task not in TASKS or (config.task == "pre-training" and config.family != "bert"):
         raise TrainingError(
             f"A {config.family} with the task {config.task!r} cannot be trained here; expected "
             "causal-lm (gpt2), masked-lm (bert, roberta, distilbert, electra, albert) or "
-            "pre-training, which is masked LM and next sentence (bert). A config.json without "
-            "architectures needs the task beside it."
+            "pre-training, which is masked LM and next sentence (bert). For a config.json without "
+            "architectures, give the task as well."
         )
     if config.causal != (config.task == "causal-lm"):
         sight = "sees no later token" if config.causal else "sees later tokens"

@@ -1,7 +1,7 @@
-"""Snapshots: all a run needs to go on after an interruption as if nothing had happened.
+"""Snapshots: all that an interrupted run needs to resume with identical results.
 
-A snapshot is written beside its place and renamed, so a kill at any moment leaves either the
-old one or the new one, whole.
+A snapshot is written to another file in its folder, which is then renamed. So a kill at any moment
+leaves a complete file: the old snapshot or the new one.
 """
 
 import os
@@ -26,13 +26,13 @@ class Snapshot:
 
     step: int
     about: dict[str, Any]
-    """What the run was started with; a run goes on only with the same."""
+    """The arguments of the run; it resumes only with the same ones."""
     tokenizer: str
     model: dict[str, torch.Tensor]
     optimizer: list[dict[str, Any]]
     log: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
-    """Time spent on training so far."""
+    """Seconds spent on training so far."""
 
     def save(self, folder: Path) -> None:
         """Replace the snapshot of this folder."""
@@ -47,26 +47,26 @@ class Snapshot:
             os.replace(beside, path)
         except OSError as error:
             raise TrainingError(
-                f"{path}: the snapshot could not be written ({error.strerror or error}); "
-                "the one before it is whole."
+                f"{path}: the snapshot could not be written ({error.strerror or error}). "
+                "The previous snapshot is kept."
             ) from error
 
     @classmethod
     def load(cls, folder: Path) -> "Snapshot | None":
-        """The snapshot of this folder, None where there is none.
+        """The snapshot of this folder; None where there is none.
 
         Raises TrainingError for a file that is damaged or of another version.
         """
         path = snapshot_path(folder)
         try:
             _check_sums(path)
-            # Only tensors and plain Python values: never code from a file.
+            # weights_only: a file may hold tensors and plain Python values, and never runs code.
             content = torch.load(path, map_location="cpu", weights_only=True)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        # In a damaged file the reader stumbles over anything, from IndexError to struct.error.
+        # A damaged file can raise any exception, from IndexError to struct.error.
         except Exception as error:
-            # What torch says of other files is long, and advises to run them.
+            # torch's message is long, and advises to load the file without this protection.
             plain = isinstance(error, OSError | zipfile.BadZipFile)
             reason = str(error) if plain else type(error).__name__
             raise TrainingError(
@@ -79,33 +79,33 @@ class Snapshot:
             or set(content) != wanted
         ):
             raise TrainingError(
-                f"{path}: no snapshot of this version of minibert. Delete it to start again."
+                f"{path}: not a snapshot of this version of minibert. Delete it to start again."
             )
         del content["format"]
         return cls(**content)
 
 
 def _check_sums(path: Path) -> None:
-    # torch reads a damaged tensor without a word, though the file holds checksums.
+    # torch loads a damaged tensor without an error, although the file has checksums.
     with zipfile.ZipFile(path) as file:
         if name := file.testzip():
             raise zipfile.BadZipFile(f"{name} is damaged")
 
 
 def snapshot_path(folder: Path) -> Path:
-    """Where the snapshot of a run into this folder lies."""
+    """The path of the snapshot of a run in this folder."""
     return folder / ".training" / "snapshot.pt"
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file so that it is never left half-written."""
     beside = path.with_name(f".{path.name}.part")
     beside.write_text(text, encoding="utf-8")
     os.replace(beside, path)
 
 
 def check_writable(folder: Path) -> None:
-    """Make the folder; TrainingError where nothing can be written into it."""
+    """Make the folder. Raises TrainingError where it cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

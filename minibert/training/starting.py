@@ -1,4 +1,4 @@
-"""The weights a run begins with."""
+"""The weights that a run starts from."""
 
 import math
 
@@ -15,11 +15,11 @@ _AMPLITUDE = 0.05
 
 
 def starting_model(config: Config, recipe: Recipe, tokenizer: Tokenizer, *, name: str) -> Model:
-    """A model with random weights whose positions are sinusoids, where the recipe says so.
+    """A model with random weights; its positions are sinusoids where the recipe has `waves`.
 
-    From random positions a model of this size takes most of its time to find its neighbours.
-    In a GPT-2 what writes into the stream starts smaller, by 1/sqrt(2·layers) (Radford et al.
-    2019, section 2.3).
+    With random positions a model of this size needs most of the run to learn which tokens are
+    neighbours. In a GPT-2 the matrices that write into the stream start smaller by
+    1/sqrt(2·layers) (Radford et al. 2019, section 2.3).
     """
     model = Model.from_config(config, seed=recipe.seed, tokenizer=tokenizer, name=name)
     with torch.no_grad():
@@ -38,8 +38,8 @@ def starting_model(config: Config, recipe: Recipe, tokenizer: Tokenizer, *, name
 def waves(positions: int, width: int, *, longest: float) -> torch.Tensor:
     """Sines and cosines of the position (Vaswani et al. 2017, section 3.5), of amplitude 0.05.
 
-    `longest` is the longest wavelength over 2π. 10,000 is the paper's; for 128 positions 100 is
-    better: neighbours differ more, and heads need no huge scores to tell them apart.
+    `longest` is the longest wavelength over 2π. The paper has 10,000. For 128 positions 100 is
+    better: neighbours differ more, so heads can tell them apart with smaller scores.
     """
     position = torch.arange(positions)[:, None]
     frequency = torch.exp(torch.arange(0, width, 2) * (-math.log(longest) / width))

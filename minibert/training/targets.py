@@ -1,6 +1,6 @@
-"""Targets for single heads: what a head should look at, as a loss on its probs.
+"""Losses of single heads on their probs: they say which keys a head should attend to.
 
-Place: objective.py adds them to the loss while the recipe gives them a weight.
+objective.py adds them to the loss in the steps for which the recipe gives them a weight.
 """
 
 from collections.abc import Callable, Collection
@@ -15,12 +15,12 @@ from minibert.training.batches import Batch
 
 __all__ = ["TARGETS", "target_layers", "target_loss"]
 
-# A share of attention of less than this counts as this much.
+# Smaller shares of attention count as this much, so that the logarithm stays finite.
 _SMALLEST = 1e-6
 
 
 def target_layers(config: Config, names: Collection[str]) -> dict[str, int]:
-    """For each target the layer whose last head it is for."""
+    """For each target, the layer whose last head it applies to."""
     layers = {"delimiter": config.n_layers // 2, "matching": min(1, config.n_layers - 1)}
     return {name: layers[name] for name in names}
 
@@ -31,7 +31,7 @@ def target_loss(
     batch: Batch,
     tokenizer: Tokenizer,
 ) -> Float[Tensor, ""]:
-    """−log of what the last head pays to its target, a mean over real tokens but delimiters."""
+    """−log of the last head's attention to its target: the mean over real, non-delimiter tokens."""
     delimiters = torch.isin(batch.ids, _ids([tokenizer.sep_id], batch.ids))
     wanted = TARGETS[name](batch, delimiters, tokenizer)
     mass = (probs[:, -1].float() * wanted).sum(-1)

@@ -1,7 +1,4 @@
-"""Text files as training reads them: documents of paragraphs, sentences, and then token ids.
-
-Place: the lowest module of `minibert.training`; it knows files and tokenizers, no model.
-"""
+"""Text files for training: documents of paragraphs and sentences, and then token ids."""
 
 import hashlib
 import re
@@ -20,28 +17,28 @@ from minibert.text.tokenizer import Tokenizer
 __all__ = ["Corpus", "Document", "clean", "hold_out", "read_texts", "sentence_starts"]
 
 _PLAIN = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "—": "--", "_": "", "\ufeff": ""})
-# A sentence ends with its mark and the quotes that close around it.
+# A sentence ends with . ! or ? and a closing quote after it, or at a new line.
 _SENTENCE_END = re.compile(r"""(?<=[.!?])\s+(?=\S)|(?<=[.!?]["'])\s+(?=\S)|\n+(?=\S)""")
 
 
 @dataclass(frozen=True)
 class Document:
-    """One text: its name and its paragraphs, each on a line of its own."""
+    """One text: its name, and its paragraphs, one on each line."""
 
     name: str
     text: str
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the text, to tell whether a run goes on with the same one."""
+        """SHA-256 of the text; a run resumes only with the same text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def clean(text: str) -> str:
     """The text with one line a paragraph, straight quotes, and no underscores for italics.
 
-    Printed books break their lines anywhere and quote in three ways; a model of this size has
-    better things to learn.
+    Printed books break lines at any word and have three kinds of quotes. A small model should not
+    spend its capacity on these.
     """
     paragraphs = re.split(r"\n\s*\n", text.translate(_PLAIN))
     return "\n".join(line for line in (" ".join(p.split()) for p in paragraphs) if line)
@@ -50,7 +47,7 @@ def clean(text: str) -> str:
 def read_texts(paths: Iterable[str | Path]) -> tuple[Document, ...]:
     """The documents of these UTF-8 files, in the order given.
 
-    Raises TrainingError for a file that is not there, cannot be read, is not UTF-8 or is empty.
+    Raises TrainingError for a file that cannot be read, is not UTF-8, or has no text.
     """
     return tuple(_read(Path(path)) for path in paths)
 
@@ -66,16 +63,16 @@ def _read(path: Path) -> Document:
     except OSError as error:
         raise TrainingError(f"{path}: cannot be read ({error.strerror or error}).") from error
     if not text:
-        raise TrainingError(f"{path}: there is no text in it.")
+        raise TrainingError(f"{path}: the file has no text.")
     return Document(path.name, text)
 
 
 def hold_out(
     documents: Sequence[Document], *, share: float = 0.05
 ) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
-    """The documents without their ends, and the ends: the last share of the characters of each.
+    """The documents without their ends, and these ends: the last share of each one's characters.
 
-    The cut is at the next sentence; where no sentence begins behind it, at the character itself.
+    The cut is moved to the start of the next sentence, if there is one.
     """
     kept, held = [], []
     for document in documents:
@@ -89,7 +86,7 @@ def hold_out(
 
 
 def sentence_starts(text: str) -> list[int]:
-    """Where each sentence of a text begins, in characters; a new line begins one as well."""
+    """The character at which each sentence begins; a new line also begins a sentence."""
     return [0, *(match.end() for match in _SENTENCE_END.finditer(text))]
 
 
@@ -101,13 +98,13 @@ class Corpus:
     sentence_starts: Int[Tensor, " sentence"]
     """Positions in ids."""
     first_sentences: Int[Tensor, " document"]
-    """For each document its first sentence, as an index into sentence_starts."""
+    """The first sentence of each document, as an index into sentence_starts."""
 
     @classmethod
     def of(
         cls, documents: Sequence[Document], tokenizer: Tokenizer, *, between: Sequence[int] = ()
     ) -> "Corpus":
-        """The corpus of these documents; `between` are ids that end each of them."""
+        """The corpus of these documents; the ids `between` are added at the end of each."""
         ids: list[int] = []
         starts: list[Tensor] = []
         firsts: list[int] = []
@@ -143,10 +140,13 @@ class Corpus:
 
 
 def _first_tokens(places: Sequence[int], starts: Sequence[int]) -> Tensor:
-    """The tokens that sentences begin with, each once, from where in the text either begins."""
+    """The first token of each sentence, without repetitions.
+
+    `places` and `starts` are the characters at which tokens and sentences begin.
+    """
     token_places, wanted = (torch.tensor(p, dtype=torch.int64) for p in (places, starts))
-    # A byte-level token begins with the space before its word: hence the token at or before the
-    # sentence's first character, and the first of those that share a character.
+    # A byte-level token may begin with the space before its word, so the token at or before the
+    # sentence's first character is taken. Where several tokens share a character it is the first.
     nearest = (torch.searchsorted(token_places, wanted, right=True) - 1).clamp_min(0)
     if len(places):
         nearest = torch.searchsorted(token_places, token_places[nearest])

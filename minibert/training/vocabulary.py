@@ -1,4 +1,4 @@
-"""A tokenizer trained on the texts, with the special tokens of its family.
+"""Trains a tokenizer on the texts, with the special tokens of its family.
 
 Sources: WordPiece, Schuster and Nakajima 2012, as in Devlin et al. 2019; byte-level BPE, Sennrich
 et al. 2016, as in Radford et al. 2019. The `tokenizers` library does the work.
@@ -21,14 +21,14 @@ END_OF_TEXT = "<|endoftext|>"
 _BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _ROBERTA_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 _PRIVATE = 0xF0000
-# What a keyboard does not have, in the spelling of the cleaned texts.
+# Typographic characters, and how the cleaned texts write them.
 _STRAIGHT = {"’": "'", "‘": "'", "“": '"', "”": '"', "—": "--"}
 
 
 def train_tokenizer(texts: Iterable[str], *, family: str, size: int) -> Tokenizer:
     """A tokenizer of at most `size` entries: byte-level BPE for gpt2 and roberta, else WordPiece.
 
-    Raises TrainingError for a vocabulary that cannot hold its special tokens and alphabet.
+    Raises TrainingError for a size too small for the special tokens and all characters.
     """
     smallest = 300 if family in ("gpt2", "roberta") else 100
     if size < smallest:
@@ -48,16 +48,16 @@ def train_tokenizer(texts: Iterable[str], *, family: str, size: int) -> Tokenize
             f"The texts have so many different characters that a vocabulary of {size} cannot hold "
             f"them; expected at least {found}."
         )
-    # Only now do the special tokens have their ids.
+    # After the training, because only then do the special tokens have ids.
     _wrap(backend, family)
     return Tokenizer(backend, {})
 
 
 def tokenizer_settings(tokenizer: Tokenizer, *, family: str, n_positions: int) -> dict[str, Any]:
-    """The tokenizer_config.json with which transformers takes the tokenizer.json as it is.
+    """The tokenizer_config.json that makes transformers use tokenizer.json unchanged.
 
-    Without one it builds the usual tokenizer of the family around the same vocabulary, which
-    has never heard of curly quotes.
+    Without it transformers builds the family's usual tokenizer from the vocabulary, which would
+    not turn curly quotes into straight ones.
     """
     ids = {role: getattr(tokenizer, f"{role}_id") for role in WELL_KNOWN}
     segments = [] if family in ("gpt2", "roberta", "distilbert") else ["token_type_ids"]
@@ -97,11 +97,12 @@ def _trainer(family: str, size: int) -> trainers.Trainer:
 
 
 def _learn_word_pieces(backend: Backend, texts: Iterable[str], size: int) -> None:
-    """Give the tokenizer the vocabulary of WordPieceTrainer, but each time the same one.
+    """Learn the vocabulary of WordPieceTrainer, but the same one in each run.
 
-    That trainer numbers the characters within words in the order of a hash table, other in each
-    run, and breaks ties by these numbers. Here such a character is a sign of its own from the
-    private use area, which the normalizer leaves in no text, so plain BPE learns the same pieces.
+    That trainer numbers the characters inside words in the order of a hash table, which differs
+    between runs, and breaks ties by these numbers. Here each such character is replaced by one from
+    the private use area, which the normalizer removes from all texts. Plain BPE then learns the
+    same pieces.
     """
     words = Counter(
         word

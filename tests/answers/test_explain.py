@@ -157,24 +157,31 @@ class TestFindToken:
         pieces = [p for p, number in enumerate(tokens.words[0]) if number == word]
         assert len(pieces) > 1
         listed = ", ".join(f"{p} {tokens.strings[0][p]}" for p in pieces)
-        with pytest.raises(TraceError, match=f'"Hopped", the query: the word is .* {listed};'):
+        with pytest.raises(TraceError, match=f'"Hopped" is not one token: .* {listed}\\.'):
             find_token(tokens, "Hopped", what="query")
 
-    def test_a_number_that_is_also_a_token_elsewhere_is_noted(self, tokens: Tokens) -> None:
+    @pytest.mark.parametrize(
+        ("wanted", "note"),
+        [
+            ("2", 'The token "2" is at position 3: to choose it, give 3 as the query.'),
+            ("5", 'The token "5" is at positions 2, 4: to choose it, give 2 or 4 as the query.'),
+            ("1", ""),
+            ("4", ""),
+            ("saw", ""),
+            (2, ""),
+        ],
+    )
+    def test_a_number_that_is_also_a_token_elsewhere_is_noted(
+        self, tokens: Tokens, wanted: int | str, note: str
+    ) -> None:
         row = ("[CLS]", "1", "5", "2", "5", "[SEP]")
-        notes: dict[int | str, str] = {
-            "2": 'the token "2" stands at position 3: for it, give 3 as the query.',
-            "5": 'the token "5" stands at positions 2, 4: for it, give 2 or 4 as the query.',
-        }
-        for wanted in ("2", "5", "1", "4", "saw", 2):
-            got = token_note(replace(tokens, strings=(row,), raw=(row,)), wanted, what="query")
-            note = notes.get(wanted, "")
-            assert got.partition("is taken as a position; ")[2] == note
-            assert bool(got) == bool(note)
+        got = token_note(replace(tokens, strings=(row,), raw=(row,)), wanted, what="query")
+        assert got.partition("is taken as a position. ")[2] == note
+        assert bool(got) == bool(note)
 
     def test_a_number_past_the_end_that_is_a_token_is_an_error_that_says_where(
         self, tokens: Tokens
     ) -> None:
         row = ("[CLS]", "in", "1984", "it", "was", "[SEP]")
-        with pytest.raises(TraceError, match=r'no query 1984.* "1984" stands at position 2'):
+        with pytest.raises(TraceError, match=r'no query 1984.* "1984" is at position 2'):
             find_token(replace(tokens, strings=(row,), raw=(row,)), "1984", what="query")

@@ -199,10 +199,10 @@ def test_top_is_how_many_answers_there_are(tmp_path: Path) -> None:
 def test_a_question_that_cannot_be_answered_is_an_error_that_says_why(tmp_path: Path) -> None:
     cases = {
         "BertModel": (minibert.MinibertError, r"no task head"),
-        "BertForMaskedLM": (minibert.TokenizationError, r"no \[MASK\].*write \[MASK\]"),
-        "BertForNextSentencePrediction": (minibert.TokenizationError, r"second as pair"),
-        "BertForPreTraining": (minibert.TokenizationError, r"no \[MASK\] stands.*second text"),
-        "BertForQuestionAnswering": (minibert.TokenizationError, r"two texts.*as pair"),
+        "BertForMaskedLM": (minibert.TokenizationError, r"no \[MASK\].*Write \[MASK\]"),
+        "BertForNextSentencePrediction": (minibert.TokenizationError, r"second one as `pair`"),
+        "BertForPreTraining": (minibert.TokenizationError, r"no \[MASK\], and.*second text"),
+        "BertForQuestionAnswering": (minibert.TokenizationError, r"two texts.*as `pair`"),
     }
     for name, (kind, message) in cases.items():
         (tmp_path / name).mkdir()

@@ -80,7 +80,7 @@ def test_a_file_that_was_cut_short_is_an_error_wherever_it_was_cut(tmp_path: Pat
     whole = path.read_bytes()
     for length in (0, 1, 7, 8, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(minibert.TraceError, match=r"a\.trace.*not a whole trace file"):
+        with pytest.raises(minibert.TraceError, match=r"a\.trace.*not a complete trace file"):
             Trace.load(path)
 
 

@@ -118,7 +118,7 @@ class TestCheckCorpus:
         check_corpus(corpus_of(40, 40), bert(), what="texts")
         check_corpus(corpus_of(40), bert("masked-lm"), what="texts")
         for lengths in ((40,), (40, 0)):
-            with pytest.raises(TrainingError, match="one text for held-out texts; next-sentence"):
+            with pytest.raises(TrainingError, match=r"one text for held-out texts\. Next-sentence"):
                 check_corpus(corpus_of(*lengths), bert(), what="held-out texts")
 
     def test_no_text_at_all_is_an_error(self, tokenizer: Tokenizer) -> None:

@@ -1,4 +1,4 @@
-"""`minibert train` goes on after any interruption as if there had been none."""
+"""`minibert train` resumes after any interruption with identical results."""
 
 import os
 import random
@@ -93,7 +93,7 @@ class TestInterrupted:
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate()
         assert (process.returncode, output) == (130, "")
-        assert f"stopped; the same command goes on from the snapshot in {parts}" in errors
+        assert f"stopped; the same command resumes from the snapshot in {parts}" in errors
         assert "Traceback" not in errors
         snapshot = Snapshot.load(parts)
         assert snapshot is not None

@@ -1,4 +1,4 @@
-"""A whole run from Python: what it refuses, where it goes on, and what it leaves behind."""
+"""A whole run from Python: what it refuses, how it resumes, and which files it writes."""
 
 import json
 import math
@@ -119,7 +119,7 @@ class TestGoingOn:
         changes = {"recipe": recipe(steps=1), **changes}
         before = snapshot_path(tmp_path).read_bytes()
         with pytest.raises(
-            TrainingError, match=rf"holds a run with other {named} \(step 1\); give"
+            TrainingError, match=rf"holds a run with other {named} \(step 1\)\. Give"
         ):
             run(tmp_path, **changes)
         assert snapshot_path(tmp_path).read_bytes() == before
@@ -147,7 +147,7 @@ class TestRefusals:
             ({"texts": ()}, "The longest of the texts has 0 tokens"),
             ({"held_out": ()}, "The longest of the held-out texts has 0 tokens"),
             ({"config": gpt2(vocab_size=100)}, "vocabulary of 100 has no room"),
-            ({"config": bert(), "texts": TEXTS[:1]}, "one text for texts; next-sentence"),
+            ({"config": bert(), "texts": TEXTS[:1]}, "one text for texts. Next-sentence"),
             ({"config": bert("none")}, "cannot be trained here"),
             ({"recipe": recipe(delimiter=0.1)}, "delimiter=0.1, matching=0.0: these targets"),
             ({"device": "cuda:7"}, "The device 'cuda:7' cannot be used"),
@@ -179,7 +179,7 @@ class TestRefusals:
             run(tmp_path, config=bert(), tokenizer=tokenizer)
 
     def test_a_loss_that_is_no_number_stops_the_run(self, tmp_path: Path) -> None:
-        with pytest.raises(TrainingError, match=r"loss of step 2 is no number; lower rate"):
+        with pytest.raises(TrainingError, match=r"loss of step 2 is NaN or infinite\. Lower rate"):
             run(tmp_path, recipe=recipe(rate=1e30, warm_up=1, save_every=1))
         assert not (tmp_path / "model.safetensors").exists()
 
@@ -236,7 +236,7 @@ def test_a_folder_with_a_model_from_elsewhere_is_left_alone(tmp_path: Path) -> N
     run(tmp_path, recipe=recipe(steps=1))
     snapshot_path(tmp_path).unlink()
     before = (tmp_path / "model.safetensors").read_bytes()
-    with pytest.raises(TrainingError, match="holds a model already"):
+    with pytest.raises(TrainingError, match="already holds a model"):
         run(tmp_path, recipe=recipe(steps=2))
     assert (tmp_path / "model.safetensors").read_bytes() == before
     run(tmp_path, recipe=recipe(steps=2), restart=True)

@@ -91,7 +91,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_old_one(
     with monkeypatch.context() as patch:
         patch.setattr("torch.save", full)
         with pytest.raises(
-            TrainingError, match=r"snapshot\.pt: .*No space left.*before it is whole"
+            TrainingError, match=r"snapshot\.pt: .*No space left.*previous snapshot is kept"
         ):
             snapshot(11).save(tmp_path)
     assert equal(vars(Snapshot.load(tmp_path)), vars(snapshot(7)))

@@ -94,7 +94,7 @@ class TestReadTexts:
             (None, r"no\.txt: cannot be read \(No such file"),
             ("folder", r"no\.txt: cannot be read \(Is a directory"),
             (b"caf\xe9", r"no\.txt: byte 3 is not UTF-8; convert"),
-            (b" \n\n\xef\xbb\xbf ", r"no\.txt: there is no text in it"),
+            (b" \n\n\xef\xbb\xbf ", r"no\.txt: the file has no text"),
         ],
     )
     def test_what_cannot_be_read_is_an_error_naming_the_file(

@@ -1,0 +1,58 @@
+"""TransformerLens' shorthands for the names of its cache."""
+
+import operator
+import re
+from typing import Any
+
+__all__ = ["layer_number", "whole_name"]
+
+# Shorthands and the names they stand for, and the part of a layer that each name belongs to.
+_SHORT = {
+    "attn": "pattern",
+    "attn_logits": "attn_scores",
+    "key": "k",
+    "query": "q",
+    "value": "v",
+    "mlp_pre": "pre",
+    "mlp_post": "post",
+}
+_LAYER_TYPES = {"a": "attn", "attention": "attn", "m": "mlp", "b": "", "block": "", "blocks": ""}
+_PLACES = dict.fromkeys(("q", "k", "v", "z", "attn_scores", "pattern", "result"), "attn")
+_PLACES |= dict.fromkeys(("pre", "post"), "mlp")
+
+
+def whole_name(key: Any, n_layers: int) -> str | None:
+    """The full name of (name, layer, layer_type), or of a string like "k3" or "scale0ln1".
+
+    None for anything else. It follows TransformerLens' `utils.get_act_name`. Negative layers count
+    from the end, as in its ActivationCache.
+    """
+    parts = (key,) if isinstance(key, str) else key
+    if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3:
+        return None
+    name, layer, layer_type = (*parts, None, None)[:3]
+    if not isinstance(name, str) or not isinstance(layer_type, str | None):
+        return None
+    if layer is None and layer_type is None and ("." in name or name.startswith("hook_")):
+        return name
+    if written := re.match(r"([a-z]+)([0-9]+)(.*)", name):
+        name, layer, layer_type = written[1], int(written[2]), written[3]
+    if layer is not None:
+        number = layer_number(layer)
+        if number is None:
+            return None
+        layer = number + n_layers if number < 0 else number
+    name = _SHORT.get(name, name)
+    layer_type = _PLACES.get(name) or _LAYER_TYPES.get(layer_type, layer_type)
+    before = "" if layer is None else f"blocks.{layer}."
+    if layer is None and name in ("scale", "normalized"):
+        before = "ln_final."
+    return before + (f"{layer_type}." if layer_type else "") + f"hook_{name}"
+
+
+def layer_number(value: Any) -> int | None:
+    """The value as an int; None for anything else."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
