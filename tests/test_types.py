@@ -9,9 +9,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from minibert.layers.layer import layer_quantities
+from minibert.trace.layer_view import LayerNames
 from tests.packages import copy_tree, environment, run
 
 USES = Path(__file__).parent / "typing"
@@ -36,18 +39,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checker", CHECKERS)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "uses.py",
-        pytest.param(
-            "trace_uses.py",
-            marks=pytest.mark.xfail(
-                strict=True, reason="minibert.trace takes any name as far as types say"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", ["uses.py", "trace_uses.py"])
 def test_a_type_checker_finds_what_is_wrong_and_nothing_else(
     installed: Path, tmp_path: Path, checker: str, name: str
 ) -> None:
@@ -60,3 +52,7 @@ def test_a_type_checker_finds_what_is_wrong_and_nothing_else(
     lines = (USES / name).read_text(encoding="utf-8").splitlines()
     wrong = {n for n, line in enumerate(lines, 1) if line.endswith("# wrong")}
     assert found == wrong, done.stdout + done.stderr
+
+
+def test_the_names_that_type_checkers_complete_are_those_of_the_table() -> None:
+    assert get_args(LayerNames) == tuple(layer_quantities())
