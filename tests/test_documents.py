@@ -149,11 +149,16 @@ def readme_section(title: str) -> str:
 def test_every_file_and_link_of_the_readme_exists() -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     named = re.findall(r"\]\(([^)#:]+)\)", text)
-    folder = ""
+    folder = inside = ""
     for line in readme_section("## The tree").split("```")[1].splitlines()[1:]:
+        # Folders at the top, folders in them, and lines that go on.
         name = line.split()[0]
-        folder = folder if line.startswith(" ") else name
-        named.append(folder + name if line.startswith(" ") else folder)
+        if line[0] != " ":
+            folder = inside = name
+        elif line[2] != " ":
+            inside = folder + name if name.endswith("/") else folder
+        named.append(inside)
+        named += [inside + file for file in re.findall(r"\b[a-z_]+\.py\b", line)]
     assert [name for name in named if not (REPOSITORY / name).exists()] == []
 
 
