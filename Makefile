@@ -5,6 +5,9 @@ RUN := $(VENV)/bin
 INSTALL := $(RUN)/python -m pip install --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
+# The Triton whose code the budget of `make static` is of; torch may bring another one.
+STATIC_TRITON := $(shell sed -n 's/.*"triton": "\(.*\)".*/\1/p' benchmarks/static_budget.json)
+STATIC := $(VENV)/triton-$(STATIC_TRITON)
 
 # Which Python makes the environment; none named: the first of 3.11 to 3.14 that can.
 PYTHON ?=
@@ -69,8 +72,8 @@ bench: $(DEVELOPMENT) ## speed of whole models beside the peers that are install
 gpu: ## are the kernels right and how fast, 9 minutes a run, resumes; uses GPU_PYTHON, installs nothing
 	$(GPU_PYTHON) -m benchmarks.gpu $(GPU_OPTIONS)
 
-static: $(DEVELOPMENT) ## the kernels compiled for Hopper, no GPU needed: spills, registers, instructions
-	$(RUN)/python -m benchmarks.static_gate
+static: $(STATIC) ## the kernels compiled for Hopper, no GPU needed: spills, registers, instructions
+	PYTHONPATH=$(STATIC) $(RUN)/python -m benchmarks.static_gate
 
 gpu-train: ## train the embedded models on the accelerator, from the texts in TEXTS; uses GPU_PYTHON
 	$(GPU_PYTHON) scripts/train_embedded.py $(TEXTS) --device cuda
@@ -88,6 +91,9 @@ $(RUNTIME): pyproject.toml setup.py requirements/runtime.txt | $(VENV)/bin/pytho
 	$(INSTALL) -c requirements/runtime.txt setuptools
 	$(INSTALL) -c requirements/runtime.txt --no-build-isolation -e .
 	@touch $@
+
+$(STATIC): | $(DEVELOPMENT)
+	$(INSTALL) --no-deps --target $@ triton==$(STATIC_TRITON)
 
 $(DEVELOPMENT): $(RUNTIME) requirements/development.txt
 	$(INSTALL) -c requirements/development.txt --no-build-isolation -e '.[dev]'

@@ -12,7 +12,7 @@ The names below are imported when they are first used, so that `import minibert`
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from minibert.errors import (
     AttentionError,
@@ -68,13 +68,16 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'minibert' has no attribute {name!r}")
-    module = import_module(f"minibert.{_HOME[name]}")
-    value = getattr(module, name)
-    globals()[name] = value
-    return value
+# Hidden from type checkers, which would take it for a promise of every name.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME:
+            raise AttributeError(f"module 'minibert' has no attribute {name!r}")
+        module = import_module(f"minibert.{_HOME[name]}")
+        value = getattr(module, name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
 """From a name to a Model: hub id, local folder, embedded name, or a live transformers model."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,9 +21,15 @@ from minibert.model import Model
 
 __all__ = ["from_transformers", "load"]
 
+if TYPE_CHECKING:
+    Name = str | Path | nn.Module
+else:
+    # Anything else is refused by `load` itself, which says what was expected.
+    Name = object
+
 
 def load(
-    name: Any = None,
+    name: Name | None = None,
     *,
     task: str | None = None,
     dtype: torch.dtype | None = None,

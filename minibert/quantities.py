@@ -30,7 +30,13 @@ from torch import Tensor
 
 import minibert.vector_math as _first_calls_of_torch  # noqa: F401 - for what its import does
 
-if TYPE_CHECKING or "jaxtyping" in sys.modules:
+if TYPE_CHECKING:
+    # What jaxtyping's names are to a type checker, which then need not find jaxtyping.
+    from typing import Annotated as Bool
+    from typing import Annotated as Float
+    from typing import Annotated as Int
+    from typing import Annotated as Shaped
+elif "jaxtyping" in sys.modules:
     from jaxtyping import Bool, Float, Int, Shaped
 else:
 

@@ -15,4 +15,9 @@ rest=$?
 wait $!
 browsers_and_kernels=$?
 cat build/tests-beside.log
+data=${MINIBERT_TEST_DATA:-../shared}
+for part in models refs text; do
+    [ -e "$data/$part" ] || echo "NOT VERIFIED: the tests that read $data/$part, which is absent" \
+        "(CONTRIBUTING.md, Tests): README's claims about real weights rest on them."
+done
 exit $((rest || browsers_and_kernels))

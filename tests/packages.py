@@ -24,15 +24,16 @@ _NOT_SHIPPED = (
 
 
 def run(
-    command: list[str | Path], *, where: Path, path: Path | None = None
+    command: list[str | Path], *, where: Path, path: Path | None = None, seconds: int = 300
 ) -> subprocess.CompletedProcess[str]:
     """The finished command, which saw none of this process' Python settings and no network."""
     settings = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     settings |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(where / "empty-cache")}
     settings |= {"PYTHONPATH": str(path)} if path else {}
     done = subprocess.run(
-        command, cwd=where, env=settings, capture_output=True, text=True, timeout=300, check=False
-    )
+        command, cwd=where, env=settings, capture_output=True, text=True, timeout=seconds,
+        check=False,
+    )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done
 

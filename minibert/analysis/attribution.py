@@ -93,7 +93,11 @@ class LogitAttribution:
         n_layers = 1 + max(component.layer or 0 for component in self.components)
         sums = []
         for layer in range(n_layers):
-            columns = self._columns(lambda c, n=layer: c.layer == n and kind in (None, c.kind))
+            columns = [
+                number
+                for number, component in enumerate(self.components)
+                if component.layer == layer and kind in (None, component.kind)
+            ]
             sums.append(self.values[..., columns].sum(-1))
         return torch.stack(sums, -1)
 
@@ -220,8 +224,8 @@ def _terms(
     last = rows[-1].resid_post[:, 0]
     path = _Path()
     path.through_head(head, last, token, against)
-    if rows.config.pre_norm:
-        path.through_norm("final norm bias", None, rows.model.body.final_norm, last)
+    if (final := rows.model.body.final_norm) is not None:
+        path.through_norm("final norm bias", None, final, last)
     for here in reversed(list(rows)):
         _through_layer(path, here, rows.model.body.layers[here.layer], rows.config.pre_norm)
     path.add(Component("embed"), rows.embed[:, 0])

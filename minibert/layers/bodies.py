@@ -27,6 +27,7 @@ class Body(nn.Module):
     position: Embedding
     groups: nn.ModuleList
     pooler: Linear | None
+    final_norm: LayerNorm | None
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -64,6 +65,7 @@ class BertBody(Body):
         self.embed_project = Linear(config.d_embed, config.d_model) if projects else None
         self.groups = nn.ModuleList(Layer(config, n) for n in range(config.n_layer_groups))
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
+        self.final_norm = None
 
     def embed(
         self, ids: TokenIds, segments: TokenIds | None, positions: Positions | None = None
@@ -112,6 +114,7 @@ class Gpt2Body(Body):
 
     def final(self, hidden: Hidden) -> Hidden:
         """The hidden state that the task head reads: LayerNorm of the stream."""
+        assert self.final_norm is not None
         return self.final_norm(hidden)
 
 

@@ -21,7 +21,7 @@ from minibert.layers.evaluation import Rows, cut
 from minibert.layers.layer import LayerPass, layer_quantities
 from minibert.layers.layer_gradients import LayerGradients
 from minibert.quantities import Float, Hidden, Logits, Quantity
-from minibert.trace.layer_view import LayerView, place_of
+from minibert.trace.layer_view import LayerName, LayerView, place_of
 
 __all__ = ["Differentiated", "Found", "Gradients", "differentiate", "held_for_gradients", "watch"]
 
@@ -119,7 +119,7 @@ class Gradients:
         """The gradients of a layer, or of one head of a layer. Negative numbers count back."""
         return LayerView(self, *place_of(where, self.config))
 
-    def stack(self, name: str) -> Float[Tensor, "layer batch *rest"]:
+    def stack(self, name: LayerName) -> Float[Tensor, "layer batch *rest"]:
         """The gradients of one quantity of all layers, the layer axis in front."""
         return torch.stack([layer.quantity(name) for layer in self])
 

@@ -1,7 +1,7 @@
 """Reading one layer of a trace, or one head of it, and the same of its gradients."""
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -16,6 +16,8 @@ from minibert.trace.run import TracedModel
 
 __all__ = [
     "AbsentError",
+    "LayerName",
+    "LayerNames",
     "LayerTrace",
     "LayerView",
     "Readable",
@@ -25,6 +27,20 @@ __all__ = [
 ]
 
 EVERYTHING = slice(None)
+
+#: What type checkers accept and complete; a test holds it to the table.
+LayerNames = Literal[
+    "resid_pre", "query", "key", "value", "scores", "probs", "z", "head_out", "attn_out",
+    "resid_mid", "mlp_pre", "mlp_post", "mlp_out", "resid_post",
+]  # fmt: skip
+
+if TYPE_CHECKING:
+    LayerName = LayerNames
+    MatrixName = Literal["scores", "probs"]
+else:
+    # Checked below, with an error that lists the names; a run-time type checker must not get in
+    # before it.
+    LayerName = MatrixName = object
 
 
 class AbsentError(TraceError, AttributeError):
@@ -96,7 +112,7 @@ class LayerView(LayerQuantities):
         return f"<{where} of {self.trace!r}>"
 
     def window(
-        self, name: str, *, queries: slice = EVERYTHING, keys: slice = EVERYTHING
+        self, name: MatrixName, *, queries: slice = EVERYTHING, keys: slice = EVERYTHING
     ) -> Float[Tensor, "batch *head query key"]:
         """scores or probs of some rows and columns; only those rows are ever computed.
 

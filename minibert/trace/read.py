@@ -19,7 +19,7 @@ from minibert.quantities import AttentionMask, Float, Hidden, Logits, Matrix
 from minibert.trace.checks import check_keep
 from minibert.trace.file import open_trace, save_trace
 from minibert.trace.gradients import Gradients, differentiate
-from minibert.trace.layer_view import AbsentError, LayerTrace, layer_quantity, place_of
+from minibert.trace.layer_view import AbsentError, LayerName, LayerTrace, layer_quantity, place_of
 from minibert.trace.lens_names import TransformerLensCache
 from minibert.trace.one_text import text_of
 from minibert.trace.pass_record import PassRecord
@@ -76,7 +76,7 @@ class Trace(PassRecord):
             )
         return LayerTrace(self, layer, head)
 
-    def stack(self, name: str) -> Float[Tensor, "layer batch *rest"]:
+    def stack(self, name: LayerName) -> Float[Tensor, "layer batch *rest"]:
         """One quantity of all layers, the layer axis in front."""
         layer_quantity(name)
         return torch.stack([layer.quantity(name) for layer in self])

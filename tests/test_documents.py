@@ -1,0 +1,169 @@
+"""README and the pages in docs/ run and print what they say, from what README says to install.
+
+Every block runs in an environment that has minibert and its runtime dependencies alone; a block
+below `<!-- extras: ... -->` runs in one that has those extras too.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.data import data_path
+from tests.packages import PROJECT, REPOSITORY, copy_tree, environment, run
+
+DOCS = REPOSITORY / "docs"
+PAGES = [REPOSITORY / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("lessons/*.md"))]
+BLOCK = re.compile(
+    r"(?:<!-- extras: (?P<extras>[\w ]+) -->\n\n)?"
+    r"```(?P<language>python|sh)\n(?P<code>.*?)```(?:\n\n```text\n(?P<printed>.*?)```)?",
+    re.DOTALL,
+)
+# What makes the environment, which the environments of this test stand for.
+INSTALLS = ("make demo", "make test", "pip install ")
+SORTER = "python scripts/fetch_sorter.py minigpt-nano-sort"
+
+RUN_BLOCKS = """
+import contextlib, io, json, sys
+names, printed = {}, []
+for code in json.load(sys.stdin):
+    caught = io.StringIO()
+    with contextlib.redirect_stdout(caught):
+        exec(compile(code, "block", "exec"), names)
+    printed.append(caught.getvalue())
+json.dump(printed, sys.stdout)
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of a page."""
+
+    extras: tuple[str, ...]
+    language: str
+    code: str
+    printed: str
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The blocks of a page that are code, in their order."""
+    found = []
+    for match in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        extras = tuple((match["extras"] or "").split())
+        found.append(Block(extras, match["language"], match["code"], match["printed"] or ""))
+    return found
+
+
+@pytest.fixture(scope="module")
+def python_with(tmp_path_factory: pytest.TempPathFactory):
+    """Gives the Python of an environment with minibert, what it declares, and these extras."""
+    tree = tmp_path_factory.mktemp("documents") / "tree"
+    copy_tree(tree, "tests", "results")
+
+    @cache
+    def make(extras: tuple[str, ...]) -> Path:
+        lines = [line for extra in extras for line in PROJECT["optional-dependencies"][extra]]
+        beside = tuple(Requirement(line).name for line in lines)
+        options = ["--no-build-isolation", "--no-deps"]
+        return environment(tmp_path_factory.mktemp("python"), tree, beside=beside, options=options)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def done_before() -> set[tuple[str, Path]]:
+    """The commands that ran, each with its Python: two pages may show the same."""
+    return set()
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A folder with what a reader has who follows the pages in a clone."""
+    shutil.copytree(DOCS / "kernels", tmp_path / "docs" / "kernels")
+    shutil.copy(REPOSITORY / "LICENSE", tmp_path)
+    return tmp_path
+
+
+def run_line(line: str, python: Path, where: Path, done: set[tuple[str, Path]]) -> None:
+    """Run one command of a page, where no page before had the same."""
+    if (line, python) in done:
+        return
+    if line == SORTER:
+        # The page fetches it; the test takes the copy in the test data.
+        sorter = data_path("models", "minigpt-nano-sort")
+        (where / "minigpt-nano-sort").symlink_to(sorter, target_is_directory=True)
+        return
+    command, *arguments = shlex.split(line, comments=True)
+    assert command == "minibert", f"{line}: no test knows how to run this"
+    # Triton's interpreter takes half a minute of a free core for a kernel.
+    run([python.with_name(command), *arguments], where=where, seconds=1200)
+    done.add((line, python))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_runs_with_what_it_says_to_install(
+    page: Path, clone: Path, python_with, done_before: set[tuple[str, Path]]
+) -> None:
+    blocks = blocks_of(page)
+    for block in blocks:
+        python = python_with(block.extras)
+        for line in block.code.splitlines() if block.language == "sh" else []:
+            if line and not line.startswith(INSTALLS):
+                run_line(line, python, clone, done_before)
+    code = [block for block in blocks if block.language == "python"]
+    assert not any(block.extras for block in code)
+    settings = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run(
+        [python_with(()), "-c", RUN_BLOCKS], cwd=clone, env=settings | {"HF_HUB_OFFLINE": "1"},
+        input=json.dumps([block.code for block in code]), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    for block, printed in zip(code, json.loads(done.stdout), strict=True):
+        assert printed == block.printed, f"{page.name}:\n{block.code}"
+
+
+def test_the_pages_have_blocks_and_every_extra_that_readme_lists_exists() -> None:
+    assert all(blocks_of(DOCS / "lessons" / name) for name in ("induction.md", "sorting.md"))
+    readme = blocks_of(REPOSITORY / "README.md")
+    assert {"python", "sh"} == {block.language for block in readme}
+    table = re.findall(r"^\| `(\w+)` \|", readme_section("## Start"), re.MULTILINE)
+    assert set(table) == set(PROJECT["optional-dependencies"]) - {"bench", "dev"}
+
+
+def readme_section(title: str) -> str:
+    """A section of README."""
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    return text.split(f"{title}\n")[1].split("\n## ")[0]
+
+
+def test_every_file_and_link_of_the_readme_exists() -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"\]\(([^)#:]+)\)", text)
+    folder = inside = ""
+    for line in readme_section("## The tree").split("```")[1].splitlines()[1:]:
+        # Folders at the top, folders in them, and lines that go on.
+        name = line.split()[0]
+        if line[0] != " ":
+            folder = inside = name
+        elif line[2] != " ":
+            inside = folder + name if name.endswith("/") else folder
+        named.append(inside)
+        named += [inside + file for file in re.findall(r"\b[a-z_]+\.py\b", line)]
+    assert [name for name in named if not (REPOSITORY / name).exists()] == []
+
+
+def test_the_screenshots_are_those_that_are_shown_and_small() -> None:
+    shown = re.findall(r"pictures/[\w-]+\.png", (DOCS / "pictures.md").read_text(encoding="utf-8"))
+    made = list((DOCS / "pictures").iterdir())
+    assert sorted(shown) == sorted(f"pictures/{path.name}" for path in made)
+    assert sum(path.stat().st_size for path in made) < 2.5e6

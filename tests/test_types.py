@@ -1,0 +1,59 @@
+"""Type checkers know minibert as it is installed, without jaxtyping: what is wrong, and only that.
+
+mypy always; pyright where it is installed.
+"""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from minibert.layers.layer import layer_quantities
+from minibert.trace.layer_view import LayerNames
+from tests.packages import copy_tree, environment, run
+
+USES = Path(__file__).parent / "typing"
+CHECKERS = {
+    "mypy": ("--strict", "--python-executable"),
+    "pyright": ("--pythonpath",),
+}
+# mypy: "uses.py:3: error: ..."; pyright: "  /folder/uses.py:3:1 - error: ..."
+ERROR = re.compile(r"^\s*\S+\.py:(\d+)(?::\d+)?:? (?:- )?error:", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has minibert and what it declares, and no jaxtyping."""
+    base = tmp_path_factory.mktemp("types")
+    copy_tree(base / "tree", "docs", "results", "tests")
+    options = ["--no-build-isolation", "--no-deps"]
+    python = environment(base, base / "tree", options=options)
+    absent = "import importlib.util as u; assert u.find_spec('jaxtyping') is None"
+    run([python, "-c", absent], where=base)
+    return python
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checker", CHECKERS)
+@pytest.mark.parametrize("name", ["uses.py", "trace_uses.py"])
+def test_a_type_checker_finds_what_is_wrong_and_nothing_else(
+    installed: Path, tmp_path: Path, checker: str, name: str
+) -> None:
+    if importlib.util.find_spec(checker) is None:
+        pytest.skip(f"{checker} is not installed: these types were not checked by it")
+    shutil.copy(USES / name, tmp_path)
+    command = [sys.executable, "-m", checker, *CHECKERS[checker], str(installed), name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    found = {int(line) for line in ERROR.findall(done.stdout)}
+    lines = (USES / name).read_text(encoding="utf-8").splitlines()
+    wrong = {n for n, line in enumerate(lines, 1) if line.endswith("# wrong")}
+    assert found == wrong, done.stdout + done.stderr
+
+
+def test_the_names_that_type_checkers_complete_are_those_of_the_table() -> None:
+    assert get_args(LayerNames) == tuple(layer_quantities())
