@@ -1,7 +1,4 @@
-"""The inputs on which `parity.check` compares an implementation with the reference.
-
-Place: read by `parity.py` and `causes.py`; knows nothing of tolerances.
-"""
+"""The inputs on which `parity.check` compares an implementation with the reference."""
 
 import math
 from collections.abc import Iterable, Iterator

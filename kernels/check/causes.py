@@ -1,7 +1,7 @@
-"""Why a kernel is wrong: what its numbers show by themselves, and the suspects of the trade.
+"""Finds the likely cause when `parity.check` sees wrong numbers.
 
-Place: called by `parity.check` on a failure. First what can be read off the numbers (a stale
-output, NaN, an overflow), then every slip of `suspects.py`, then the places of the wrong numbers.
+It looks first for what the numbers show directly (a stale output, NaN, an overflow). Then it tries
+every mistake of `known_faults.py`. When none fits, it names the places of the wrong numbers.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""Are gradients of attention right? Compared with autograd through the eager formula in float64.
+"""Compares gradients of attention with autograd through the eager formula in float64.
 
-Place: the double-check mode of `fused/gradients.py`, and a user's own backward. It holds N x N
-numbers and is for looking, not for training.
+`fused/gradients.py` calls it in its double-check mode; a user can call it for a backward of their
+own. It holds whole N x N matrices, so it is too expensive to leave on while training.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""The slips of the trade: each a change to the inputs that behaves like the slip.
+"""Common mistakes in attention kernels, each written as a change to the inputs.
 
-Place: tried by `causes.py`, one after the other, on a kernel that is wrong. When float64 with the
-change gives the kernel's numbers, the kernel makes that slip.
+`causes.py` tries them one after the other on a kernel that is wrong. When float64 with the change
+gives the kernel's numbers, the kernel makes that mistake.
 """
 
 import math

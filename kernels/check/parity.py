@@ -1,6 +1,6 @@
 """Is a kernel right? `check` compares any implementation, ours or a user's, with the reference.
 
-Place: the gate before every benchmark; called from Python, `check("sdpa")` or `check(function)`.
+It is called as `check("sdpa")` or `check(function)`, and runs before every benchmark.
 
 The tolerance is derived, not typed. Each output, in each dtype, may differ from the NumPy float64
 reference on the same rounded inputs by at most twice what torch eager differs by (the rule of

@@ -1,7 +1,4 @@
-"""How far from the reference an output may be, and how far it is.
-
-Place: the measuring of `parity.py`.
-"""
+"""How far an output is from the reference, and how far `parity.py` allows it to be."""
 
 import math
 

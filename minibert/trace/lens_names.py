@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
-from minibert.layers.bodies import BertBody, Gpt2Body
+from minibert.layers.bodies import BertBody
 from minibert.layers.heads import VocabularyHead
 from minibert.layers.parts import LayerNorm
 from minibert.quantities import Float, HeadVectors, Hidden, Matrix
@@ -257,7 +257,7 @@ _GPT2_LAYER: dict[str, OfLayer] = {
 _GPT2_AFTER: dict[str, OfTrace] = {
     **_norm_points(
         "ln_final",
-        lambda trace: cast(Gpt2Body, trace.model.body).final_norm,
+        lambda trace: cast(LayerNorm, trace.model.body.final_norm),
         lambda trace: trace[-1].resid_post,
     ),
     "unembed.hook_in": _hidden,
