@@ -26,9 +26,7 @@ def generate(
     ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(
-            help="Draw from the most probable tokens that together have this probability."
-        ),
+        typer.Option(help="Draw from the likeliest tokens that together have this probability."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Another seed gives another text.")] = 0,
     stop: Annotated[
@@ -55,8 +53,7 @@ def generate(
     beginning: list[str] = [prompt]
 
     def show(piece: str) -> None:
-        # The prompt is printed with the first piece, so nothing is printed when it cannot be
-        # continued.
+        # With the first piece, so that a prompt that cannot be continued is not printed.
         _write("".join([*beginning, piece]))
         beginning.clear()
 
