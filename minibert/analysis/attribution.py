@@ -16,10 +16,10 @@ Sources: Elhage et al. 2021 (direct paths); TransformerLens' `apply_ln_to_stack`
 activations by the same rule.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -78,7 +78,7 @@ class LogitAttribution:
 
     def by_head(self) -> Float[Tensor, "*batch layer head"]:
         """The value of every attention head."""
-        columns = self._columns(lambda component: component.kind == "head")
+        columns = [n for n, component in enumerate(self.components) if component.kind == "head"]
         n_heads = 1 + max(self.components[column].head or 0 for column in columns)
         return self.values[..., columns].unflatten(-1, (-1, n_heads))
 
@@ -93,7 +93,11 @@ class LogitAttribution:
         n_layers = 1 + max(component.layer or 0 for component in self.components)
         sums = []
         for layer in range(n_layers):
-            columns = self._columns(lambda c, n=layer: c.layer == n and kind in (None, c.kind))
+            columns = [
+                column
+                for column, component in enumerate(self.components)
+                if component.layer == layer and kind in (None, component.kind)
+            ]
             sums.append(self.values[..., columns].sum(-1))
         return torch.stack(sums, -1)
 
@@ -150,9 +154,6 @@ class LogitAttribution:
         ids += [] if self.against is None else [int(self.against.flatten()[row])]
         tokens = " − ".join(f"“{self.names[i]}”" if i in self.names else str(i) for i in ids)
         return f"Logit of {tokens} at position {int(self.positions.flatten()[row])}"
-
-    def _columns(self, chosen: Callable[[Component], bool]) -> list[int]:
-        return [index for index, component in enumerate(self.components) if chosen(component)]
 
     def __str__(self) -> str:
         lines = ["component            logits, the largest first"]
@@ -221,7 +222,8 @@ def _terms(
     path = _Path()
     path.through_head(head, last, token, against)
     if rows.config.pre_norm:
-        path.through_norm("final norm bias", None, rows.model.body.final_norm, last)
+        final_norm = cast(LayerNorm, rows.model.body.final_norm)
+        path.through_norm("final norm bias", None, final_norm, last)
     for here in reversed(list(rows)):
         _through_layer(path, here, rows.model.body.layers[here.layer], rows.config.pre_norm)
     path.add(Component("embed"), rows.embed[:, 0])
