@@ -196,7 +196,7 @@ def relevant(model: Model) -> Finding:
 
 def integrated(layer: int, place: Any) -> Callable[[Model], Finding]:
     def finding(model: Model) -> Finding:
-        result = analysis.integrated_attention(model.trace(TEXT), number, layer=layer)
+        result = analysis.integrated_attention(model.trace(TEXT), number, layer=layer, steps=32)
         assert abs(result.gap) < 0.01 * abs(result.difference) + 1e-6
         return found(result.values[0], place)
 
@@ -212,6 +212,7 @@ def integrated_tokens(model: Model) -> Finding:
         trace,
         lambda edited: edited.logits[0, -1, RIGHT] - edited.logits[0, -1, ABSENT],
         baseline=baseline,
+        steps=64,
     )
     share, rest = found(result.tokens[0], [EARLIER, EARLIER + 1, LAST])
     # Each of the three has its part.

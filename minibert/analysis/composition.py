@@ -17,7 +17,7 @@ Source: Elhage et al. 2021, "Mechanics of composition"; the numbers are those of
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from minibert.analysis.arguments import check_choice, check_model, whole_number
 from minibert.analysis.head_weights import HeadWeights, centred, head_name, head_weights
 from minibert.analysis.precision import wide
 from minibert.errors import TraceError
+from minibert.layers.parts import Layer
 from minibert.quantities import Float
 from minibert.trace.places import check_index
 
@@ -139,7 +140,7 @@ def composition_scores(model: "Model", kind: str, *, fold_norm: bool = False) ->
     check_choice(kind, "kind", COMPOSITIONS)
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
     scores: list[Tensor] = []
-    blocks: Any = model.body.layers
+    blocks = model.body.layers
     with torch.no_grad():
         # The writing of every head below, reduced to d_head rows and divided by its norm.
         writes: list[Tensor] = []
@@ -179,7 +180,7 @@ def _unit(matrices: Tensor) -> Tensor:
     return matrices / torch.where(norms == 0, 1, norms)
 
 
-def _through_norms(write: Tensor, block: Any) -> Tensor:
+def _through_norms(write: Tensor, block: Layer) -> Tensor:
     for norm in (block.attention_norm, block.mlp_norm):
         write = centred(write, dim=-1) * wide(norm.weight)
     return write

@@ -11,7 +11,7 @@ in BERT.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from minibert.analysis.head_weights import (
 )
 from minibert.analysis.precision import wide
 from minibert.errors import TokenizationError, TraceError
+from minibert.layers.parts import LayerNorm
 from minibert.quantities import Float, Int, Shaped
 from minibert.trace.places import check_index
 
@@ -146,7 +147,7 @@ def ov_on_tokens(
         moved = circuit.moves(_token_rows(model, circuit.layer, source_ids))
         unembed = _unembedding(model)[target_ids]
         if model.config.pre_norm:
-            final: Any = model.body.final_norm
+            final = cast(LayerNorm, model.body.final_norm)
             unembed = centred(wide(final.weight) * wide(unembed), dim=-1)
         values = moved @ wide(unembed).T
     return TokenTable(values, _strings(model, source_ids), _strings(model, target_ids))
@@ -189,7 +190,7 @@ def _embed_to_unembed(
     product = wide(unembed).T @ wide(model.body.word.weight)
     if not fold_norm:
         return product
-    final: Any = model.body.final_norm
+    final = cast(LayerNorm, model.body.final_norm)
     return centred(wide(final.weight)[:, None] * product, dim=0)
 
 

@@ -39,7 +39,7 @@ def gap(found: LogitAttribution) -> float:
 
 @FAMILIES
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-@settings(max_examples=5)
+@settings(max_examples=2)
 @given(chosen=sizes, token=TOKENS, other=TOKENS)
 def test_values_add_up_to_the_logit(
     family: str, name: str, dtype: Any, limit: float, chosen: Any, token: int, other: int
@@ -111,7 +111,7 @@ def head_activation(family: str, chosen: Any) -> Any:
 
 
 @FAMILIES
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(chosen=sizes, token=TOKENS, other=TOKENS, position=st.integers(0, 6))
 def test_values_are_the_gradients_by_each_component_with_norms_held(
     family: str, name: str, chosen: Any, token: int, other: int, position: int
@@ -131,7 +131,7 @@ def test_values_are_the_gradients_by_each_component_with_norms_held(
         assert abs(found[label].item() - value.item()) <= 1e-9 * max(1.0, abs(value.item())), label
 
 
-@settings(max_examples=5)
+@settings(max_examples=2)
 @given(chosen=sizes, token=TOKENS)
 def test_gpt2_values_follow_from_transformers_attentions_and_weights(
     chosen: Any, token: int

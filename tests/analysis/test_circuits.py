@@ -24,7 +24,7 @@ def layer_input(trace: Any, layer: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=15)
+@settings(max_examples=4)
 @given(chosen=sizes, data=st.data())
 def test_the_factors_are_the_weights_that_transformers_holds(
     family: str, chosen: Sizes, data: st.DataObject
@@ -57,6 +57,7 @@ def test_scores_and_moves_are_what_the_model_computes(family: str, layer: int, h
     torch.testing.assert_close(moved, trace[layer, head].head_out[0], atol=1e-12, rtol=0)
 
 
+@settings(max_examples=8)
 @given(chosen=sizes, kind=st.sampled_from([qk_circuit, ov_circuit]))
 def test_singular_values_vectors_eigenvalues_and_norm_are_those_of_the_full_matrix(
     chosen: Sizes, kind: Any

@@ -20,7 +20,7 @@ POINTS = ("resid_pre", "resid_mid", "resid_post")
 
 @FAMILIES
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-@settings(max_examples=5)
+@settings(max_examples=2)
 @given(chosen=sizes, point=st.sampled_from(POINTS), heads=st.booleans(), data=st.data())
 def test_parts_add_up_to_the_stream(
     family: str,

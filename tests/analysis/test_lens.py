@@ -56,7 +56,7 @@ def gpt2_trace(tokens: int = 11) -> Any:
 
 
 @FAMILIES
-@settings(max_examples=5)
+@settings(max_examples=2)
 @given(chosen=sizes)
 def test_logits_equal_transformers_own_head_on_its_hidden_states(
     family: str, name: str, chosen: Any
@@ -85,7 +85,7 @@ def test_the_last_row_is_what_the_model_predicts(name: str) -> None:
 
 
 @given(token=st.integers(0, VOCABULARY - 1), top=st.integers(1, VOCABULARY))
-@settings(max_examples=20)
+@settings(max_examples=8)
 def test_rank_and_probability_of_a_target_are_its_place_among_all(token: int, top: int) -> None:
     trace = gpt2_trace()
     found = logit_lens(trace, target=token, top=top)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibert.analysis.matrix_scores import (
@@ -48,6 +48,7 @@ def test_a_matrix_with_known_cells_has_known_scores() -> None:
     assert delimiter_score(probs, delimiters).item() == pytest.approx((0.6 + 0.7) / 2)
 
 
+@settings(max_examples=25)
 @given(st.integers(2, 11), st.integers(0, 99), st.data())
 def test_neighbour_scores_are_means_over_the_rows_that_count(
     n: int, seed: int, data: st.DataObject
@@ -65,6 +66,7 @@ def test_neighbour_scores_are_means_over_the_rows_that_count(
             assert of_all[b, h] == pytest.approx(mean_over(list(cells.values())), abs=1e-6)
 
 
+@settings(max_examples=25)
 @given(st.integers(1, 11), st.integers(0, 99), st.data())
 def test_the_delimiter_score_is_the_mean_mass_from_rows_that_count(
     n: int, seed: int, data: st.DataObject
@@ -87,6 +89,7 @@ def test_the_delimiter_score_is_the_mean_mass_from_rows_that_count(
             assert measured[b, h].item() == pytest.approx(mean_over(masses), abs=1e-6, nan_ok=True)
 
 
+@settings(max_examples=25)
 @given(st.integers(2, 7), st.integers(0, 3), st.integers(0, 3), st.integers(0, 99))
 def test_repeat_scores_look_from_the_second_half_at_the_first_occurrence(
     length: int, before: int, behind: int, seed: int

@@ -38,7 +38,7 @@ def every_vector(theirs: Any, output: Any, family: str, layer: int, chosen: Size
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=15)
+@settings(max_examples=4)
 @given(chosen=sizes, seed=st.integers(0, 2**20), data=st.data())
 def test_norms_are_those_of_the_vectors_written_out(
     family: str, chosen: Sizes, seed: int, data: st.DataObject
@@ -58,7 +58,7 @@ def test_norms_are_those_of_the_vectors_written_out(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=15)
+@settings(max_examples=4)
 @given(chosen=sizes, seed=st.integers(0, 2**20), data=st.data())
 def test_block_norms_put_every_vector_through_the_norm_of_the_block(
     family: str, chosen: Sizes, seed: int, data: st.DataObject

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizer import SPECIAL, VOCABULARY, SmallTokenizer
 
@@ -15,6 +15,7 @@ from minibert.loading import load
 from minibert.model import Model
 
 
+@settings(max_examples=25)
 @given(
     length=st.integers(2, 13),
     draws=st.integers(1, 5),

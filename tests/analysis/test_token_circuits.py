@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibert.analysis.token_circuits import copying_scores, ov_on_tokens, qk_on_tokens
@@ -68,6 +68,7 @@ def test_what_a_bert_head_moves_is_read_by_the_decoder_or_the_embedding(family: 
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
+@settings(max_examples=4)
 @given(chosen=sizes, data=st.data())
 def test_copying_scores_come_from_the_eigenvalues_of_the_full_circuit(
     family: str, chosen: Sizes, data: st.DataObject
