@@ -89,7 +89,7 @@ class TransformerLensCache(Base):
             results = " attn.hook_result is there with attn_result=True."
             shown = f"{name!r:.80}" + ("" if whole in (name, None) else f" ({whole:.80})")
             raise UnknownNameError(
-                f"{self!r} has no {shown}; there are {', '.join(self._shown())}."
+                f"{shown} is not a name of {self!r}; there are {', '.join(self._shown())}."
                 + (results if whole is not None and whole.endswith("hook_result") else "")
             )
         return self._readers[whole]()

@@ -209,7 +209,7 @@ def test_a_shorthand_is_the_quantity_and_what_is_none_is_an_error_that_names_it(
     assert ("pattern", 1) in cache
     wrong = [0, None, (), ("k", "1"), ("k", 1.0), ("k", 0, 1), ("k", 0, None, 0), (1, 0), ["k", 0]]
     for key in [*wrong, ("pattern", 2), torch.ones(2)]:
-        with pytest.raises(minibert.TraceError, match="no name of") as error:
+        with pytest.raises(minibert.TraceError, match="not a name of") as error:
             cache[key]
         assert str(key)[:20] in str(error.value)
         assert isinstance(error.value, KeyError)
