@@ -45,7 +45,8 @@ def main() -> int:
         folders = material.make(root / "honest")
         for folder in folders:
             # What is imported and measured once here is not done again in every child.
-            assert judge(folder)[0] == "equal", judge(folder)
+            result = judge(folder)
+            assert result[0] == "equal", f"{folder.name}: {result}"
 
         def count(kind: str, result: fork.Result, about: str) -> None:
             counts[f"{kind} {result[0]}"] += 1

@@ -66,8 +66,11 @@ def _in_the_child(build: Callable[[Path, Random], str], seed: int, folder: Path,
         done = build(folder, Random(seed))
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
         result = judge(folder)
+    except BaseException as error:
+        result, done = ("failure", f"the siege itself: {type(error).__name__}", repr(error)), ""
+    try:
         with os.fdopen(send, "wb") as pipe:
             pipe.write(json.dumps([result, done]).encode())
     finally:

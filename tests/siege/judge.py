@@ -4,6 +4,7 @@ Oracles: safetensors' own reader and torch's for weights, transformers for confi
 """
 
 import json
+import resource
 import traceback
 import zipfile
 from pathlib import Path
@@ -28,7 +29,11 @@ class DiffersError(Exception):
 def judge(folder: Path) -> tuple[str, str, str]:
     """What happened (refused, equal, failure), the kind of failure, and a word about it."""
     try:
-        use(folder)
+        try:
+            use(folder)
+        finally:
+            # To say what happened takes memory as well.
+            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
     except minibert.MinibertError as error:
         return _form(error)
     except DiffersError as error:

@@ -18,7 +18,8 @@ FILES = ("FIFO", "folder", "/dev/zero", "/dev/null", "/proc/self/mem", "loop", "
 
 def mutate(folder: Path, random: Random) -> str:
     """Damage one file; the description of what was done."""
-    path = random.choice(sorted(path for path in folder.iterdir() if path.is_file()))
+    files = [path for path in folder.iterdir() if path.is_file() and not path.is_symlink()]
+    path = random.choice(sorted(path for path in files if path.stat().st_size < 2**24))
     how = random.choices((_bytes, _json, _special), (5, 6, 1))[0]
     return f"{path.name}: {how(path, random)}"
 
