@@ -17,7 +17,7 @@ from minibert.layers.layer import layer_quantities
 from minibert.trace.layer_view import LayerNames
 from tests.packages import copy_tree, environment, run
 
-USES = Path(__file__).parent / "typing"
+USES = Path(__file__).parent / "type_uses"
 CHECKERS = {
     "mypy": ("--strict", "--python-executable"),
     "pyright": ("--pythonpath",),
