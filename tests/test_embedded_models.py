@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 import minibert
 from minibert.analysis import head_scores
-from minibert.loading import embedded_names
+from minibert.checkpoint.load import embedded_names
 
 EMBEDDED = Path(minibert.__file__).parent / "embedded"
 CLASSES = {
