@@ -1,6 +1,5 @@
 """Generation: the cache changes nothing, transformers writes the same, and what ends a text."""
 
-from pathlib import Path
 from typing import Any
 
 import jaxtyping
@@ -12,11 +11,7 @@ from vocabularies import byte_level
 
 import minibert
 from minibert.answers.generate import Generated
-from minibert.checkpoint.save import save
 from minibert.errors import MinibertError, TokenizationError
-from minibert.kernels.api import Attended, compute
-from minibert.kernels.call import Call
-from minibert.layers import layer as table
 from minibert.layers.config import Config
 from minibert.loading import from_transformers
 from minibert.model import Model
@@ -146,31 +141,6 @@ def test_the_trace_of_a_generated_text_has_the_logits_of_each_step(model: Model)
     assert generated.stopped_by == "positions"
     trace = model.trace(generated.tokens)
     assert (trace.logits[0, generated.n_prompt - 1 : -1] - logits[:, 0]).abs().max() <= 1e-5
-
-
-def test_the_trace_of_a_generated_text_has_the_attention_of_each_step(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[torch.Tensor] = []
-
-    def spy(call: Call, impl: str) -> Attended:
-        # The last row alone, which looks at everything there is.
-        scores = call.scale * call.query[:, :, -1:].double() @ call.key.double().mT
-        seen.append(scores.softmax(-1)[0, :, 0])
-        return compute(call, impl)
-
-    monkeypatch.setattr(table, "compute", spy)
-    generated = model.generate(PROMPT, max_new_tokens=11)
-    monkeypatch.undo()
-    trace = model.trace(generated.tokens)
-    n_layers = model.config.n_layers
-    assert len(seen) == n_layers * len(generated.new_ids)
-    for call, probs in enumerate(seen):
-        step, layer = divmod(call, n_layers)
-        row = generated.n_prompt - 1 + step
-        assert probs.shape[-1] == row + 1
-        assert (trace[layer].probs[0, :, row, : row + 1] - probs).abs().max() <= 1e-6
-        assert trace[layer].probs[0, :, row, row + 1 :].count_nonzero() == 0
 
 
 def test_a_text_ends_when_the_positions_run_out(model: Model) -> None:
@@ -311,11 +281,6 @@ def test_a_model_that_writes_no_text_is_an_error() -> None:
         model = from_transformers(hf_model(family, name))
         with pytest.raises(MinibertError, match="does not write text"):
             model.generate([5, 7, 11])
-
-
-def test_a_saved_model_generates_the_same_when_loaded(model: Model, tmp_path: Path) -> None:
-    folder = save(model, tmp_path / "saved")
-    assert minibert.load(folder).generate(PROMPT) == model.generate(PROMPT)
 
 
 @pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy")

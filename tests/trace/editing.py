@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 import minibert
 from minibert.loading import from_transformers
@@ -56,38 +55,3 @@ def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> bool:
     assert found.shape == expected.shape
     size = max(1.0, expected.abs().max().item())
     return bool((found - expected).abs().max() <= tolerance * size)
-
-
-def recomputed(trace: Any, layer: int) -> dict[str, Tensor]:
-    """Each quantity of a layer from those before it, as they are read from the trace."""
-    at, part, config = trace[layer], trace.model.body.layers[layer], trace.config
-    attention, pre_norm = part.attention, config.pre_norm
-
-    def linear(module: Any, x: Tensor) -> Tensor:
-        return F.linear(x, module.weight, module.bias)
-
-    def norm(module: Any, x: Tensor, here: bool) -> Tensor:
-        return F.layer_norm(x, x.shape[-1:], module.weight, module.bias, module.eps) if here else x
-
-    x = norm(part.attention_norm, at.resid_pre, pre_norm)
-    projected = {
-        name: linear(getattr(attention, name), x)
-        .unflatten(-1, (config.n_heads, -1))
-        .transpose(1, 2)
-        for name in ("query", "key", "value")
-    }
-    weight = attention.output.weight.unflatten(1, (config.n_heads, -1))
-    mid, post = at.resid_pre + at.attn_out, at.resid_mid + at.mlp_out
-    return projected | {
-        "resid_pre": trace.embed if layer == 0 else trace[layer - 1].resid_post,
-        "scores": at.query @ at.key.transpose(-1, -2) / config.d_head**0.5,
-        "probs": at.scores.masked_fill(~trace.mask, -torch.inf).softmax(-1),
-        "z": at.probs @ at.value,
-        "head_out": torch.einsum("bhpd,mhd->bhpm", at.z, weight),
-        "attn_out": at.head_out.sum(1) + attention.output.bias,
-        "resid_mid": norm(part.attention_norm, mid, not pre_norm),
-        "mlp_pre": linear(part.mlp.up, norm(part.mlp_norm, at.resid_mid, pre_norm)),
-        "mlp_post": F.gelu(at.mlp_pre),
-        "mlp_out": linear(part.mlp.down, at.mlp_post),
-        "resid_post": norm(part.mlp_norm, post, not pre_norm),
-    }

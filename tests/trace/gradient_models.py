@@ -10,7 +10,7 @@ from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.trace.read import Trace
 from tests.explicit_forward import LAYER_NAMES, Explicit
-from tests.families import Sizes, batch, hf_model
+from tests.families import Sizes, as_tokens, batch, hf_model
 
 TOLERANCE = 1e-9
 MODELS = {
@@ -31,10 +31,7 @@ def exact(family: str, name: str, chosen: Sizes = DEFAULT) -> Model:
 
 
 def padded(family: str) -> minibert.Tokens:
-    inputs = batch(family)
-    return minibert.Tokens.from_ids(
-        inputs["input_ids"], mask=inputs["attention_mask"].bool(), segments=inputs["token_type_ids"]
-    )
+    return as_tokens(batch(family))
 
 
 def weighted(logits: torch.Tensor) -> torch.Tensor:

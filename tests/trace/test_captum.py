@@ -97,20 +97,16 @@ def norm(weights: Any, x: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:], weights.weight, weights.bias, weights.eps)
 
 
-@pytest.mark.parametrize("layer", [0, 1])
-def test_integrated_attention_is_that_of_captum(
-    trace: Trace, layer: int, exact_weights: None
-) -> None:
+def test_integrated_attention_is_that_of_captum(trace: Trace, exact_weights: None) -> None:
+    layer = 0
     probs = trace[layer].probs.detach()
     theirs = attr.IntegratedGradients(from_probs(trace, layer))
     expected = theirs.attribute(probs, baselines=torch.zeros_like(probs), **RULE)
     assert close(integrated_attention(trace, number, layer=layer, steps=STEPS).values, expected)
 
 
-@pytest.mark.parametrize("layer", [0, 1])
-def test_the_gradient_of_a_logit_with_respect_to_probs_is_captums_saliency(
-    trace: Trace, layer: int
-) -> None:
+def test_the_gradient_of_a_logit_with_respect_to_probs_is_captums_saliency(trace: Trace) -> None:
+    layer = 0
     trace.backward(number(trace))
     probs = trace[layer].probs.detach()
     theirs = attr.Saliency(from_probs(trace, layer)).attribute(probs, abs=False)
