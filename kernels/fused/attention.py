@@ -34,7 +34,7 @@ def attend(
     bias: Float[Tensor, "#batch #head #query #key"] | None = None,
     want: Want,
 ) -> dict[str, Tensor]:
-    """z, lse and every wanted statistic; probs are never held.
+    """z, lse and every wanted statistic, without a matrix of probs.
 
     With `argmax` of 16-bit inputs the last bits of a score hold its column: scores closer than 63
     last places of float32, some 4e-6 of them, may tie, and row_max and max_prob err by as much.
@@ -68,7 +68,7 @@ def packed_attend(
     scale: float,
     want: Want,
 ) -> dict[str, Tensor]:
-    """z, lse and statistics of sentences that lie one after the other, each alone with itself.
+    """z, lse and statistics of packed sentences; each sentence attends only to itself.
 
     lengths are their tokens, all of them together. Offsets, keys and argmax count from the first
     token of a sentence. Gradients do not flow. Raises AttentionError when the map is wanted, as

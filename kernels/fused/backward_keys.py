@@ -128,7 +128,7 @@ def backward_key_value_kernel(
     )
     zeros = tl.zeros((KEYS, D_BLOCK), tl.float32)
     sums = (zeros, zeros, tl.zeros((KEYS,), tl.float32))
-    # A block of padding is seen by no query.
+    # No query attends to a block of padding.
     stop = tl.where(first_key < length, sizes.n_queries, 0)
     whole = 0
     if CAUSAL:

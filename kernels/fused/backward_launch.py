@@ -26,12 +26,12 @@ __all__ = [
     "tile_of",
 ]
 
-#: Numbers of queries are filled up to a multiple of this, which every tile's queries divide.
+#: The number of queries is rounded up to a multiple of this; every tile size divides it.
 FILL = 128
 
 
 class Tile(NamedTuple):
-    """How a kernel is cut: queries and keys of a tile, warps of a program, stages of its loop."""
+    """How a kernel is split: queries and keys of a tile, warps of a program, stages of its loop."""
 
     queries: int
     keys: int
@@ -39,7 +39,7 @@ class Tile(NamedTuple):
     stages: int
 
 
-#: By kernel, bytes of a number and width of d_head: what compiles for sm_90a without spills.
+#: Tiles that compile for sm_90a without spills, by kernel, bytes of a number and d_head.
 TILES = {
     ("key_value", 2, 64): Tile(64, 128, 8, 3),
     ("key_value", 2, 128): Tile(64, 128, 8, 2),
@@ -50,7 +50,7 @@ TILES = {
     ("query", 4, 64): Tile(32, 32, 4, 2),
     ("query", 4, 128): Tile(32, 16, 4, 2),
 }
-#: Where those would spill.
+#: Smaller tiles, for cases in which those would spill.
 NARROW = {
     ("key_value", 2, 64): Tile(32, 128, 8, 3),
     ("key_value", 2, 128): Tile(32, 128, 8, 3),
@@ -77,7 +77,7 @@ def tile_of(
 
 
 def d_block(d_head: int) -> int:
-    """d_head filled up to what a tile may have: a power of 2, at least 16."""
+    """d_head rounded up to a size that a tile may have: a power of 2, at least 16."""
     return max(16, 1 << (d_head - 1).bit_length())
 
 
@@ -135,7 +135,7 @@ class Rows:
             "CAUSAL": self.causal,
             "QUERIES": tile.queries,
             "KEYS": tile.keys,
-            # Triton would round float32 to tf32 without being asked.
+            # By default Triton rounds float32 to tf32.
             "PRECISION": "ieee",
             "num_warps": tile.warps,
             "num_stages": tile.stages,

@@ -103,7 +103,7 @@ def rows_from(
 @triton.jit
 @no_type_check
 def store_tile(vectors, strides, place, tile, first, n_rows, D_HEAD: tl.constexpr):
-    """Rounds a (ROWS, COLUMNS) tile and writes what of it is inside n_rows and d_head."""
+    """Rounds a (ROWS, COLUMNS) tile and writes the part of it inside n_rows and d_head."""
     start = head_start(strides, place[0], place[1]) + tl.cast(first, tl.int64) * strides[2]
     inside = (first + tl.arange(0, tile.shape[0]) < n_rows)[:, None]
     if tile.shape[1] != D_HEAD:
@@ -152,7 +152,7 @@ def probabilities(
 @triton.jit
 @no_type_check
 def relevance_of(probs, probs_gradient, KIND: tl.constexpr):
-    """f(P ∘ dP) of each cell: itself (KIND 1), its positive part (2) or its size (3)."""
+    """f(P ∘ dP) of each cell: itself (KIND 1), its positive part (2), or its absolute value (3)."""
     relevance = probs * probs_gradient
     if KIND == 2:
         relevance = tl.maximum(relevance, 0.0)

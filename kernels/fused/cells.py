@@ -18,7 +18,7 @@ __all__ = ["Grid", "cells_of", "load_at", "positions_of", "tile_of"]
 
 
 class Grid(NamedTuple):
-    """How the two axes are cut into cells: real positions a cell, cells, and tiles a cell."""
+    """How the two axes are split: real positions in a cell, number of cells, tiles of a cell."""
 
     query_cell: Any
     query_cells: Any
@@ -31,10 +31,10 @@ class Grid(NamedTuple):
 @triton.jit
 @no_type_check
 def positions_of(tile, cell, parts, PLACES: tl.constexpr, BLOCK: tl.constexpr):
-    """The positions of a tile's places, and which of these are filled."""
+    """The position at each place of a tile, and which places are filled."""
     place = tl.arange(0, BLOCK)
     if PLACES == BLOCK:
-        # Told apart so that the compiler sees one stretch of memory.
+        # A case of its own, so that the compiler sees one contiguous range of memory.
         within = tile % parts * BLOCK
         return (tile // parts * cell + within) + place, place < cell - within
     else:
@@ -45,7 +45,7 @@ def positions_of(tile, cell, parts, PLACES: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 @no_type_check
 def tile_of(position, cell, parts, PLACES: tl.constexpr, BLOCK: tl.constexpr):
-    """The tile in which a position lies."""
+    """The tile that contains a position."""
     return position // cell // (BLOCK // PLACES) * parts + position % cell // BLOCK
 
 

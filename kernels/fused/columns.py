@@ -46,7 +46,7 @@ __all__ = ["Columns", "column_sums", "columns_kernel", "received_and_map"]
 
 
 class Columns(NamedTuple):
-    """What the kernel reads beside the inputs and writes; None where it is not wanted."""
+    """What the kernel writes, and reads in addition to the inputs; None where not wanted."""
 
     lse: Any
     weights: Any
@@ -58,7 +58,7 @@ class Columns(NamedTuple):
 @triton.jit
 @no_type_check
 def load_normaliser(columns, begin, queries, inside):
-    """lse in base 2; where a row is dead or not there, so large that its probs are 0."""
+    """lse in base 2; for a row without allowed keys, or outside, so large that probs are 0."""
     lse = tl.load(columns.lse + begin + queries, mask=inside, other=float("-inf"))
     return tl.where(lse == float("-inf"), -NOTHING, lse * LOG2E)
 
@@ -136,7 +136,7 @@ def columns_kernel(
     place, block = program_place(sizes.n_blocks, sizes.n_places, sizes.n_together, False)
     head, counts = head_view(inputs, strides, sizes, place)
     keys, filled = positions_of(block, grid.key_cell, grid.key_parts, KEY_PLACES, BLOCK_N)
-    # An empty place is a key behind the last.
+    # An empty place counts as a key after the last one, which no query sees.
     keys = tl.where(filled, keys, counts[1])
     key_tile = load_at(head[1], keys, strides.key[2], keys < counts[2], D_HEAD, BLOCK_D)
     n_counted = counts[0]
@@ -224,7 +224,7 @@ def received_and_map(
     want: Want,
     config: Config | None = None,
 ) -> dict[str, Tensor]:
-    """The statistics received and map, those of the two that are wanted, in one pass."""
+    """The statistics received and map, as far as they are wanted, in one pass."""
     inputs, scale = inputs_of(
         query, key, key, scale=scale, lengths=lengths, mask=mask, bias=bias, starts=starts
     )

@@ -77,7 +77,7 @@ def walk(
     BLOCK_D: tl.constexpr = query_tile.shape[1]
     key_offsets = block_offsets(strides.key[2], BLOCK_N, BLOCK_D)
     value_offsets = block_offsets(strides.value[2], BLOCK_N, BLOCK_D)
-    # Each block is found from the one before, in fewer instructions than from its number.
+    # Computing a block's address from the previous block takes fewer instructions.
     key += tl.cast(span[0], tl.int64) * strides.key[2]
     value += tl.cast(span[0], tl.int64) * strides.value[2]
     for first in range(span[0], span[1], BLOCK_N):

@@ -46,7 +46,7 @@ def attend_with_gradient(
     bias: Float[Tensor, "#batch #head #query #key"] | None = None,
     want: Want,
 ) -> dict[str, Tensor]:
-    """What `compute` gives for the same arguments; z and lse carry gradients, statistics do not.
+    """The result of `compute` for the same arguments; z and lse have gradients, statistics do not.
 
     Gradients reach query, key, value and bias; only those that are asked for are computed. O(N)
     memory. The gradient of a gradient is refused by torch.
@@ -79,7 +79,7 @@ class _Attention(torch.autograd.Function):
         ctx.options, ctx.check = call["options"], call["check"]
         ctx.save_for_backward(query, key, value, bias, lengths, mask, *outputs[:2])
         ctx.mark_non_differentiable(*outputs[2:])
-        # A loss of z alone would otherwise pay for a gradient of lse that is 0.
+        # Otherwise a loss that uses only z would make torch compute a gradient of lse, which is 0.
         ctx.set_materialize_grads(False)
         return outputs
 

@@ -35,7 +35,7 @@ __all__ = [
     "strides_of",
 ]
 
-#: The widest head whose vectors a program can hold in registers beside its scores.
+#: The widest head whose vectors fit the registers of a program together with its scores.
 LARGEST_HEAD = 128
 #: Keys and values of the heads that run side by side: about half of the L2 cache of a large GPU.
 BYTES_TOGETHER = 24 * 2**20
@@ -44,7 +44,7 @@ _ROWS = ("row_max", "max_prob", "entropy", "argmax")
 
 
 class Config(NamedTuple):
-    """How one kernel is cut and compiled: rows and keys a block, warps, and loads in flight.
+    """How one kernel is split and compiled: rows and keys of a block, warps, and loads in flight.
 
     With `tma` the keys and values that need no mask come by Hopper's copy unit.
     """
@@ -69,7 +69,7 @@ class Inputs(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """Tensors with one number, or one vector, a row; None where it is not wanted."""
+    """Tensors with one number, or one vector, for each row; None where one is not wanted."""
 
     z: Any
     lse: Any
@@ -80,7 +80,7 @@ class Outputs(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Probs at chosen offsets and keys, and which these are; None where they are not wanted."""
+    """Probs at chosen offsets and keys, and these offsets and keys; None where not wanted."""
 
     offset_mass: Any
     offsets: Any
@@ -176,7 +176,7 @@ def row_outputs(query: Tensor, want: Want) -> Outputs:
 def chosen_outputs(query: Tensor, n_keys: int, want: Want) -> Chosen:
     """Empty tensors for offset_mass and key_mass, and their offsets and positions."""
     reach = query.shape[2] + n_keys
-    # What lies farther than the text is long is outside it, whatever the number.
+    # An offset larger than the length always points outside the text, so it can be limited.
     offsets = tuple(max(-reach, min(reach, one)) for one in want.get("offset_mass", ()))
     positions = want.get("key_mass", ())
     parts: list[Any] = []
@@ -200,7 +200,7 @@ def strides_of(inputs: Inputs, z: Tensor) -> Strides:
     matrices = [None if one is None else one.stride() for one in (inputs.mask, inputs.bias)]
     strides = [*vectors, *matrices]
     if inputs.starts is not None:
-        # Sentences lie one after the other: `starts` and not a stride leads from one to the next.
+        # Packed sentences have different lengths, so `starts` says where each begins, not a stride.
         strides = [None if one is None else (0, *one[1:]) for one in strides]
     return Strides(*strides)
 
@@ -221,11 +221,11 @@ def sizes_of(
 
 
 def starts_of(lengths: Sequence[int], device: torch.device) -> Tensor:
-    """The first row of each of the sentences that lie one after the other, and of what follows."""
+    """The first row of each packed sentence, and the row after the last sentence."""
     starts = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
     return starts.to(device, non_blocking=True)
 
 
 def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Triton starts kernels on the current GPU: inside, that is the tensor's."""
+    """Makes the tensor's GPU the current one, on which Triton starts kernels."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()

@@ -24,9 +24,9 @@ from minibert.quantities import Float
 
 __all__ = ["head_corner", "rows_at", "takes_tma", "tiles_of"]
 
-#: Where a descriptor's tensor begins and what its strides are: multiples of so many bytes.
+#: The address and the strides of a descriptor's tensor must be multiples of this many bytes.
 _ALIGNED = 16
-#: They came with triton 3.4.
+#: Descriptors exist since triton 3.4.
 _HAS_DESCRIPTORS = find_spec("triton.tools.tensor_descriptor") is not None
 
 
@@ -73,7 +73,7 @@ def takes_tma(inputs: Inputs) -> bool:
         return False
     if torch.cuda.get_device_capability(key.device)[0] < 9:
         return False
-    # In float32 the loop spills with it, and waits for its multiplications and not for memory.
+    # Not in float32: the loop would spill registers, and it waits for multiplications, not memory.
     return key.dtype != torch.float32 and _readable(key) and _readable(inputs.value)
 
 
@@ -96,7 +96,7 @@ def tiles_of(vectors: Float[Tensor, "batch head key d_head"], cut: Config) -> An
 def _readable(vectors: Tensor) -> bool:
     size = vectors.element_size()
     axes = zip(vectors.shape[:-1], vectors.stride()[:-1], strict=True)
-    # An axis that is only repeated has a stride of 0.
+    # An axis that is only repeated (expanded) has a stride of 0.
     aligned = all(n == 1 or (step and step * size % _ALIGNED == 0) for n, step in axes)
     begins = vectors.data_ptr() % _ALIGNED == 0
     return bool(vectors.numel()) and vectors.stride(-1) == 1 and aligned and begins

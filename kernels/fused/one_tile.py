@@ -41,11 +41,11 @@ from minibert.quantities import Bool, Float, Int
 
 __all__ = ["LARGEST_TILE", "fits", "one_tile", "one_tile_kernel"]
 
-#: Keys a program holds; half of it where vectors are wider than 64, a quarter where of 32 bits.
+#: Keys of a program; half as many for vectors wider than 64, a quarter for numbers of 32 bits.
 LARGEST_TILE = 256
-#: Queries a program walks over; of more, several programs are faster.
+#: Queries that a program walks over; for more queries several programs are faster.
 MOST_QUERIES = 512
-#: A block of queries holds whole cells of the map, and no config has a smaller one.
+#: The smallest block of queries of all configs; a block has only whole cells of the map.
 SMALLEST_BLOCK = 16
 
 
@@ -66,12 +66,12 @@ def store_map(
     BLOCK_N: tl.constexpr = probs.shape[1]
     ROWS: tl.constexpr = BLOCK_M // QUERY_PLACES
     COLUMNS: tl.constexpr = BLOCK_N // KEY_PLACES
-    # Neighbours in a row lie in one thread; those in a column do not, so they are added last.
+    # Neighbours in a row are in the same thread, neighbours in a column are not; so rows go first.
     by_column = tl.sum(tl.reshape(probs, (BLOCK_M, COLUMNS, KEY_PLACES)), 2)
     cells = tl.sum(tl.reshape(by_column, (ROWS, QUERY_PLACES, COLUMNS)), 1)
     row = tile * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
-    # A cell without real positions has the sum 0, and 0 is its mean.
+    # A cell without real positions has the sum 0, and its mean is defined as 0.
     queries = tl.minimum(tl.maximum(n_counted - row * grid.query_cell, 1), grid.query_cell)
     keys = tl.minimum(tl.maximum(counts[2] - column * grid.key_cell, 1), grid.key_cell)
     cells *= (1.0 / queries)[:, None]
@@ -94,7 +94,7 @@ def one_tile_kernel(
     place = tl.program_id(0)
     head, counts = head_view(inputs, strides, sizes, place)
     keys, filled = positions_of(0, grid.key_cell, 1, KEY_PLACES, BLOCK_N)
-    # An empty place is a key behind the last.
+    # An empty place counts as a key after the last one, which no query sees.
     keys = tl.where(filled, keys, counts[1])
     key_tile = load_at(head[1], keys, strides.key[2], keys < counts[2], D_HEAD, BLOCK_D)
     value_tile = load_at(head[2], keys, strides.value[2], keys < counts[2], D_HEAD, BLOCK_D)
@@ -148,7 +148,7 @@ def one_tile_kernel(
 def fits(query: Tensor, key: Tensor, want: Want, *, edges: bool) -> bool:
     """True when the keys fit one tile, whole cells of the map included; `edges`: mask or bias."""
     if edges and query.element_size() > 2:
-        # The registers cannot hold the places of their cells beside numbers of 32 bits.
+        # With numbers of 32 bits, the registers have no room for the offsets of their cells.
         return False
     Q, K = query.shape[2], key.shape[2]
     blocks = want["map"][0] if "map" in want else None
@@ -167,7 +167,7 @@ def fitted(cut: Config, keys: int, largest: int, *, edges: bool, wide: bool) -> 
         return cut._replace(block_n=max(keys, 32))
     if keys < largest:
         return cut._replace(block_n=keys)
-    # What mask and bias add to each score is spread over more threads.
+    # More threads share the additional work that mask and bias need for each score.
     warps = 8 if edges and keys == LARGEST_TILE else 4
     return Config(SMALLEST_BLOCK, keys, warps, 1)
 
@@ -185,7 +185,7 @@ def one_tile(
     want: Want,
     config: Config | None = None,
 ) -> dict[str, Tensor]:
-    """z, lse and every wanted statistic in one pass, where `fits` says that it can be."""
+    """z, lse and every wanted statistic in one pass; only where `fits` is True."""
     inputs, scale = inputs_of(query, key, value, scale=scale, lengths=lengths, mask=mask, bias=bias)
     (B, H, Q, D), K = query.shape, key.shape[2]
     outputs, chosen = row_outputs(query, want), chosen_outputs(query, K, want)

@@ -30,7 +30,7 @@ __all__ = [
 
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2E = tl.constexpr(1.4426950408889634)
-#: The score of a masked cell; what is lower than half of it is no score.
+#: The score of a masked cell; every number below half of it counts as masked.
 NOTHING = tl.constexpr(-1.0e30)
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 

@@ -22,7 +22,7 @@ __all__ = ["store_chosen", "store_rows", "store_vectors"]
 @triton.jit
 @no_type_check
 def nats(total, product):
-    """ln 2·(log2 l − W/l): the entropy; rounding never makes it negative, NaN stays NaN."""
+    """The entropy, ln 2·(log2 l − W/l), never negative by rounding; NaN stays NaN."""
     entropy = LN2 * (tl.math.log2(total) - product / total)
     return tl.where(entropy < 0.0, 0.0, entropy)
 
@@ -44,7 +44,7 @@ def prob_of_keys(
     CAUSAL,
     D_HEAD,
 ):
-    """The prob of each row on the one key that `keys` names for it; 0 where it may not see it."""
+    """The prob of each row at its key in `keys`; 0 where the mask does not allow this key."""
     feature = tl.arange(0, query_tile.shape[1])
     cells = tl.cast(keys, tl.int64)[:, None] * strides.key[2] + feature[None, :]
     seen = ((keys >= 0) & (keys < counts[2]))[:, None] & (feature < D_HEAD)[None, :]
@@ -52,9 +52,9 @@ def prob_of_keys(
     scores = tl.sum(query_tile.to(tl.float32) * vectors.to(tl.float32), 1) * scale2
     there = tl.where(keys < 0, counts[1], keys)
     scores = masked_scores(scores, inputs, strides, place, n_heads, rows, there, counts, CAUSAL)
-    # Not by subtraction alone: a dead row has no normaliser.
+    # Subtraction alone would be wrong for a row without an allowed key: it has no normaliser.
     probs = tl.math.exp2(scores - lse2)
-    # A score of thousands that is summed in another order may come out above the row's lse.
+    # A score in the thousands, summed in another order, may be larger than the row's lse.
     probs = tl.where(probs > 1.0, 1.0, probs)
     return tl.where(scores == NOTHING, 0.0, probs)
 
@@ -62,13 +62,13 @@ def prob_of_keys(
 @triton.jit
 @no_type_check
 def store_rows(outputs, rows, begin, n_queries, largest, total, product, best):
-    """Writes lse and the wanted statistics of a block of rows; gives back lse in base 2."""
+    """Writes lse and the wanted statistics of a block of rows; returns lse in base 2."""
     at, inside = begin + rows, rows < n_queries
     alive = (largest > 0.5 * NOTHING) | (total != total)
     lse2 = largest + tl.math.log2(total)
     tl.store(outputs.lse + at, tl.where(alive, lse2 * LN2, float("-inf")), mask=inside)
     if outputs.row_max is not None:
-        # A NaN among the scores is no maximum, but it is in the total.
+        # A NaN among the scores does not show in the maximum, but it does in the total.
         row_max = tl.where(total == total, largest * LN2, total)
         tl.store(outputs.row_max + at, tl.where(alive, row_max, float("-inf")), mask=inside)
     if outputs.max_prob is not None:

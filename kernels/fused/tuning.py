@@ -22,12 +22,12 @@ from minibert.kernels.fused.launch import Config, block_of_features
 __all__ = ["best_config", "cache_file", "candidates", "remembered"]
 
 _KINDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
-#: Timed so often, of which the median counts.
+#: How often a candidate is timed; the median is compared.
 _REPEATS = 9
 
 
 def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config, ...]:
-    """The configs worth trying, the likeliest first; all of them compile without spills.
+    """The candidate configs, the most promising first; all of them compile without spills.
 
     `shape` is what is computed, in words: "causal", "edges" (a mask or a bias), "packed",
     "tma" (keys and values that the copy unit can read), "plain" where there are no statistics.
@@ -54,7 +54,7 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
         cuts, likeliest = [Config(128, 128, 8, 3), Config(128, 64, 8, 3)], [Config(128, 128, 8, 3)]
         # Threads that own two rows of the tile cannot hold the sums of statistics as well.
         if "plain" in words and "packed" not in words:
-            # Twice the queries read each key half as often.
+            # With twice the queries in a block, each key is read half as often.
             cuts += [Config(128, 64, 4, 3), Config(256, 64, 8, 3)]
             likeliest.append(Config(128, 64, 4, 3))
     with_tma = [cut._replace(tma=True) for cut in likeliest] if "tma" in words else []
@@ -83,7 +83,7 @@ def best_config(
 
 @cache
 def cache_file(device: torch.device) -> Path:
-    """Where the fastest configs of this GPU, with these versions, are kept."""
+    """The path of the file with the fastest configs for this GPU and these versions."""
     import triton
 
     folder = os.environ.get("MINIBERT_CACHE") or os.path.expanduser("~/.cache/minibert")
@@ -91,12 +91,12 @@ def cache_file(device: torch.device) -> Path:
     return Path(folder) / f"triton-{triton.__version__}-torch-{torch.__version__}-{gpu}.json"
 
 
-#: What the file held when it was last read or written: reading it costs more than a kernel.
+#: The contents of the file when it was last read or written; reading it takes longer than a kernel.
 _known: dict[Path, dict[str, Config]] = {}
 
 
 def remembered(path: Path) -> dict[str, Config]:
-    """The configs in the file, by shape class; none where it is missing or cannot be read."""
+    """The configs in the file, by shape class; empty where it is missing or cannot be read."""
     if path not in _known:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -107,7 +107,7 @@ def remembered(path: Path) -> dict[str, Config]:
 
 
 def _remember(path: Path, name: str, best: Config) -> None:
-    """Adds one to the file, which is replaced as a whole: nobody ever reads half of it."""
+    """Adds one config to the file. The whole file is replaced, so no reader sees half of it."""
     _known.pop(path, None)
     known = remembered(path)
     known[name] = best
@@ -119,14 +119,14 @@ def _remember(path: Path, name: str, best: Config) -> None:
             json.dump(known, file, indent=1)
         os.replace(file.name, path)
     except OSError:
-        # A folder that cannot be written costs the next process its tuning, and nothing else.
+        # Where the folder cannot be written to, only the next process has to tune again.
         return
 
 
 def _fastest(
     name: str, tried: tuple[Config, ...], milliseconds: Callable[[Config], float]
 ) -> Config:
-    """The fastest of those that run; the first one has to."""
+    """The fastest candidate that runs. An error of the first one is raised."""
     times = {tried[0]: milliseconds(tried[0])}
     for cut in tried[1:]:
         try:
