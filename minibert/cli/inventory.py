@@ -1,6 +1,5 @@
 """Lists what this machine has: embedded models, models in the Hub's cache, linear back ends."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from minibert.errors import CheckpointError
 from minibert.layers import linear_backends as backends
 from minibert.layers.config import Config
 from minibert.model import Model
+from minibert.untrusted import read_json
 
 __all__ = ["ROWS", "BackendRow", "Entry", "cached", "describe", "embedded", "linear_backends"]
 
@@ -113,7 +113,6 @@ def linear_backends() -> list[BackendRow]:
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(folder / "config.json")
+    except CheckpointError:
         return {}
-    return config if isinstance(config, dict) else {}
