@@ -267,7 +267,7 @@ def test_a_prompt_that_fills_the_positions_is_an_error_that_names_the_limit() ->
 def test_a_text_over_the_positions_is_an_error_that_names_the_limit(model: Model) -> None:
     with pytest.raises(TokenizationError, match=r"prompt 1 of the batch .* 67 positions"):
         model.generate([PROMPT, PROMPT * 30])
-    with pytest.raises(TokenizationError, match=r"the prompt has .* 66 tokens at most"):
+    with pytest.raises(TokenizationError, match=r"the prompt has .* at most the last 66 tokens"):
         model.generate(PROMPT * 30)
 
 
