@@ -175,7 +175,7 @@ def _assemble(
 ) -> StoredTrace:
     identity, until = about["model"], about["until"]
     fields = identity["config"]
-    config = Config(**(fields | {"labels": tuple(fields["labels"])}))
+    config = Config(**{name: _tuples(value) for name, value in fields.items()})
     numbers = {name: tensors.pop(f"tokens.{name}") for name in _OF_TOKENS}
     tokens = _read_tokens(about["tokens"], numbers)
     _check_shapes(tensors, config, tokens, path)

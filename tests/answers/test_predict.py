@@ -63,7 +63,6 @@ def assert_choices(ours: Any, labels: list[str], scores: list[float]) -> None:
         ("bert", "BertForMaskedLM", "[MASK]"),
         ("bert", "BertForPreTraining", "[MASK]"),
         ("roberta", "RobertaForMaskedLM", "<mask>"),
-        ("distilbert", "DistilBertForMaskedLM", "[MASK]"),
     ],
 )
 def test_masks_are_filled_as_the_pipeline_fills_them(
@@ -230,7 +229,6 @@ def test_a_model_without_a_tokenizer_speaks_in_ids(tmp_path: Path) -> None:
     ("task", "n_labels", "kind"),
     [
         ("Sequence", 3, "regression"),
-        ("Sequence", 1, "regression"),
         ("Sequence", 3, "multi_label_classification"),
         ("Token", 3, "multi_label_classification"),
     ],

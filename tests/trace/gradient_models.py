@@ -16,8 +16,6 @@ TOLERANCE = 1e-9
 MODELS = {
     "bert": "BertForMaskedLM",
     "roberta": "RobertaForSequenceClassification",
-    "xlm-roberta": "XLMRobertaModel",
-    "camembert": "CamembertForMaskedLM",
     "distilbert": "DistilBertForTokenClassification",
     "electra": "ElectraForPreTraining",
     "albert": "AlbertForPreTraining",

@@ -32,7 +32,7 @@ families = st.sampled_from(list(FAMILIES))
 layers, heads = st.integers(0, LAYERS - 1), st.integers(0, HEADS - 1)
 
 
-@pytest.mark.parametrize("at", [3, -1, [2, 5], range(1, 4), slice(2, 7, 2), slice(None, -4)])
+@pytest.mark.parametrize("at", [-1, [2, 5], range(1, 4), slice(2, -4, 2)])
 def test_positions_are_rows_and_only_they_change(at: Any) -> None:
     model, tokens = model_of("gpt2"), whole("gpt2")
     plain = model.trace(tokens, keep=("scores", "probs"))

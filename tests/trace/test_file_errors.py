@@ -48,7 +48,7 @@ def described_as(text: str) -> Callable[[Any, dict[str, str]], None]:
 
 
 DAMAGED: dict[str, tuple[Callable[[dict[str, Tensor], dict[str, str]], Any], str]] = {
-    "no entry": (lambda _, m: m.clear(), r"no trace.*minibert\.load"),
+    "no entry": (lambda _, m: m.clear(), r"not a trace.*minibert\.load"),
     "later": (described(lambda a: a.update(version=1)), r"version 1.*reads version 2"),
     "no JSON": (described_as("{"), "damaged"),
     "a list": (described_as("[3]"), "damaged"),
@@ -86,14 +86,14 @@ def test_a_file_that_was_cut_short_is_an_error_wherever_it_was_cut(tmp_path: Pat
 
 def test_what_is_no_file_of_ours_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello, this is no safetensors file at all")
-    for name, said in (("", "cannot be read"), ("none", "No such file"), ("text", "not a whole")):
+    for name, said in (("", "cannot be read"), ("none", "No such file"), ("text", "not a complete")):
         with pytest.raises(minibert.TraceError, match=said):
             Trace.load(tmp_path / name)
 
 
 def test_a_checkpoint_is_no_trace(tmp_path: Path) -> None:
     hf_model("bert", "BertModel").save_pretrained(tmp_path)
-    with pytest.raises(minibert.TraceError, match=r"no trace.*minibert\.load"):
+    with pytest.raises(minibert.TraceError, match=r"not a trace.*minibert\.load"):
         Trace.load(tmp_path / "model.safetensors")
 
 
