@@ -155,7 +155,11 @@ class TestErrors:
 
     @pytest.mark.parametrize(
         ("content", "message"),
-        [(b"\xff\xfe", "byte 0 is not UTF-8"), (b" \n", "no text in it"), (None, "No such file")],
+        [
+            (b"\xff\xfe", "byte 0 is not UTF-8"),
+            (b" \n", "the file has no text"),
+            (None, "No such file"),
+        ],
     )
     def test_a_bad_text_is_one_line(
         self, content: bytes | None, message: str, texts: list[str], tmp_path: Path
