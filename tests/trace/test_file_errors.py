@@ -86,7 +86,11 @@ def test_a_file_that_was_cut_short_is_an_error_wherever_it_was_cut(tmp_path: Pat
 
 def test_what_is_no_file_of_ours_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello, this is no safetensors file at all")
-    for name, said in (("", "cannot be read"), ("none", "No such file"), ("text", "not a complete")):
+    for name, said in (
+        ("", "cannot be read"),
+        ("none", "No such file"),
+        ("text", "not a complete"),
+    ):
         with pytest.raises(minibert.TraceError, match=said):
             Trace.load(tmp_path / name)
 

@@ -270,7 +270,7 @@ def test_a_trace_that_stopped_early_has_the_names_up_to_there() -> None:
 def test_a_name_that_is_not_there_is_an_error_that_lists_those_that_are() -> None:
     model = from_transformers(hf_model("gpt2", "GPT2LMHeadModel", Sizes(layers=2)))
     cache = model.trace(torch.arange(7)[None]).to_transformer_lens()
-    with pytest.raises(minibert.TraceError, match=r"no name of.*there are hook_embed") as error:
+    with pytest.raises(minibert.TraceError, match=r"not a name of.*there are hook_embed") as error:
         cache["blocks.0.hook_q"]
     assert "blocks.0.attn.hook_q" in str(error.value)
     assert cache.get("blocks.2.hook_resid_pre") is None

@@ -81,10 +81,10 @@ NO_POINTS: list[tuple[Any, str]] = [
     (("z", 0, False), "head False: expected"),
     (("z", 0, None), "head None: expected"),
     (("resid_post", 0, 1), r"resid_post has no heads; write \('resid_post', 0\)"),
-    (("z", 0, 1, 2), "is no point"),
-    ((), "is no point"),
-    (3, "3 is no point"),
-    (None, "None is no point"),
+    (("z", 0, 1, 2), "is not a point"),
+    ((), "is not a point"),
+    (3, "3 is not a point"),
+    (None, "None is not a point"),
     (("z", torch.tensor([0, 1])), "expected a whole number"),
 ]
 
@@ -100,30 +100,30 @@ def test_edits_are_a_dictionary(started: list[str]) -> None:
 
 
 NO_VALUES: list[tuple[Any, str]] = [
-    (None, "NoneType is no edit; expected a number, a tensor"),
-    ("zero", "str is no edit"),
-    ([0.0] * 5, "list is no edit"),
-    (np.zeros(5), "ndarray is no edit"),
-    (1j, "complex is no edit"),
+    (None, "NoneType is not an edit; expected a number, a tensor"),
+    ("zero", "str is not an edit"),
+    ([0.0] * 5, "list is not an edit"),
+    (np.zeros(5), "ndarray is not an edit"),
+    (1j, "complex is not an edit"),
     (True, "expected a number, a tensor or a trace, found True"),
-    (float("nan"), "nan is no finite number"),
-    (float("inf"), "inf is no finite number"),
+    (float("nan"), "nan is not a finite number"),
+    (float("inf"), "inf is not a finite number"),
     (torch.tensor(True), "torch.bool; expected floats"),
     (torch.zeros(5, dtype=torch.int64), r"torch.int64; expected floats, as value.float\(\)"),
     (torch.zeros(5, dtype=torch.complex64), "torch.complex64; expected floats"),
     (torch.full((5,), torch.nan), "NaN or infinite"),
     (torch.zeros(5, device="meta"), "meta device"),
     (torch.zeros(5, dtype=torch.float64), r"torch.float64 and the quantity torch.float32"),
-    (1e39, "no finite number in torch.float32"),
+    (1e39, "not a finite number in torch.float32"),
     (torch.full((5,), torch.inf), "NaN or infinite"),
     (torch.zeros(7), r"\(z, 1\): a value of shape \(7,\) does not fit \(3, 3, 13, 5\) \(batch"),
     (torch.zeros(3, 3, 13, 1, 5), "does not fit"),
     (torch.zeros(2, 3, 13, 5), "does not fit"),
     (torch.zeros(0), "does not fit"),
-    (mean, r"mean has to be called, as mean\(over=trace\)"),
-    (noise, r"noise has to be called, as noise\(seed\)"),
-    (hide, r"hide has to be called, as hide\(keys\)"),
-    (hide(3), r"\(z, 1\): hide is an edit of scores"),
+    (mean, r"mean has to be called: write mean\(over=trace\)"),
+    (noise, r"noise has to be called: write noise\(seed\)"),
+    (hide, r"hide has to be called: write hide\(keys\)"),
+    (hide(3), r"\(z, 1\): hide edits scores only"),
     (replace, r"replace has to be called"),
 ]
 
@@ -137,8 +137,8 @@ NO_KEYS: list[tuple[Any, str]] = [
     (13, "there is no key 13"),
     ([], "at least one"),
     ("3", "key"),
-    (slice(None), "the query at position 0 of sentence 0 has none left"),
-    (range(13), r"limit the edit with hide\(keys, positions"),
+    (slice(None), "the query at position 0 of sentence 0 has no key left"),
+    (range(13), r"Limit the edit with hide\(keys, positions"),
 ]
 
 
@@ -154,7 +154,7 @@ NO_EDITS: list[tuple[Any, str]] = [
     (lambda: mean(3), "expected a trace"),
     (lambda: mean("text"), "expected a trace"),
     (lambda: mean([model_of("bert").trace([[2, 3]]), None]), "expected a trace"),
-    (lambda: hide(None), "which keys"),
+    (lambda: hide(None), "expected the positions of the keys"),
     (lambda: noise(1.5), "seed=1.5"),
     (lambda: noise(True), "seed=True"),
     (lambda: noise("3"), "seed='3'"),
@@ -207,7 +207,7 @@ def test_a_trace_that_stopped_below_is_refused(started: list[str]) -> None:
     source = model_of("bert").trace(whole("bert"), until=source_until)
     for value in (source, mean(source)):
         refused({("z", 2): value}, started, f"has {source_until + 1} layers")
-        refused({"logits": value}, started, f"no logits, as until={source_until}")
+        refused({"logits": value}, started, f"until={source_until}, so it has no logits")
     model_of("bert").trace(whole("bert"), edit={("z", source_until): source, "embed": source})
 
 
@@ -216,11 +216,11 @@ def test_a_mean_of_matrices_is_over_texts_of_one_length(started: list[str]) -> N
     fits, shorter = model.trace([[5] * LENGTH]), model.trace([[5] * 7])
     refused({(name, 1): mean([fits, shorter])}, started, "does not fit")
     refused({(name, 1): mean(shorter)}, started, "does not fit")
-    refused({(name, 1): mean(model.trace(sentences("bert")))}, started, "no padding")
+    refused({(name, 1): mean(model.trace(sentences("bert")))}, started, "without padding")
 
 
 def test_what_until_leaves_out_is_refused(started: list[str]) -> None:
-    refused({"logits": zero}, started, "until=1 leaves the logits out", until=1)
+    refused({"logits": zero}, started, "a trace with until=1 has no logits", until=1)
     for name in NAMES:
         refused({(name, 1): zero}, started, "edit layers below 1", until=1)
 
@@ -245,7 +245,7 @@ def test_an_edit_of_fewer_heads_is_applied_later() -> None:
 
 
 NOT_FITTING: list[tuple[Any, str]] = [
-    (lambda value: None, "gave None; return the changed tensor"),
+    (lambda value: None, "returned None; expected the changed tensor"),
     (lambda value: "0", "expected a tensor or a number, found '0'"),
     (lambda value: True, "expected a tensor or a number, found True"),
     (lambda value: value[:, :, 1:], "does not fit"),
