@@ -276,5 +276,5 @@ def test_a_separator_in_the_text_with_the_answer_cuts_nothing_away(
 
 def test_ids_alone_hold_no_answer(tmp_path: Path) -> None:
     model = minibert.load(folder_of(tmp_path, "bert", "BertForQuestionAnswering"))
-    with pytest.raises(minibert.TokenizationError, match="only token ids"):
+    with pytest.raises(minibert.TokenizationError, match="only token ids were given"):
         model.predict([[5, 7, 11]])

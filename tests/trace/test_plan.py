@@ -220,7 +220,7 @@ def test_a_mean_of_matrices_is_over_texts_of_one_length(started: list[str]) -> N
 
 
 def test_what_until_leaves_out_is_refused(started: list[str]) -> None:
-    refused({"logits": zero}, started, "until=1 has no logits", until=1)
+    refused({"logits": zero}, started, "a trace with until=1 has no logits", until=1)
     for name in NAMES:
         refused({(name, 1): zero}, started, "edit layers below 1", until=1)
 
