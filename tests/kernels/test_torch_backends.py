@@ -10,7 +10,7 @@ from minibert.kernels.check.parity import check
 
 SQUARE = ("plain", "strided", "scale", "causal")
 # FlexAttention without a compiler is slow: what differs in how its mask and scores are made.
-FLEX = ("plain", "mask", "causal cache", "causal lengths", "bias")
+FLEX = ("plain", "scale", "mask", "causal cache", "causal lengths", "bias")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
