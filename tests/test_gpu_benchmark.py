@@ -12,7 +12,7 @@ from benchmarks.gpu import clock, contenders, gate, measure
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.facts import sources
 from benchmarks.gpu.journal import read
-from benchmarks.gpu.plan import EAGER, Shape, Task
+from benchmarks.gpu.plan import EAGER, Shape, Task, plan
 from benchmarks.session import REPOSITORY
 from minibert.bench.clock import Clock
 from minibert.bench.gate import WrongError
@@ -162,11 +162,19 @@ def test_a_dry_run_writes_rows_and_a_second_one_only_tries_again_what_failed(
     assert "measured ceiling, copy" in printed.stdout
 
 
+# A task of each part; `--quick` without --only runs all. The dry run above has the forward.
+PARTS = "parity|statistics.*causal|short|backward B.*causal|million|profile|tuned|flex.*full"
+CONFIGS = "configs (T1|backward relevance).*causal"
+
+
 @pytest.mark.slow
 def test_every_part_runs_through_the_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("triton")
-    done = dry(tmp_path, "--minutes", "10")
+    done = dry(tmp_path, "--minutes", "10", "--only", f"{PARTS}|{CONFIGS}")
     (path,) = tmp_path.iterdir()
+    parts = {one["key"].split()[0] for one in read(path)}
+    others = {"ceilings", "forward", "eager"}
+    assert parts | others == {task.part.split()[0] for task in plan(quick=True)}
     failed = {one["key"]: one["reason"] for one in read(path) if not one["ok"]}
     assert {key for key in failed if "cudnn" not in key} == set(), failed
     assert done.returncode == 0, done.stdout + done.stderr

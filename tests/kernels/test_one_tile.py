@@ -30,8 +30,10 @@ def compare(kind, n, d_head, dtype, device, config=None, wants=ALL):
         assert error <= tolerance_of(output, problem, yardstick, expected), output
 
 
-@pytest.mark.parametrize("kind", ["mask", "bias", "causal lengths"])
-@pytest.mark.parametrize(("n", "d_head"), [(17, 64), (61, 24), (59, 80)])
+@pytest.mark.parametrize(
+    ("kind", "n", "d_head"),
+    [("mask", 17, 64), ("mask", 61, 24), ("bias", 61, 24), ("causal lengths", 59, 80)],
+)
 def test_sixteen_rows_a_block_give_what_more_give(kind, n, d_head, triton_device):
     from minibert.kernels.fused.launch import Config
 
@@ -39,8 +41,9 @@ def test_sixteen_rows_a_block_give_what_more_give(kind, n, d_head, triton_device
     compare(kind, n, d_head, torch.float16, triton_device, config)
 
 
-@pytest.mark.parametrize("kind", ["lengths", "causal", "mask", "bias"])
-@pytest.mark.parametrize("n", [127, 251])
+@pytest.mark.parametrize(
+    ("kind", "n"), [("lengths", 127), ("causal", 251), ("mask", 127), ("bias", 251)]
+)
 def test_the_largest_tiles_are_right(kind, n, triton_device):
     # A cell of the map of 251 is larger than the 16 rows of a block.
     d_head, wants = (80, ALL) if n == 127 else (24, ALL[:-1])

@@ -9,7 +9,7 @@ from minibert.kernels.check.cases import Case
 from minibert.kernels.check.parity import ParityReport, check
 from minibert.kernels.check.tolerances import floors
 
-FEW = {"sizes": (1, 17, 65), "dtypes": (torch.float32,)}
+FEW = {"sizes": (1, 17), "dtypes": (torch.float32,)}
 
 
 def right(query, key, value, *, scale, mask=None):
@@ -22,7 +22,7 @@ def right(query, key, value, *, scale, mask=None):
 @pytest.mark.parametrize("name", ["eager", "sdpa"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_every_implementation_of_ours_is_right(name, dtype):
-    report = check(name, sizes=(1, 65), input_scales=(1.0, 30.0), dtypes=(dtype,))
+    report = check(name, sizes=(1, 33), input_scales=(1.0, 30.0), dtypes=(dtype,))
     assert report.ok, str(report)
     assert not report.skipped
 
@@ -49,7 +49,7 @@ def test_a_mask_that_is_missing_on_the_last_block_is_caught():
             mask = (columns < lengths[:, None, None, None]) | last_block
         return right(query, key, value, scale=scale, mask=mask)
 
-    report = check(leaky, sizes=(65, 130), dtypes=(torch.float32,))
+    report = check(leaky, sizes=(65,), dtypes=(torch.float32,))
     assert not report.ok
     assert all(failure.case.startswith("lengths") for failure in report.failures)
     assert "the mask is missing on the last block" in report.causes[0]

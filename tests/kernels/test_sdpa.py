@@ -40,7 +40,7 @@ def test_sdpa_agrees_with_torch_in_float64(name, dtype, with_bias):
 
 
 @pytest.mark.parametrize("name", VARIATIONS)
-@pytest.mark.parametrize("cells", [1, 100, 2**20])
+@pytest.mark.parametrize("cells", [1, 100])
 def test_statistics_do_not_depend_on_how_many_rows_are_taken_at_a_time(name, cells, monkeypatch):
     monkeypatch.setattr(work_memory, "CELLS", cells)
     query, key, value = vectors(queries=K)
@@ -118,8 +118,9 @@ def test_torch_gives_zero_for_a_dead_row_on_this_cpu_as_fused_attention_relies_o
     assert z[1, 2, 1].eq(0).all()
 
 
-@pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "flash"), [(torch.float32, True), (torch.bfloat16, True), (torch.float32, False)]
+)
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"mask": some_mask(queries=K)}])
 def test_a_nan_comes_out_in_the_rows_that_see_it(dtype, flash, which, options, monkeypatch):
@@ -138,7 +139,7 @@ def test_a_nan_comes_out_in_the_rows_that_see_it(dtype, flash, which, options, m
     assert bool(found.z[0].isfinite().all())
 
 
-@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("where", [slice(None), slice(0, 512), slice(512, None), slice(-1, None)])
 @pytest.mark.parametrize("keys", [1, 15, 16, 513, 1301])
 def test_keys_that_are_nan_come_out_wherever_the_blocks_of_the_kernel_end(dtype, where, keys):

@@ -56,8 +56,9 @@ def same_weights(one: Path, other: Path) -> bool:
 
 
 class TestInterrupted:
-    @pytest.mark.parametrize("number", ["--float32", "bfloat16"])
-    @pytest.mark.parametrize("task", ["causal-lm", "pre-training"])
+    @pytest.mark.parametrize(
+        ("task", "number"), [("causal-lm", "bfloat16"), ("pre-training", "--float32")]
+    )
     def test_killed_at_a_random_step_and_resumed_it_ends_with_the_same_weights(
         self, task: str, number: str, texts: list[str], tmp_path: Path
     ) -> None:

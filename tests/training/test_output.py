@@ -20,7 +20,6 @@ QUOTED = "“The rabbit’s queen” heard a letter."
 KINDS: dict[str, tuple[Config, str]] = {
     "gpt2": (gpt2(), "GPT2LMHeadModel"),
     "bert": (bert(), "BertForPreTraining"),
-    "masked bert": (bert("masked-lm"), "BertForMaskedLM"),
     "roberta": (masked_lm("roberta"), "RobertaForMaskedLM"),
     # As in a config.json that has another padding id than the tokenizer to come.
     "odd roberta": (
