@@ -76,7 +76,7 @@ def _fill(
         stop=trace.until,
         edits=lambda layer: {name: _edited(trace, plan, name, layer) for name in plan.names(layer)},
         keep=keep_in,
-        known=None if known is None else unaffected(known, plan.names(start) | keep),
+        known=None if known is None else unaffected(known, plan.names(start) | keep_in(start)),
         visit=visit,
     )
     if trace.until is None and "logits" not in trace.kept:
