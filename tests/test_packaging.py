@@ -139,7 +139,7 @@ def test_the_sdist_can_run_its_tests(built: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     (tree,) = tmp_path.iterdir()
-    some = ["tests/test_tokens.py", "tests/kernels/test_reference.py"]
+    some = ["tests/text/test_tokens.py", "tests/kernels/test_reference.py"]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *some]
     assert " passed" in run(command, where=tree, path=tree).stdout
 
