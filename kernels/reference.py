@@ -82,13 +82,13 @@ def allowed_keys(
     n_queries: int, n_keys: int, *, length: int | None, mask: Flags | None, causal: bool
 ) -> Flags:
     """True (query, key) where one sentence may attend: the key is real, unmasked, not ahead."""
+    keys = np.arange(n_keys)
+    positions = n_keys - n_queries + np.arange(n_queries)[:, None]
     allowed = np.ones((n_queries, n_keys), dtype=bool)
-    for i in range(n_queries):
-        for j in range(n_keys):
-            position = n_keys - n_queries + i
-            padding = length is not None and j >= length
-            ahead = causal and j > position
-            allowed[i, j] = not padding and not ahead
+    if length is not None:
+        allowed &= keys < length
+    if causal:
+        allowed &= keys <= positions
     return allowed if mask is None else allowed & mask
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from minibert.layers.config import Config
     from minibert.loading import load
     from minibert.model import Model
+    from minibert.quantities import axes_of
     from minibert.text.tokenizer import Tokenizer
     from minibert.text.tokens import Tokens
     from minibert.trace.read import Trace
@@ -50,6 +51,7 @@ __all__ = [
     "Trace",
     "TraceError",
     "attend",
+    "axes_of",
     "implementations",
     "load",
     "register",
@@ -62,6 +64,7 @@ _HOME = {
     "Tokens": "text.tokens",
     "Trace": "trace.read",
     "attend": "kernels.api",
+    "axes_of": "quantities",
     "implementations": "kernels.api",
     "load": "loading",
     "register": "kernels.api",

@@ -24,7 +24,18 @@ not be installed.
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Protocol,
+    TypeVar,
+    get_args,
+    get_type_hints,
+    overload,
+    runtime_checkable,
+)
 
 from torch import Tensor
 
@@ -41,10 +52,10 @@ elif "jaxtyping" in sys.modules:
 else:
 
     class _Unchecked:
-        """Reads `Float[Tensor, "..."]` as plain `Tensor`."""
+        """Reads `Float[Tensor, "..."]` as `Tensor`, with the names of its axes beside it."""
 
-        def __class_getitem__(cls, item: tuple[type, str]) -> type:
-            return item[0]
+        def __class_getitem__(cls, item: tuple[type, str]) -> Any:
+            return Annotated[item]
 
     Bool = Float = Int = Shaped = _Unchecked
 
@@ -69,6 +80,7 @@ __all__ = [
     "Shaped",
     "TokenIds",
     "TokenMask",
+    "axes_of",
     "quantity",
 ]
 
@@ -171,3 +183,33 @@ def quantity(
 ) -> Callable[[Callable[[Any], Value]], Quantity[Value]]:
     """The declaration of a quantity of a layer; the function below it is how it is computed."""
     return lambda compute: Quantity(axes, formula, compute, kept=kept, of_keys=of_keys)
+
+
+def axes_of(result: object) -> dict[str, tuple[str, ...]]:
+    """The names of the axes of each tensor of a result, by its field.
+
+    For what the analyses, `attend` and `trace[layer].statistics` return. An axis that is not
+    always there, such as the batch of a result for one sentence, is left out where it is not.
+
+    >>> from minibert.kernels.api import Statistics
+    >>> import torch
+    >>> axes_of(Statistics(entropy=torch.zeros(1, 4, 7)))
+    {'entropy': ('batch', 'head', 'query')}
+    """
+    found = {}
+    for name, hint in get_type_hints(type(result), include_extras=True).items():
+        value = getattr(result, name, None)
+        shape = next(filter(None, map(_shape_of, (hint, *get_args(hint)))), None)
+        if shape is None or not isinstance(value, Tensor):
+            continue
+        names = shape.replace("#", "").split()
+        if len(names) != value.dim():
+            names = [each for each in names if not each.startswith("*")]
+        found[name] = tuple(each.lstrip("*") for each in names)
+    return found
+
+
+def _shape_of(hint: Any) -> str | None:
+    """The shape that stands in an annotation, in either of its forms."""
+    shape = getattr(hint, "dim_str", None) or next(iter(getattr(hint, "__metadata__", ())), None)
+    return shape if isinstance(shape, str) else None
