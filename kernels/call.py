@@ -11,7 +11,7 @@ from minibert.errors import AttentionError
 from minibert.kernels.requests import Want
 from minibert.quantities import AttentionMask, Bool, Float, Int, TokenMask
 
-__all__ = ["AllowedKeys", "Call"]
+__all__ = ["AllowedKeys", "Call", "kept"]
 
 Made = TypeVar("Made")
 

@@ -1,12 +1,11 @@
 """How the table of a layer is evaluated: which keys are seen, by which kernel, for which rows."""
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.call import AllowedKeys, kept
 from minibert.kernels.requests import Want
 from minibert.quantities import Quantity
 
@@ -39,7 +38,7 @@ class Evaluation:
     want: Want = field(default_factory=dict)
     first: int = 0
 
-    @cached_property
+    @kept
     def from_first(self) -> AllowedKeys:
         """The allowed keys of all queries that are computed."""
         return self.at_rows(EVERYTHING) if self.first else self.allowed

@@ -9,7 +9,6 @@ evaluation (`Evaluation`), not other code.
 """
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from minibert.errors import EditError
 from minibert.kernels.api import Attended, Statistics, compute
-from minibert.kernels.call import AllowedKeys, Call
+from minibert.kernels.call import AllowedKeys, Call, kept
 from minibert.kernels.eager import attention_probs, attention_scores, weighted_values
 from minibert.layers.evaluation import EVERYTHING, Evaluation, Past, Rows, cut
 from minibert.quantities import (
@@ -210,8 +209,11 @@ class LayerPass(LayerQuantities):
 
     def given(self, *names: str) -> bool:
         """True where one of these quantities may differ from what those before it give."""
-        edits, known = self.edits.keys(), self.known.keys()
-        return not (edits.isdisjoint(names) and known.isdisjoint(names))
+        # A loop, which torch.compile follows.
+        for name in names:  # noqa: SIM110
+            if name in self.edits or name in self.known:
+                return True
+        return False
 
     def project(self, name: str) -> HeadVectors:
         """query, key or value. All three read the same input, so a pass computes them together."""
@@ -229,7 +231,7 @@ class LayerPass(LayerQuantities):
         """What W_Q, W_K and W_V read."""
         return self.layer.attention_input(self.resid_pre)
 
-    @cached_property
+    @kept
     def _keys_and_values(self) -> tuple[HeadVectors, HeadVectors]:
         if self.past is None:
             return self.key, self.value
