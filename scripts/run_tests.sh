@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Every test, in two processes side by side, each with one thread: browsers and kernels in one, the
+# Every test, in two processes side by side, each with one thread: browsers, kernels and documents in one, the
 # rest in the other. Arguments go to both. What the first says follows when the second has ended.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
-beside=(tests/browser tests/kernels tests/test_cli_bench.py tests/test_cli_check.py)
+beside=(tests/browser tests/kernels tests/test_cli_bench.py tests/test_cli_check.py tests/test_documents.py)
 mkdir -p build
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
