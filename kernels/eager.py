@@ -11,7 +11,6 @@ from torch import Tensor
 
 from minibert.kernels.call import Call
 from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows
-from minibert.kernels.matrices import applies, with_matrices
 from minibert.kernels.packing import sentence_by_sentence
 from minibert.kernels.requests import Want
 from minibert.kernels.row_statistics import statistics_of_rows, wide
@@ -98,8 +97,6 @@ def of_call(call: Call) -> dict[str, Tensor]:
     if keys.packed is not None:
         options["causal"] = keys.causal
         return sentence_by_sentence(attend, *vectors, packed=keys.packed, **options)
-    if applies(call):
-        return with_matrices(call)
     allowed = keys.mask(call.query.shape[2])
     return _attend(*vectors, allowed, lengths=keys.length_tensor, bias=call.bias, **options)
 

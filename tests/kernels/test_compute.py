@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from attention_inputs import B, D, H, K, by_torch, vectors
+from attention_inputs import B, D, K, by_torch, vectors
 
 from minibert.kernels.api import attend, compute
 from minibert.kernels.call import AllowedKeys, Call
-from minibert.kernels.eager import _attend
-from minibert.kernels.matrices import applies
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ALLOWED = {
@@ -107,31 +105,3 @@ def test_autocast_changes_nothing(impl):
         found = attend(query, key, value, impl=impl)
     assert torch.equal(found.z, expected.z)
     assert torch.equal(found.lse, expected.lse)
-
-
-@pytest.mark.parametrize("huge", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("queries", [400, 300])
-@pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "lengths": (170, 0)}])
-def test_matrices_of_long_texts_are_those_of_eager(options, queries, dtype, huge, monkeypatch):
-    if not huge:
-        monkeypatch.setattr("minibert.kernels.large_pages._ADVICE", None)
-    allowed = AllowedKeys(B, 400, torch.device("cpu"), **options)
-    query, key, value = (one[:, :H] for one in vectors(queries=queries, keys=400, dtype=dtype))
-    query, key, value = (one.repeat(1, 2, 1, 1) for one in (query, key, value))
-    want = {"scores": (), "probs": ()}
-    given = Call(query, key, value, 0.3, allowed, want=want)
-    assert applies(given)
-    found = compute(given)
-    wide = (one.double() for one in (query, key, value))
-    lengths = allowed.length_tensor
-    exact = _attend(*wide, allowed.mask(queries), lengths=lengths, scale=0.3, bias=None, want=want)
-    eager = _attend(
-        query, key, value, allowed.mask(queries), lengths=lengths, scale=0.3, bias=None, want=want
-    )
-    for name in ("z", "scores", "probs"):
-        tolerance = max(2 * float((eager[name] - exact[name]).abs().max()), 1e-14)
-        assert float((getattr(found, name) - exact[name]).abs().max()) <= tolerance, name
-    assert torch.equal(found.probs == 0, (exact["probs"] == 0))
-    with torch.inference_mode(False), torch.enable_grad():
-        assert not applies(Call(query.requires_grad_(), key, value, 0.3, allowed, want=want))
