@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from minibert.answers.generate import generate
 from minibert.answers.predict import Prediction, predict
 from minibert.checkpoint.weights import to_state_dict
-from minibert.errors import CheckpointError, TokenizationError, TraceError
+from minibert.errors import CheckpointError, TokenizationError
 from minibert.kernels.call import AllowedKeys
 from minibert.kernels.registry import check_name
 from minibert.kernels.requests import parse_want
@@ -221,7 +221,7 @@ class Model(nn.Module):
 
         Raises TokenizationError, TraceError or EditError before anything is computed.
         """
-        check_keep(keep)
+        check_keep(keep, packed=packed)
         check_grad(grad, until)
         if until is not None:
             until = check_index("layer", until, self.config.n_layers)
@@ -229,11 +229,6 @@ class Model(nn.Module):
         allowed = self._packed(inputs) if packed else self.allowed(inputs.ids, inputs.mask)
         want = parse_want(statistics, n_keys=int(inputs.ids.shape[1]))
         check_statistics(want)
-        if packed and keep:
-            raise TraceError(
-                "keep with packed=True: packed sentences have no matrix of all their tokens; read "
-                "trace.text(i)[layer].probs, which is computed then."
-            )
         if impl is not None:
             check_name(impl)
         evaluation = Evaluation(allowed, self.impl if impl is None else impl, want)

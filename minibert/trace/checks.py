@@ -10,8 +10,13 @@ from minibert.kernels.requests import Want
 __all__ = ["check_grad", "check_keep", "check_statistics"]
 
 
-def check_keep(names: Collection[str]) -> None:
-    """Raise TraceError for a name that cannot be kept."""
+def check_keep(names: Collection[str], *, packed: bool = False) -> None:
+    """Raise TraceError for a name that cannot be kept, and for any with packed sentences."""
+    if packed and names:
+        raise TraceError(
+            "keep with packed=True: packed sentences have no matrix of all their tokens; read "
+            "trace.text(i)[layer].probs, which is computed then."
+        )
     # Arrays and tensors count as collections, of numbers.
     if not isinstance(names, list | tuple | set | frozenset | dict):
         raise TraceError(

@@ -114,6 +114,8 @@ class Edit:
     """True where the value is the mean over the positions of these traces."""
     hidden: Chosen = None
     """Keys whose scores become −inf, counted in each sentence."""
+    drawn: bool = False
+    """Whether it adds numbers that are drawn position after position."""
 
     def at(self, *, positions: Chosen = None, sentences: Chosen = None) -> "Edit":
         """The same change, only at these positions or in these sentences of the batch."""
@@ -174,6 +176,8 @@ def noise(
     """Adds Gaussian noise of standard deviation `std`; the same seed gives the same noise.
 
     Every sentence of a batch gets the noise that it gets alone; several seeds make several samples.
+    So noise on packed sentences, and on scores and probs of sentences of different lengths, is
+    refused.
     Source: corrupted runs of Meng et al. 2022, "Locating and editing factual associations", 2.1.
     """
     try:
@@ -192,7 +196,7 @@ def noise(
         generator = torch.Generator().manual_seed(mixed)
         return value + size * _normal_like(value, point.axes, generator).to(value)
 
-    return Edit(change, positions, sentences)
+    return Edit(change, positions, sentences, drawn=True)
 
 
 def _normal_like(value: Tensor, axes: tuple[str, ...], generator: torch.Generator) -> Tensor:

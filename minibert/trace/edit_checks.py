@@ -49,11 +49,17 @@ def check_order(points: Sequence[Point]) -> None:
                 )
 
 
-def check_packed(point: Point, allowed: AllowedKeys) -> None:
-    """Raise EditError for scores or probs of packed sentences, which have no such matrix."""
+def check_packed(point: Point, edit: Edit, allowed: AllowedKeys) -> None:
+    """Raise EditError for what packed sentences, or those of different lengths, cannot have."""
     if allowed.packed is not None and "query" in point.axes:
         raise EditError(
             f"{point}: packed sentences have no such matrix. Trace them without packed=True."
+        )
+    ragged = allowed.lengths is not None and "query" in point.axes
+    if edit.drawn and (allowed.packed is not None or ragged):
+        raise EditError(
+            f"{point}: noise here would depend on the other sentences of the batch. Trace the "
+            "sentences one by one."
         )
 
 

@@ -53,10 +53,14 @@ class StoredTrace:
 
 
 def save_trace(trace: PassRecord, path: PathLike) -> Path:
-    """Write the trace to a file, and return its path.
+    """Write the trace to a file, and return its path. Gradients and statistics are not saved.
 
     Raises TraceError when the file cannot be written; a file that was there before is kept.
     """
+    if trace.allowed.packed is not None:
+        raise TraceError(
+            "A trace of packed sentences is not saved as one file: save trace.text(i) of each."
+        )
     target = _path(path)
     if target.is_dir():
         raise TraceError(f"{target} is a folder; name a file in it for the trace.")

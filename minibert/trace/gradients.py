@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
+from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Rows, cut
 from minibert.layers.layer import LayerPass, layer_quantities
 from minibert.layers.layer_gradients import LayerGradients
-from minibert.quantities import Float, Hidden, Logits, Quantity
+from minibert.quantities import QUANTITIES, Float, Hidden, Logits, Quantity
 from minibert.trace.layer_view import LayerName, LayerView, place_of
 
 __all__ = ["Differentiated", "Found", "Gradients", "differentiate", "held_for_gradients", "watch"]
@@ -38,6 +39,10 @@ class Differentiated(Protocol):
     @property
     def config(self) -> Config:
         """The model's sizes and choices."""
+
+    @property
+    def allowed(self) -> AllowedKeys:
+        """Which keys each query may see."""
 
     def at(self, layer: int, heads: slice = ..., queries: slice = ...) -> LayerPass:
         """One layer of the trace, to be read lazily."""
@@ -127,6 +132,11 @@ class Gradients:
         self, name: str, layer: int, heads: slice = slice(None), queries: slice = slice(None)
     ) -> Tensor:
         """A gradient in one layer, its head axis still there, cut to the heads and rows."""
+        if self.trace.allowed.packed is not None and "query" in QUANTITIES[name].axes:
+            raise TraceError(
+                f"The gradient of {name} of packed sentences is one matrix a sentence; trace "
+                "without packed=True to read it."
+            )
         with torch.no_grad():
             value: Tensor = getattr(_AtLayer(self, self.trace.at(layer, heads, queries)), name)
             return value

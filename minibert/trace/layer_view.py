@@ -152,6 +152,8 @@ class LayerTrace(LayerView):
 
     def product(self, query: int) -> Float[Tensor, "batch *head key d_head"]:
         """query[i] * key, element by element: what the dot product of each score sums up."""
+        if self.trace.allowed.packed is not None:
+            raise TraceError("product of packed sentences: read trace.text(i)[layer].product(i).")
         index = check_index("query", query, self.trace.allowed.position)
         rows = self.trace.read("query", self.layer, self._heads)[:, :, index, None]
         product = rows * self.trace.read("key", self.layer, self._heads)

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from minibert.errors import TraceError
 from minibert.kernels.api import Statistics
 from minibert.kernels.call import AllowedKeys
 from minibert.layers.evaluation import Evaluation
@@ -25,6 +26,11 @@ def text_of(trace: Record, index: int) -> Record:
     length = places.lengths[index]
     row, where = places.index(index, range(length))
     span = slice(where[0], where[0] + length)
+    if "map" in trace.evaluation.want and length != trace.allowed.position:
+        raise TraceError(
+            f"text {index} has {length} tokens and the statistic map is of "
+            f"{trace.allowed.position}, padding included; trace this text alone."
+        )
     tokens = trace.tokens[index]
     allowed = AllowedKeys(1, length, trace.allowed.device, trace.allowed.causal)
     again = type(trace)(
@@ -32,7 +38,6 @@ def text_of(trace: Record, index: int) -> Record:
         Inputs(tokens.ids, None, tokens.segments, tokens),
         Evaluation(allowed, trace.evaluation.impl, trace.evaluation.want),
         until=trace.until,
-        grad=trace.differentiable,
     )
     again.edited_from = trace.edited_from
     again.records = [

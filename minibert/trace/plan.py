@@ -63,7 +63,7 @@ class Plan:
         for key, value in mapping.items():
             point, edit = as_point(key, config), as_edit(value)
             check_until(point, until)
-            check_packed(point, allowed)
+            check_packed(point, edit, allowed)
             reach = Reach.of(point, edit, places)
             check_constant(point, edit, reach, config, allowed, dtype)
             check_hidden(point, edit, reach, allowed)

@@ -84,7 +84,8 @@ class Trace(PassRecord):
     def text(self, index: int) -> "Trace":
         """The trace of one sentence of the batch, without padding or neighbours.
 
-        Its positions are the sentence's own: -1 is its last token. Nothing is computed again.
+        Its positions are the sentence's own: -1 is its last token. Nothing is computed again. To
+        differentiate a number of it, call `backward` of this trace, and read this trace's `grad`.
         """
         return text_of(self, index)
 
@@ -101,6 +102,7 @@ class Trace(PassRecord):
     @property
     def pooled(self) -> Float[Tensor, "batch d_model"]:
         """tanh(W·hidden[0] + b), where the model has a pooler."""
+        self._of_one_row_each("pooled")
         pooled = self.model.pool(self.hidden)
         if pooled is None:
             raise AbsentError(f"{self.model_name} has no pooler.")
@@ -131,6 +133,7 @@ class Trace(PassRecord):
     @property
     def mask(self) -> AttentionMask:
         """True where attention is allowed: (batch, 1, query, key)."""
+        self._of_one_row_each("mask")
         return self.allowed.full()
 
     @property
@@ -206,6 +209,13 @@ class Trace(PassRecord):
         """
         return TransformerLensCache(self, attn_result=attn_result)
 
+    def _of_one_row_each(self, name: str) -> None:
+        """Raise TraceError for packed sentences, which share a row of the batch."""
+        if self.allowed.packed is not None:
+            raise TraceError(
+                f"{name} of packed sentences is one a sentence: read trace.text(i).{name}."
+            )
+
     def _whole(self, name: str) -> "Trace":
         if self.until is not None:
             raise AbsentError(
@@ -222,7 +232,7 @@ class Trace(PassRecord):
 
         Raises EditError before anything is computed, as `Model.trace` does.
         """
-        check_keep(keep)
+        check_keep(keep, packed=self.allowed.packed is not None)
         plan = Plan.of(edit, self.config, self.allowed, dtype=self.embed.dtype, until=self.until)
         again = Trace(
             self.model, self.inputs, self.evaluation, until=self.until, grad=self.differentiable

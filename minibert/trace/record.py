@@ -37,6 +37,7 @@ def record(
     """
     plan = Plan() if plan is None else plan
     _check_statistics(trace.evaluation, plan)
+    _check_gradients(trace, plan)
     trace.edited_from = plan.first_layer
     if trace.edited_from is None and "logits" in plan.names(None):
         trace.edited_from = trace.config.n_layers
@@ -103,4 +104,14 @@ def _check_statistics(evaluation: Evaluation, plan: Plan) -> None:
             raise TraceError(
                 f"statistics are of attention as query and key give it, and {point} is edited. "
                 f"Trace without statistics and read {point.name} of that layer."
+            )
+
+
+def _check_gradients(trace: PassRecord, plan: Plan) -> None:
+    """Raise TraceError where gradients would need a matrix that packed sentences do not have."""
+    for point, *_ in plan.edits if trace.differentiable else ():
+        if trace.allowed.packed is not None and point.name == "z":
+            raise TraceError(
+                f"grad=True with packed=True and an edit of {point}: its gradients need scores and "
+                "probs, which packed sentences do not have. Trace without packed=True."
             )

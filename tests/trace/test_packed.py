@@ -3,6 +3,7 @@
 The logits of every family and head are compared in tests/test_model.py.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 import torch
 
 import minibert
+from minibert.errors import EditError, TraceError
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokens import Tokens
+from minibert.trace.edit import noise, zero
 from tests.families import difference, hf_model
 
 
@@ -122,3 +125,30 @@ def test_what_packed_sentences_do_not_have_is_an_error() -> None:
         model.trace(tokens, statistics=("probs",))
     edited = trace.rerun({("z", 1, 0): 0.5})
     assert (edited.text(1)[1, 0].z == 0.5).all()
+
+
+def test_what_would_mix_sentences_is_refused(tmp_path: Path) -> None:
+    model, texts = minibert.load(), ["the horse ran away", "a boy"]
+    packed = model.trace(texts, packed=True, grad=True)
+    packed.backward(packed.text(1).logits[0, -1, 7])
+    refused = [
+        lambda: packed.grad[1].scores,
+        lambda: packed.mask,
+        lambda: packed.pooled,
+        lambda: packed[1].product(0),
+        lambda: packed.text(1).backward(packed.text(1).logits[0, -1, 7]),
+        lambda: packed.save(tmp_path / "trace"),
+        lambda: packed.rerun({}, keep=("probs",)),
+        lambda: packed.rerun({("z", 1): zero}),
+        lambda: packed.rerun({("resid_post", 0): noise(3)}),
+        lambda: model.trace(texts, edit={("scores", 0): noise(3)}),
+        lambda: model.trace(texts, statistics=(("map", 2),)).text(1),
+    ]
+    for call in refused:
+        with pytest.raises((TraceError, EditError)):
+            call()
+    alone = model.trace(texts[1], grad=True)
+    alone.backward(alone.logits[0, -1, 7])
+    expected = alone.grad[1].z
+    found = packed.grad[1].z[:, :, -expected.shape[2] :]
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
