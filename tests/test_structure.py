@@ -32,6 +32,7 @@ ROWS = """
     loading
     analysis
     training
+    survey
     bench viz
     minibert
     cli __main__
@@ -59,6 +60,7 @@ OPTIONAL = {
     "IPython": "minibert.viz",
     "jaxtyping": "minibert.quantities",
     "matplotlib": "minibert.viz",
+    "pyarrow": "minibert.survey",
     "triton": "minibert.kernels",
 }
 COMMAND_LINE_ONLY = {"typer", "click", "rich"}
