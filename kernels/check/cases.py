@@ -1,7 +1,7 @@
 """The inputs on which `parity.check` compares an implementation with the reference."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -63,26 +63,25 @@ class Problem:
         copies: dict[str, Any] = {
             name: one.clone() for name, one in given.items() if isinstance(one, Tensor)
         }
-        return replace(self, want=dict(self.want), **copies)
+        want = {n: one.clone() if isinstance(one, Tensor) else one for n, one in self.want.items()}
+        return replace(self, want=want, **copies)
 
     def take(self, other: "Problem") -> "Problem":
         """Itself, its tensors filled in place with the numbers of `other`."""
-        for one in fields(self):
-            mine = getattr(self, one.name)
-            if isinstance(mine, Tensor):
-                mine.copy_(getattr(other, one.name))
+        theirs = other.tensors()
+        for name, mine in self.tensors().items():
+            mine.copy_(theirs[name])
         return self
 
     def differing(self, other: "Problem") -> list[str]:
         """The names of the tensors that do not hold the same numbers in both."""
-        pairs = {
-            one.name: (getattr(self, one.name), getattr(other, one.name)) for one in fields(self)
-        }
-        return [
-            name
-            for name, (mine, theirs) in pairs.items()
-            if isinstance(mine, Tensor) and not torch.equal(mine, theirs)
-        ]
+        theirs = other.tensors()
+        return [n for n, mine in self.tensors().items() if not torch.equal(mine, theirs[n])]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by name, those that are wanted of included."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)} | self.want
+        return {name: one for name, one in given.items() if isinstance(one, Tensor)}
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ class Case:
             value=normal(B, H, K, D),
             scale=0.37 if self.kind == "scale" else 1 / math.sqrt(D),
             causal="causal" in self.kind,
-            want={name: _parameters(name, K) for name in wants},
+            want={name: _parameters(name, Q, K, normal, generator, device) for name in wants},
             **options,
         )
 
@@ -176,5 +175,20 @@ def _n_queries(kind: str, n_keys: int) -> int:
     return 1 + n_keys // 3 if kind == "causal cache" and n_keys > 1 else n_keys
 
 
-def _parameters(name: str, n_keys: int) -> tuple[int, ...]:
+def _parameters(
+    name: str,
+    n_queries: int,
+    n_keys: int,
+    normal: Callable[..., Tensor],
+    generator: torch.Generator,
+    device: torch.device,
+) -> Any:
+    if name == "key_sums":
+        return normal(BATCH, HEADS, n_keys, 3)
+    if name == "pair_mass":
+        size = (BATCH, 2 * n_keys, 1)
+        query = torch.randint(n_queries, size, generator=generator)
+        pairs = torch.cat([query, torch.randint(n_keys, size, generator=generator)], dim=-1)
+        pairs[1, 0] = -1
+        return pairs.to(device)
     return {"key_mass": (0, n_keys - 1), "offset_mass": (-1, 0, 1), "map": (8,)}.get(name, ())
