@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from minibert.errors import MinibertError
+from minibert.errors import SurveyError
 from minibert.survey.rows import OFFSETS, RowMasses
 from minibert.survey.token_kinds import SegmentTokens
 
@@ -191,7 +191,7 @@ def measures(
 
     Beside those that every survey has: one for each further offset (`to_offset_-2`) and for each
     chosen token (`to_token:the`), and each mass again with rows weighed by norms
-    (`to_previous_by_norm`). `names` chooses some of them. Raises MinibertError for a name that is
+    (`to_previous_by_norm`). `names` chooses some of them. Raises SurveyError for a name that is
     none of these.
     """
     further = [
@@ -221,7 +221,7 @@ def measures(
         return found
     known = {one.name: one for one in found}
     if unknown := [name for name in names if name not in known]:
-        raise MinibertError(
+        raise SurveyError(
             f"measure {', '.join(unknown)}: not known here; known are {', '.join(known)}."
         )
     return tuple(known[name] for name in names)

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from minibert.survey.measures import Measure
 from minibert.survey.rows import RowMasses
+from minibert.survey.token_kinds import SegmentTokens
 
-__all__ = ["BEST", "LEAST_ROWS", "Sums", "document_sums", "row_sums"]
+__all__ = ["BEST", "LEAST_ROWS", "Sums", "document_sums", "row_sums", "rows_that_count"]
 
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -82,19 +83,24 @@ def _largest(scores: Floats, numbers: Whole) -> tuple[Floats, Whole]:
     return np.take_along_axis(scores, order, -1), np.take_along_axis(numbers, order, -1)
 
 
-def row_sums(measures: Sequence[Measure], masses: RowMasses) -> tuple[Floats, Floats]:
-    """Of one layer, for each segment the sums of the rows that count, and how many there are.
+def rows_that_count(measures: Sequence[Measure], tokens: SegmentTokens) -> tuple[Floats, Floats]:
+    """1 where a row counts, (measure, token), and how many do, (measure, segment)."""
+    rows = np.stack([measure.rows(tokens) for measure in measures]).astype(np.float64)
+    return rows, np.add.reduceat(rows, tokens.starts, axis=1)
 
-    (measure, head, segment) and (measure, segment).
+
+def row_sums(measures: Sequence[Measure], masses: RowMasses, rows: Floats | None = None) -> Floats:
+    """Of one layer, for each segment the sums of the rows that count: (measure, head, segment).
+
+    `rows` is what `rows_that_count` gives for these tokens, where it is known already.
     """
-    tokens = masses.tokens
-    sums, counts = [], []
-    for measure in measures:
-        chosen = measure.rows(tokens).astype(np.float64)
-        counts.append(np.add.reduceat(chosen, tokens.starts))
-        rows = measure.of_rows(masses) * chosen
-        sums.append(np.add.reduceat(rows, tokens.starts, axis=1))
-    return np.stack(sums), np.stack(counts)
+    if rows is None:
+        rows, _ = rows_that_count(measures, masses.tokens)
+    sums = [
+        np.add.reduceat(measure.of_rows(masses) * counted, masses.tokens.starts, axis=1)
+        for measure, counted in zip(measures, rows, strict=True)
+    ]
+    return np.stack(sums)
 
 
 def document_sums(rows: Floats, counts: Floats, profile: Floats, numbers: Sequence[int]) -> Sums:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.errors import MinibertError, how_to_install
+from minibert.errors import SurveyError, how_to_install
 from minibert.survey.sums import BEST, Sums
 
 __all__ = ["Example", "Survey", "parquet"]
@@ -29,12 +29,12 @@ MANIFEST = "manifest.json"
 
 
 def parquet() -> tuple[Any, Any]:
-    """pyarrow and pyarrow.parquet. Raises MinibertError where they are not installed."""
+    """pyarrow and pyarrow.parquet. Raises SurveyError where they are not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise MinibertError(
+        raise SurveyError(
             f"the tables of a survey are Parquet files, and pyarrow is not installed: "
             f"{how_to_install('survey')}."
         ) from error
@@ -90,11 +90,11 @@ class Survey:
     def table(self, measure: str, *, weight: str = "document") -> Floats:
         """(layer, head): the mean over documents, or with weight="row" over all rows; nan for none.
 
-        Raises MinibertError for a measure or weight that is not known.
+        Raises SurveyError for a measure or weight that is not known.
         """
         number = self._number(measure)
         if weight not in ("document", "row"):
-            raise MinibertError(f'weight={weight!r}: expected "document" or "row".')
+            raise SurveyError(f'weight={weight!r}: expected "document" or "row".')
         of_documents = weight == "document"
         count = float((self.sums.documents if of_documents else self.sums.rows)[number])
         total = (self.sums.total if of_documents else self.sums.row_total)[number]
@@ -123,7 +123,7 @@ class Survey:
 
     def _number(self, measure: str) -> int:
         if measure not in self.names:
-            raise MinibertError(
+            raise SurveyError(
                 f"measure {measure!r}: not in this survey; it has {', '.join(self.names)}."
             )
         return self.names.index(measure)
@@ -195,7 +195,7 @@ class Survey:
     def read(cls, folder: str | Path) -> "Survey":
         """The survey of a folder, the same numbers to the last bit.
 
-        Raises MinibertError where the folder has no finished survey.
+        Raises SurveyError where the folder has no finished survey.
         """
         path = Path(folder)
         manifest = _manifest(path)
@@ -206,7 +206,7 @@ class Survey:
                 for name in (MEASURES, EXAMPLES, PROFILE)
             }
         except Exception as error:  # pyarrow raises errors of many families
-            raise MinibertError(f"{path}: its tables cannot be read ({error}).") from error
+            raise SurveyError(f"{path}: its tables cannot be read ({error}).") from error
         return cls(*_sums_of(found), manifest)
 
 
@@ -214,7 +214,7 @@ def _manifest(path: Path) -> dict[str, Any]:
     try:
         found = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise MinibertError(
+        raise SurveyError(
             f"{path}: no finished survey ({MANIFEST} cannot be read: {error}). Write one with "
             "minibert survey CORPUS -o DIR; a run that was interrupted goes on in the same way."
         ) from error

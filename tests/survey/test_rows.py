@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from data import data_path
 
-from minibert.errors import AttentionError, MinibertError
+from minibert.errors import AttentionError, SurveyError
 from minibert.survey.measures import measures
 from minibert.survey.rows import from_matrices
-from minibert.survey.sums import row_sums
+from minibert.survey.sums import row_sums, rows_that_count
 from minibert.survey.token_kinds import SegmentTokens, tokens_of_strings
 
 FILES = (
@@ -107,8 +107,8 @@ def ours(attn, tokens, **options):
             norms=None if norms is None else norms[layer],
             **options,
         )
-        sums, counts = row_sums(chosen, masses)
-        layers.append((sums / np.maximum(counts, 1)[:, None])[..., 0])
+        _, counts = rows_that_count(chosen, described)
+        layers.append((row_sums(chosen, masses) / np.maximum(counts, 1)[:, None])[..., 0])
     return {one.name: np.stack(layers, 1)[row] for row, one in enumerate(chosen)}
 
 
@@ -170,7 +170,5 @@ def test_what_does_not_fit_is_refused():
         from_matrices(attn[0, :, :-1], described)
     with pytest.raises(AttentionError, match="norms have shape"):
         from_matrices(attn[0], described, norms=np.ones((1, 2)))
-    with pytest.raises(
-        MinibertError, match="measure to_nothing: not known here; known are entropy"
-    ):
+    with pytest.raises(SurveyError, match="measure to_nothing: not known here; known are entropy"):
         measures(names=("to_nothing",))
