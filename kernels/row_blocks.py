@@ -19,6 +19,7 @@ from torch import Tensor
 from minibert.kernels.blocks import Block, Inputs, floor_of, parts_of
 from minibert.kernels.diagonals import diagonal_sums
 from minibert.kernels.map_cells import cell_size, counts, n_cells, pooled, sums_of_cells
+from minibert.kernels.pairs import Pairs
 from minibert.kernels.requests import Want
 from minibert.kernels.row_statistics import wide
 from minibert.quantities import Float, Int
@@ -122,6 +123,7 @@ class _Results:
         self.pair_mass: Tensor | None = None
         if "pair_mass" in want:
             self.pair_mass = self._zeros(B, H, want["pair_mass"].shape[1])
+            self.pairs = [Pairs(one) for one in want["pair_mass"]]
         self.of_keys: dict[str, Tensor] = {}
         if "profile" in want:
             self.of_keys["profile"] = self._sums(B, H, Q + K - 1)
@@ -207,18 +209,20 @@ class _Results:
     def _add_key_sums(self, block: Block, weights: Tensor) -> None:
         sentences, heads, _ = block.place
         columns = self.columns[sentences, heads, : block.n_keys]
-        self.masses["key_sums"][block.place] = weights @ columns
+        # As rows: with few columns a product of matrices is several times slower.
+        self.masses["key_sums"][block.place] = (columns.mT @ weights.mT).mT
 
     def _put_pair_mass(self, block: Block, normaliser: Tensor, weights: Tensor) -> None:
         assert self.pair_mass is not None
         sentences, heads, rows = block.place
-        pairs = self.want["pair_mass"]
         for number, sentence in enumerate(range(sentences.start, sentences.stop)):
-            query, key = pairs[sentence % len(pairs)].unbind(-1)
-            inside = (query >= rows.start) & (query < rows.stop) & (key < block.n_keys)
-            query, key = query[inside] - rows.start, key[inside]
-            masses = weights[number][:, query, key] * normaliser[number, :, query, 0]
-            self.pair_mass[sentence, heads, inside] = masses
+            pairs = self.pairs[sentence % len(self.pairs)]
+            own = pairs.of(rows)
+            query, key = pairs.query[own] - rows.start, pairs.key[own]
+            seen = key < block.n_keys
+            masses = weights[number][:, query, key.clamp(max=block.n_keys - 1)]
+            masses *= normaliser[number, :, query, 0] * seen
+            self.pair_mass[sentence, heads, own] = masses
 
     def _add_columns(self, block: Block, counted: Tensor, flat: Tensor) -> None:
         if self.real is not None:
@@ -263,7 +267,9 @@ class _Results:
         found = {name: rows.squeeze(-1) for name, rows in found.items()}
         found |= {name: rows.mul_(normaliser) for name, rows in self.masses.items()}
         if self.pair_mass is not None:
-            found["pair_mass"] = self.pair_mass
+            places = torch.stack([one.place for one in self.pairs])[:, None]
+            where = places.expand(*self.pair_mass.shape[:2], -1)
+            found["pair_mass"] = self.pair_mass.gather(-1, where)
         if self.z is not None:
             found["z"] = self.z
         return found | self._means()

@@ -82,7 +82,13 @@ class _OneBatch:
 
     def __init__(self, asked: PassMasses, tokens: SegmentTokens, device: torch.device) -> None:
         self.asked, self.tokens = asked, tokens
-        self.classes = torch.from_numpy(tokens.classes).to(device, torch.float32)
+        # Some classes are empty here and some the same, as [CLS] and the first position.
+        columns = np.ascontiguousarray(tokens.classes.T)
+        different: dict[bytes, int] = {}
+        self.column = np.array([different.setdefault(c.tobytes(), len(different)) for c in columns])
+        kept = columns[np.unique(self.column, return_index=True)[1]]
+        # In memory class by class, as the kernel multiplies them.
+        self.classes = torch.from_numpy(kept).to(device, torch.float32).mT
         pairs = torch.from_numpy(tokens.pairs[0]).to(device)
         self.want: Want = {
             "entropy": (),
@@ -99,9 +105,9 @@ class _OneBatch:
             return {"key_sums": self.classes[None, None]}
         moved = at.value.float() @ self.asked.corners[at.index]
         self.norms = torch.linalg.vector_norm(moved, dim=-1)  # 1 head token
-        weighed = self.classes * self.norms[..., None]
-        plain = self.classes.expand(*self.norms.shape, -1)
-        return {"key_sums": torch.cat([plain, weighed, self.norms[..., None]], dim=-1)}
+        classes, norms = self.classes.mT, self.norms[:, :, None]
+        plain = classes.expand(*norms.shape[:2], -1, -1)
+        return {"key_sums": torch.cat([plain, classes * norms, norms], dim=2).mT}
 
     def masses(self, at: LayerPass) -> RowMasses:
         found: Any = at.statistics
@@ -111,7 +117,7 @@ class _OneBatch:
         )
         return RowMasses(
             self.tokens,
-            sums[..., : self.classes.shape[1]],
+            _columns(sums, self.column),
             offsets,
             sums_of_pairs(cells, self.tokens),
             entropy,
@@ -127,16 +133,25 @@ class _OneBatch:
         norms, n_classes = self.norms[0].cpu().numpy(), self.classes.shape[1]
         total = sums[..., -1]
         share = np.divide(1, total, out=np.zeros_like(total), where=total > 0)
-        places = np.arange(len(self.tokens))[:, None] + np.array(self.asked.offsets)
-        of_keys = norms[:, places.clip(0, len(self.tokens) - 1)]
+        # One offset after the other, as they lie in memory.
+        masses = np.moveaxis(np.empty((len(self.asked.offsets), *norms.shape), norms.dtype), 0, -1)
+        for number, offset in enumerate(self.asked.offsets):
+            # What lies outside of a text, and so is 0, meets any norm.
+            of_key = np.roll(norms, -offset, axis=1)
+            masses[..., number] = offset_mass[..., number] * of_key * share
         query, key = self.tokens.pairs[0].T
         return RowMasses(
             self.tokens,
-            sums[..., n_classes:-1] * share[..., None],
-            offset_mass * of_keys * share[..., None],
+            _columns(sums, n_classes + self.column) * share[..., None],
+            masses,
             sums_of_pairs(cells * norms[:, key] * share[:, query], self.tokens),
             offsets=self.asked.offsets,
         )
+
+
+def _columns(sums: Floats, numbers: npt.NDArray[np.int64]) -> Floats:
+    """Some of (head, query, column); each column lies together in memory, as in `sums`."""
+    return np.swapaxes(np.swapaxes(sums, 1, 2)[:, numbers], 1, 2)
 
 
 def _corners(body: Body) -> list[Tensor]:

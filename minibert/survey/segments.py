@@ -173,30 +173,26 @@ class Segmenter:
 
 def _words(tokens: Tokens) -> tuple[Whole, Whole, Whole]:
     """For each token its text (−1: special), its word's number, and the number of the place."""
-    spans, words, texts = tokens.spans[0], tokens.words[0], tokens.texts[0]
-    text = np.full(len(spans), -1, dtype=np.int64)
-    second, last = 0, None
-    ends: dict[tuple[int, int], tuple[int, int]] = {}
-    places: list[tuple[int, int] | None] = []
-    for position, (span, number) in enumerate(zip(spans, words, strict=True)):
-        if span is None:
-            # The second text begins behind the special tokens that end the first.
-            second = int(last is not None and len(texts) > 1)
-            places.append(None)
-            continue
-        text[position] = last = second
-        place = (second, position if number is None else number)
-        start, _ = ends.get(place, span)
-        ends[place] = (start, span[1])
-        places.append(place)
+    spans, texts = tokens.spans[0], tokens.texts[0]
+    inside = np.array([span is not None for span in spans])
+    special = np.cumsum(~inside)
+    # The second text begins behind the special tokens that end the first.
+    second = (special > special[inside.argmax()]) & (len(texts) > 1)
+    text = np.where(inside, second, -1).astype(np.int64)
+    numbers = [i if n is None else n for i, n in enumerate(tokens.words[0])]
+    where = np.flatnonzero(inside)
+    keys = np.stack([text[where], np.array(numbers, dtype=np.int64)[where]])
+    begins = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(0))
+    order = np.cumsum(begins) - 1
+    first, last = where[begins], where[np.append(begins[1:], True)]
     spelled: dict[str, int] = {}
-    numbers = {
-        place: spelled.setdefault(texts[place[0]][start:end].strip().lower(), len(spelled))
-        for place, (start, end) in ends.items()
-    }
-    order = {place: number for number, place in enumerate(ends)}
-    word = np.array([-1 if p is None else numbers[p] for p in places], dtype=np.int64)
-    occurrence = np.array([-1 if p is None else order[p] for p in places], dtype=np.int64)
+    found = []
+    for a, b in zip(first.tolist(), last.tolist(), strict=True):
+        (start, _), (_, end) = spans[a] or (0, 0), spans[b] or (0, 0)
+        whole = texts[text[a]][start:end].strip().lower()
+        found.append(spelled.setdefault(whole, len(spelled)))
+    word, occurrence = np.full((2, len(spans)), -1, dtype=np.int64)
+    word[where], occurrence[where] = np.array(found)[order], order
     return text, word, occurrence
 
 

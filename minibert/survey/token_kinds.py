@@ -39,7 +39,8 @@ class SegmentTokens:
 
     Classes: `cls` and `sep` as the tokenizer adds them; `period_comma` "." and "," (what Clark et
     al. 2019 count as punctuation); `punctuation` every token of punctuation characters alone;
-    `first` position 0; `text_0` and `text_1` the tokens of either text; then chosen tokens.
+    `first` position 0; `text_0` and `text_1` the tokens of either text where there are two; then
+    chosen tokens.
     """
 
     lengths: tuple[int, ...]
@@ -180,8 +181,9 @@ def with_places(kinds: Flags, text: Whole) -> Flags:
     """The classes of the tokens of a segment, with those that depend on where a token stands."""
     kinds = kinds.copy()
     kinds[0, CLASSES.index("first")] = True
-    kinds[:, CLASSES.index("text_0")] = text == 0
-    kinds[:, CLASSES.index("text_1")] = text == 1
+    if (text == 1).any():
+        kinds[:, CLASSES.index("text_0")] = text == 0
+        kinds[:, CLASSES.index("text_1")] = text == 1
     return kinds
 
 
