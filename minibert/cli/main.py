@@ -1,4 +1,4 @@
-"""The command line: `minibert view | explain | predict | generate | train | check | ...`.
+"""The command line: `minibert view | explain | predict | generate | train | survey | check | ...`.
 
 Before a command runs only the standard library and typer are imported, so that `--help` need not
 wait for torch.
@@ -18,6 +18,7 @@ from minibert.cli.explain import explain
 from minibert.cli.generate import generate
 from minibert.cli.models import models
 from minibert.cli.predict import predict
+from minibert.cli.survey import survey
 from minibert.cli.train import train
 from minibert.cli.view import view
 from minibert.errors import MinibertError
@@ -53,7 +54,8 @@ class _Commands(TyperGroup):
 def _failed(error: Exception) -> typer.Exit:
     # The library's messages name Python arguments; here they are options.
     message = str(error).replace("truncate=True", "--truncate")
-    note("error", message.replace("restart=True", "--restart"))
+    message = message.replace("restart=True", "--restart").replace("resume=False", "--no-resume")
+    note("error", message.replace('on_error="skip"', "--on-error skip"))
     return typer.Exit(1)
 
 
@@ -89,7 +91,7 @@ def _options(
     """
 
 
-for command in (view, explain, predict, generate, train, check, bench, models):
+for command in (view, explain, predict, generate, train, survey, check, bench, models):
     app.command()(command)
 
 
