@@ -175,7 +175,7 @@ def survey(
             pairs=pairs,
             limit=limit,
             longest=longest,
-            dtype=dtype and getattr(torch, dtype.value),
+            dtype=None if dtype is None else getattr(torch, dtype.value),
             batch_tokens=batch_tokens,
             on_error=on_error.value,
             resume=resume,
