@@ -24,9 +24,9 @@ from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
 from minibert.text.windows import LongText, Whole, Windows, windows
 from minibert.trace.checks import check_grad, check_keep, check_statistics
-from minibert.trace.edit import as_point
 from minibert.trace.places import check_index
 from minibert.trace.plan import Plan
+from minibert.trace.point import as_point
 from minibert.trace.read import Trace
 from minibert.trace.record import record
 from minibert.trace.run import embedded, logits_of, run_layers
