@@ -295,8 +295,7 @@ class Model(nn.Module):
         else:
             tokens = text.to(device)
             inputs = Inputs(tokens.ids, tokens.mask, tokens.segments, tokens)
-        inputs.check(self.config, self.name)
-        return inputs
+        return inputs.checked(self.config, self.name)
 
     def allowed(self, ids: TokenIds, mask: TokenMask | None = None) -> AllowedKeys:
         """Which keys a query of these ids may attend to."""
