@@ -28,6 +28,8 @@ else:
     Name = object
 
 
+# What is made in inference mode could not be differentiated through outside of it.
+@torch.inference_mode(False)
 def load(
     name: Name | None = None,
     *,

@@ -31,12 +31,14 @@ class Evaluation:
     impl      which implementation of `minibert.kernels` gives z
     want      statistics that come from the same call
     first     the position at which the stream that is computed begins; those before it are a past
+    key_columns   of the keys in want's key_mass, those that each sentence asked for; None: all
     """
 
     allowed: AllowedKeys
     impl: str = "auto"
     want: Want = field(default_factory=dict)
     first: int = 0
+    key_columns: tuple[tuple[int, ...], ...] | None = None
 
     @kept
     def from_first(self) -> AllowedKeys:

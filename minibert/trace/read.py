@@ -25,7 +25,7 @@ from minibert.trace.one_text import text_of
 from minibert.trace.pass_record import PassRecord
 from minibert.trace.plan import Plan
 from minibert.trace.record import record
-from minibert.trace.run import TracedModel
+from minibert.trace.run import TracedModel, with_ends
 from minibert.trace.sweep import rerun_each
 
 if TYPE_CHECKING:
@@ -116,11 +116,7 @@ class Trace(PassRecord):
         Sentences shorter than the batch have padding at the end; `text(i).logits` has none.
         """
         self._whole("logits")
-        logits = self.kept["logits"]
-        # For metrics, which cannot see where a sentence ends.
-        logits.lengths = self.allowed.lengths  # type: ignore[attr-defined]
-        logits.packed = self.allowed.packed  # type: ignore[attr-defined]
-        return logits
+        return with_ends(self.kept["logits"], self.allowed)
 
     @property
     def next_sentence_logits(self) -> Float[Tensor, "batch label"]:
