@@ -79,6 +79,8 @@ def guarded(
     except BaseException as caught:
         what = next(iter(str(caught).splitlines()), "")
         reason = f"{type(caught).__name__}: {what}" if what else type(caught).__name__
+        # `where` says already of which file.
+        reason = getattr(caught, "strerror", None) or reason
         # Without the cause: its message is not bounded, and Python prints it.
         raise error(f"{where}: {problem} ({printable(reason, 400)}).") from None
 
@@ -113,9 +115,9 @@ def _opened(path: Path, flags: int, error: Error) -> int:
     raise error(f"{path}: cannot be read: it is no regular file (a folder, a pipe or a device).")
 
 
-def read_bytes(path: Path, error: Error = CheckpointError) -> bytes:
-    """The content of a file; `error` where it is longer than files of its name may be."""
-    most = MOST_BYTES.get(path.name, _MOST_BYTES_OF_OTHERS)
+def read_bytes(path: Path, error: Error = CheckpointError, *, most: int | None = None) -> bytes:
+    """The content of a file; `error` where it is longer than `most`, or files of its name are."""
+    most = MOST_BYTES.get(path.name, _MOST_BYTES_OF_OTHERS) if most is None else most
     with open_regular(path, error) as file, guarded(path, error):
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -123,9 +125,9 @@ def read_bytes(path: Path, error: Error = CheckpointError) -> bytes:
         return file.read(size)
 
 
-def read_text(path: Path, error: Error = CheckpointError) -> str:
+def read_text(path: Path, error: Error = CheckpointError, *, most: int | None = None) -> str:
     """The content as text in UTF-8."""
-    content = read_bytes(path, error)
+    content = read_bytes(path, error, most=most)
     with guarded(path, error, "is no text in UTF-8"):
         return content.decode("utf-8")
 

@@ -253,8 +253,8 @@ def _check_files(output: Path | None, plot: Path | None) -> None:
             continue
         if not path.parent.is_dir():
             unusable(f"There is no folder {path.parent} to write {path.name} to.")
-        if path.is_dir():
-            unusable(f"{path} is a folder; expected the name of a file.")
+        if path.exists() and not path.is_file():
+            unusable(f"{path} is a folder, a pipe or a device; expected the name of a file.")
         try:
             # By writing a file in the folder, because permissions alone do not tell.
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):

@@ -21,7 +21,13 @@ from minibert.cli.predict import predict
 from minibert.cli.train import train
 from minibert.cli.view import view
 from minibert.errors import MinibertError
-from minibert.terminal import abandon_output, note, say, warning_line
+from minibert.terminal import (
+    abandon_output,
+    note,
+    open_closed_streams,
+    say,
+    warning_line,
+)
 
 __all__ = ["app", "main"]
 
@@ -39,22 +45,30 @@ class _Commands(TyperGroup):
             sys.stdout.flush()
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error
-        except BrokenPipeError as error:
-            abandon_output()
-            raise typer.Exit(141) from error
-        except OSError as error:
-            abandon_output()
-            raise _failed(error) from error
-        except MinibertError as error:
-            raise _failed(error) from error
+        except (MinibertError, MemoryError, OSError, RuntimeError) as error:
+            raise typer.Exit(_status(error)) from error
         return result
 
 
-def _failed(error: Exception) -> typer.Exit:
+def _status(error: Exception) -> int:
+    """The exit status for an error, said in one line. Raises it where it is a mistake of ours."""
+    if isinstance(error, BrokenPipeError):
+        abandon_output()
+        return 141
     # The library's messages name Python arguments; here they are options.
     message = str(error).replace("truncate=True", "--truncate")
-    note("error", message.replace("restart=True", "--restart"))
-    return typer.Exit(1)
+    message = message.replace("restart=True", "--restart")
+    if isinstance(error, OSError):
+        abandon_output()
+        if error.filename is None:
+            message = f"standard output cannot be written to ({error.strerror or error})."
+    elif not isinstance(error, MinibertError):
+        # torch has no exception type for a CPU that runs out of memory.
+        if not isinstance(error, MemoryError) and "memory" not in message:
+            raise error
+        message = "there is not enough memory; give a shorter text or a smaller model."
+    note("error", message)
+    return 1
 
 
 app = typer.Typer(
@@ -95,5 +109,13 @@ for command in (view, explain, predict, generate, train, check, bench, models):
 
 def main() -> None:
     """Run the command line with the arguments of this process."""
+    open_closed_streams()
     warnings.formatwarning = warning_line
-    app(prog_name="minibert")
+    try:
+        try:
+            app(prog_name="minibert")
+        finally:
+            sys.stdout.flush()
+    # What is written outside of a command: help, version, messages of wrong usage.
+    except OSError as error:
+        sys.exit(_status(error))
