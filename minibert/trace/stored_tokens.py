@@ -31,7 +31,7 @@ def read_tokens(
     name could have read.
     """
     tokens = Tokens.from_ids(numbers["ids"], mask=numbers["mask"], segments=numbers["segments"])
-    Inputs(tokens.ids, tokens.mask, tokens.segments).check(config, name)
+    Inputs(tokens.ids, tokens.mask, tokens.segments).checked(config, name)
     columns = {name: tuples(about[name]) for name in _COLUMNS}
     for column in _OF_EACH_TOKEN:
         if tuple(map(len, columns[column])) != tokens.lengths:
