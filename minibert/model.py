@@ -220,8 +220,8 @@ class Model(nn.Module):
 
         `impl` names the implementation of attention for this trace, in place of the model's.
 
-        A trace made under `torch.autocast` is to be read there as well: weights and what the pass
-        kept have different dtypes outside of it.
+        A trace made under `torch.autocast` computes as there wherever it is read, and one made
+        outside of it never casts.
 
         Raises TokenizationError, TraceError or EditError before anything is computed.
         """

@@ -37,7 +37,7 @@ def text_of(trace: Record, index: int) -> Record:
         Evaluation(allowed, trace.evaluation.impl, of_one_sentence(trace.evaluation, index)),
         until=trace.until,
     )
-    again.edited_from = trace.edited_from
+    again.edited_from, again.autocast = trace.edited_from, trace.autocast
     again.records = [
         {name: _cut(value, QUANTITIES[name].axes, row, span) for name, value in kept.items()}
         for kept in trace.records

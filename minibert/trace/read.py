@@ -97,13 +97,15 @@ class Trace(PassRecord):
     @property
     def hidden(self) -> Hidden:
         """The last hidden state, which the task head reads (GPT-2: after the last LayerNorm)."""
-        return self.model.body.final(self._whole("hidden")[-1].resid_post)
+        with self.as_made():
+            return self.model.body.final(self._whole("hidden")[-1].resid_post)
 
     @property
     def pooled(self) -> Float[Tensor, "batch d_model"]:
         """tanh(W·hidden[0] + b), where the model has a pooler."""
         self._of_one_row_each("pooled")
-        pooled = self.model.pool(self.hidden)
+        with self.as_made():
+            pooled = self.model.pool(self.hidden)
         if pooled is None:
             raise AbsentError(f"{self.model_name} has no pooler.")
         return pooled
@@ -124,7 +126,8 @@ class Trace(PassRecord):
         head = getattr(self.model.head, "next_sentence", None)
         if head is None:
             raise AbsentError(f"{self.model_name} has no next-sentence head beside another one.")
-        return head(self.pooled)
+        with self.as_made():
+            return head(self.pooled)
 
     @property
     def mask(self) -> AttentionMask:
@@ -242,7 +245,9 @@ class Trace(PassRecord):
             again.records.extend(self.records[:first])
             again.statistics.extend(self.statistics[:first])
         same = "embed" in again.kept and first < intact
-        record(again, keep=keep, plan=plan, known=self.records[first] if same else None)
+        again.autocast = self.autocast
+        with self.as_made():
+            record(again, keep=keep, plan=plan, known=self.records[first] if same else None)
         return again
 
     def rerun_each(
@@ -265,4 +270,5 @@ class Trace(PassRecord):
 
         Raises EditError before anything is computed.
         """
-        return rerun_each(self, edits, metric, positions=positions, batch=batch)
+        with self.as_made():
+            return rerun_each(self, edits, metric, positions=positions, batch=batch)

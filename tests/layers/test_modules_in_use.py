@@ -119,6 +119,13 @@ def test_a_model_without_values_says_so() -> None:
         minibert.load()(torch.ones(1, 3, dtype=torch.int64, device="meta"))
 
 
+def read_from(trace: minibert.Trace) -> list[torch.Tensor]:
+    layer, graded, text = trace[1], trace.grad[1], trace.text(0)[1]
+    read = [layer.statistics.entropy, layer.query, layer.scores, layer.probs, layer.head_out]
+    read += [layer.mlp_post, text.head_out, trace.logits, trace.hidden, trace.rerun({}).logits]
+    return [*read, graded.query, graded.probs, graded.resid_mid]
+
+
 @pytest.mark.parametrize("impl", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2"])
 def test_a_trace_with_gradients_is_made_read_and_differentiated_under_autocast(
@@ -129,10 +136,11 @@ def test_a_trace_with_gradients_is_made_read_and_differentiated_under_autocast(
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
             trace = model.trace("the horse ran away .", grad=True, statistics=("entropy",))
             trace.backward(trace.logits[0, -2, 7])
-            layer = trace[1]
-            read = (layer.query, layer.scores, layer.probs, layer.head_out, trace.logits)
-            graded = (trace.grad[1].query, trace.grad[1].probs, trace.grad[1].resid_mid)
-            found.append([layer.statistics.entropy, *read, *graded])
+            found.append(read_from(trace))
+        # Outside of autocast, or inside of another, the same numbers are read.
+        for other in (torch.float16, None):
+            with torch.autocast("cpu", dtype=other, enabled=other is not None):
+                assert all(map(torch.equal, read_from(trace), found[-1]))
     for exact, cast in zip(*found, strict=True):
         # bfloat16 has eight bits; errors add up over four layers.
         assert difference(exact, cast) <= 0.1 * exact.abs().max()
