@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from minibert.answers.generate import generate
 from minibert.answers.predict import Prediction, predict
 from minibert.checkpoint.weights import to_state_dict
-from minibert.errors import CheckpointError, TokenizationError
+from minibert.errors import CheckpointError, TokenizationError, TraceError, check_flag
 from minibert.kernels.call import AllowedKeys
-from minibert.kernels.registry import check_name
 from minibert.layers.bodies import build_body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
@@ -23,7 +22,7 @@ from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
 from minibert.text.windows import LongText, Whole, Windows, windows
 from minibert.trace.asked_statistics import asked
-from minibert.trace.checks import check_flag, check_grad, check_keep
+from minibert.trace.checks import check_grad, check_keep
 from minibert.trace.places import check_index
 from minibert.trace.plan import Plan
 from minibert.trace.point import as_point
@@ -136,6 +135,7 @@ class Model(nn.Module):
         Raises TokenizationError for empty text, for text longer than the model's positions
         unless `truncate`, and for a model without a tokenizer.
         """
+        check_flag("truncate", truncate, TokenizationError)
         if self.tokenizer is None:
             raise TokenizationError(
                 f"{self.name} has no tokenizer (no tokenizer.json, vocab.txt or vocab.json + "
@@ -225,16 +225,14 @@ class Model(nn.Module):
 
         Raises TokenizationError, TraceError or EditError before anything is computed.
         """
-        check_flag("packed", packed)
-        check_flag("grad", grad)
+        check_flag("packed", packed, TraceError)
+        check_flag("grad", grad, TraceError)
         check_keep(keep, packed=packed)
         check_grad(grad, until, self.parameters())
         if until is not None:
             until = check_index("layer", until, self.config.n_layers)
         inputs = self.inputs(text, pair)
         allowed = self._packed(inputs) if packed else self.allowed(inputs.ids, inputs.mask)
-        if impl is not None:
-            check_name(impl)
         evaluation = asked(statistics, allowed, self.impl if impl is None else impl)
         trace = Trace(self, inputs, evaluation, until=until, grad=grad)
         edits = {} if edit is None else edit

@@ -10,6 +10,7 @@ from torch import Tensor
 from minibert.errors import TraceError
 from minibert.kernels.api import Statistics
 from minibert.kernels.call import AllowedKeys
+from minibert.kernels.registry import check_name
 from minibert.kernels.requests import Want, parse_want
 from minibert.layers.evaluation import Evaluation
 from minibert.trace.places import Places, check_index
@@ -24,6 +25,7 @@ def asked(statistics: Iterable[Any], allowed: AllowedKeys, impl: str) -> Evaluat
     of them are whose. Raises AttentionError for what `minibert.attend` does not know either, and
     TraceError for a matrix and for a key that one of the sentences does not have.
     """
+    check_name(impl)
     want = parse_want(statistics, n_keys=None)
     for name in ("scores", "probs"):
         if name in want:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from minibert.errors import TraceError
 
-__all__ = ["check_flag", "check_grad", "check_keep"]
+__all__ = ["check_grad", "check_keep"]
 
 
 def check_keep(names: Collection[str], *, packed: bool = False) -> None:
@@ -47,9 +47,3 @@ def check_grad(grad: bool, until: int | None, weights: Iterable[Tensor]) -> None
             "model.to(...), or in a transformers model), so nothing can be differentiated through "
             "them. Load the model again outside of it."
         )
-
-
-def check_flag(name: str, value: bool) -> None:
-    """Raise TraceError for what is neither True nor False: Python would take "no" as yes."""
-    if not isinstance(value, bool):
-        raise TraceError(f"{name}={value!r:.80}: expected True or False.")
