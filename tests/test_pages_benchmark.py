@@ -21,9 +21,10 @@ from benchmarks.pages.making import bertviz_page, minibert_page
 from benchmarks.pages.measure import Bench, summary
 from benchmarks.pages.plan import BERTVIZ, DEFAULT, MINIBERT, THUMBNAILS, WEIGHTS, Case, Shape
 from benchmarks.pages.reach import ratios, reached
+from benchmarks.pages.readme import table as readme_table
 from benchmarks.session import REPOSITORY
 from minibert.bench.gate import GateError
-from minibert.bench.result_rows import Row, version, write_rows
+from minibert.bench.result_rows import Row, read_rows, version, write_rows
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 SHAPE = Shape(2, 3, 8)
@@ -275,3 +276,12 @@ def test_every_view_of_minibert_is_measured_in_chromium(tmp_path: Path) -> None:
     assert "An empty page" in done.stdout
     assert "To reach" in done.stdout
     assert all(row["commit"] and row["versions"]["chromium"] for row in found)
+
+
+def test_the_table_of_readme_is_that_of_the_result_file_it_names() -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    name = re.findall(r"\[`(pages-\S+\.jsonl)`\]", readme)[0]
+    lines = list(readme_table(read_rows(REPOSITORY / "benchmarks" / "results" / name)))
+    assert "\n".join(lines) in readme
+    assert sum(", minibert, default |" in line for line in lines) == 5
+    assert sum(", BertViz |" in line for line in lines) == 5
