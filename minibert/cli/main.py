@@ -20,7 +20,7 @@ from minibert.cli.models import models
 from minibert.cli.predict import predict
 from minibert.cli.train import train
 from minibert.cli.view import view
-from minibert.errors import MinibertError
+from minibert.errors import MinibertError, printable
 from minibert.terminal import (
     abandon_output,
     note,
@@ -45,9 +45,27 @@ class _Commands(TyperGroup):
             sys.stdout.flush()
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error
+        except (typer.Abort, typer.Exit):
+            raise
         except (MinibertError, MemoryError, OSError, RuntimeError) as error:
             raise typer.Exit(_status(error)) from error
+        except Exception as error:
+            raise _as_printable(error) from error.__cause__
         return result
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments that are left for the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            raise _as_printable(error) from error.__cause__
+
+
+def _as_printable(error: Exception) -> Exception:
+    """The error; one of wrong usage repeats what was typed, which may act on a terminal."""
+    if isinstance(getattr(error, "message", None), str) and hasattr(error, "format_message"):
+        error.message = printable(error.message)  # type: ignore[attr-defined]
+    return error
 
 
 def _status(error: Exception) -> int:
