@@ -4,6 +4,7 @@ Before a command runs only the standard library and typer are imported, so that 
 wait for torch.
 """
 
+import re
 import sys
 import warnings
 from typing import Annotated, Any
@@ -32,6 +33,10 @@ from minibert.terminal import (
 __all__ = ["app", "main"]
 
 
+# torch has no exception type for a CPU that runs out of memory, nor has the loading of its parts.
+_NO_MEMORY = re.compile("(?i)out of memory|not enough memory|allocate memory|failed to map segment")
+
+
 class _Commands(TyperGroup):
     """Runs a command, and turns an error into one line and an exit status."""
 
@@ -47,7 +52,7 @@ class _Commands(TyperGroup):
             raise typer.Exit(130) from error
         except (typer.Abort, typer.Exit):
             raise
-        except (MinibertError, MemoryError, OSError, RuntimeError) as error:
+        except (MinibertError, MemoryError, OSError, RuntimeError, ImportError) as error:
             raise typer.Exit(_status(error)) from error
         except Exception as error:
             raise _as_printable(error) from error.__cause__
@@ -81,8 +86,7 @@ def _status(error: Exception) -> int:
         if error.filename is None:
             message = f"standard output cannot be written to ({error.strerror or error})."
     elif not isinstance(error, MinibertError):
-        # torch has no exception type for a CPU that runs out of memory.
-        if not isinstance(error, MemoryError) and "memory" not in message:
+        if not isinstance(error, MemoryError) and not _NO_MEMORY.search(message):
             raise error
         message = "there is not enough memory; give a shorter text or a smaller model."
     note("error", message)
