@@ -123,8 +123,18 @@ def _compare_model(model: Model, folder: Path) -> None:
         return
     if report["missing_keys"] or report["mismatched_keys"]:
         return
+    if model.config.family == "gpt2" and hasattr(theirs, "generation_config"):
+        _compare_end_tokens(model, theirs.generation_config.eos_token_id)
     found = model(ids)
     if found.shape != expected.shape or not torch.allclose(
         found.float(), expected, atol=1e-3, rtol=1e-3
     ):
         raise DiffersError("other logits than transformers gives")
+
+
+def _compare_end_tokens(model: Model, theirs: Any) -> None:
+    """The tokens that end a text, where transformers found such as the vocabulary has."""
+    theirs = theirs if isinstance(theirs, list) else [] if theirs is None else [theirs]
+    whole = all(type(one) is int and 0 <= one < model.config.vocab_size for one in theirs)
+    if whole and set(model.config.end_ids) != set(theirs):
+        raise DiffersError(f"ends {model.config.end_ids}, and transformers' {theirs}")

@@ -139,6 +139,14 @@ def header(size: int) -> Change:
     return write
 
 
+class RebuiltOfMore:
+    """A tensor rebuilt from more values than torch's function takes."""
+
+    def __reduce__(self) -> Any:
+        function, values, *_ = torch.ones(2)._reduce_ex_internal(2)
+        return function, (*values, 1, 2)
+
+
 class Runs:
     """Runs a command when it is unpickled."""
 
@@ -225,6 +233,7 @@ KNOWN: dict[str, Change] = {
     "complex tensor": with_first(lambda tensor: tensor.to(torch.complex64)),
     "expanded tensor": with_first(lambda tensor: tensor.flatten()[:1].expand(tensor.shape)),
     "transposed tensor": with_first(lambda tensor: tensor.t().contiguous().t()),
+    "tensor of too many values": other(lambda found: found | {"more": RebuiltOfMore()}),
     "no dictionary": other(lambda found: list(found.values())),
     "training checkpoint": other(lambda found: {"state_dict": found, "epoch": 3}),
     "weights in float16": tensors(lambda t: t.update({k: v.half() for k, v in t.items()})),

@@ -33,6 +33,12 @@ SETTINGS: dict[str, Any] = {
     "name_or_path": "x",
     "padding_side": "right",
 }
+GENERATION: dict[str, Any] = {
+    "max_length": 20,
+    "transformers_version": "4.20.1",
+    "_from_model_config": False,
+    "do_sample": False,
+}
 
 
 def vary(folder: Path, random: Random) -> list[str]:
@@ -44,6 +50,11 @@ def vary(folder: Path, random: Random) -> list[str]:
         said.append(_json(folder / "config.json", ABOUT, random))
     if (folder / "tokenizer_config.json").exists() and random.random() < 0.5:
         said.append(_json(folder / "tokenizer_config.json", SETTINGS, random))
+    if (path := folder / "generation_config.json").exists() and random.random() < 0.7:
+        value = json.loads(path.read_text())
+        value["eos_token_id"] = random.choice((0, 5, [0], [3, 1], None))
+        path.write_text(json.dumps(value))
+        said.append(f"ends {value['eos_token_id']}; {_json(path, GENERATION, random)}")
     if (folder / "vocab.txt").exists() and random.random() < 0.5:
         said.append(_lines(folder / "vocab.txt", random))
     return said
