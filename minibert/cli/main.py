@@ -22,13 +22,7 @@ from minibert.cli.predict import predict
 from minibert.cli.train import train
 from minibert.cli.view import view
 from minibert.errors import MinibertError, printable
-from minibert.terminal import (
-    abandon_output,
-    note,
-    open_closed_streams,
-    say,
-    warning_line,
-)
+from minibert.terminal import abandon_output, note, open_closed_streams, say, warning_line
 
 __all__ = ["app", "main"]
 
@@ -55,7 +49,8 @@ class _Commands(TyperGroup):
         except (MinibertError, MemoryError, OSError, RuntimeError, ImportError) as error:
             raise typer.Exit(_status(error)) from error
         except Exception as error:
-            raise _as_printable(error) from error.__cause__
+            _make_printable(error)
+            raise
         return result
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -63,14 +58,14 @@ class _Commands(TyperGroup):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            raise _as_printable(error) from error.__cause__
+            _make_printable(error)
+            raise
 
 
-def _as_printable(error: Exception) -> Exception:
-    """The error; one of wrong usage repeats what was typed, which may act on a terminal."""
+def _make_printable(error: Exception) -> None:
+    """Write out what acts on a terminal: an error of wrong usage repeats what was typed."""
     if isinstance(getattr(error, "message", None), str) and hasattr(error, "format_message"):
         error.message = printable(error.message)  # type: ignore[attr-defined]
-    return error
 
 
 def _status(error: Exception) -> int:
@@ -89,7 +84,7 @@ def _status(error: Exception) -> int:
         if not isinstance(error, MemoryError) and not _NO_MEMORY.search(message):
             raise error
         message = "there is not enough memory; give a shorter text or a smaller model."
-    note("error", message)
+    note("error", printable(message))
     return 1
 
 
