@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import run
 
 CLOSED = r"error: standard output cannot be written to \(Bad file descriptor\)\.\n"
 FULL = r"error: standard output cannot be written to \(No space left on device\)\.\n"
@@ -38,3 +39,13 @@ def test_a_closed_or_full_stream_is_one_line_of_error(
     )
     assert (done.returncode, done.stdout) == (status, "")
     assert re.fullmatch(message, done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("wrong", [["--x\x1b[31m"], ["view", "a", "--x\u202e"], ["\x1b]0;x\x07"]])
+def test_what_was_typed_wrongly_is_repeated_without_acting_on_the_terminal(
+    wrong: list[str],
+) -> None:
+    result = run(*wrong)
+    assert result.exit_code == 2
+    assert "Usage: " in result.stderr
+    assert all(c.isprintable() or c == "\n" for c in result.stderr)

@@ -4,6 +4,7 @@ Before a command runs only the standard library and typer are imported, so that 
 wait for torch.
 """
 
+import re
 import sys
 import warnings
 from typing import Annotated, Any
@@ -20,16 +21,14 @@ from minibert.cli.models import models
 from minibert.cli.predict import predict
 from minibert.cli.train import train
 from minibert.cli.view import view
-from minibert.errors import MinibertError
-from minibert.terminal import (
-    abandon_output,
-    note,
-    open_closed_streams,
-    say,
-    warning_line,
-)
+from minibert.errors import MinibertError, printable
+from minibert.terminal import abandon_output, note, open_closed_streams, say, warning_line
 
 __all__ = ["app", "main"]
+
+
+# torch has no exception type for a CPU that runs out of memory, nor has the loading of its parts.
+_NO_MEMORY = re.compile("(?i)out of memory|not enough memory|allocate memory|failed to map segment")
 
 
 class _Commands(TyperGroup):
@@ -45,9 +44,28 @@ class _Commands(TyperGroup):
             sys.stdout.flush()
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error
-        except (MinibertError, MemoryError, OSError, RuntimeError) as error:
+        except (typer.Abort, typer.Exit):
+            raise
+        except (MinibertError, MemoryError, OSError, RuntimeError, ImportError) as error:
             raise typer.Exit(_status(error)) from error
+        except Exception as error:
+            _make_printable(error)
+            raise
         return result
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments that are left for the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            _make_printable(error)
+            raise
+
+
+def _make_printable(error: Exception) -> None:
+    """Write out what acts on a terminal: an error of wrong usage repeats what was typed."""
+    if isinstance(getattr(error, "message", None), str) and hasattr(error, "format_message"):
+        error.message = printable(error.message)  # type: ignore[attr-defined]
 
 
 def _status(error: Exception) -> int:
@@ -63,11 +81,10 @@ def _status(error: Exception) -> int:
         if error.filename is None:
             message = f"standard output cannot be written to ({error.strerror or error})."
     elif not isinstance(error, MinibertError):
-        # torch has no exception type for a CPU that runs out of memory.
-        if not isinstance(error, MemoryError) and "memory" not in message:
+        if not isinstance(error, MemoryError) and not _NO_MEMORY.search(message):
             raise error
         message = "there is not enough memory; give a shorter text or a smaller model."
-    note("error", message)
+    note("error", printable(message))
     return 1
 
 

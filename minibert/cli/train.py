@@ -125,6 +125,8 @@ def train(
         check_output(plot)
         if not plot.parent.is_dir() and plot.parent.resolve() != output.resolve():
             raise MinibertError(f"There is no folder {plot.parent} to write {plot.name} to.")
+        if plot.exists() and not plot.is_file():
+            raise MinibertError(f"{plot} is a folder, a pipe or a device; name a file.")
     numbers = {"steps": steps, "batch": batch, "seed": seed, "threads": threads}
     chosen = numbers | {"bfloat16": not float32} | _settings(settings or [], taken=numbers)
     _run(

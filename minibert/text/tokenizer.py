@@ -17,6 +17,7 @@ from torch import Tensor
 from minibert.errors import TokenizationError
 from minibert.text.tokenizer_files import (
     WELL_KNOWN,
+    check_that_it_splits,
     declared_tokens,
     find_roles,
     read_backend,
@@ -24,7 +25,7 @@ from minibert.text.tokenizer_files import (
     reader,
 )
 from minibert.text.tokens import Tokens, padded
-from minibert.untrusted import guarded
+from minibert.untrusted import guarded, silenced
 
 __all__ = ["Tokenizer"]
 
@@ -86,7 +87,8 @@ class Tokenizer:
         folder = Path(path)
         settings = read_settings(folder)
         backend = read_backend(folder, settings)
-        with guarded(folder, TokenizationError, "its tokenizer cannot be used"):
+        with guarded(folder, TokenizationError, "its tokenizer cannot be used"), silenced():
+            check_that_it_splits(backend)
             return cls(backend, declared_tokens(settings))
 
     @classmethod
@@ -95,8 +97,10 @@ class Tokenizer:
 
         Raises TokenizationError where it is none.
         """
-        with guarded("The text", TokenizationError, "is no tokenizer.json"):
-            return cls(Backend.from_str(content), {})
+        with guarded("The text", TokenizationError, "is no tokenizer.json"), silenced():
+            backend = Backend.from_str(content)
+            check_that_it_splits(backend)
+            return cls(backend, {})
 
     def __getstate__(self) -> dict[str, Any]:
         ids = {f"{role}_id": getattr(self, f"{role}_id") for role in WELL_KNOWN}

@@ -190,6 +190,7 @@ class Trace(PassRecord):
     def load(cls, path: str | os.PathLike[str], model: TracedModel | None = None) -> "Trace":
         """The trace that `save` wrote, mapped: what is not read is not loaded.
 
+        Before that the file is read once, in small parts, to compare its digest.
         Without its model everything can be read that needs no weights; with it, everything.
         Raises TraceError for what is no whole trace file, and for another model's.
         """

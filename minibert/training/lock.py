@@ -1,6 +1,7 @@
 """One training run at a time in a folder."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -73,7 +74,7 @@ def _is_still(path: Path, number: int) -> bool:
         return False
 
 
-if os.name == "nt":
+if sys.platform == "win32":
     import msvcrt
 
     # Behind the process id: what is locked on Windows cannot be read by others.
