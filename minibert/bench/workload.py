@@ -1,6 +1,7 @@
 """What is timed: a batch of attention of one shape, its inputs, and what it costs at least."""
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +16,12 @@ FLOP_FORMULA = "4 * d_head * allowed (query, key) pairs"
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """The tensors of a call, and how they get new numbers."""
+    """The tensors of a call, and how they get new numbers.
+
+    A seed says all numbers but the key and the value at position 0 of each head. These are the
+    last ones, which come with the call: every query sees them, so that nothing can be computed
+    before.
+    """
 
     query: Tensor
     key: Tensor
@@ -27,10 +33,23 @@ class Inputs:
         """query, key and value."""
         return self.query, self.key, self.value
 
-    def refresh(self) -> None:
-        """New numbers in the same memory: a result kept from before is wrong from here on."""
+    def refresh(self, seed: int) -> None:
+        """The numbers of this seed, in the same memory."""
+        generator = torch.Generator(self.query.device).manual_seed(seed)
         for one in self.vectors:
-            one.normal_()
+            one.normal_(generator=generator)
+
+    def last(self) -> dict[str, Tensor]:
+        """Numbers for `complete` that cannot be foreseen."""
+        generator = torch.Generator().manual_seed(secrets.randbits(63))
+        B, H, _, D = self.query.shape
+        key, value = torch.randn(2, B, H, D, generator=generator).to(self.query.dtype)
+        return {"key": key, "value": value}
+
+    def complete(self, last: Mapping[str, Tensor]) -> None:
+        """Put the last numbers in their places."""
+        self.key[:, :, 0].copy_(last["key"])
+        self.value[:, :, 0].copy_(last["value"])
 
 
 @dataclass(frozen=True)
