@@ -126,6 +126,8 @@ def _checked(result: Any, query: Tensor) -> dict[str, Tensor]:
         # A subclass can put off its work until it is read, which is after the clock.
         if type(one) not in (Tensor, torch.nn.Parameter):
             raise MinibertError(f"gave {name} as a {type(one).__name__}; expected a plain tensor")
+        if own := [attribute for attribute in vars(one) if hasattr(Tensor, attribute)]:
+            raise MinibertError(f"gave {name} with its own {own[0]}; expected a plain tensor")
         if one.layout != torch.strided or one.device != query.device:
             raise MinibertError(
                 f"gave {name} as a tensor of layout {one.layout} on {one.device}; expected a dense "
