@@ -8,6 +8,7 @@ On a GPU waiting for the processes would outweigh a short kernel, so there the w
 call by CUDA events, and the judge compares what it says with its own clock.
 """
 
+import random
 import secrets
 import statistics
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ __all__ = ["JudgedRun", "one_thread"]
 #: A turn on a GPU may take so much longer, by the judge's clock, than its events say: a quarter,
 #: and this many milliseconds a call to launch it.
 _LAUNCH_MS = 0.3
+_RANDOM = random.SystemRandom()
 
 
 class JudgedRun:
@@ -48,7 +50,7 @@ class JudgedRun:
         """Make it ready. Raises GateError where it cannot do this workload here."""
         self.name, self._worker, self._workload = name, worker, workload
         self._inputs, self._seed = inputs, 0
-        self._last: dict[str, Tensor] = {}
+        self._last = 0.0
         z = inputs.query.numel()
         files = worker.files(inputs=room_for(inputs.vectors), outputs=8 * z + 1024)
         self._ask(
@@ -107,11 +109,11 @@ class JudgedRun:
             raise GateError(str(error)) from error
 
     def _refresh(self, cold: bool) -> None:
-        self._seed, self._last = secrets.randbits(63), self._inputs.last()
+        self._seed, self._last = secrets.randbits(63), _RANDOM.gauss()
         self._ask("refresh", seed=self._seed, cold=cold)
 
     def _call(self) -> dict[str, Any]:
-        return self._ask("timed", tensors=self._worker.files()["inputs"].put(self._last))
+        return self._ask("timed", last=self._last)
 
     def _check(self, answer: dict[str, Any]) -> Row:
         """The error of z, as it was when the answer came, in rows that nobody could foresee."""

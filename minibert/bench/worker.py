@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,7 @@ class _Worker:
         self.files: dict[str, SharedBytes] = {}
         self.drawn: dict[Workload, Inputs] = {}
         self.contenders: dict[str, tuple[Contender, Inputs]] = {}
+        self.settings, self.set_for = ExitStack(), ""
         self.clock = Clock(self.device)
 
     def answer(self, task: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -145,6 +147,7 @@ class _Worker:
         if work not in self.drawn:
             self.drawn = {work: work.draw(self.device)}
             self.contenders.clear()
+            self.set_for = ""
         inputs = self.drawn[work]
         if baseline:
             # Only these need the implementations, which take a while to import.
@@ -161,39 +164,45 @@ class _Worker:
         return {}
 
     def refresh(self, contender: str, seed: int, cold: bool) -> dict[str, Any]:
-        """New numbers, all but the last ones that come with the call; and a cold cache."""
-        self.contenders[contender][1].refresh(seed)
+        """New numbers, all but the last one, which comes with the call; and a cold cache."""
+        one, inputs = self.contenders[contender]
+        # Freed before the clock starts, and its memory can be had again.
+        self.outputs = {}
+        # Whose turn it is has the settings its calls need, entered before the clock starts.
+        if contender != self.set_for:
+            self.settings.close()
+            self.settings.enter_context(one.around())
+            self.set_for = contender
+        inputs.refresh(seed)
         if cold:
             self.clock.flush()
         return {}
 
-    def timed(self, contender: str, tensors: list[Any]) -> dict[str, Any]:
+    def timed(self, contender: str, last: float) -> dict[str, Any]:
         """One call, and z put where the judge can read it: it all counts."""
         one, inputs = self.contenders[contender]
-        inputs.complete(self.files["inputs"].take(tensors))
+        inputs.complete(last)
         milliseconds = None
-        with one.around():
-            if self.device.type == "cuda":
-                (milliseconds,), result = self.clock.turn(one.run, calls=1)
-            else:
-                result = one.run()
+        if self.device.type == "cuda":
+            (milliseconds,), result = self.clock.turn(one.run, calls=1)
+        else:
+            result = one.run()
         vectors = zip(("query", "key", "value"), inputs.vectors, strict=True)
         self.inputs, self.outputs = dict(vectors), dict(one.outputs(result))
         return {"outputs": self._put_outputs(), "ms": milliseconds}
 
     def repeat(self, contender: str, calls: int) -> dict[str, Any]:
-        """So many calls without a pause, whose results are dropped."""
+        """So many calls without a pause, whose results are dropped; after a turn of its own."""
         one, _ = self.contenders[contender]
-        with one.around():
-            for _ in range(calls):
-                one.run()
-            self.clock.settle()
+        for _ in range(calls):
+            one.run()
+        self.clock.settle()
         return {}
 
     def peak(self, contender: str) -> dict[str, Any]:
         """The most bytes that a call holds."""
         one, _ = self.contenders[contender]
-        return {"bytes": peak_bytes(one.run, self.device, one.around)}
+        return {"bytes": peak_bytes(one.run, self.device)}
 
     def _user(self) -> UserFunction:
         if self.user is None:

@@ -1,7 +1,6 @@
 """What is timed: a batch of attention of one shape, its inputs, and what it costs at least."""
 
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,9 +17,8 @@ FLOP_FORMULA = "4 * d_head * allowed (query, key) pairs"
 class Inputs:
     """The tensors of a call, and how they get new numbers.
 
-    A seed says all numbers but the key and the value at position 0 of each head. These are the
-    last ones, which come with the call: every query sees them, so that nothing can be computed
-    before.
+    A seed says all numbers but one: that of the key and the value at position 0 of each head. It
+    comes with the call. Every query sees it, so that nothing can be computed before.
     """
 
     query: Tensor
@@ -39,17 +37,10 @@ class Inputs:
         for one in self.vectors:
             one.normal_(generator=generator)
 
-    def last(self) -> dict[str, Tensor]:
-        """Numbers for `complete` that cannot be foreseen."""
-        generator = torch.Generator().manual_seed(secrets.randbits(63))
-        B, H, _, D = self.query.shape
-        key, value = torch.randn(2, B, H, D, generator=generator).to(self.query.dtype)
-        return {"key": key, "value": value}
-
-    def complete(self, last: Mapping[str, Tensor]) -> None:
-        """Put the last numbers in their places."""
-        self.key[:, :, 0].copy_(last["key"])
-        self.value[:, :, 0].copy_(last["value"])
+    def complete(self, last: float) -> None:
+        """Put the last number in its places."""
+        self.key[:, :, 0].fill_(last)
+        self.value[:, :, 0].fill_(last)
 
 
 @dataclass(frozen=True)
