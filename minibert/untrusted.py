@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ __all__ = [
     "check_revision",
     "digest_of",
     "guarded",
+    "lines_of",
     "open_regular",
     "present",
     "read_bytes",
@@ -113,6 +114,22 @@ def _opened(path: Path, flags: int, error: Error) -> int:
         return number
     os.close(number)
     raise error(f"{path}: cannot be read: it is no regular file (a folder, a pipe or a device).")
+
+
+def lines_of(file: BinaryIO, longest: int) -> Iterator[bytes]:
+    """The lines of an open file without their ends (`\\n`, `\\r\\n`), read as they are asked for.
+
+    Of a line with more than `longest` bytes the first `longest + 1` are given; the rest is read
+    over, so that no line takes more memory than that.
+    """
+    while line := file.readline(longest + 2):
+        if not line.endswith(b"\n") and len(line) > longest:
+            rest = line
+            while rest and not rest.endswith(b"\n"):
+                rest = file.readline(2**20)
+            yield line[: longest + 1]
+        else:
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def read_bytes(path: Path, error: Error = CheckpointError, *, most: int | None = None) -> bytes:

@@ -30,8 +30,8 @@ ROWS = """
     trace
     model answers
     loading
-    analysis
-    training
+    analysis training
+    survey
     bench viz
     minibert
     cli __main__
