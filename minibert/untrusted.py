@@ -12,9 +12,9 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -116,7 +116,7 @@ def _opened(path: Path, flags: int, error: Error) -> int:
     raise error(f"{path}: cannot be read: it is no regular file (a folder, a pipe or a device).")
 
 
-def lines_of(file: BinaryIO, longest: int) -> Iterator[bytes]:
+def lines_of(file: BufferedIOBase, longest: int) -> Iterator[bytes]:
     """The lines of an open file without their ends (`\\n`, `\\r\\n`), read as they are asked for.
 
     Of a line with more than `longest` bytes the first `longest + 1` are given; the rest is read

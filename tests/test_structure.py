@@ -59,6 +59,7 @@ OPTIONAL = {
     "IPython": "minibert.viz",
     "jaxtyping": "minibert.quantities",
     "matplotlib": "minibert.viz",
+    "pyarrow": "minibert.survey",
     "triton": "minibert.kernels",
 }
 COMMAND_LINE_ONLY = {"typer", "click", "rich"}
