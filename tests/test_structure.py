@@ -64,8 +64,7 @@ OPTIONAL = {
 }
 COMMAND_LINE_ONLY = {"typer", "click", "rich"}
 
-MAX_FILE_LINES = 320
-MAX_FUNCTION_LINES = 60
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 320, 60
 
 
 class Import(NamedTuple):
