@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from minibert import __version__
 from minibert.cli.bench import bench
 from minibert.cli.check import check
+from minibert.cli.collect import collect
 from minibert.cli.explain import explain
 from minibert.cli.generate import generate
 from minibert.cli.models import models
@@ -30,6 +31,13 @@ from minibert.terminal import (
 )
 
 __all__ = ["app", "main"]
+
+
+_OPTIONS = {
+    "truncate=True": "--truncate",
+    "restart=True": "--restart",
+    "resume=False": "--restart",
+}
 
 
 class _Commands(TyperGroup):
@@ -56,8 +64,9 @@ def _status(error: Exception) -> int:
         abandon_output()
         return 141
     # The library's messages name Python arguments; here they are options.
-    message = str(error).replace("truncate=True", "--truncate")
-    message = message.replace("restart=True", "--restart")
+    message = str(error)
+    for argument, option in _OPTIONS.items():
+        message = message.replace(argument, option)
     if isinstance(error, OSError):
         abandon_output()
         if error.filename is None:
@@ -103,7 +112,7 @@ def _options(
     """
 
 
-for command in (view, explain, predict, generate, train, check, bench, models):
+for command in (view, explain, predict, generate, train, collect, check, bench, models):
     app.command()(command)
 
 
