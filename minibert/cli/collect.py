@@ -131,7 +131,7 @@ def collect(
         shortest=shortest,
     )
     loaded = load_model(model, revision, offline, task, dtype, impl)
-    from minibert.survey.collect import collect as collect_values
+    from minibert.survey.collecting import collect as collect_values
 
     collected = collect_values(
         loaded,

@@ -2,7 +2,6 @@
 
 import json
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -18,8 +17,8 @@ from command_line import fails, run
 import minibert
 from minibert.errors import SurveyError
 from minibert.model import Model
-from minibert.survey.collect import collect
 from minibert.survey.collected import Collected
+from minibert.survey.collecting import collect
 from minibert.survey.documents import Document, read_documents
 from minibert.text.words import Words
 
@@ -154,7 +153,7 @@ def test_an_interrupted_run_resumes_with_the_same_bytes(
 
 RUN = """
 import sys
-import minibert.survey.collect as module
+import minibert.survey.collecting as module
 from minibert import load
 sys.path[:0] = ["tests", "tests/survey"]
 from test_collect import MANY, POINTS
@@ -186,6 +185,7 @@ def test_a_killed_run_resumes_with_the_same_bytes(whole: Path, tmp_path: Path) -
 def test_a_full_disk_is_an_error_and_what_is_complete_is_kept(
     bert: Model, whole: Path, tmp_path: Path
 ) -> None:
+    resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     limit = (whole / "resid_post-3.npy").stat().st_size // 2
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
