@@ -12,6 +12,7 @@ __all__ = [
     "CheckpointError",
     "EditError",
     "MinibertError",
+    "SurveyError",
     "TokenizationError",
     "TraceError",
     "TrainingError",
@@ -70,6 +71,10 @@ class MinibertError(Exception):
 
 class CheckpointError(MinibertError):
     """A checkpoint cannot be found, fetched, read, or does not fit its configuration."""
+
+
+class SurveyError(MinibertError):
+    """A corpus cannot be read, or a survey of it cannot start or go on."""
 
 
 class TokenizationError(MinibertError):

@@ -21,6 +21,7 @@ from minibert.quantities import Float, Hidden, Logits, TokenIds, TokenMask
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
 from minibert.text.windows import LongText, Whole, Windows, windows
+from minibert.text.words import Words, is_text
 from minibert.trace.asked_statistics import asked
 from minibert.trace.checks import check_grad, check_keep
 from minibert.trace.places import check_index
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Model"]
 
-Text = str | Sequence[str]
+Text = str | Words | Sequence[str | Words]
 Input = Text | Tokens | Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[int]]
 
 
@@ -280,9 +281,7 @@ class Model(nn.Module):
         Raises TokenizationError for what cannot be read: empty or too long input, ids outside
         the vocabulary, segments the model does not have.
         """
-        if isinstance(text, str) or (
-            isinstance(text, Sequence) and text and isinstance(text[0], str)
-        ):
+        if is_text(text):
             text = self.tokenize(text, pair)  # type: ignore[arg-type]
         elif pair is not None:
             raise TokenizationError("A second text goes with a first text, not with ids or Tokens.")

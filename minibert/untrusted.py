@@ -13,7 +13,7 @@ import stat
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ __all__ = [
     "check_revision",
     "digest_of",
     "guarded",
+    "lines_of",
     "open_regular",
     "present",
     "read_bytes",
@@ -140,6 +141,22 @@ def _opened(path: Path, flags: int, error: Error) -> int:
         return number
     os.close(number)
     raise error(f"{path}: cannot be read: it is no regular file (a folder, a pipe or a device).")
+
+
+def lines_of(file: BufferedIOBase, longest: int) -> Iterator[bytes]:
+    """The lines of an open file without their ends (`\\n`, `\\r\\n`), read as they are asked for.
+
+    Of a line with more than `longest` bytes the first `longest + 1` are given; the rest is read
+    over, so that no line takes more memory than that.
+    """
+    while line := file.readline(longest + 2):
+        if not line.endswith(b"\n") and len(line) > longest:
+            rest = line
+            while rest and not rest.endswith(b"\n"):
+                rest = file.readline(2**20)
+            yield line[: longest + 1]
+        else:
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def read_bytes(path: Path, error: Error = CheckpointError, *, most: int | None = None) -> bytes:

@@ -44,6 +44,7 @@ class TestHelp:
             "predict",
             "generate",
             "train",
+            "collect",
             "check",
             "bench",
             "models",

@@ -30,8 +30,8 @@ ROWS = """
     trace
     model answers
     loading
-    analysis
-    training
+    analysis training
+    survey
     bench viz
     minibert
     cli __main__
@@ -59,12 +59,12 @@ OPTIONAL = {
     "IPython": "minibert.viz",
     "jaxtyping": "minibert.quantities",
     "matplotlib": "minibert.viz",
+    "pyarrow": "minibert.survey",
     "triton": "minibert.kernels",
 }
 COMMAND_LINE_ONLY = {"typer", "click", "rich"}
 
-MAX_FILE_LINES = 320
-MAX_FUNCTION_LINES = 60
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 320, 60
 
 
 class Import(NamedTuple):

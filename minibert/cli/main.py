@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from minibert import __version__
 from minibert.cli.bench import bench
 from minibert.cli.check import check
+from minibert.cli.collect import collect
 from minibert.cli.explain import explain
 from minibert.cli.generate import generate
 from minibert.cli.models import models
@@ -29,6 +30,11 @@ __all__ = ["app", "main"]
 
 # torch has no exception type for a CPU that runs out of memory, nor has the loading of its parts.
 _NO_MEMORY = re.compile("(?i)out of memory|not enough memory|allocate memory|failed to map segment")
+_OPTIONS = {
+    "truncate=True": "--truncate",
+    "restart=True": "--restart",
+    "resume=False": "--restart",
+}
 
 
 class _Commands(TyperGroup):
@@ -74,8 +80,9 @@ def _status(error: Exception) -> int:
         abandon_output()
         return 141
     # The library's messages name Python arguments; here they are options.
-    message = str(error).replace("truncate=True", "--truncate")
-    message = message.replace("restart=True", "--restart")
+    message = str(error)
+    for argument, option in _OPTIONS.items():
+        message = message.replace(argument, option)
     if isinstance(error, OSError):
         abandon_output()
         if error.filename is None:
@@ -120,7 +127,7 @@ def _options(
     """
 
 
-for command in (view, explain, predict, generate, train, check, bench, models):
+for command in (view, explain, predict, generate, train, collect, check, bench, models):
     app.command()(command)
 
 

@@ -1,0 +1,302 @@
+"""The documents of a corpus, one after the other, from files that need not fit into memory.
+
+>>> documents = read_documents(["wiki.valid.tokens"], unit="line")  # doctest: +SKIP
+>>> next(documents).id  # doctest: +SKIP
+'wiki.valid.tokens:2'
+
+The kind of a file is known by its name: .txt and .tokens are plain text, .jsonl and .ndjson JSON
+lines, .parquet, and .conllu; .gz behind any but .parquet is unpacked. Nothing is left out
+silently: `Documents` counts what was read, what was skipped, and why.
+"""
+
+import codecs
+import gzip
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase
+from pathlib import Path
+from typing import NamedTuple
+
+from minibert.errors import SurveyError
+from minibert.survey.formats import FORMATS, Document, Reading, Record, parquet_reader
+from minibert.untrusted import guarded, open_regular
+
+__all__ = ["KINDS", "Document", "Documents", "Skipped", "corpus_hash", "read_documents"]
+
+#: The endings of names of each kind of file.
+KINDS = {
+    "text": (".txt", ".tokens"),
+    "jsonl": (".jsonl", ".ndjson"),
+    "parquet": (".parquet",),
+    "conllu": (".conllu",),
+}
+#: The units a file of each kind can be cut into, the usual one first.
+UNITS = {
+    "text": ("paragraph", "line", "file"),
+    "jsonl": ("line",),
+    "parquet": ("row",),
+    "conllu": ("sentence", "document"),
+}
+# A line as long as this is rather a damaged file than a text; whole books are files.
+_LONGEST, _LONGEST_FILE = 2**19, 2**26
+_MOST_NAMED = 100
+
+
+class Skipped(NamedTuple):
+    """A document, file or rest of a file that was not read, and why."""
+
+    place: str
+    reason: str
+
+
+def read_documents(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    kind: str | None = None,
+    unit: str | None = None,
+    field: str | None = None,
+    pair_field: str | None = None,
+    encoding: str = "utf-8",
+    on_error: str = "raise",
+    shortest: int = 1,
+    longest: int | None = None,
+) -> "Documents":
+    """The documents of files and folders, in the order given; in a folder by name.
+
+    kind        text, jsonl, parquet or conllu, where the names of the files do not say it
+    unit        what a document is. Of plain text: paragraph (what stands between blank lines),
+                line (each line that is not blank; wikitext has a paragraph a line), or file. Of
+                CoNLL-U: sentence, or document (from one "# newdoc" to the next)
+    field       the field or column with the text, "text" where none is given; a list of strings
+                there is taken as words. Of CoNLL-U: "words", or "text" for the untokenised text
+    pair_field  the field or column with a second text
+    encoding    of plain text and JSON lines; a byte order mark of UTF-8 is removed
+    on_error    "raise" stops at the first document that cannot be read; "skip" goes on and counts
+                it in `skipped`
+    shortest    characters; shorter texts are left out and counted, empty ones always
+    longest     bytes of the longest line or paragraph (by default 512 KiB) or file (64 MiB);
+                what is longer cannot be read
+
+    Raises SurveyError before anything is read for a path that is no regular file, a folder
+    without texts or with several kinds of them, and options that do not fit; while reading, for
+    what cannot be read, and at the end for a corpus without a document.
+    """
+    _check(on_error, ("raise", "skip"), "on_error")
+    _check_encoding(encoding)
+    for name, value in (("shortest", shortest), ("longest", longest)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise SurveyError(f"{name}={value!r}: expected a whole number from 1 on.")
+    if kind is not None:
+        _check(kind, KINDS, "kind")
+    listed = [Path(p) for p in ([paths] if isinstance(paths, str | Path) else paths)]
+    documents = Documents(skip=on_error == "skip", shortest=shortest)
+    found = [file for path in listed for file in documents.look(path, kind)]
+    # Short names where they tell the files apart, so that ids do not depend on the folder.
+    times = Counter(name for _, name, _ in found)
+    for path, name, its_kind in found:
+        name = path.as_posix() if times[name] > 1 else name
+        options = (unit, field, pair_field, encoding, longest)
+        documents.add(path, _reading(name, its_kind, *options))
+    documents.check_not_empty(documents.files)
+    return documents
+
+
+class Documents(Iterator[Document]):
+    """The documents of a corpus, in order, each read when it is asked for.
+
+    files         the files that are read, in order
+    n_bytes       their size; with `bytes_read`, how far the reading has come
+    n_documents   documents given so far
+    n_short       documents left out because they are shorter than `shortest`
+    n_skipped     documents, files and rests of files that could not be read, or are no texts
+    skipped       where and why, the first 100 of them
+    """
+
+    def __init__(self, *, skip: bool, shortest: int) -> None:
+        self.files: tuple[Path, ...] = ()
+        self.n_bytes = self.n_documents = self.n_short = self.n_skipped = 0
+        self.skipped: list[Skipped] = []
+        self._skip, self._shortest = skip, shortest
+        self._readings: list[Reading] = []
+        self._stream = self._all()
+        self._closed_bytes = 0
+        self._open_file: BufferedIOBase | None = None
+
+    def __next__(self) -> Document:
+        return next(self._stream)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the files read so far, as they lie on the disk."""
+        return self._closed_bytes + (0 if self._open_file is None else self._open_file.tell())
+
+    def look(self, path: Path, kind: str | None) -> list[tuple[Path, str, str]]:
+        """Path, name and kind of the file, or of each file in the folder and below it."""
+        if not path.is_dir():
+            known = kind or _kind(path)
+            if known is None:
+                endings = ", ".join(ending for endings in KINDS.values() for ending in endings)
+                raise SurveyError(
+                    f"{path}: its name ends in none of {endings}; say what it is with kind=."
+                )
+            return [(path, path.name, known)]
+        files = sorted(p for p in path.rglob("*") if not p.is_dir() or p.is_symlink())
+        if kind is not None:
+            return [(p, p.relative_to(path).as_posix(), kind) for p in files]
+        found = [(p, p.relative_to(path).as_posix(), k) for p in files if (k := _kind(p))]
+        kinds = sorted({k for _, _, k in found})
+        if len(kinds) > 1:
+            raise SurveyError(
+                f"{path}: has files of several kinds ({', '.join(kinds)}); name the files, or "
+                "copy those that belong to the corpus into a folder."
+            )
+        if not found:
+            self._leave_out(str(path), SurveyError(f"{path}: there is no file with texts in it."))
+        for other in files:
+            if found and _kind(other) is None:
+                self._count(str(other), "its name does not end as those of texts do")
+        return found
+
+    def add(self, path: Path, reading: Reading) -> None:
+        """Have this file read after the others, once it is known that it can be opened."""
+        try:
+            with open_regular(path, SurveyError) as file:
+                self.n_bytes += os.fstat(file.fileno()).st_size
+        except SurveyError as error:
+            self._leave_out(reading.name, error)
+        else:
+            self.files += (path,)
+            self._readings.append(reading)
+
+    def check_not_empty(self, found: object) -> None:
+        """Raise SurveyError, with the first reasons, where nothing was found."""
+        if found:
+            return
+        reasons = "".join(f" {reason}" for _, reason in self.skipped[:3])
+        short = f" {self.n_short} were shorter than {self._shortest} characters."
+        raise SurveyError(
+            f"The corpus has no document that can be read.{short if self.n_short else ''}{reasons}"
+        )
+
+    def _all(self) -> Iterator[Document]:
+        for path, reading in zip(self.files, self._readings, strict=True):
+            seen = self.n_documents + self.n_short + self.n_skipped
+            try:
+                with guarded(reading.name, SurveyError), self._opened(path) as file:
+                    for record in FORMATS[_format(reading)].records(file, reading):
+                        document = self._document(record, reading)
+                        if document is not None:
+                            self.n_documents += 1
+                            yield document
+            except SurveyError as error:
+                self._leave_out(reading.name, error)
+            if seen == self.n_documents + self.n_short + self.n_skipped:
+                self._leave_out(reading.name, SurveyError(f"{reading.name}: the file has no text."))
+        self.check_not_empty(self.n_documents)
+
+    @contextmanager
+    def _opened(self, path: Path) -> Iterator[BufferedIOBase]:
+        with open_regular(path, SurveyError) as file:
+            size, self._open_file = os.fstat(file.fileno()).st_size, file
+            try:
+                packed = path.suffix == ".gz"
+                yield gzip.GzipFile(fileobj=file) if packed else file
+            finally:
+                self._open_file = None
+                self._closed_bytes += size
+
+    def _document(self, record: Record, reading: Reading) -> Document | None:
+        try:
+            document = FORMATS[_format(reading)].document(record, reading)
+        except SurveyError as error:
+            self._leave_out(reading.id(record.number), error)
+            return None
+        content = document.text if document.words is None else "".join(document.words)
+        if len(content or "") < self._shortest:
+            self.n_short += 1
+            return None
+        return document
+
+    def _leave_out(self, place: str, error: SurveyError) -> None:
+        if not self._skip:
+            raise error
+        self._count(place, str(error))
+
+    def _count(self, place: str, reason: str) -> None:
+        self.n_skipped += 1
+        if len(self.skipped) < _MOST_NAMED:
+            self.skipped.append(Skipped(place, reason))
+
+
+def corpus_hash(files: Iterable[Path]) -> str:
+    """The SHA-256 of the contents of files, in this order, whatever their names are.
+
+    It is the hash of their hashes. Raises SurveyError for a file that cannot be read.
+    """
+    whole = hashlib.sha256()
+    for path in files:
+        with open_regular(path, SurveyError) as file, guarded(path, SurveyError):
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()
+
+
+def _kind(path: Path) -> str | None:
+    name = path.name.removesuffix(".gz")
+    kind = next((kind for kind, ends in KINDS.items() if name.endswith(ends)), None)
+    return None if kind == "parquet" and name != path.name else kind
+
+
+def _format(reading: Reading) -> str:
+    return reading.unit if reading.kind == "text" else reading.kind
+
+
+def _reading(
+    name: str,
+    kind: str,
+    unit: str | None,
+    field: str | None,
+    pair_field: str | None,
+    encoding: str,
+    longest: int | None,
+) -> Reading:
+    """How this file is read; SurveyError for options that do not fit its kind."""
+    chosen = UNITS[kind][0] if unit is None else _check(unit, UNITS[kind], f"{name}: unit")
+    has_fields = kind in ("jsonl", "parquet")
+    if kind == "conllu" and field is not None:
+        _check(field, ("words", "text"), f"{name}: field")
+    elif not has_fields and field is not None:
+        raise SurveyError(f"{name}: plain text has no field {field!r}; leave field= out.")
+    if not has_fields and pair_field is not None:
+        raise SurveyError(f"{name}: only JSON lines and Parquet have a field for pairs.")
+    if kind == "parquet":
+        parquet_reader(name)
+    return Reading(
+        name=name,
+        kind=kind,
+        unit=chosen,
+        field=field or ("words" if kind == "conllu" else "text"),
+        pair_field=pair_field,
+        encoding="utf-8" if kind == "conllu" else encoding,
+        longest=longest or (_LONGEST_FILE if chosen == "file" else _LONGEST),
+    )
+
+
+def _check(value: object, known: Iterable[str], what: str) -> str:
+    if value not in (names := list(known)):
+        raise SurveyError(f"{what} is {value!r}; expected {' or '.join(names)}.")
+    return str(value)
+
+
+def _check_encoding(encoding: str) -> None:
+    try:
+        fits = codecs.encode("\r\n", encoding) == b"\r\n"
+    except (LookupError, TypeError):
+        fits = False
+    if not fits:
+        raise SurveyError(
+            f"encoding={encoding!r}: expected the name of an encoding that has ASCII's line "
+            "breaks, such as utf-8 or latin-1; convert files in UTF-16 (iconv -f utf-16 -t utf-8)."
+        )

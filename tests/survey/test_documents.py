@@ -1,0 +1,219 @@
+"""Reading a corpus: what becomes a document, and what cannot be read."""
+
+import gzip
+import hashlib
+import json
+import os
+import tracemalloc
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibert.errors import SurveyError
+from minibert.survey.documents import Document, Documents, corpus_hash, read_documents
+from tests.data import data_path
+
+TEXT = "\ufeffA first\r\nparagraph.\n\n \n  Zwölf  \nlast"
+JSON = (
+    {"text": "one", "other": "two"},
+    {"text": ["The", "horse"], "other": "x"},
+    {"text": "", "other": "x"},
+)
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def json_lines(*values: Any) -> str:
+    return "\n".join(map(json.dumps, values)) + "\n\n"
+
+
+def texts(documents: Documents) -> dict[str, Any]:
+    return {d.id: d.words if d.text is None else d.text for d in documents}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"a.txt:1": "A first\nparagraph.", "a.txt:5": "Zwölf  \nlast"}),
+        ({"shortest": 13}, {"a.txt:1": "A first\nparagraph."}),
+        (
+            {"unit": "line"},
+            {"a.txt:1": "A first", "a.txt:2": "paragraph.", "a.txt:5": "Zwölf", "a.txt:6": "last"},
+        ),
+        ({"unit": "file"}, {"a.txt": "A first\nparagraph.\n\n \n  Zwölf  \nlast"}),
+    ],
+)
+def test_plain_text_is_cut_into_units(
+    tmp_path: Path, options: dict[str, Any], expected: dict[str, str]
+) -> None:
+    documents = read_documents(write(tmp_path / "a.txt", TEXT), **options)
+    assert texts(documents) == expected
+    assert documents.n_documents + documents.n_short == 2 or "unit" in options
+    assert documents.bytes_read == documents.n_bytes == len(TEXT.encode())
+    write(tmp_path / "b.txt.gz", gzip.compress(TEXT.encode()))
+    unpacked = read_documents(tmp_path / "b.txt.gz", **options)
+    assert list(texts(unpacked).values()) == list(expected.values())
+
+
+def test_fields_of_json_lines_and_columns_of_parquet_are_texts_words_and_pairs(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "a.jsonl", json_lines(*JSON))
+    documents = read_documents(path)
+    first = Document("a.jsonl:1", "one")
+    assert list(documents) == [first, Document("a.jsonl:2", None, ("The", "horse"))]
+    assert (documents.n_short, documents.n_skipped) == (1, 0)
+    pairs = read_documents(path, pair_field="other", on_error="skip")
+    assert list(pairs) == [Document("a.jsonl:1", "one", None, "two")]
+    assert [place for place, _ in pairs.skipped] == ["a.jsonl:2"]
+
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {"text": [f"t{i}" for i in range(1000)], "words": [["a", "b"]] * 999 + [None]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet", row_group_size=99)
+    table = read_documents(tmp_path / "a.parquet")
+    assert next(table) == Document("a.parquet:1", "t0")
+    assert [d.text for d in table] == columns["text"][1:]
+    assert table.bytes_read == table.n_bytes == (tmp_path / "a.parquet").stat().st_size
+    words = read_documents(tmp_path / "a.parquet", field="words")
+    with pytest.raises(SurveyError, match=r"a.parquet, row 1000: 'words' holds NoneType"):
+        assert [d.words for d in words] == [("a", "b")] * 999
+    with pytest.raises(SurveyError, match="there is no column 'x' among 'text', 'words'"):
+        next(read_documents(tmp_path / "a.parquet", field="x"))
+
+
+def test_a_treebank_gives_words_or_texts_of_sentences_or_documents() -> None:
+    path = data_path("text", "ud-english-ewt", "en_ewt-ud-dev.conllu")
+    sentences = list(islice(read_documents(path), 40))
+    assert sentences[0].words == ("From", "the", "AP", "comes", "this", "story", ":")
+    assert sentences[1].id == "en_ewt-ud-dev.conllu:13"
+    whole = list(read_documents(path, unit="document", field="text"))
+    assert len(whole) == path.read_text(encoding="utf-8").count("# newdoc")
+    assert whole[0].text is not None
+    assert whole[0].text.startswith("From the AP comes this story : President Bush on Tuesday")
+    first = next(read_documents(path, unit="document")).words or ()
+    assert first == tuple(w for d in sentences for w in d.words or ())[: len(first)]
+
+
+def test_files_of_folders_are_read_by_name_and_what_is_no_text_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    for name in ("c.txt", "b/a.txt", "picture.png"):
+        write(tmp_path / name, name)
+    documents = read_documents(tmp_path)
+    assert texts(documents) == {"b/a.txt:1": "b/a.txt", "c.txt:1": "c.txt"}
+    assert [Path(place).name for place, _ in documents.skipped] == ["picture.png"]
+    twice = read_documents([tmp_path / "c.txt", tmp_path / "c.txt", tmp_path / "b" / "a.txt"])
+    path = (tmp_path / "c.txt").as_posix()
+    assert [d.id for d in twice] == [f"{path}:1", f"{path}:1", "a.txt:1"]
+
+
+# What is in a file, the line to be named with the reason, and what is read where it is skipped.
+# Of a file that a library unpacks the rest is lost, of others only what is broken.
+BOTH = ["good", "fine"]
+BROKEN: dict[str, tuple[bytes, str, list[str]]] = {
+    "long.txt": (b"good\n\n" + b"x" * 10**6 + b"\n\nfine", "line 3: more than 524288", BOTH),
+    "latin.txt": (b"good\n\nab\nZw\xf6lf\n\nfine", "line 4: byte 0xf6 is not utf-8", BOTH),
+    "nul.txt": (b"good\n\na\0b\n\nfine", "line 3: a NUL byte", BOTH),
+    "wide.txt": ("good".encode("utf-16"), "line 1: byte 0xff is not utf-8", []),
+    "cut.jsonl": (b'{"text": "good"}\n{"text": \n{"text": "fine"}', "line 2: is not JSON", BOTH),
+    "list.jsonl": (b'{"text": "good"}\n["x"]\n{"text": "fine"}', "line 2: expected a JSON", BOTH),
+    "deep.jsonl": (b'{"text": "good"}\n' + b"[" * 10**5 + b'\n{"text": "fine"}', "line 2", BOTH),
+    "field.jsonl": (b'{"text": "good"}\n{"txt": "x"}\n{"text": "fine"}', "found 'txt'", BOTH),
+    "number.jsonl": (b'{"text": "good"}\n{"text": 5}\n{"text": "fine"}', "holds int", BOTH),
+    "half.jsonl": (b'{"text": "good"}\n{"text": "\\ud800"}\n{"text": "fine"}', "unpaired", BOTH),
+    "nul.jsonl": (b'{"text": "good"}\n{"text": "\\u0000"}\n{"text": "fine"}', "a NUL", BOTH),
+    "empty.txt": (b"", "the file has no text", []),
+    "blank.txt": (b" \n \n", "the file has no text", []),
+    "damaged.parquet": (b"PAR1" * 50, "cannot be read", []),
+    "cut.txt.gz": (gzip.compress(b"good\n\n" + b"fine" * 2**16)[:-9], "EOFError", ["good"]),
+    "plain.txt.gz": (b"good\n\nfine", "BadGzipFile", []),
+    "tree.conllu": (b"1\tgood\n\n", "line 1: expected ten columns", []),
+    "cut.conllu": (b"1\tgood\n", "line 1: the file ends within a sentence", []),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_cannot_be_read_is_named_and_skipped_or_refused(tmp_path: Path, name: str) -> None:
+    content, reason, left = BROKEN[name]
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    path = write(tmp_path / name, content)
+    with pytest.raises(SurveyError, match=f"^{name}.*{reason}"):
+        list(read_documents(path))
+    other = write(tmp_path / "other.txt", "other")
+    documents = read_documents([path, other], on_error="skip")
+    assert list(texts(documents).values()) == [*left, "other"]
+    assert documents.n_skipped == 1
+    assert reason in documents.skipped[0].reason
+
+
+def test_paths_that_are_no_texts_are_refused_before_reading(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "a.txt", "x")
+    write(tmp_path / "a.xyz", "x")
+    (tmp_path / "mixed").mkdir()
+    write(tmp_path / "mixed" / "LICENSE.txt", "x")
+    write(tmp_path / "mixed" / "a.jsonl", "{}")
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (tmp_path / "pipe.txt", {}, "no regular file"),
+        (Path("/dev/zero"), {"kind": "text"}, "no regular file"),
+        (tmp_path / "absent.txt", {}, "No such file"),
+        (tmp_path / "empty", {}, "no file with texts"),
+        (tmp_path / "a.xyz", {}, "ends in none of .txt"),
+        (tmp_path / "mixed", {}, r"several kinds \(jsonl, text\)"),
+        ([], {}, "no document"),
+        (tmp_path / "a.txt", {"kind": "csv"}, "kind is 'csv'; expected text or jsonl"),
+        (tmp_path / "a.txt", {"unit": "row"}, "a.txt: unit is 'row'; expected paragraph or line"),
+        (tmp_path / "a.txt", {"field": "text"}, "no field"),
+        (tmp_path / "a.txt", {"pair_field": "text"}, "only JSON lines and Parquet"),
+        (tmp_path / "a.txt", {"encoding": "utf-16"}, "utf-16.*convert"),
+        (tmp_path / "a.txt", {"encoding": "klingon"}, "klingon"),
+        (tmp_path / "a.txt", {"on_error": "ignore"}, "expected raise or skip"),
+        (tmp_path / "a.txt", {"shortest": 0}, "shortest=0: expected a whole number from 1 on"),
+        (tmp_path / "a.txt", {"longest": -1}, "longest=-1"),
+    ]
+    for path, options, reason in cases:
+        with pytest.raises(SurveyError, match=reason):
+            read_documents(path, **options)
+    for path in ("pipe.txt", "empty"):
+        with pytest.raises(SurveyError, match=f"no document that can be read.*{path}"):
+            read_documents(tmp_path / path, on_error="skip")
+    found = read_documents([tmp_path / "pipe.txt", tmp_path / "a.txt"], on_error="skip")
+    assert (texts(found), found.n_skipped) == ({"a.txt:1": "x"}, 1)
+    with pytest.raises(SurveyError, match=r"no document.*1 were shorter than 5"):
+        list(read_documents(tmp_path / "a.txt", shortest=5))
+
+
+def test_only_the_first_of_many_reasons_are_kept_and_all_are_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", "{\n" * 5000 + '{"text": "x"}')
+    documents = read_documents(path, on_error="skip")
+    assert len(list(documents)) == 1
+    assert (documents.n_skipped, len(documents.skipped)) == (5000, 100)
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+    peaks = []
+    for name, times in (("small.txt", 3), ("large.txt", 30)):
+        path = tmp_path / name
+        with path.open("wb") as file:
+            for _ in range(times):
+                file.write(b"x" * 10**5 + b"\n\n" + b"a line\n" * 10**4 + b"\n")
+        tracemalloc.start()
+        documents = read_documents(path, on_error="skip")
+        assert sum(1 for _ in documents) == 2 * times
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0]
+
+
+def test_the_hash_is_of_the_contents_in_their_order(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.txt", "one"), write(tmp_path / "b.txt", "two")
+    one, two = (hashlib.sha256(word).digest() for word in (b"one", b"two"))
+    assert corpus_hash([a, b]) == hashlib.sha256(one + two).hexdigest()
+    assert corpus_hash([b, a]) == hashlib.sha256(two + one).hexdigest()
