@@ -17,7 +17,7 @@ from minibert.kernels.implementation import Implementation
 from minibert.kernels.masks import allowed_keys
 from minibert.kernels.packing import padded, unpadded
 from minibert.kernels.registry import check_name, chosen_for, implementations, register
-from minibert.kernels.requests import MATRICES, Want, parse_want
+from minibert.kernels.requests import MATRICES, Want, check_tensors, parse_want
 from minibert.kernels.validation import (
     check_inputs,
     check_options,
@@ -63,6 +63,14 @@ class Statistics:
     map          mean of p over the real cells of each block, when queries and keys are cut into
                  equal blocks, at most ("map", blocks) a side; 64 unless told. Real as in received;
                  0 for a block without real cells.
+    key_sums     sum of p times each of the columns ("key_sums", columns), (batch, head, key,
+                 column), batch and head may be 1: the mass on a kind of keys where a column is 1
+                 at these and 0 elsewhere, or anything linear in keys.
+    pair_mass    p of each query and key of ("pair_mass", pairs), (batch, pair, 2), batch may be 1;
+                 0 for the pair −1, −1. Of packed sentences tokens are counted over all of them.
+    profile      sum of p along each diagonal, from offset 1 − K to Q − 1: how much goes how far.
+                 Real queries as in received. Of packed sentences 2·n − 1 numbers each, one after
+                 the other.
     """
 
     row_max: Float[Tensor, "batch *head query"] | None = None
@@ -73,6 +81,9 @@ class Statistics:
     key_mass: Float[Tensor, "batch *head query position"] | None = None
     offset_mass: Float[Tensor, "batch *head query offset"] | None = None
     map: Float[Tensor, "batch *head query_block key_block"] | None = None
+    key_sums: Float[Tensor, "batch *head query column"] | None = None
+    pair_mass: Float[Tensor, "batch *head pair"] | None = None
+    profile: Float[Tensor, "batch *head diagonal"] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +138,7 @@ def attend(
     finite, in the shape of mask, is added to the scaled scores before the softmax.
     want names what to give beside z and lse: scores, probs, row_max, max_prob, entropy, argmax,
     received, ("key_mass", positions), "offset_mass" or ("offset_mass", offsets), "map" or
-    ("map", blocks).
+    ("map", blocks), ("key_sums", columns), ("pair_mass", pairs), profile.
     impl names the implementation; "auto" takes the fastest one that gives what is wanted.
     A NaN in query, or in a key it may see, makes z and lse of its row NaN.
     torch.autocast changes nothing: everything is computed as the dtype of the inputs says.
@@ -161,6 +172,8 @@ def attend(
         given=mask,
     )
     wanted = parse_want(want, n_keys=K if packed is None else max(packed)) | {"lse": ()}
+    (_, H, Q, _) = query.shape
+    check_tensors(wanted, batch=B, heads=H, queries=Q, keys=K, packed=packed)
     scale = 1 / math.sqrt(D) if scale is None else float(scale)
     return compute(Call(query, key, value, scale, allowed, bias, wanted), impl)
 

@@ -31,6 +31,7 @@ def _without_triton() -> str | None:
 #: Triton's interpreter runs kernels on a CPU, slowly: to see that they are right.
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _STATISTICS = frozenset(WANTS) - frozenset(MATRICES)
+_IN_TRITON = _STATISTICS - {"key_sums", "pair_mass", "profile"}
 _PADDED = frozenset(OPTIONS) - {"packed"}
 _NO_STATISTICS = _PADDED - {"want"}
 _SQUARE = frozenset({"causal", "scale"})
@@ -80,7 +81,7 @@ BUILT_IN = tuple(
         Implementation(
             "triton",
             _triton,
-            wants=_STATISTICS,
+            wants=_IN_TRITON,
             options=_PADDED,
             devices=("cuda", "cpu") if _INTERPRETED else ("cuda",),
             # The interpreter multiplies bfloat16 wrongly, and says nothing.

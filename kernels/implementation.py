@@ -14,6 +14,8 @@ from minibert.kernels.call import Call
 __all__ = ["FLOATS", "OPTIONS", "Implementation", "Request", "accepted_options", "listed"]
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+#: Asked for, or given, by numbers of the tokens of all packed sentences.
+_OF_PACKED_TOKENS = frozenset({"key_sums", "pair_mass", "profile"})
 OPTIONS = ("lengths", "mask", "causal", "scale", "bias", "want", "packed")
 
 
@@ -87,6 +89,9 @@ class Implementation:
             foldable = foldable | {"packed"}
         if missing := request.options - self.options - foldable:
             return f"it takes no {listed(missing)}"
+        apart = request.wants & _OF_PACKED_TOKENS
+        if apart and "packed" in request.options and "packed" not in self.options:
+            return f"it pads packed sentences, where {listed(apart)} cannot be given"
         if request.gradient and "z" not in self.differentiable:
             return "gradients do not flow through it (call it under torch.no_grad())"
         return None

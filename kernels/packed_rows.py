@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.blocks import floor_of
+from minibert.kernels.diagonals import diagonal_sums
+from minibert.kernels.pairs import Pairs
 from minibert.kernels.requests import Want
 from minibert.kernels.work_memory import CAUSAL_ROWS, LEAST_ROWS, WorkMemory
 from minibert.quantities import Float
@@ -67,6 +69,17 @@ class _Sentences:
         for name in ("key_mass", "offset_mass"):
             if name in want:
                 self.rows[name] = new(len(want[name]), H, T, dtype=dtype)
+        #: What is asked of several tokens together, or by numbers of all of them.
+        self.others: dict[str, Tensor] = {}
+        if "key_sums" in want:
+            # As rows: with few columns a product of matrices is several times slower.
+            self.columns = want["key_sums"][0].to(dtype).expand(H, -1, -1).mT
+            self.others["key_sums"] = new(H, self.columns.shape[1], T, dtype=dtype)
+        if "pair_mass" in want:
+            self.pairs = Pairs(want["pair_mass"][0])
+            self.others["pair_mass"] = new(H, len(self.pairs.query), dtype=dtype)
+        #: Of each sentence that is done.
+        self.profiles: list[Tensor] = []
 
     def add(self, first: int, length: int, *, causal: bool) -> None:
         """Compute the sentence of so many tokens from the first one on."""
@@ -77,6 +90,8 @@ class _Sentences:
         columns = torch.mul(key, self.scale, out=scaled).transpose(1, 2)
         value, z = self.value[:, tokens], self.z[0, :, tokens]
         rows = {name: numbers[..., tokens] for name, numbers in self.rows.items()}
+        if "profile" in self.want:
+            self.profiles.append(scaled.new_zeros(len(query), 2 * length - 1))
         for heads, start, stop in self._blocks(length, causal):
             n_keys = stop if causal else length
             shape = (heads.stop - heads.start, stop - start, n_keys)
@@ -92,6 +107,7 @@ class _Sentences:
             products = self.memory.vectors("z", (*shape[:2], z.shape[-1]))
             z[heads, start:stop].copy_(torch.bmm(probs, value[heads, :n_keys], out=products))
             self._put_probs(rows, probs, heads, start)
+            self._put_others(probs, heads, first, length, slice(start, stop))
             if "entropy" in rows:
                 torch.sum(logs.mul_(probs), -1, out=rows["entropy"][heads, start:stop])
 
@@ -136,9 +152,36 @@ class _Sentences:
             left = start + max(0, -(start + offset))
             rows["offset_mass"][number, heads, left : left + diagonal.shape[-1]] = diagonal
 
+    def _put_others(
+        self, probs: Tensor, heads: slice, first: int, length: int, rows: slice
+    ) -> None:
+        n_keys, here = probs.shape[2], slice(first + rows.start, first + rows.stop)
+        if "key_sums" in self.others:
+            columns = self.columns[heads, :, first : first + n_keys]
+            self.others["key_sums"][heads, :, here] = torch.bmm(columns, probs.mT)
+        if "pair_mass" in self.others:
+            own = self.pairs.of(here)
+            cells = self.pairs.query[own] * n_keys + self.pairs.key[own]
+            cells = cells - (here.start * n_keys + first)
+            masses = probs.flatten(1).index_select(1, cells.clamp_(max=probs[0].numel() - 1))
+            if n_keys < length:
+                masses *= self.pairs.key[own] < first + n_keys
+            self.others["pair_mass"][heads, own] = masses
+        if self.profiles:
+            sums = diagonal_sums(probs.new_ones(len(probs), 1, probs.shape[1]), probs)
+            profile = self.profiles[-1]
+            last = (profile.shape[1] + 1) // 2 - rows.stop
+            profile[heads, last : last + sums.shape[-1]] += sums[:, 0]
+
     def finished(self) -> dict[str, Tensor]:
         """The outputs by name, with the axis of the batch in front."""
-        found = {name: numbers.unsqueeze(0) for name, numbers in self.rows.items()}
+        found = {n: numbers.unsqueeze(0) for n, numbers in (self.rows | self.others).items()}
+        if "key_sums" in found:
+            found["key_sums"] = found["key_sums"].mT
+        if "pair_mass" in found:
+            found["pair_mass"] = found["pair_mass"][..., self.pairs.place]
+        if self.profiles:
+            found["profile"] = torch.cat(self.profiles, dim=1).unsqueeze(0)
         if "entropy" in found:
             found["entropy"].neg_().clamp_(min=0)
         for name in ("key_mass", "offset_mass"):

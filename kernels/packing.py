@@ -28,25 +28,37 @@ def sentence_by_sentence(
     """What `attend` gives for each sentence alone, one after the other along the tokens."""
     parts = [vectors.split(list(packed), dim=2) for vectors in (query, key, value)]
     options = {"lengths": None, "mask": None, "causal": causal, "scale": scale, "bias": None}
-    found = []
+    found, first = [], 0
     for length, *vectors in zip(packed, *parts, strict=True):
-        one = attend(*vectors, want=_within(want, length), **options)
+        one = attend(*vectors, want=_within(want, first, length), **options)
+        first += length
         if "key_mass" in want:
             inside = torch.tensor([n < length for n in want["key_mass"]], device=query.device)
             one = one | {"key_mass": torch.where(inside, one["key_mass"], 0)}
         found.append(one)
-    return {
+    outputs = {
         name: torch.cat([one[name] for one in found], dim=2)
         for name in ("z", "lse", *want)
-        if name in found[0]
+        if name in found[0] and name != "pair_mass"
     }
+    if "pair_mass" in want:
+        # Each sentence gives 0 for the pairs of the others.
+        outputs["pair_mass"] = torch.stack([one["pair_mass"] for one in found]).sum(0)
+    return outputs
 
 
-def _within(want: Want, length: int) -> Want:
-    """The same, with no key behind the end of a sentence."""
-    if "key_mass" not in want:
-        return want
-    return want | {"key_mass": tuple(min(n, length - 1) for n in want["key_mass"])}
+def _within(want: Want, first: int, length: int) -> Want:
+    """The same for the sentence that begins with the token `first`."""
+    own: Want = {}
+    if "key_mass" in want:
+        own["key_mass"] = tuple(min(n, length - 1) for n in want["key_mass"])
+    if "key_sums" in want:
+        own["key_sums"] = want["key_sums"][:, :, first : first + length]
+    if "pair_mass" in want:
+        pairs = want["pair_mass"] - first
+        inside = (pairs >= 0).all(-1, keepdim=True) & (pairs < length).all(-1, keepdim=True)
+        own["pair_mass"] = torch.where(inside, pairs, -1)
+    return want | own
 
 
 def padded(vectors: Packed, packed: Sequence[int]) -> Float[Tensor, "sentence head longest d_head"]:

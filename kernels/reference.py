@@ -118,6 +118,16 @@ def statistics_of_head(
         found["offset_mass"] = offset_mass(head.probs, want["offset_mass"])
     if "map" in want:
         found["map"] = block_map(head.probs, want["map"][0], real_query, real_key)
+    if "key_sums" in want:
+        found["key_sums"] = head.probs @ want["key_sums"]
+    if "pair_mass" in want:
+        found["pair_mass"] = np.array(
+            [head.probs[i, j] if i >= 0 else 0.0 for i, j in want["pair_mass"]]
+        )
+    if "profile" in want:
+        rows = head.probs[real_query]
+        first = K - Q  # position of the first query
+        found["profile"] = np.array([np.trace(rows, first + k) for k in range(1 - K, Q)])
     return found
 
 
@@ -195,7 +205,7 @@ def attend(
                 bias=biases[b, h],
             )
             statistics = statistics_of_head(
-                head, allowed=allowed, bias=biases[b, h], length=length, want=want
+                head, allowed=allowed, bias=biases[b, h], length=length, want=of_head(want, b, h)
             )
             for name, numbers in (vars(head) | statistics).items():
                 found.setdefault(name, []).append(numbers)
@@ -203,6 +213,17 @@ def attend(
         name: torch.from_numpy(np.array(heads).reshape(B, H, *heads[0].shape)).to(query.device)
         for name, heads in found.items()
     }
+
+
+def of_head(want: Want, batch: int, head: int) -> Want:
+    """The same, the tensors as arrays of one head."""
+    found = dict(want)
+    if "key_sums" in want:
+        columns = want["key_sums"]
+        found["key_sums"] = _float64(columns[batch % len(columns), head % columns.shape[1]])
+    if "pair_mass" in want:
+        found["pair_mass"] = want["pair_mass"][batch % len(want["pair_mass"])].tolist()
+    return found
 
 
 def _float64(tensor: Tensor) -> Array:

@@ -3,12 +3,16 @@
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from minibert.errors import AttentionError
 
-__all__ = ["MATRICES", "WANTS", "Want", "parse_want"]
+__all__ = ["MATRICES", "TENSORS", "WANTS", "Want", "check_tensors", "parse_want"]
 
-#: What an implementation receives: name -> parameters; a name without any maps to ().
-Want = dict[str, tuple[int, ...]]
+#: What an implementation receives: name -> whole numbers, or a tensor for `TENSORS`; a name without
+#: parameters maps to ().
+Want = dict[str, Any]
 
 MATRICES = ("scores", "probs")
 WANTS = (
@@ -21,7 +25,15 @@ WANTS = (
     "key_mass",
     "offset_mass",
     "map",
+    "key_sums",
+    "pair_mass",
+    "profile",
 )
+#: Those whose parameter is a tensor, by what it holds.
+TENSORS = {
+    "key_sums": "(batch, head, key, column) of floating numbers, batch and head may be 1",
+    "pair_mass": "(batch, pair, 2) of query and key, whole numbers, batch may be 1",
+}
 _DEFAULTS: dict[str, tuple[int, ...]] = {"offset_mass": (-1, 0, 1), "map": (64,)}
 #: Far beyond any text, and small enough to be added to a position in int64.
 _LARGEST = 2**31 - 1
@@ -46,23 +58,67 @@ def parse_want(want: Iterable[Any], *, n_keys: int | None) -> Want:
     parsed: Want = {}
     for item in want:
         name, parameters = _name_and_parameters(item)
-        if name in parsed and parsed[name] != parameters:
+        if name in parsed and (name in TENSORS or parsed[name] != parameters):
             raise AttentionError(
-                f"want asks for {name!r} twice, with {parsed[name]} and {parameters}. "
+                f"want asks for {name!r} twice, with {parsed[name]!s:.99} and {parameters!s:.99}. "
                 "Put all of them in one entry."
             )
-        _check_range(name, parameters, n_keys)
+        if name not in TENSORS:
+            _check_range(name, parameters, n_keys)
         parsed[name] = parameters
     return parsed
 
 
-def _name_and_parameters(item: Any) -> tuple[str, tuple[int, ...]]:
+def check_tensors(
+    want: Want, *, batch: int, heads: int, queries: int, keys: int, packed: Iterable[int] | None
+) -> None:
+    """Raises AttentionError where a wanted tensor does not fit the call; gives nothing back."""
+    for name in TENSORS.keys() & want.keys():
+        tensor = want[name]
+        shape = tuple(tensor.shape)
+        sizes = (batch, heads, keys) if name == "key_sums" else (batch,)
+        fits = all(
+            size == wanted or (size == 1 and axis < 2)
+            for axis, (size, wanted) in enumerate(zip(shape, sizes, strict=False))
+        )
+        if not fits or (name == "pair_mass" and shape[-1] != 2):
+            raise AttentionError(
+                f"({name!r}, tensor of shape {shape}): expected {TENSORS[name]}; here batch is "
+                f"{batch}, head {heads} and key {keys}."
+            )
+    if "pair_mass" in want:
+        _check_pairs(want["pair_mass"], queries, keys, packed)
+
+
+def _check_pairs(pairs: Tensor, queries: int, keys: int, packed: Iterable[int] | None) -> None:
+    query, key = pairs.unbind(-1)
+    inside = (query >= 0) & (query < queries) & (key >= 0) & (key < keys)
+    wrong = ~(inside | ((query == -1) & (key == -1)))
+    if packed is not None:
+        lengths = torch.tensor(tuple(packed), device=pairs.device)
+        sentence = torch.arange(len(lengths), device=pairs.device).repeat_interleave(lengths)
+        wrong |= inside & (
+            sentence[query.clamp(0, queries - 1)] != sentence[key.clamp(0, keys - 1)]
+        )
+    if bool(wrong.any()):
+        _, number = wrong.nonzero()[0].tolist()
+        raise AttentionError(
+            f'("pair_mass", pairs): pair {number} is {pairs[:, number].tolist()[0]}; expected a '
+            f"query from 0 to {queries - 1} and a key from 0 to {keys - 1}, of the same sentence "
+            "where they are packed, or −1 and −1 for no pair."
+        )
+
+
+def _name_and_parameters(item: Any) -> tuple[str, Any]:
     name, given = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
     if not isinstance(name, str) or name not in WANTS:
         raise AttentionError(
-            f"want holds {item!r}, which is not known; known are {', '.join(WANTS)}; "
-            'with parameters ("key_mass", positions), ("offset_mass", offsets), ("map", blocks).'
+            f"want holds {item!r:.200}, which is not known; known are {', '.join(WANTS)}; "
+            'with parameters ("key_mass", positions), ("offset_mass", offsets), ("map", blocks), '
+            '("key_sums", columns), ("pair_mass", pairs).'
         )
+    if name in TENSORS:
+        return name, _tensor(name, given)
     if given is None:
         if name == "key_mass":
             raise AttentionError(
@@ -84,6 +140,16 @@ def _name_and_parameters(item: Any) -> tuple[str, tuple[int, ...]]:
             f"for instance ({name!r}, {64 if name == 'map' else (0, 1)})."
         )
     return name, numbers
+
+
+def _tensor(name: str, given: Any) -> Tensor:
+    axes = 4 if name == "key_sums" else 3
+    if isinstance(given, Tensor) and given.ndim == axes:
+        kind = given.dtype
+        if kind.is_floating_point if name == "key_sums" else kind == torch.int64:
+            return given
+    told = f"{given.dtype}, {tuple(given.shape)}" if isinstance(given, Tensor) else f"{given!r:.80}"
+    raise AttentionError(f"want gives {name!r} {told}; expected a tensor {TENSORS[name]}.")
 
 
 def _check_range(name: str, parameters: tuple[int, ...], n_keys: int | None) -> None:

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.blocks import Block, Inputs, floor_of, parts_of
+from minibert.kernels.diagonals import diagonal_sums
+from minibert.kernels.map_cells import cell_size, counts, n_cells, pooled, sums_of_cells
+from minibert.kernels.pairs import Pairs
 from minibert.kernels.requests import Want
 from minibert.kernels.row_statistics import wide
 from minibert.quantities import Float, Int
 
 __all__ = ["RowSums", "attend_in_blocks"]
-
-#: Cells of fewer rows than this are summed faster by a product of matrices with all rows.
-_SEPARATE = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,15 +116,25 @@ class _Results:
         for name in ("key_mass", "offset_mass"):
             if name in want:
                 self.masses[name] = self._zeros(B, H, Q, len(want[name]))
+        if "key_sums" in want:
+            columns = want["key_sums"].to(inputs.dtype)
+            self.columns = columns.expand(B, H, -1, -1)
+            self.masses["key_sums"] = self._zeros(B, H, Q, columns.shape[-1])
+        self.pair_mass: Tensor | None = None
+        if "pair_mass" in want:
+            self.pair_mass = self._zeros(B, H, want["pair_mass"].shape[1])
+            self.pairs = [Pairs(one) for one in want["pair_mass"]]
         self.of_keys: dict[str, Tensor] = {}
+        if "profile" in want:
+            self.of_keys["profile"] = self._sums(B, H, Q + K - 1)
         if "received" in want:
             self.of_keys["received"] = self._sums(B, H, K)
         #: Queries and keys of a cell of the map.
         self.cell = (1, 1)
         if "map" in want:
             self.cell = (cell_size(Q, want["map"][0]), cell_size(K, want["map"][0]))
-            counts = (n_cells(Q, self.cell[0]), n_cells(K, self.cell[1]))
-            self.of_keys["map"] = self._sums(B, H, *counts)
+            sizes = (n_cells(Q, self.cell[0]), n_cells(K, self.cell[1]))
+            self.of_keys["map"] = self._sums(B, H, *sizes)
 
     def _zeros(self, *shape: int) -> Tensor:
         return self.inputs.query.new_zeros(shape, dtype=self.inputs.dtype)
@@ -146,11 +156,15 @@ class _Results:
             self._add_key_mass(block, weights)
         if "offset_mass" in self.want:
             self._add_offset_mass(block, weights)
-        if self.of_keys or values is not None:
+        if "key_sums" in self.want:
+            self._add_key_sums(block, weights)
+        if self.of_keys or self.pair_mass is not None or values is not None:
             normaliser = sums.normaliser(dead_rows=block.may_be_masked)
             flat = weights.flatten(0, 1)
             if values is not None:
                 self._put_z(block, normaliser, flat, values[block.units, : block.n_keys])
+            if self.pair_mass is not None:
+                self._put_pair_mass(block, normaliser, weights)
             if self.of_keys:
                 self._add_columns(block, normaliser, flat)
 
@@ -192,24 +206,47 @@ class _Results:
             first = max(0, -(position + offset))
             mass[..., first : first + diagonal.shape[-1], number] = diagonal
 
+    def _add_key_sums(self, block: Block, weights: Tensor) -> None:
+        sentences, heads, _ = block.place
+        columns = self.columns[sentences, heads, : block.n_keys]
+        # As rows: with few columns a product of matrices is several times slower.
+        self.masses["key_sums"][block.place] = (columns.mT @ weights.mT).mT
+
+    def _put_pair_mass(self, block: Block, normaliser: Tensor, weights: Tensor) -> None:
+        assert self.pair_mass is not None
+        sentences, heads, rows = block.place
+        for number, sentence in enumerate(range(sentences.start, sentences.stop)):
+            pairs = self.pairs[sentence % len(self.pairs)]
+            own = pairs.of(rows)
+            query, key = pairs.query[own] - rows.start, pairs.key[own]
+            seen = key < block.n_keys
+            masses = weights[number][:, query, key.clamp(max=block.n_keys - 1)]
+            masses *= normaliser[number, :, query, 0] * seen
+            self.pair_mass[sentence, heads, own] = masses
+
     def _add_columns(self, block: Block, counted: Tensor, flat: Tensor) -> None:
         if self.real is not None:
             counted = counted * block.of_rows(self.real).unsqueeze(-1)
         counted = counted.flatten(0, 1).transpose(-2, -1)  # unit 1 rows
         (B, H, _), found = block.place, self.of_keys
         heads = block.scores.shape[:2]
+        if "profile" in found:
+            sums = diagonal_sums(counted, flat)
+            last = self.inputs.query.shape[2] - block.rows.stop
+            found["profile"][B, H, last : last + sums.shape[-1]] += sums.view(*heads, -1)
         if "map" not in found:
-            sums = torch.bmm(counted, flat)
-            found["received"][B, H, : block.n_keys] += sums.view(*heads, -1)
+            if "received" in found:
+                sums = torch.bmm(counted, flat)
+                found["received"][B, H, : block.n_keys] += sums.view(*heads, -1)
             return
         size = self.cell[0]
-        sums = _sums_of_cells(counted, flat, block.rows.start, size).view(*heads, -1, block.n_keys)
+        sums = sums_of_cells(counted, flat, block.rows.start, size).view(*heads, -1, block.n_keys)
         if "received" in found:
             found["received"][B, H, : block.n_keys] += sums.sum(dim=2)
-        pooled = _pooled(sums, self.cell[1])
+        in_cells = pooled(sums, self.cell[1])
         first = block.rows.start // size
-        cells = slice(first, first + pooled.shape[2])
-        found["map"][B, H, cells, : pooled.shape[3]] += pooled
+        cells = slice(first, first + in_cells.shape[2])
+        found["map"][B, H, cells, : in_cells.shape[3]] += in_cells
 
     def finished(self) -> dict[str, Tensor]:
         """z, lse and the statistics of all rows."""
@@ -229,6 +266,10 @@ class _Results:
             found = {n: rows.masked_fill(dead, nothing.get(n, 0)) for n, rows in found.items()}
         found = {name: rows.squeeze(-1) for name, rows in found.items()}
         found |= {name: rows.mul_(normaliser) for name, rows in self.masses.items()}
+        if self.pair_mass is not None:
+            places = torch.stack([one.place for one in self.pairs])[:, None]
+            where = places.expand(*self.pair_mass.shape[:2], -1)
+            found["pair_mass"] = self.pair_mass.gather(-1, where)
         if self.z is not None:
             found["z"] = self.z
         return found | self._means()
@@ -244,51 +285,8 @@ class _Results:
         """What is summed over queries; sums over cells of the map divided by their number."""
         if "map" in self.of_keys:
             Q, K = self.inputs.query.shape[2], self.inputs.key.shape[2]
-            rows = _counts(self.inputs.query_lengths(), Q, self.cell[0], self.of_keys["map"])
-            columns = _counts(self.inputs.lengths, K, self.cell[1], self.of_keys["map"])
+            rows = counts(self.inputs.query_lengths(), Q, self.cell[0], self.of_keys["map"])
+            columns = counts(self.inputs.lengths, K, self.cell[1], self.of_keys["map"])
             cells = rows[:, None, :, None] * columns[:, None, None, :]
             self.of_keys["map"] /= cells.clamp_min(1)
         return {name: sums.to(self.inputs.dtype) for name, sums in self.of_keys.items()}
-
-
-def cell_size(n: int, cells: int) -> int:
-    """Rows or columns of a cell when n of them are cut into at most `cells`."""
-    return max(1, math.ceil(n / cells))
-
-
-def n_cells(n: int, size: int) -> int:
-    """Cells of `size` that hold n rows or columns."""
-    return math.ceil(n / size)
-
-
-def _sums_of_cells(
-    counted: Float[Tensor, "unit 1 rows"],
-    weights: Float[Tensor, "unit rows key"],
-    start: int,
-    size: int,
-) -> Float[Tensor, "unit cell key"]:
-    """For each cell that a row of the block is in, the sum of its weights, each times `counted`."""
-    units, n_rows, n_keys = weights.shape
-    if size == 1:
-        return weights * counted.transpose(-2, -1)
-    if size >= _SEPARATE and start % size == 0 and n_rows % size == 0:
-        # Only the rows of a cell are multiplied, instead of all rows for each cell.
-        cells = units * n_rows // size
-        sums = torch.bmm(counted.reshape(cells, 1, size), weights.view(cells, size, n_keys))
-        return sums.view(units, -1, n_keys)
-    positions = torch.arange(start, start + n_rows, device=weights.device) // size
-    numbers = torch.arange(start // size, n_cells(start + n_rows, size), device=weights.device)
-    return torch.bmm(counted * (positions == numbers[:, None]), weights)
-
-
-def _pooled(sums: Float[Tensor, "*lead key"], size: int) -> Float[Tensor, "*lead key_cell"]:
-    missing = -sums.shape[-1] % size
-    return torch.nn.functional.pad(sums, (0, missing)).unflatten(-1, (-1, size)).sum(dim=-1)
-
-
-def _counts(lengths: Tensor | None, n: int, size: int, like: Tensor) -> Tensor:
-    """Real rows or columns of each cell: (batch or 1, cell)."""
-    real = like.new_ones(1, n)
-    if lengths is not None:
-        real = (torch.arange(n, device=like.device) < lengths[:, None]).to(like.dtype)
-    return _pooled(real, size)

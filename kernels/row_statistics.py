@@ -14,7 +14,15 @@ from minibert.quantities import Bool, Float, Int
 
 __all__ = ["statistics_of_rows", "wide"]
 
-_FROM_PROBS = ("received", "key_mass", "offset_mass", "map")
+_FROM_PROBS = (
+    "received",
+    "key_mass",
+    "offset_mass",
+    "map",
+    "key_sums",
+    "pair_mass",
+    "profile",
+)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -86,7 +94,34 @@ def _from_probs(
         over_queries = _averaging(query_lengths, n_queries, blocks, probs)
         over_keys = _averaging(lengths, K, blocks, probs)
         found["map"] = over_queries[..., first : first + rows] @ probs @ over_keys.transpose(-2, -1)
+    if "key_sums" in want:
+        found["key_sums"] = probs @ want["key_sums"].to(probs)
+    if "pair_mass" in want:
+        found["pair_mass"] = _pair_mass(probs, want["pair_mass"], first)
+    if "profile" in want:
+        real = _real(query_lengths, n_queries, probs)[:, None, first : first + rows]
+        found["profile"] = _profile(probs * real, K - n_queries + first, n_queries)
     return found
+
+
+def _pair_mass(
+    probs: Float[Tensor, "batch head rows key"], pairs: Int[Tensor, "#batch pair 2"], first: int
+) -> Float[Tensor, "batch head pair"]:
+    (B, H), (rows, K) = probs.shape[:2], probs.shape[2:]
+    query, key = (pairs - pairs.new_tensor([first, 0])).unbind(-1)
+    inside = (query >= 0) & (query < rows)
+    cells = (query * K + key).clamp(0, rows * K - 1)[:, None].expand(B, H, -1)
+    return probs.flatten(2).gather(-1, cells) * inside[:, None]
+
+
+def _profile(
+    probs: Float[Tensor, "batch head rows key"], position: int, n_queries: int
+) -> Float[Tensor, "batch head offset"]:
+    B, H, rows, K = probs.shape
+    queries = torch.arange(position, position + rows, device=probs.device)
+    offset = torch.arange(K, device=probs.device) - queries[:, None]
+    sums = probs.new_zeros(B, H, K + n_queries - 1)
+    return sums.index_add(2, (offset + K - 1).flatten(), probs.flatten(2))
 
 
 def _offset_mass(

@@ -166,6 +166,11 @@ def _promised_shapes(query: Tensor, key: Tensor, want: Want) -> dict[str, tuple[
     if "map" in want:
         (blocks,) = want["map"]
         shapes["map"] = (B, H, *(math.ceil(n / math.ceil(n / blocks)) for n in (Q, K)))
+    if "key_sums" in want:
+        shapes["key_sums"] = (B, H, Q, want["key_sums"].shape[-1])
+    if "pair_mass" in want:
+        shapes["pair_mass"] = (B, H, want["pair_mass"].shape[1])
+    shapes["profile"] = (B, H, Q + K - 1)
     return {name: shape for name, shape in shapes.items() if name in {"z", "lse", *want}}
 
 

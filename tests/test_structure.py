@@ -19,8 +19,8 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 # Lowest first. A module may import from rows above its own, never from rows below; inside a row
-# any direction is allowed as long as no circle arises. A name also places everything beneath it:
-# "viz" is the whole folder. "minibert" is the package itself, which imports everything lazily.
+# any direction is allowed as long as no circle arises. A name also places everything beneath it.
+# "minibert" is the package itself, which imports everything lazily.
 ROWS = """
     errors vector_math quantities terminal untrusted writing
     kernels

@@ -1,7 +1,7 @@
 """The inputs on which `parity.check` compares an implementation with the reference."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -56,19 +56,21 @@ class Problem:
         return {name: getattr(self, name) for name in names}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the call, by name."""
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        """Every tensor of the call by name, those that are wanted of included."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)} | self.want
         return {name: one for name, one in given.items() if isinstance(one, Tensor)}
 
     def copy(self) -> "Problem":
         """The same numbers in other memory."""
         copies: dict[str, Any] = {name: one.clone() for name, one in self.tensors().items()}
-        return replace(self, want=dict(self.want), **copies)
+        want = {name: copies.pop(name, one) for name, one in self.want.items()}
+        return replace(self, want=want, **copies)
 
     def take(self, other: "Problem") -> "Problem":
         """Itself, its tensors filled in place with the numbers of `other`."""
-        for name, one in self.tensors().items():
-            one.copy_(getattr(other, name))
+        theirs = other.tensors()
+        for name, mine in self.tensors().items():
+            mine.copy_(theirs[name])
         return self
 
     def differing(self, others: Mapping[str, Tensor]) -> list[str]:
@@ -123,7 +125,7 @@ class Case:
             value=normal(B, H, K, D),
             scale=0.37 if self.kind == "scale" else 1 / math.sqrt(D),
             causal="causal" in self.kind,
-            want={name: _parameters(name, K) for name in wants},
+            want={name: _parameters(name, Q, K, normal, generator, device) for name in wants},
             **options,
         )
 
@@ -167,5 +169,20 @@ def _n_queries(kind: str, n_keys: int) -> int:
     return 1 + n_keys // 3 if kind == "causal cache" and n_keys > 1 else n_keys
 
 
-def _parameters(name: str, n_keys: int) -> tuple[int, ...]:
+def _parameters(
+    name: str,
+    n_queries: int,
+    n_keys: int,
+    normal: Callable[..., Tensor],
+    generator: torch.Generator,
+    device: torch.device,
+) -> Any:
+    if name == "key_sums":
+        return normal(BATCH, HEADS, n_keys, 3)
+    if name == "pair_mass":
+        size = (BATCH, 2 * n_keys, 1)
+        query = torch.randint(n_queries, size, generator=generator)
+        pairs = torch.cat([query, torch.randint(n_keys, size, generator=generator)], dim=-1)
+        pairs[1, 0] = -1
+        return pairs.to(device)
     return {"key_mass": (0, n_keys - 1), "offset_mass": (-1, 0, 1), "map": (8,)}.get(name, ())

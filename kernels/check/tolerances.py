@@ -38,7 +38,9 @@ def floors(problem: Problem) -> dict[str, float]:
     z         sum dp·value: (2·ds + 4·u)·max |value|; probs and z are rounded once each, with room
     entropy   dH/ds = −p·(ln p + H), so at most 2·ds·ln K, and the roundings of lse
     argmax    the difference of two scores: 2·ds
-    received  Q probs added up, held in the accumulator: Q·(2·ds + 4·w); the others one prob
+    received  Q probs added up, held in the accumulator: Q·(2·ds + 4·w); profile likewise; the
+              others one prob
+    key_sums  as z, with columns in the place of values, and rounded to the accumulator alone
     """
     query, key = problem.query.double().abs(), problem.key.double().abs()
     (Q, D), K = query.shape[2:], key.shape[2]
@@ -59,7 +61,11 @@ def floors(problem: Problem) -> dict[str, float]:
         "argmax": 2 * (step + few),
         "entropy": 2 * step * math.log(K) + few,
         "received": Q * prob,
-    } | dict.fromkeys(("max_prob", "key_mass", "offset_mass", "map"), prob)
+        "profile": Q * prob,
+        "key_sums": prob * float(problem.want["key_sums"].abs().max())
+        if "key_sums" in problem.want
+        else 0.0,
+    } | dict.fromkeys(("max_prob", "key_mass", "offset_mass", "map", "pair_mass"), prob)
 
 
 def error_of(

@@ -1,7 +1,8 @@
 """How the table of a layer is evaluated: which keys are seen, by which kernel, for which rows."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -30,6 +31,7 @@ class Evaluation:
     allowed   which keys each query may see
     impl      which implementation of `minibert.kernels` gives z
     want      statistics that come from the same call
+    of_layer  what is wanted beside these of one layer, from its `LayerPass` before z is computed
     first     the position at which the stream that is computed begins; those before it are a past
     key_columns   of the keys in want's key_mass, those that each sentence asked for; None: all
     """
@@ -37,6 +39,7 @@ class Evaluation:
     allowed: AllowedKeys
     impl: str = "auto"
     want: Want = field(default_factory=dict)
+    of_layer: Callable[[Any], Want] | None = None
     first: int = 0
     key_columns: tuple[tuple[int, ...], ...] | None = None
 

@@ -262,6 +262,8 @@ class LayerPass(LayerQuantities):
         """z by one call of `minibert.kernels`; what else it was asked for is held."""
         evaluation = self.evaluation
         want = {} if self.lazy else evaluation.want
+        if evaluation.of_layer is not None and not self.lazy:
+            want = want | evaluation.of_layer(self)
         if not _MATRICES.isdisjoint(self.keep):
             want = want | {"scores": (), "probs": ()}
         call = Call(

@@ -2,7 +2,19 @@ import math
 
 import pytest
 import torch
-from attention_inputs import EVERYTHING, STATISTICS, B, D, H, K, Q, by_torch, some_mask, vectors
+from attention_inputs import (
+    EVERYTHING,
+    OF_TENSORS,
+    STATISTICS,
+    B,
+    D,
+    H,
+    K,
+    Q,
+    by_torch,
+    some_mask,
+    vectors,
+)
 
 from minibert.errors import AttentionError
 from minibert.kernels import registry
@@ -29,12 +41,15 @@ def test_auto_gives_whatever_is_wanted_and_nothing_else():
     assert found.probs.shape == (B, H, Q, K)
     assert found.statistics.entropy.shape == (B, H, Q)
     assert found.statistics.max_prob is None
-    everything = attend(query, key, value, want=EVERYTHING)
+    everything = attend(query, key, value, want=(*EVERYTHING, *OF_TENSORS))
     assert None not in vars(everything.statistics).values()
     assert everything.statistics.received.shape == (B, H, K)
     assert everything.statistics.offset_mass.shape == (B, H, Q, 3)
     assert everything.statistics.key_mass.shape == (B, H, Q, 2)
     assert everything.statistics.map.shape == (B, H, 3, 3)
+    assert everything.statistics.key_sums.shape == (B, H, Q, 2)
+    assert everything.statistics.pair_mass.shape == (B, H, 5)
+    assert everything.statistics.profile.shape == (B, H, Q + K - 1)
 
 
 def test_auto_takes_the_fused_pass_unless_the_matrices_or_their_gradients_are_wanted():
@@ -161,7 +176,9 @@ def test_implementations_say_what_they_can_give():
     assert set(known) == {"reference", "eager", "sdpa", "chunked", "triton", *torch_by_name}
     assert known["reference"].wants == known["eager"].wants == set(WANTS)
     assert known["sdpa"].wants == set(WANTS) - {"scores", "probs"}
-    assert known["chunked"].wants == known["triton"].wants == known["sdpa"].wants
+    assert known["chunked"].wants == known["sdpa"].wants
+    of_tensors = {"key_sums", "pair_mass", "profile"}
+    assert known["triton"].wants == known["sdpa"].wants - of_tensors
     # Forced by name only: what is measured must be what was asked for.
     assert all(known[name].rank is None for name in torch_by_name)
     assert [name for name, one in known.items() if not one.bias] == ["flash", "cudnn"]
@@ -301,8 +318,8 @@ def test_a_statistic_of_the_wrong_shape_or_dtype_is_named(name, slip):
 
 def test_statistics_of_all_implementations_have_the_same_shapes():
     query, key, value = vectors()
-    shapes = []
-    for impl in ("reference", "eager", "sdpa"):
-        statistics = attend(query, key, value, impl=impl, want=STATISTICS).statistics
+    want, shapes = (*STATISTICS, *OF_TENSORS), []
+    for impl in ("reference", "eager", "sdpa", "chunked"):
+        statistics = attend(query, key, value, impl=impl, want=want).statistics
         shapes.append({name: one.shape for name, one in vars(statistics).items()})
     assert shapes[0] == shapes[1] == shapes[2]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attention_inputs import STATISTICS, VARIATIONS, B, H, K, Q, some_mask, vectors
+from attention_inputs import OF_TENSORS, STATISTICS, VARIATIONS, B, H, K, Q, some_mask, vectors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -121,8 +121,9 @@ def test_blocks_of_any_size_give_the_same(
     if "mask" in options:
         options["mask"] = some_mask(queries=queries)
     options["bias"] = torch.randn(1, H, queries, K, dtype=torch.float64)
-    found = attend(*tensors, impl="chunked", want=STATISTICS, **options)
-    expected = attend(*tensors, impl="reference", want=STATISTICS, **options)
+    want = (*STATISTICS, *OF_TENSORS)
+    found = attend(*tensors, impl="chunked", want=want, **options)
+    expected = attend(*tensors, impl="reference", want=want, **options)
     torch.testing.assert_close(found.z, expected.z, rtol=0, atol=1e-13)
     torch.testing.assert_close(found.lse, expected.lse, rtol=0, atol=1e-13)
     for statistic, numbers in vars(expected.statistics).items():

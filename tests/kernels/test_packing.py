@@ -10,6 +10,11 @@ from minibert.kernels.api import Attended, attend, compute, implementations, reg
 from minibert.kernels.call import AllowedKeys, Call
 
 LENGTHS = (5, 1, 150, 7)
+TOKENS = sum(LENGTHS)
+COLUMNS = torch.linspace(-1, 2, H * TOKENS * 3, dtype=torch.float64).reshape(1, H, TOKENS, 3)
+#: In any order; of the first, the second and twice the third sentence, and none.
+PAIRS = torch.tensor([[[120, 7], [4, 0], [5, 5], [0, 3], [-1, -1], [155, 6], [162, 156]]])
+OF_TENSORS = (("key_sums", COLUMNS), ("pair_mass", PAIRS), "profile")
 WANT = (
     "row_max",
     "max_prob",
@@ -60,7 +65,7 @@ def mine(monkeypatch):
         given = {"scale": scale, "mask": mask, "want": want, "lengths": lengths, "bias": None}
         return implementations()["eager"].fn(query, key, value, causal=False, **given)
 
-    wants = [one if isinstance(one, str) else one[0] for one in WANT]
+    wants = [one if isinstance(one, str) else one[0] for one in (*WANT, "profile")]
     register("mine", counted, wants=wants)
     return calls
 
@@ -82,10 +87,34 @@ def test_each_sentence_gets_what_it_gets_alone(impl, causal, mine):
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("impl", ["reference", "eager", "sdpa", "chunked"])
+def test_tensors_number_the_tokens_of_all_sentences(impl, causal):
+    found = attend(*vectors(), packed=LENGTHS, causal=causal, want=OF_TENSORS, impl=impl).statistics
+    probs = torch.zeros(H, TOKENS, TOKENS, dtype=torch.float64)
+    profiles, first = [], 0
+    for length in LENGTHS:
+        own = slice(first, first + length)
+        part = (one[:, :, own] for one in vectors())
+        alone = attend(*part, causal=causal, want=("probs",), impl="reference").probs[0]
+        probs[:, own, own] = alone
+        offsets = range(1 - length, length)
+        profiles += [alone.diagonal(k, 1, 2).sum(-1, keepdim=True) for k in offsets]
+        first += length
+    query, key = PAIRS[0].unbind(-1)
+    expected = {
+        "key_sums": probs @ COLUMNS[0],
+        "pair_mass": probs[:, query, key] * (query >= 0),
+        "profile": torch.cat(profiles, dim=-1),
+    }
+    for name, right in expected.items():
+        torch.testing.assert_close(getattr(found, name)[0], right, rtol=0, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_blocks_of_packed_sentences_err_no_more_than_twice_what_eager_errs(dtype, causal):
     rounded = vectors(dtype)
-    options = {"packed": LENGTHS, "causal": causal, "want": WANT}
+    options = {"packed": LENGTHS, "causal": causal, "want": (*WANT, *OF_TENSORS)}
     expected = outputs(attend(*(one.double() for one in rounded), **options, impl="reference"))
     eager = outputs(attend(*rounded, **options, impl="eager"))
     chunked = outputs(attend(*rounded, **options, impl="chunked"))
@@ -119,10 +148,21 @@ def test_gradients_reach_packed_sentences():
         ({"want": ("map",)}, "packed sentences: map wanted, but each sentence"),
         ({"want": ("scores", "probs")}, "packed sentences: probs, scores wanted"),
         ({"want": (("key_mass", (150,)),)}, r"positions \[150\] do not exist"),
+        (
+            {"want": (("pair_mass", torch.tensor([[[0, 5]]])),)},
+            r"pair 0 is \[0, 5\].*same sentence",
+        ),
+        ({"want": (("key_sums", torch.ones(1, 1, 5, 2)),)}, r"key_sums.*shape \(1, 1, 5, 2\)"),
+        ({"want": (("key_sums", (1, 2)),)}, r"'key_sums' \(1, 2\); expected a tensor"),
+        (
+            {"want": ("profile",), "impl": "mine"},
+            'impl="mine" cannot do this: it pads packed sentences, where profile cannot be given; '
+            'impl="chunked" can',
+        ),
         ({"impl": "flash"}, 'impl="flash" cannot do this: it takes no packed; impl="sdpa" can'),
     ],
 )
-def test_what_packed_sentences_cannot_have_is_refused(wrong, message):
+def test_what_packed_sentences_cannot_have_is_refused(wrong, message, mine):
     with pytest.raises(AttentionError, match=message):
         attend(*vectors(), **({"packed": LENGTHS} | wrong))
 

@@ -3,7 +3,18 @@ import math
 import numpy as np
 import pytest
 import torch
-from attention_inputs import EVERYTHING, VARIATIONS, B, H, K, Q, allowed_by, by_torch, vectors
+from attention_inputs import (
+    EVERYTHING,
+    OF_TENSORS,
+    VARIATIONS,
+    B,
+    H,
+    K,
+    Q,
+    allowed_by,
+    by_torch,
+    vectors,
+)
 from data import data_path
 
 from minibert.kernels.api import attend
@@ -100,6 +111,23 @@ def test_statistics_are_what_numpy_makes_of_the_probs():
         np.testing.assert_array_equal(statistics.offset_mass[:, :, rows, column], diagonal)
     assert statistics.row_max[1].isneginf().all()
     torch.testing.assert_close(statistics.row_max[0], found.scores[0, ..., :4].amax(-1))
+
+
+def test_what_is_asked_with_tensors_is_a_product_a_choice_and_sums_of_diagonals():
+    query, key, value = vectors()
+    lengths = torch.tensor([4, K])
+    want = ("probs", *OF_TENSORS)
+    for impl in ("reference", "eager"):
+        found = attend(query, key, value, impl=impl, lengths=lengths, want=want)
+        probs, statistics = found.probs, found.statistics
+        torch.testing.assert_close(statistics.key_sums, probs @ OF_TENSORS[0][1])
+        pairs = [[4, 0], [0, 0], [2, 6], [4, 0]]
+        for number, (i, j) in enumerate(pairs):
+            torch.testing.assert_close(statistics.pair_mass[..., number], probs[..., i, j])
+        assert statistics.pair_mass[..., len(pairs) :].eq(0).all()
+        for number, offset in enumerate(range(1 - K, Q)):
+            diagonal = probs.diagonal(K - Q + offset, 2, 3).sum(-1)
+            torch.testing.assert_close(statistics.profile[..., number], diagonal)
 
 
 def test_a_row_that_is_nan_has_an_entropy_that_is_nan():

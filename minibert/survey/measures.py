@@ -1,0 +1,243 @@
+"""The measures of a survey, each declared once: its name, what it says, where it comes from.
+
+A measure of a document is the mean of a number over the rows (queries) that count for it, as in the
+formulas of Clark et al. 2019: a sum over rows divided by how many there are. Whoever wants another
+measure writes one line here.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.errors import SurveyError
+from minibert.survey.rows import OFFSETS, RowMasses
+from minibert.survey.token_kinds import SegmentTokens
+
+__all__ = ["BY_NORM", "Measure", "measures"]
+
+Floats = npt.NDArray[np.floating]
+Flags = npt.NDArray[np.bool_]
+#: Behind the name of a measure: the same with rows weighed by norms.
+BY_NORM = "_by_norm"
+_CLARK, _VIG = "Clark et al. 2019", "Vig 2019"
+_KOBAYASHI = "Kobayashi et al. 2020"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number for each row of attention, and which rows count.
+
+    name     as in tables and on the command line
+    words    what it says
+    source   who defined it
+    of_rows  (head, query) of the rows of a layer
+    rows     True (query) where a row counts
+    """
+
+    name: str
+    words: str
+    source: str
+    of_rows: Callable[[RowMasses], Floats]
+    rows: Callable[[SegmentTokens], Flags]
+
+
+def _every(tokens: SegmentTokens) -> Flags:
+    return np.ones(len(tokens), dtype=bool)
+
+
+def _of_class(name: str) -> Callable[[SegmentTokens], Flags]:
+    return lambda tokens: tokens.of_class(name)
+
+
+def _not_sep(tokens: SegmentTokens) -> Flags:
+    return ~tokens.of_class("sep")
+
+
+def _of_pairs(tokens: SegmentTokens) -> Flags:
+    return tokens.has_two_texts & (tokens.text >= 0)
+
+
+def _with(relation: int) -> Callable[[SegmentTokens], Flags]:
+    """The rows that have a key of this relation."""
+
+    def rows(tokens: SegmentTokens) -> Flags:
+        pairs, parts = tokens.pairs
+        found = np.zeros(len(tokens), dtype=bool)
+        found[pairs[parts[relation], 0]] = True
+        return found
+
+    return rows
+
+
+def _most_received(masses: RowMasses) -> Floats:
+    assert masses.received is not None
+    tokens = masses.tokens
+    lengths = np.array(tokens.lengths)
+    most = np.maximum.reduceat(masses.received, tokens.starts, axis=1) / lengths
+    return np.repeat(most, lengths, axis=1)
+
+
+def _entropy(masses: RowMasses) -> Floats:
+    assert masses.entropy is not None
+    return masses.entropy
+
+
+def _on(name: str) -> Callable[[RowMasses], Floats]:
+    return lambda masses: masses.on(name)
+
+
+def _at(offset: int) -> Callable[[RowMasses], Floats]:
+    return lambda masses: masses.at(offset)
+
+
+def _related(name: str) -> Callable[[RowMasses], Floats]:
+    return lambda masses: masses.related(name)
+
+
+_ONLY_PROBS = (
+    Measure("entropy", "entropy of the rows, in nats", f"{_CLARK}, §3.4", _entropy, _every),
+    Measure(
+        "entropy_cls",
+        "entropy of the rows of [CLS], in nats",
+        f"{_CLARK}, §3.4",
+        _entropy,
+        _of_class("cls"),
+    ),
+    Measure(
+        "most_received",
+        "the share of all attention that the most attended token gets",
+        "this project",
+        _most_received,
+        _every,
+    ),
+)
+_MASSES = (
+    Measure("to_self", "mass on the token itself", f"{_CLARK}, §3.1", _at(0), _every),
+    Measure("to_previous", "mass on the token before", f"{_CLARK}, §3.1", _at(-1), _every),
+    Measure("to_next", "mass on the token behind", f"{_CLARK}, §3.1", _at(1), _every),
+    Measure(
+        "to_first", "mass on the first position", "Vig and Belinkov 2019", _on("first"), _every
+    ),
+    Measure("to_cls", "mass on [CLS]", f"{_CLARK}, §3.2", _on("cls"), _every),
+    Measure("to_sep", "mass on [SEP]", f"{_CLARK}, §3.2", _on("sep"), _every),
+    Measure(
+        "sep_to_sep",
+        "mass of the rows of [SEP] on [SEP]",
+        f"{_CLARK}, §3.2",
+        _on("sep"),
+        _of_class("sep"),
+    ),
+    Measure(
+        "rest_to_sep", "mass of all other rows on [SEP]", f"{_CLARK}, §3.2", _on("sep"), _not_sep
+    ),
+    Measure(
+        "to_period_comma",
+        'mass on "." and ","',
+        f"{_CLARK}, §3.2",
+        _on("period_comma"),
+        _every,
+    ),
+    Measure(
+        "to_punctuation", "mass on all punctuation", "this project", _on("punctuation"), _every
+    ),
+    Measure(
+        "to_other_text",
+        "mass on the tokens of the other text, where there are two",
+        f"{_VIG}, part 1",
+        lambda masses: masses.on_other_text,
+        _of_pairs,
+    ),
+    Measure(
+        "to_same_word",
+        "mass on the same word at other places, of the rows that have one",
+        f"{_VIG}, part 1",
+        _related("same_word"),
+        _with(0),
+    ),
+    Measure(
+        "to_same_word_other_text",
+        "mass on the same word in the other text, of the rows that have one",
+        f"{_VIG}, part 1",
+        _related("same_word_other_text"),
+        _with(1),
+    ),
+    Measure(
+        "to_duplicate",
+        "mass on the same token earlier, of the rows that have one",
+        "Wang et al. 2022, §3.2",
+        _related("duplicate"),
+        _with(2),
+    ),
+    Measure(
+        "to_induction",
+        "mass on what stood behind the same token earlier, of the rows that have one",
+        "Olsson et al. 2022",
+        _related("induction"),
+        _with(3),
+    ),
+)
+
+
+def measures(
+    *,
+    offsets: Sequence[int] = OFFSETS,
+    tokens: Sequence[str] = (),
+    by_norm: bool = True,
+    names: Sequence[str] | None = None,
+) -> tuple[Measure, ...]:
+    """The measures of a survey in the order of its tables.
+
+    Beside those that every survey has: one for each further offset (`to_offset_-2`) and for each
+    chosen token (`to_token:the`), and each mass again with rows weighed by norms
+    (`to_previous_by_norm`). `names` chooses some of them. Raises SurveyError for a name that is
+    none of these.
+    """
+    further = [
+        Measure(
+            f"to_offset_{offset}",
+            f"mass on the token at offset {offset}",
+            f"{_CLARK}, §3.1",
+            _at(offset),
+            _every,
+        )
+        for offset in offsets
+        if offset not in OFFSETS
+    ]
+    chosen = [
+        Measure(
+            f"to_token:{one}",
+            f"mass on the token {one!r}",
+            f"{_CLARK}, §3.2",
+            _on(f"token:{one}"),
+            _every,
+        )
+        for one in tokens
+    ]
+    masses = (*_MASSES, *further, *chosen)
+    found = (*_ONLY_PROBS, *masses, *(map(_weighed, masses) if by_norm else ()))
+    if names is None:
+        return found
+    known = {one.name: one for one in found}
+    if unknown := [name for name in names if name not in known]:
+        raise SurveyError(
+            f"measure {', '.join(unknown)}: not known here; known are {', '.join(known)}."
+        )
+    return tuple(known[name] for name in names)
+
+
+def _weighed(measure: Measure) -> Measure:
+    """The same with rows weighed by norms: shares of Σ α·‖f(x)‖."""
+
+    def of_rows(masses: RowMasses) -> Floats:
+        assert masses.by_norm is not None
+        return measure.of_rows(masses.by_norm)
+
+    return replace(
+        measure,
+        name=measure.name + BY_NORM,
+        words=f"{measure.words}, rows weighed by norms",
+        source=f"{measure.source}; {_KOBAYASHI}",
+        of_rows=of_rows,
+    )

@@ -1,0 +1,156 @@
+"""What each row of attention spends, by kind of key: the numbers that all measures are made of.
+
+A row is what one query gives to all keys, and sums to 1. `RowMasses` holds, for one layer, sums of
+rows over kinds of keys: never an N x N matrix. They are made in the pass of a model
+(`pass_masses.py`) or from matrices that are there (`from_matrices`), and both agree.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.errors import AttentionError
+from minibert.survey.token_kinds import RELATIONS, SegmentTokens
+
+__all__ = ["OFFSETS", "RowMasses", "from_matrices", "sums_of_pairs"]
+
+Floats = npt.NDArray[np.floating]
+
+#: The key's position minus the query's: the offsets that every survey has.
+OFFSETS = (-1, 0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class RowMasses:
+    """The rows of one layer over the tokens of one segment, or of several one after the other.
+
+    tokens          what is known of the tokens
+    class_mass      (head, query, class): mass on the keys of each of `tokens.class_names`
+    offset_mass     (head, query, offset): mass on the key at the query's position + offset
+    relation_mass   (head, query, relation): mass on the keys of each of `RELATIONS`
+    entropy         (head, query), in nats; None where rows are weighed by norms
+    received        (head, key): the sum over queries
+    profile         (head, 2n − 1), segment by segment: sums along the diagonals, from offset 1 − n
+                    to n − 1; None where it was not asked for
+    by_norm         the same of rows weighed by norms: each prob times ‖f(x)‖ of its key, divided
+                    by the sum of the row (Kobayashi et al. 2020); None without norms
+    """
+
+    tokens: SegmentTokens
+    class_mass: Floats
+    offset_mass: Floats
+    relation_mass: Floats
+    entropy: Floats | None = None
+    received: Floats | None = None
+    profile: Floats | None = None
+    by_norm: "RowMasses | None" = None
+    offsets: tuple[int, ...] = OFFSETS
+
+    def on(self, name: str) -> Floats:
+        """(head, query): mass on the keys of a class."""
+        return self.class_mass[..., self.tokens.class_names.index(name)]
+
+    def at(self, offset: int) -> Floats:
+        """(head, query): mass on the key that stands so far behind the query."""
+        return self.offset_mass[..., self.offsets.index(offset)]
+
+    def related(self, name: str) -> Floats:
+        """(head, query): mass on the keys of a relation."""
+        return self.relation_mass[..., RELATIONS.index(name)]
+
+    @cached_property
+    def on_other_text(self) -> Floats:
+        """(head, query): mass on the tokens of the other text, of tokens of either text."""
+        first, second = self.on("text_0"), self.on("text_1")
+        text = self.tokens.text
+        return np.where(text == 0, second, np.where(text == 1, first, 0))
+
+    def one(self, number: int) -> "RowMasses":
+        """Those of one segment alone."""
+        first = int(self.tokens.starts[number])
+        cut = slice(first, first + self.tokens.lengths[number])
+        behind = 2 * first - number
+        diagonals = slice(behind, behind + 2 * self.tokens.lengths[number] - 1)
+        return replace(
+            self,
+            tokens=self.tokens.one(number),
+            class_mass=self.class_mass[:, cut],
+            offset_mass=self.offset_mass[:, cut],
+            relation_mass=self.relation_mass[:, cut],
+            entropy=None if self.entropy is None else self.entropy[:, cut],
+            received=None if self.received is None else self.received[:, cut],
+            profile=None if self.profile is None else self.profile[:, diagonals],
+            by_norm=None if self.by_norm is None else self.by_norm.one(number),
+        )
+
+
+def from_matrices(
+    probs: Floats,
+    tokens: SegmentTokens,
+    *,
+    norms: Floats | None = None,
+    offsets: Sequence[int] = OFFSETS,
+    smoothing: float = 0.0,
+) -> RowMasses:
+    """The masses of matrices that are there, (head, query, key), of one segment; in float64.
+
+    norms, (head, key), are ‖f(x)‖ of each key. `smoothing` s takes the entropy of (1 − s)·p + s/n,
+    as Clark et al. 2019 did with 0.0001 to keep away from ln 0; here 0·ln 0 counts as 0.
+    Raises AttentionError where the shapes do not fit.
+    """
+    probs = np.asarray(probs, dtype=np.float64)
+    n = len(tokens)
+    if probs.ndim != 3 or probs.shape[1:] != (n, n) or len(tokens.lengths) != 1:
+        raise AttentionError(
+            f"from_matrices: probs have shape {probs.shape} beside {n} tokens in "
+            f"{len(tokens.lengths)} segments; expected (head, {n}, {n}) of one segment."
+        )
+    if norms is not None and norms.shape != (len(probs), n):
+        raise AttentionError(
+            f"from_matrices: norms have shape {norms.shape}; expected ({len(probs)}, {n}), one for "
+            "each head and key."
+        )
+    weighed = None
+    if norms is not None:
+        rows = probs * np.asarray(norms, dtype=np.float64)[:, None, :]
+        totals = rows.sum(-1, keepdims=True)
+        rows = np.divide(rows, totals, out=np.zeros_like(rows), where=totals > 0)
+        weighed = _sums(rows, tokens, tuple(offsets))
+    flat = (1 - smoothing) * probs + smoothing / n
+    logs = np.log(flat, out=np.zeros_like(flat), where=flat > 0)
+    return replace(
+        _sums(probs, tokens, tuple(offsets)),
+        entropy=0.0 - (flat * logs).sum(-1),
+        received=probs.sum(1),
+        profile=np.stack([probs.trace(k, 1, 2) for k in range(1 - n, n)], axis=-1),
+        by_norm=weighed,
+    )
+
+
+def _sums(rows: Floats, tokens: SegmentTokens, offsets: tuple[int, ...]) -> RowMasses:
+    n = len(tokens)
+    places = np.arange(n)[:, None] + np.array(offsets)
+    inside = (places >= 0) & (places < n)
+    offset_mass = rows[:, np.arange(n)[:, None], places.clip(0, n - 1)] * inside
+    pairs, _ = tokens.pairs
+    return RowMasses(
+        tokens,
+        rows @ tokens.classes.astype(rows.dtype),
+        offset_mass,
+        sums_of_pairs(rows[:, pairs[:, 0], pairs[:, 1]], tokens),
+        offsets=offsets,
+    )
+
+
+def sums_of_pairs(cells: Floats, tokens: SegmentTokens) -> Floats:
+    """(head, query, relation): for each query the sum over its pairs, given (head, pair)."""
+    pairs, parts = tokens.pairs
+    found = np.zeros((len(cells), len(tokens), len(parts)), dtype=cells.dtype)
+    for number, part in enumerate(parts):
+        if part.start < part.stop:
+            queries, first = np.unique(pairs[part, 0], return_index=True)
+            found[:, queries, number] = np.add.reduceat(cells[:, part], first, axis=1)
+    return found

@@ -1,0 +1,227 @@
+"""Documents as segments that fit the model, and segments as batches without padding.
+
+A document that is longer than the model's positions is cut into windows of about the same length;
+no token is in two of them, and each has the special tokens of a whole text.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from minibert.errors import SurveyError, TokenizationError
+from minibert.layers.config import Config
+from minibert.survey.formats import Document
+from minibert.survey.token_kinds import CLASSES, SegmentTokens, kind_of, with_places
+from minibert.text.inputs import Inputs
+from minibert.text.tokenizer import Tokenizer
+from minibert.text.tokens import Tokens, padded
+
+__all__ = ["Batch", "Segment", "Segmenter", "batches", "in_pairs"]
+
+Whole = npt.NDArray[np.int64]
+
+
+@runtime_checkable
+class ReadsText(Protocol):
+    """What is asked of a model here."""
+
+    config: Config
+    tokenizer: Tokenizer | None
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Tokens that the model sees together.
+
+    document   which of the documents it belongs to
+    ids, kinds token ids and token types, as the model reads them
+    tokens     what measures know of them
+    """
+
+    document: int
+    ids: Sequence[int]
+    kinds: Sequence[int]
+    tokens: SegmentTokens
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Segments that go through the model in one pass, one after the other."""
+
+    segments: tuple[Segment, ...]
+
+    @cached_property
+    def tokens(self) -> SegmentTokens:
+        """All their tokens."""
+        return SegmentTokens.joined([one.tokens for one in self.segments])
+
+    def inputs(self, device: torch.device) -> Inputs:
+        """The same as a model reads them, padded."""
+        ones = [[1] * len(one.ids) for one in self.segments]
+        return Inputs(
+            padded([one.ids for one in self.segments], 0).to(device),
+            padded(ones, 0).bool().to(device),
+            padded([one.kinds for one in self.segments], 0).to(device),
+        )
+
+
+class Segmenter:
+    """Makes segments of documents with a model's tokenizer.
+
+    `chosen` are tokens that are a class of their own; `longest` is the tokens of a segment, by
+    default what the model has positions for. `pairs_cut` counts the pairs that were longer; their
+    ends are left out. Raises SurveyError for a model without a tokenizer and for a length or a
+    token that it does not have.
+    """
+
+    def __init__(
+        self, model: ReadsText, *, chosen: Sequence[str] = (), longest: int | None = None
+    ) -> None:
+        if model.tokenizer is None:
+            raise SurveyError(f"{model.name} has no tokenizer, which a survey of texts needs.")
+        self.tokenizer = model.tokenizer
+        limit = model.config.n_positions
+        if longest is not None and not 8 <= longest <= limit:
+            raise SurveyError(f"longest={longest}: expected from 8 to {limit} tokens of a segment.")
+        self.longest = limit if longest is None else longest
+        self.class_names = (*CLASSES, *(f"token:{one}" for one in chosen))
+        self.kinds = self._kinds(chosen)
+        for column, one in enumerate(chosen, len(CLASSES)):
+            if not self.kinds[:, column].any():
+                raise SurveyError(f"token {one!r}: the vocabulary of {model.name} has no such one.")
+        self.pairs_cut = 0
+
+    def _kinds(self, chosen: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """(vocabulary entry, class)"""
+        tokenizer: Any = self.tokenizer
+        return np.array(
+            [
+                kind_of(
+                    tokenizer.string(i),
+                    cls=i == tokenizer.cls_id,
+                    sep=i == tokenizer.sep_id,
+                    chosen=chosen,
+                )
+                for i in range(tokenizer.vocab_size)
+            ]
+        )
+
+    def segments(self, documents: Sequence[Document]) -> tuple[list[Segment], dict[int, str]]:
+        """The segments of documents, and why there are none of some, by number."""
+        found: list[Segment] = []
+        wrong: dict[int, str] = {}
+        for number, tokens in enumerate(self._tokens(documents)):
+            if isinstance(tokens, str):
+                wrong[number] = tokens
+            else:
+                found += self._cut(number, tokens)
+        return found, wrong
+
+    def _tokens(self, documents: Sequence[Document]) -> Iterator[Tokens | str]:
+        """The tokens of each, or why it has none."""
+        for document in documents:
+            text = document.text if document.words is None else " ".join(document.words)
+            assert text is not None
+            try:
+                if document.pair is None:
+                    yield self.tokenizer(text)
+                    continue
+                whole = self.tokenizer(text, document.pair)
+                if whole.lengths[0] > self.longest:
+                    self.pairs_cut += 1
+                    whole = self.tokenizer(
+                        text, document.pair, truncate=True, max_positions=self.longest
+                    )
+                yield whole
+            except TokenizationError as error:
+                yield str(error)
+
+    def _cut(self, number: int, tokens: Tokens) -> Iterator[Segment]:
+        length = tokens.lengths[0]
+        spans, ids = tokens.spans[0], tokens.ids[0].numpy()
+        kinds = tokens.segments[0].numpy()
+        text, word, occurrence = _words(tokens)
+        if length <= self.longest:
+            places = [np.arange(length)]
+        else:
+            inside = np.array([i for i, span in enumerate(spans) if span is not None])
+            before, behind = int(inside[0]), int(inside[-1]) + 1
+            room = self.longest - before - (length - behind)
+            if room < 1:
+                raise SurveyError(f"{self.longest} tokens have no room beside the special ones.")
+            parts = np.array_split(np.arange(before, behind), -(-(behind - before) // room))
+            ends = np.arange(before), np.arange(behind, length)
+            places = [np.concatenate([ends[0], part, ends[1]]) for part in parts]
+        for place in places:
+            own = SegmentTokens(
+                (len(place),),
+                ids[place],
+                text[place],
+                word[place],
+                occurrence[place],
+                with_places(self.kinds[ids[place]], text[place]),
+                self.class_names,
+            )
+            yield Segment(number, ids[place].tolist(), kinds[place].tolist(), own)
+
+
+def _words(tokens: Tokens) -> tuple[Whole, Whole, Whole]:
+    """For each token its text (−1: special), its word's number, and the number of the place."""
+    spans, texts = tokens.spans[0], tokens.texts[0]
+    inside = np.array([span is not None for span in spans])
+    special = np.cumsum(~inside)
+    # The second text begins behind the special tokens that end the first.
+    second = (special > special[inside.argmax()]) & (len(texts) > 1)
+    text = np.where(inside, second, -1).astype(np.int64)
+    numbers = [i if n is None else n for i, n in enumerate(tokens.words[0])]
+    where = np.flatnonzero(inside)
+    keys = np.stack([text[where], np.array(numbers, dtype=np.int64)[where]])
+    begins = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(0))
+    order = np.cumsum(begins) - 1
+    first, last = where[begins], where[np.append(begins[1:], True)]
+    spelled: dict[str, int] = {}
+    found = []
+    for a, b in zip(first.tolist(), last.tolist(), strict=True):
+        (start, _), (_, end) = spans[a] or (0, 0), spans[b] or (0, 0)
+        whole = texts[text[a]][start:end].strip().lower()
+        found.append(spelled.setdefault(whole, len(spelled)))
+    word, occurrence = np.full((2, len(spans)), -1, dtype=np.int64)
+    word[where], occurrence[where] = np.array(found)[order], order
+    return text, word, occurrence
+
+
+def batches(segments: Iterable[Segment], tokens: int) -> Iterator[Batch]:
+    """The segments, the shortest first, in batches of at most so many tokens or of one segment."""
+    taken: list[Segment] = []
+    held = 0
+    for segment in sorted(segments, key=lambda one: len(one.ids)):
+        if taken and held + len(segment.ids) > tokens:
+            yield Batch(tuple(taken))
+            taken, held = [], 0
+        taken.append(segment)
+        held += len(segment.ids)
+    if taken:
+        yield Batch(tuple(taken))
+
+
+def in_pairs(documents: Iterable[Document]) -> Iterator[Document]:
+    """Each two documents in a row as one with two texts, as Clark et al. 2019 took paragraphs.
+
+    The last one of an odd number is left out. Raises SurveyError for one that is a pair already.
+    """
+    first: Document | None = None
+    for document in documents:
+        if document.pair is not None:
+            raise SurveyError(f"{document.id}: is a pair already; leave pairs out.")
+        if first is None:
+            first = document
+            continue
+        texts = [one.text or " ".join(one.words or ()) for one in (first, document)]
+        yield Document(f"{first.id} + {document.id}", texts[0], None, texts[1])
+        first = None

@@ -1,0 +1,246 @@
+"""The result of a survey: read by name in Python; Parquet tables and a manifest in a folder.
+
+measures.parquet           one line a measure, layer and head
+examples.parquet           the best documents of each
+distance_profile.parquet   one line a layer, head and offset
+manifest.json              the model, the corpus, the options, and what was left out
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.errors import SurveyError, how_to_install
+from minibert.survey.sums import BEST, Sums
+
+__all__ = ["Example", "Survey", "parquet"]
+
+Floats = npt.NDArray[np.float64]
+
+#: Standard errors to either side of a mean, for an interval that holds it 95 times in 100.
+_Z95 = 1.959963984540054
+MEASURES, EXAMPLES, PROFILE = "measures.parquet", "examples.parquet", "distance_profile.parquet"
+MANIFEST = "manifest.json"
+
+
+def parquet() -> tuple[Any, Any]:
+    """pyarrow and pyarrow.parquet. Raises SurveyError where they are not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise SurveyError(
+            f"the tables of a survey are Parquet files, and pyarrow is not installed: "
+            f"{how_to_install('survey')}."
+        ) from error
+    return pyarrow, pyarrow.parquet
+
+
+@dataclass(frozen=True)
+class Example:
+    """A document in which a head scores high: its id, and the mean over its rows."""
+
+    document: str
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What every head does, over a corpus.
+
+    names      the measures, in the order of the tables
+    sums       the sums over all documents
+    documents  the ids of the documents that are examples, by their number in reading order
+    manifest   how it was made, as manifest.json says it
+    """
+
+    names: tuple[str, ...]
+    sums: Sums
+    documents: Mapping[int, str]
+    manifest: Mapping[str, Any]
+
+    @property
+    def n_layers(self) -> int:
+        """The layers of the model."""
+        return int(self.sums.total.shape[1])
+
+    @property
+    def n_heads(self) -> int:
+        """The heads of a layer."""
+        return int(self.sums.total.shape[2])
+
+    @property
+    def profile(self) -> Floats:
+        """(layer, head, offset): the mass at each offset, a mean over documents.
+
+        The middle is offset 0. As in Clark et al. 2019 a document's number is the sum of the
+        diagonal divided by its rows.
+        """
+        return self.sums.profile / max(1, int(self.sums.documents.max(initial=0)))
+
+    def count(self, measure: str) -> int:
+        """The documents that the measure applies to."""
+        return int(self.sums.documents[self._number(measure)])
+
+    def table(self, measure: str, *, weight: str = "document") -> Floats:
+        """(layer, head): the mean over documents, or with weight="row" over all rows; nan for none.
+
+        Raises SurveyError for a measure or weight that is not known.
+        """
+        number = self._number(measure)
+        if weight not in ("document", "row"):
+            raise SurveyError(f'weight={weight!r}: expected "document" or "row".')
+        of_documents = weight == "document"
+        count = float((self.sums.documents if of_documents else self.sums.rows)[number])
+        total = (self.sums.total if of_documents else self.sums.row_total)[number]
+        return total / count if count else np.full_like(total, np.nan)
+
+    def interval(self, measure: str) -> Floats:
+        """(layer, head, 2): the 95 % confidence interval of the mean over documents.
+
+        The mean and 1.96 standard errors to either side; nan where fewer than two documents count.
+        """
+        number, count = self._number(measure), self.count(measure)
+        mean = self.table(measure)
+        if count < 2:
+            return np.full((*mean.shape, 2), np.nan)
+        variance = np.maximum(self.sums.squares[number] - count * mean**2, 0) / (count - 1)
+        half = _Z95 * np.sqrt(variance / count)
+        return np.stack([mean - half, mean + half], axis=-1)
+
+    def examples(self, measure: str, layer: int, head: int) -> tuple[Example, ...]:
+        """The documents with the largest means, the largest first, at most three."""
+        where = (self._number(measure), layer, head)
+        found = zip(self.sums.best[where], self.sums.best_document[where], strict=True)
+        return tuple(
+            Example(self.documents[int(one)], float(score)) for score, one in found if one >= 0
+        )
+
+    def _number(self, measure: str) -> int:
+        if measure not in self.names:
+            raise SurveyError(
+                f"measure {measure!r}: not in this survey; it has {', '.join(self.names)}."
+            )
+        return self.names.index(measure)
+
+    def write(self, folder: str | Path) -> None:
+        """Write the tables and the manifest, each of them whole or not at all."""
+        _, files = parquet()
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        for name, table in self._tables().items():
+            files.write_table(table, path / f".{name}")
+            (path / f".{name}").replace(path / name)
+        text = json.dumps(self.manifest, indent=2, ensure_ascii=False)
+        (path / f".{MANIFEST}").write_text(f"{text}\n", encoding="utf-8")
+        (path / f".{MANIFEST}").replace(path / MANIFEST)
+
+    def _tables(self) -> dict[str, Any]:
+        arrow, _ = parquet()
+        sums, size = self.sums, self.sums.total.shape
+        measure, layer, head = (axis.ravel() for axis in np.indices(size))
+        names = np.array(self.names, dtype=object)
+        low_high = np.stack([self.interval(name) for name in self.names])
+        columns = {
+            "measure": names[measure],
+            "layer": layer,
+            "head": head,
+            "mean": np.stack([self.table(name) for name in self.names]).ravel(),
+            "low": low_high[..., 0].ravel(),
+            "high": low_high[..., 1].ravel(),
+            "documents": sums.documents[measure],
+            "row_mean": np.stack([self.table(n, weight="row") for n in self.names]).ravel(),
+            "rows": sums.rows[measure],
+            "total": sums.total.ravel(),
+            "squares": sums.squares.ravel(),
+            "row_total": sums.row_total.ravel(),
+        }
+        measure, layer, head, rank = np.nonzero(sums.best_document >= 0)
+        numbers = sums.best_document[measure, layer, head, rank]
+        examples = {
+            "measure": names[measure],
+            "layer": layer,
+            "head": head,
+            "rank": rank,
+            "score": sums.best[measure, layer, head, rank],
+            "document": np.array([self.documents[int(one)] for one in numbers], dtype=object),
+            "number": numbers,
+        }
+        layer, head, offset = (axis.ravel() for axis in np.indices(sums.profile.shape))
+        profile = {
+            "layer": layer,
+            "head": head,
+            "offset": offset - sums.profile.shape[-1] // 2,
+            "mass": self.profile.ravel(),
+            "total": sums.profile.ravel(),
+        }
+        tables = {MEASURES: columns, EXAMPLES: examples, PROFILE: profile}
+        strings = {"measure", "document"}
+        return {
+            file: arrow.table(
+                {
+                    name: arrow.array(values, arrow.string() if name in strings else None)
+                    for name, values in table.items()
+                }
+            )
+            for file, table in tables.items()
+        }
+
+    @classmethod
+    def read(cls, folder: str | Path) -> "Survey":
+        """The survey of a folder, the same numbers to the last bit.
+
+        Raises SurveyError where the folder has no finished survey.
+        """
+        path = Path(folder)
+        manifest = _manifest(path)
+        _, files = parquet()
+        try:
+            found = {
+                name: files.read_table(path / name).to_pydict()
+                for name in (MEASURES, EXAMPLES, PROFILE)
+            }
+        except Exception as error:  # pyarrow raises errors of many families
+            raise SurveyError(f"{path}: its tables cannot be read ({error}).") from error
+        return cls(*_sums_of(found), manifest)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SurveyError(
+            f"{path}: no finished survey ({MANIFEST} cannot be read: {error}). Write one with "
+            "minibert survey CORPUS -o DIR; a run that was interrupted goes on in the same way."
+        ) from error
+    return dict(found)
+
+
+def _sums_of(
+    found: Mapping[str, Mapping[str, Sequence[Any]]],
+) -> tuple[tuple[str, ...], Sums, dict[int, str]]:
+    table, examples, profile = found[MEASURES], found[EXAMPLES], found[PROFILE]
+    names = tuple(dict.fromkeys(table["measure"]))
+    size = (len(names), 1 + max(table["layer"]), 1 + max(table["head"]))
+    numbers = {name: np.array(table[name]).reshape(size) for name in ("total", "squares")}
+    best = np.full((*size, BEST), -np.inf)
+    best_document = np.full((*size, BEST), -1, dtype=np.int64)
+    order = np.array([names.index(name) for name in examples["measure"]], dtype=np.int64)
+    where = tuple(np.array(examples[name], dtype=np.int64) for name in ("layer", "head", "rank"))
+    best[(order, *where)] = examples["score"]
+    best_document[(order, *where)] = examples["number"]
+    sums = Sums(
+        rows=np.array(table["rows"]).reshape(size)[:, 0, 0],
+        row_total=np.array(table["row_total"]).reshape(size),
+        documents=np.array(table["documents"]).reshape(size)[:, 0, 0],
+        best=best,
+        best_document=best_document,
+        profile=np.array(profile["total"]).reshape(*size[1:], -1),
+        **numbers,
+    )
+    return names, sums, dict(zip(examples["number"], examples["document"], strict=True))

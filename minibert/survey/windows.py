@@ -1,0 +1,157 @@
+"""A window of documents measured: the piece of work a survey is cut into.
+
+The corpus is read a window at a time, so that memory does not depend on its size. The documents of
+a window are sorted by length into batches, and their sums are added in the order of the documents.
+Whoever measures a window, and in whichever order windows are done, gets the same bits.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from minibert.survey.formats import Document
+from minibert.survey.measures import Measure
+from minibert.survey.rows import RowMasses
+from minibert.survey.segments import Batch, Segmenter, batches
+from minibert.survey.sums import Sums, document_sums, row_sums, rows_that_count
+
+__all__ = ["Measured", "Window", "WindowSurvey", "windows"]
+
+#: A window ends with the document that reaches either: about 30,000 tokens.
+CHARACTERS, DOCUMENTS = 2**17, 512
+Masses = Callable[[Batch, Callable[[int, RowMasses], None]], None]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Documents in a row: the number of the window, and that of its first document."""
+
+    number: int
+    first: int
+    documents: tuple[Document, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What a window gave.
+
+    sums       over its documents
+    ids        of the documents that are among the best, by number
+    documents, segments, tokens: how many were measured
+    wrong      where a document could not become tokens, and why
+    """
+
+    sums: Sums
+    ids: dict[int, str] = field(default_factory=dict)
+    documents: int = 0
+    segments: int = 0
+    tokens: int = 0
+    wrong: tuple[tuple[str, str], ...] = ()
+    pairs_cut: int = 0
+
+
+def windows(documents: Iterable[Document]) -> Iterator[Window]:
+    """The documents in windows."""
+    held: list[Document] = []
+    characters = first = number = 0
+    for document in documents:
+        held.append(document)
+        characters += _length(document)
+        if characters >= CHARACTERS or len(held) == DOCUMENTS:
+            yield Window(number, first, tuple(held))
+            number, first = number + 1, first + len(held)
+            held, characters = [], 0
+    if held:
+        yield Window(number, first, tuple(held))
+
+
+def _length(document: Document) -> int:
+    words = document.words or ()
+    return len(document.text or "") + len(document.pair or "") + sum(map(len, words))
+
+
+class WindowSurvey:
+    """Measures windows with one model."""
+
+    def __init__(
+        self,
+        segmenter: Segmenter,
+        masses: Masses,
+        measures: Sequence[Measure],
+        *,
+        size: tuple[int, int],
+        batch_tokens: int,
+        profile: bool,
+    ) -> None:
+        self.segmenter, self.masses, self.measures = segmenter, masses, measures
+        self.size, self.batch_tokens = size, batch_tokens
+        self.reach = segmenter.longest - 1 if profile else 0
+        self.has_profile = profile
+
+    def empty(self) -> Sums:
+        """The sums of no document."""
+        return Sums.empty(len(self.measures), *self.size, self.reach)
+
+    def __call__(self, window: Window) -> Measured:
+        """What its documents give."""
+        cut_before = self.segmenter.pairs_cut
+        segments, wrong = self.segmenter.segments(window.documents)
+        reasons = tuple((window.documents[n].id, why) for n, why in sorted(wrong.items()))
+        cut = self.segmenter.pairs_cut - cut_before
+        if not segments:
+            return Measured(self.empty(), wrong=reasons, pairs_cut=cut)
+        n_tokens = np.zeros(len(window.documents))
+        for segment in segments:
+            n_tokens[segment.document] += len(segment.ids)
+        held = _Held(self, n_tokens)
+        for batch in batches(segments, self.batch_tokens):
+            held.add(batch)
+        good = np.flatnonzero(n_tokens)
+        sums = document_sums(
+            held.rows[..., good], held.counts[:, good], held.profile, good + window.first
+        )
+        best = np.unique(sums.best_document)
+        return Measured(
+            sums,
+            {int(n): window.documents[n - window.first].id for n in best if n >= 0},
+            len(good),
+            len(segments),
+            int(n_tokens.sum()),
+            reasons,
+            cut,
+        )
+
+
+class _Held:
+    """The sums of each document of a window while its batches are measured."""
+
+    def __init__(self, survey: WindowSurvey, n_tokens: np.ndarray) -> None:
+        self.survey, self.n_tokens = survey, n_tokens
+        n_measures, n_documents = len(survey.measures), len(n_tokens)
+        self.rows = np.zeros((n_measures, *survey.size, n_documents))
+        self.counts = np.zeros((n_measures, n_documents))
+        self.profile = survey.empty().profile
+
+    def add(self, batch: Batch) -> None:
+        survey, tokens = self.survey, batch.tokens
+        rows, counts = rows_that_count(survey.measures, tokens)
+        owners = np.array([one.document for one in batch.segments])
+        np.add.at(self.counts, (slice(None), owners), counts)
+
+        def visit(layer: int, masses: RowMasses) -> None:
+            found = row_sums(survey.measures, masses, rows)
+            np.add.at(self.rows[:, layer], (slice(None), slice(None), owners), found)
+            if masses.profile is not None:
+                self._add_profile(layer, masses.profile, tokens.lengths, owners)
+
+        survey.masses(batch, visit)
+
+    def _add_profile(
+        self, layer: int, profile: np.ndarray, lengths: Sequence[int], owners: np.ndarray
+    ) -> None:
+        first, middle = 0, self.survey.reach
+        for length, owner in zip(lengths, owners, strict=True):
+            own = profile[:, first : first + 2 * length - 1] / self.n_tokens[owner]
+            self.profile[layer, :, middle - length + 1 : middle + length] += own
+            first += 2 * length - 1
