@@ -98,7 +98,7 @@ class Segmenter:
         self.pairs_cut = 0
 
     def _kinds(self, chosen: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """(vocabulary entry, class)"""
+        """The classes of each vocabulary entry, (entry, class)."""
         tokenizer: Any = self.tokenizer
         return np.array(
             [

@@ -16,7 +16,15 @@ from minibert.survey.measures import Measure
 from minibert.survey.rows import RowMasses
 from minibert.survey.token_kinds import SegmentTokens
 
-__all__ = ["BEST", "LEAST_ROWS", "Sums", "document_sums", "row_sums", "rows_that_count"]
+__all__ = [
+    "BEST",
+    "LEAST_ROWS",
+    "Sums",
+    "document_means",
+    "document_sums",
+    "row_sums",
+    "rows_that_count",
+]
 
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -81,6 +89,12 @@ def _largest(scores: Floats, numbers: Whole) -> tuple[Floats, Whole]:
     """The largest scores and their documents; of equals those that were read first."""
     order = np.argsort(-scores, axis=-1, kind="stable")[..., :BEST]
     return np.take_along_axis(scores, order, -1), np.take_along_axis(numbers, order, -1)
+
+
+def document_means(sums: Sums) -> Floats:
+    """(measure, layer, head): the means over documents; nan where none counts."""
+    counts = np.where(sums.documents > 0, sums.documents, np.nan)
+    return np.asarray(sums.total / counts[:, None, None])
 
 
 def rows_that_count(measures: Sequence[Measure], tokens: SegmentTokens) -> tuple[Floats, Floats]:

@@ -1,0 +1,137 @@
+"""The options of a survey, checked, and what measures windows by them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from minibert.errors import SurveyError
+from minibert.kernels.registry import check_name
+from minibert.survey import windows
+from minibert.survey.measures import BY_NORM, Measure
+from minibert.survey.measures import measures as all_measures
+from minibert.survey.pass_masses import PassMasses
+from minibert.survey.rows import OFFSETS
+from minibert.survey.segments import Segmenter
+from minibert.survey.windows import WindowSurvey
+
+if TYPE_CHECKING:
+    from minibert.model import Model
+
+__all__ = ["Options", "in_dtype"]
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a survey is made; `survey` says what each means.
+
+    Raises SurveyError for what cannot be.
+    """
+
+    measures: Sequence[str] | None = None
+    offsets: Sequence[int] = OFFSETS
+    tokens: Sequence[str] = ()
+    by_norm: bool = True
+    profile: bool = True
+    pairs: bool = False
+    limit: int | None = None
+    longest: int | None = None
+    dtype: torch.dtype | None = None
+    impl: str | None = None
+    batch_tokens: int = 4096
+    on_error: str = "raise"
+
+    def __post_init__(self) -> None:
+        for name, least in (("limit", 1), ("longest", 8), ("batch_tokens", 1)):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and (not whole or value < least):
+                raise SurveyError(f"{name}={value!r}: expected a whole number from {least} on.")
+        if any(isinstance(n, bool) or not isinstance(n, int) for n in self.offsets):
+            raise SurveyError(f"offsets={self.offsets!r:.80}: expected whole numbers, as (-2, 2).")
+        for name in ("measures", "tokens"):
+            if isinstance(getattr(self, name), str):
+                raise SurveyError(f"{name}={getattr(self, name)!r:.80}: expected several texts.")
+        if self.on_error not in ("raise", "skip"):
+            raise SurveyError(f'on_error={self.on_error!r:.80}: expected "raise" or "skip".')
+        if self.dtype is not None and self.dtype not in _DTYPES:
+            known = ", ".join(map(str, _DTYPES))
+            raise SurveyError(f"dtype={self.dtype!r}: expected one of {known}.")
+        if self.impl is not None:
+            check_name(self.impl)
+
+    def chosen(self) -> tuple[Measure, ...]:
+        """The measures. Raises SurveyError for a name that is none of them."""
+        return all_measures(
+            offsets=self.every_offset,
+            tokens=self.tokens,
+            by_norm=self.by_norm,
+            names=self.measures,
+        )
+
+    @property
+    def every_offset(self) -> tuple[int, ...]:
+        """The offsets that are measured."""
+        return tuple(dict.fromkeys((*OFFSETS, *sorted(self.offsets))))
+
+    def window_survey(self, model: "Model") -> WindowSurvey:
+        """What measures windows with this model.
+
+        Raises SurveyError for a model without a tokenizer, and for tokens it does not have.
+        """
+        chosen = self.chosen()
+        masses = PassMasses(
+            model,
+            offsets=self.every_offset,
+            by_norm=any(one.name.endswith(BY_NORM) for one in chosen),
+            profile=self.profile,
+            impl=self.impl,
+        )
+        return WindowSurvey(
+            Segmenter(model, chosen=tuple(self.tokens), longest=self.longest),
+            masses,
+            chosen,
+            size=(model.config.n_layers, model.config.n_heads),
+            batch_tokens=self.batch_tokens,
+            profile=self.profile,
+        )
+
+    def told(self, model: "Model") -> dict[str, Any]:
+        """The same for JSON, what was left to the model filled in."""
+        dtype = model.dtype if self.dtype is None else self.dtype
+        return {
+            "measures": [one.name for one in self.chosen()],
+            "offsets": list(self.every_offset),
+            "tokens": list(self.tokens),
+            "profile": self.profile,
+            "pairs": self.pairs,
+            "limit": self.limit,
+            "longest": self.longest or model.config.n_positions,
+            "dtype": str(dtype).removeprefix("torch."),
+            "impl": self.impl or model.impl,
+            "batch_tokens": self.batch_tokens,
+            "window": {"characters": windows.CHARACTERS, "documents": windows.DOCUMENTS},
+            "on_error": self.on_error,
+        }
+
+
+def in_dtype(model: "Model", dtype: torch.dtype | None) -> "Model":
+    """The model, or a copy of it in another dtype."""
+    if dtype is None or dtype == model.dtype:
+        return model
+    from minibert.model import Model
+
+    copy = Model(model.config, tokenizer=model.tokenizer, name=model.name)
+    copy.impl = model.impl
+    device = model.body.word.weight.device
+    # Not tensor.detach(): a packed layer answers that by dropping its packed copy.
+    state = {name: torch.Tensor.detach(one) for name, one in model.named_parameters()}
+    with torch.no_grad():
+        for name, one in copy.named_parameters():
+            one.copy_(state[name])
+    copy.to(device=device, dtype=dtype)
+    copy.pack()
+    return copy

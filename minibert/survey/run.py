@@ -1,0 +1,241 @@
+"""`survey`: what every head of a model does, over a corpus of any size."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tokenizers
+import torch
+
+import minibert
+from minibert.errors import SurveyError
+from minibert.survey.documents import Documents
+from minibert.survey.formats import Document
+from minibert.survey.options import Options, in_dtype
+from minibert.survey.parts import PART, Part, hash_documents
+from minibert.survey.progress import Bar
+from minibert.survey.rows import OFFSETS
+from minibert.survey.segments import in_pairs
+from minibert.survey.sums import document_means
+from minibert.survey.tables import MANIFEST, Survey, parquet
+from minibert.survey.windows import Measured, Window, WindowSurvey, windows
+from minibert.trace.identity import identity_of
+
+if TYPE_CHECKING:
+    from minibert.model import Model
+
+__all__ = ["survey"]
+
+FORMAT = 1
+#: Documents on which a narrower dtype is compared with float32.
+COMPARED = 16
+
+
+def survey(
+    model: "Model",
+    documents: Iterable[Document | str],
+    *,
+    output: str | Path | None = None,
+    measures: Sequence[str] | None = None,
+    offsets: Sequence[int] = OFFSETS,
+    tokens: Sequence[str] = (),
+    by_norm: bool = True,
+    profile: bool = True,
+    pairs: bool = False,
+    limit: int | None = None,
+    longest: int | None = None,
+    dtype: torch.dtype | None = None,
+    impl: str | None = None,
+    batch_tokens: int = 4096,
+    on_error: str = "raise",
+    resume: bool = True,
+    progress: bool = False,
+) -> Survey:
+    """What every head of a model does, over documents: a `Survey`, and tables in a folder.
+
+    documents     what `read_documents` gives, or any documents or texts, read one after the other
+    output        a folder for tables and manifest; while it runs it holds what is done so far
+    measures      names of measures (`minibert.survey.measures.measures`); all where none are given
+    offsets       offsets that are measured beside −1, 0 and 1
+    tokens        tokens as a person reads them, each with a measure of its own
+    by_norm       measure everything again with rows weighed by norms (Kobayashi et al. 2020)
+    profile       keep the mass at every distance
+    pairs         take each two documents in a row as one with two texts (Clark et al. 2019)
+    limit         measure so many documents
+    longest       tokens of a segment, by default the model's positions; what is longer is cut into
+                  windows, of which none has a token of another
+    dtype         compute in this one; of a narrower one than float32 the drift is measured on the
+                  first 16 documents and stands in the manifest
+    impl          the implementation of attention
+    batch_tokens  tokens that go through the model together
+    on_error      "raise", or "skip" documents that cannot become tokens, and count them
+    resume        go on where an interrupted run into this folder stopped; the tables are the same
+                  to the last bit
+    progress      show a bar
+
+    Raises SurveyError before anything is computed for options that do not fit, a folder with a
+    survey that is finished or of something else, and without pyarrow where a folder is given;
+    while it runs, for what cannot be read or written.
+    """
+    options = Options(
+        measures,
+        offsets,
+        tokens,
+        by_norm,
+        profile,
+        pairs,
+        limit,
+        longest,
+        dtype,
+        impl,
+        batch_tokens,
+        on_error,
+    )
+    measure = options.window_survey(in_dtype(model, dtype))
+    about = {"format": FORMAT, "model": identity_of(model), "options": options.told(model)}
+    about["versions"] = _versions()
+    identity = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+    folder = None if output is None else _opened(Path(output), resume=resume)
+    found = None if folder is None or not resume else Part.read(folder, identity)
+    part = Part(measure.empty(), "") if found is None else found
+    narrow = about["options"]["dtype"] in ("bfloat16", "float16")
+    wide = options.window_survey(in_dtype(model, torch.float32)) if narrow else None
+    with Bar(documents, limit, shown=progress) as bar:
+        source = _documents(documents, options)
+        for window, measured in _measured(windows(source), measure, part, bar):
+            _check(window, measured, options)
+            if wide is not None and window.number == 0:
+                part = replace(part, drift=_drift(window, measure, wide))
+            part = part.with_window(window, measured)
+            if folder is not None:
+                part.write(folder, identity)
+            bar.show(part)
+    result = _result(measure, part, about | {"corpus": _told(part, documents)})
+    if folder is not None:
+        _finish(result, folder)
+    return result
+
+
+def _versions() -> dict[str, str]:
+    found = {one.__name__: one.__version__ for one in (minibert, torch, np, tokenizers)}
+    return {name: str(version) for name, version in found.items()}
+
+
+def _opened(folder: Path, *, resume: bool) -> Path:
+    """The folder, there and writable, without a finished survey."""
+    parquet()
+    if (folder / MANIFEST).exists() and resume:
+        raise SurveyError(
+            f"{folder}: has a finished survey. Read it with Survey.read, name another folder, or "
+            "replace it with resume=False."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            # First of all: what is replaced is not to be taken for finished.
+            for name in (MANIFEST, PART):
+                (folder / name).unlink(missing_ok=True)
+        (folder / f".{PART}").touch()
+    except OSError as error:
+        raise SurveyError(f"{folder}: cannot be written ({error.strerror or error}).") from error
+    return folder
+
+
+def _documents(documents: Iterable[Document | str], options: Options) -> Iterator[Document]:
+    named = (
+        Document(str(number), one) if isinstance(one, str) else one
+        for number, one in enumerate(documents)
+    )
+    return islice(in_pairs(named) if options.pairs else named, options.limit)
+
+
+def _measured(
+    all_windows: Iterator[Window], measure: WindowSurvey, part: Part, bar: Bar
+) -> Iterator[tuple[Window, Measured]]:
+    """The windows that are not in the part yet, measured; raises where the corpus is another."""
+    corpus, seen = "", 0
+    for window in all_windows:
+        if window.number < part.windows:
+            corpus, seen = hash_documents(corpus, window.documents), seen + 1
+            if seen == part.windows and corpus != part.corpus:
+                raise _another_corpus()
+            bar.skip()
+            continue
+        bar.begin()
+        yield window, measure(window)
+        seen += 1
+    if seen < part.windows:
+        raise _another_corpus()
+
+
+def _another_corpus() -> SurveyError:
+    return SurveyError(
+        "The documents are not those that the interrupted survey in this folder began with. Give "
+        "those, or begin anew with resume=False."
+    )
+
+
+def _check(window: Window, measured: Measured, options: Options) -> None:
+    """Raise SurveyError for a document that has no tokens, and for results that are no numbers."""
+    if measured.wrong and options.on_error == "raise":
+        place, reason = measured.wrong[0]
+        raise SurveyError(f'{place}: {reason} Leave such documents out with on_error="skip".')
+    if not np.isfinite(measured.sums.total).all():
+        first, last = window.documents[0].id, window.documents[-1].id
+        raise SurveyError(
+            f"Between {first} and {last} the model gave numbers that are not finite; its dtype "
+            "may be too narrow. Compute in float32."
+        )
+
+
+def _drift(window: Window, narrow: WindowSurvey, wide: WindowSurvey) -> dict[str, float]:
+    """By measure the largest difference of a head that the narrower dtype makes."""
+    few = Window(0, 0, window.documents[:COMPARED])
+    both = [document_means(one(few).sums) for one in (narrow, wide)]
+    largest = np.abs(both[0] - both[1]).max((1, 2))
+    return {one.name: float(n) for one, n in zip(narrow.measures, largest, strict=True) if n == n}
+
+
+def _told(part: Part, documents: Iterable[Any]) -> dict[str, Any]:
+    """What the manifest says of the corpus."""
+    found: dict[str, Any] = {
+        "sha256": part.corpus,
+        "documents": part.documents,
+        "segments": part.segments,
+        "tokens": part.tokens,
+        "pairs_cut": part.pairs_cut,
+        "without_tokens": {"count": part.n_wrong, "first": [list(one) for one in part.wrong]},
+    }
+    if isinstance(documents, Documents):
+        found["files"] = [path.name for path in documents.files]
+        found["too_short"] = documents.n_short
+        skipped = [list(one) for one in documents.skipped]
+        found["skipped"] = {"count": documents.n_skipped, "first": skipped}
+    if part.drift is not None:
+        found["drift"] = {"documents": COMPARED, "largest_difference": part.drift}
+    return found
+
+
+def _result(measure: WindowSurvey, part: Part, manifest: dict[str, Any]) -> Survey:
+    if not part.documents:
+        reasons = "".join(f" {place}: {reason}" for place, reason in part.wrong[:3])
+        raise SurveyError(f"There is no document that can be measured.{reasons}")
+    names = tuple(one.name for one in measure.measures)
+    return Survey(names, part.sums, dict(part.ids or {}), manifest)
+
+
+def _finish(result: Survey, folder: Path) -> None:
+    try:
+        result.write(folder)
+    except OSError as error:
+        raise SurveyError(
+            f"{folder}: the tables cannot be written ({error.strerror or error}). What was "
+            "measured is kept: make room and run the same again."
+        ) from error
+    for name in (PART, f".{PART}"):
+        (folder / name).unlink(missing_ok=True)
