@@ -17,6 +17,7 @@ from minibert.trace.read import Trace
 from minibert.training.snapshot import Snapshot, snapshot_path
 from minibert.training.texts import read_texts
 from minibert.untrusted import read_json
+from minibert.viz.plots.scores_log import read_scores
 from tests.siege import checkpoints, fork, material, traces
 from tests.siege.material import PICKLE, SAFE
 from tests.siege.mutations import replace
@@ -27,6 +28,7 @@ _READERS: dict[str, Callable[[Path], Any]] = {
     "text for training": lambda path: read_texts([path]),
     "--config of train": lambda path: read_json(path, TrainingError),
     "rows of bench": read_rows,
+    "log of a training": read_scores,
 }
 _OTHERS = {
     "gpt2": ("vocab.json", "merges.txt", "generation_config.json"),
