@@ -1,12 +1,16 @@
 """What the two embedded models can do, measured on text they never saw.
 
     python -m benchmarks.embedded --held-out FILE... --text FILE... [--output FILE]
+    python -m benchmarks.embedded --kinds FOLDER
 
 `--held-out` are texts that were in no training, two or more of them for next-sentence pairs;
 `--text` are those the models were trained on, for the n-gram and unigram baselines and for the
 words that the generated text should consist of. A row for each score goes to the output, with
 its target and whether it is met; a score that cannot be measured is a row with the reason. The
 exit status is 0 when every target is met.
+
+`--kinds` measures masked tokens and loss by kind of text instead, from the folder of test data.
+These scores have no target; in the output they take the place of earlier ones, beside the others.
 """
 
 import argparse
@@ -22,10 +26,11 @@ import torch
 import minibert
 from benchmarks.embedded_bert import bert_measurements
 from benchmarks.embedded_gpt2 import gpt2_measurements
+from benchmarks.embedded_kinds import kind_measurements, kinds_of_text
 from benchmarks.evidence import Measurements, Texts, finding
 from benchmarks.session import RESULTS
 from minibert.bench.gate import GateError, reason
-from minibert.bench.result_rows import Row, facts, write_rows
+from minibert.bench.result_rows import Row, facts, read_rows, write_rows
 from minibert.bench.tables import line
 from minibert.errors import MinibertError
 from minibert.model import Model
@@ -42,36 +47,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every target is met."""
     chosen = parse(arguments)
     torch.set_num_threads(chosen.threads)
+    known = facts(threads=chosen.threads)
     try:
-        texts = Texts.read(chosen.held_out, chosen.text)
-    except MinibertError as error:
+        if chosen.kinds:
+            kinds = kinds_of_text(chosen.kinds)
+            known |= {"texts": named([one for texts in kinds.values() for one in texts])}
+            plan = {name: partial(kind_measurements, kinds=kinds) for name in chosen.models}
+        else:
+            texts = Texts.read(chosen.held_out, chosen.text)
+            known |= {"held_out": named(texts.held_out), "training": named(texts.training)}
+            plan = {name: partial(all_measurements, name, texts) for name in chosen.models}
+    except (GateError, MinibertError) as error:
         print(error)
         return 2
-    known = facts(threads=chosen.threads)
-    known |= {"held_out": named(texts.held_out), "training": named(texts.training)}
     print(line(("score", "value", "target", ""), WIDTHS))
     rows = []
-    for name in chosen.models:
+    for name, measurements in plan.items():
         place = getattr(chosen, name.replace("-", "_")) or name
-        for row in scores(name, place, texts):
+        for row in scores(place, measurements):
             rows.append({"model": name, **row, **known})
             show(rows[-1])
-    write_rows(rows, chosen.output)
-    met = sum(row.get("met", False) for row in rows)
-    print(f"\n{met} of {len(rows)} targets met; rows in {chosen.output}")
-    return 0 if met == len(rows) else 1
+    write_rows(beside_others(rows, chosen.output) if chosen.kinds else rows, chosen.output)
+    targets = [row for row in rows if "met" in row or not row["ok"]]
+    met = sum(row.get("met", False) for row in targets)
+    print(f"\n{met} of {len(targets)} targets met; rows in {chosen.output}")
+    return 0 if met == len(targets) else 1
+
+
+def beside_others(rows: list[Row], output: Path) -> list[Row]:
+    """These rows behind those of the output that are about something else."""
+    measured = {(row["model"], row["what"]) for row in rows}
+    before = read_rows(output) if output.exists() else []
+    return [row for row in before if (row["model"], row["what"]) not in measured] + rows
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Scores of the embedded models on unseen text.")
-    parser.add_argument("--held-out", nargs="+", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--text", nargs="+", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--held-out", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--text", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--kinds", type=Path, metavar="FOLDER", help="the folder of test data")
     parser.add_argument("--output", type=Path, default=RESULTS / "embedded.jsonl")
     parser.add_argument("--models", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS))
     for name in MEASUREMENTS:
         parser.add_argument(f"--{name}", metavar="FOLDER", help="another model in its place")
     parser.add_argument("--threads", type=int, default=2)
-    return parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
+    if bool(chosen.kinds) == bool(chosen.held_out and chosen.text):
+        parser.error("expected --held-out and --text, or --kinds alone")
+    return chosen
 
 
 def named(documents: Sequence[Any]) -> dict[str, str]:
@@ -79,23 +102,28 @@ def named(documents: Sequence[Any]) -> dict[str, str]:
     return {document.name: document.digest[:16] for document in documents}
 
 
-def scores(name: str, place: str, texts: Texts) -> Iterator[Row]:
+def scores(place: str, planned: Callable[[Model], Measurements]) -> Iterator[Row]:
     """The rows of a model; what cannot be measured is a row with the reason."""
     try:
         model, weights = minibert.load(place), weights_file(place)
-        measurements = MEASUREMENTS[name](model, texts)
+        measurements = planned(model)
     except (GateError, MinibertError) as error:
         yield {"what": "all scores", "ok": False, "reason": reason(error)}
         return
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
-    size: Measurements = {"weights in MB": partial(weights_size, weights)}
-    for what, measure in (size | measurements).items():
+    for what, measure in measurements.items():
         try:
             with torch.no_grad():
                 row = measure()
         except (GateError, MinibertError) as error:
             row = {"ok": False, "reason": reason(error)}
         yield {"what": what, **row, "weights_sha256": digest}
+
+
+def all_measurements(name: str, texts: Texts, model: Model) -> Measurements:
+    """The size of the weights, and what the model of that name is measured in."""
+    size: Measurements = {"weights in MB": partial(weights_size, weights_file(model.name))}
+    return size | MEASUREMENTS[name](model, texts)
 
 
 def weights_size(weights: Path) -> Row:

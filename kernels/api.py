@@ -229,11 +229,22 @@ def _outputs(chosen: Implementation, call: Call) -> Mapping[str, Tensor]:
 
 
 def _checked(chosen: Implementation, call: Call, arguments: dict[str, Any]) -> dict[str, Tensor]:
-    """What a user's implementation gives, after a look at it."""
+    """What a user's implementation gives.
+
+    Raises AttentionError when something is missing or has not the promised shape and dtype, and
+    when torch has written into an input. Numbers are not looked at: that is what
+    `check.parity.check` is for.
+    """
     want = {name: parameters for name, parameters in call.want.items() if name != "lse"}
     if "want" in arguments:
         arguments["want"] = want
+    before = _versions(call)
     result = chosen.fn(call.query, call.key, call.value, **arguments)
+    if written := [name for name, version in _versions(call).items() if version != before[name]]:
+        raise AttentionError(
+            f'impl="{chosen.name}" wrote into {", ".join(written)}, or into memory shared with it; '
+            "expected its inputs to stay as they are. Write into a copy: query.clone()."
+        )
     found = outputs_of(result, chosen.name, call.query, call.key, want)
     if missing := [output for output in ("z", *call.want) if output not in found]:
         raise AttentionError(
@@ -241,6 +252,18 @@ def _checked(chosen: Implementation, call: Call, arguments: dict[str, Any]) -> d
             "z, lse and everything it was registered with as wants."
         )
     return {name: found[name] for name in ("z", *call.want)}
+
+
+def _versions(call: Call) -> dict[str, int]:
+    """How often torch has written into each input; it does not count for inference tensors."""
+    given = {"query": call.query, "key": call.key, "value": call.value, "bias": call.bias}
+    if torch.compiler.is_compiling():
+        return {}
+    return {
+        name: one._version
+        for name, one in given.items()
+        if one is not None and not one.is_inference()
+    }
 
 
 def _padded(call: Call, packed: tuple[int, ...]) -> Call:

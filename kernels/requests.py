@@ -40,10 +40,11 @@ _LARGEST = 2**31 - 1
 _PARAMETRISED = ("key_mass", "offset_mass", "map")
 
 
-def parse_want(want: Iterable[Any], *, n_keys: int) -> Want:
+def parse_want(want: Iterable[Any], *, n_keys: int | None) -> Want:
     """What is wanted, by name, defaults filled in: ("map",) becomes {"map": (64,)}.
 
-    Raises AttentionError for an unknown name, a missing parameter or one out of range.
+    Raises AttentionError for an unknown name, a missing parameter or one out of range. With n_keys
+    None, whether there are such keys is left to the caller.
     """
     if isinstance(want, str):
         raise AttentionError(
@@ -151,14 +152,14 @@ def _tensor(name: str, given: Any) -> Tensor:
     raise AttentionError(f"want gives {name!r} {told}; expected a tensor {TENSORS[name]}.")
 
 
-def _check_range(name: str, parameters: tuple[int, ...], n_keys: int) -> None:
+def _check_range(name: str, parameters: tuple[int, ...], n_keys: int | None) -> None:
     if any(abs(number) > _LARGEST for number in parameters):
         raise AttentionError(
             f"({name!r}, {parameters}): expected numbers of at most {_LARGEST} either way."
         )
     if name == "map" and parameters[0] < 1:
         raise AttentionError(f'("map", {parameters[0]}): expected at least one block.')
-    if name == "key_mass":
+    if name == "key_mass" and n_keys is not None:
         outside = [position for position in parameters if not 0 <= position < n_keys]
         if outside:
             raise AttentionError(

@@ -70,7 +70,8 @@ def plain(call: Call) -> Float[Tensor, "batch head query d_head"]:
         lengths, causal = allowed.packed, allowed.causal
         return packed_attention(query, key, value, lengths=lengths, causal=causal, scale=call.scale)
     n_queries = query.shape[2]
-    triangle = allowed.triangle and n_queries == key.shape[2]
+    # A branch, and no "and": where sizes are symbols, torch takes no symbol for is_causal.
+    triangle = allowed.triangle if n_queries == key.shape[2] else False
     mask = None if triangle else allowed.mask(n_queries)
     return fused_attention(query, key, value, mask=mask, causal=triangle, scale=call.scale)
 

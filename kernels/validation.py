@@ -138,18 +138,21 @@ def named_outputs(result: Any, name: str) -> dict[str, Tensor]:
     )
 
 
-def outputs_of(result: Any, name: str, query: Tensor, key: Tensor, want: Want) -> dict[str, Tensor]:
+def outputs_of(
+    result: Any, name: str, query: Tensor, key: Tensor, want: Want, *, exact: bool = True
+) -> dict[str, Tensor]:
     """What an implementation gave, by name.
 
     Raises AttentionError when an output has not the shape and the dtype that `api.Attended` and
-    `api.Statistics` promise, where float64 is always allowed, and as `named_outputs` does.
+    `api.Statistics` promise, and as `named_outputs` does. Not `exact`, float64 is allowed for any
+    floating output, which is what the reference gives.
     """
     found = named_outputs(result, name)
     for output, shape in _promised_shapes(query, key, want).items():
         if output in found:
-            _check_output(
-                f'impl="{name}" gave {output}', found[output], shape, _dtypes(output, query)
-            )
+            dtype = _dtype(output, query)
+            wider = () if exact or not dtype.is_floating_point else (torch.float64,)
+            _check_output(f'impl="{name}" gave {output}', found[output], shape, (dtype, *wider))
     return found
 
 
@@ -171,11 +174,10 @@ def _promised_shapes(query: Tensor, key: Tensor, want: Want) -> dict[str, tuple[
     return {name: shape for name, shape in shapes.items() if name in {"z", "lse", *want}}
 
 
-def _dtypes(output: str, query: Tensor) -> tuple[torch.dtype, ...]:
+def _dtype(output: str, query: Tensor) -> torch.dtype:
     if output == "argmax":
-        return (torch.int64,)
-    narrow = output in ("z", *MATRICES)
-    return (query.dtype if narrow else wide(query.dtype), torch.float64)
+        return torch.int64
+    return query.dtype if output in ("z", *MATRICES) else wide(query.dtype)
 
 
 def _check_output(

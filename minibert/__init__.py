@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from minibert.quantities import axes_of
     from minibert.text.tokenizer import Tokenizer
     from minibert.text.tokens import Tokens
+    from minibert.text.words import Words
     from minibert.trace.read import Trace
 
 if not Path(__file__).with_name("kernels").is_dir():
@@ -50,6 +51,7 @@ __all__ = [
     "Tokens",
     "Trace",
     "TraceError",
+    "Words",
     "attend",
     "axes_of",
     "implementations",
@@ -63,6 +65,7 @@ _HOME = {
     "Tokenizer": "text.tokenizer",
     "Tokens": "text.tokens",
     "Trace": "trace.read",
+    "Words": "text.words",
     "attend": "kernels.api",
     "axes_of": "quantities",
     "implementations": "kernels.api",

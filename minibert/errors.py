@@ -16,6 +16,7 @@ __all__ = [
     "TokenizationError",
     "TraceError",
     "TrainingError",
+    "check_flag",
     "how_to_install",
     "printable",
 ]
@@ -94,3 +95,9 @@ class TraceError(MinibertError):
 
 class TrainingError(MinibertError):
     """A training run cannot start or go on: its texts, its recipe or its files do not fit."""
+
+
+def check_flag(name: str, value: object, error: type[MinibertError]) -> None:
+    """Raise `error` for what is neither True nor False: Python would take "no" as yes."""
+    if not isinstance(value, bool):
+        raise error(f"{name}={value!r:.80}: expected True or False.")

@@ -14,7 +14,7 @@ from minibert.checkpoint.load import (
     open_folder,
     open_live,
 )
-from minibert.errors import CheckpointError
+from minibert.errors import CheckpointError, check_flag
 from minibert.kernels.registry import check_name
 from minibert.layers.linear import pack
 from minibert.model import Model
@@ -28,6 +28,8 @@ else:
     Name = object
 
 
+# What is made in inference mode could not be differentiated through outside of it.
+@torch.inference_mode(False)
 def load(
     name: Name | None = None,
     *,
@@ -64,6 +66,8 @@ def load(
     """
     check_dtype(dtype)
     check_name(impl)
+    check_flag("offline", offline, CheckpointError)
+    check_flag("allow_unexpected", allow_unexpected, CheckpointError)
     chosen = None if device is None else _device(device)
     options: dict[str, Any] = {"task": task, "dtype": dtype, "allow_unexpected": allow_unexpected}
     live = isinstance(name, nn.Module)

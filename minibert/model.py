@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from minibert.answers.generate import generate
 from minibert.answers.predict import Prediction, predict
 from minibert.checkpoint.weights import to_state_dict
-from minibert.errors import CheckpointError, TokenizationError
+from minibert.errors import CheckpointError, TokenizationError, TraceError, check_flag
 from minibert.kernels.call import AllowedKeys
-from minibert.kernels.registry import check_name
-from minibert.kernels.requests import parse_want
 from minibert.layers.bodies import build_body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
@@ -23,20 +21,22 @@ from minibert.quantities import Float, Hidden, Logits, TokenIds, TokenMask
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
 from minibert.text.windows import LongText, Whole, Windows, windows
-from minibert.trace.checks import check_grad, check_keep, check_statistics
-from minibert.trace.edit import as_point
+from minibert.text.words import Words, is_text
+from minibert.trace.asked_statistics import asked
+from minibert.trace.checks import check_grad, check_keep
 from minibert.trace.places import check_index
 from minibert.trace.plan import Plan
+from minibert.trace.point import as_point
 from minibert.trace.read import Trace
 from minibert.trace.record import record
-from minibert.trace.run import embedded, logits_of, run_layers
+from minibert.trace.run import embedded, logits_of, run_layers, with_ends
 
 if TYPE_CHECKING:
     from minibert.text.tokenizer import Tokenizer
 
 __all__ = ["Model"]
 
-Text = str | Sequence[str]
+Text = str | Words | Sequence[str | Words]
 Input = Text | Tokens | Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[int]]
 
 
@@ -47,6 +47,8 @@ class Model(nn.Module):
     require gradients until you say so (`model.requires_grad_()`).
     """
 
+    # What is made in inference mode could not be differentiated through outside of it.
+    @torch.inference_mode(False)
     def __init__(
         self, config: Config, *, tokenizer: "Tokenizer | None" = None, name: str = "a model"
     ) -> None:
@@ -134,6 +136,7 @@ class Model(nn.Module):
         Raises TokenizationError for empty text, for text longer than the model's positions
         unless `truncate`, and for a model without a tokenizer.
         """
+        check_flag("truncate", truncate, TokenizationError)
         if self.tokenizer is None:
             raise TokenizationError(
                 f"{self.name} has no tokenizer (no tokenizer.json, vocab.txt or vocab.json + "
@@ -151,7 +154,8 @@ class Model(nn.Module):
         Takes text, Tokens, or ids of shape (batch, position) or (position,).
         """
         inputs = self.inputs(text, pair)
-        return self._logits(inputs, self.allowed(inputs.ids, inputs.mask))
+        allowed = self.allowed(inputs.ids, inputs.mask)
+        return with_ends(self._logits(inputs, allowed), allowed)
 
     def _logits(self, inputs: Inputs, allowed: AllowedKeys) -> Logits:
         embed = embedded(self.body, inputs, allowed)
@@ -212,26 +216,25 @@ class Model(nn.Module):
 
         `statistics=("entropy", "received", ("offset_mass", (-1, 1)))` has the kernel that computes
         attention give these numbers about its rows in the same pass, without the matrices:
-        `trace[layer].statistics.entropy`. Their names are those of `minibert.attend(want=...)`.
+        `trace[layer].statistics.entropy`. Their names are those of `minibert.attend(want=...)`; the
+        keys of key_mass are a sentence's own positions, -1 its last token.
 
         `impl` names the implementation of attention for this trace, in place of the model's.
 
-        A trace made under `torch.autocast` is to be read there as well: weights and what the pass
-        kept have different dtypes outside of it.
+        A trace made under `torch.autocast` computes as there wherever it is read, and one made
+        outside of it never casts.
 
         Raises TokenizationError, TraceError or EditError before anything is computed.
         """
+        check_flag("packed", packed, TraceError)
+        check_flag("grad", grad, TraceError)
         check_keep(keep, packed=packed)
-        check_grad(grad, until)
+        check_grad(grad, until, self.parameters())
         if until is not None:
             until = check_index("layer", until, self.config.n_layers)
         inputs = self.inputs(text, pair)
         allowed = self._packed(inputs) if packed else self.allowed(inputs.ids, inputs.mask)
-        want = parse_want(statistics, n_keys=int(inputs.ids.shape[1]))
-        check_statistics(want)
-        if impl is not None:
-            check_name(impl)
-        evaluation = Evaluation(allowed, self.impl if impl is None else impl, want)
+        evaluation = asked(statistics, allowed, self.impl if impl is None else impl)
         trace = Trace(self, inputs, evaluation, until=until, grad=grad)
         edits = {} if edit is None else edit
         plan = Plan.of(edits, self.config, allowed, dtype=self.dtype, until=until)
@@ -278,16 +281,21 @@ class Model(nn.Module):
         Raises TokenizationError for what cannot be read: empty or too long input, ids outside
         the vocabulary, segments the model does not have.
         """
-        if isinstance(text, str) or (
-            isinstance(text, Sequence) and text and isinstance(text[0], str)
-        ):
+        if is_text(text):
             text = self.tokenize(text, pair)  # type: ignore[arg-type]
         elif pair is not None:
             raise TokenizationError("A second text goes with a first text, not with ids or Tokens.")
         if not isinstance(text, Tensor | Tokens) or (isinstance(text, Tensor) and text.dim() != 2):
             text = Tokens.from_ids(text, tokenizer=self.tokenizer)
         device = self.body.word.weight.device
+        if device.type == "meta":
+            raise CheckpointError(
+                f"The weights of {self.name} are on the meta device, where tensors have no values, "
+                "so nothing can be computed. Load the model again with minibert.load."
+            )
         ids = text if isinstance(text, Tensor) else text.ids
+        if ids.device.type == "meta":
+            raise TokenizationError("Token ids are on the meta device, where they have no values.")
         if ids.dtype not in (torch.int64, torch.int32):
             raise TokenizationError(f"Token ids are {ids.dtype}; expected whole numbers (int64).")
         if isinstance(text, Tensor):
@@ -295,8 +303,7 @@ class Model(nn.Module):
         else:
             tokens = text.to(device)
             inputs = Inputs(tokens.ids, tokens.mask, tokens.segments, tokens)
-        inputs.check(self.config, self.name)
-        return inputs
+        return inputs.checked(self.config, self.name)
 
     def allowed(self, ids: TokenIds, mask: TokenMask | None = None) -> AllowedKeys:
         """Which keys a query of these ids may attend to."""

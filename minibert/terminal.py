@@ -25,6 +25,7 @@ __all__ = [
     "encodable",
     "note",
     "number",
+    "open_closed_streams",
     "printable",
     "say",
     "signed_bar",
@@ -39,6 +40,8 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 # Controls, format characters (these can change the writing direction), surrogates, private and
 # unassigned characters, line and paragraph separators.
 _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+# Far longer than any text that a model reads at once.
+_MOST_INPUT = 2**26
 _SHORT_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _LEFT_TO_RIGHT_MARK = "\u200e"
 _ASCII = str.maketrans(
@@ -197,11 +200,23 @@ def encodable(text: str, encoding: str | None) -> str:
 
 
 def standard_input() -> str:
-    """All of standard input, without the last newline. Raises MinibertError if it is not UTF-8."""
+    """All of standard input, without the last newline.
+
+    Raises MinibertError where it is closed, too long, or not UTF-8.
+    """
     try:
-        text = sys.stdin.buffer.read().decode("utf-8")
+        content = sys.stdin.buffer.read(_MOST_INPUT + 1)
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise MinibertError(f"Standard input is not UTF-8 text ({error}).") from error
+    except OSError as error:
+        raise MinibertError(
+            f"Standard input cannot be read ({error.strerror}); pipe a text into it, or give one."
+        ) from error
+    if len(content) > _MOST_INPUT:
+        raise MinibertError(
+            f"Standard input is longer than {_MOST_INPUT} bytes; give a shorter text."
+        )
     return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -213,6 +228,23 @@ def say(*lines: str) -> None:
 def note(kind: str, message: str) -> None:
     """Write a note or warning to standard error; standard output has only the answer."""
     print(encodable(f"{kind}: {message}", sys.stderr.encoding), file=sys.stderr)
+
+
+def open_closed_streams() -> None:
+    """Put something in the place of closed standard streams, before any file takes their numbers.
+
+    Reading a closed input and writing a closed output are then errors like others. What is written
+    to a closed standard error is lost, so that the exit status alone tells of a failure.
+    """
+    for number, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free, which is this one.
+            os.open(os.devnull, flags)
+    sys.stdin = sys.stdin or os.fdopen(0, "r", encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def abandon_output() -> None:

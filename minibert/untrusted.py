@@ -10,6 +10,7 @@ import json
 import os
 import re
 import stat
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedIOBase, BufferedReader
@@ -36,6 +37,7 @@ __all__ = [
     "read_bytes",
     "read_json",
     "read_text",
+    "silenced",
 ]
 
 # Far above any checkpoint of these families, and low enough to be read in seconds.
@@ -80,8 +82,35 @@ def guarded(
     except BaseException as caught:
         what = next(iter(str(caught).splitlines()), "")
         reason = f"{type(caught).__name__}: {what}" if what else type(caught).__name__
+        # `where` says already of which file.
+        reason = getattr(caught, "strerror", None) or reason
         # Without the cause: its message is not bounded, and Python prints it.
         raise error(f"{where}: {problem} ({printable(reason, 400)}).") from None
+
+
+_silencing = threading.Lock()
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Lose what is written to standard error inside, as a panic of a library in Rust is.
+
+    That of other threads is lost as well, so only a few milliseconds should be spent inside.
+    """
+    with _silencing:
+        try:
+            kept = os.dup(2)
+        except OSError:
+            yield
+            return
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 2)
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            os.close(nowhere)
 
 
 def open_regular(path: Path, error: Error = CheckpointError) -> BufferedReader:
@@ -130,9 +159,9 @@ def lines_of(file: BufferedIOBase, longest: int) -> Iterator[bytes]:
             yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def read_bytes(path: Path, error: Error = CheckpointError) -> bytes:
-    """The content of a file; `error` where it is longer than files of its name may be."""
-    most = MOST_BYTES.get(path.name, _MOST_BYTES_OF_OTHERS)
+def read_bytes(path: Path, error: Error = CheckpointError, *, most: int | None = None) -> bytes:
+    """The content of a file; `error` where it is longer than `most`, or files of its name are."""
+    most = MOST_BYTES.get(path.name, _MOST_BYTES_OF_OTHERS) if most is None else most
     with open_regular(path, error) as file, guarded(path, error):
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -140,9 +169,9 @@ def read_bytes(path: Path, error: Error = CheckpointError) -> bytes:
         return file.read(size)
 
 
-def read_text(path: Path, error: Error = CheckpointError) -> str:
+def read_text(path: Path, error: Error = CheckpointError, *, most: int | None = None) -> str:
     """The content as text in UTF-8."""
-    content = read_bytes(path, error)
+    content = read_bytes(path, error, most=most)
     with guarded(path, error, "is no text in UTF-8"):
         return content.decode("utf-8")
 

@@ -39,6 +39,8 @@ class Hub:
     log: list[str] = field(default_factory=list)
     lies: dict[str, str] = field(default_factory=dict)
     """What is answered instead: "sha", or the name of a header."""
+    port: int = 0
+    """Of the first server; any free one when 0."""
     url: str = ""
     content_url: str = ""
     closed: threading.Event = field(default_factory=threading.Event)
@@ -67,7 +69,7 @@ class Hub:
 
     @contextmanager
     def running(self) -> Iterator["Hub"]:
-        servers = [ThreadingHTTPServer(("127.0.0.1", 0), _handler(self)) for _ in range(2)]
+        servers = [ThreadingHTTPServer(("127.0.0.1", p), _handler(self)) for p in (self.port, 0)]
         self.url, self.content_url = (f"http://127.0.0.1:{s.server_port}" for s in servers)
         threads = [threading.Thread(target=s.serve_forever, args=(0.05,)) for s in servers]
         for thread in threads:

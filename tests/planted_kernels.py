@@ -36,7 +36,8 @@ def attention(query, key, value, lengths, causal):
     probs = scores.softmax(-1).nan_to_num(0.0)
     entropy = -(probs * probs.clamp_min(1e-300).log()).sum(-1)
     z = (probs @ value.double()).to(value.dtype)
-    return {"z": z, "lse": scores.logsumexp(-1), "entropy": entropy, "max_prob": probs.amax(-1)}
+    rows = {"lse": scores.logsumexp(-1), "entropy": entropy, "max_prob": probs.amax(-1)}
+    return {"z": z} | {name: row.float() for name, row in rows.items()}
 """
 TF32 = """
 def tf32(x):

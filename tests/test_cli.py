@@ -44,6 +44,7 @@ class TestHelp:
             "predict",
             "generate",
             "train",
+            "collect",
             "check",
             "bench",
             "models",
@@ -290,13 +291,6 @@ class TestInterruption:
         finally:
             os.close(write)
         assert (done.returncode, done.stderr) == (141, "")
-
-    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
-    def test_a_full_disk_is_an_error(self) -> None:
-        with open("/dev/full", "w") as full:
-            done = process(*EXPLAIN, "--query", "horse", stdout=full)
-        assert done.returncode == 1
-        assert re.fullmatch(r"error: .*No space left on device\n", done.stderr)
 
     def test_a_mistake_of_ours_keeps_its_traceback(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def mistaken(*_: Any, **__: Any) -> None:

@@ -20,7 +20,7 @@ SMALL = ("--tokens", "32", "--heads", "2", "--rounds", "1", "--quick")
 def small_cache():
     """A cold cache is made by writing half a gigabyte; here no time is looked at."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock, "_flush_bytes", lambda device: 2**20)
+        patch.setattr(clock, "flush_bytes", lambda device: 2**20)
         yield
 
 

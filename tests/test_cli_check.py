@@ -105,13 +105,16 @@ def body(*lines: str) -> str:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (body("    return query"), "attention gave a Tensor; expected a dictionary"),
+        (body("    return query"), "attention gave a Tensor; expected a plain dictionary"),
         (body("    return {'out': query}"), "gave out; expected at least z"),
         (body("    return {'z': query, 'speed': 3}"), "gave speed; known are z, lse"),
         (body("    return {'z': query.tolist()}"), "gave z as a list; expected a plain tensor"),
         (body("    return {'z': query[:, :1]}"), r"gave z of shape \(3, 1, 64, 64\); expected"),
         (body("    return {'z': query.double().half()}"), "gave z in torch.float16; expected"),
-        (body("    raise ValueError('no\\nway')"), r"raised ValueError: no way \(line 19\)"),
+        (
+            body("    raise ValueError('no\\nway')"),
+            r"raised ValueError: no way \(line 19 of kernel\.py\)",
+        ),
         (body("    raise SystemExit(0)"), r"calls sys.exit\(\)"),
         (
             body("    class Lazy(torch.Tensor): pass", "    return {'z': query.as_subclass(Lazy)}"),
@@ -151,8 +154,12 @@ def test_what_a_kernel_prints_neither_mixes_with_the_result_nor_floods_it(tmp_pa
 @pytest.mark.parametrize(
     ("end", "cause"),
     [
-        ("import sys; sys.exit(0)", r"calls sys\.exit\(\) \(line 20\)"),
-        ("raise GeneratorExit", r"raises GeneratorExit \(line 20\), which is no Exception"),
+        ("import sys; sys.exit(0)", r"calls sys\.exit\(\) \(line 20 of kernel\.py\)"),
+        ("raise GeneratorExit", r"raises GeneratorExit \(line 20 of .*\), which is no Exception"),
+        (
+            "raise KeyboardInterrupt",
+            r"raises KeyboardInterrupt \(line 20 of .*\), which is no Exception",
+        ),
     ],
 )
 def test_a_kernel_that_ends_python_in_some_cases_is_wrong_there(tmp_path, end, cause):
@@ -184,17 +191,6 @@ def test_a_kernel_that_hangs_is_ended_with_one_line(tmp_path):
         done.stderr
         == "error: kernel.py:attention has not returned after 0.5 seconds (--timeout).\n"
     )
-
-
-def test_a_file_that_patches_the_clock_is_refused_and_the_clock_put_back(tmp_path):
-    import time
-
-    before = time.perf_counter
-    source = "\nimport time\ntime.perf_counter = lambda: 0.0\n" + planted.RIGHT
-    fails(run("check", written(tmp_path, source), *FEW), r"replaces time\.perf_counter", status=2)
-    assert time.perf_counter is before
-    source = body("    torch.equal = lambda a, b: True", "    return {'z': query}")
-    fails(run("check", written(tmp_path, source), *FEW), r"replaces torch\.equal")
 
 
 @pytest.mark.parametrize(

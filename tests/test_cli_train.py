@@ -102,7 +102,7 @@ class TestErrors:
             (["--task", "causal-lm", "--device", "meta"], "expected cpu or cuda"),
             (["--task", "causal-lm", "--device", "abacus"], "'abacus' cannot be used"),
             (["--task", "causal-lm", "--held-out", "no.txt"], r"no\.txt: cannot be read"),
-            (["--config", "no.json"], r"no\.json: cannot be read as a config\.json"),
+            (["--config", "no.json"], r"no\.json: cannot be read"),
         ],
     )
     def test_a_bad_option_is_one_line_and_nothing_is_written(
@@ -138,7 +138,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            ("{", "cannot be read as a config.json"),
+            ("{", "cannot be read as JSON"),
             ("[1]", "expected an object"),
             ('{"model_type": "t5"}', "'t5' is not a family"),
             ('{"model_type": "gpt2", "n_embd": 32}', "is missing"),

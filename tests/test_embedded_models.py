@@ -1,5 +1,7 @@
 """The models that come with minibert are what their cards say."""
 
+import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -17,6 +19,8 @@ CLASSES = {
     "tiny-bert": transformers.BertForPreTraining,
     "tiny-gpt2": transformers.GPT2LMHeadModel,
 }
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "embedded.jsonl"
+KINDS = {"tiny-bert": "masked tokens right, ", "tiny-gpt2": "loss, "}
 TEXT = "the old horse looked over the gate and saw the boys come slowly down the long road ."
 
 
@@ -46,6 +50,24 @@ def test_transformers_loads_the_folder_and_agrees(name: str) -> None:
         assert (one - other).abs().max() <= 1e-5
     for one, other in zip(trace.hidden_states, outputs.hidden_states, strict=True):
         assert (one - other).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_card_and_the_readme_say_what_was_measured_by_kind_of_text(name: str) -> None:
+    rows = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    measured = [row for row in rows if row["model"] == name and row["what"].startswith(KINDS[name])]
+    assert len(measured) == 5
+    weights = (EMBEDDED / name / "model.safetensors").read_bytes()
+    for row in measured:
+        assert row["weights_sha256"] == hashlib.sha256(weights).hexdigest()
+        share = name == "tiny-bert"
+        number = f"{100 * row['value']:.1f} %" if share else f"{row['value']:.2f}"
+        kind = row["what"].removeprefix(KINDS[name])
+        card = (EMBEDDED / name / "README.md").read_text(encoding="utf-8")
+        readme = (RESULTS.parents[2] / "README.md").read_text(encoding="utf-8")
+        for text in (card, readme):
+            # README has the score on novels in the row of unseen books.
+            assert f"{kind} {number}" in text or (text is readme and kind == "novels")
 
 
 @pytest.mark.parametrize("name", CLASSES)

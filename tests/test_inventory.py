@@ -7,6 +7,7 @@ import pytest
 from command_line import process, run
 
 import minibert
+from minibert.checkpoint.contract import CONTRACT
 from minibert.layers.linear_backends import processor
 from minibert.loading import load
 
@@ -90,6 +91,20 @@ def test_the_back_end_of_each_type_and_shape_is_listed_with_its_rule(
     if name and processor().onednn_dtypes:
         assert "named by MINIBERT_LINEAR or use()" in table
         assert " onednn " not in table
+
+
+def test_every_family_and_every_refused_field_is_listed(tmp_path: Path) -> None:
+    done = process("models", "--fields", env={"HF_HUB_CACHE": str(tmp_path / "absent")})
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.split("fields of config.json")[1]
+    for family, fields in CONTRACT.items():
+        verdicts = [judged.verdict for judged in fields.values()]
+        numbers = [verdicts.count(each) for each in ("read", "irrelevant", "refused")]
+        row = rf"^  {family} +" + " +".join(map(str, [*numbers, len(fields)])) + "$"
+        assert re.search(row, table, re.M), family
+        for name, judged in fields.items():
+            if judged.verdict != "read":
+                assert re.search(rf"^  {name} .*{re.escape(judged.reason)}$", table, re.M), name
 
 
 def test_an_unknown_back_end_is_an_error(tmp_path: Path) -> None:

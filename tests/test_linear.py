@@ -93,6 +93,25 @@ def test_every_back_end_gives_what_torch_gives(
         assert residual is None or torch.equal(residual, kept[1]), "the residual was changed"
 
 
+def test_columns_of_a_wider_matrix_do_not_go_through_onednn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    joined, asked = torch.randn(64, 3 * 64), []
+    monkeypatch.setattr(
+        backends, "onednn_linear", lambda x, weight, *_: asked.append(weight) or x @ weight.t()
+    )
+    backends.use("onednn")
+    try:
+        for weight in (joined[:, 64:128].t(), joined.t(), torch.randn(64, 64)):
+            layer = Linear(64, len(weight), bias=False)
+            layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+            x = torch.randn(3, 64)
+            assert torch.allclose(layer(x), x @ weight.t(), atol=1e-4)
+    finally:
+        backends.use(None)
+    assert [weight.shape[0] for weight in asked] == [3 * 64, 64]
+
+
 @pytest.mark.parametrize(("dtype", "unit"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
 @pytest.mark.parametrize("activation", [None, "gelu", "silu"])
 @torch.no_grad()

@@ -19,11 +19,12 @@ from benchmarks.pages import gate, given, plan, table
 from benchmarks.pages import measure as measure_module
 from benchmarks.pages.making import bertviz_page, minibert_page
 from benchmarks.pages.measure import Bench, summary
-from benchmarks.pages.plan import BERTVIZ, MINIBERT, THUMBNAILS, VECTORS, WEIGHTS, Case, Shape
+from benchmarks.pages.plan import BERTVIZ, DEFAULT, MINIBERT, THUMBNAILS, WEIGHTS, Case, Shape
 from benchmarks.pages.reach import ratios, reached
+from benchmarks.pages.readme import table as readme_table
 from benchmarks.session import REPOSITORY
 from minibert.bench.gate import GateError
-from minibert.bench.result_rows import Row, version, write_rows
+from minibert.bench.result_rows import Row, read_rows, version, write_rows
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 SHAPE = Shape(2, 3, 8)
@@ -31,12 +32,12 @@ SHAPE = Shape(2, 3, 8)
 
 def page_row(program: str, view: str, tokens: int, **fields: Any) -> Row:
     about = {"what": "page", "program": program, "view": view, "layers": 12, "heads": 12}
-    return {**about, "tokens": tokens, "holds": WEIGHTS, "ok": True, **fields}
+    return {**about, "tokens": tokens, "holds": DEFAULT, "ok": True, **fields}
 
 
 def test_the_plan_has_both_programs_at_every_size_and_minibert_alone_elsewhere() -> None:
     planned = plan.cases()
-    assert len(planned) == len(set(planned)) == 2 * (5 * 8 + 1)
+    assert len(planned) == len(set(planned)) == 2 * (4 * 10 + 9)
     for case in planned:
         if case.program == BERTVIZ:
             views = [one.view for one in planned if one.shape == case.shape]
@@ -45,10 +46,12 @@ def test_the_plan_has_both_programs_at_every_size_and_minibert_alone_elsewhere()
     lengths = [case.shape.tokens for case in planned if case.shape.heads == 12]
     assert lengths == sorted(lengths)
     assert {case.holds for case in planned if case.shape.tokens == 512} == {
-        WEIGHTS,
-        VECTORS,
+        DEFAULT,
         THUMBNAILS,
+        WEIGHTS,
     }
+    defaults = [case for case in planned if case.holds == DEFAULT]
+    assert len(defaults) == 2 * 5 * 6
 
 
 def test_rows_can_be_chosen_by_name() -> None:
@@ -89,10 +92,11 @@ def test_a_picture_that_never_came_gives_a_lower_bound() -> None:
 
 
 def test_a_figure_is_met_by_the_worst_row_or_not_at_all() -> None:
-    quick = page_row(MINIBERT, "head", 16, bytes=119_000, painted_ms=90, hover_ms=20)
+    quick = page_row(MINIBERT, "head", 512, bytes=25_900_000, painted_ms=90, hover_ms=20)
     slow = page_row(MINIBERT, "map", 64, painted_ms=201, hover_ms=49)
     found = {row["figure"]: row for row in reached([quick, slow], [])}
-    assert found["file, 12x12 T16"]["met"]
+    assert found["file, 12x12 T512"]["met"]
+    assert found["file, 12x12 T16, weights only"]["met"] is None
     assert found["painted, below 24x16 T512"]["met"] is False
     assert found["painted, below 24x16 T512"]["at"] == "map 12x12 T64"
     assert found["hover"]["met"]
@@ -101,10 +105,10 @@ def test_a_figure_is_met_by_the_worst_row_or_not_at_all() -> None:
 
 
 def test_a_page_that_failed_meets_nothing() -> None:
-    broken = page_row(MINIBERT, "head", 16, ok=False, reason="the renderer crashed")
+    broken = page_row(MINIBERT, "head", 512, ok=False, reason="the renderer crashed")
     stuck = page_row(MINIBERT, "text", 64, hover_ms=5, problems={"layer": "not layer after 1 s"})
     found = {row["figure"]: row for row in reached([broken], [])}
-    assert found["file, 12x12 T16"]["met"] is False
+    assert found["file, 12x12 T512"]["met"] is False
     found = {row["figure"]: row for row in reached([stuck], [])}
     assert found["layer change"]["met"] is False
     assert found["hover"]["met"]
@@ -228,7 +232,7 @@ def checked(case: Case, path: Path) -> Row:
 
 @pytest.mark.browser
 @needs_chromium
-@pytest.mark.parametrize("holds", [WEIGHTS, VECTORS])
+@pytest.mark.parametrize("holds", [WEIGHTS, DEFAULT])
 def test_a_wrong_number_on_a_page_of_minibert_is_caught(
     holds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +263,7 @@ def test_every_view_of_minibert_is_measured_in_chromium(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     pages = {row["view"]: row for row in found if row["what"] == "page"}
+    assert {row["holds"] for row in found if row["what"] == "page"} == {DEFAULT, WEIGHTS}
     assert set(pages) == {"head", "model", "map", "text", "neuron", "arithmetic"}
     for view, row in pages.items():
         assert row["ok"], row
@@ -271,3 +276,12 @@ def test_every_view_of_minibert_is_measured_in_chromium(tmp_path: Path) -> None:
     assert "An empty page" in done.stdout
     assert "To reach" in done.stdout
     assert all(row["commit"] and row["versions"]["chromium"] for row in found)
+
+
+def test_the_table_of_readme_is_that_of_the_result_file_it_names() -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    name = re.findall(r"\[`(pages-\S+\.jsonl)`\]", readme)[0]
+    lines = list(readme_table(read_rows(REPOSITORY / "benchmarks" / "results" / name)))
+    assert "\n".join(lines) in readme
+    assert sum(", minibert, default |" in line for line in lines) == 5
+    assert sum(", BertViz |" in line for line in lines) == 5

@@ -32,10 +32,41 @@ def test_top_k_keeps_what_transformers_keeps(seed: int, k: int) -> None:
     assert torch.equal(keep_top_k(row, k), TopKLogitsWarper(k)(None, row))
 
 
-@given(seed=st.integers(0, 99), p=st.floats(0.01, 0.99), spread=st.sampled_from([0.1, 3.0, 20.0]))
-def test_top_p_keeps_what_transformers_keeps(seed: int, p: float, spread: float) -> None:
-    row = logits(seed, spread)
+@given(
+    seed=st.integers(0, 99),
+    p=st.floats(0.01, 0.99),
+    spread=st.sampled_from([0.1, 3.0, 20.0]),
+    decimals=st.sampled_from([0, 1, 9]),
+)
+def test_top_p_keeps_what_transformers_keeps(
+    seed: int, p: float, spread: float, decimals: int
+) -> None:
+    row = logits(seed, spread).round(decimals=decimals)  # Rounded, so that some are equal.
     assert torch.equal(keep_top_p(row, p), TopPLogitsWarper(p)(None, row))
+
+
+@given(
+    seed=st.integers(0, 999),
+    temperature=st.sampled_from([0.1, 0.7, 1.0, 1.3, 3.0]),
+    k=st.none() | st.integers(1, 50),
+    p=st.none() | st.sampled_from([0.1, 0.25, 0.5, 0.75, 0.9]) | st.floats(0.01, 0.99),
+    spread=st.sampled_from([0.0, 0.3, 3.0]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+)
+def test_of_equal_logits_the_ones_of_transformers_can_be_drawn(
+    seed: int,
+    temperature: float,
+    k: int | None,
+    p: float | None,
+    spread: float,
+    dtype: torch.dtype,
+) -> None:
+    row = logits(seed, spread).round(decimals=1).to(dtype)
+    # transformers' generate makes float32 of all logits before its processors.
+    scores = TemperatureLogitsWarper(temperature)(None, row.float())
+    scores = scores if k is None else TopKLogitsWarper(k)(None, scores)
+    scores = scores if p is None else TopPLogitsWarper(p)(None, scores)
+    assert torch.equal(Sampling(temperature, k, p).probs(row) > 0, scores.isfinite())
 
 
 @given(

@@ -23,7 +23,7 @@ CHECKERS = {
     "pyright": ("--pythonpath",),
 }
 # mypy: "uses.py:3: error: ..."; pyright: "  /folder/uses.py:3:1 - error: ..."
-ERROR = re.compile(r"^\s*\S+\.py:(\d+)(?::\d+)?:? (?:- )?error:", re.MULTILINE)
+ERROR = re.compile(r"^\s*(?:\S*/)?(\w+\.py):(\d+)(?::\d+)?:? (?:- )?error:", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +40,23 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checker", CHECKERS)
-@pytest.mark.parametrize("name", ["uses.py", "trace_uses.py"])
 def test_a_type_checker_finds_what_is_wrong_and_nothing_else(
-    installed: Path, tmp_path: Path, checker: str, name: str
+    installed: Path, tmp_path: Path, checker: str
 ) -> None:
     if importlib.util.find_spec(checker) is None:
         pytest.skip(f"{checker} is not installed: these types were not checked by it")
-    shutil.copy(USES / name, tmp_path)
-    command = [sys.executable, "-m", checker, *CHECKERS[checker], str(installed), name]
+    names = sorted(path.name for path in USES.glob("*.py"))
+    for name in names:
+        shutil.copy(USES / name, tmp_path)
+    command = [sys.executable, "-m", checker, *CHECKERS[checker], str(installed), *names]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    found = {int(line) for line in ERROR.findall(done.stdout)}
-    lines = (USES / name).read_text(encoding="utf-8").splitlines()
-    wrong = {n for n, line in enumerate(lines, 1) if line.endswith("# wrong")}
+    found = {(name, int(line)) for name, line in ERROR.findall(done.stdout)}
+    wrong = {
+        (name, number)
+        for name in names
+        for number, line in enumerate((USES / name).read_text(encoding="utf-8").splitlines(), 1)
+        if line.endswith("# wrong")
+    }
     assert found == wrong, done.stdout + done.stderr
 
 

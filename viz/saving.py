@@ -1,11 +1,12 @@
 """A page or picture written to a file, a pipe or a device, without harm to what stands there."""
 
 import os
-import shutil
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 from minibert.errors import MinibertError
+from minibert.writing import check_place, replacing
 
 __all__ = ["write_bytes", "write_page"]
 
@@ -21,28 +22,23 @@ def write_page(pieces: Iterable[str], path: str | os.PathLike[str]) -> Path:
 def write_bytes(content: bytes, path: str | os.PathLike[str]) -> Path:
     """The path, now written.
 
-    The content of a regular file goes to a new file beside it that is then renamed, so that
-    `path` holds the old content or the new one and never a part; a link stays a link, and a file
-    keeps its permissions. Devices and pipes are written to as they are. Raises MinibertError when
-    the folder is missing, may not be written to, or is full.
+    A regular file is replaced as a whole (`writing.replacing`). Devices and pipes are written to
+    as they are. Raises MinibertError when the folder is missing, may not be written to, or is
+    full, and for a pipe that nobody reads.
     """
     return _write((content,), path)
 
 
 def _write(parts: Iterable[bytes], path: str | os.PathLike[str]) -> Path:
-    target, real = Path(path), Path(os.path.realpath(path))
-    if target.is_dir():
-        raise MinibertError(f"cannot save {target}: it is a folder; name a file in it")
-    # Asked of `target`: the real path of a pipe's descriptor is no path that exists.
-    in_place = target.exists() and not target.is_file()
-    if not in_place and not real.parent.is_dir():
-        raise MinibertError(f"cannot save {target}: there is no folder {real.parent}")
+    target = Path(path)
     try:
-        if in_place:
-            with target.open("wb") as file:
-                file.writelines(parts)
-        else:
-            _replace(parts, real)
+        # Asked of `target`: the real path of a pipe's descriptor is no path that exists.
+        if target.exists() and not target.is_file() and not target.is_dir():
+            _write_in_place(parts, target)
+            return target
+        check_place(target)
+        with replacing(target) as beside, beside.open("wb") as file:
+            file.writelines(parts)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -50,16 +46,19 @@ def _write(parts: Iterable[bytes], path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def _replace(parts: Iterable[bytes], target: Path) -> None:
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
+def _write_in_place(parts: Iterable[bytes], target: Path) -> None:
+    is_pipe = stat.S_ISFIFO(target.stat().st_mode)
     try:
-        with unfinished.open("wb") as file:
-            # Before the content is in it: a private page is at no time open to others.
-            if target.exists():
-                shutil.copymode(target, unfinished)
-            file.writelines(parts)
-        unfinished.replace(target)
-    except BaseException:
-        # Pieces are made while they are written: that can fail, or be interrupted, as well.
-        unfinished.unlink(missing_ok=True)
-        raise
+        # Without O_NONBLOCK the opening waits until somebody reads the pipe.
+        number = os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        if not is_pipe:
+            raise
+        raise MinibertError(
+            f"cannot save {target}: it is a pipe that nobody reads; start its reader first, or "
+            "name a file."
+        ) from error
+    with os.fdopen(number, "wb") as file:
+        if is_pipe:
+            os.set_blocking(number, True)
+        file.writelines(parts)

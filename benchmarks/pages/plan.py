@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 MINIBERT, BERTVIZ = "minibert", "BertViz"
 
-# What a page of minibert holds; BertViz' always hold weights.
-WEIGHTS = "weights"
-VECTORS = "query and key"
+# What a page of minibert holds: what `trace.view()` puts in without options (query and key, and
+# value while the file stays below 8 MB), or what was asked for. BertViz' always hold weights.
+DEFAULT = "default"
+WEIGHTS = "weights only"
 THUMBNAILS = "thumbnails"
 
 SIZES = ((12, 12), (24, 16))
 LENGTHS = (16, 64, 128, 256, 512)
-# From this length on minibert's pages hold query and key, and the browser computes the weights.
+# From this length on the small page is one of thumbnails, and no longer one of weights.
 LONG = 512
 QUICK_SIZES, QUICK_LENGTHS = ((2, 3),), (8, 16)
 
 COMPARED = ("head", "model")
-FROM_WEIGHTS = ("map", "text")
-FROM_VECTORS = ("neuron", "arithmetic")
+OTHERS = ("map", "text", "neuron", "arithmetic")
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ def cases(
 
 def of_shape(shape: Shape) -> Iterator[Case]:
     """The rows of one size, those of one file together."""
-    holds = VECTORS if shape.tokens >= LONG else WEIGHTS
-    for view in (*COMPARED, *FROM_WEIGHTS):
-        yield Case(MINIBERT, view, shape, holds)
-    for view in FROM_VECTORS:
-        yield Case(MINIBERT, view, shape, VECTORS)
+    for view in (*COMPARED, *OTHERS):
+        yield Case(MINIBERT, view, shape, DEFAULT)
     if shape.tokens >= LONG:
         yield Case(MINIBERT, "model", shape, THUMBNAILS)
+    else:
+        for view in COMPARED:
+            yield Case(MINIBERT, view, shape, WEIGHTS)
     for view in COMPARED:
         yield Case(BERTVIZ, view, shape, WEIGHTS)

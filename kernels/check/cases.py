@@ -1,7 +1,7 @@
 """The inputs on which `parity.check` compares an implementation with the reference."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -20,8 +20,6 @@ SIZES = (1, 17, 65, 130)
 #: At 10 the softmax is nearly certain, at 30 wholly: overflow and lost digits show there.
 INPUT_SCALES = (1.0, 10.0, 30.0)
 BATCH, HEADS = 3, 2
-# Held from the start: a kernel under check may put its own in the place of the module's.
-_REFERENCE = reference.attend
 
 #: What varies, and the options an implementation must take for it.
 KINDS: dict[str, frozenset[str]] = {
@@ -57,13 +55,15 @@ class Problem:
         names = ("lengths", "mask", "causal", "scale", "bias", "want")
         return {name: getattr(self, name) for name in names}
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the call by name, those that are wanted of included."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)} | self.want
+        return {name: one for name, one in given.items() if isinstance(one, Tensor)}
+
     def copy(self) -> "Problem":
         """The same numbers in other memory."""
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
-        copies: dict[str, Any] = {
-            name: one.clone() for name, one in given.items() if isinstance(one, Tensor)
-        }
-        want = {n: one.clone() if isinstance(one, Tensor) else one for n, one in self.want.items()}
+        copies: dict[str, Any] = {name: one.clone() for name, one in self.tensors().items()}
+        want = {name: copies.pop(name, one) for name, one in self.want.items()}
         return replace(self, want=want, **copies)
 
     def take(self, other: "Problem") -> "Problem":
@@ -73,15 +73,9 @@ class Problem:
             mine.copy_(theirs[name])
         return self
 
-    def differing(self, other: "Problem") -> list[str]:
-        """The names of the tensors that do not hold the same numbers in both."""
-        theirs = other.tensors()
-        return [n for n, mine in self.tensors().items() if not torch.equal(mine, theirs[n])]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by name, those that are wanted of included."""
-        given = {one.name: getattr(self, one.name) for one in fields(self)} | self.want
-        return {name: one for name, one in given.items() if isinstance(one, Tensor)}
+    def differing(self, others: Mapping[str, Tensor]) -> list[str]:
+        """The names of the tensors that do not hold the same numbers in `others`."""
+        return [name for name, one in self.tensors().items() if not torch.equal(one, others[name])]
 
 
 @dataclass(frozen=True)
@@ -168,7 +162,7 @@ def cases(
 
 def truth(problem: Problem) -> dict[str, Tensor]:
     """What the float64 reference gives for the same, already rounded, inputs."""
-    return _REFERENCE(problem.query, problem.key, problem.value, **problem.options())
+    return reference.attend(problem.query, problem.key, problem.value, **problem.options())
 
 
 def _n_queries(kind: str, n_keys: int) -> int:

@@ -17,10 +17,8 @@ measured against. What counts is what the outputs hold when the call returns.
 import inspect
 import math
 import traceback
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -31,7 +29,7 @@ from torch import Tensor
 
 from minibert.errors import AttentionError, MinibertError
 from minibert.kernels import eager
-from minibert.kernels.api import arguments_for
+from minibert.kernels.check.calls import Caller, CheckEndedError, InProcess
 from minibert.kernels.check.cases import INPUT_SCALES, KINDS, SIZES, Case, Problem, cases, truth
 from minibert.kernels.check.causes import likely_cause
 from minibert.kernels.check.tolerances import error_of, tolerance_of
@@ -41,7 +39,6 @@ from minibert.kernels.registry import (
     accepted_options,
     implementations,
 )
-from minibert.kernels.validation import outputs_of
 
 __all__ = ["Finding", "ParityReport", "check", "one_line"]
 
@@ -72,6 +69,7 @@ class _Run:
     """What stays the same during one check, and the last output of each name and shape."""
 
     record: Implementation
+    caller: Caller
     device: torch.device
     d_head: int
     previous: dict[tuple[str, torch.Size], Tensor] = field(default_factory=dict)
@@ -133,6 +131,7 @@ def check(
     seed: int = 0,
     kinds: Iterable[str] = tuple(KINDS),
     watch: Callable[[int, int, str], None] | None = None,
+    caller: Caller | None = None,
 ) -> ParityReport:
     """The report on a registered name, an `Implementation`, or a function (see `register`).
 
@@ -140,13 +139,14 @@ def check(
     (lengths, mask, causal, scale, bias) it names; what it does not name is listed as not covered.
     An exception in the function is a failure of its case, not of the check. kinds, of
     `cases.KINDS`, are all that is tried. watch(done, of, case) is called before each case.
+    caller, when given, calls the function in place of this process.
     Raises AttentionError when the name is unknown, it cannot run on `device`, or sizes or
     input_scales are empty.
     """
     record = _record(implementation)
     if wants is not None:
         record = replace(record, wants=frozenset(wants))
-    run = _Run(record, torch.device(device), d_head)
+    run = _Run(record, caller or InProcess(record), torch.device(device), d_head)
     findings: list[Finding] = []
     skipped: dict[str, str] = {}
     tried = tuple(cases(sizes, input_scales, kinds))
@@ -172,7 +172,6 @@ def _examine(
 ) -> list[Finding]:
     """The findings of two calls with different inputs in the same tensors."""
     findings: list[Finding] = []
-    given: Problem | None = None
     for call in range(2):
         problem = case.draw(
             dtype=dtype,
@@ -182,21 +181,20 @@ def _examine(
             seed=seed + call,
         )
         where = f"{case}, call {call + 1}"
-        given = problem.copy() if given is None else given.take(problem)
         try:
-            with _poisoned_memory(problem):
-                result = _call(run.record, given)
-            later = outputs_of(result, run.record.name, problem.query, problem.key, problem.want)
-            tensors = {name: one for name, one in later.items() if isinstance(one, Tensor)}
-            outputs = {name: found.clone() for name, found in tensors.items()}
+            outputs = run.caller.call(problem, again=call > 0)
+        except CheckEndedError:
+            raise
         # Whatever a user's function raises is a finding about it.
         except Exception as error:
             cause = _told(error, run.record.fn)
             return [*findings, Finding(where, dtype, "call", math.inf, 0.0, cause)]
+        compared = _compare(run, where, problem, outputs, explain=explain)
+        given, later = run.caller.later()
         if changed := problem.differing(given):
             cause = f"changes its inputs: {', '.join(changed)}"
             findings.append(Finding(where, dtype, "inputs", math.inf, 0.0, cause))
-        findings += _compare(run, where, problem, outputs, explain=explain)
+        findings += compared
         if moved := [name for name, early in outputs.items() if not _equal(early, later[name])]:
             cause = (
                 f"{', '.join(moved)} changed after the call had returned: the work goes on behind "
@@ -254,17 +252,6 @@ def _compare(
     return findings
 
 
-def _call(record: Implementation, problem: Problem) -> Any:
-    given = {name: option for name, option in problem.options().items() if option is not None}
-    want = given.pop("want")
-    return record.fn(
-        problem.query,
-        problem.key,
-        problem.value,
-        **arguments_for(record, problem.query, problem.key, given, want),
-    )
-
-
 def _record(implementation: str | Implementation | Callable[..., Any]) -> Implementation:
     if isinstance(implementation, Implementation):
         return implementation
@@ -280,33 +267,6 @@ def _record(implementation: str | Implementation | Callable[..., Any]) -> Implem
         dtypes=(torch.float32, torch.bfloat16),
         options=accepted_options(implementation),
     )
-
-
-@contextmanager
-def _poisoned_memory(problem: Problem) -> Iterator[None]:
-    """Memory handed out inside is NaN until it is written.
-
-    torch fills what `empty` gives when told to; and for memory that comes another way, tensors of
-    the outputs' sizes full of NaN were freed just before.
-    """
-    query, K = problem.query, problem.key.shape[2]
-    # Typed as a plain module; the setting is a property that torch puts there at run time.
-    memory: Any = torch.utils.deterministic
-    before = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = memory.fill_uninitialized_memory
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        memory.fill_uninitialized_memory = True
-        shapes = (query.shape, query.shape[:3], (*query.shape[:3], K), (*query.shape[:2], K))
-        poison = [torch.full(shape, math.nan).to(query) for shape in shapes for _ in range(2)]
-        del poison
-        try:
-            yield
-        finally:
-            torch.use_deterministic_algorithms(before, warn_only=warn_only)
-            memory.fill_uninitialized_memory = fill
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -218,7 +218,7 @@ def _integrate(
     first, last = _FIRST, _LAST
     if steps is not None:
         first = last = whole_number("steps", steps, TraceError, least=1, most=_MOST_STEPS)
-    check_grad(True, None)
+    check_grad(True, None, trace.model.body.parameters())
     with torch.no_grad():
         here, there = (_number_at(trace, number, point, value).item() for value in (end, start))
     taken = first

@@ -104,8 +104,9 @@ class Sweep:
 def logit_difference(right: int, wrong: int) -> Callable[[Tensor | Trace], Tensor]:
     """The metric logit[right] − logit[wrong] at each sentence's last token.
 
-    The metric takes a trace, its `logits`, or the logits that `rerun_each` gives it, of which it
-    reads the last position. It returns one number for each sentence.
+    The metric takes a trace, logits of a trace or a model, or the logits that `rerun_each` gives
+    it, and returns one number for each sentence. Of a slice of logits, and of the logits of a
+    compiled model, it reads the last position, which may be padding.
 
     Raises TokenizationError for what is no token id, and where the logits have no such token. The
     metric raises EditError for logits without positions.
@@ -132,7 +133,7 @@ def _last_logits(given: Tensor | Trace) -> Float[Tensor, "batch vocab"]:
             f"The logits have shape {tuple(logits.shape)}; expected (batch, position, vocab). A "
             "metric of tokens needs a model with a vocabulary head."
         )
-    # What `Trace.logits` says of sentences of different lengths; a slice of it says nothing.
+    # What a model and a trace say of sentences of different lengths; a slice says nothing.
     packed, lengths = (getattr(logits, name, None) for name in ("packed", "lengths"))
     if packed is not None:
         return logits[0, [end - 1 for end in accumulate(packed)]]

@@ -83,6 +83,7 @@ def rows_of(
     batch, position = inputs.ids.shape
     allowed = AllowedKeys(batch, position, ids.device, trace.allowed.causal)
     cut = Trace(trace.model, inputs, Evaluation(allowed), until=trace.until)
+    cut.autocast = trace.autocast
     cut.kept["embed"] = _pick("embed", trace.embed, sentences, positions)
     for layer in range(len(trace)):
         kept = trace.records[layer] if layer < len(trace.records) else {}

@@ -21,6 +21,7 @@ from minibert.layers.evaluation import Evaluation
 from minibert.quantities import Float, Int
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
+from minibert.text.words import Words, is_text, written
 from minibert.trace.run import run_layers
 
 __all__ = ["Generated", "generate"]
@@ -113,11 +114,12 @@ def generate(
             "stream= works for one text, and this is a batch. Generate its texts one by one: text "
             "i with seed + i gives the same result."
         )
-    written = [text] if isinstance(text, str) else text if _is_text(text) else [None] * len(tokens)
+    prompts = [text] if isinstance(text, str | Words) else text
+    known = [written(one) for one in prompts] if is_text(text) else [None] * len(tokens)
     texts = [
         _Text(model, row[:length], prompt, max_new_tokens, seed + i, stops)
         for i, (row, length, prompt) in enumerate(
-            zip(tokens.ids.tolist(), tokens.lengths, written, strict=True)
+            zip(tokens.ids.tolist(), tokens.lengths, known, strict=True)
         )
     ]
     with torch.no_grad():
@@ -249,19 +251,13 @@ def _stops(stop: Any) -> tuple[str, ...]:
     return stops
 
 
-def _is_text(text: Any) -> bool:
-    return isinstance(text, str) or (
-        isinstance(text, Sequence) and len(text) > 0 and isinstance(text[0], str)
-    )
-
-
 def _is_one(text: Any) -> bool:
     """True for one text: a str or one row of ids."""
     if isinstance(text, Tensor | np.ndarray):
         return text.ndim == 1
     # A list of arrays is a batch, even where an array holds a single number.
-    if isinstance(text, str) or _is_text(text):
-        return isinstance(text, str)
+    if is_text(text):
+        return isinstance(text, str | Words)
     return isinstance(text, Sequence) and len(text) > 0 and np.ndim(text[0]) == 0
 
 
@@ -269,7 +265,7 @@ def _prompts(model: AnsweringModel, text: Any) -> Tokens:
     """The prompts as tokens, checked: the model can read them and has positions left to write."""
     # Not model.tokenize: its error for a long text advises to cut the end, which is what the
     # model should continue.
-    if model.tokenizer is not None and _is_text(text):
+    if model.tokenizer is not None and is_text(text):
         text = model.tokenizer(text)
         _check_room(model, text)
     tokens = model.inputs(text).as_tokens(model.tokenizer)

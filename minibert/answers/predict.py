@@ -58,8 +58,8 @@ def predict(
     question-answering
                      the span of the second text that answers the first
 
-    Raises MinibertError for a model without a task head, and TokenizationError where a mask token
-    or a second text is needed and missing.
+    Raises MinibertError for a model without a task head and for logits that are no numbers, and
+    TokenizationError where a mask token or a second text is needed and missing.
     """
     if top < 1:
         raise MinibertError(f"top={top}: expected at least 1 answer.")
@@ -80,6 +80,12 @@ def predict(
             f"There is nothing to predict: the text has no {word}, and there is no second text. "
             f"Write {word} where a word is missing, or give a second text."
         )
+    for choice in (choice for row in rows for choice in row.choices):
+        if not math.isfinite(choice.probability if choice.value is None else choice.value):
+            raise MinibertError(
+                "The logits have NaN or infinity, so nothing can be predicted: the weights are "
+                "broken, or too large for the number type; try float32."
+            )
     return rows
 
 

@@ -1,7 +1,9 @@
 """From the logits of a language model to its next token: temperature, top-k, top-p, a draw.
 
-Everything here is computed on the CPU in float64. So equal logits and an equal seed give the same
-text, whatever device and number type the logits come from.
+Everything here is computed on the CPU. So equal logits and an equal seed give the same text,
+whatever device the logits come from. Which tokens are left is decided in float32, in the steps and
+the order of transformers, so that it leaves the same ones where logits are equal; logits of float64
+stay float64. Probabilities are float64.
 """
 
 import math
@@ -61,17 +63,20 @@ class Sampling:
         With temperature 0 they are 1 for the most probable token. Raises MinibertError for
         logits with NaN or infinity.
         """
-        logits = logits.detach().to("cpu", torch.float64)
+        logits = logits.detach().cpu()
+        logits = logits if logits.dtype == torch.float64 else logits.float()
         largest, best = _largest(logits)
         if self.temperature == 0:
-            return torch.zeros_like(logits).scatter(-1, best, 1.0)
-        # The largest becomes 0, so that a tiny temperature gives -inf and not inf.
-        logits = (logits - largest) / float(self.temperature)
+            return torch.zeros_like(logits, dtype=torch.float64).scatter(-1, best, 1.0)
+        cooled = logits / float(self.temperature)
+        if not cooled.isfinite().all():
+            # The largest becomes 0, so that a tiny temperature gives -inf and not inf.
+            cooled = (logits - largest).double() / float(self.temperature)
         if self.top_k is not None:
-            logits = keep_top_k(logits, self.top_k)
+            cooled = keep_top_k(cooled, self.top_k)
         if self.top_p is not None and self.top_p < 1:
-            logits = keep_top_p(logits, self.top_p)
-        return logits.softmax(dim=-1)
+            cooled = keep_top_p(cooled, self.top_p)
+        return cooled.double().softmax(dim=-1)
 
     def choose(
         self, logits: Float[Tensor, "batch vocab"], generators: Sequence[torch.Generator]
@@ -97,14 +102,15 @@ def keep_top_p(
 ) -> Float[Tensor, "*batch vocab"]:
     """The fewest largest logits whose probabilities sum to p or more; -inf for the others.
 
+    Of equal logits at the border it keeps the ones that transformers' TopPLogitsWarper keeps.
     Source: Holtzman et al. 2020, section 3.1, equation 2.
     """
-    ordered, order = logits.sort(dim=-1, descending=True)
-    probs = ordered.softmax(dim=-1)
-    # A token is left out when the tokens before it have reached p. The first one always stays.
-    reached = probs.cumsum(dim=-1) - probs >= p
-    reached[..., 0] = False
-    return logits.masked_fill(torch.empty_like(reached).scatter(-1, order, reached), -math.inf)
+    # From the smallest up, as transformers does: the order of equal logits, and how the sum is
+    # rounded, decide which of them are left.
+    ordered, order = logits.sort(dim=-1)
+    left_out = ordered.softmax(dim=-1).cumsum(dim=-1) <= 1 - p
+    left_out[..., -1] = False
+    return logits.masked_fill(torch.empty_like(left_out).scatter(-1, order, left_out), -math.inf)
 
 
 def draw(

@@ -1,8 +1,8 @@
 """The one clock: milliseconds of single calls, by events on a GPU, by the processor's elsewhere.
 
-Inputs can get new numbers before every call, off the clock, so that a kernel which keeps results
-gains nothing. A cold cache is one that was filled with something else just before. After the last
-call of a turn nothing may still run, or what was timed was not all of the work.
+A cold cache is one that was filled with something else just before. After the last call of a turn
+nothing may still run, or what was timed was not all of the work. For code that is trusted: what a
+user brings is timed by `judged_run`.
 """
 
 import statistics
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from minibert.errors import MinibertError
 
-__all__ = ["Clock"]
+__all__ = ["Clock", "calls_of_a_turn", "flush_bytes"]
 
 #: A turn is as many calls as fit in this time, so that a call of 1 ms does not always find the
 #: caches full of its neighbour's numbers; and at most how many.
@@ -28,35 +28,35 @@ _HEAD_START = 400_000
 _IDLE = 2e-4
 
 
-def _nothing() -> None:
-    """No new numbers."""
+def calls_of_a_turn(seconds: float, fewest: int) -> int:
+    """How many calls of so many seconds make a turn."""
+    return max(fewest, min(MOST_CALLS, int(TURN_SECONDS / max(seconds, 1e-9))))
 
 
 class Clock:
     """The clock of a device; `turn` times some calls and gives the last result."""
 
-    def __init__(self, device: torch.device | str = "cpu") -> None:
-        self.device = torch.device(device)
+    def __init__(
+        self, device: torch.device | str = "cpu", *, cache_bytes: int | None = None
+    ) -> None:
+        """A clock that fills `cache_bytes` for a cold cache; those of `flush_bytes` unless told."""
+        self.device, self._cache_bytes = torch.device(device), cache_bytes
         self.name = "cuda events" if self.device.type == "cuda" else "perf_counter"
 
     @cached_property
     def _flush(self) -> Tensor:
-        return torch.empty(_flush_bytes(self.device), dtype=torch.int8, device=self.device)
+        size = self._cache_bytes or flush_bytes(self.device)
+        return torch.empty(size, dtype=torch.int8, device=self.device)
 
     def turn(
-        self,
-        run: Callable[[], Any],
-        *,
-        calls: int,
-        cold: bool = False,
-        refresh: Callable[[], None] = _nothing,
+        self, run: Callable[[], Any], *, calls: int, cold: bool = False
     ) -> tuple[list[float], Any]:
         """Milliseconds of each call, and what the last gave; the others are freed off the clock.
 
         Raises MinibertError when work goes on after the last call has ended on the clock.
         """
         timed = self._on_gpu if self.device.type == "cuda" else self._on_cpu
-        return timed(run, refresh, calls, cold)
+        return timed(run, calls, cold)
 
     def calls(self, run: Callable[[], Any], fewest: int = 1) -> int:
         """How many calls make a turn, after two to warm up."""
@@ -67,36 +67,34 @@ class Clock:
             run()
             self.settle()
             seconds = perf_counter() - start
-        return max(fewest, min(MOST_CALLS, int(TURN_SECONDS / max(seconds, 1e-9))))
+        return calls_of_a_turn(seconds, fewest)
+
+    def flush(self) -> None:
+        """Fill the cache with something else."""
+        self._flush.zero_()
 
     def settle(self) -> None:
         """Wait until the device is done. Raises what a kernel left behind."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _on_cpu(
-        self, run: Callable[[], Any], refresh: Callable[[], None], calls: int, cold: bool
-    ) -> tuple[list[float], Any]:
+    def _on_cpu(self, run: Callable[[], Any], calls: int, cold: bool) -> tuple[list[float], Any]:
         milliseconds, result = [], None
         for _ in range(calls):
             result = None
-            refresh()
             if cold:
-                self._flush.zero_()
+                self.flush()
             start = perf_counter()
             result = run()
             milliseconds.append((perf_counter() - start) * 1e3)
         return milliseconds, result
 
-    def _on_gpu(
-        self, run: Callable[[], Any], refresh: Callable[[], None], calls: int, cold: bool
-    ) -> tuple[list[float], Any]:
+    def _on_gpu(self, run: Callable[[], Any], calls: int, cold: bool) -> tuple[list[float], Any]:
         events, result = [], None
         for _ in range(calls):
             result = None
-            refresh()
             if cold:
-                self._flush.zero_()
+                self.flush()
             torch.cuda._sleep(_HEAD_START)
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
@@ -116,7 +114,7 @@ class Clock:
         return milliseconds, result
 
 
-def _flush_bytes(device: torch.device) -> int:
+def flush_bytes(device: torch.device) -> int:
     """Twice the largest cache."""
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)

@@ -4,7 +4,7 @@ A row per contender comes of it. What fails, at the gate or on the clock, is a r
 and no time.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ from minibert.bench.memory import peak_bytes
 from minibert.bench.result_rows import Row
 from minibert.bench.timing import Timing, interleaved
 
-__all__ = ["Contender", "Timed", "contest", "gated", "time_in_turns", "timed_rows"]
+__all__ = ["Contender", "Timed", "contest", "gated", "take_turns", "time_in_turns", "timed_rows"]
 
 Check = Callable[[Outputs], Row]
 
@@ -101,45 +101,59 @@ def time_in_turns(
     calls: int | None = None,
     fewest: int = 1,
     cold: bool = False,
-    refresh: Callable[[], None] | None = None,
-    before: Callable[[str], None] = lambda name: None,
-    after: Callable[[str, Any], object] = lambda name, result: None,
 ) -> Timed:
     """The times of all: everyone is warmed, then everyone has a turn a round, in a new order.
 
     `calls` is how many make a turn; without it as many as fit, after two to warm up, and at least
-    `fewest`. `before` is told who comes; `after` sees the last result of each turn, and what it
-    raises ends the contest for that contender.
+    `fewest`.
+    """
+
+    def warm(name: str) -> int:
+        with contenders[name].around():
+            return clock.calls(contenders[name].run, fewest) if calls is None else calls
+
+    def turn(name: str, count: int) -> list[float]:
+        with contenders[name].around():
+            return clock.turn(contenders[name].run, calls=count, cold=cold)[0]
+
+    return take_turns(contenders, warm, turn, rounds=rounds)
+
+
+def take_turns(
+    names: Iterable[str],
+    warm: Callable[[str], int],
+    turn: Callable[[str, int], list[float]],
+    *,
+    rounds: int,
+) -> Timed:
+    """The times of all, by functions: `warm` gives the calls of a turn, `turn` their times.
+
+    What either raises ends the contest for that name.
     """
     timed, counts = Timed(), dict[str, int]()
-    turns: dict[str, list[list[float]]] = {name: [] for name in contenders}
-    options: dict[str, Any] = {} if refresh is None else {"refresh": refresh}
+    turns: dict[str, list[list[float]]] = {name: [] for name in names}
 
-    def warm(name: str, one: Contender) -> None:
-        counts[name] = clock.calls(one.run, fewest) if calls is None else calls
-
-    def turn(name: str, one: Contender) -> None:
-        taken, result = clock.turn(one.run, calls=counts[name], cold=cold, **options)
-        after(name, result)
-        turns[name].append(taken)
-
-    def step(name: str, work: Callable[[str, Contender], None]) -> None:
+    def step(name: str, work: Callable[[str], None]) -> None:
         if name in timed.failures:
             return
-        before(name)
         try:
-            with contenders[name].around():
-                work(name, contenders[name])
+            work(name)
         # What fails under the clock is a row that says so.
         except Exception as error:
             said = failure(error)
             reason = f"right when checked, but while it was timed: {said['reason']}"
             timed.failures[name] = said | {"reason": reason}
 
-    for name in contenders:
-        step(name, warm)
-    for name in interleaved(contenders, rounds):
-        step(name, turn)
+    def warmed(name: str) -> None:
+        counts[name] = warm(name)
+
+    def turned(name: str) -> None:
+        turns[name].append(turn(name, counts[name]))
+
+    for name in turns:
+        step(name, warmed)
+    for name in interleaved(turns, rounds):
+        step(name, turned)
     timed.timings.update(
         {name: Timing(taken) for name, taken in turns.items() if name not in timed.failures}
     )

@@ -5,21 +5,23 @@ of z at a size that is timed, by a few rows.
 """
 
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from minibert.bench.judged_function import JudgedFunction
 from minibert.bench.printed import Watch
-from minibert.bench.user_file import UserFunction
+from minibert.bench.user_file import OUTPUTS
+from minibert.bench.worker_process import WorkerError
 from minibert.errors import AttentionError, MinibertError
 from minibert.kernels import eager
 from minibert.kernels.check.cases import INPUT_SCALES, Case, Problem
 from minibert.kernels.check.parity import ParityReport, check
 from minibert.kernels.check.tolerances import error_of, tolerance_of
 from minibert.kernels.masks import allowed_keys
-from minibert.kernels.validation import outputs_of
 from minibert.quantities import Float, Int
 
 __all__ = ["KINDS", "QUICK_TOKENS", "TOKENS", "Sampled", "gate", "sampled"]
@@ -33,7 +35,7 @@ _ROWS, _HEADS = 48, 2
 
 
 def gate(
-    user: UserFunction,
+    user: JudgedFunction,
     *,
     device: torch.device,
     dtypes: Sequence[torch.dtype],
@@ -41,51 +43,50 @@ def gate(
     d_head: int = 64,
     kinds: Sequence[str] = KINDS,
     input_scales: Sequence[float] = INPUT_SCALES,
-    seed: int = 0,
     watch: Watch | None = None,
 ) -> ParityReport:
     """The report of `parity.check` on the outputs the function gives; `watch` sees each case.
 
-    Raises MinibertError in one line when a plain call of 64 tokens already fails.
+    The inputs are other ones each time, so that no answer can be known before. Raises MinibertError
+    in one line when a plain call of 64 tokens already fails.
     """
-    with user.printed.captured():
+    seed = secrets.randbits(31)
+
+    def told(done: int, total: int, what: str) -> None:
+        user.worker.place = what
         if watch is not None:
-            watch(0, 1, "a first call with 64 tokens")
-        outputs = _first_call(user, device, dtypes[0], d_head)
-        report = check(
-            user.implementation(outputs),
-            dtypes=dtypes,
-            device=device,
-            sizes=tokens,
-            d_head=d_head,
-            kinds=kinds,
-            input_scales=input_scales,
-            seed=seed,
-            watch=watch,
-        )
-    user.guards.check(user.label)
-    return report
+            watch(done, total, what)
+
+    told(0, 1, "a first call with 64 tokens")
+    outputs = _first_call(user, device, dtypes[0], d_head, seed)
+    return check(
+        user.implementation(outputs),
+        dtypes=dtypes,
+        device=device,
+        sizes=tokens,
+        d_head=d_head,
+        kinds=kinds,
+        input_scales=input_scales,
+        seed=seed,
+        watch=told,
+        caller=user,
+    )
 
 
 def _first_call(
-    user: UserFunction, device: torch.device, dtype: torch.dtype, d_head: int
+    user: JudgedFunction, device: torch.device, dtype: torch.dtype, d_head: int, seed: int
 ) -> tuple[str, ...]:
     """The names of what it gives for an easy problem."""
+    wants = set(OUTPUTS) - {"z", "lse"}
     problem = Case("plain", 64, 64, 1.0).draw(
-        dtype=dtype, device=device, d_head=d_head, wants=(), seed=0
+        dtype=dtype, device=device, d_head=d_head, wants=wants, seed=seed
     )
-    given = problem.copy()
     try:
-        result = user.checked(given.query, given.key, given.value)
-        outputs_of(result, user.label, problem.query, problem.key, {})
+        return tuple(user.call(problem))
     except AttentionError as error:
         raise MinibertError(str(error).removesuffix(_PARITY).replace('impl="', '"')) from error
-    except MinibertError as error:
+    except WorkerError as error:
         raise MinibertError(f"{user.label} {error}.") from error
-    # Whatever a user's function raises is told in one line.
-    except Exception as error:
-        raise MinibertError(f"{user.label} raised {user.place(error)}.") from error
-    return tuple(result)
 
 
 _PARITY = " The kernel is wrong; minibert.kernels.check.parity.check tells more."
@@ -112,15 +113,16 @@ def sampled(
     *,
     lengths: Int[Tensor, " batch"] | None,
     causal: bool,
-    seed: int = 0,
 ) -> Sampled:
     """How far z is off in some rows of some heads, at a size whose scores would not fit.
+
+    Which ones they are is drawn when z is there, and cannot be foreseen.
 
     The truth is eager in float64, which parity proves equal to the reference; the tolerance is
     parity's, from eager in the dtype of the inputs on the same rows.
     """
     B, H, N, D = query.shape
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(secrets.randbits(63))
     rows = torch.randperm(N, generator=generator)[:_ROWS]
     rows[0] = N - 1
     rows = rows.sort().values.to(query.device)

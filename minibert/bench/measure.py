@@ -1,30 +1,21 @@
-"""The rows of one workload: a user's kernel beside the baselines.
+"""The rows of one workload: a user's kernel beside the baselines, each in a worker.
 
-The kernel is there twice: how far its two timings are apart is the noise of this machine. What the
-last call of each turn gave is checked again: a kernel that is right only while it is not timed has
-no time.
+The kernel is there twice: how far its two timings are apart is the noise of this machine. The
+baselines are called and timed as the kernel is, in a worker that runs no code of the user's.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
-from minibert.bench.baselines import baseline, z_of
-from minibert.bench.clock import Clock
-from minibert.bench.contest import Contender, Timed, gated, time_in_turns
-from minibert.bench.gate import Outputs, WrongError, failure
-from minibert.bench.guards import time_limit
-from minibert.bench.kernel_gate import sampled
-from minibert.bench.memory import peak_bytes
+from minibert.bench.contest import Timed, take_turns
+from minibert.bench.gate import failure
+from minibert.bench.judged_function import JudgedFunction
+from minibert.bench.judged_run import JudgedRun, one_thread
 from minibert.bench.printed import Watch
 from minibert.bench.result_rows import Row
 from minibert.bench.roofline import ceilings, least_times
-from minibert.bench.user_file import UserFunction
-from minibert.bench.workload import FLOP_FORMULA, Inputs, Workload
+from minibert.bench.worker_process import WorkerProcess
+from minibert.bench.workload import FLOP_FORMULA, Workload
 
 __all__ = ["measure"]
 
@@ -34,10 +25,10 @@ _FEWEST = 3
 
 
 def measure(
-    user: UserFunction,
+    user: JudgedFunction,
+    others: WorkerProcess,
     workload: Workload,
     *,
-    clock: Clock,
     baselines: Sequence[str],
     rounds: int,
     common: Row,
@@ -45,120 +36,88 @@ def measure(
 ) -> list[Row]:
     """A row for the kernel and each baseline, with a cold and with a warm cache.
 
-    `watch` is called before each step. What cannot be timed is a row with the reason.
+    `others` is the worker of the baselines; `watch` is called before each step. What cannot be
+    timed is a row with the reason.
     """
-    inputs = workload.draw(clock.device)
-    names = (user.label, _AGAIN, *baselines)
-    step = _Steps(watch, len(names) * (3 + 2 * rounds), f"{workload.tokens} tokens")
-    contenders, failed = dict[str, Contender](), dict[str, Row]()
-    for name in names:
-        step(name)
-        verdict, contender = _entered(name, user, workload, inputs)
-        if contender is not None and verdict["ok"]:
-            contenders[name] = contender
-            continue
-        failed[name] = verdict
-        if name == user.label:
-            break
-    rows = []
-    for cold in (True, False):
-        timed = time_in_turns(
-            {name: one for name, one in contenders.items() if name not in failed},
-            clock,
-            rounds=rounds,
-            fewest=_FEWEST,
-            cold=cold,
-            refresh=inputs.refresh,
-            before=step,
-            after=lambda name, result: _check(contenders[name].outputs(result), workload, inputs),
-        )
-        failed |= timed.failures
-        rows += _rows(user.label, workload, timed, failed, cold, common, clock.device)
-    for row in rows:
-        one = contenders.get(row["implementation"])
-        row["peak_bytes"] = one and peak_bytes(one.run, clock.device, one.around)
-    return rows
+    ceilings(user.device, workload.dtype)
+    with one_thread():
+        return _Contest(user, others, workload, baselines, rounds, common, watch).rows()
 
 
-class _Steps:
-    """Counts the steps of a workload."""
+@dataclass
+class _Contest:
+    user: JudgedFunction
+    others: WorkerProcess
+    workload: Workload
+    baselines: Sequence[str]
+    rounds: int
+    common: Row
+    watch: Watch
+    runs: dict[str, JudgedRun] = field(default_factory=dict)
+    failed: dict[str, Row] = field(default_factory=dict)
+    done: int = 0
 
-    def __init__(self, watch: Watch, total: int, workload: str) -> None:
-        self._watch, self._total, self._workload = watch, total, workload
-        self._done = 0
+    def rows(self) -> list[Row]:
+        """All rows."""
+        inputs = self.workload.draw(self.user.device)
+        for name in (self.user.label, _AGAIN, *self.baselines):
+            self._tell(name)
+            mine = name in (self.user.label, _AGAIN)
+            worker = self.user.worker if mine else self.others
+            try:
+                run = JudgedRun(name, worker, self.workload, inputs, baseline=not mine)
+                run.gate()
+                self.runs[name] = run
+            # A baseline that cannot be built, or is wrong, is a row that says why.
+            except Exception as error:
+                self.failed[name] = failure(error)
+                if name == self.user.label:
+                    break
+        return [row for cold in (True, False) for row in self._timed(cold)]
 
-    def __call__(self, name: str) -> None:
-        self._watch(self._done, self._total, f"{self._workload}, {name}")
-        self._done += 1
+    def _timed(self, cold: bool) -> list[Row]:
+        left = [name for name in self.runs if name not in self.failed]
 
+        def warm(name: str) -> int:
+            self._tell(name)
+            return self.runs[name].warm(_FEWEST)
 
-def _entered(
-    name: str, user: UserFunction, workload: Workload, inputs: Inputs
-) -> tuple[Row, Contender | None]:
-    """What the gate says of a contender, and the contender where it could be built."""
-    try:
-        contender = _contender(name, user, workload, inputs)
-    # A baseline that cannot be built is a row that says why.
-    except Exception as error:
-        return failure(error), None
-    with time_limit(user.seconds, f"{name} has not returned"):
-        return gated(contender, lambda found: _check(found, workload, inputs)), contender
+        def turn(name: str, calls: int) -> list[float]:
+            self._tell(name)
+            return self.runs[name].turn(calls, cold)
 
+        timed = take_turns(left, warm, turn, rounds=self.rounds)
+        self.failed |= timed.failures
+        rows = _rows(self.user, self.workload, timed, self.failed, cold, self.common)
+        for row in rows:
+            run = self.runs.get(row["implementation"])
+            row["peak_bytes"] = run.peak_bytes() if run is not None and row["ok"] else None
+        return rows
 
-def _contender(name: str, user: UserFunction, workload: Workload, inputs: Inputs) -> Contender:
-    """The user's function or a baseline; what any of them prints is captured."""
-    if name in (user.label, _AGAIN):
-
-        def run() -> Any:
-            return user(*inputs.vectors, lengths=inputs.lengths, causal=workload.causal)
-
-        return Contender(run, z_of, user.printed.captured)
-    found = baseline(name, workload, inputs)
-    return replace(found, around=_both(found.around, user.printed.captured))
-
-
-def _both(
-    outer: Callable[[], AbstractContextManager[Any]],
-    inner: Callable[[], AbstractContextManager[Any]],
-) -> Callable[[], AbstractContextManager[Any]]:
-    @contextmanager
-    def around() -> Iterator[None]:
-        with outer(), inner():
-            yield
-
-    return around
-
-
-def _check(found: Outputs, workload: Workload, inputs: Inputs) -> Row:
-    """The error of z. Raises WrongError when some rows are wrong, or change after the call."""
-    z: Tensor = found["z"]
-    early = z.clone()
-    looked = sampled(*inputs.vectors, early, lengths=inputs.lengths, causal=workload.causal)
-    if not looked.ok:
-        raise WrongError(
-            f"wrong: error {looked.error:.2e}, allowed {looked.tolerance:.2e}, in rows of this size"
-        )
-    if not torch.equal(early, z):
-        raise WrongError("z changed after the call had returned: the work goes on behind it")
-    return {"errors": {"z": looked.error}}
+    def _tell(self, name: str) -> None:
+        """Say which step comes, to whoever watches and for the message of a crash."""
+        what = f"{self.workload.tokens} tokens, {name}"
+        self.user.worker.place = self.others.place = what
+        self.watch(self.done, (2 + len(self.baselines)) * (3 + 2 * self.rounds), what)
+        self.done += 1
 
 
 def _rows(
-    label: str,
+    user: JudgedFunction,
     workload: Workload,
     timed: Timed,
     failed: Mapping[str, Row],
     cold: bool,
     common: Row,
-    device: torch.device,
 ) -> list[Row]:
+    label = user.label
     if _AGAIN in failed:
         # The same kernel: it is wrong whichever of its two turns showed it.
         failed = {label: failed[_AGAIN], **failed}
     timings = timed.timings
     mine = None if label in failed else timings.get(label)
     again = timings.get(_AGAIN)
-    reached = ceilings(device, workload.dtype)
+    reached = ceilings(user.device, workload.dtype)
     least = least_times(workload, reached)
     bound = max(least, key=lambda name: least[name])
     rows: list[Row] = []

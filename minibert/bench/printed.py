@@ -4,14 +4,12 @@ Standard output is for results, so that both the lines
 and the bar go to standard error; the bar is for people and is not drawn elsewhere.
 """
 
-import io
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from minibert.bench import verdict
 from minibert.terminal import cut, encodable, note, printable
 
 __all__ = ["Printed", "Watch", "progress"]
@@ -21,35 +19,22 @@ Watch = Callable[[int, int, str], None]
 _SHOWN, _WIDTH = 3, 160
 
 
-class Printed(io.TextIOBase):
-    """Takes the place of standard output while the code of `name` runs."""
-
-    encoding = "utf-8"
+class Printed:
+    """The lines that the code of `name` prints."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.lines = 0
         self._open = ""
 
-    @contextmanager
-    def captured(self) -> Iterator[None]:
-        """What is printed inside comes here."""
-        with redirect_stdout(self):
-            yield
-
-    def writable(self) -> bool:
-        """True: it is written to."""
-        return True
-
-    def write(self, text: str) -> int:
-        """The number of characters taken, which is all of them."""
+    def feed(self, text: str) -> None:
+        """Take what was printed next."""
         *whole, rest = text.split("\n")
         for line in whole:
             self._line(self._open + line)
             self._open = ""
         # A line without an end does not grow for ever.
         self._open = (self._open + rest)[:_WIDTH]
-        return len(text)
 
     def say_the_rest(self) -> None:
         """Say how many lines were not shown, if any."""
@@ -76,7 +61,6 @@ def progress(unit: str) -> Iterator[Watch]:
     with tqdm(total=0, disable=None, unit=unit, leave=False, dynamic_ncols=True) as bar:
 
         def watch(done: int, total: int, what: str) -> None:
-            verdict.at(what)
             bar.total, bar.n = total, done
             bar.set_postfix_str(what)
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import MinibertError
+from minibert.untrusted import read_text
+from minibert.writing import replacing
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +35,8 @@ __all__ = [
     "write_rows",
 ]
 
+# Far above the rows of a session, and low enough to be read in a second.
+_MOST_BYTES = 2**26
 Row = dict[str, Any]
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("minibert", "torch", "triton", "transformers", "numpy")
@@ -142,13 +146,9 @@ def command() -> str:
 def write_rows(rows: Iterable[Row], path: Path) -> None:
     """Put the rows in `path`: all of them, or the file stays as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     lines = (json.dumps(row, allow_nan=False, ensure_ascii=False) for row in rows)
-    try:
-        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as beside:
+        beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -156,10 +156,7 @@ def read_rows(path: Path) -> list[Row]:
 
     Raises MinibertError, with the number of the line, when it is no such file.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise MinibertError(f"{path} cannot be read: {error}.") from error
+    lines = read_text(path, MinibertError, most=_MOST_BYTES).splitlines()
     rows = []
     for number, line in enumerate(lines, 1):
         try:

@@ -1,6 +1,6 @@
-"""FILE.py:function, loaded into this process and called as the check and the clock need it.
+"""FILE.py:function, loaded and called. It runs in the worker, never beside the judge.
 
-The first step of `minibert check` and `minibert bench`. The function is
+The function is
 
     f(query, key, value, lengths, causal) -> {"z": ..., "lse": ..., "entropy": ...}
 
@@ -11,10 +11,9 @@ statistics of `OUTPUTS` may be.
 
 import importlib.util
 import inspect
-import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.bench.guards import Guards, time_limit
-from minibert.bench.printed import Printed
 from minibert.errors import MinibertError, how_to_install
-from minibert.kernels.registry import Implementation
 
-__all__ = ["OUTPUTS", "UserFunction", "load_function", "use_interpreter"]
+__all__ = ["OUTPUTS", "UserFunction", "load_function", "target_parts"]
 
 #: What the dictionary may hold; offset_mass is at the offsets −1, 0 and 1.
 OUTPUTS = (
@@ -50,18 +46,9 @@ class UserFunction:
     """A function of a user's file, and what of the contract it takes."""
 
     path: Path
-    name: str
     function: Callable[..., Any]
     options: tuple[str, ...]
     triton: bool
-    guards: Guards
-    seconds: float
-    printed: Printed
-
-    @property
-    def label(self) -> str:
-        """FILE.py:function, without the folders."""
-        return f"{self.path.name}:{self.name}"
 
     def __call__(
         self,
@@ -71,86 +58,64 @@ class UserFunction:
         *,
         lengths: Tensor | None = None,
         causal: bool = False,
-    ) -> Any:
-        """What the function gives, unchecked."""
+    ) -> dict[str, Tensor]:
+        """What the function gives. Raises MinibertError, in one line, whatever it does instead."""
         given = {"lengths": lengths, "causal": causal}
         try:
-            return self.function(query, key, value, **{name: given[name] for name in self.options})
-        except (Exception, KeyboardInterrupt):
-            raise
+            result = self.function(
+                query, key, value, **{name: given[name] for name in self.options}
+            )
         except SystemExit as error:
             raise MinibertError(f"calls sys.exit(){self._line(error)}") from error
+        except Exception as error:
+            raise MinibertError(f"raised {self._told(error)}") from error
         # What else is no Exception would pass by everything that looks after errors.
         except BaseException as error:
-            raise MinibertError(f"raises {self.place(error)}, which is no Exception") from error
+            raise MinibertError(f"raises {self._told(error)}, which is no Exception") from error
+        return _checked(result, query)
 
-    def checked(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-        """The dictionary the function gives, within its time. Raises MinibertError for another."""
-        with time_limit(self.seconds, f"{self.label} has not returned"):
-            result = self(query, key, value, **options)
-            if query.is_cuda:
-                torch.cuda.synchronize()
-        check_outputs(result)
-        return result
-
-    def implementation(self, outputs: tuple[str, ...]) -> Implementation:
-        """The function as `parity.check` takes it, held to give these outputs."""
-
-        def call(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-            return self.checked(query, key, value, **options)
-
-        call.__wrapped__ = self.function  # type: ignore[attr-defined]
-        return Implementation(
-            name=self.label,
-            fn=call,
-            wants=frozenset(outputs) - {"z", "lse"},
-            options=frozenset(self.options),
-        )
-
-    def place(self, error: BaseException) -> str:
+    def _told(self, error: BaseException) -> str:
         """The error in one line, with the line of the file where it arose."""
         text = " ".join(str(error).split())[:300]
         return f"{type(error).__name__}{': ' if text else ''}{text}{self._line(error)}"
 
     def _line(self, error: BaseException) -> str:
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == str(self.path)
-        ]
-        return f" (line {lines[-1]})" if lines else ""
+        lines = _lines(error, self.path)
+        return f" (line {lines[-1]} of {self.path.name})" if lines else ""
 
 
-def load_function(target: str, *, seconds: float) -> UserFunction:
-    """The function that "FILE.py:function" names; each call may take `seconds`.
+def target_parts(target: str) -> tuple[Path, str]:
+    """The file and the name of "FILE.py:function".
 
-    The file is run, with its folder on sys.path. Raises MinibertError when there is
-    no such file or function, when the file fails, or when it replaces what the clock is made of.
+    Raises MinibertError for another text, and where there is no such file.
     """
-    path, name = _parts(target)
-    guards = Guards.now()
+    file, colon, name = target.rpartition(":")
+    if not colon or not file or not name.isidentifier():
+        raise MinibertError(f'"{target}" names no function; expected FILE.py:function.')
+    path = Path(file)
+    if not path.is_file():
+        raise MinibertError(f"There is no file {file}.")
+    return path.resolve(), name
+
+
+def load_function(path: Path, name: str) -> UserFunction:
+    """The function of this name. The file is run, with its folder on sys.path.
+
+    Raises MinibertError when there is no such function or when the file fails.
+    """
     known = set(sys.modules)
-    printed = Printed(path.name)
-    module = _executed(path, seconds, printed)
+    module = _executed(path)
     function = _function(module, path, name)
-    guards.check(path.name)
     new = [vars(sys.modules[one]) for one in set(sys.modules) - known if one in sys.modules]
     triton = any(map(_uses_triton, (vars(module), *new)))
-    options = _options(function, path, name)
-    return UserFunction(path, name, function, options, triton, guards, seconds, printed)
+    return UserFunction(path, function, _options(function, path, name), triton)
 
 
-def use_interpreter(device: str) -> None:
-    """Let Triton interpret kernels on a CPU; must come before Triton is imported."""
-    if device == "cpu" and importlib.util.find_spec("triton") is not None:
-        os.environ.setdefault("TRITON_INTERPRET", "1")
-
-
-def check_outputs(result: Any) -> None:
-    """Raises MinibertError unless it is a dictionary of plain tensors under known names."""
-    if not isinstance(result, Mapping):
+def _checked(result: Any, query: Tensor) -> dict[str, Tensor]:
+    """The result. Raises MinibertError unless it is a dict of plain tensors under known names."""
+    if type(result) is not dict:
         raise MinibertError(
-            f'gave a {type(result).__name__}; expected a dictionary: return {{"z": z}}'
+            f'gave a {type(result).__name__}; expected a plain dictionary: return {{"z": z}}'
         )
     names = ", ".join(map(str, result)) or "an empty dictionary"
     if "z" not in result:
@@ -161,19 +126,17 @@ def check_outputs(result: Any) -> None:
         # A subclass can put off its work until it is read, which is after the clock.
         if type(one) not in (Tensor, torch.nn.Parameter):
             raise MinibertError(f"gave {name} as a {type(one).__name__}; expected a plain tensor")
+        if own := [attribute for attribute in vars(one) if hasattr(Tensor, attribute)]:
+            raise MinibertError(f"gave {name} with its own {own[0]}; expected a plain tensor")
+        if one.layout != torch.strided or one.device != query.device:
+            raise MinibertError(
+                f"gave {name} as a tensor of layout {one.layout} on {one.device}; expected a dense "
+                f"one on {query.device}"
+            )
+    return result
 
 
-def _parts(target: str) -> tuple[Path, str]:
-    file, colon, name = target.rpartition(":")
-    if not colon or not file or not name.isidentifier():
-        raise MinibertError(f'"{target}" names no function; expected FILE.py:function.')
-    path = Path(file)
-    if not path.is_file():
-        raise MinibertError(f"There is no file {file}.")
-    return path.resolve(), name
-
-
-def _executed(path: Path, seconds: float, printed: Printed) -> Any:
+def _executed(path: Path) -> Any:
     name = f"minibert_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -183,20 +146,24 @@ def _executed(path: Path, seconds: float, printed: Printed) -> Any:
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     try:
-        with printed.captured(), time_limit(seconds, f"{path.name} has not been read"):
-            spec.loader.exec_module(module)
+        spec.loader.exec_module(module)
     except SyntaxError as error:
         raise MinibertError(f"{path.name}, line {error.lineno}: {error.msg}.") from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         text = " ".join(str(error).split())[:300]
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+        lines = _lines(error, path)
         where = f", line {lines[-1]}" if lines else ""
         advice = f" Install it: {how_to_install('triton')}." if "'triton'" in text else ""
         raise MinibertError(
             f"{path.name}{where}: {type(error).__name__}: {text}.{advice}"
         ) from error
     return module
+
+
+def _lines(error: BaseException, path: Path) -> list[int | None]:
+    """The lines of this file that the error went through, the innermost last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame.lineno for frame in frames if frame.filename == str(path)]
 
 
 def _function(module: Any, path: Path, name: str) -> Callable[..., Any]:

@@ -15,7 +15,11 @@ FLOP_FORMULA = "4 * d_head * allowed (query, key) pairs"
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """The tensors of a call, and how they get new numbers."""
+    """The tensors of a call, and how they get new numbers.
+
+    A seed says all numbers but one: that of the key and the value at position 0 of each head. It
+    comes with the call. Every query sees it, so that nothing can be computed before.
+    """
 
     query: Tensor
     key: Tensor
@@ -27,10 +31,16 @@ class Inputs:
         """query, key and value."""
         return self.query, self.key, self.value
 
-    def refresh(self) -> None:
-        """New numbers in the same memory: a result kept from before is wrong from here on."""
+    def refresh(self, seed: int) -> None:
+        """The numbers of this seed, in the same memory."""
+        generator = torch.Generator(self.query.device).manual_seed(seed)
         for one in self.vectors:
-            one.normal_()
+            one.normal_(generator=generator)
+
+    def complete(self, last: float) -> None:
+        """Put the last number in its places."""
+        self.key[:, :, 0].fill_(last)
+        self.value[:, :, 0].fill_(last)
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,9 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Entry]]) -> dict[
         found = read(path)
         named = {tensor for tensor, file in expected.items() if file == name}
         if twice := sorted(found.keys() & entries.keys()):
-            raise CheckpointError(f"{path}: {twice[0]} stands in another file as well.")
+            raise CheckpointError(
+                f"{path}: {twice[0]} stands in another file as well. Download the checkpoint again."
+            )
         if other := sorted(found.keys() ^ named):
             raise CheckpointError(
                 f"{path}: it holds other tensors than {index.name} says, {other[0]} for one. "

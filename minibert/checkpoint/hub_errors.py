@@ -42,8 +42,8 @@ def failures_explained(name: str, where: str, cache: Path) -> Iterator[None]:
             cause = cause.__cause__
         response = getattr(cause, "response", None)
         if response is not None:
-            raise _refusal(cause, response.status_code, name, where) from error
-        raise _trouble(cause, where, cache) from error
+            raise _refusal(cause, response.status_code, name, where) from None
+        raise _trouble(cause, where, cache) from None
 
 
 def _refusal(error: BaseException, status: int, name: str, where: str) -> CheckpointError:

@@ -198,7 +198,7 @@ def _count(value: Any) -> int:
     return value
 
 
-def _rebuilt(storage: Any, offset: Any, shape: Any, stride: Any, *rest: Any) -> StoredTensor:
+def _rebuilt(storage: Any, offset: Any, shape: Any, stride: Any) -> StoredTensor:
     if not isinstance(storage, Storage) or len(shape) != len(stride) or len(shape) > 8:
         raise TypeError("a tensor of what is no storage")
     tensor = StoredTensor(
@@ -211,7 +211,13 @@ def _rebuilt(storage: Any, offset: Any, shape: Any, stride: Any, *rest: Any) -> 
     return tensor
 
 
-def _parameter(data: Any, *rest: Any) -> Any:
+def _rebuilt_2(
+    storage: Any, offset: Any, shape: Any, stride: Any, grad: Any, hooks: Any, about: Any = None
+) -> StoredTensor:
+    return _rebuilt(storage, offset, shape, stride)
+
+
+def _parameter(data: Any, grad: Any, hooks: Any) -> Any:
     return data
 
 
@@ -219,7 +225,7 @@ _CALLS: Mapping[Name, Callable[..., Any]] = {
     Name("collections", "OrderedDict"): lambda: {},
     Name("torch", "Size"): tuple,
     Name("torch._utils", "_rebuild_tensor"): _rebuilt,
-    Name("torch._utils", "_rebuild_tensor_v2"): _rebuilt,
+    Name("torch._utils", "_rebuild_tensor_v2"): _rebuilt_2,
     Name("torch._utils", "_rebuild_parameter"): _parameter,
 }
 _CONSTANTS: Mapping[str, Callable[[], Any]] = {

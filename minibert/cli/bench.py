@@ -3,6 +3,7 @@
 import hashlib
 import sys
 import tempfile
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,9 +17,8 @@ from minibert.cli.check import (
     Quick,
     Timeout,
     chosen_dtypes,
-    loaded,
+    judged,
     run_check,
-    run_supervised,
     unusable,
 )
 from minibert.errors import MinibertError
@@ -27,7 +27,7 @@ from minibert.terminal import Terminal, note, say
 if TYPE_CHECKING:
     import torch
 
-    from minibert.bench.user_file import UserFunction
+    from minibert.bench.judged_function import JudgedFunction
     from minibert.bench.workload import Workload
 
 __all__ = ["bench"]
@@ -121,16 +121,15 @@ def bench(
         unusable("no function is given; expected FILE.py:FUNCTION, or --compare BEFORE AFTER.")
     _check_files(output, plot)
 
-    def work() -> None:
-        user, place = loaded(target, device, timeout)
-        types = chosen_dtypes(dtypes, user, place, timed=True)
+    with judged(target, device, timeout) as user:
+        types = chosen_dtypes(dtypes, user, timed=True)
         _check_baselines(baselines)
-        run_check(user, place, types, None, d_head, False, quick)
-        if user.triton and place.type == "cpu":
+        run_check(user, types, None, d_head, False, quick)
+        if user.triton and user.device.type == "cpu":
             say("", "Not timed: a CPU only interprets this Triton kernel. Times need a GPU.")
             return
         shapes = _workloads(
-            place,
+            user.device,
             quick=quick,
             tokens=tokens,
             dtypes=[str(one).removeprefix("torch.") for one in types],
@@ -140,10 +139,8 @@ def bench(
             batch=batch,
             lengths=lengths.value,
         )
-        rows = _time(user, place, shapes, baselines, rounds or (2 if quick else 5), output)
+        rows = _time(user, shapes, baselines, rounds or (2 if quick else 5), output)
         _finish(rows, plot)
-
-    run_supervised(work, target)
 
 
 def _finish(rows: list[dict[str, Any]], plot: Path | None) -> None:
@@ -180,8 +177,7 @@ def _workloads(
 
 
 def _time(
-    user: "UserFunction",
-    place: "torch.device",
+    user: "JudgedFunction",
     work: list["Workload"],
     baselines: list[str] | None,
     rounds: int,
@@ -191,34 +187,35 @@ def _time(
     import torch
 
     from minibert.bench.baselines import usual_baselines
-    from minibert.bench.clock import Clock
     from minibert.bench.measure import measure
-    from minibert.bench.printed import progress
+    from minibert.bench.printed import Printed, progress
     from minibert.bench.result_rows import busy, facts, write_rows
     from minibert.bench.tables import time_lines
+    from minibert.bench.worker_process import WorkerProcess
 
-    clock, common = Clock(place), facts(threads=torch.get_num_threads(), device=place)
+    place = user.device
+    common = facts(threads=torch.get_num_threads(), device=place)
     common["file_sha256"] = hashlib.sha256(user.path.read_bytes()).hexdigest()
     if place.type == "cpu" and (warning := busy(common)):
         note("warning", warning)
     rows: list[dict[str, Any]] = []
-    for one in work:
-        with progress("step") as watch:
-            found = measure(
-                user,
-                one,
-                clock=clock,
-                baselines=baselines or usual_baselines(place),
-                rounds=rounds,
-                common=common,
-                watch=watch,
-            )
-        user.guards.check(user.label)
-        rows += found
-        say(*time_lines(found, Terminal.of(sys.stdout)))
-        if output is not None:
-            write_rows(rows, output)
-    user.printed.say_the_rest()
+    printed = Printed("a baseline")
+    with closing(WorkerProcess("a baseline", str(place), user.worker.seconds, printed)) as others:
+        for one in work:
+            with progress("step") as watch:
+                found = measure(
+                    user,
+                    others,
+                    one,
+                    baselines=baselines or usual_baselines(place),
+                    rounds=rounds,
+                    common=common,
+                    watch=watch,
+                )
+            rows += found
+            say(*time_lines(found, Terminal.of(sys.stdout)))
+            if output is not None:
+                write_rows(rows, output)
     return rows
 
 
@@ -253,8 +250,8 @@ def _check_files(output: Path | None, plot: Path | None) -> None:
             continue
         if not path.parent.is_dir():
             unusable(f"There is no folder {path.parent} to write {path.name} to.")
-        if path.is_dir():
-            unusable(f"{path} is a folder; expected the name of a file.")
+        if path.exists() and not path.is_file():
+            unusable(f"{path} is a folder, a pipe or a device; expected the name of a file.")
         try:
             # By writing a file in the folder, because permissions alone do not tell.
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):

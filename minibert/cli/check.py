@@ -5,9 +5,9 @@ torch is imported only when a command runs.
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -18,7 +18,7 @@ from minibert.terminal import Terminal, note, say
 if TYPE_CHECKING:
     import torch
 
-    from minibert.bench.user_file import UserFunction
+    from minibert.bench.judged_function import JudgedFunction
 
 __all__ = [
     "Device",
@@ -28,9 +28,8 @@ __all__ = [
     "Timeout",
     "check",
     "chosen_dtypes",
-    "loaded",
+    "judged",
     "run_check",
-    "run_supervised",
     "unusable",
 ]
 
@@ -88,24 +87,12 @@ def check(
     Exits with 0 when the kernel is right, 1 when it is wrong, 2 for a command that cannot be run.
     """
 
-    def work() -> None:
-        user, place = loaded(target, device, timeout)
-        run_check(user, place, chosen_dtypes(dtypes, user, place), tokens, d_head, cache, quick)
-
-    run_supervised(work, target)
-
-
-def run_supervised(work: Callable[[], None], target: str) -> None:
-    """Run `work`, which calls the function of `target`, so that it cannot fake success."""
-    from minibert.bench.verdict import supervised
-
-    if status := supervised(work, Path(target).name):
-        raise typer.Exit(status)
+    with judged(target, device, timeout) as user:
+        run_check(user, chosen_dtypes(dtypes, user), tokens, d_head, cache, quick)
 
 
 def run_check(
-    user: "UserFunction",
-    place: "torch.device",
+    user: "JudgedFunction",
     dtypes: Sequence["torch.dtype"],
     tokens: list[int] | None,
     d_head: int,
@@ -120,7 +107,7 @@ def run_check(
     with progress("case") as watch:
         report = gate(
             user,
-            device=place,
+            device=user.device,
             dtypes=dtypes,
             tokens=tokens or (QUICK_TOKENS if quick else TOKENS),
             d_head=d_head,
@@ -128,51 +115,63 @@ def run_check(
             input_scales=(1.0, 30.0) if quick else (1.0, 10.0, 30.0),
             watch=watch,
         )
-    how = ", through Triton's interpreter" if user.triton and place.type == "cpu" else ""
-    say(*check_lines(report, Terminal.of(sys.stdout), context=f"{_name(place)}{how}"))
-    user.printed.say_the_rest()
+    context = _name(user.device)
+    if user.triton and user.device.type == "cpu":
+        context += ", through Triton's interpreter"
+    say(*check_lines(report, Terminal.of(sys.stdout), context=context))
     if not report.ok:
         raise typer.Exit(1)
 
 
-def loaded(
-    target: str, device: str | None, timeout: float
-) -> tuple["UserFunction", "torch.device"]:
-    """The function and the device. Exits with 2 where one of them does not exist."""
+@contextmanager
+def judged(target: str, device: str | None, timeout: float) -> Iterator["JudgedFunction"]:
+    """The function, in a worker that ends when the block does.
+
+    Exits with 2 where the function or the device does not exist.
+    """
     # Set before torch is imported, so that its profiler, which measures memory, prints nothing.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    import torch
+    from minibert.bench.judged_function import JudgedFunction
+    from minibert.bench.worker_process import WorkerEndedError
 
-    from minibert.bench.user_file import load_function, use_interpreter
-
+    place = _device(device)
     try:
-        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        unusable(f'--device "{device}" is not known; expected cpu or cuda.')
-    if place.type not in ("cpu", "cuda"):
-        unusable(f'--device "{device}" is not measured here; expected cpu or cuda.')
-    if place.type == "cuda" and not torch.cuda.is_available():
-        unusable("--device cuda: there is no CUDA device here; use --device cpu.")
-    use_interpreter(place.type)
-    try:
-        user = load_function(target, seconds=timeout)
+        user = JudgedFunction(target, place, seconds=timeout)
+    except WorkerEndedError:
+        raise
     except MinibertError as error:
         unusable(str(error))
-    if user.triton and place.type == "cpu":
-        _check_interpreter()
-    return user, place
+    try:
+        if user.triton and place.type == "cpu":
+            _check_interpreter()
+        yield user
+    finally:
+        user.close()
+        user.printed.say_the_rest()
+
+
+def _device(name: str | None) -> "torch.device":
+    """The device of this name. Exits with 2 where there is none."""
+    import torch
+
+    try:
+        place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        unusable(f'--device "{name}" is not known; expected cpu or cuda.')
+    if place.type not in ("cpu", "cuda"):
+        unusable(f'--device "{name}" is not measured here; expected cpu or cuda.')
+    if place.type == "cuda" and not torch.cuda.is_available():
+        unusable("--device cuda: there is no CUDA device here; use --device cpu.")
+    return place
 
 
 def chosen_dtypes(
-    named: list[NumberType] | None,
-    user: "UserFunction",
-    place: "torch.device",
-    timed: bool = False,
+    named: list[NumberType] | None, user: "JudgedFunction", timed: bool = False
 ) -> list["torch.dtype"]:
     """The types asked for. Default: the usual two, or for timing the one used most in practice."""
     import torch
 
-    interpreted = user.triton and place.type == "cpu"
+    interpreted = user.triton and user.device.type == "cpu"
     if named and interpreted and NumberType.bfloat16 in named:
         unusable(
             "--dtype bfloat16: Triton's interpreter multiplies it wrongly without an error; use "
@@ -180,7 +179,7 @@ def chosen_dtypes(
         )
     usual = [NumberType.float32, NumberType.float16 if interpreted else NumberType.bfloat16]
     if timed and not interpreted:
-        usual = [NumberType.bfloat16 if place.type == "cuda" else NumberType.float32]
+        usual = [NumberType.bfloat16 if user.device.type == "cuda" else NumberType.float32]
     return [getattr(torch, one.value) for one in named or usual]
 
 

@@ -4,6 +4,7 @@ Before a command runs only the standard library and typer are imported, so that 
 wait for torch.
 """
 
+import re
 import sys
 import warnings
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from typer.core import TyperGroup
 from minibert import __version__
 from minibert.cli.bench import bench
 from minibert.cli.check import check
+from minibert.cli.collect import collect
 from minibert.cli.explain import explain
 from minibert.cli.generate import generate
 from minibert.cli.models import models
@@ -21,10 +23,20 @@ from minibert.cli.predict import predict
 from minibert.cli.survey import survey
 from minibert.cli.train import train
 from minibert.cli.view import view
-from minibert.errors import MinibertError
-from minibert.terminal import abandon_output, note, say, warning_line
+from minibert.errors import MinibertError, printable
+from minibert.terminal import abandon_output, note, open_closed_streams, say, warning_line
 
 __all__ = ["app", "main"]
+
+
+# torch has no exception type for a CPU that runs out of memory, nor has the loading of its parts.
+_NO_MEMORY = re.compile("(?i)out of memory|not enough memory|allocate memory|failed to map segment")
+_OPTIONS = {
+    "truncate=True": "--truncate",
+    "restart=True": "--restart",
+    "resume=False": "--restart",
+    'on_error="skip"': "--on-error skip",
+}
 
 
 class _Commands(TyperGroup):
@@ -40,23 +52,49 @@ class _Commands(TyperGroup):
             sys.stdout.flush()
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error
-        except BrokenPipeError as error:
-            abandon_output()
-            raise typer.Exit(141) from error
-        except OSError as error:
-            abandon_output()
-            raise _failed(error) from error
-        except MinibertError as error:
-            raise _failed(error) from error
+        except (typer.Abort, typer.Exit):
+            raise
+        except (MinibertError, MemoryError, OSError, RuntimeError, ImportError) as error:
+            raise typer.Exit(_status(error)) from error
+        except Exception as error:
+            _make_printable(error)
+            raise
         return result
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments that are left for the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            _make_printable(error)
+            raise
 
-def _failed(error: Exception) -> typer.Exit:
+
+def _make_printable(error: Exception) -> None:
+    """Write out what acts on a terminal: an error of wrong usage repeats what was typed."""
+    if isinstance(getattr(error, "message", None), str) and hasattr(error, "format_message"):
+        error.message = printable(error.message)  # type: ignore[attr-defined]
+
+
+def _status(error: Exception) -> int:
+    """The exit status for an error, said in one line. Raises it where it is a mistake of ours."""
+    if isinstance(error, BrokenPipeError):
+        abandon_output()
+        return 141
     # The library's messages name Python arguments; here they are options.
-    message = str(error).replace("truncate=True", "--truncate")
-    message = message.replace("restart=True", "--restart").replace("resume=False", "--no-resume")
-    note("error", message.replace('on_error="skip"', "--on-error skip"))
-    return typer.Exit(1)
+    message = str(error)
+    for argument, option in _OPTIONS.items():
+        message = message.replace(argument, option)
+    if isinstance(error, OSError):
+        abandon_output()
+        if error.filename is None:
+            message = f"standard output cannot be written to ({error.strerror or error})."
+    elif not isinstance(error, MinibertError):
+        if not isinstance(error, MemoryError) and not _NO_MEMORY.search(message):
+            raise error
+        message = "there is not enough memory; give a shorter text or a smaller model."
+    note("error", printable(message))
+    return 1
 
 
 app = typer.Typer(
@@ -91,11 +129,19 @@ def _options(
     """
 
 
-for command in (view, explain, predict, generate, train, survey, check, bench, models):
+for command in (view, explain, predict, generate, train, survey, collect, check, bench, models):
     app.command()(command)
 
 
 def main() -> None:
     """Run the command line with the arguments of this process."""
+    open_closed_streams()
     warnings.formatwarning = warning_line
-    app(prog_name="minibert")
+    try:
+        try:
+            app(prog_name="minibert")
+        finally:
+            sys.stdout.flush()
+    # What is written outside of a command: help, version, messages of wrong usage.
+    except OSError as error:
+        sys.exit(_status(error))

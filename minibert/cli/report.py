@@ -1,18 +1,20 @@
-"""The tables of the command line: predictions, models on this machine, linear back ends.
+"""The tables of the command line: predictions, models on this machine, linear back ends, fields.
 
-predict.py and inventory.py give the contents.
+predict.py, inventory.py and checkpoint/contract.py give the contents.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from minibert.terminal import Terminal, bar, cut, number, visible
 
 if TYPE_CHECKING:
     from minibert.answers.predict import Choice, Prediction
+    from minibert.checkpoint.contract import Judged
     from minibert.cli.inventory import BackendRow, Entry
 
-__all__ = ["backend_table", "model_table", "prediction_tables"]
+__all__ = ["backend_table", "field_tables", "model_table", "prediction_tables"]
 
 _BAR = 24
 # More questions than this are shown on one line each, such as the class of every token.
@@ -119,6 +121,35 @@ def backend_table(
 
 def _at_load(row: "BackendRow") -> str:
     return "packed" if row.held.name == "onednn-packed" else "-"
+
+
+def field_tables(contract: Mapping[str, Mapping[str, "Judged"]], terminal: Terminal) -> list[str]:
+    """What becomes of the fields of config.json, as lines: how many, then each that is not read."""
+    verdicts = ("read", "irrelevant", "refused")
+    counts = {
+        family: Counter(judged.verdict for judged in fields.values())
+        for family, fields in contract.items()
+    }
+    header = ["family", *verdicts, "fields"]
+    rows = [
+        [family, *(str(count[verdict]) for verdict in verdicts), str(count.total())]
+        for family, count in counts.items()
+    ]
+    lines = [terminal.paint("fields of config.json", "bold")]
+    lines += terminal.table(header, rows, "<>>>>")
+    for verdict in verdicts[1:]:
+        families: dict[tuple[str, str], list[str]] = {}
+        for family, fields in contract.items():
+            for name, judged in fields.items():
+                if judged.verdict == verdict:
+                    families.setdefault((name, judged.reason), []).append(family)
+        cells = [
+            [name, "every family" if len(held) == len(contract) else ", ".join(held), reason]
+            for (name, reason), held in families.items()
+        ]
+        lines += ["", terminal.paint(verdict, "bold")]
+        lines += terminal.table(["field", "of", "why"], cells, "<<<")
+    return lines
 
 
 def _count(number_of: int) -> str:

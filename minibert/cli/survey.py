@@ -106,8 +106,8 @@ Shortest = Annotated[
 WhenWrong = Annotated[
     OnError, typer.Option(help="Stop at what cannot be read, or skip and count it.")
 ]
-Resume = Annotated[
-    bool, typer.Option(help="Go on where an interrupted run stopped; or begin anew.")
+Restart = Annotated[
+    bool, typer.Option("--restart", help="Begin anew in a folder that has a survey already.")
 ]
 BatchTokens = Annotated[
     int, typer.Option(metavar="N", min=1, help="Tokens that are computed together.")
@@ -132,7 +132,7 @@ def survey(
     encoding: Encoding = "utf-8",
     shortest: Shortest = 1,
     on_error: WhenWrong = OnError.stop,
-    resume: Resume = True,
+    restart: Restart = False,
     batch_tokens: BatchTokens = 4096,
     model: ModelName = None,
     revision: Revision = None,
@@ -178,7 +178,7 @@ def survey(
             dtype=None if dtype is None else getattr(torch, dtype.value),
             batch_tokens=batch_tokens,
             on_error=on_error.value,
-            resume=resume,
+            resume=not restart,
             progress=True,
         )
     _show(found, output)

@@ -1,6 +1,5 @@
 """`minibert train`. torch is imported only when the command runs."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -126,6 +125,8 @@ def train(
         check_output(plot)
         if not plot.parent.is_dir() and plot.parent.resolve() != output.resolve():
             raise MinibertError(f"There is no folder {plot.parent} to write {plot.name} to.")
+        if plot.exists() and not plot.is_file():
+            raise MinibertError(f"{plot} is a folder, a pipe or a device; name a file.")
     numbers = {"steps": steps, "batch": batch, "seed": seed, "threads": threads}
     chosen = numbers | {"bfloat16": not float32} | _settings(settings or [], taken=numbers)
     _run(
@@ -210,15 +211,10 @@ def _settings(given: list[str], *, taken: dict[str, Any]) -> dict[str, Any]:
 def _config(path: Path | None, task: TrainingTask | None, sizes: dict[str, Any]) -> "Config":
     from minibert.checkpoint.config import config_from_hf
     from minibert.layers.config import Config
+    from minibert.untrusted import read_json
 
     if path is not None:
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise TrainingError(f"{path}: cannot be read as a config.json ({error}).") from error
-        if not isinstance(content, dict):
-            raise TrainingError(f"{path}: expected an object, as in a config.json.")
-        return config_from_hf(content, None if task is None else task.value)
+        return config_from_hf(read_json(path, TrainingError), None if task is None else task.value)
     if task is None:
         raise MinibertError(
             "The task is missing: give --task causal-lm, masked-lm or pre-training."

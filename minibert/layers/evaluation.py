@@ -33,6 +33,7 @@ class Evaluation:
     want      statistics that come from the same call
     of_layer  what is wanted beside these of one layer, from its `LayerPass` before z is computed
     first     the position at which the stream that is computed begins; those before it are a past
+    key_columns   of the keys in want's key_mass, those that each sentence asked for; None: all
     """
 
     allowed: AllowedKeys
@@ -40,6 +41,7 @@ class Evaluation:
     want: Want = field(default_factory=dict)
     of_layer: Callable[[Any], Want] | None = None
     first: int = 0
+    key_columns: tuple[tuple[int, ...], ...] | None = None
 
     @kept
     def from_first(self) -> AllowedKeys:

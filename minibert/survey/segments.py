@@ -20,6 +20,7 @@ from minibert.survey.token_kinds import CLASSES, SegmentTokens, kind_of, with_pl
 from minibert.text.inputs import Inputs
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens, padded
+from minibert.text.words import Words
 
 __all__ = ["Batch", "Segment", "Segmenter", "batches", "in_pairs"]
 
@@ -126,9 +127,8 @@ class Segmenter:
     def _tokens(self, documents: Sequence[Document]) -> Iterator[Tokens | str]:
         """The tokens of each, or why it has none."""
         for document in documents:
-            text = document.text if document.words is None else " ".join(document.words)
-            assert text is not None
             try:
+                text: Any = document.text if document.words is None else Words(document.words)
                 if document.pair is None:
                     yield self.tokenizer(text)
                     continue

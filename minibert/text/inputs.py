@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from minibert.errors import TokenizationError
 from minibert.layers.config import Config
 from minibert.quantities import TokenIds, TokenMask
+from minibert.text.id_range import in_range
 from minibert.text.tokens import Tokens, Vocabulary
 
 __all__ = ["Inputs"]
@@ -29,8 +28,11 @@ class Inputs:
             self.ids, mask=self.mask, segments=self.segments, tokenizer=tokenizer
         )
 
-    def check(self, config: Config, name: str) -> None:
-        """Raise TokenizationError for what the model of that name and config cannot read."""
+    def checked(self, config: Config, name: str) -> "Inputs":
+        """The same inputs, which the model of that name and config can read.
+
+        Raises TokenizationError where it cannot.
+        """
         ids, limit = self.ids, config.n_positions
         if ids.numel() == 0:
             raise TokenizationError("There are no token ids; expected at least one a sentence.")
@@ -39,17 +41,8 @@ class Inputs:
                 f"{ids.shape[1]} tokens are more than the {limit} positions of {name}; "
                 "shorten the text, or tokenize it with truncate=True."
             )
-        low, high = (int(bound) for bound in torch.aminmax(ids))
-        if low < 0 or high >= config.vocab_size:
-            raise TokenizationError(
-                f"Token id {low if low < 0 else high} is outside the vocabulary of {name}: "
-                f"expected 0 to {config.vocab_size - 1}."
-            )
-        segments = self.segments
-        if segments is not None and config.n_segments:
-            last = int(segments.max())
-            if last >= config.n_segments:
-                raise TokenizationError(
-                    f"Segment {last} does not exist in {name}, which has "
-                    f"{config.n_segments} (0 to {config.n_segments - 1})."
-                )
+        ids = in_range(ids, config.vocab_size, "Token id", f"the vocabulary of {name}")
+        segments, count = self.segments, config.n_segments
+        if segments is not None and count:
+            segments = in_range(segments, count, "Segment", f"the {count} of {name}")
+        return Inputs(ids, self.mask, segments, self.tokens)

@@ -15,8 +15,10 @@ from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from minibert.errors import TokenizationError
+from minibert.text.sentences import Sentence, check_encoding, check_text, sentences
 from minibert.text.tokenizer_files import (
     WELL_KNOWN,
+    check_that_it_splits,
     declared_tokens,
     find_roles,
     read_backend,
@@ -24,12 +26,13 @@ from minibert.text.tokenizer_files import (
     reader,
 )
 from minibert.text.tokens import Tokens, padded
-from minibert.untrusted import guarded
+from minibert.text.words import Words, word_backend, written
+from minibert.untrusted import guarded, silenced
 
 __all__ = ["Tokenizer"]
 
 if TYPE_CHECKING:
-    Texts = str | Sequence[str]
+    Texts = str | Words | Sequence[str | Words]
 else:
     # Checked where they come in, with an error that says what to do; a run-time type checker
     # must not get in before it.
@@ -86,7 +89,8 @@ class Tokenizer:
         folder = Path(path)
         settings = read_settings(folder)
         backend = read_backend(folder, settings)
-        with guarded(folder, TokenizationError, "its tokenizer cannot be used"):
+        with guarded(folder, TokenizationError, "its tokenizer cannot be used"), silenced():
+            check_that_it_splits(backend)
             return cls(backend, declared_tokens(settings))
 
     @classmethod
@@ -95,8 +99,10 @@ class Tokenizer:
 
         Raises TokenizationError where it is none.
         """
-        with guarded("The text", TokenizationError, "is no tokenizer.json"):
-            return cls(Backend.from_str(content), {})
+        with guarded("The text", TokenizationError, "is no tokenizer.json"), silenced():
+            backend = Backend.from_str(content)
+            check_that_it_splits(backend)
+            return cls(backend, {})
 
     def __getstate__(self) -> dict[str, Any]:
         ids = {f"{role}_id": getattr(self, f"{role}_id") for role in WELL_KNOWN}
@@ -132,13 +138,13 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without special tokens; [] for an empty text."""
-        _check_text(text, "the text", may_be_empty=True)
+        check_text(text, "the text", may_be_empty=True)
         with _splitting():
             return self._backend.encode(text, add_special_tokens=False).ids
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """The ids of a text, without special tokens, and the character each begins at."""
-        _check_text(text, "the text", may_be_empty=True)
+        check_text(text, "the text", may_be_empty=True)
         with _splitting():
             encoding = self._backend.encode(text, add_special_tokens=False)
         return encoding.ids, [start for start, _ in encoding.offsets]
@@ -164,6 +170,8 @@ class Tokenizer:
     ) -> Tokens:
         """Tokens of a text or a list of texts, each with the text of `pair` that goes with it.
 
+        A text is a str, or Words where it is split already.
+
         Special tokens are added as the vocabulary's own template says. A sentence of more
         than `max_positions` tokens is an error; with `truncate=True` it is cut from the right,
         special tokens kept, of a pair the longer text first. Raises TokenizationError also for
@@ -171,16 +179,37 @@ class Tokenizer:
         """
         if truncate and max_positions is None:
             raise TokenizationError("truncate=True needs max_positions, the length to cut to")
-        sentences = _sentences(text, pair)
-        inputs: list[Any] = [one if len(one) == 2 else one[0] for one in sentences]
-        with _splitting():
-            encodings = self._backend.encode_batch(inputs)
+        given = sentences(text, pair)
+        encodings = self._encodings(given)
         limit = None if truncate else max_positions
-        for i, (sentence, encoding) in enumerate(zip(sentences, encodings, strict=True)):
-            _check_encoding(encoding, sentence, None if isinstance(text, str) else i, limit)
-        return self._tokens(sentences, [_columns(one, max_positions) for one in encodings])
+        for i, (sentence, encoding) in enumerate(zip(given, encodings, strict=True)):
+            check_encoding(encoding, sentence, None if isinstance(text, str | Words) else i, limit)
+        rows = [_columns(*both, max_positions) for both in zip(encodings, given, strict=True)]
+        return self._tokens(tuple(tuple(map(written, sentence)) for sentence in given), rows)
 
-    def _tokens(self, sentences: tuple[tuple[str, ...], ...], rows: list[Columns]) -> Tokens:
+    def _encodings(self, given: tuple[Sentence, ...]) -> list[Encoding]:
+        """What the library makes of sentences, those of words by themselves, in their order."""
+        in_words = [isinstance(sentence[0], Words) for sentence in given]
+        inputs: list[Any] = [
+            one if len(one) == 2 else one[0]
+            for one in (tuple(list(t) if isinstance(t, Words) else t for t in s) for s in given)
+        ]
+        encodings: list[Any] = [None] * len(given)
+        for words in set(in_words):
+            rows = [i for i, of_words in enumerate(in_words) if of_words == words]
+            backend = self._word_backend if words else self._backend
+            with _splitting():
+                made = backend.encode_batch([inputs[i] for i in rows], is_pretokenized=words)
+            for i, encoding in zip(rows, made, strict=True):
+                encodings[i] = encoding
+        return encodings
+
+    @cached_property
+    def _word_backend(self) -> Backend:
+        with _splitting():
+            return word_backend(self._backend)
+
+    def _tokens(self, texts: tuple[tuple[str, ...], ...], rows: list[Columns]) -> Tokens:
         ids, kinds, spans, words = zip(*rows, strict=True)
         raw = tuple(tuple(map(self.raw, row)) for row in ids)
         ones = [(1,) * len(row) for row in ids]
@@ -193,7 +222,7 @@ class Tokenizer:
             spans=spans,
             words=words,
             special=tuple(tuple(map(self.structural_ids.__contains__, row)) for row in ids),
-            texts=sentences,
+            texts=texts,
         )
 
 
@@ -202,16 +231,19 @@ def _splitting() -> AbstractContextManager[None]:
     return guarded("the text", TokenizationError, "cannot be split by this tokenizer")
 
 
-def _columns(encoding: Encoding, limit: int | None) -> Columns:
+def _columns(encoding: Encoding, sentence: Sentence, limit: int | None) -> Columns:
     """Ids, segments, spans and words of a sentence, cut to `limit`."""
     owners = encoding.sequence_ids
-    spans = tuple(
-        None if owner is None else span
-        for span, owner in zip(encoding.offsets, owners, strict=True)
-    )
     ids, kinds, words = encoding.ids, encoding.type_ids, encoding.word_ids
+    # Of words the library counts characters within each word.
+    starts = [text.starts if isinstance(text, Words) else None for text in sentence]
+    spans: list[tuple[int, int] | None] = []
+    for (start, end), owner, word in zip(encoding.offsets, owners, words, strict=True):
+        begins = None if owner is None else starts[owner]
+        first = 0 if begins is None or word is None else begins[word]
+        spans.append(None if owner is None else (first + start, first + end))
     if limit is None or len(owners) <= limit:
-        return ids, kinds, spans, tuple(words)
+        return ids, kinds, tuple(spans), tuple(words)
     kept = _kept(owners, limit)
     return (
         [ids[i] for i in kept],
@@ -243,72 +275,3 @@ def _kept(owners: Sequence[int | None], limit: int) -> list[int]:
         if owner is None or left[owner] >= 0:
             kept.append(i)
     return kept
-
-
-def _sentences(text: Texts, pair: Texts | None) -> tuple[tuple[str, ...], ...]:
-    """The one or two texts of each sentence, each checked."""
-    columns = [_as_list(text)] if pair is None else [_as_list(text), _as_list(pair)]
-    alone = isinstance(text, str)
-    if pair is not None and alone != isinstance(pair, str):
-        raise TokenizationError("text and pair must be both one str or both lists of str")
-    if len(columns[0]) != len(columns[-1]):
-        raise TokenizationError(
-            f"pairs need a second text for each first one, but there are {len(columns[0])} texts "
-            f"and {len(columns[-1])} in pair"
-        )
-    if not columns[0]:
-        raise TokenizationError("the batch is empty; give at least one text")
-    sentences = tuple(zip(*columns, strict=True))
-    for i, sentence in enumerate(sentences):
-        for n, one in enumerate(sentence):
-            _check_text(one, _place(n, len(sentence), None if alone else i))
-    return sentences
-
-
-def _as_list(text: Any) -> list[Any]:
-    if isinstance(text, str):
-        return [text]
-    if isinstance(text, list | tuple):
-        return list(text)
-    raise TokenizationError(f"a text must be a str or a list of str, not {type(text).__name__}")
-
-
-def _place(n: int, of: int, index: int | None) -> str:
-    """How a message names text `n` of the `of` texts of sentence `index`."""
-    name = "the text" if of == 1 else ("the first text", "the second text")[n]
-    if index is None:
-        return name
-    return f"text {index} of the batch" if of == 1 else f"{name} of pair {index} of the batch"
-
-
-def _check_text(text: Any, place: str, *, may_be_empty: bool = False) -> None:
-    if not isinstance(text, str):
-        raise TokenizationError(f"{place} must be a str, not {type(text).__name__}")
-    if not text and not may_be_empty:
-        raise TokenizationError(f"{place} is empty; give at least one word")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise TokenizationError(
-            f"{place} has an unpaired surrogate, U+{ord(text[error.start]):04X}, at character "
-            f"{error.start}, which is no character; decode the text with errors='replace'"
-        ) from None
-
-
-def _check_encoding(
-    encoding: Encoding, sentence: tuple[str, ...], index: int | None, limit: int | None
-) -> None:
-    """Raises where a text gave no token, or where the sentence is longer than `limit`."""
-    owners = encoding.sequence_ids
-    for n, text in enumerate(sentence):
-        if n not in owners:
-            raise TokenizationError(
-                f"{_place(n, len(sentence), index)} gives no token: {text[:40]!r} has nothing "
-                "that the vocabulary splits into tokens; give at least one word"
-            )
-    if limit is not None and len(owners) > limit:
-        place = "the sentence" if index is None else f"sentence {index} of the batch"
-        raise TokenizationError(
-            f"{place} has {len(owners)} tokens, {owners.count(None)} special ones among them, and "
-            f"the limit is {limit} positions; shorten it, or pass truncate=True to cut it there"
-        )

@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,17 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 from minibert.errors import TokenizationError
-from minibert.untrusted import guarded, present, read_json, read_text
+from minibert.untrusted import guarded, present, read_json, read_text, silenced
 
-__all__ = ["WELL_KNOWN", "declared_tokens", "find_roles", "read_backend", "read_settings", "reader"]
+__all__ = [
+    "WELL_KNOWN",
+    "check_that_it_splits",
+    "declared_tokens",
+    "find_roles",
+    "read_backend",
+    "read_settings",
+    "reader",
+]
 
 # What the families call each part, where no file says it.
 WELL_KNOWN = {
@@ -56,7 +65,7 @@ def read_backend(folder: Path, settings: dict[str, Any]) -> Tokenizer:
     """
     if present(folder / "tokenizer.json"):
         content = read_text(folder / "tokenizer.json", TokenizationError)
-        with guarded(folder / "tokenizer.json", TokenizationError, _DAMAGED):
+        with guarded(folder / "tokenizer.json", TokenizationError, _DAMAGED), silenced():
             return Tokenizer.from_str(content)
     try:
         if present(folder / "vocab.txt"):
@@ -72,6 +81,20 @@ def read_backend(folder: Path, settings: dict[str, Any]) -> Tokenizer:
             f"it should be ({error}); correct it, or take it out for the default"
         ) from error
     return backend
+
+
+def check_that_it_splits(backend: Tokenizer) -> None:
+    """Raise the library's panic, which is no Exception, where it has one for any text.
+
+    Its exceptions are for single texts, so they pass here.
+    """
+    backend.no_truncation()
+    backend.no_padding()
+    for text in ("a", "Two words, \u00bd."):
+        with suppress(Exception):
+            backend.encode(text)
+        with suppress(Exception):
+            backend.encode(text, text)
 
 
 def find_roles(backend: Tokenizer, declared: dict[str, AddedToken]) -> dict[str, int]:
@@ -192,7 +215,7 @@ def _byte_level(folder: Path, settings: dict[str, Any]) -> Tokenizer:
     files = folder / "vocab.json", folder / "merges.txt"
     for file in files:
         read_text(file, TokenizationError)
-    with guarded(folder / "vocab.json and merges.txt", TokenizationError, _DAMAGED):
+    with guarded(folder / "vocab.json and merges.txt", TokenizationError, _DAMAGED), silenced():
         backend = Tokenizer(models.BPE.from_file(*map(str, files)))
     prefixed = settings.get("add_prefix_space", False)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefixed)

@@ -45,7 +45,8 @@ class Tokens:
     strings   the same as a person reads them: "berries", " brown", " the"
     spans     characters [start, end) within the token's own text; None where a token stands
               for no characters of it ([CLS], [SEP]), and everywhere after `from_ids`
-    words     the number of the word within its own text, None where spans are None
+    words     the number of the word within its own text, None where spans are None; of a text
+              given as Words, the number of the given word
     special   True for tokens that mark structure ([CLS], [SEP], <|endoftext|>, typed ones
               too); False for [MASK] and [UNK], which stand for a piece of the text
     texts     the one or two texts of each sentence; () after `from_ids`

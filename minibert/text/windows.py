@@ -15,11 +15,12 @@ from minibert.errors import TokenizationError
 from minibert.quantities import Int, Shaped
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
+from minibert.text.words import Words, written
 
 __all__ = ["LongText", "Whole", "Windows", "windows"]
 
 if TYPE_CHECKING:
-    LongText = str
+    LongText = str | Words
     Whole = int
     Values = Shaped[Tensor, "window position *rest"]
 else:
@@ -97,7 +98,7 @@ def windows(
     out or never arrive.
     """
     tokenizer, limit, looks_back = _asked(source)
-    if not isinstance(text, str):
+    if not isinstance(text, str | Words):
         raise TokenizationError(
             f"windows: a text must be one str, not {type(text).__name__}; give texts one by one."
         )
@@ -112,7 +113,7 @@ def windows(
     starts = _starts(len(inside), room, stride)
     places = [_places(start, room, first, behind, tokens.lengths[0]) for start in starts]
     return Windows(
-        text=text,
+        text=written(text),
         whole=_columns(tokens, [inside]),
         tokens=_columns(tokens, places),
         starts=starts,

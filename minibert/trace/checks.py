@@ -1,13 +1,13 @@
 """What a trace can be asked for, checked before anything is computed."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import torch
+from torch import Tensor
 
 from minibert.errors import TraceError
-from minibert.kernels.requests import Want
 
-__all__ = ["check_grad", "check_keep", "check_statistics"]
+__all__ = ["check_grad", "check_keep"]
 
 
 def check_keep(names: Collection[str], *, packed: bool = False) -> None:
@@ -30,7 +30,7 @@ def check_keep(names: Collection[str], *, packed: bool = False) -> None:
             )
 
 
-def check_grad(grad: bool, until: int | None) -> None:
+def check_grad(grad: bool, until: int | None, weights: Iterable[Tensor]) -> None:
     """Raise TraceError where a trace with gradients cannot be made."""
     if grad and until is not None:
         raise TraceError(
@@ -41,12 +41,9 @@ def check_grad(grad: bool, until: int | None) -> None:
             "grad=True inside torch.inference_mode(): nothing can be differentiated there. Use "
             "torch.no_grad() around the rest, or trace outside."
         )
-
-
-def check_statistics(want: Want) -> None:
-    """Raise TraceError for what is no statistic but a matrix."""
-    for name in ("scores", "probs"):
-        if name in want:
-            raise TraceError(
-                f'statistics={name!r}: that is a matrix; ask for it as keep=("{name}",).'
-            )
+    if grad and any(weight.is_inference() for weight in weights):
+        raise TraceError(
+            "grad=True, and weights of the model were made inside torch.inference_mode() (by "
+            "model.to(...), or in a transformers model), so nothing can be differentiated through "
+            "them. Load the model again outside of it."
+        )

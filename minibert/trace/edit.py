@@ -8,90 +8,33 @@ the edits below. plan.py checks all edits before the pass starts. They are appli
 which the pass computes the quantities.
 """
 
-import math
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields
 from dataclasses import replace as _copy
 from numbers import Real
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from minibert.errors import EditError
-from minibert.layers.config import Config
-from minibert.quantities import QUANTITIES
-from minibert.trace.places import Chosen, check_index, indices_of
+from minibert.trace.changes import (
+    Change,
+    Constant,
+    FromTrace,
+    Function,
+    Mean,
+    Noise,
+    unchanged,
+    zeros,
+)
+from minibert.trace.places import Chosen
 
-__all__ = ["Change", "Edit", "Point", "hide", "mean", "noise", "replace", "zero"]
+__all__ = ["Edit", "hide", "mean", "noise", "replace", "zero"]
 
-_WITHOUT_LAYER = ("embed", "logits")
-_TEXT_TASKS = ("next-sentence", "sequence-classification")
 # The square of a larger number does not fit float32.
 _LARGEST_STD = 1e18
-# A function of the point and the quantity there. It returns the new value, of any shape that
-# broadcasts to the quantity's.
-Change = Callable[["Point", Tensor], Any]
-
-
-@dataclass(frozen=True)
-class Point:
-    """One place in a forward pass: a quantity, its layer, and its heads (None: all of them)."""
-
-    name: str
-    layer: int | None = None
-    heads: int | tuple[int, ...] | None = None
-    of_text: bool = False
-    """True for the logits of a whole text, which have no position axis."""
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The axes of the quantity here; a single head, given as a number, has no head axis."""
-        gone = {"head"} if isinstance(self.heads, int) else set()
-        if self.of_text:
-            gone.add("position")
-        return tuple(axis for axis in QUANTITIES[self.name].axes if axis not in gone)
-
-    @property
-    def head_list(self) -> list[int]:
-        """The heads as a list of numbers; empty for all heads."""
-        if self.heads is None:
-            return []
-        return [self.heads] if isinstance(self.heads, int) else list(self.heads)
-
-    def __str__(self) -> str:
-        parts = (self.name, self.layer, self.heads)
-        return "(" + ", ".join(str(part) for part in parts if part is not None) + ")"
-
-
-def as_point(key: Any, config: Config) -> Point:
-    """The Point of a key: a name, (name, layer) or (name, layer, head or heads)."""
-    parts = (key,) if isinstance(key, str) else key
-    if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3 or not isinstance(parts[0], str):
-        raise EditError(
-            f"{key!r} is not a point; expected (name, layer), (name, layer, head), "
-            'or "embed" or "logits".'
-        )
-    name = parts[0]
-    if name == "mask" or name not in QUANTITIES:
-        editable = ", ".join(entry for entry in QUANTITIES if entry != "mask")
-        raise EditError(f"{name!r} cannot be edited; there are {editable}.")
-    if name in _WITHOUT_LAYER:
-        if len(parts) > 1:
-            raise EditError(f"{key!r}: {name} has no layers; write {name!r} alone.")
-        return Point(name, of_text=name == "logits" and config.task in _TEXT_TASKS)
-    if len(parts) == 1:
-        raise EditError(f"{key!r}: which layer? Write ({name!r}, layer).")
-    where = f"{key!r}: "
-    layer = check_index("layer", parts[1], config.n_layers, EditError, where)
-    if len(parts) == 2:
-        return Point(name, layer)
-    if not QUANTITIES[name].per_head:
-        raise EditError(f"{key!r}: {name} has no heads; write ({name!r}, {layer}).")
-    if not isinstance(parts[2], tuple | list | range):
-        return Point(name, layer, check_index("head", parts[2], config.n_heads, EditError, where))
-    return Point(name, layer, tuple(indices_of(parts[2], config.n_heads, "head", EditError, where)))
 
 
 @dataclass(frozen=True)
@@ -102,7 +45,7 @@ class Edit:
     """
 
     change: Change
-    """A function of the point and the quantity there, which returns the new value."""
+    """Called with the point and the quantity there, it returns the new value."""
     positions: Chosen = None
     """Counted in each sentence; -1 is its last token. Of scores and probs they are queries."""
     sentences: Chosen = None
@@ -125,8 +68,14 @@ class Edit:
             sentences=self.sentences if sentences is None else sentences,
         )
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Edit":
+        # Traces do not change, and their models are not to be copied with them.
+        memo.update({id(trace): trace for trace in self.traces})
+        parts = {each.name: deepcopy(getattr(self, each.name), memo) for each in fields(self)}
+        return Edit(**parts)
 
-zero = Edit(lambda point, value: torch.zeros_like(value))
+
+zero = Edit(zeros)
 """Sets the quantity to 0: an ablation."""
 
 
@@ -138,15 +87,12 @@ def replace(value: Any, *, positions: Chosen = None, sentences: Chosen = None) -
     positions of the trace or tensor; a tensor may also hold the chosen positions only.
     """
     if _is_trace(value):
-        return Edit(lambda point, _: read(value, point), positions, sentences, traces=(value,))
+        return Edit(FromTrace(value), positions, sentences, traces=(value,))
     if value is None:
         raise EditError("replace(None): expected a number, a tensor or a trace.")
     if isinstance(value, Real) and not isinstance(value, bool):
         value = float(value)
-    if not isinstance(value, Tensor):
-        return Edit(lambda point, _: value, positions, sentences, constant=value)
-    # A copy each time: a learned vector may change after the pass, and the trace must not.
-    return Edit(lambda point, _: value.clone(), positions, sentences, constant=value)
+    return Edit(Constant(value), positions, sentences, constant=value)
 
 
 def mean(over: Any, *, positions: Chosen = None, sentences: Chosen = None) -> Edit:
@@ -160,14 +106,7 @@ def mean(over: Any, *, positions: Chosen = None, sentences: Chosen = None) -> Ed
     traces = tuple(over) if several else (over,)
     if not traces or not all(_is_trace(trace) for trace in traces):
         raise EditError("mean(over=...): expected a trace or a list of at least one trace.")
-    known: dict[Point, Tensor] = {}
-
-    def change(point: Point, value: Tensor) -> Tensor:
-        if point not in known:
-            known[point] = _mean_of(traces, point)
-        return known[point].to(value.device)
-
-    return Edit(change, positions, sentences, traces=traces, averages=True)
+    return Edit(Mean(traces), positions, sentences, traces=traces, averages=True)
 
 
 def noise(
@@ -186,28 +125,7 @@ def noise(
         raise EditError(f"noise(seed={seed!r:.80}): expected a whole number.") from error
     if isinstance(std, bool) or not isinstance(std, int | float) or not 0 <= std < _LARGEST_STD:
         raise EditError(f"noise(std={std!r}): expected a number from 0 to {_LARGEST_STD}.")
-
-    size = float(std)
-
-    def change(point: Point, value: Tensor) -> Tensor:
-        # Drawn on the CPU, where every machine draws the same numbers; each point has its own seed.
-        text = f"{point.name} {point.layer} {point.heads}"
-        mixed = (seed * 1_000_003 + sum(ord(c) * 31**n for n, c in enumerate(text))) % 2**63
-        generator = torch.Generator().manual_seed(mixed)
-        return value + size * _normal_like(value, point.axes, generator).to(value)
-
-    return Edit(change, positions, sentences, drawn=True)
-
-
-def _normal_like(value: Tensor, axes: tuple[str, ...], generator: torch.Generator) -> Tensor:
-    """Normal numbers, position after position, the same for each sentence of the batch."""
-    row = "query" if "query" in axes else "position"
-    axis = axes.index(row) if row in axes else 1
-    shape = value.movedim(axis, 1).shape[1:]
-    # Not torch.randn: how many numbers it draws decides what the first ones are.
-    size, angle = torch.rand((*shape, 2), generator=generator, dtype=torch.float64).unbind(-1)
-    drawn = (-2 * torch.log1p(-size)).sqrt() * (2 * math.pi * angle).cos()
-    return drawn.unsqueeze(0).movedim(1, axis)
+    return Edit(Noise(seed, float(std)), positions, sentences, drawn=True)
 
 
 def hide(keys: Chosen, *, positions: Chosen = None) -> Edit:
@@ -218,7 +136,7 @@ def hide(keys: Chosen, *, positions: Chosen = None) -> Edit:
     """
     if keys is None:
         raise EditError("hide(None): expected the positions of the keys, for example hide(3).")
-    return Edit(lambda point, scores: scores, positions, hidden=keys)
+    return Edit(unchanged, positions, hidden=keys)
 
 
 _CALLS = {
@@ -239,53 +157,12 @@ def as_edit(value: Any) -> Edit:
         if value is function:
             raise EditError(f"{function.__name__} has to be called: write {call}.")
     if callable(value):
-        # The function gets a copy, so that a change in place does not reach the trace.
-        return Edit(lambda point, quantity: _called(value, point, quantity))
+        return Edit(Function(value))
     raise EditError(
         f"{type(value).__name__} is not an edit; expected a number, a tensor, a trace, a function, "
         "or zero, mean(...), replace(...), noise(...), hide(...)."
     )
 
 
-def _called(function: Callable[[Tensor], Any], point: Point, quantity: Tensor) -> Any:
-    result = function(quantity.clone())
-    if result is None:
-        raise EditError(f"{point}: the function returned None; expected the changed tensor.")
-    return result
-
-
-def read(trace: Any, point: Point) -> Tensor:
-    """The quantity of a trace at a point, detached: no gradient flows into that trace."""
-    if point.layer is None:
-        value = getattr(trace, point.name)
-    elif isinstance(point.heads, int):
-        value = getattr(trace[point.layer, point.heads], point.name)
-    else:
-        value = getattr(trace[point.layer], point.name)
-        value = value if point.heads is None else value[:, list(point.heads)]
-    # A tensor made in torch.inference_mode() can only be used outside of it as a copy.
-    return value.clone() if value.is_inference() else value.detach()
-
-
 def _is_trace(value: Any) -> bool:
     return hasattr(value, "records") and hasattr(value, "allowed")
-
-
-def _mean_of(traces: Sequence[Any], point: Point) -> Tensor:
-    values = [read(trace, point) for trace in traces]
-    if "position" not in point.axes:
-        return torch.cat(values).mean(0, keepdim=True)
-    axis = point.axes.index("position")
-    rows = [
-        value.movedim(axis, 1)[real]
-        for value, real in zip(values, map(_real_tokens, traces), strict=True)
-    ]
-    average = torch.cat(rows).mean(0)
-    return average.unsqueeze(axis - 1).unsqueeze(0)
-
-
-def _real_tokens(trace: Any) -> Tensor:
-    allowed = trace.allowed
-    if allowed.tokens is not None:
-        return allowed.tokens
-    return torch.ones(allowed.batch, allowed.position, dtype=torch.bool, device=allowed.device)

@@ -8,8 +8,9 @@ from torch import Tensor
 from minibert.errors import EditError
 from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
-from minibert.trace.edit import Edit, Point
+from minibert.trace.edit import Edit
 from minibert.trace.places import Places
+from minibert.trace.point import Point
 from minibert.trace.reach import Reach
 
 __all__ = [

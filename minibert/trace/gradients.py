@@ -9,6 +9,7 @@ probs. Then a hook on what was read sees that direct part, and it is added.
 """
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -46,6 +47,9 @@ class Differentiated(Protocol):
 
     def at(self, layer: int, heads: slice = ..., queries: slice = ...) -> LayerPass:
         """One layer of the trace, to be read lazily."""
+
+    def as_made(self) -> AbstractContextManager[object]:
+        """torch.autocast as it was when the pass ran."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +142,9 @@ class Gradients:
                 "without packed=True to read it."
             )
         with torch.no_grad():
-            value: Tensor = getattr(_AtLayer(self, self.trace.at(layer, heads, queries)), name)
+            with self.trace.as_made():
+                at = _AtLayer(self, self.trace.at(layer, heads, queries))
+                value: Tensor = getattr(at, name)
             return value
 
 

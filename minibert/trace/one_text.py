@@ -1,16 +1,16 @@
 """One sentence of a trace, cut out of the batch: no padding, and no neighbours."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TypeVar
 
 from torch import Tensor
 
-from minibert.errors import TraceError
-from minibert.kernels.api import Statistics
+from minibert.kernels.api import Statistics, attend
 from minibert.kernels.call import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs
+from minibert.trace.asked_statistics import of_one_sentence
 from minibert.trace.pass_record import PassRecord
 from minibert.trace.places import Places, check_index
 
@@ -20,26 +20,24 @@ Record = TypeVar("Record", bound=PassRecord)
 
 
 def text_of(trace: Record, index: int) -> Record:
-    """The trace of one sentence of a batch, padded or packed; views of what is there."""
+    """The trace of one sentence of a batch, padded or packed; views of what is there.
+
+    The statistic map of a sentence shorter than the batch is computed again.
+    """
     places = Places.of(trace.allowed)
     index = check_index("text", index, len(places.lengths))
     length = places.lengths[index]
     row, where = places.index(index, range(length))
     span = slice(where[0], where[0] + length)
-    if "map" in trace.evaluation.want and length != trace.allowed.position:
-        raise TraceError(
-            f"text {index} has {length} tokens and the statistic map is of "
-            f"{trace.allowed.position}, padding included; trace this text alone."
-        )
     tokens = trace.tokens[index]
     allowed = AllowedKeys(1, length, trace.allowed.device, trace.allowed.causal)
     again = type(trace)(
         trace.model,
         Inputs(tokens.ids, None, tokens.segments, tokens),
-        Evaluation(allowed, trace.evaluation.impl, trace.evaluation.want),
+        Evaluation(allowed, trace.evaluation.impl, of_one_sentence(trace.evaluation, index)),
         until=trace.until,
     )
-    again.edited_from = trace.edited_from
+    again.edited_from, again.autocast = trace.edited_from, trace.autocast
     again.records = [
         {name: _cut(value, QUANTITIES[name].axes, row, span) for name, value in kept.items()}
         for kept in trace.records
@@ -51,7 +49,23 @@ def text_of(trace: Record, index: int) -> Record:
         of_text = name == "logits" and value.shape[:2] != trace.kept["embed"].shape[:2]
         axes = ("batch",) if of_text else ("batch", "position")
         again.kept[name] = _cut(value, axes, index if of_text else row, span)
+    if "map" in trace.evaluation.want and length != trace.allowed.position:
+        _map_alone(again)
     return again
+
+
+def _map_alone(text: PassRecord) -> None:
+    """Compute the map again, whose blocks are cut by the length of the longest sentence."""
+    want, causal = (("map", *text.evaluation.want["map"]),), text.allowed.causal
+    for layer, found in enumerate(text.statistics):
+        if found is not None:
+            query, key = (text.read(name, layer).detach() for name in ("query", "key"))
+            scale = text.config.attention_scale(layer)
+            alone = attend(
+                query, key, key, scale=scale, causal=causal, impl=text.evaluation.impl, want=want
+            )
+            assert alone.statistics is not None
+            text.statistics[layer] = replace(found, map=alone.statistics.map)
 
 
 def _cut(value: Tensor, axes: tuple[str, ...], row: int, span: slice) -> Tensor:

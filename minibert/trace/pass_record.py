@@ -1,5 +1,8 @@
 """What one forward pass left behind, and the lazy read of everything else."""
 
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
 from torch import Tensor, nn
 
 from minibert.errors import TraceError
@@ -43,6 +46,18 @@ class PassRecord:
         self.statistics: list[Statistics | None] = []
         self.stored_backends: dict[str, str] | None = None
         self._tokens: Tokens | None = inputs.tokens
+        self.autocast = _autocast_dtype(inputs.ids.device.type)
+
+    def as_made(self) -> AbstractContextManager[object]:
+        """torch.autocast as it was when the pass ran, so that late reads are numbers of that pass.
+
+        Weights and what the pass kept may have different dtypes otherwise.
+        """
+        device = self.allowed.device.type
+        now = _autocast_dtype(device)
+        if now == self.autocast:
+            return nullcontext()
+        return torch.autocast(device, dtype=self.autocast or now, enabled=self.autocast is not None)
 
     @property
     def allowed(self) -> AllowedKeys:
@@ -105,7 +120,8 @@ class PassRecord:
                 f"trace.text(i)[layer, head].{name}."
             )
         at = self.at(layer, heads, queries)
-        value: Tensor = getattr(at, name)
+        with self.as_made():
+            value: Tensor = getattr(at, name)
         if self.differentiable:
             watch(self, at, quantity, value)
         return value
@@ -119,3 +135,8 @@ class PassRecord:
                 'model.trace(text, statistics=("entropy", "received")).'
             )
         return found
+
+
+def _autocast_dtype(device: str) -> torch.dtype | None:
+    """What torch.autocast multiplies in now; None where it is off."""
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None

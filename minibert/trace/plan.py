@@ -12,7 +12,7 @@ from minibert.errors import EditError
 from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.layer import Change
-from minibert.trace.edit import Edit, Point, as_edit, as_point
+from minibert.trace.edit import Edit, as_edit
 from minibert.trace.edit_checks import (
     broadcasts,
     check_constant,
@@ -25,6 +25,7 @@ from minibert.trace.edit_checks import (
     other_dtype,
 )
 from minibert.trace.places import Places
+from minibert.trace.point import Point, as_point
 from minibert.trace.reach import Reach
 
 __all__ = ["Plan"]

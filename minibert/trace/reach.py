@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from minibert.errors import EditError
-from minibert.trace.edit import Edit, Point
+from minibert.trace.edit import Edit
 from minibert.trace.places import Chosen, Places, indices_of
+from minibert.trace.point import Point
 
 __all__ = ["Reach"]
 

@@ -25,7 +25,7 @@ from minibert.trace.one_text import text_of
 from minibert.trace.pass_record import PassRecord
 from minibert.trace.plan import Plan
 from minibert.trace.record import record
-from minibert.trace.run import TracedModel
+from minibert.trace.run import TracedModel, with_ends
 from minibert.trace.sweep import rerun_each
 
 if TYPE_CHECKING:
@@ -97,13 +97,15 @@ class Trace(PassRecord):
     @property
     def hidden(self) -> Hidden:
         """The last hidden state, which the task head reads (GPT-2: after the last LayerNorm)."""
-        return self.model.body.final(self._whole("hidden")[-1].resid_post)
+        with self.as_made():
+            return self.model.body.final(self._whole("hidden")[-1].resid_post)
 
     @property
     def pooled(self) -> Float[Tensor, "batch d_model"]:
         """tanh(W·hidden[0] + b), where the model has a pooler."""
         self._of_one_row_each("pooled")
-        pooled = self.model.pool(self.hidden)
+        with self.as_made():
+            pooled = self.model.pool(self.hidden)
         if pooled is None:
             raise AbsentError(f"{self.model_name} has no pooler.")
         return pooled
@@ -116,11 +118,7 @@ class Trace(PassRecord):
         Sentences shorter than the batch have padding at the end; `text(i).logits` has none.
         """
         self._whole("logits")
-        logits = self.kept["logits"]
-        # For metrics, which cannot see where a sentence ends.
-        logits.lengths = self.allowed.lengths  # type: ignore[attr-defined]
-        logits.packed = self.allowed.packed  # type: ignore[attr-defined]
-        return logits
+        return with_ends(self.kept["logits"], self.allowed)
 
     @property
     def next_sentence_logits(self) -> Float[Tensor, "batch label"]:
@@ -128,7 +126,8 @@ class Trace(PassRecord):
         head = getattr(self.model.head, "next_sentence", None)
         if head is None:
             raise AbsentError(f"{self.model_name} has no next-sentence head beside another one.")
-        return head(self.pooled)
+        with self.as_made():
+            return head(self.pooled)
 
     @property
     def mask(self) -> AttentionMask:
@@ -191,6 +190,7 @@ class Trace(PassRecord):
     def load(cls, path: str | os.PathLike[str], model: TracedModel | None = None) -> "Trace":
         """The trace that `save` wrote, mapped: what is not read is not loaded.
 
+        Before that the file is read once, in small parts, to compare its digest.
         Without its model everything can be read that needs no weights; with it, everything.
         Raises TraceError for what is no whole trace file, and for another model's.
         """
@@ -246,7 +246,9 @@ class Trace(PassRecord):
             again.records.extend(self.records[:first])
             again.statistics.extend(self.statistics[:first])
         same = "embed" in again.kept and first < intact
-        record(again, keep=keep, plan=plan, known=self.records[first] if same else None)
+        again.autocast = self.autocast
+        with self.as_made():
+            record(again, keep=keep, plan=plan, known=self.records[first] if same else None)
         return again
 
     def rerun_each(
@@ -269,4 +271,5 @@ class Trace(PassRecord):
 
         Raises EditError before anything is computed.
         """
-        return rerun_each(self, edits, metric, positions=positions, batch=batch)
+        with self.as_made():
+            return rerun_each(self, edits, metric, positions=positions, batch=batch)

@@ -9,6 +9,7 @@ from torch import Tensor
 from minibert.errors import TraceError
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import Change, LayerPass, layer_quantities
+from minibert.trace.asked_statistics import of_each_sentence
 from minibert.trace.gradients import held_for_gradients
 from minibert.trace.pass_record import PassRecord
 from minibert.trace.plan import Plan
@@ -64,7 +65,7 @@ def _fill(
 
     def visit(at: LayerPass) -> None:
         trace.records.append(kept_of(at, order, kept))
-        trace.statistics.append(at.statistics)
+        trace.statistics.append(of_each_sentence(at.statistics, evaluation))
 
     def keep_in(layer: int) -> frozenset[str]:
         return keep | held_for_gradients(plan.names(layer)) if trace.differentiable else keep

@@ -13,9 +13,9 @@ from minibert.kernels.call import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import Change
 from minibert.quantities import QUANTITIES, Float, HeadVectors
-from minibert.trace.edit import as_point
 from minibert.trace.places import Places
 from minibert.trace.plan import Plan
+from minibert.trace.point import as_point
 from minibert.trace.run import reads_single_positions, run_layers, unaffected
 
 if TYPE_CHECKING:

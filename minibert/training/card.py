@@ -7,6 +7,7 @@ from typing import Any
 
 from minibert.model import Model
 from minibert.training.snapshot import write_atomically
+from minibert.untrusted import present
 
 __all__ = ["write_card"]
 
@@ -41,8 +42,14 @@ def write_card(
     }
     write_atomically(folder / "training.json", json.dumps(facts, indent=1) + "\n")
     path = folder / "README.md"
-    if not path.exists() or _MARK in path.read_text(encoding="utf-8", errors="replace"):
+    if not present(path) or (path.is_file() and _MARK.encode() in _start_of(path)):
         write_atomically(path, _card(model, facts))
+
+
+def _start_of(path: Path) -> bytes:
+    # The mark stands above the text, and the README of somebody else may be of any length.
+    with path.open("rb") as file:
+        return file.read(2**12)
 
 
 _MARK = "<!-- written by minibert train -->"

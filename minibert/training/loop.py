@@ -27,6 +27,7 @@ from minibert.training.identity import (
     fitting_snapshot,
 )
 from minibert.training.interrupt import interrupts_held
+from minibert.training.lock import folder_locked
 from minibert.training.measure import Measure
 from minibert.training.objective import losses
 from minibert.training.optimizer import Optimizer
@@ -63,33 +64,34 @@ def train(
     to standard error.
 
     Raises TrainingError before anything is written, for texts that are too short, a task without
-    an objective, a folder that holds another run, and a device that cannot be used. Raises
-    KeyboardInterrupt after Ctrl-C, once a snapshot is written.
+    an objective, a folder that holds another run or that another process trains into, and a device
+    that cannot be used. Raises KeyboardInterrupt after Ctrl-C, once a snapshot is written.
     """
     folder = Path(folder)
     recipe = recipe or Recipe()
-    run = Run.begin(
-        texts,
-        held_out,
-        folder,
-        config=config,
-        recipe=recipe,
-        tokenizer=tokenizer,
-        device=device,
-        name=name or folder.resolve().name,
-        restart=restart,
-    )
-    threads = torch.get_num_threads()
-    torch.set_num_threads(recipe.threads)
-    try:
-        run.finish(note)
-        save(run.model, folder, dtype=dtype)
-        if tokenizer is None:
-            _write_tokenizer_settings(run.model, folder)
-        write_card(folder, run.model, run.about, run.log, seconds=run.seconds)
-    finally:
-        torch.set_num_threads(threads)
-        run.model.requires_grad_(False)
+    with folder_locked(folder):
+        run = Run.begin(
+            texts,
+            held_out,
+            folder,
+            config=config,
+            recipe=recipe,
+            tokenizer=tokenizer,
+            device=device,
+            name=name or folder.resolve().name,
+            restart=restart,
+        )
+        threads = torch.get_num_threads()
+        torch.set_num_threads(recipe.threads)
+        try:
+            run.finish(note)
+            save(run.model, folder, dtype=dtype)
+            if tokenizer is None:
+                _write_tokenizer_settings(run.model, folder)
+            write_card(folder, run.model, run.about, run.log, seconds=run.seconds)
+        finally:
+            torch.set_num_threads(threads)
+            run.model.requires_grad_(False)
     return run.model
 
 

@@ -9,11 +9,13 @@ import tempfile
 import zipfile
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
 from minibert.errors import TrainingError
+from minibert.untrusted import open_regular, present
+from minibert.writing import replacing
 
 __all__ = ["Snapshot", "check_writable", "snapshot_path", "write_atomically"]
 
@@ -37,17 +39,16 @@ class Snapshot:
     def save(self, folder: Path) -> None:
         """Replace the snapshot of this folder."""
         path = snapshot_path(folder)
-        beside = path.with_suffix(".part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open("wb") as file:
+            with replacing(path) as beside, beside.open("wb") as file:
                 torch.save({"format": _FORMAT, **vars(self)}, file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(beside, path)
-        except OSError as error:
+        # torch says that the disk is full with a RuntimeError.
+        except (OSError, RuntimeError) as error:
             raise TrainingError(
-                f"{path}: the snapshot could not be written ({error.strerror or error}). "
+                f"{path}: the snapshot could not be written ({_reason(error)}). "
                 "The previous snapshot is kept."
             ) from error
 
@@ -58,12 +59,15 @@ class Snapshot:
         Raises TrainingError for a file that is damaged or of another version.
         """
         path = snapshot_path(folder)
-        try:
-            _check_sums(path)
-            # weights_only: a file may hold tensors and plain Python values, and never runs code.
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        except (FileNotFoundError, NotADirectoryError):
+        if not present(path):
             return None
+        try:
+            with open_regular(path, TrainingError) as file:
+                _check_sums(file)
+                # weights_only: a file may hold tensors and plain Python values, and no code.
+                content = torch.load(file, map_location="cpu", weights_only=True)
+        except TrainingError as error:
+            raise TrainingError(f"{error} Delete it to start again.") from error
         # A damaged file can raise any exception, from IndexError to struct.error.
         except Exception as error:
             # torch's message is long, and advises to load the file without this protection.
@@ -85,11 +89,20 @@ class Snapshot:
         return cls(**content)
 
 
-def _check_sums(path: Path) -> None:
+def _check_sums(file: IO[bytes]) -> None:
     # torch loads a damaged tensor without an error, although the file has checksums.
-    with zipfile.ZipFile(path) as file:
-        if name := file.testzip():
+    with zipfile.ZipFile(file) as archive:
+        if name := archive.testzip():
             raise zipfile.BadZipFile(f"{name} is damaged")
+    file.seek(0)
+
+
+def _reason(error: BaseException) -> str:
+    """What the disk said, also where torch raised an error of its own after that."""
+    found: BaseException | None = error
+    while found is not None and not getattr(found, "strerror", None):
+        found = found.__context__
+    return getattr(found, "strerror", None) or str(error).partition("\n")[0]
 
 
 def snapshot_path(folder: Path) -> Path:
@@ -99,9 +112,14 @@ def snapshot_path(folder: Path) -> Path:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file so that it is never left half-written."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
+    try:
+        with replacing(path) as beside:
+            beside.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise TrainingError(
+            f"{path}: could not be written ({_reason(error)}). Once it can be, give the same "
+            "command again to resume."
+        ) from error
 
 
 def check_writable(folder: Path) -> None:
@@ -110,6 +128,4 @@ def check_writable(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise TrainingError(
-            f"{folder}: cannot be written to ({error.strerror or error})."
-        ) from error
+        raise TrainingError(f"{folder}: cannot be written to ({_reason(error)}).") from error

@@ -13,9 +13,12 @@ from torch import Tensor
 from minibert.errors import TrainingError
 from minibert.quantities import Int
 from minibert.text.tokenizer import Tokenizer
+from minibert.untrusted import read_bytes
 
 __all__ = ["Corpus", "Document", "clean", "hold_out", "read_texts", "sentence_starts"]
 
+# All texts are held in memory, several times while the tokenizer learns from them.
+_MOST_BYTES = 2**31
 _PLAIN = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "—": "--", "_": "", "\ufeff": ""})
 # A sentence ends with . ! or ? and a closing quote after it, or at a new line.
 _SENTENCE_END = re.compile(r"""(?<=[.!?])\s+(?=\S)|(?<=[.!?]["'])\s+(?=\S)|\n+(?=\S)""")
@@ -53,15 +56,14 @@ def read_texts(paths: Iterable[str | Path]) -> tuple[Document, ...]:
 
 
 def _read(path: Path) -> Document:
+    content = read_bytes(path, TrainingError, most=_MOST_BYTES)
     try:
-        text = clean(path.read_text(encoding="utf-8"))
+        text = clean(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise TrainingError(
             f"{path}: byte {error.start} is not UTF-8; convert the file "
             "(iconv -f latin1 -t utf-8, for instance)."
         ) from error
-    except OSError as error:
-        raise TrainingError(f"{path}: cannot be read ({error.strerror or error}).") from error
     if not text:
         raise TrainingError(f"{path}: the file has no text.")
     return Document(path.name, text)

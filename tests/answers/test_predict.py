@@ -278,3 +278,12 @@ def test_ids_alone_hold_no_answer(tmp_path: Path) -> None:
     model = minibert.load(folder_of(tmp_path, "bert", "BertForQuestionAnswering"))
     with pytest.raises(minibert.TokenizationError, match="only token ids were given"):
         model.predict([[5, 7, 11]])
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2"])
+def test_logits_that_are_no_numbers_are_no_answer(name: str) -> None:
+    model = minibert.load(name)
+    with torch.no_grad():
+        model.body.word.weight.fill_(3e38)
+    with pytest.raises(minibert.MinibertError, match="NaN or infinity"):
+        model.predict("the horse [MASK]")

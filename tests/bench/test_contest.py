@@ -73,20 +73,6 @@ def test_who_fails_under_the_clock_has_no_time_and_the_others_go_on(one_call_a_t
     assert noted.calls.count("late") == 4
 
 
-def test_the_last_result_of_each_turn_can_be_checked_again(one_call_a_turn):
-    seen = []
-
-    def after(name, result):
-        seen.append((name, result.tolist()))
-        if len(seen) == 2:
-            raise ValueError("other numbers")
-
-    timed = time_in_turns({"a": Recorder().contender("a")}, Clock(), rounds=4, after=after)
-    assert len(seen) == 2
-    assert timed.timings == {}
-    assert timed.failures["a"]["reason"].endswith("ValueError: other numbers")
-
-
 def test_without_the_baseline_nobody_has_a_ratio_and_the_reason_names_it(one_call_a_turn):
     noted = Recorder()
     runs = {"base": noted.contender("base", plus=1.0), "right": noted.contender("right")}

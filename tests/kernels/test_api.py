@@ -263,11 +263,30 @@ def test_registering_what_cannot_work_is_an_error():
         ((torch.ones(B, H, Q, D), None), "gave lse as a NoneType"),
         ((torch.ones(B, H, Q, D).half(), torch.ones(B, H, Q)), "z in torch.float16.*torch.float32"),
         ((torch.ones(B, H, Q, D), torch.ones(B, H, Q).half()), "lse in torch.float16.*float32"),
+        ((torch.ones(B, H, Q, D).double(), torch.ones(B, H, Q)), "z in torch.float64.*float32"),
+        ((torch.ones(B, H, Q, D), torch.ones(B, H, Q).double()), "lse in torch.float64.*float32"),
     ],
 )
 def test_an_implementation_that_gives_the_wrong_thing_is_named(result, message):
     register("mine", lambda query, key, value: result)
     with pytest.raises(AttentionError, match=message):
+        attend(*vectors(dtype=torch.float32), impl="mine")
+
+
+@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_an_implementation_that_writes_into_its_inputs_is_named(name):
+    def writing(query, key, value):
+        z = by_torch(query, key, value)["z"].float()
+        {"query": query, "key": key, "value": value}[name].mul_(2)
+        return z, torch.zeros(B, H, Q)
+
+    register("mine", writing)
+    inputs = vectors(dtype=torch.float32)
+    with pytest.raises(AttentionError, match=f'impl="mine" wrote into {name}, or into memory'):
+        attend(*inputs, impl="mine")
+    # torch keeps no count for inference tensors: there nothing can be said at no cost.
+    with torch.inference_mode():
         attend(*vectors(dtype=torch.float32), impl="mine")
 
 

@@ -1,4 +1,4 @@
-"""torch.compile of a model gives the numbers of the model, and its errors."""
+"""torch.compile and torch.export of a model give the numbers of the model, and its errors."""
 
 import json
 import subprocess
@@ -23,7 +23,9 @@ def found() -> dict[str, Any]:
     return result
 
 
-def test_a_compiled_model_gives_the_same_numbers_at_every_size(found: dict[str, Any]) -> None:
+def test_a_model_compiles_as_one_graph_with_the_same_numbers_at_every_size(
+    found: dict[str, Any],
+) -> None:
     assert len(found["same graph"]) == 6
     assert max(found["same graph"].values()) <= 1e-5
 
@@ -38,8 +40,14 @@ def test_a_layer_compiles_as_one_graph(found: dict[str, Any]) -> None:
     assert max(found["layer"].values()) <= 1e-5
 
 
-def test_a_compiled_model_refuses_what_the_model_refuses(found: dict[str, Any]) -> None:
+def test_an_exported_model_gives_the_same_numbers_at_every_size(found: dict[str, Any]) -> None:
+    assert len(found["export"]) == 6
+    assert max(found["export"].values()) <= 1e-5
+
+
+def test_a_compiled_or_exported_model_refuses_what_the_model_refuses(found: dict[str, Any]) -> None:
     assert f"Token id {VOCABULARY} is outside the vocabulary" in found["refusal"]
+    assert "Token id outside the vocabulary" in found["export refusal"]
 
 
 def test_a_model_is_traced_as_before_once_it_is_compiled(found: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import torch.nn.utils.prune
 import minibert
 from minibert.layers import linear_backends as backends
 from minibert.loading import from_transformers
+from minibert.model import Model
 from minibert.text.tokens import Tokens
 from tests.families import batch, hf_model
 
@@ -87,6 +88,63 @@ def test_a_model_loaded_in_inference_mode_runs_anywhere(tmp_path: Path) -> None:
         inside = model(ids)
     with torch.no_grad():
         assert torch.equal(model(ids), inside)
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2"])
+def test_a_model_of_inference_mode_is_differentiated_outside_of_it(name: str) -> None:
+    text, expected = "the horse ran away .", minibert.load(name)
+    with torch.inference_mode():
+        model = minibert.load(name)
+        tokens = model.tokenize(text)
+        drawn = Model.from_config(model.config, tokenizer=model.tokenizer)
+    found, wanted = model.trace(tokens, grad=True), expected.trace(text, grad=True)
+    for trace in (found, wanted):
+        trace.backward(trace.logits[0, -1, 7])
+    assert torch.equal(found.grad[1].probs, wanted.grad[1].probs)
+    drawn.requires_grad_()
+    drawn(text).sum().backward()
+    assert drawn.body.word.weight.grad is not None
+    with torch.inference_mode():
+        moved = minibert.load(name).to(torch.float64)
+    with pytest.raises(minibert.TraceError, match=r"weights .* inside torch.inference_mode"):
+        moved.trace(tokens, grad=True)
+
+
+def test_a_model_without_values_says_so() -> None:
+    model = minibert.load("tiny-gpt2").to("meta")
+    for call in (model, model.trace, model.packed, model.generate):
+        with pytest.raises(minibert.CheckpointError, match=r"tiny-gpt2 are on the meta device"):
+            call("the horse")
+    with pytest.raises(minibert.TokenizationError, match=r"ids are on the meta device"):
+        minibert.load()(torch.ones(1, 3, dtype=torch.int64, device="meta"))
+
+
+def read_from(trace: minibert.Trace) -> list[torch.Tensor]:
+    layer, graded, text = trace[1], trace.grad[1], trace.text(0)[1]
+    read = [layer.statistics.entropy, layer.query, layer.scores, layer.probs, layer.head_out]
+    read += [layer.mlp_post, text.head_out, trace.logits, trace.hidden, trace.rerun({}).logits]
+    return [*read, graded.query, graded.probs, graded.resid_mid]
+
+
+@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2"])
+def test_a_trace_with_gradients_is_made_read_and_differentiated_under_autocast(
+    name: str, impl: str
+) -> None:
+    model, found = minibert.load(name, impl=impl), []
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            trace = model.trace("the horse ran away .", grad=True, statistics=("entropy",))
+            trace.backward(trace.logits[0, -2, 7])
+            found.append(read_from(trace))
+        # Outside of autocast, or inside of another, the same numbers are read.
+        for other in (torch.float16, None):
+            with torch.autocast("cpu", dtype=other, enabled=other is not None):
+                assert all(map(torch.equal, read_from(trace), found[-1]))
+    for exact, cast in zip(*found, strict=True):
+        # bfloat16 has eight bits; errors add up over four layers.
+        assert difference(exact, cast) <= 0.1 * exact.abs().max()
+    assert found[1][1].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("backend", ["torch", "onednn"])

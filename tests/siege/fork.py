@@ -1,4 +1,8 @@
-"""One case in a process of its own, with limits on memory and time."""
+"""Cases in a process of their own, with limits on memory and time for each.
+
+A process carries out several cases, because to copy a process takes longer than most of them. It
+ends after a failure, and another one goes on behind the case that ended it.
+"""
 
 import json
 import os
@@ -6,9 +10,8 @@ import resource
 import select
 import shutil
 import signal
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -17,66 +20,106 @@ from tests.siege.judge import judge
 # Of the processor, so that a busy machine is no failure; and of waiting, as for a pipe.
 MEMORY, SECONDS, WAITING = 2**30, 10, 60.0
 Result = tuple[str, str, str]
+Build = Callable[[Path, Random], str]
+Use = Callable[[Path], None]
+Case = tuple[Build, Use, int]
+"""How it is made, what is done with it, and the seed."""
 
 
-def run(build: Callable[[Path, Random], str], seed: int, base: Path) -> tuple[Result, str, float]:
-    """What became of the case, what was done to the folder, and the seconds it took."""
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=base) as name:
-        folder = Path(name) / "checkpoint"
-        receive, send = os.pipe()
-        child = os.fork()
-        if child == 0:
-            _in_the_child(build, seed, folder, send)
-        os.close(send)
-        answer = _read(receive, began + WAITING)
-        if answer is None:
-            os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
+def run(cases: Sequence[Case], base: Path) -> Iterator[tuple[Result, str, float]]:
+    """Of each case what became of it, what was done to the folder, and the seconds it took."""
+    done = 0
+    while done < len(cases):
+        for found in _run_until_one_ends_it(cases[done:], base):
+            done += 1
+            yield found
+
+
+def _run_until_one_ends_it(
+    cases: Sequence[Case], base: Path
+) -> Iterator[tuple[Result, str, float]]:
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
         os.close(receive)
-        for path in folder.glob("*"):
-            # A folder in the place of a file may not be entered by everyone who tidies up.
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-    seconds = time.monotonic() - began
-    if answer is None:
-        return ("failure", "hangs", f"longer than {WAITING} s"), "", seconds
-    if not answer and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
-        return ("failure", "hangs", f"more than {SECONDS} s of the processor"), "", seconds
-    if not answer:
-        return ("failure", f"ends with status {status}", ""), "", seconds
-    result, done = json.loads(answer)
-    return tuple(result), done, seconds
+        _in_the_child(cases, base, send)
+    os.close(send)
+    status, left, rest = None, len(cases), bytearray()
+    with os.fdopen(receive, "rb", buffering=0) as answers:
+        while left and status is None:
+            began = time.monotonic()
+            line = _line(answers.fileno(), rest, began + WAITING)
+            if line is None:
+                os.kill(child, signal.SIGKILL)
+            if not line:
+                status = os.waitpid(child, 0)[1]
+                found = _ended(line is None, status, base / "stderr")
+            else:
+                *found, said = json.loads(line)
+            left -= 1
+            yield tuple(found), "" if not line else said, time.monotonic() - began
+            if found[0] == "failure":
+                break
+    if status is None:
+        os.waitpid(child, 0)
+    shutil.rmtree(base / "case", ignore_errors=True)
 
 
-def _read(pipe: int, until: float) -> bytes | None:
-    content = b""
-    while True:
+def _ended(hangs: bool, status: int, said: Path) -> Result:
+    if hangs:
+        return "failure", "hangs", f"longer than {WAITING} s"
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+        return "failure", "hangs", f"more than {SECONDS} s of the processor"
+    return "failure", f"ends with status {status}", ascii(said.read_bytes()[-300:])
+
+
+def _line(pipe: int, rest: bytearray, until: float) -> bytes | None:
+    """The next line; b"" where there is none any more, None where the time is over.
+
+    `rest` is what was read behind it, for the next call.
+    """
+    while b"\n" not in rest:
         ready, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))
         if not ready:
             return None
         part = os.read(pipe, 2**16)
         if not part:
-            return content
-        content += part
+            return b""
+        rest += part
+    line, _, behind = bytes(rest).partition(b"\n")
+    rest[:] = behind
+    return line
 
 
-def _in_the_child(build: Callable[[Path, Random], str], seed: int, folder: Path, send: int) -> None:
+def _in_the_child(cases: Sequence[Case], base: Path, send: int) -> None:
     try:
         quiet = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):
-            os.dup2(quiet, number)
+        said = os.open(base / "stderr", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+        for number, place in ((0, quiet), (1, quiet), (2, said)):
+            os.dup2(place, number)
+        for build, use, seed in cases:
+            os.ftruncate(said, 0)
+            result, done = _one(build, use, seed, base / "case")
+            text = os.pread(said, 10_000, 0)
+            if result[0] != "failure" and (b"panicked" in text or b"Traceback" in text):
+                result = ("failure", "a raw message on standard error", ascii(text[-300:]))
+            os.write(send, json.dumps([*result, done]).encode() + b"\n")
+            if result[0] == "failure":
+                break
+            os.chdir(base)
+            shutil.rmtree(base / "case", ignore_errors=True)
+    finally:
+        os._exit(0)
+
+
+def _one(build: Build, use: Use, seed: int, folder: Path) -> tuple[Result, str]:
+    try:
         done = build(folder, Random(seed))
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
         spent = int(time.process_time()) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (spent + SECONDS, resource.RLIM_INFINITY))
-        result = judge(folder)
+        return judge(folder, use), done
     except BaseException as error:
-        result, done = ("failure", f"the siege itself: {type(error).__name__}", repr(error)), ""
-    try:
-        with os.fdopen(send, "wb") as pipe:
-            pipe.write(json.dumps([result, done]).encode())
-    finally:
-        os._exit(0)
+        return ("failure", f"the siege itself: {type(error).__name__}", repr(error)), ""

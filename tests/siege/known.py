@@ -139,6 +139,14 @@ def header(size: int) -> Change:
     return write
 
 
+class RebuiltOfMore:
+    """A tensor rebuilt from more values than torch's function takes."""
+
+    def __reduce__(self) -> Any:
+        function, values, *_ = torch.ones(2)._reduce_ex_internal(2)
+        return function, (*values, 1, 2)
+
+
 class Runs:
     """Runs a command when it is unpickled."""
 
@@ -176,6 +184,17 @@ def file(name: str, content: str) -> Change:
     return lambda folder: (folder / name).write_text(content)
 
 
+# The library panics when it splits a text with it.
+NOBODY = {
+    "version": "1.0",
+    "model": {"type": "WordLevel", "vocab": {"u": 0}, "unk_token": "u"},
+    "post_processor": {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "x", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {},
+    },
+}
 _KINDS = ("FIFO", "/dev/zero", "/dev/null", "folder", "loop", "sparse", "/proc/self/mem")
 KNOWN: dict[str, Change] = {
     **{f"{kind} as {name}": special(name, kind) for kind in _KINDS for name in BERT_FILES},
@@ -214,6 +233,7 @@ KNOWN: dict[str, Change] = {
     "complex tensor": with_first(lambda tensor: tensor.to(torch.complex64)),
     "expanded tensor": with_first(lambda tensor: tensor.flatten()[:1].expand(tensor.shape)),
     "transposed tensor": with_first(lambda tensor: tensor.t().contiguous().t()),
+    "tensor of too many values": other(lambda found: found | {"more": RebuiltOfMore()}),
     "no dictionary": other(lambda found: list(found.values())),
     "training checkpoint": other(lambda found: {"state_dict": found, "epoch": 3}),
     "weights in float16": tensors(lambda t: t.update({k: v.half() for k, v in t.items()})),
@@ -241,6 +261,7 @@ KNOWN: dict[str, Change] = {
         "tokenizer.json",
         '{"version":"1.0","model":{"type":"WordLevel","vocab":{},"unk_token":"u"}}',
     ),
+    "template that names nobody": file("tokenizer.json", json.dumps(NOBODY)),
     "generation config is a list": file("generation_config.json", "[]"),
 }
 # What must be accepted, not only refused in good form.

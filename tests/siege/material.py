@@ -7,11 +7,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+import minibert
 from minibert.checkpoint.save import save
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
-from tests.vocabularies import BERT_MARKS, byte_level, word_piece
+from tests.vocabularies import BERT_MARKS, byte_level, sentence_piece, word_piece
 
 SAFE, PICKLE = "model.safetensors", "pytorch_model.bin"
 FAMILIES = {
@@ -24,13 +25,36 @@ FAMILIES = {
 }
 
 
-def make(root: Path) -> list[Path]:
-    """The folders of the material, below `root`."""
+# Filled by `make`, once, before the first case.
+folders: list[Path] = []
+models: dict[str, Model] = {}
+traces: dict[str, list[Path]] = {}
+vocabularies: list[Path] = []
+
+
+def make(root: Path) -> None:
+    """Make the material below `root`: folders, models, files of traces, and vocabularies."""
+    folders.extend(_folders(root))
+    for name in ("bert", "gpt2"):
+        models[name] = minibert.load(root / name)
+        whole = models[name].trace(["The quick fox", "jumps"])
+        early = models[name].trace("The fox", until=1, keep=("probs",))
+        traces[name] = [
+            trace.save(root / f"{name}-{i}.trace") for i, trace in enumerate((whole, early))
+        ]
+    for kind in (sentence_piece, word_piece):
+        folder = root / kind.__name__
+        folder.mkdir()
+        vocabularies.append(kind(folder))
+    vocabularies.extend(root / name for name in ("bert", "gpt2", "roberta", "electra"))
+
+
+def _folders(root: Path) -> list[Path]:
     words = root / "words"
     words.mkdir()
     vocabulary = word_piece(words)
     tokenizer = Tokenizer.from_folder(vocabulary)
-    folders = []
+    found = []
     for family, (task, choices) in FAMILIES.items():
         config = Config(
             family=family,
@@ -44,12 +68,12 @@ def make(root: Path) -> list[Path]:
             **choices,
         )
         folder = save(Model.from_config(config, tokenizer=tokenizer), root / family)
-        folders += [folder, *_in_other_files(folder, root)]
-    (folders[0] / "tokenizer.json").unlink()
-    shutil.copy(vocabulary / "vocab.txt", folders[0])
+        found += [folder, *_in_other_files(folder, root)]
+    (found[0] / "tokenizer.json").unlink()
+    shutil.copy(vocabulary / "vocab.txt", found[0])
     settings = {"do_lower_case": True, "tokenizer_class": "BertTokenizer"}
-    (folders[0] / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folders[0] / "special_tokens_map.json").write_text(json.dumps({"mask_token": BERT_MARKS[4]}))
+    (found[0] / "tokenizer_config.json").write_text(json.dumps(settings))
+    (found[0] / "special_tokens_map.json").write_text(json.dumps({"mask_token": BERT_MARKS[4]}))
     gpt2 = root / "gpt2"
     (gpt2 / "tokenizer.json").unlink()
     byte_level(gpt2, ["<|endoftext|>"])
@@ -64,7 +88,7 @@ def make(root: Path) -> list[Path]:
         save_file(tensors, gpt2 / SAFE)
         (gpt2 / "config.json").write_text(json.dumps(about | {"vocab_size": count}))
     (gpt2 / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 3]}))
-    return folders
+    return found
 
 
 def _in_other_files(folder: Path, root: Path) -> list[Path]:

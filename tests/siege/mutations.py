@@ -20,11 +20,12 @@ def mutate(folder: Path, random: Random) -> str:
     """Damage one file; the description of what was done."""
     files = [path for path in folder.iterdir() if path.is_file() and not path.is_symlink()]
     path = random.choice(sorted(path for path in files if path.stat().st_size < 2**24))
-    how = random.choices((_bytes, _json, _special), (5, 6, 1))[0]
+    how = random.choices((change_bytes, change_json, special), (5, 6, 1))[0]
     return f"{path.name}: {how(path, random)}"
 
 
-def _special(path: Path, random: Random) -> str:
+def special(path: Path, random: Random) -> str:
+    """Put something that is no honest file in its place."""
     kind = random.choice(FILES)
     replace(path, kind)
     return f"{kind} in its place"
@@ -46,7 +47,8 @@ def replace(path: Path, kind: str) -> None:
         path.symlink_to(kind)
 
 
-def _bytes(path: Path, random: Random) -> str:
+def change_bytes(path: Path, random: Random) -> str:
+    """Flip, set, cut, repeat, insert or drop bytes."""
     content = bytearray(path.read_bytes())
     for _ in range(random.choice((1, 1, 1, 2, 8))):
         if not content:
@@ -69,7 +71,7 @@ def _bytes(path: Path, random: Random) -> str:
     return "bytes changed"
 
 
-def _json(path: Path, random: Random) -> str:
+def change_json(path: Path, random: Random) -> str:
     """A change of JSON's values; in safetensors of the header's."""
     content = path.read_bytes()
     rest = b""
@@ -79,8 +81,8 @@ def _json(path: Path, random: Random) -> str:
     try:
         value = json.loads(content)
     except ValueError:
-        return _bytes(path, random)
-    said = [_change(value, random) for _ in range(random.choice((1, 1, 1, 2, 3)))]
+        return change_bytes(path, random)
+    said = [change_value(value, random) for _ in range(random.choice((1, 1, 1, 2, 3)))]
     text = json.dumps(value).encode("utf-8", "surrogatepass")
     if path.suffix == ".safetensors":
         text = struct.pack("<Q", len(text)) + text + rest
@@ -88,7 +90,8 @@ def _json(path: Path, random: Random) -> str:
     return "; ".join(said)
 
 
-def _change(value: Any, random: Random) -> str:
+def change_value(value: Any, random: Random) -> str:
+    """Change one value somewhere in parsed JSON; what was done."""
     container, where = value, "."
     while True:
         keys = list(container) if isinstance(container, dict) else range(len(container))

@@ -1,5 +1,7 @@
 """What can be written, and that it does what arithmetic says; test_edit_peers.py asks others."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from minibert.errors import EditError
 from minibert.quantities import QUANTITIES
-from minibert.trace.edit import hide, mean, noise, replace, zero
+from minibert.trace.edit import as_edit, hide, mean, noise, replace, zero
 from tests.families import VOCABULARY
 from tests.trace.editing import (
     FAMILIES,
@@ -269,3 +271,29 @@ def test_numbers_and_positions_of_other_libraries_are_numbers_and_positions() ->
         for places in (np.array([1, 3]), torch.tensor([1, 3])):
             edit = {("z", 1): replace(number, positions=places)}
             assert torch.equal(model.trace(tokens, edit=edit).logits, expected)
+
+
+def halved(value: torch.Tensor) -> torch.Tensor:
+    return value / 2
+
+
+@pytest.mark.parametrize("again", [lambda edit: pickle.loads(pickle.dumps(edit)), copy.deepcopy])
+def test_an_edit_does_the_same_after_it_was_pickled_or_copied(again: Any) -> None:
+    model = model_of("gpt2")
+    trace, other = model.trace(whole("gpt2", 0)), model.trace(whole("gpt2", 1), grad=True)
+    other.backward(other.logits.sum())
+    edits = {
+        "zero": ("z", zero),
+        "number": ("z", replace(0.5, positions=-1)),
+        "tensor": ("z", replace(torch.full_like(trace[1].z, 0.25))),
+        "trace": ("z", replace(other, positions=[0, 2])),
+        "mean": ("z", mean(over=[trace, other])),
+        "noise": ("z", noise(5, std=0.5)),
+        "hidden keys": ("scores", hide(0, positions=-1)),
+        "function": ("z", as_edit(halved)),
+    }
+    for kind, (name, edit) in edits.items():
+        expected = trace.rerun({(name, 1): edit}).logits
+        assert not torch.equal(expected, trace.logits), kind
+        assert torch.equal(trace.rerun({(name, 1): again(edit)}).logits, expected), kind
+    assert copy.deepcopy(edits["trace"][1]).traces[0] is other

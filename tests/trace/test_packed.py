@@ -107,6 +107,31 @@ def test_statistics_come_from_the_pass_and_each_text_is_read_by_itself(
             assert text[layer].statistics.argmax is None
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_keys_are_counted_in_each_sentence(packed: bool) -> None:
+    model, texts = minibert.load(), ["the horse ran away", "a boy"]
+    trace = model.trace(texts, packed=packed, statistics=(("key_mass", (-1, 0, -4)),))
+    for index, text in enumerate(texts):
+        alone = model.trace(text)
+        for layer in range(4):
+            found = trace.text(index)[layer].statistics.key_mass
+            expected = alone[layer].probs[..., [-1, 0, -4]]
+            assert difference(found, expected) <= 1e-6
+            again = trace.text(index).rerun({})
+            assert difference(again[layer].statistics.key_mass, expected) <= 1e-6
+
+
+def test_the_map_of_a_shorter_sentence_is_that_of_it_alone() -> None:
+    model, texts = minibert.load(), ["the horse ran away from the boy", "a boy walked"]
+    trace = model.trace(texts, statistics=(("map", 3), "entropy"))
+    for index, text in enumerate(texts):
+        alone = model.trace(text, statistics=(("map", 3),))
+        for layer in range(4):
+            found = trace.text(index)[layer].statistics
+            assert difference(found.map, alone[layer].statistics.map) <= 1e-6
+            assert found.entropy is not None
+
+
 def test_what_packed_sentences_do_not_have_is_an_error() -> None:
     model = lengths_model()
     tokens = Tokens.from_ids(torch.ones(2, 5, dtype=torch.int64))
@@ -142,7 +167,8 @@ def test_what_would_mix_sentences_is_refused(tmp_path: Path) -> None:
         lambda: packed.rerun({("z", 1): zero}),
         lambda: packed.rerun({("resid_post", 0): noise(3)}),
         lambda: model.trace(texts, edit={("scores", 0): noise(3)}),
-        lambda: model.trace(texts, statistics=(("map", 2),)).text(1),
+        lambda: model.trace(texts, packed=True, statistics=(("key_mass", (4,)),)),
+        lambda: model.trace(texts, statistics=(("key_mass", (-5,)),)),
     ]
     for call in refused:
         with pytest.raises((TraceError, EditError)):

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from minibert.errors import EditError
 from minibert.loading import from_transformers
-from minibert.trace.edit import as_point, hide, mean, noise, replace, zero
+from minibert.trace.edit import hide, mean, noise, replace, zero
 from minibert.trace.plan import Plan
+from minibert.trace.point import as_point
 from tests.families import Sizes, hf_model
 from tests.trace.editing import HEADS, LAYERS, LENGTH, NAMES, PER_HEAD, model_of, sentences, whole
 

@@ -90,6 +90,7 @@ FUNCTIONS: dict[str, Function] = {
         [((name, 1), replace(0.2, positions=at)), (("mlp_out", 0), zero)], None
     )(t),
     "logit_difference": lambda t, _, at, name: [*METRIC(t.logits)],
+    "logit_difference of a model's logits": lambda t, _, at, name: [*METRIC(t.model(t.tokens))],
     "explain": lambda t, _, at, name: explained(t, at[-1], 0),
     "text": lambda t, _, at, name: [
         torch.cat([getattr(t.text(i)[1, 0], n).flatten() for n in (*NAMES, "probs")])

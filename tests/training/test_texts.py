@@ -92,7 +92,7 @@ class TestReadTexts:
         ("content", "message"),
         [
             (None, r"no\.txt: cannot be read \(No such file"),
-            ("folder", r"no\.txt: cannot be read \(Is a directory"),
+            ("folder", r"no\.txt: cannot be read: it is no regular file \(a folder"),
             (b"caf\xe9", r"no\.txt: byte 3 is not UTF-8; convert"),
             (b" \n\n\xef\xbb\xbf ", r"no\.txt: the file has no text"),
         ],

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.errors import MinibertError
+from minibert.untrusted import read_text
 
 __all__ = ["Real", "ScoresLog", "read_scores"]
 
@@ -19,6 +20,9 @@ EXPECTED = (
     "expected an object with tokens, loss and heads, and in heads for each pattern one list of "
     "scores a layer, or null"
 )
+
+# A run that measures a thousand times writes some MB.
+_MOST_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,7 @@ def read_scores(path: Path) -> ScoresLog:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise MinibertError(f"{path}: cannot be read as a log of training ({error}).") from error
+    lines = read_text(path, MinibertError, most=_MOST_BYTES).splitlines()
     for number, line in enumerate(lines, start=1):
         if line.strip():
             yield _row(line, f"{path}, line {number}")

@@ -1,0 +1,109 @@
+"""A user's function as the judge sees it: numbers in, numbers out, from another process."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.bench.printed import Printed
+from minibert.bench.shared_bytes import described, room_for
+from minibert.bench.user_file import OUTPUTS, target_parts
+from minibert.bench.worker_process import WorkerError, WorkerProcess
+from minibert.kernels.check.cases import Problem
+from minibert.kernels.registry import Implementation
+from minibert.kernels.validation import outputs_of
+
+__all__ = ["JudgedFunction"]
+
+
+class JudgedFunction:
+    """FILE.py:function in a worker; each call may take `seconds`.
+
+    It calls for `parity.check`. The worker gets copies of the inputs; what it answers is taken as
+    numbers of the promised shapes and dtypes, or not at all.
+    """
+
+    def __init__(self, target: str, device: torch.device, *, seconds: float) -> None:
+        """Run the file.
+
+        Raises MinibertError when there is no such file or function, and WorkerEndedError when it
+        ends the process.
+        """
+        self.path, self.name = target_parts(target)
+        self.device = device
+        self.label = f"{self.path.name}:{self.name}"
+        self.printed = Printed(self.path.name)
+        self.worker = WorkerProcess(self.label, str(device), seconds, self.printed)
+        try:
+            answer = self.worker.ask("read", path=str(self.path), name=self.name)
+        except BaseException:
+            self.close()
+            raise
+        options = {str(one) for one in answer.get("options", ())}
+        self.options = tuple(one for one in ("lengths", "causal") if one in options)
+        self.triton = bool(answer.get("triton"))
+
+    def close(self) -> None:
+        """End the worker."""
+        self.worker.close()
+
+    def implementation(self, outputs: tuple[str, ...]) -> Implementation:
+        """What `parity.check` may ask of it, held to give these outputs."""
+        return Implementation(
+            name=self.label,
+            # Not the method itself, whose own lines are not where the user's errors arise.
+            fn=partial(self.call),
+            wants=frozenset(outputs) - {"z", "lse"},
+            options=frozenset(self.options),
+        )
+
+    def call(self, problem: Problem, *, again: bool = False) -> dict[str, Tensor]:
+        """The outputs when the call returns. Raises WorkerError for what it does instead."""
+        tensors = {
+            name: one
+            for name, one in problem.tensors().items()
+            if name in ("query", "key", "value", *self.options)
+        }
+        files = self.worker.files(inputs=room_for(tensors.values()), outputs=_room(problem))
+        answer = self.worker.ask(
+            "call",
+            files={name: (str(one.path), one.size) for name, one in files.items()},
+            tensors=files["inputs"].put(tensors),
+            causal=problem.causal,
+            again=again,
+        )
+        self._asked = problem
+        return self._outputs(answer)
+
+    def later(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The inputs of the last call and its outputs, as they are now."""
+        answer = self.worker.ask("later")
+        problem, inputs = self._asked, self._taken("inputs", answer.get("inputs"))
+        missing = {name: one for name, one in problem.tensors().items() if name not in inputs}
+        return inputs | missing, self._outputs(answer)
+
+    def _outputs(self, answer: dict[str, Any]) -> dict[str, Tensor]:
+        """The outputs, looked at before a number is read."""
+        about, problem = answer.get("outputs"), self._asked
+        try:
+            shapes = described(about)
+        except ValueError:
+            raise self.worker.distrust("answered with what are no tensors.") from None
+        if unknown := shapes.keys() - set(OUTPUTS):
+            raise WorkerError(f"gave {', '.join(sorted(unknown))}; known are {', '.join(OUTPUTS)}")
+        outputs_of(shapes, self.label, problem.query, problem.key, problem.want)
+        return self._taken("outputs", about)
+
+    def _taken(self, file: str, about: Any) -> dict[str, Tensor]:
+        try:
+            found = self.worker.files()[file].take(about)
+        except (ValueError, TypeError, KeyError, RuntimeError):
+            raise self.worker.distrust("answered with tensors that are not there.") from None
+        return {name: one.to(self.device) for name, one in found.items()}
+
+
+def _room(problem: Problem) -> int:
+    """The bytes that all outputs take at most, each number in 8 bytes."""
+    (B, H, Q, D), K = problem.query.shape, problem.key.shape[2]
+    return 8 * B * H * (Q * (D + 2 * K + 16) + K) + 1024

@@ -1,0 +1,179 @@
+"""The timed calls of one contender in a worker, by the judge's own clock, with checks between.
+
+A call is: new numbers (off the clock), then the last of them with the request, the call, and z put
+where the judge can read it (on the clock). So nothing can be computed before, and nothing left for
+later. Of each turn the judge draws one call, tells nobody, and checks what it gave.
+
+On a GPU waiting for the processes would outweigh a short kernel, so there the worker measures each
+call by CUDA events, and the judge compares what it says with its own clock.
+"""
+
+import random
+import secrets
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.bench.clock import calls_of_a_turn
+from minibert.bench.gate import GateError, WrongError
+from minibert.bench.kernel_gate import sampled
+from minibert.bench.result_rows import Row
+from minibert.bench.shared_bytes import described, room_for
+from minibert.bench.worker_process import WorkerError, WorkerProcess
+from minibert.bench.workload import Inputs, Workload
+
+__all__ = ["JudgedRun", "one_thread"]
+
+#: A turn on a GPU may take so much longer, by the judge's clock, than its events say: a quarter,
+#: and this many milliseconds a call to launch it.
+_LAUNCH_MS = 0.3
+_RANDOM = random.SystemRandom()
+
+
+class JudgedRun:
+    """A contender of this name, in a worker that has the user's file or the baselines."""
+
+    def __init__(
+        self,
+        name: str,
+        worker: WorkerProcess,
+        workload: Workload,
+        inputs: Inputs,
+        *,
+        baseline: bool,
+    ) -> None:
+        """Make it ready. Raises GateError where it cannot do this workload here."""
+        self.name, self._worker, self._workload = name, worker, workload
+        self._inputs, self._seed = inputs, 0
+        self._last = 0.0
+        z = inputs.query.numel()
+        files = worker.files(inputs=room_for(inputs.vectors), outputs=8 * z + 1024)
+        self._ask(
+            "prepare",
+            baseline=baseline,
+            workload=workload.fields(),
+            files={name: (str(one.path), one.size) for name, one in files.items()},
+        )
+
+    def gate(self) -> Row:
+        """The fields of a row after one call that is checked. Raises what `turn` raises."""
+        self._refresh(cold=False)
+        return self._check(self._call())
+
+    def warm(self, fewest: int) -> int:
+        """How many calls make a turn, after two to warm up."""
+        seconds = 1.0
+        for _ in range(2):
+            self._refresh(cold=False)
+            start = perf_counter()
+            self._call()
+            seconds = perf_counter() - start
+        return calls_of_a_turn(seconds, fewest)
+
+    def turn(self, calls: int, cold: bool) -> list[float]:
+        """Milliseconds of each call.
+
+        Raises WrongError when what the drawn call gave is wrong, GateError when a call fails, and
+        WorkerEndedError when the worker ends.
+        """
+        milliseconds, drawn = [], secrets.randbelow(calls)
+        for call in range(calls):
+            self._refresh(cold)
+            start = perf_counter()
+            answer = self._call()
+            taken = (perf_counter() - start) * 1e3
+            milliseconds.append(self._claimed(answer, taken) if self._on_gpu else taken)
+            if call == drawn:
+                self._check(answer)
+        if self._on_gpu and not cold:
+            self._compare(statistics.median(milliseconds))
+        return milliseconds
+
+    def peak_bytes(self) -> int:
+        """The most bytes that a call holds, as torch in the worker counts them."""
+        return int(self._ask("peak")["bytes"])
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self._inputs.query.is_cuda
+
+    def _ask(self, task: str, **fields: Any) -> dict[str, Any]:
+        try:
+            return self._worker.ask(task, contender=self.name, **fields)
+        except WorkerError as error:
+            raise GateError(str(error)) from error
+
+    def _refresh(self, cold: bool) -> None:
+        self._seed, self._last = secrets.randbits(63), _RANDOM.gauss()
+        self._ask("refresh", seed=self._seed, cold=cold)
+
+    def _call(self) -> dict[str, Any]:
+        return self._ask("timed", last=self._last)
+
+    def _check(self, answer: dict[str, Any]) -> Row:
+        """The error of z, as it was when the answer came, in rows that nobody could foresee."""
+        z = self._taken("outputs", answer.get("outputs"))["z"]
+        mine = self._inputs
+        mine.refresh(self._seed)
+        mine.complete(self._last)
+        if z.dtype != mine.query.dtype:
+            raise WrongError(f"gave z in {z.dtype}; expected {mine.query.dtype}")
+        looked = sampled(*mine.vectors, z, lengths=mine.lengths, causal=self._workload.causal)
+        if not looked.ok:
+            raise WrongError(
+                f"wrong: error {looked.error:.2e}, allowed {looked.tolerance:.2e}, in rows of this "
+                "size"
+            )
+        later = self._worker.ask("later")
+        if not torch.equal(self._taken("outputs", later.get("outputs"))["z"], z):
+            raise WrongError("z changed after the call had returned: the work goes on behind it")
+        given = self._taken("inputs", later.get("inputs"))
+        pairs = zip(("query", "key", "value"), mine.vectors, strict=True)
+        if changed := [name for name, one in pairs if not torch.equal(given[name], one)]:
+            raise WrongError(f"changes its inputs: {', '.join(changed)}")
+        return {"errors": {"z": looked.error}}
+
+    def _taken(self, file: str, about: Any) -> dict[str, Tensor]:
+        try:
+            wanted = {"z"} if file == "outputs" else {"query", "key", "value"}
+            if not wanted <= described(about).keys():
+                raise ValueError("something is missing")
+            found = self._worker.files()[file].take(about)
+        except (ValueError, TypeError, KeyError, RuntimeError):
+            raise self._worker.distrust("answered with tensors that are not there.") from None
+        return {name: one.to(self._inputs.query.device) for name, one in found.items()}
+
+    def _claimed(self, answer: dict[str, Any], taken: float) -> float:
+        """What the worker says a call took."""
+        claimed = answer.get("ms")
+        if not isinstance(claimed, float) or not 0 < claimed <= taken:
+            raise WrongError(f"a call of {claimed!r:.20} ms by its events took {taken:.3g} ms")
+        return claimed
+
+    def _compare(self, claimed: float) -> None:
+        """Raises WrongError when calls take longer than the worker says."""
+        calls = max(10, min(1000, int(100 / max(claimed, 1e-3))))
+        start = perf_counter()
+        self._ask("repeat", calls=calls)
+        taken = (perf_counter() - start) * 1e3 / calls
+        if taken > 1.25 * claimed + _LAUNCH_MS:
+            raise WrongError(
+                f"a call of {claimed:.3g} ms by its events takes {taken:.3g} ms by the judge's "
+                "clock: the events cannot be trusted"
+            )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The judge computes with one thread, so that none of its others is busy waiting."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,218 @@
+"""The process that calls a user's function, or the baselines. It knows neither truth nor verdict.
+
+The judge asks, one request at a time, and this answers: JSON in plain bytes, tensors in mapped
+files. Nothing here is trusted: the user's code runs in this process and can change any of it. What
+counts is what the judge finds in the outputs, and how long it waited for them.
+"""
+
+import faulthandler
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.bench.clock import Clock
+from minibert.bench.contest import Contender
+from minibert.bench.gate import reason
+from minibert.bench.memory import peak_bytes
+from minibert.bench.shared_bytes import SharedBytes
+from minibert.bench.user_file import UserFunction, load_function
+from minibert.bench.workload import Inputs, Workload
+from minibert.errors import MinibertError
+from minibert.kernels.check.poison import poisoned_memory
+
+__all__ = ["serve"]
+
+
+def serve(judge: Connection, printed: Connection, crash: str) -> None:
+    """Answer the judge until it hangs up; then end the process, whatever else runs in it."""
+    _detach(printed, crash)
+    worker = _Worker()
+    while True:
+        try:
+            request = json.loads(judge.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(0)
+        answer = worker.answer(request.pop("task"), request)
+        judge.send_bytes(json.dumps({"id": request["id"], **answer}).encode())
+
+
+def _detach(printed: Connection, crash: str) -> None:
+    """Leave the judge's terminal: what is printed, from C too, goes down the pipe."""
+    # Ctrl-C is for the judge, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.name == "posix":
+        # A group of its own, so that what the user's code starts ends with it.
+        os.setsid()
+        os.dup2(printed.fileno(), 2)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+    # Left open as long as the process lives.
+    faulthandler.enable(os.open(crash, os.O_WRONLY), all_threads=False)
+
+    def follow() -> None:
+        """End this process when the judge has ended, however it did."""
+        judge = multiprocessing.parent_process()
+        if judge is not None:
+            judge.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+class _Worker:
+    """What is loaded, and the tensors of the last call."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+        self.user: UserFunction | None = None
+        self.inputs: dict[str, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}
+        self.files: dict[str, SharedBytes] = {}
+        self.drawn: dict[Workload, Inputs] = {}
+        self.contenders: dict[str, tuple[Contender, Inputs]] = {}
+        self.settings, self.set_for = ExitStack(), ""
+        self.clock = Clock(self.device)
+
+    def answer(self, task: str, request: dict[str, Any]) -> dict[str, Any]:
+        """What the task gives, or {"error": one line}."""
+        tasks: dict[str, Callable[..., dict[str, Any]]] = {
+            "begin": self.begin,
+            "read": self.read,
+            "call": self.call,
+            "later": self.later,
+            "prepare": self.prepare,
+            "refresh": self.refresh,
+            "timed": self.timed,
+            "repeat": self.repeat,
+            "peak": self.peak,
+        }
+        request = {name: one for name, one in request.items() if name != "id"}
+        try:
+            return tasks[task](**request)
+        # Also what is no Exception: the judge is told of all of it.
+        except BaseException as error:
+            return {"error": reason(error)}
+
+    def begin(self, device: str, cache_bytes: int) -> dict[str, Any]:
+        """Get ready to compute on this device."""
+        self.device = torch.device(device)
+        self.clock = Clock(self.device, cache_bytes=cache_bytes)
+        return {}
+
+    def read(self, path: str, name: str) -> dict[str, Any]:
+        """Run the user's file."""
+        self.user = load_function(Path(path), name)
+        return {"options": self.user.options, "triton": self.user.triton}
+
+    def call(
+        self, files: dict[str, Any], tensors: list[Any], causal: bool, again: bool
+    ) -> dict[str, Any]:
+        """One call on the judge's inputs; with `again` in the tensors of the call before."""
+        self._open(files)
+        given = self.files["inputs"].take(tensors)
+        if again:
+            for name, one in given.items():
+                self.inputs[name].copy_(one)
+        else:
+            self.inputs = {name: one.to(self.device) for name, one in given.items()}
+        user, inputs = self._user(), self.inputs
+        with poisoned_memory(inputs["query"], inputs["key"].shape[2]):
+            vectors = (inputs["query"], inputs["key"], inputs["value"])
+            self.outputs = user(*vectors, lengths=inputs.get("lengths"), causal=causal)
+            self.clock.settle()
+        return {"outputs": self._put_outputs()}
+
+    def later(self) -> dict[str, Any]:
+        """The tensors of the last call, as they are now."""
+        return {"inputs": self.files["inputs"].put(self.inputs), "outputs": self._put_outputs()}
+
+    def prepare(
+        self, contender: str, baseline: bool, workload: dict[str, Any], files: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Make a contender for a workload. All contenders of a workload share its inputs."""
+        self._open(files)
+        work = Workload(**workload)
+        if work not in self.drawn:
+            self.drawn = {work: work.draw(self.device)}
+            self.contenders.clear()
+            self.set_for = ""
+        inputs = self.drawn[work]
+        if baseline:
+            # Only these need the implementations, which take a while to import.
+            from minibert.bench import baselines
+
+            one = baselines.baseline(contender, work, inputs)
+        else:
+            user = self._user()
+            one = Contender(
+                lambda: user(*inputs.vectors, lengths=inputs.lengths, causal=work.causal),
+                lambda result: {"z": result["z"]},
+            )
+        self.contenders[contender] = (one, inputs)
+        return {}
+
+    def refresh(self, contender: str, seed: int, cold: bool) -> dict[str, Any]:
+        """New numbers, all but the last one, which comes with the call; and a cold cache."""
+        one, inputs = self.contenders[contender]
+        # Freed before the clock starts, and its memory can be had again.
+        self.outputs = {}
+        # Whose turn it is has the settings its calls need, entered before the clock starts.
+        if contender != self.set_for:
+            self.settings.close()
+            self.settings.enter_context(one.around())
+            self.set_for = contender
+        inputs.refresh(seed)
+        if cold:
+            self.clock.flush()
+        return {}
+
+    def timed(self, contender: str, last: float) -> dict[str, Any]:
+        """One call, and z put where the judge can read it: it all counts."""
+        one, inputs = self.contenders[contender]
+        inputs.complete(last)
+        milliseconds = None
+        if self.device.type == "cuda":
+            (milliseconds,), result = self.clock.turn(one.run, calls=1)
+        else:
+            result = one.run()
+        vectors = zip(("query", "key", "value"), inputs.vectors, strict=True)
+        self.inputs, self.outputs = dict(vectors), dict(one.outputs(result))
+        return {"outputs": self._put_outputs(), "ms": milliseconds}
+
+    def repeat(self, contender: str, calls: int) -> dict[str, Any]:
+        """So many calls without a pause, whose results are dropped; after a turn of its own."""
+        one, _ = self.contenders[contender]
+        for _ in range(calls):
+            one.run()
+        self.clock.settle()
+        return {}
+
+    def peak(self, contender: str) -> dict[str, Any]:
+        """The most bytes that a call holds."""
+        one, _ = self.contenders[contender]
+        return {"bytes": peak_bytes(one.run, self.device)}
+
+    def _user(self) -> UserFunction:
+        if self.user is None:
+            raise MinibertError("no file was read")
+        return self.user
+
+    def _open(self, files: dict[str, Any]) -> None:
+        for name, (path, size) in files.items():
+            if name not in self.files or str(self.files[name].path) != path:
+                self.files[name] = SharedBytes(Path(path), size)
+
+    def _put_outputs(self) -> list[list[Any]]:
+        return self.files["outputs"].put(self.outputs)

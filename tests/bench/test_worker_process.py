@@ -1,0 +1,135 @@
+"""Whatever the user's code does to its process, the judge gets an answer or says that none came."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from planted_kernels import START, written
+
+from minibert.bench.judged_function import JudgedFunction
+from minibert.bench.worker_process import WorkerEndedError, WorkerError
+from minibert.kernels.check.cases import Case
+
+CPU = torch.device("cpu")
+PROBLEM = Case("plain", 5, 5, 1.0).draw(dtype=torch.float32, device=CPU, d_head=7, wants=(), seed=0)
+
+
+def body(*lines):
+    return "\n".join(
+        ["import ctypes, os, sys, gc", "def attention(query, key, value, lengths, causal):"]
+        + [f"    {line}" for line in lines]
+    )
+
+
+def judged(tmp_path, *lines, seconds=30.0):
+    user = JudgedFunction(written(tmp_path, body(*lines)), CPU, seconds=seconds)
+    user.worker.place = "plain, 5 x 5"
+    return user
+
+
+def ends(process):
+    """True when a process is gone, or only waits for somebody to ask for its status."""
+    for _ in range(200):
+        try:
+            state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return True
+        if state.rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("os._exit(0)", "ended the process with status 0, at plain, 5 x 5, before there was a ver"),
+        ("os._exit(3)", "ended the process with status 3"),
+        ("ctypes.string_at(0)", r"crashed the process, at plain, 5 x 5: SIGSEGV, .* \(line 19\)"),
+        ("os.abort()", "crashed the process, at plain, 5 x 5: SIGABRT, C code gave up"),
+        ("os.closerange(3, 256); return {'z': query}", "closed its connection|ended the process"),
+        ("[os.write(n, b'x' * 9) for n in range(3, 64) if ours(n)]", "wrote into the connection"),
+        ("[os.write(n, b'x') for n in range(3, 64) if ours(n)]", "wrote into|has not returned"),
+        ("while True: pass", r"has not returned after 2 seconds \(--timeout\)\."),
+    ],
+)
+def test_a_process_that_gives_no_answer_is_told_in_one_line(tmp_path, line, message):
+    ours = "ours = lambda n: os.path.exists(f'/proc/self/fd/{n}') and 'socket' in os.readlink("
+    ours += "f'/proc/self/fd/{n}')"
+    user = judged(tmp_path, *([ours] if "ours" in line else []), line, seconds=2.0)
+    try:
+        with pytest.raises(WorkerEndedError, match=message) as caught:
+            user.call(PROBLEM)
+        assert str(caught.value).startswith("kernel.py:attention ")
+        # It stays so: nothing can be asked any more.
+        with pytest.raises(WorkerEndedError):
+            user.call(PROBLEM)
+    finally:
+        user.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import os\nos._exit(0)\n", "status 0, while kernel.py was read, before there was a"),
+        ("while True: pass\n", "kernel.py has not been read after 1 seconds"),
+    ],
+)
+def test_a_file_that_ends_the_process_when_it_is_read_is_no_success(tmp_path, source, message):
+    with pytest.raises(WorkerEndedError, match=message):
+        JudgedFunction(written(tmp_path, source), CPU, seconds=1.0)
+
+
+def test_an_answer_to_a_request_that_was_not_asked_ends_the_worker(tmp_path):
+    user = judged(
+        tmp_path,
+        "from multiprocessing.connection import Connection",
+        "one = next(o for o in gc.get_objects() if type(o) is Connection and o.readable)",
+        """one.send_bytes(b'{"id": "0", "outputs": []}')""",
+        "return {'z': query}",
+    )
+    try:
+        with pytest.raises(WorkerEndedError, match="wrote into the connection to the judge"):
+            user.call(PROBLEM)
+    finally:
+        user.close()
+
+
+def test_an_error_leaves_the_worker_usable(tmp_path):
+    user = judged(tmp_path, "raise KeyboardInterrupt")
+    try:
+        for _ in range(2):
+            with pytest.raises(WorkerError, match=r"^raises KeyboardInterrupt \(line 19 of ker"):
+                user.call(PROBLEM)
+    finally:
+        user.close()
+
+
+def test_what_the_code_starts_ends_with_it(tmp_path):
+    user = judged(
+        tmp_path,
+        "import subprocess",
+        "child = subprocess.Popen(['sleep', '60'])",
+        "return {'z': query * 0 + child.pid}",
+    )
+    child = int(user.call(PROBLEM)["z"].flatten()[0])
+    user.close()
+    assert ends(child)
+
+
+def test_a_worker_does_not_outlive_a_judge_that_is_killed(tmp_path):
+    (tmp_path / "kernel.py").write_text(
+        START + body("print(os.getpid(), flush=True)", "while True: pass"), encoding="utf-8"
+    )
+    command = [sys.executable, "-m", "minibert", "check", f"{tmp_path / 'kernel.py'}:attention"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as judge:
+        assert judge.stderr is not None
+        line = next(one for one in judge.stderr if one.startswith("kernel.py prints: "))
+        worker = int(line.rpartition(" ")[2])
+        judge.send_signal(signal.SIGKILL)
+        judge.wait()
+    assert ends(worker)

@@ -1,0 +1,127 @@
+"""Class "hub": a server that lies about commits, names and sizes, or sends other bytes.
+
+What it serves is taken whole or refused, and nothing is written outside the cache.
+"""
+
+import os
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+from tests.hub_server import Fault, Hub
+from tests.siege import material
+from tests.siege.judge import DiffersError
+
+LIES = [
+    "../../../../x", "a" * 40, "A" * 40, "g" * 40, "a" * 39, "", "../" * 13 + "a", "/etc/x", "a/b",
+    "\\..\\x", ".", "..", "a" * 300, '"', '"../../x"', "W/\"../../y\"", "%2e%2e%2fx", "0",
+]  # fmt: skip
+NAMES = [
+    "../../../x.json",
+    "/tmp/x",
+    "a/../../b",
+    "config.json\x00",
+    "..",
+    "C:\\x",
+    "sub/config.json",
+]
+HEADERS = ("sha", "X-Repo-Commit", "ETag", "X-Linked-Etag", "X-Linked-Size", "Location")
+STATUSES = (401, 403, 404, 416, 429, 500, 503)
+
+
+def settings() -> int:
+    """Set what the Hub's client reads when it is imported; the port of the server to be."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    wanted = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "*"}
+    wanted |= {"HF_HUB_ETAG_TIMEOUT": "20", "HF_HUB_DOWNLOAD_TIMEOUT": "20"}
+    os.environ.update(wanted | {"HF_ENDPOINT": f"http://127.0.0.1:{port}"})
+    return port
+
+
+PORT = settings() if "huggingface_hub" not in sys.modules else 0
+
+
+def build(folder: Path, random: Random) -> str:
+    """A repository of an honest folder, and the seed of what the server does."""
+    base = random.choice(material.folders)
+    shutil.copytree(base, folder / "served" / "owner" / "name")
+    (folder / "seed").write_text(str(random.randrange(2**30)))
+    return base.name
+
+
+def use(folder: Path) -> None:
+    """Load it over the server; compare what is in the cache and what is outside of it."""
+    from huggingface_hub.utils import close_session
+
+    import minibert
+
+    # The connection to the server of another case.
+    close_session()
+    random = Random(int((folder / "seed").read_text()))
+    # Between its tries the client waits for seconds.
+    time.sleep = lambda seconds: None
+    before = _tree(folder)
+    hub = _Hub(folder / "served", port=PORT)
+    honest = random.random() < 0.2
+    said = "honest" if honest else _spoil(hub, random)
+    try:
+        with hub.running():
+            model = minibert.load("owner/name", cache_dir=folder / "cache")
+    except minibert.MinibertError as error:
+        if honest:
+            raise DiffersError(f"an honest server is refused: {error}") from None
+        raise
+    finally:
+        outside = {path for path in _tree(folder) - before if not path.startswith("cache")}
+        if outside:
+            raise DiffersError(f"{said}: written outside the cache: {sorted(outside)[:3]}")
+    served = minibert.load(folder / "served" / "owner" / "name")
+    for (name, ours), theirs in zip(model.named_parameters(), served.parameters(), strict=True):
+        if not bool((ours == theirs).all()):
+            raise DiffersError(f"{said}: {name} is not what the repository has")
+
+
+def _tree(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+class _Hub(Hub):
+    """Can list other names than it serves."""
+
+    more: tuple[str, ...] = ()
+
+    def files(self, repository: str) -> dict[str, Path]:
+        found = super().files(repository)
+        return found | dict.fromkeys(self.more, next(iter(found.values()))) if found else found
+
+
+def _spoil(hub: _Hub, random: Random) -> str:
+    """One thing that is wrong with the server; what it is."""
+    kind = random.choice(("header", "header", "header", "name", "body", "status", "no digests"))
+    if kind == "header":
+        header, lie = random.choice(HEADERS), random.choice(LIES)
+        hub.lies[header] = lie.encode("latin-1", "replace").decode("latin-1")
+        return f"{header}: {lie!a}"
+    if kind == "name":
+        hub.more = (random.choice(NAMES),)
+        return f"a file {hub.more}"
+    if kind == "body":
+        files = sorted(hub.files("owner/name"))
+        name = random.choice(files)
+        how = random.choice(("cut", "corrupt"))
+        hub.faults[name] = Fault(how, random.randrange(200), random.choice((1, float("inf"))))
+        return f"{how} {name}"
+    if kind == "status":
+        place = random.choice(("/api/", "/resolve/"))
+        hub.refused[f"{place}owner/name"] = (
+            random.choice(STATUSES),
+            random.choice(("", "x", "GatedRepo")),
+        )
+        return f"{place} {hub.refused}"
+    hub.digests = False
+    return kind
