@@ -1,25 +1,39 @@
-"""Sums along the diagonals of blocks of rows, as one matrix product."""
+"""Blocks of rows read along their diagonals.
+
+With zeros in front of each row, and rows read one number further apart than they lie, a diagonal
+becomes a column: then the sums of all diagonals are one product of matrices.
+"""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from minibert.quantities import Float
 
-__all__ = ["diagonal_sums"]
+__all__ = ["diagonal_sums", "skewed"]
 
 
-def diagonal_sums(
-    counted: Float[Tensor, "unit 1 rows"], rows: Float[Tensor, "unit rows key"]
-) -> Float[Tensor, "unit 1 diagonal"]:
-    """For each diagonal, from that of the last row's first key on, its sum, rows times `counted`.
+def skewed(
+    rows: Float[Tensor, "unit rows key"], memory: Callable[[tuple[int, ...]], Tensor]
+) -> Float[Tensor, "unit rows diagonal"]:
+    """The rows with each diagonal in a column, from that of the last row's first key on.
 
-    With zeros in front of each row and the rows read one number further apart than they are, a
-    diagonal becomes a column; so the sums are one product.
+    What lies outside is 0. They lie in what `memory` gives for a shape.
     """
     units, n_rows, n_keys = rows.shape
     width = n_rows + n_keys - 1
     # What is read behind the last row is zero as well.
-    memory = rows.new_zeros(units, n_rows * width + n_rows)
-    memory[:, : n_rows * width].view(units, n_rows, width)[..., n_rows - 1 :] = rows
-    skewed = memory.as_strided((units, n_rows, width), (memory.shape[1], width + 1, 1))
-    return torch.bmm(counted, skewed)
+    numbers = memory((units, n_rows * width + n_rows))
+    numbers[:, n_rows * width :] = 0
+    table = numbers[:, : n_rows * width].view(units, n_rows, width)
+    table[..., : n_rows - 1] = 0
+    table[..., n_rows - 1 :] = rows
+    return numbers.as_strided((units, n_rows, width), (numbers.shape[1], width + 1, 1))
+
+
+def diagonal_sums(
+    counted: Float[Tensor, "unit 1 rows"], columns: Float[Tensor, "unit rows diagonal"]
+) -> Float[Tensor, "unit diagonal"]:
+    """For each diagonal of what `skewed` gave the sum over rows, each times `counted`."""
+    return torch.bmm(counted, columns).squeeze(1)

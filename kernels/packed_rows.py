@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.blocks import floor_of
-from minibert.kernels.diagonals import diagonal_sums
+from minibert.kernels.diagonals import diagonal_sums, skewed
 from minibert.kernels.pairs import Pairs
 from minibert.kernels.requests import Want
 from minibert.kernels.work_memory import CAUSAL_ROWS, LEAST_ROWS, WorkMemory
@@ -106,6 +106,8 @@ class _Sentences:
             probs = torch.softmax(scores, -1, out=scores)
             products = self.memory.vectors("z", (*shape[:2], z.shape[-1]))
             z[heads, start:stop].copy_(torch.bmm(probs, value[heads, :n_keys], out=products))
+            if "profile" in self.want:
+                self._put_diagonals(rows, probs, heads, slice(start, stop))
             self._put_probs(rows, probs, heads, start)
             self._put_others(probs, heads, first, length, slice(start, stop))
             if "entropy" in rows:
@@ -147,6 +149,9 @@ class _Sentences:
         for number, position in enumerate(self.want.get("key_mass", ())):
             if position < n_keys:
                 rows["key_mass"][(number, *here)] = probs[..., position]
+        if "profile" in self.want:
+            # Their diagonals are columns there.
+            return
         for number, offset in enumerate(self.want.get("offset_mass", ())):
             diagonal = probs.diagonal(start + offset, 1, 2)
             left = start + max(0, -(start + offset))
@@ -161,17 +166,28 @@ class _Sentences:
             self.others["key_sums"][heads, :, here] = torch.bmm(columns, probs.mT)
         if "pair_mass" in self.others:
             own = self.pairs.of(here)
-            cells = self.pairs.query[own] * n_keys + self.pairs.key[own]
-            cells = cells - (here.start * n_keys + first)
-            masses = probs.flatten(1).index_select(1, cells.clamp_(max=probs[0].numel() - 1))
-            if n_keys < length:
-                masses *= self.pairs.key[own] < first + n_keys
+            key = self.pairs.key[own]
+            cells = torch.add(key, self.pairs.query[own], alpha=n_keys)
+            cells -= here.start * n_keys + first
+            if n_keys == length:
+                masses = probs.flatten(1).index_select(1, cells)
+            else:
+                masses = probs.flatten(1).index_select(1, cells.clamp_(max=probs[0].numel() - 1))
+                masses *= key < first + n_keys
             self.others["pair_mass"][heads, own] = masses
-        if self.profiles:
-            sums = diagonal_sums(probs.new_ones(len(probs), 1, probs.shape[1]), probs)
-            profile = self.profiles[-1]
-            last = (profile.shape[1] + 1) // 2 - rows.stop
-            profile[heads, last : last + sums.shape[-1]] += sums[:, 0]
+
+    def _put_diagonals(
+        self, rows: dict[str, Tensor], probs: Tensor, heads: slice, here: slice
+    ) -> None:
+        """The sums of diagonals, and the mass at offsets, which are some of them."""
+        columns, profile = skewed(probs, self.memory.diagonals), self.profiles[-1]
+        last = (profile.shape[1] + 1) // 2 - here.stop
+        ones = self.memory.ones[:, : probs.shape[1]].expand(len(probs), 1, -1)
+        profile[heads, last : last + columns.shape[-1]] += diagonal_sums(ones, columns)
+        for number, offset in enumerate(self.want.get("offset_mass", ())):
+            column = here.stop - 1 + offset
+            if 0 <= column < columns.shape[-1]:
+                rows["offset_mass"][number, heads, here] = columns[..., column]
 
     def finished(self) -> dict[str, Tensor]:
         """The outputs by name, with the axis of the batch in front."""
@@ -179,7 +195,7 @@ class _Sentences:
         if "key_sums" in found:
             found["key_sums"] = found["key_sums"].mT
         if "pair_mass" in found:
-            found["pair_mass"] = found["pair_mass"][..., self.pairs.place]
+            found["pair_mass"] = self.pairs.as_given(found["pair_mass"])
         if self.profiles:
             found["profile"] = torch.cat(self.profiles, dim=1).unsqueeze(0)
         if "entropy" in found:

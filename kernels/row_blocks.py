@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.blocks import Block, Inputs, floor_of, parts_of
-from minibert.kernels.diagonals import diagonal_sums
+from minibert.kernels.diagonals import diagonal_sums, skewed
 from minibert.kernels.map_cells import cell_size, counts, n_cells, pooled, sums_of_cells
 from minibert.kernels.pairs import Pairs
 from minibert.kernels.requests import Want
@@ -231,7 +231,7 @@ class _Results:
         (B, H, _), found = block.place, self.of_keys
         heads = block.scores.shape[:2]
         if "profile" in found:
-            sums = diagonal_sums(counted, flat)
+            sums = diagonal_sums(counted, skewed(flat, block.part.memory.diagonals))
             last = self.inputs.query.shape[2] - block.rows.stop
             found["profile"][B, H, last : last + sums.shape[-1]] += sums.view(*heads, -1)
         if "map" not in found:
@@ -267,9 +267,9 @@ class _Results:
         found = {name: rows.squeeze(-1) for name, rows in found.items()}
         found |= {name: rows.mul_(normaliser) for name, rows in self.masses.items()}
         if self.pair_mass is not None:
-            places = torch.stack([one.place for one in self.pairs])[:, None]
-            where = places.expand(*self.pair_mass.shape[:2], -1)
-            found["pair_mass"] = self.pair_mass.gather(-1, where)
+            every = self.pairs * (len(self.pair_mass) // len(self.pairs))
+            given = [p.as_given(one) for p, one in zip(every, self.pair_mass, strict=True)]
+            found["pair_mass"] = torch.stack(given)
         if self.z is not None:
             found["z"] = self.z
         return found | self._means()

@@ -55,6 +55,7 @@ class WorkMemory:
         self.threads = torch.get_num_threads() if on_cpu else 1
         self.most_cells = min(CELLS * self.threads, MOST_CELLS) if on_cpu else MOST_CELLS
         n_queries, self.cells = query.shape[2], self.most_cells
+        self.n_queries = n_queries
         if on_cpu and n_queries * n_keys <= CACHED_CELLS:
             self.cells = min(self.cells, CACHED_CELLS * self.threads)
         self.most_numbers = min(VECTORS * self.threads, MOST_VECTORS)
@@ -108,6 +109,11 @@ class WorkMemory:
         size = (self.most_rows, self.most_rows)
         return torch.ones(size, dtype=torch.bool, device=self.device).triu_(1)
 
+    @cached_property
+    def ones(self) -> Float[Tensor, "1 rows"]:
+        """A 1 for each row of the tallest block."""
+        return torch.ones(1, self.n_queries, dtype=self.dtype, device=self.device)
+
     def scores(self, shape: tuple[int, ...]) -> Tensor:
         """A block as a tensor of this shape; what it holds is left from before."""
         return self._array("scores", shape, self.size)
@@ -119,6 +125,10 @@ class WorkMemory:
     def vectors(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Vectors of a part, or "z" of a block; those of the same name come in the same memory."""
         return self._array(name, shape, math.prod(shape))
+
+    def diagonals(self, shape: tuple[int, ...]) -> Tensor:
+        """A block with zeros in front of its rows."""
+        return self._array("diagonals", shape, math.prod(shape))
 
     def _array(self, name: str, shape: tuple[int, ...], size: int) -> Tensor:
         # Most blocks have one shape, and a view takes as long to make as a small operation.

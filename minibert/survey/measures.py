@@ -63,9 +63,8 @@ def _with(relation: int) -> Callable[[SegmentTokens], Flags]:
     """The rows that have a key of this relation."""
 
     def rows(tokens: SegmentTokens) -> Flags:
-        pairs, parts = tokens.pairs
         found = np.zeros(len(tokens), dtype=bool)
-        found[pairs[parts[relation], 0]] = True
+        found[tokens.queries[relation][0]] = True
         return found
 
     return rows

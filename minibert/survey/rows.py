@@ -147,10 +147,9 @@ def _sums(rows: Floats, tokens: SegmentTokens, offsets: tuple[int, ...]) -> RowM
 
 def sums_of_pairs(cells: Floats, tokens: SegmentTokens) -> Floats:
     """(head, query, relation): for each query the sum over its pairs, given (head, pair)."""
-    pairs, parts = tokens.pairs
-    found = np.zeros((len(cells), len(tokens), len(parts)), dtype=cells.dtype)
-    for number, part in enumerate(parts):
-        if part.start < part.stop:
-            queries, first = np.unique(pairs[part, 0], return_index=True)
-            found[:, queries, number] = np.add.reduceat(cells[:, part], first, axis=1)
-    return found
+    _, members = tokens.pairs
+    found = np.zeros((len(members), len(cells), len(tokens)), dtype=cells.dtype)
+    for own, (queries, first), sums in zip(members, tokens.queries, found, strict=True):
+        if len(own):
+            sums[:, queries] = np.add.reduceat(cells[:, own], first, axis=1)
+    return np.moveaxis(found, 0, -1)

@@ -76,8 +76,8 @@ class SegmentTokens:
         return np.asarray(self.classes[:, self.class_names.index(name)])
 
     @cached_property
-    def pairs(self) -> tuple[Whole, tuple[slice, ...]]:
-        """(pair, 2) of query and key for all `RELATIONS`, and the pairs of each; sorted by query.
+    def pairs(self) -> tuple[Whole, tuple[Whole, ...]]:
+        """(pair, 2) of query and key, sorted, and for each of `RELATIONS` which of them it has.
 
         same_word              the same word at another place of the segment
         same_word_other_text   of these the ones in the other text
@@ -91,9 +91,18 @@ class SegmentTokens:
         equal = self._equal(np.where(real, self.ids, -1))
         earlier = equal[equal[:, 1] < equal[:, 0]]
         after = earlier[earlier[:, 1] + 1 < earlier[:, 0]] + [0, 1]
-        found = [one[np.lexsort((one[:, 1], one[:, 0]))] for one in (same, other, earlier, after)]
-        ends = np.cumsum([0, *map(len, found)]).tolist()
-        return np.concatenate(found), tuple(slice(*both) for both in pairwise(ends))
+        cells = [
+            query * len(self) + key for query, key in (p.T for p in (same, other, earlier, after))
+        ]
+        found = np.unique(np.concatenate(cells))
+        pairs = np.stack(np.divmod(found, max(1, len(self))), axis=1)
+        return pairs, tuple(np.searchsorted(found, np.sort(one)) for one in cells)
+
+    @cached_property
+    def queries(self) -> tuple[tuple[Whole, Whole], ...]:
+        """For each relation the queries that have a key, and the first pair of each."""
+        pairs, members = self.pairs
+        return tuple(np.unique(pairs[own, 0], return_index=True) for own in members)
 
     def _equal(self, labels: Whole) -> Whole:
         """(pair, 2) of different tokens of one segment with the same label of at least 0."""
