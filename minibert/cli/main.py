@@ -1,4 +1,4 @@
-"""The command line: `minibert view | explain | predict | generate | train | check | ...`.
+"""The command line: `minibert view | explain | predict | generate | train | survey | check | ...`.
 
 Before a command runs only the standard library and typer are imported, so that `--help` need not
 wait for torch.
@@ -20,6 +20,7 @@ from minibert.cli.explain import explain
 from minibert.cli.generate import generate
 from minibert.cli.models import models
 from minibert.cli.predict import predict
+from minibert.cli.survey import survey
 from minibert.cli.train import train
 from minibert.cli.view import view
 from minibert.errors import MinibertError, printable
@@ -34,6 +35,7 @@ _OPTIONS = {
     "truncate=True": "--truncate",
     "restart=True": "--restart",
     "resume=False": "--restart",
+    'on_error="skip"': "--on-error skip",
 }
 
 
@@ -127,7 +129,7 @@ def _options(
     """
 
 
-for command in (view, explain, predict, generate, train, collect, check, bench, models):
+for command in (view, explain, predict, generate, train, survey, collect, check, bench, models):
     app.command()(command)
 
 

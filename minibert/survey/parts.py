@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class Part:
     sums: Sums
     corpus: str
     windows: int = 0
-    ids: Mapping[int, str] = None  # type: ignore[assignment]
+    ids: Mapping[int, str] = field(default_factory=dict)
     documents: int = 0
     segments: int = 0
     tokens: int = 0
@@ -55,7 +55,7 @@ class Part:
         if window.number != self.windows:
             raise AssertionError(f"window {window.number} came behind {self.windows} windows")
         sums = self.sums + measured.sums
-        ids = {**(self.ids or {}), **measured.ids}
+        ids = {**self.ids, **measured.ids}
         kept = {int(n) for n in np.unique(sums.best_document) if n >= 0}
         return Part(
             sums,
@@ -74,7 +74,7 @@ class Part:
     def write(self, folder: Path, identity: str) -> None:
         """Replace the file of the folder. Raises SurveyError where that cannot be done."""
         told = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "sums"}
-        told["ids"] = {str(n): name for n, name in (self.ids or {}).items()}
+        told["ids"] = {str(n): name for n, name in self.ids.items()}
         text = json.dumps({"identity": identity, **told})
         fresh = folder / f".{PART}"
         try:
@@ -98,7 +98,7 @@ class Part:
         """
         path = folder / PART
         try:
-            with np.load(path, allow_pickle=False) as found:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
                 told: dict[str, Any] = json.loads(str(found["told"]))
                 sums = Sums(**{one.name: found[one.name] for one in fields(Sums)})
         except FileNotFoundError:

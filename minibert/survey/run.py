@@ -97,7 +97,11 @@ def survey(
         on_error,
     )
     measure = options.window_survey(in_dtype(model, dtype))
-    about = {"format": FORMAT, "model": identity_of(model), "options": options.told(model)}
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "model": identity_of(model),
+        "options": options.told(model),
+    }
     about["versions"] = _versions()
     identity = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
     folder = None if output is None else _opened(Path(output), resume=resume)
@@ -115,7 +119,9 @@ def survey(
             if folder is not None:
                 part.write(folder, identity)
             bar.show(part)
-    result = _result(measure, part, about | {"corpus": _told(part, documents)})
+    about["corpus"] = _told(part, documents)
+    # As it is read from its file, where a tuple is a list.
+    result = _result(measure, part, json.loads(json.dumps(about)))
     if folder is not None:
         _finish(result, folder)
     return result
@@ -226,7 +232,7 @@ def _result(measure: WindowSurvey, part: Part, manifest: dict[str, Any]) -> Surv
         reasons = "".join(f" {place}: {reason}" for place, reason in part.wrong[:3])
         raise SurveyError(f"There is no document that can be measured.{reasons}")
     names = tuple(one.name for one in measure.measures)
-    return Survey(names, part.sums, dict(part.ids or {}), manifest)
+    return Survey(names, part.sums, part.ids, manifest)
 
 
 def _finish(result: Survey, folder: Path) -> None:

@@ -1,0 +1,214 @@
+"""A survey ends with the same tables, whatever happened on the way."""
+
+import errno
+import multiprocessing
+import os
+import random
+import time
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+
+import minibert
+from minibert.errors import SurveyError
+from minibert.survey.formats import Document
+from minibert.survey.parts import PART
+from minibert.survey.run import survey
+from minibert.survey.tables import MANIFEST, Survey
+from tests.survey.small_surveys import contents, run, texts
+
+pytest.importorskip("pyarrow", reason="the tables of a survey need pyarrow")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The survey that nothing disturbed, and its files."""
+    folder = tmp_path_factory.mktemp("whole")
+    return run(folder), contents(folder)
+
+
+def killed(folder, moments):
+    """Kill a run some windows after it began, or went on."""
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["minibert.survey.run"])
+    process = processes.Process(target=run, args=(folder,))
+    process.start()
+    part, seen, windows = folder / PART, set(), moments.choice((1, 2))
+    if part.exists():
+        seen.add(part.stat().st_mtime_ns)
+        windows += 1
+    while len(seen) < windows and process.is_alive():
+        if part.exists():
+            seen.add(part.stat().st_mtime_ns)
+        time.sleep(0.0005)
+    time.sleep(moments.uniform(0, 0.02))
+    process.kill()
+    process.join()
+    assert process.exitcode == -9
+
+
+def test_five_kills_at_random_moments_leave_the_same_tables(whole, tmp_path):
+    moments = random.Random(0)
+    for _ in range(5):
+        killed(tmp_path, moments)
+        with pytest.raises(SurveyError, match="no finished survey"):
+            Survey.read(tmp_path)
+    run(tmp_path)
+    assert contents(tmp_path) == whole[1]
+
+
+def test_an_interrupt_and_a_full_disk_lose_nothing_that_was_measured(whole, tmp_path, monkeypatch):
+    def interrupted():
+        yield from texts()[:20]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, interrupted())
+    kept = contents(tmp_path)[PART]
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(SurveyError, match=r"No space left.*5 windows before are kept"):
+            run(tmp_path)
+    assert contents(tmp_path)[PART] == kept
+    with monkeypatch.context() as patch:
+        patch.setattr("minibert.survey.tables.Survey._tables", lambda self: full(self))
+        with pytest.raises(SurveyError, match=r"tables cannot be written \(No space left.*is kept"):
+            run(tmp_path)
+    run(tmp_path)
+    assert contents(tmp_path) == whole[1]
+
+
+def test_a_folder_of_something_else_is_refused_and_can_be_replaced(whole, tmp_path):
+    few = texts(12)
+
+    def stopped():
+        yield from few
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, stopped())
+    with pytest.raises(SurveyError, match="another model or other options"):
+        run(tmp_path, offsets=(2,))
+    for others in (["The boat turned ."] * 12, few[:8]):
+        with pytest.raises(SurveyError, match="not those that the interrupted survey"):
+            run(tmp_path, others)
+    run(tmp_path, resume=False)
+    assert contents(tmp_path) == whole[1]
+    with pytest.raises(SurveyError, match="has a finished survey"):
+        run(tmp_path)
+    (tmp_path / MANIFEST).unlink()
+    (tmp_path / PART).write_bytes(b"PK\x03\x04")
+    with pytest.raises(SurveyError, match=f"{PART}: cannot be read"):
+        run(tmp_path)
+
+
+def test_what_is_read_again_is_the_same_to_the_last_bit(whole, tmp_path):
+    made, files = whole
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    again = Survey.read(tmp_path)
+    assert again.manifest == made.manifest
+    assert again.names == made.names
+    for name, numbers in vars(made.sums).items():
+        np.testing.assert_array_equal(getattr(again.sums, name), numbers, err_msg=name)
+    assert again.examples("to_sep", 1, 2) == made.examples("to_sep", 1, 2)
+
+
+def test_means_intervals_and_examples_follow_from_the_documents(whole):
+    made, _ = whole
+    model, name = minibert.load(), "to_previous"
+    each = []
+    for text in texts():
+        if len(text.split()) < 20:
+            probs = model.trace(text).stack("probs")[:, 0].double()
+            each.append((probs.diagonal(-1, 2, 3).sum(-1) / probs.shape[-1]).numpy())
+    short = survey(model, [text for text in texts() if len(text.split()) < 20])
+    assert short.count(name) == len(each) == 51
+    mean, error = np.mean(each, 0), np.std(each, 0, ddof=1) / len(each) ** 0.5
+    np.testing.assert_allclose(short.table(name), mean, atol=1e-6)
+    expected = np.stack([mean - 1.96 * error, mean + 1.96 * error], -1)
+    np.testing.assert_allclose(short.interval(name), expected, atol=1e-5)
+    best = short.examples(name, 0, 1)
+    scores = sorted((one[0, 1] for one in each), reverse=True)[:3]
+    assert [one.score for one in best] == pytest.approx(scores, abs=1e-6)
+    # A long document counts once, with all the rows of its windows.
+    assert made.count(name) == 60
+    assert made.manifest["corpus"]["segments"] == 60 + 9
+    rows = made.sums.rows[made.names.index(name)]
+    assert rows == made.manifest["corpus"]["tokens"]
+    with pytest.raises(SurveyError, match="measure 'to_nothing': not in this survey"):
+        made.table("to_nothing")
+
+
+def test_two_documents_make_a_pair_and_one_pair_too_long_is_cut_and_counted():
+    model = minibert.load()
+    given = [Document("a", "The horse ran ."), Document("b", "A horse turned ."), "left out"]
+    found = survey(model, given, pairs=True)
+    trace = model.trace("The horse ran .", "A horse turned .")
+    probs = trace.stack("probs")[:, 0].double().numpy()
+    first, second = slice(1, 5), slice(6, 10)
+    other = probs[..., first, second].sum((-2, -1)) + probs[..., second, first].sum((-2, -1))
+    np.testing.assert_allclose(found.table("to_other_text"), other / 8, atol=1e-6)
+    # horse and the full stop
+    same = probs[..., 2, 7] + probs[..., 7, 2] + probs[..., 4, 9] + probs[..., 9, 4]
+    np.testing.assert_allclose(found.table("to_same_word_other_text"), same / 4, atol=1e-6)
+    long = survey(model, [Document("c", "horse " * 100, None, "boat " * 100)])
+    assert long.manifest["corpus"]["pairs_cut"] == 1
+    assert long.manifest["corpus"]["tokens"] == model.config.n_positions
+
+
+def test_a_narrow_dtype_says_how_far_it_is_from_float32():
+    model = minibert.load()
+    exact, found = (survey(model, texts(16), dtype=d) for d in (None, torch.bfloat16))
+    drift = found.manifest["corpus"]["drift"]
+    assert drift["documents"] == 16
+    assert "drift" not in exact.manifest["corpus"]
+    for name in ("entropy", "to_sep", "to_same_word_by_norm"):
+        right = np.abs(exact.table(name) - found.table(name)).max()
+        assert drift["largest_difference"][name] == pytest.approx(right) != 0
+    assert model.dtype == torch.float32
+
+
+def test_documents_without_tokens_stop_the_survey_or_are_counted():
+    given = ["The horse ran .", Document("blank", " "), "A boat turned ."]
+    with pytest.raises(SurveyError, match=r'blank: the text gives no token.*on_error="skip"'):
+        survey(minibert.load(), given)
+    found = survey(minibert.load(), given, on_error="skip")
+    assert found.manifest["corpus"]["documents"] == 2
+    left_out = found.manifest["corpus"]["without_tokens"]
+    assert left_out["count"] == 1
+    assert left_out["first"][0][0] == "blank"
+    with pytest.raises(SurveyError, match=r"can be measured\. blank: the text"):
+        survey(minibert.load(), given[1:2], on_error="skip")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": 0}, "limit=0: expected a whole number from 1"),
+        ({"longest": 4}, "longest=4: expected a whole number from 8"),
+        ({"longest": 4096}, "longest=4096: expected from 8 to 128"),
+        ({"offsets": (1.5,)}, r"offsets=\(1.5,\): expected whole numbers"),
+        ({"tokens": "the"}, "tokens='the': expected several texts"),
+        ({"tokens": ("horseboat",)}, "token 'horseboat': the vocabulary of tiny-bert has no such"),
+        ({"measures": ("to_nothing",)}, "measure to_nothing: not known here"),
+        ({"on_error": "ignore"}, "on_error='ignore': expected"),
+        ({"dtype": torch.int8}, "dtype=torch.int8: expected one of"),
+    ],
+)
+def test_options_that_cannot_be_are_errors_before_a_document_is_read(options, message, monkeypatch):
+    def never():
+        raise AssertionError("was read")
+        yield
+
+    # The annotations are checked in tests alone: a user meets these messages.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+    with pytest.raises(SurveyError, match=message):
+        survey(minibert.load(), never(), **options)
