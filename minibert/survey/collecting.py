@@ -30,7 +30,7 @@ from minibert.errors import SurveyError, TokenizationError
 from minibert.model import Model
 from minibert.survey.collected import Collected
 from minibert.survey.documents import Document, Documents, corpus_hash
-from minibert.survey.growing import GrowingCollection, State
+from minibert.survey.growing import LOCK, GrowingCollection, State
 from minibert.survey.packed_pass import (
     PackedPass,
     TokenizedText,
@@ -40,6 +40,7 @@ from minibert.survey.packed_pass import (
 )
 from minibert.text.words import Words
 from minibert.trace.identity import weights_digest
+from minibert.training.lock import folder_locked
 
 __all__ = ["DTYPES", "collect"]
 
@@ -97,8 +98,11 @@ def collect(
         "on_error": on_error,
     }
     passes = PackedPass(model, chosen)
-    growing = GrowingCollection(Path(output), options, resume=resume)
-    with closing(growing):
+    folder = Path(output)
+    with (
+        folder_locked(folder, SurveyError, file=LOCK, work="collecting"),
+        closing(GrowingCollection(folder, options, resume=resume)) as growing,
+    ):
         reading = _Reading(texts, model, growing.state, skip=on_error == "skip")
         _go(reading, passes, growing, batch_tokens, show=progress)
         if not growing.finished:

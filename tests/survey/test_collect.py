@@ -1,6 +1,7 @@
 """Collected values: those of traces, whatever interrupts the run."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -149,6 +150,15 @@ def test_an_interrupted_run_resumes_with_the_same_bytes(
     # A finished collection is not computed again.
     collect(bert, MANY, POINTS[:2], output=tmp_path, batch_tokens=64)
     assert contents(tmp_path) == contents(whole)
+
+
+def test_two_runs_in_one_folder_at_a_time_are_refused(bert: Model, tmp_path: Path) -> None:
+    def texts() -> Iterator[str]:
+        yield from MANY[:20]
+        with pytest.raises(SurveyError, match=rf"process {os.getpid()} is collecting into this f"):
+            collect(bert, MANY, POINTS, output=tmp_path / "out")
+
+    assert len(collect(bert, texts(), POINTS, output=tmp_path / "out")) == 20
 
 
 RUN = """
