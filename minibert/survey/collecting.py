@@ -97,7 +97,7 @@ def collect(
         "batch_tokens": batch_tokens,
         "on_error": on_error,
     }
-    passes = PackedPass(model, chosen)
+    passes = PackedPass(model, chosen, batch_tokens)
     folder = Path(output)
     with (
         folder_locked(folder, SurveyError, file=LOCK, work="collecting"),
@@ -127,7 +127,7 @@ def _go(
     saved = time.monotonic()
     bar = _bar(reading.texts, show)
     try:
-        for batch in batches(reading, batch_tokens):
+        for batch in batches(reading, batch_tokens, lambda text: text.size):
             values = {str(point): array for point, array in passes(batch).items()}
             growing.add(batch, values, reading.state)
             if time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
