@@ -31,9 +31,10 @@ def folder_locked(
         path.parent.mkdir(parents=True, exist_ok=True)
         number = _acquired(path)
     except BlockingIOError as holder:
+        owner = str(holder) or "of another run"
         raise error(
-            f"{folder}: process {str(holder) or 'of another run'} is {work} into this folder. Wait for "
-            "it, stop it, or give another folder."
+            f"{folder}: process {owner} is {work} into this folder. Wait for it, stop it, or give "
+            "another folder."
         ) from None
     except OSError as reason:
         raise error(f"{folder}: cannot be written to ({reason.strerror or reason}).") from reason
