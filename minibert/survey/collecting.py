@@ -30,7 +30,7 @@ from minibert.errors import SurveyError, TokenizationError
 from minibert.model import Model
 from minibert.survey.collected import Collected
 from minibert.survey.documents import Document, Documents, corpus_hash
-from minibert.survey.growing import GrowingCollection, State
+from minibert.survey.growing import LOCK, GrowingCollection, State
 from minibert.survey.packed_pass import (
     PackedPass,
     TokenizedText,
@@ -40,6 +40,7 @@ from minibert.survey.packed_pass import (
 )
 from minibert.text.words import Words
 from minibert.trace.identity import weights_digest
+from minibert.training.lock import folder_locked
 
 __all__ = ["DTYPES", "collect"]
 
@@ -96,9 +97,12 @@ def collect(
         "batch_tokens": batch_tokens,
         "on_error": on_error,
     }
-    passes = PackedPass(model, chosen)
-    growing = GrowingCollection(Path(output), options, resume=resume)
-    with closing(growing):
+    passes = PackedPass(model, chosen, batch_tokens)
+    folder = Path(output)
+    with (
+        folder_locked(folder, SurveyError, file=LOCK, work="collecting"),
+        closing(GrowingCollection(folder, options, resume=resume)) as growing,
+    ):
         reading = _Reading(texts, model, growing.state, skip=on_error == "skip")
         _go(reading, passes, growing, batch_tokens, show=progress)
         if not growing.finished:
@@ -123,7 +127,7 @@ def _go(
     saved = time.monotonic()
     bar = _bar(reading.texts, show)
     try:
-        for batch in batches(reading, batch_tokens):
+        for batch in batches(reading, batch_tokens, lambda text: text.size):
             values = {str(point): array for point, array in passes(batch).items()}
             growing.add(batch, values, reading.state)
             if time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
