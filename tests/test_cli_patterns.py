@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from command_line import fails, run
 
+import minibert
+from minibert.survey.documents import read_documents
 from minibert.survey.pattern_table import PATTERNS
+from minibert.survey.run import survey
 
 
 def test_without_a_corpus_the_built_in_pairs_are_read() -> None:
@@ -38,6 +41,24 @@ def test_a_corpus_is_read_as_asked(tmp_path: Path) -> None:
     assert example["document"] == "pairs.jsonl:1"
 
 
+def test_two_documents_in_a_row_are_a_pair_and_a_survey_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    corpus, folder = tmp_path / "corpus.txt", tmp_path / "survey"
+    corpus.write_text("the old house.\nthe horse ran.\nthe wind.\nthe cold wind.\n")
+    result = run("patterns", str(corpus), "--unit", "line", "--pairs", "--json")
+    assert result.exit_code == 0, result.stderr
+    of_model = json.loads(result.stdout)["same_word_other_sentence"]
+    documents = read_documents(corpus, unit="line")
+    survey(minibert.load(), documents, pairs=True, by_norm=False, output=folder)
+    result = run("patterns", "--survey", str(folder), "--json")
+    assert result.exit_code == 0, result.stderr
+    of_survey = json.loads(result.stdout)["same_word_other_sentence"]
+    assert of_model["documents"] == of_survey["documents"] == 2
+    for ours, theirs in zip(of_model["heads"], of_survey["heads"], strict=True):
+        assert ours["score"] == pytest.approx(theirs["score"], abs=2e-6)
+    fails(run("patterns", "--survey", str(folder), "--model", "x"), "leave out --model", 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message", "status"),
     [
@@ -45,6 +66,7 @@ def test_a_corpus_is_read_as_asked(tmp_path: Path) -> None:
         (["corpus.txt", "--unit", "page"], "page", 1),
         (["corpus.txt", "--limit", "0"], "--limit", 2),
         (["--field", "text"], "--field says how a corpus is read", 2),
+        (["--pairs"], "--pairs says how a corpus is read", 2),
     ],
 )
 def test_a_corpus_that_cannot_be_read_is_known_at_once(

@@ -33,7 +33,9 @@ MEASURES = {
 class SurveyTables(Protocol):
     """What is read of a survey, as `Survey.read(folder)` gives it."""
 
-    names: Sequence[str]
+    @property
+    def names(self) -> Sequence[str]:
+        """The measures."""
 
     @property
     def n_layers(self) -> int:
