@@ -1,4 +1,4 @@
-"""The command line: `minibert view | explain | predict | generate | train | survey | check | ...`.
+"""The command line: `minibert view | explain | predict | generate | train | survey | ...`.
 
 Before a command runs only the standard library and typer are imported, so that `--help` need not
 wait for torch.
@@ -19,6 +19,7 @@ from minibert.cli.collect import collect
 from minibert.cli.explain import explain
 from minibert.cli.generate import generate
 from minibert.cli.models import models
+from minibert.cli.patterns import patterns
 from minibert.cli.predict import predict
 from minibert.cli.survey import survey
 from minibert.cli.train import train
@@ -129,7 +130,19 @@ def _options(
     """
 
 
-for command in (view, explain, predict, generate, train, survey, collect, check, bench, models):
+for command in (
+    view,
+    explain,
+    predict,
+    generate,
+    train,
+    survey,
+    patterns,
+    collect,
+    check,
+    bench,
+    models,
+):
     app.command()(command)
 
 
