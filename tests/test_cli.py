@@ -48,6 +48,7 @@ class TestHelp:
             "check",
             "bench",
             "models",
+            "probe",
         ]
 
     @pytest.mark.parametrize("arguments", [["--help"], ["explain", "--help"], ["--version"]])

@@ -20,6 +20,7 @@ from minibert.cli.explain import explain
 from minibert.cli.generate import generate
 from minibert.cli.models import models
 from minibert.cli.predict import predict
+from minibert.cli.probe import probe
 from minibert.cli.train import train
 from minibert.cli.view import view
 from minibert.errors import MinibertError, printable
@@ -129,6 +130,7 @@ def _options(
 
 for command in (view, explain, predict, generate, train, collect, check, bench, models):
     app.command()(command)
+app.add_typer(probe, name="probe")
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ counted apart and added.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from minibert.errors import SurveyError
 from minibert.quantities import Float, Int
-from minibert.survey.probes.counts import share, wilson
+from minibert.survey.probes.counts import Counts, added, share, wilson
 from minibert.survey.probes.word_attention import TextOfWords, word_traces
 
 if TYPE_CHECKING:
@@ -36,8 +36,10 @@ __all__ = [
     "RelationScore",
     "Tree",
     "answers",
+    "check_tree",
     "count_dependencies",
     "counted",
+    "is_punctuation",
     "relation_scores",
 ]
 
@@ -46,12 +48,8 @@ DIRECTIONS = ("dependent to head", "head to dependent")
 OFFSETS = (*range(-10, 0), *range(1, 11))
 #: The name of all relations together, punctuation left out.
 ALL = "all"
-_PUNCTUATION = "punct"
 _POSSESSIVES = {"poss", "nmod:poss"}
 _MARKERS = {"'s", "'", "’s", "’", "s'"}
-
-Counts = npt.NDArray[np.int64]
-Amount = TypeVar("Amount", int, Counts)
 
 
 @runtime_checkable
@@ -84,9 +82,9 @@ class DependencyCounts:
     def __add__(self, other: "DependencyCounts") -> "DependencyCounts":
         """The counts of both parts together."""
         return DependencyCounts(
-            correct=_added(self.correct, other.correct),
-            offsets=_added(self.offsets, other.offsets),
-            instances=_added(self.instances, other.instances),
+            correct=added(self.correct, other.correct),
+            offsets=added(self.offsets, other.offsets),
+            instances=added(self.instances, other.instances),
             sentences=self.sentences + other.sentences,
         )
 
@@ -133,7 +131,8 @@ def count_dependencies(
     read; see `word_traces`.
     """
     total = DependencyCounts({}, {}, {}, 0)
-    for tree, words in word_traces(model, map(_checked, sentences)):
+    for tree, words in word_traces(model, sentences):
+        check_tree(tree)
         layers = [answers(words.attention(layer)) for layer in range(model.config.n_layers)]
         found = torch.stack(layers, dim=1)
         total += counted(tree, found, possessive_marker=possessive_marker)
@@ -195,13 +194,19 @@ def relation_scores(
     return sorted(scores, key=lambda score: (-score.instances, score.relation))
 
 
-def _checked(tree: Tree) -> Tree:
+def check_tree(tree: Tree) -> Tree:
+    """The tree; SurveyError where it has not one head and one relation a word."""
     if not len(tree.heads) == len(tree.relations) == len(tree.words):
         raise SurveyError(
             f"Sentence {tree.id} has {len(tree.words)} words, {len(tree.heads)} heads and "
             f"{len(tree.relations)} relations; expected one of each a word. A treebank has them."
         )
     return tree
+
+
+def is_punctuation(relation: str) -> bool:
+    """Whether the relation is one of punctuation, which no score of all relations counts."""
+    return relation.partition(":")[0] == "punct"
 
 
 def _asked(tree: Tree) -> npt.NDArray[np.int64]:
@@ -230,13 +235,6 @@ def _by_relation(tree: Tree) -> dict[str, list[int]]:
         if head < 0:
             continue
         places.setdefault(relation, []).append(place)
-        if relation.partition(":")[0] != _PUNCTUATION:
+        if not is_punctuation(relation):
             places.setdefault(ALL, []).append(place)
     return places
-
-
-def _added(one: Mapping[str, Amount], other: Mapping[str, Amount]) -> dict[str, Amount]:
-    sums = dict(one)
-    for name, amount in other.items():
-        sums[name] = sums[name] + amount if name in sums else amount
-    return sums

@@ -7,10 +7,12 @@ word the mean over its pieces. So a row still sums to one, as far as it goes to 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import length_hint
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from minibert.errors import SurveyError
 from minibert.quantities import Float
@@ -20,7 +22,14 @@ from minibert.trace.read import Trace
 if TYPE_CHECKING:
     from minibert.model import Model
 
-__all__ = ["TextOfWords", "WordTrace", "check_readable", "word_attention", "word_traces"]
+__all__ = [
+    "TextOfWords",
+    "WordTrace",
+    "check_readable",
+    "tokens_of_words",
+    "word_attention",
+    "word_traces",
+]
 
 # Texts that are sorted by their length, and words of one pass, padding included: some ten MB for
 # each layer of a model of 384 dimensions.
@@ -84,19 +93,35 @@ def word_traces(model: "Model", texts: Iterable[Text]) -> Iterator[tuple[Text, W
     Raises SurveyError for a text that has no words, that is longer than the model's positions, or
     that has a word the tokenizer makes no token of.
     """
-    for batch in _batches(texts):
-        tokens, words = _tokens(model, batch)
-        with torch.no_grad():
-            # The last layer's attention is all that is wanted of it: no MLP, no logits.
-            trace = model.trace(tokens, until=model.config.n_layers - 1)
-            for place, (text, numbers) in enumerate(zip(batch, words, strict=True)):
-                yield text, WordTrace(trace.text(place), numbers)
+    n_texts = length_hint(texts) or None
+    with tqdm(total=n_texts, disable=None, unit="text", leave=False) as progress:
+        for batch in _batches(texts):
+            tokens, words = _tokens(model, batch, model.config.n_positions)
+            with torch.no_grad():
+                # The last layer's attention is all that is wanted of it: no MLP, no logits.
+                trace = model.trace(tokens, until=model.config.n_layers - 1)
+                for place, (text, numbers) in enumerate(zip(batch, words, strict=True)):
+                    yield text, WordTrace(trace.text(place), numbers)
+            progress.update(len(batch))
 
 
 def check_readable(model: "Model", texts: Iterable[TextOfWords]) -> None:
     """Raise SurveyError for the first text that `word_traces` could not read."""
     for batch in _batches(texts):
-        _tokens(model, batch)
+        _tokens(model, batch, model.config.n_positions)
+
+
+def tokens_of_words(model: "Model", text: TextOfWords) -> list[int]:
+    """How many tokens each word of a text has, whatever the text's length.
+
+    Raises SurveyError as `word_traces` does.
+    """
+    _, [numbers] = _tokens(model, [text], None)
+    sizes = [0] * len(text.words)
+    for word in numbers:
+        if word is not None:
+            sizes[word] += 1
+    return sizes
 
 
 def _batches(texts: Iterable[Text]) -> Iterator[list[Text]]:
@@ -114,7 +139,7 @@ def _batches(texts: Iterable[Text]) -> Iterator[list[Text]]:
 
 
 def _tokens(
-    model: "Model", texts: Sequence[TextOfWords]
+    model: "Model", texts: Sequence[TextOfWords], most: int | None
 ) -> tuple[Tokens, list[tuple[int | None, ...]]]:
     """The tokens of some texts, and the number of the word that each token belongs to."""
     if model.tokenizer is None:
@@ -125,8 +150,8 @@ def _tokens(
     tokens = model.tokenizer([" ".join(text.words) for text in texts])
     numbers = []
     for place, text in enumerate(texts):
-        length, most = tokens.lengths[place], model.config.n_positions
-        if length > most:
+        length = tokens.lengths[place]
+        if most is not None and length > most:
             raise SurveyError(
                 f"Text {text.id} has {length} tokens, more than the {most} positions of "
                 f"{model.name}; leave it out or cut it."
