@@ -212,9 +212,12 @@ def _parts(
 
 
 def _check_names(files: Sequence[Path], measure: Sequence[Path] | None) -> None:
-    for path in [*files, *(measure or ())]:
+    paths = [*files, *(measure or ())]
+    for path in paths:
         if path.suffix not in (".conll", ".tsv"):
             raise SurveyError(f"{path}: expected a .conll file of LitBank or a .tsv file of GAP.")
+        if path.suffix != paths[0].suffix:
+            raise SurveyError(f"{paths[0]} and {path} ask different things; measure each alone.")
 
 
 def _check(model: "Model", parts: Sequence[Sequence[Any]]) -> None:
@@ -254,5 +257,5 @@ def _print(
     say(
         *terminal.table(header, shown, align),
         "",
-        f"in percent; chosen on {chosen} texts, measured on {measured} others.",
+        f"in percent; chosen on {chosen} texts, measured on {measured}.",
     )

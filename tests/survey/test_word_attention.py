@@ -53,16 +53,18 @@ def text(words: str, name: str = "a") -> SimpleNamespace:
     return SimpleNamespace(id=name, words=tuple(words.split(" ")))
 
 
-def test_every_text_comes_once_with_the_attention_it_has_alone() -> None:
-    model = minibert.load()
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2"])
+def test_every_text_comes_once_with_the_attention_it_has_alone(name: str) -> None:
+    model = minibert.load(name)
     texts = [text("the horse ran unbelievably ."), text("stop !"), text("( it ( was ( here")]
     found = list(word_traces(model, iter(texts)))
     assert {one.words for one, _ in found} == {one.words for one in texts}
     for one, words in found:
-        alone = model.trace(" ".join(one.words))
+        joined = " ".join(one.words)
+        alone = model.trace(joined)
+        # A token of GPT-2 begins with the space before its word, so its end says where it is.
         numbers = [
-            None if span is None else (" ".join(one.words))[: span[0]].count(" ")
-            for span in alone.tokens.spans[0]
+            None if span is None else joined[: span[1]].count(" ") for span in alone.tokens.spans[0]
         ]
         for layer in range(model.config.n_layers):
             expected = word_attention(alone[layer].probs[0], numbers)

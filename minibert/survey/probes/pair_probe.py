@@ -23,7 +23,7 @@ from minibert.errors import SurveyError
 from minibert.quantities import Float
 from minibert.survey.probes.pair_features import Example
 
-__all__ = ["PairProbe", "Training", "attachment", "train_probe"]
+__all__ = ["PairProbe", "Training", "attachment", "check_enough", "train_probe"]
 
 # Numbers of one batch of pairs: 8 MiB in float32.
 _NUMBERS = 2**21
@@ -111,6 +111,15 @@ class Projection(nn.Module):
         return (vectors - self.mean) @ self.basis
 
 
+def check_enough(n_sentences: int, training: Training) -> None:
+    """Raise SurveyError where so many sentences leave none to hold out."""
+    if n_sentences < training.held_out:
+        raise SurveyError(
+            f"{n_sentences} sentences are too few to train on: every {training.held_out}th is held "
+            "out to see where to stop. Give more sentences."
+        )
+
+
 @torch.enable_grad()
 def train_probe(
     sentences: Sequence[Example], *, n_dimensions: int = 0, training: Training | None = None
@@ -121,13 +130,9 @@ def train_probe(
     sentences and settings give the same weights. Raises SurveyError for too few sentences.
     """
     how = training or Training()
+    check_enough(len(sentences), how)
     kept = [one for n, one in enumerate(sentences) if n % how.held_out != how.held_out - 1]
     held_out = sentences[how.held_out - 1 :: how.held_out]
-    if not held_out:
-        raise SurveyError(
-            f"{len(sentences)} sentences are too few to train on: every {how.held_out}th is held "
-            "out to see where to stop. Give more sentences."
-        )
     words = Projection(sentences, n_dimensions) if n_dimensions else None
     probe = PairProbe(len(sentences[0].pairs), words)
     optimizer = torch.optim.Adam(probe.parameters(), how.learning_rate)

@@ -15,7 +15,7 @@ from minibert.errors import SurveyError
 from minibert.survey.probes.counts import share, wilson
 from minibert.survey.probes.dependency import Tree
 from minibert.survey.probes.pair_features import Example, examples, with_distances
-from minibert.survey.probes.pair_probe import Training, attachment, train_probe
+from minibert.survey.probes.pair_probe import Training, attachment, check_enough, train_probe
 
 if TYPE_CHECKING:
     from minibert.model import Model
@@ -83,9 +83,10 @@ def attachment_scores(
     Attention is collected once for each model and held in memory (see `examples`). The same input
     gives the same scores. Raises SurveyError for trees that cannot be read or trained on.
     """
+    check_enough(len(trained_on), training or _ALONE)
+    if not measured_on:
+        raise SurveyError("There are no sentences to measure on; give some.")
     parts = [examples(model, trees) for trees in (trained_on, measured_on)]
-    if not all(parts):
-        raise SurveyError("There are no sentences to train on or to measure on; give both.")
     ways = {"distances": list(map(with_distances, parts))}
     if random_model is not None:
         untrained = [examples(random_model, trees) for trees in (trained_on, measured_on)]

@@ -169,8 +169,8 @@ def _words_of(tokens: Tokens, place: int, text: TextOfWords) -> tuple[int | None
         if span is None:
             numbers.append(None)
             continue
-        # Byte-level tokens begin with the space before their word.
-        start = next((at for at in range(*span) if not joined[at].isspace()), span[0])
+        # Byte-level tokens begin with the space before their word, or are that space.
+        start = next((at for at in range(span[0], len(joined)) if not joined[at].isspace()), 0)
         numbers.append(word_at[start])
     missing = set(range(len(text.words))) - set(numbers)
     if missing:
