@@ -17,6 +17,7 @@ from tqdm import tqdm
 from minibert.errors import SurveyError
 from minibert.quantities import Float
 from minibert.text.tokens import Tokens
+from minibert.text.words import Words
 from minibert.trace.read import Trace
 
 if TYPE_CHECKING:
@@ -90,23 +91,23 @@ class WordTrace:
 def word_traces(model: "Model", texts: Iterable[Text]) -> Iterator[tuple[Text, WordTrace]]:
     """Each text and its trace. Texts are read as needed; those of similar length come together.
 
-    Raises SurveyError for a text that has no words, that is longer than the model's positions, or
-    that has a word the tokenizer makes no token of.
+    Raises TokenizationError for a text that is no list of words, and SurveyError for one that is
+    longer than the model's positions or has a word the tokenizer makes no token of.
     """
     n_texts = length_hint(texts) or None
     with tqdm(total=n_texts, disable=None, unit="text", leave=False) as progress:
         for batch in _batches(texts):
-            tokens, words = _tokens(model, batch, model.config.n_positions)
+            tokens = _tokens(model, batch, model.config.n_positions)
             with torch.no_grad():
                 # The last layer's attention is all that is wanted of it: no MLP, no logits.
                 trace = model.trace(tokens, until=model.config.n_layers - 1)
-                for place, (text, numbers) in enumerate(zip(batch, words, strict=True)):
+                for place, (text, numbers) in enumerate(zip(batch, tokens.words, strict=True)):
                     yield text, WordTrace(trace.text(place), numbers)
             progress.update(len(batch))
 
 
 def check_readable(model: "Model", texts: Iterable[TextOfWords]) -> None:
-    """Raise SurveyError for the first text that `word_traces` could not read."""
+    """Raise an error for the first text that `word_traces` could not read."""
     for batch in _batches(texts):
         _tokens(model, batch, model.config.n_positions)
 
@@ -114,9 +115,9 @@ def check_readable(model: "Model", texts: Iterable[TextOfWords]) -> None:
 def tokens_of_words(model: "Model", text: TextOfWords) -> list[int]:
     """How many tokens each word of a text has, whatever the text's length.
 
-    Raises SurveyError as `word_traces` does.
+    Raises errors as `word_traces` does.
     """
-    _, [numbers] = _tokens(model, [text], None)
+    [numbers] = _tokens(model, [text], None).words
     sizes = [0] * len(text.words)
     for word in numbers:
         if word is not None:
@@ -138,45 +139,21 @@ def _batches(texts: Iterable[Text]) -> Iterator[list[Text]]:
         yield batch
 
 
-def _tokens(
-    model: "Model", texts: Sequence[TextOfWords], most: int | None
-) -> tuple[Tokens, list[tuple[int | None, ...]]]:
-    """The tokens of some texts, and the number of the word that each token belongs to."""
+def _tokens(model: "Model", texts: Sequence[TextOfWords], most: int | None) -> Tokens:
+    """The tokens of some texts, each word by itself; SurveyError for more than `most` a text."""
     if model.tokenizer is None:
         raise SurveyError(f"{model.name} has no tokenizer, and words cannot be read without one.")
-    for text in texts:
-        if not "".join(text.words).strip():
-            raise SurveyError(f"Text {text.id} has no words; leave it out.")
-    tokens = model.tokenizer([" ".join(text.words) for text in texts])
-    numbers = []
-    for place, text in enumerate(texts):
-        length = tokens.lengths[place]
+    tokens = model.tokenizer([Words(text.words) for text in texts])
+    for text, length, numbers in zip(texts, tokens.lengths, tokens.words, strict=True):
         if most is not None and length > most:
             raise SurveyError(
                 f"Text {text.id} has {length} tokens, more than the {most} positions of "
                 f"{model.name}; leave it out or cut it."
             )
-        numbers.append(_words_of(tokens, place, text))
-    return tokens, numbers
-
-
-def _words_of(tokens: Tokens, place: int, text: TextOfWords) -> tuple[int | None, ...]:
-    """The number of each token's word: the word that its first character stands in."""
-    joined = " ".join(text.words)
-    word_at = [n for n, word in enumerate(text.words) for _ in range(len(word) + 1)]
-    numbers: list[int | None] = []
-    for span in tokens.spans[place]:
-        if span is None:
-            numbers.append(None)
-            continue
-        # Byte-level tokens begin with the space before their word, or are that space.
-        start = next((at for at in range(span[0], len(joined)) if not joined[at].isspace()), 0)
-        numbers.append(word_at[start])
-    missing = set(range(len(text.words))) - set(numbers)
-    if missing:
-        word = text.words[min(missing)]
-        raise SurveyError(
-            f"Text {text.id}: word {min(missing)}, {word!r:.80}, becomes no token; "
-            "leave the text out or replace the word."
-        )
-    return tuple(numbers)
+        if missing := set(range(len(text.words))) - set(numbers):
+            word = text.words[min(missing)]
+            raise SurveyError(
+                f"Text {text.id}: word {min(missing)}, {word!r:.80}, becomes no token; leave the "
+                "text out or replace the word."
+            )
+    return tokens
