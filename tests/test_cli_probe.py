@@ -85,6 +85,7 @@ def test_coreference_reads_books_and_names_its_baselines(tmp_path: Path) -> None
             ["coreference", "a.conll", "--measure", "b.tsv"],
             "a.conll and b.tsv ask different things",
         ),
+        (["parser", "more.conllu", "--dimensions", "900"], "900 dimensions .* expected 1 to"),
         (["coreference", "one.conllu"], "expected a .conll file of LitBank or a .tsv file of GAP"),
     ],
 )
@@ -94,6 +95,7 @@ def test_what_cannot_be_measured_is_one_line(
     monkeypatch.chdir(tmp_path)
     treebank(tmp_path / "one.conllu", 1)
     treebank(tmp_path / "few.conllu", 4)
+    treebank(tmp_path / "more.conllu", 20)
     (tmp_path / "bare.conllu").write_text("1\thi\t_\tX\t_\t_\t_\t_\t_\t_\n\n" * 2)
     result = run("probe", *arguments)
     result.stderr_bytes = b"".join(

@@ -100,11 +100,12 @@ class Projection(nn.Module):
         super().__init__()
         vectors = torch.cat([one.vectors[1:] for one in sentences]).double()
         mean = vectors.mean(0)
-        _, sizes, directions = torch.linalg.svd(vectors - mean, full_matrices=False)
-        deviations = sizes[:n_dimensions] / math.sqrt(len(vectors))
+        sizes, directions = torch.linalg.eigh((vectors - mean).T @ (vectors - mean) / len(vectors))
+        variances, basis = sizes.flip(0)[:n_dimensions], directions.flip(1)[:, :n_dimensions]
+        # Of a dimension in which the words do not differ only rounding would be left.
+        scales = torch.where(variances > 1e-9 * variances[0], variances.rsqrt(), 0)
         self.register_buffer("mean", mean.float())
-        basis = directions[:n_dimensions].T / deviations.clamp(min=1e-12)
-        self.register_buffer("basis", basis.float())
+        self.register_buffer("basis", (basis * scales).float())
 
     def forward(self, vectors: Tensor) -> Tensor:
         """The vectors, centred and turned into the principal dimensions."""

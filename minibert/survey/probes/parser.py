@@ -86,6 +86,12 @@ def attachment_scores(
     check_enough(len(trained_on), training or _ALONE)
     if not measured_on:
         raise SurveyError("There are no sentences to measure on; give some.")
+    width = model.body.word.weight.shape[1]
+    if not 1 <= n_dimensions <= width:
+        raise SurveyError(
+            f"{n_dimensions} dimensions of word vectors: expected 1 to {width}, as many as "
+            f"{model.name}'s input embeddings have."
+        )
     parts = [examples(model, trees) for trees in (trained_on, measured_on)]
     ways = {"distances": list(map(with_distances, parts))}
     if random_model is not None:
