@@ -182,7 +182,7 @@ def draw(rows: Sequence[Row], output: Path) -> None:
         panel.invert_yaxis()
         panel.set_xlim(0, 100)
         panel.set_xlabel(f"words with the right head, % ({row['model']}, {row['on']})")
-        panel.legend(loc="lower right")
+        panel.legend(loc="upper right")
 
 
 if __name__ == "__main__":
