@@ -118,8 +118,11 @@ def test_passages_end_with_sentences_and_choose_among_what_came_before(book_file
     parts = cut_book(model, book, sum(sizes[:7]) + 2)
     assert [part.words for part in parts] == [book.words[:6], book.words[6:]]
     assert [len(part.choices) for part in parts] == [1, 0]
-    small = cut_book(model, book, 4)
-    assert tuple(word for part in small for word in part.words) == book.words
+    for longest in range(4, sum(sizes) + 2):
+        cut = cut_book(model, book, longest)
+        assert tuple(word for part in cut for word in part.words) == book.words
+        for part in cut:
+            assert sum(tokens_of_words(model, part)) + 2 <= longest or len(part.words) == 1
 
 
 def test_counts_are_those_worked_out_by_hand() -> None:

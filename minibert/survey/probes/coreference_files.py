@@ -120,7 +120,7 @@ def cut_book(model: "Model", book: Book, longest: int) -> list[Passage]:
     sizes = tokens_of_words(model, book)
     ends, used = [0], n_special
     for place, size in enumerate(sizes):
-        if used + size > longest and place > ends[-1]:
+        while used + size > longest and place > ends[-1]:
             near = [start for start in book.sentences if ends[-1] < start <= place]
             ends.append(near[-1] if near else place)
             used = n_special + sum(sizes[ends[-1] : place])

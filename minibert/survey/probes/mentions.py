@@ -7,9 +7,7 @@ Neither LitBank nor GAP has parses, so a mention's head word and kind come from 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["KINDS", "PRONOUNS", "Features", "Mention", "baselines", "features_of", "head_place"]
-
-KINDS = ("pronoun", "proper", "nominal")
+__all__ = ["PRONOUNS", "Features", "Mention", "baselines", "features_of", "head_place"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +75,7 @@ class Mention:
 
     entity   the same for mentions of the same person or thing
     head     the place of its head word
+    kind     pronoun, proper (the head word has a capital) or nominal
     """
 
     first: int
