@@ -49,6 +49,7 @@ class TestHelp:
             "check",
             "bench",
             "models",
+            "probe",
         ]
 
     @pytest.mark.parametrize("arguments", [["--help"], ["explain", "--help"], ["--version"]])

@@ -21,6 +21,7 @@ from minibert.cli.generate import generate
 from minibert.cli.models import models
 from minibert.cli.patterns import patterns
 from minibert.cli.predict import predict
+from minibert.cli.probe import probe
 from minibert.cli.survey import survey
 from minibert.cli.train import train
 from minibert.cli.view import view
@@ -144,6 +145,7 @@ for command in (
     models,
 ):
     app.command()(command)
+app.add_typer(probe, name="probe")
 
 
 def main() -> None:
