@@ -23,7 +23,7 @@ from torch import Tensor
 from minibert.analysis.arguments import check_model, whole_number
 from minibert.errors import AttentionError
 from minibert.quantities import Float
-from minibert.survey.document_traces import Documents, document_traces, generator_of
+from minibert.survey.document_traces import Texts, document_traces, generator_of
 from minibert.trace.read import Trace
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class HeadDistances:
 
 
 def head_distances(
-    model: "Model", texts: Documents, *, rows_per_document: int | None = 16, seed: int = 0
+    model: "Model", texts: Texts, *, rows_per_document: int | None = 16, seed: int = 0
 ) -> HeadDistances:
     """The distances between all heads of a model over a corpus.
 
@@ -172,11 +172,7 @@ def head_distances(
     config = model.config
     sums = JensenShannonSums(config.n_layers, config.n_heads)
     for document in document_traces(model, texts):
-        rows = [
-            (part.trace, row)
-            for part in document.parts
-            for row in part.counted.nonzero()[:, 0].tolist()
-        ]
+        rows = [(part, row) for part in document.parts for row in range(part.allowed.position)]
         total = np.zeros_like(sums.total)
         chosen = _drawn(document.id, rows, rows_per_document, seed)
         for trace, of_part in groupby(chosen, key=itemgetter(0)):

@@ -11,60 +11,48 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from minibert.errors import TokenizationError
-from minibert.quantities import Bool
+from minibert.survey.formats import Document
 from minibert.text.tokens import Tokens, padded
-from minibert.text.windows import windows
+from minibert.text.windows import columns
 from minibert.trace.read import Trace
 
 if TYPE_CHECKING:
     from minibert.model import Model
 
-__all__ = ["DocumentTraces", "Documents", "Part", "document_traces", "generator_of"]
+__all__ = ["DocumentTraces", "Texts", "document_traces", "generator_of"]
 
-Documents = Iterable[Any]
-"""Texts, (text, second text) pairs, Tokens, rows of ids, or objects with id, text and pair."""
+Texts = Iterable[Any]
+"""Texts, (text, second text) pairs, Tokens or ids of one sentence each, or Documents."""
 
 # Numbers that the trace of one batch may keep: 128 MiB in float32.
 _NUMBERS = 2**25
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """A document, or as much of it as the model has positions for.
-
-    `counted` is False for rows that an earlier part of the same document has as well.
-    """
-
-    trace: Trace
-    counted: Bool[Tensor, " position"]
-
-
-@dataclass(frozen=True, eq=False)
 class DocumentTraces:
-    """One document: its id, its number in the corpus, and the traces of its parts."""
+    """One document: its id, its number in the corpus, and the trace of each of its parts."""
 
     id: str
     number: int
-    parts: tuple[Part, ...]
+    parts: tuple[Trace, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class _Piece:
+class _Part:
     number: int
     id: str
     tokens: Tokens
-    counted: Bool[Tensor, " position"]
 
 
-def document_traces(model: "Model", texts: Documents) -> Iterator[DocumentTraces]:
+def document_traces(model: "Model", texts: Texts) -> Iterator[DocumentTraces]:
     """The traces of each document, in the order of the corpus; no gradients are kept.
 
-    A text longer than the model's positions is cut into windows. The last window begins early
-    enough to be full, and its rows that the window before it has do not count.
+    A text longer than the model's positions is cut into parts of about the same length; no token
+    is in two of them, and each has the special tokens of a whole text. A Document that has words
+    is read as these words with spaces between them.
 
     Raises TokenizationError for what the model cannot read: an empty text, a pair that is too
     long, or something that is no text at all.
@@ -73,17 +61,17 @@ def document_traces(model: "Model", texts: Documents) -> Iterator[DocumentTraces
         raise TokenizationError("texts is one str; give a list of texts, as [text].")
     if isinstance(texts, Tokens | Tensor):
         texts = [texts[index] for index in range(len(texts))]
-    waiting: list[Part] = []
-    last: _Piece | None = None
+    waiting: list[Trace] = []
+    last: _Part | None = None
     for batch in _batches(model, texts):
         with torch.no_grad():
-            trace = model.trace(_joined([piece.tokens for piece in batch]), packed=True)
-        for index, piece in enumerate(batch):
-            if last is not None and piece.number != last.number:
+            trace = model.trace(_joined([part.tokens for part in batch]), packed=True)
+        for index, part in enumerate(batch):
+            if last is not None and part.number != last.number:
                 yield DocumentTraces(last.id, last.number, tuple(waiting))
                 waiting = []
-            waiting.append(Part(trace.text(index), piece.counted))
-            last = piece
+            waiting.append(trace.text(index))
+            last = part
     if last is not None:
         yield DocumentTraces(last.id, last.number, tuple(waiting))
 
@@ -94,61 +82,55 @@ def generator_of(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
-def _batches(model: "Model", texts: Documents) -> Iterator[list[_Piece]]:
-    """The pieces of all documents, as many at once as a trace has memory for."""
+def _batches(model: "Model", texts: Texts) -> Iterator[list[_Part]]:
+    """The parts of all documents, as many at once as a trace has memory for."""
     config = model.config
     room = max(1, _NUMBERS // (config.n_layers * 8 * config.d_model))
-    batch: list[_Piece] = []
+    batch: list[_Part] = []
     size = 0
     for number, text in enumerate(texts):
-        for piece in _pieces(model, number, text):
-            length = piece.tokens.lengths[0]
+        for part in _parts(model, number, text):
+            length = part.tokens.lengths[0]
             if batch and size + length > room:
                 yield batch
                 batch, size = [], 0
-            batch.append(piece)
+            batch.append(part)
             size += length
     if batch:
         yield batch
 
 
-def _pieces(model: "Model", number: int, document: Any) -> Iterator[_Piece]:
-    name = str(getattr(document, "id", number))
-    if hasattr(document, "text"):
-        document = document.text if document.pair is None else (document.text, document.pair)
-    for tokens, counted in _parts(model, document):
-        yield _Piece(number, name, tokens, counted)
-
-
-def _parts(model: "Model", document: Any) -> Iterator[tuple[Tokens, Tensor]]:
-    if isinstance(document, str) and model.tokenizer is not None and document.strip():
-        tokens = model.tokenizer(document)
-        room = model.config.n_positions - tokens.spans[0].count(None)
-        if tokens.lengths[0] > model.config.n_positions:
-            yield from _windows(model, document, room)
-            return
-    if isinstance(document, tuple) and len(document) == 2 and isinstance(document[0], str):
-        tokens = model.tokenize(*document)
+def _parts(model: "Model", number: int, document: Any) -> Iterator[_Part]:
+    name = str(number)
+    if isinstance(document, Document):
+        name = document.id
+        words = " ".join(document.words or ())
+        text = words if document.text is None else document.text
+        document = text if document.pair is None else (text, document.pair)
+    if isinstance(document, str) and model.tokenizer is not None:
+        tokens = _cut(model.tokenizer(document), model.config.n_positions)
+    elif isinstance(document, tuple) and len(document) == 2 and isinstance(document[0], str):
+        tokens = [model.tokenize(*document)]
     else:
-        inputs = model.inputs(document)
-        tokens = inputs.as_tokens(model.tokenizer)
-    if len(tokens) != 1:
-        raise TokenizationError(
-            f"A document is a batch of {len(tokens)} sentences; give them one by one."
-        )
-    yield tokens, torch.ones(tokens.lengths[0], dtype=torch.bool)
+        tokens = [model.inputs(document).as_tokens(model.tokenizer)]
+    for part in tokens:
+        if len(part) != 1:
+            raise TokenizationError(
+                f"Document {name} is a batch of {len(part)} sentences; give them one by one."
+            )
+        yield _Part(number, name, part)
 
 
-def _windows(model: "Model", text: str, room: int) -> Iterator[tuple[Tokens, Tensor]]:
-    """The windows of a long text, and which of their rows no window before them has."""
-    found = windows(model, text, stride=room)
-    done = 0
-    for index, start in enumerate(found.starts):
-        tokens = found.tokens[index]
-        inside: NDArray[np.bool_] = np.array([span is not None for span in tokens.spans[0]])
-        again = inside & (np.cumsum(inside) <= done - start)
-        done = start + int(inside.sum())
-        yield tokens, torch.from_numpy(~again)
+def _cut(tokens: Tokens, longest: int) -> list[Tokens]:
+    """The parts of a text, each with the special tokens around it."""
+    length = tokens.lengths[0]
+    if length <= longest:
+        return [tokens]
+    inside = [place for place, span in enumerate(tokens.spans[0]) if span is not None]
+    before, behind = list(range(inside[0])), list(range(inside[-1] + 1, length))
+    room = longest - len(before) - len(behind)
+    texts = np.array_split(np.arange(inside[0], inside[-1] + 1), -(-len(inside) // max(1, room)))
+    return [columns(tokens, [[*before, *text.tolist(), *behind]]) for text in texts]
 
 
 def _joined(parts: list[Tokens]) -> Tokens:

@@ -45,17 +45,13 @@ class Targets:
         marks: Marks,
         moved: Marks,
         queries: slice,
-        counted: Bool[Tensor, " position"],
         dtype: torch.dtype,
     ) -> "Targets":
-        """The targets in these queries of a text; `moved` are its marks with the words moved.
-
-        Rows where `counted` is False do not count for any pattern.
-        """
+        """The targets in these queries of a text; `moved` are its marks with the words moved."""
         allowed = marks.allowed(queries)
         cells = torch.stack([p.cells(marks, queries) & allowed for p in patterns])
         control = torch.stack([p.cells(moved, queries) & allowed for p in patterns]) & ~cells
-        rows = cells.any(2) & counted[queries]
+        rows = cells.any(2)
         sees = allowed.sum(1).double()
         expected = [
             _expected(pattern, size, sees)[row].sum()
@@ -66,7 +62,7 @@ class Targets:
             first=queries.start,
             cells=cells,
             counted=rows,
-            controlled=control.any(2) & counted[queries],
+            controlled=control.any(2),
             expected=torch.stack(expected),
             columns=torch.cat([cells, control]).permute(1, 2, 0).to(dtype),
         )

@@ -11,7 +11,6 @@ somebody's attention is read.
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_model
@@ -19,7 +18,7 @@ from minibert.analysis.patterns import delimiter_ids
 from minibert.analysis.repeated import draws_for
 from minibert.errors import AttentionError
 from minibert.quantities import Float, Int
-from minibert.survey.document_traces import Documents, document_traces, generator_of
+from minibert.survey.document_traces import Texts, document_traces, generator_of
 from minibert.survey.head_patterns import HeadPatterns
 from minibert.survey.marks import Marks
 from minibert.survey.pattern_sums import PatternSums, Targets
@@ -36,7 +35,7 @@ _NUMBERS = 2**22
 
 def patterns(
     model: "Model",
-    texts: Documents,
+    texts: Texts,
     *,
     repeated: Int[Tensor, "draws position"] | None = None,
     delimiters: Collection[int] | None = None,
@@ -95,9 +94,7 @@ def patterns_of_attention(
         name = str(number) if documents is None else documents[number]
         marks = Marks.of_strings(strings, causal=causal)
         moved = marks.moved(generator_of(seed, name))
-        everything = torch.ones(len(marks), dtype=torch.bool)
-        whole = slice(0, len(marks))
-        targets = Targets.of(sums.patterns, marks, moved, whole, everything, probs.dtype)
+        targets = Targets.of(sums.patterns, marks, moved, slice(0, len(marks)), probs.dtype)
         sums.begin(targets)
         for layer, of_layer in enumerate(probs):
             sums.add(layer, of_layer, targets, document=name)
@@ -112,23 +109,21 @@ def _of(texts: str) -> list[Pattern]:
 
 
 def _measure(
-    model: "Model", texts: Documents, sums: PatternSums, delimiters: list[int], seed: int
+    model: "Model", texts: Texts, sums: PatternSums, delimiters: list[int], seed: int
 ) -> None:
     """Add every document of these texts to the sums."""
     config = model.config
     for document in document_traces(model, texts):
         generator = generator_of(seed, document.id)
         for part in document.parts:
-            marks = Marks.of_tokens(part.trace.tokens, delimiters, causal=config.causal)
+            marks = Marks.of_tokens(part.tokens, delimiters, causal=config.causal)
             moved = marks.moved(generator)
             size = max(1, _NUMBERS // (config.n_heads * len(marks)))
             for start in range(0, len(marks), size):
                 queries = slice(start, min(start + size, len(marks)))
-                targets = Targets.of(
-                    sums.patterns, marks, moved, queries, part.counted, model.dtype
-                )
+                targets = Targets.of(sums.patterns, marks, moved, queries, model.dtype)
                 sums.begin(targets)
                 for layer in range(config.n_layers):
-                    probs = part.trace.at(layer, queries=queries).probs[0].detach().cpu()
+                    probs = part.at(layer, queries=queries).probs[0].detach().cpu()
                     sums.add(layer, probs, targets, document=document.id)
         sums.close()

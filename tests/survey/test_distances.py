@@ -13,6 +13,7 @@ from minibert.survey.distances import (
     head_distances,
     jensen_shannon_sums,
 )
+from minibert.survey.formats import Document
 
 TEXTS = ["the horse turned and ran home.", "he saw the old house", "a cold wind, and rain"]
 
@@ -53,14 +54,17 @@ def test_the_distances_of_a_corpus_are_those_of_every_row_of_its_attention() -> 
         trace = model.trace(*text) if isinstance(text, tuple) else model.trace(text)
         probs = trace.stack("probs").detach().numpy()[:, 0]
         documents.append((published(probs.reshape(-1, *probs.shape[2:])), probs.shape[-1]))
-    # The long text is two windows; the second one's rows that the first has do not count.
-    long = model.windows(texts[4], stride=model.config.n_positions - 2)
-    assert len(long) == 2
-    first, second = (model.trace(long.tokens[i]).stack("probs").detach()[:, 0] for i in (0, 1))
-    new = [row for row in range(128) if row in (0, 127) or row > 126 - long.starts[1]]
-    parts = [each.numpy().reshape(-1, 128, 128) for each in (first, second)]
-    total = published(parts[0]) + published(parts[1][:, new])
-    documents.append((total, 128 + len(new)))
+    # The long text is two parts of the same length, each with [CLS] and [SEP].
+    whole = model.tokenizer(texts[4])
+    inside = np.array_split(np.arange(1, whole.lengths[0] - 1), 2)
+    total, length = np.zeros_like(documents[0][0]), 0
+    for part in inside:
+        ids = whole.ids[:, [0, *part.tolist(), whole.lengths[0] - 1]]
+        probs = model.trace(ids).stack("probs").detach().numpy()[:, 0]
+        total += published(probs.reshape(-1, *probs.shape[2:]))
+        length += probs.shape[-1]
+    assert length == whole.lengths[0] + 2 > model.config.n_positions + 2
+    documents.append((total, length))
 
     sums, rows = (np.array(each) for each in zip(*documents, strict=True))
     mean = sums.sum(0) / rows.sum()
@@ -74,7 +78,7 @@ def test_the_distances_of_a_corpus_are_those_of_every_row_of_its_attention() -> 
 def test_drawn_rows_belong_to_the_document_and_not_to_its_place() -> None:
     model = minibert.load()
     first = head_distances(model, TEXTS[:1], rows_per_document=3)
-    documents = [_Document("0", TEXTS[0]), _Document("7", TEXTS[1])]
+    documents = [Document("0", TEXTS[0]), Document("7", TEXTS[1])]
     again = head_distances(model, documents[::-1], rows_per_document=3)
     other = head_distances(model, documents[1:], rows_per_document=3)
     assert (first.rows, again.rows) == (3, 6)
@@ -119,10 +123,3 @@ def test_what_cannot_be_measured_is_refused() -> None:
         head_distances(minibert.load(), TEXTS, rows_per_document=0)
     with pytest.raises(TokenizationError, match="texts is one str"):
         head_distances(minibert.load(), TEXTS[0])
-
-
-class _Document:
-    pair = None
-
-    def __init__(self, name: str, text: str) -> None:
-        self.id, self.text = name, text
