@@ -44,6 +44,7 @@ class TestHelp:
             "predict",
             "generate",
             "train",
+            "patterns",
             "check",
             "bench",
             "models",

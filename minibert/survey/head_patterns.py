@@ -14,11 +14,7 @@ from minibert.survey.pattern_examples import Example
 from minibert.survey.pattern_sums import PatternSums
 from minibert.survey.pattern_table import PATTERNS, pattern_of
 
-__all__ = ["MAJORITY", "HeadPatterns", "PatternHead"]
-
-MAJORITY = 0.5
-"""More of a row's attention than goes anywhere else: at most one of several patterns that mean
-different keys can have it (Clark et al. 2019, section 3.1, count heads above 50 %)."""
+__all__ = ["HeadPatterns", "PatternHead"]
 
 Values = NDArray[np.float64]
 
@@ -133,9 +129,12 @@ class HeadPatterns:
     def named(self) -> dict[tuple[int, int], tuple[str, ...]]:
         """The patterns that each head is known by; heads without one are left out.
 
-        A head is named where its score is more than half of its attention (for bag of words: half
-        of the row in common with looking at all words alike) and more than the baseline, and,
-        with two documents or more, the lower end of its confidence interval is so as well.
+        A head is named where more than half of what the baseline leaves goes where the pattern
+        says: score > (1 + baseline)/2. Clark et al. 2019, section 3.1, count heads above 50 %; with
+        a baseline near 0 it is the same, and at most one of several patterns that mean different
+        keys can have it. For bag of words, whose baseline is a row drawn at random, it is enough
+        to be above the baseline. With two documents or more the lower end of the confidence
+        interval must be above it as well.
         """
         found: dict[tuple[int, int], list[str]] = {}
         for pattern in PATTERNS:
@@ -169,8 +168,9 @@ class HeadPatterns:
     def _named(self, pattern: str) -> NDArray[np.bool_]:
         certain = self.score[pattern] if self.documents[pattern] < 2 else self.low[pattern]
         baseline = np.nan_to_num(self.baseline[pattern], nan=0.0)
+        drawn = pattern_of(pattern).baseline == "drawn"
         # nan, where nothing was measured, is above nothing.
-        return np.asarray(certain > np.maximum(MAJORITY, baseline))
+        return np.asarray(certain > (baseline if drawn else (1 + baseline) / 2))
 
     def __str__(self) -> str:
         width = max(map(len, PATTERNS))

@@ -4,16 +4,18 @@ Made from Tokens, or from the strings of somebody else's tokens.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from minibert.quantities import Bool, Int
 from minibert.text.tokens import Tokens
 
-__all__ = ["Marks"]
+__all__ = ["Marks", "Queries"]
+
+Queries = slice | Tensor
+"""Some positions of a text, as an index."""
 
 _SPECIAL = frozenset({"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<|endoftext|>"})
 _DELIMITERS = frozenset({"[SEP]", "</s>"})
@@ -110,28 +112,15 @@ class Marks:
             causal=causal,
         )
 
-    def offsets(self, queries: slice) -> Int[Tensor, "query key"]:
+    def offsets(self, queries: Queries) -> Int[Tensor, "query key"]:
         """key - query."""
         position = torch.arange(len(self))
         return position - position[queries, None]
 
-    def allowed(self, queries: slice) -> Bool[Tensor, "query key"]:
+    def allowed(self, queries: Queries) -> Bool[Tensor, "query key"]:
         """True where a query sees a key."""
         offsets = self.offsets(queries)
         return offsets <= 0 if self.causal else torch.ones_like(offsets, dtype=torch.bool)
-
-    def moved(self, generator: np.random.Generator) -> "Marks":
-        """The same with the words moved along within each sentence, by a drawn number of places.
-
-        What falls out at the end of a sentence comes in at its beginning. Offsets between the
-        pieces of a word, and within a sentence between words, are mostly kept.
-        """
-        source = torch.arange(len(self))
-        for sentence in self.sentence[self.plain].unique():
-            places = (self.plain & (self.sentence == sentence)).nonzero()[:, 0]
-            if len(places) > 1:
-                source[places] = places.roll(int(generator.integers(1, len(places))))
-        return replace(self, word=self.word[source], spelling=self.spelling[source])
 
 
 def _sentences(delimiter: Tensor) -> Int[Tensor, " position"]:

@@ -43,14 +43,22 @@ class Targets:
         cls,
         patterns: tuple[Pattern, ...],
         marks: Marks,
-        moved: Marks,
         queries: slice,
+        *,
+        shift: int,
         dtype: torch.dtype,
     ) -> "Targets":
-        """The targets in these queries of a text; `moved` are its marks with the words moved."""
+        """The targets in these queries of a text; cells of baselines are `shift` places further."""
         allowed = marks.allowed(queries)
         cells = torch.stack([p.cells(marks, queries) & allowed for p in patterns])
-        control = torch.stack([p.cells(moved, queries) & allowed for p in patterns]) & ~cells
+        control = torch.stack(
+            [
+                _moved(pattern, marks, queries, its_cells, shift)
+                if pattern.baseline == "moved"
+                else torch.zeros_like(its_cells)
+                for pattern, its_cells in zip(patterns, cells, strict=True)
+            ]
+        )
         rows = cells.any(2)
         sees = allowed.sum(1).double()
         expected = [
@@ -66,6 +74,28 @@ class Targets:
             expected=torch.stack(expected),
             columns=torch.cat([cells, control]).permute(1, 2, 0).to(dtype),
         )
+
+
+def _moved(
+    pattern: Pattern, marks: Marks, queries: slice, cells: Bool[Tensor, "query key"], shift: int
+) -> Bool[Tensor, "query key"]:
+    """The cells of the queries `shift` places before, at the same offsets from these queries.
+
+    Rows are left empty where a query or key would leave its sentence, and where the pattern means
+    one of these keys itself.
+    """
+    position = torch.arange(len(marks))
+    source = position - shift
+    inside = (source >= 0) & (source < len(marks))
+    source = source.clamp(0, len(marks) - 1)
+    stays = inside & marks.plain & marks.plain[source]
+    stays &= marks.sentence == marks.sentence[source]
+    if marks.causal:
+        stays &= position > 0
+    rows = pattern.cells(marks, source[queries]) & marks.allowed(source[queries])
+    found = rows.roll(shift, 1)
+    fits = stays[queries] & ~(found & (cells | ~stays)).any(1)
+    return found & fits[:, None]
 
 
 def _expected(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.quantities import Bool
-from minibert.survey.marks import Marks
+from minibert.survey.marks import Marks, Queries
 
 __all__ = ["BAG_OF_WORDS", "PATTERNS", "Pattern", "pattern_of"]
 
@@ -36,79 +36,79 @@ class Pattern:
     texts      what a model is measured on: the corpus, or random sequences that come twice
     baseline   what is no evidence for the pattern:
                uniform  a head that looks at all keys alike, on the same rows
-               moved    the same head on the same rows of cells, the words moved along within their
-                        sentence, so that the offsets are the same and the words are not
+               moved    the same head at the same offsets, some places further on in the same
+                        sentences, where the words are others
                drawn    a row whose weights are drawn at random, all weights equally likely
     """
 
     name: str
     words: str
     source: str
-    cells: Callable[[Marks, slice], Cells]
+    cells: Callable[[Marks, Queries], Cells]
     texts: Texts = "corpus"
     baseline: Baseline = "uniform"
 
 
-def _previous(marks: Marks, queries: slice) -> Cells:
+def _previous(marks: Marks, queries: Queries) -> Cells:
     return _plain_rows(marks, queries) & (marks.offsets(queries) == -1)
 
 
-def _next(marks: Marks, queries: slice) -> Cells:
+def _next(marks: Marks, queries: Queries) -> Cells:
     return _plain_rows(marks, queries) & (marks.offsets(queries) == 1)
 
 
-def _first(marks: Marks, queries: slice) -> Cells:
+def _first(marks: Marks, queries: Queries) -> Cells:
     key = torch.arange(len(marks))
     # The first token cannot look anywhere else in a causal model.
     return _plain_rows(marks, queries) & (key[queries, None] > 0) & (key == 0)
 
 
-def _delimiter(marks: Marks, queries: slice) -> Cells:
+def _delimiter(marks: Marks, queries: Queries) -> Cells:
     return ~marks.delimiter[queries, None] & marks.delimiter
 
 
-def _bag_of_words(marks: Marks, queries: slice) -> Cells:
+def _bag_of_words(marks: Marks, queries: Queries) -> Cells:
     same = marks.sentence[queries, None] == marks.sentence
     cells = _plain_rows(marks, queries) & marks.plain & same & marks.allowed(queries)
     # Of one word there is only one way to look at it.
     return cells & (cells.sum(1, keepdim=True) > 1)
 
 
-def _same_word(marks: Marks, queries: slice) -> Cells:
+def _same_word(marks: Marks, queries: Queries) -> Cells:
     alike = marks.spelling[queries, None] == marks.spelling
     other = marks.word[queries, None] != marks.word
     return _between_words(marks, queries) & alike & other
 
 
-def _same_word_other_sentence(marks: Marks, queries: slice) -> Cells:
+def _same_word_other_sentence(marks: Marks, queries: Queries) -> Cells:
     other = marks.sentence[queries, None] != marks.sentence
     return _same_word(marks, queries) & other
 
 
-def _predictive(marks: Marks, queries: slice) -> Cells:
+def _predictive(marks: Marks, queries: Queries) -> Cells:
     of_one_word = marks.word[queries, None] == marks.word
     return _between_words(marks, queries) & of_one_word & (marks.offsets(queries) != 0)
 
 
-def _induction(marks: Marks, queries: slice) -> Cells:
+def _induction(marks: Marks, queries: Queries) -> Cells:
     before = torch.cat([marks.token.new_full((1,), -1), marks.token[:-1]])
     follows = marks.token[queries, None] == before
     return _earlier(marks, queries) & follows
 
 
-def _duplicate(marks: Marks, queries: slice) -> Cells:
+def _duplicate(marks: Marks, queries: Queries) -> Cells:
     return _earlier(marks, queries) & (marks.token[queries, None] == marks.token)
 
 
-def _plain_rows(marks: Marks, queries: slice) -> Bool[Tensor, "query 1"]:
+def _plain_rows(marks: Marks, queries: Queries) -> Bool[Tensor, "query 1"]:
     return marks.plain[queries, None]
 
 
-def _earlier(marks: Marks, queries: slice) -> Cells:
+def _earlier(marks: Marks, queries: Queries) -> Cells:
     return _plain_rows(marks, queries) & marks.plain & (marks.offsets(queries) < 0)
 
 
-def _between_words(marks: Marks, queries: slice) -> Cells:
+def _between_words(marks: Marks, queries: Queries) -> Cells:
     cells = _plain_rows(marks, queries) & marks.plain
     if marks.causal:
         # Where heads of a causal model look that look at nothing: Vig and Belinkov 2019.

@@ -48,7 +48,7 @@ def patterns(
     as `minibert.analysis.repeated_ids` gives them, where nothing but looking back helps; by default
     100 draws of 2 x 50 tokens.
     `delimiters` are ids, by default the tokenizer's sep_id or, without one, its eos_id. `seed`
-    moves the words for the baseline of the patterns between words.
+    and the document's id draw how far the cells of the "moved" baselines are away.
 
     Raises TokenizationError for what the model cannot read.
     """
@@ -93,8 +93,8 @@ def patterns_of_attention(
             )
         name = str(number) if documents is None else documents[number]
         marks = Marks.of_strings(strings, causal=causal)
-        moved = marks.moved(generator_of(seed, name))
-        targets = Targets.of(sums.patterns, marks, moved, slice(0, len(marks)), probs.dtype)
+        whole, shift = slice(0, len(marks)), _shift(seed, name)
+        targets = Targets.of(sums.patterns, marks, whole, shift=shift, dtype=probs.dtype)
         sums.begin(targets)
         for layer, of_layer in enumerate(probs):
             sums.add(layer, of_layer, targets, document=name)
@@ -102,6 +102,11 @@ def patterns_of_attention(
     if sums is None:
         raise AttentionError("There is no document; give the attention of one at least.")
     return HeadPatterns.of([sums])
+
+
+def _shift(seed: int, document: str) -> int:
+    """How many places the cells of a document are moved for a baseline: 1 to 4, either way."""
+    return int(generator_of(seed, document).choice([-4, -3, -2, -1, 1, 2, 3, 4]))
 
 
 def _of(texts: str) -> list[Pattern]:
@@ -114,14 +119,13 @@ def _measure(
     """Add every document of these texts to the sums."""
     config = model.config
     for document in document_traces(model, texts):
-        generator = generator_of(seed, document.id)
+        shift = _shift(seed, document.id)
         for part in document.parts:
             marks = Marks.of_tokens(part.tokens, delimiters, causal=config.causal)
-            moved = marks.moved(generator)
             size = max(1, _NUMBERS // (config.n_heads * len(marks)))
             for start in range(0, len(marks), size):
                 queries = slice(start, min(start + size, len(marks)))
-                targets = Targets.of(sums.patterns, marks, moved, queries, model.dtype)
+                targets = Targets.of(sums.patterns, marks, queries, shift=shift, dtype=model.dtype)
                 sums.begin(targets)
                 for layer in range(config.n_layers):
                     probs = part.at(layer, queries=queries).probs[0].detach().cpu()

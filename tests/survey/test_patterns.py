@@ -175,19 +175,16 @@ def test_planted_heads_are_named_by_what_was_planted(family: str) -> None:
     assert named == expected
 
 
-def test_a_head_of_fixed_offsets_explains_a_word_only_as_its_baseline_says() -> None:
-    # Two sentences alike: whoever looks eight tokens back or ahead meets the same word.
-    words = ["one", "two", "three", "four", "five", "six", "seven"]
-    text = ["[CLS]", *words, "[SEP]", *words, "[SEP]"]
-    position = torch.arange(17)
-    far = ((position[:, None] - position).abs() == 8).double()
-    word = far * torch.tensor([token in words[:4] for token in text])[:, None]
-    probs = torch.stack([far, word]).add(1e-9)
-    probs = (probs / probs.sum(-1, keepdim=True))[None]
-    found = patterns_of_attention([probs], [text], causal=False)
-    assert found.score["same_word_other_sentence"][0].tolist() == pytest.approx([1.0, 8 / 14], 0.1)
-    # The words of both sentences are moved by different numbers of places.
-    assert found.baseline["same_word_other_sentence"][0, 0] < 0.1
+def test_a_head_of_fixed_offsets_is_explained_by_its_baseline() -> None:
+    text = ["[CLS]", *["a", "b", "##c", "d", "e", "f", "g", "##h", "i"], "[SEP]"]
+    back = torch.eye(11, dtype=torch.float64).roll(-1, 1)
+    pieces = torch.eye(11, dtype=torch.float64)
+    pieces[[2, 3, 7, 8]] = pieces[[3, 2, 8, 7]]
+    found = patterns_of_attention([torch.stack([back, pieces])[None]], [text], causal=False)
+    # Of two pieces one is before the other, so half of the rows find what they look for.
+    assert found.score["predictive"].tolist() == [[0.5, 1.0]]
+    assert found.baseline["predictive"].tolist() == [[0.5, 0.0]]
+    assert found.named() == {(0, 0): ("previous",), (0, 1): ("predictive",)}
 
 
 def test_what_chance_gives_a_bag_of_words_is_what_random_rows_score() -> None:
