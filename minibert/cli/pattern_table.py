@@ -3,14 +3,18 @@
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from minibert.survey.pattern_table import PATTERNS
+from minibert.survey.query_key_dimensions import dimensions_by_pattern
 from minibert.terminal import Terminal, bar, visible
 
 if TYPE_CHECKING:
     from minibert.survey.head_patterns import HeadPatterns, PatternHead
     from minibert.survey.pattern_examples import Example
+    from minibert.survey.query_key_dimensions import QueryKeyDimensions
 
-__all__ = ["pattern_table"]
+__all__ = ["dimension_table", "pattern_table"]
 
 _BAR = 20
 
@@ -32,6 +36,23 @@ def pattern_table(found: "HeadPatterns", terminal: Terminal, *, examples: bool) 
                 f"    {one.layer}-{one.head}  {_shown(e)}" for one in best for e in one.examples
             ]
     return lines
+
+
+def dimension_table(
+    counted: "QueryKeyDimensions", found: "HeadPatterns", terminal: Terminal
+) -> list[str]:
+    """How many dimensions carry query·key in the heads that each pattern names, as lines."""
+    title = f"dimensions that carry query·key, of {counted.d_head} (participation ratio)"
+    rows = [
+        [name, str(heads), f"{of_all:.1f}", f"{of_row:.1f}"]
+        for name, (heads, of_all, of_row) in dimensions_by_pattern(counted, found).items()
+    ]
+    medians = (counted.participation, counted.participation_of_rows)
+    rows.append(
+        ["all heads, median", str(counted.count.size), *(f"{np.nanmedian(m):.1f}" for m in medians)]
+    )
+    header = ["heads named", "", "over all rows", "in one row"]
+    return [terminal.paint(title, "bold"), *terminal.table(header, rows, "<>>>")]
 
 
 def _row(one: "PatternHead", terminal: Terminal) -> list[str]:

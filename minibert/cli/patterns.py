@@ -17,33 +17,43 @@ if TYPE_CHECKING:
 
 __all__ = ["patterns"]
 
+Corpus = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="CORPUS",
+        help="Files or folders of text, JSON lines, Parquet or CoNLL-U. "
+        "Default: twelve built-in pairs of sentences.",
+    ),
+]
+Unit = Annotated[
+    str | None,
+    typer.Option(help="What a document is: paragraph, line or file; sentence or document."),
+]
+Field = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The field or column with the text. Default: text."),
+]
+PairField = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The field or column with a second text, for pairs."),
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Read no more than so many documents.")]
+
 
 def patterns(
-    corpus: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="CORPUS",
-            help="Files or folders of text, JSON lines, Parquet or CoNLL-U. "
-            "Default: twelve built-in pairs of sentences.",
-        ),
-    ] = None,
-    unit: Annotated[
-        str | None,
-        typer.Option(help="What a document is: paragraph, line or file; sentence or document."),
-    ] = None,
-    field: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The field or column with the text. Default: text."),
-    ] = None,
-    pair_field: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The field or column with a second text, for pairs."),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Read no more than so many documents.")
-    ] = None,
+    corpus: Corpus = None,
+    unit: Unit = None,
+    field: Field = None,
+    pair_field: PairField = None,
+    limit: Limit = None,
     examples: Annotated[
         bool, typer.Option("--examples", help="Show the best rows of the heads.")
+    ] = False,
+    dimensions: Annotated[
+        bool,
+        typer.Option(
+            "--dimensions", help="Also count the dimensions that carry query·key. A second pass."
+        ),
     ] = False,
     seed: Annotated[
         int, typer.Option(help="Draws how far baselines are measured from the words.")
@@ -63,18 +73,29 @@ def patterns(
     pattern, and the whole confidence interval over documents is above that.
     """
     # Before the model is loaded: a corpus that cannot be read is known at once.
-    documents = _documents(corpus or [], unit=unit, field=field, pair_field=pair_field)
+    reading = {"unit": unit, "field": field, "pair_field": pair_field}
+    documents = _documents(corpus or [], **reading)
     loaded = load_model(model, revision, offline, "none", dtype, impl)
     from minibert.survey.patterns import patterns as patterns_of
+    from minibert.survey.query_key_dimensions import query_key_dimensions
 
-    texts = _sample(loaded) if documents is None else documents
-    found = patterns_of(loaded, texts if limit is None else islice(texts, limit), seed=seed)
+    if documents is None:
+        note("note", "no corpus is named, so twelve built-in pairs of sentences are read.")
+    found = patterns_of(loaded, islice(documents or _sample(loaded), limit), seed=seed)
+    counted = None
+    if dimensions:
+        again = _documents(corpus or [], **reading) or _sample(loaded)
+        counted = query_key_dimensions(loaded, islice(again, limit))
     if as_json:
-        say(json.dumps(found.to_dict()))
+        tables = found.to_dict()
+        say(json.dumps(tables if counted is None else {**tables, "dimensions": counted.to_dict()}))
         return
-    from minibert.cli.pattern_table import pattern_table
+    from minibert.cli.pattern_table import dimension_table, pattern_table
 
-    say(*pattern_table(found, Terminal.of(sys.stdout), examples=examples))
+    terminal = Terminal.of(sys.stdout)
+    say(*pattern_table(found, terminal, examples=examples))
+    if counted is not None:
+        say("", *dimension_table(counted, found, terminal))
 
 
 def _documents(
@@ -94,5 +115,4 @@ def _documents(
 def _sample(model: "Model") -> "Texts":
     from minibert.survey.sample_texts import SAMPLE_PAIRS
 
-    note("note", "no corpus is named, so twelve built-in pairs of sentences are read.")
     return [" ".join(pair) for pair in SAMPLE_PAIRS] if model.config.causal else SAMPLE_PAIRS

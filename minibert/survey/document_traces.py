@@ -107,10 +107,16 @@ def _parts(model: "Model", number: int, document: Any) -> Iterator[_Part]:
         words = " ".join(document.words or ())
         text = words if document.text is None else document.text
         document = text if document.pair is None else (text, document.pair)
+    longest, pair = model.config.n_positions, isinstance(document, tuple) and len(document) == 2
     if isinstance(document, str) and model.tokenizer is not None:
-        tokens = _cut(model.tokenizer(document), model.config.n_positions)
-    elif isinstance(document, tuple) and len(document) == 2 and isinstance(document[0], str):
-        tokens = [model.tokenize(*document)]
+        tokens = _cut(model.tokenizer(document), longest)
+    elif pair and isinstance(document[0], str) and model.tokenizer is not None:
+        tokens = [model.tokenizer(*document)]
+        if tokens[0].lengths[0] > longest:
+            raise TokenizationError(
+                f"Document {name} is a pair of {tokens[0].lengths[0]} tokens, more than the "
+                f"{longest} positions of {model.name}; shorten its texts, or give them alone."
+            )
     else:
         tokens = [model.inputs(document).as_tokens(model.tokenizer)]
     for part in tokens:

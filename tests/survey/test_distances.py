@@ -123,3 +123,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
         head_distances(minibert.load(), TEXTS, rows_per_document=0)
     with pytest.raises(TokenizationError, match="texts is one str"):
         head_distances(minibert.load(), TEXTS[0])
+    with pytest.raises(TokenizationError, match=r"Document 1 is a pair of .* tokens, more than"):
+        head_distances(minibert.load(), [TEXTS[0], ("so. " * 40, "no. " * 40)])
+    with pytest.raises(TokenizationError, match="Document 0 is a batch of 2 sentences"):
+        head_distances(minibert.load(), [["one", "two"]])
