@@ -17,6 +17,7 @@ from minibert.errors import TokenizationError
 from minibert.survey.formats import Document
 from minibert.text.tokens import Tokens, padded
 from minibert.text.windows import columns
+from minibert.text.words import Words, written
 from minibert.trace.read import Trace
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["DocumentTraces", "Texts", "document_traces", "generator_of"]
 
 Texts = Iterable[Any]
-"""Texts, (text, second text) pairs, Tokens or ids of one sentence each, or Documents."""
+"""Texts or Words, (text, second text) pairs, Tokens or ids of one sentence each, or Documents."""
 
 # Numbers that the trace of one batch may keep: 128 MiB in float32.
 _NUMBERS = 2**25
@@ -51,8 +52,8 @@ def document_traces(model: "Model", texts: Texts) -> Iterator[DocumentTraces]:
     """The traces of each document, in the order of the corpus; no gradients are kept.
 
     A text longer than the model's positions is cut into parts of about the same length; no token
-    is in two of them, and each has the special tokens of a whole text. A Document that has words
-    is read as these words with spaces between them.
+    is in two of them, and each has the special tokens of a whole text. Of a pair, words are
+    read as a text with spaces between them.
 
     Raises TokenizationError for what the model cannot read: an empty text, a pair that is too
     long, or something that is no text at all.
@@ -104,13 +105,12 @@ def _parts(model: "Model", number: int, document: Any) -> Iterator[_Part]:
     name = str(number)
     if isinstance(document, Document):
         name = document.id
-        words = " ".join(document.words or ())
-        text = words if document.text is None else document.text
-        document = text if document.pair is None else (text, document.pair)
+        text = document.text if document.words is None else Words(document.words)
+        document = text if document.pair is None else (written(text), document.pair)
     longest, pair = model.config.n_positions, isinstance(document, tuple) and len(document) == 2
-    if isinstance(document, str) and model.tokenizer is not None:
+    if isinstance(document, str | Words) and model.tokenizer is not None:
         tokens = _cut(model.tokenizer(document), longest)
-    elif pair and isinstance(document[0], str) and model.tokenizer is not None:
+    elif pair and isinstance(document[0], str | Words) and model.tokenizer is not None:
         tokens = [model.tokenizer(*document)]
         if tokens[0].lengths[0] > longest:
             raise TokenizationError(

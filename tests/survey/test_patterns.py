@@ -13,6 +13,7 @@ import minibert
 from minibert.analysis import head_scores, repeated_ids
 from minibert.errors import AttentionError
 from minibert.survey import patterns as module
+from minibert.survey.formats import Document
 from minibert.survey.head_patterns import HeadPatterns
 from minibert.survey.marks import Marks
 from minibert.survey.pattern_table import PATTERNS
@@ -131,6 +132,21 @@ def test_scores_that_head_scores_also_gives_are_the_same(name: str) -> None:
         expected = getattr(known, pattern).numpy()
         np.testing.assert_allclose(found.score[pattern], expected, atol=1e-6)
     assert found.documents["induction"] == 3
+
+
+def test_words_that_are_split_already_are_read_as_they_are() -> None:
+    model = minibert.load()
+    few = repeated_ids(200, length=7, draws=2, low=100)
+    words = ("the", "unthinkable-old", "horse", "ran")
+    found = [
+        patterns(model, [one], repeated=few)
+        for one in (Document("a", None, words), minibert.Words(words), " ".join(words))
+    ]
+    for name in ("same_word", "predictive", "next"):
+        np.testing.assert_array_equal(found[0].score[name], found[1].score[name])
+    np.testing.assert_array_equal(found[0].score["next"], found[2].score["next"])
+    # Alone the hyphen parts the word; split already, it is one word of many pieces.
+    assert (found[0].score["predictive"] != found[2].score["predictive"]).any()
 
 
 def test_rows_in_blocks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
