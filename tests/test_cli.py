@@ -45,6 +45,7 @@ class TestHelp:
             "generate",
             "train",
             "collect",
+            "patterns",
             "check",
             "bench",
             "models",

@@ -1,4 +1,4 @@
-"""The command line: `minibert view | explain | predict | generate | train | check | ...`.
+"""The command line: `minibert view | explain | predict | generate | train | patterns | ...`.
 
 Before a command runs only the standard library and typer are imported, so that `--help` need not
 wait for torch.
@@ -19,6 +19,7 @@ from minibert.cli.collect import collect
 from minibert.cli.explain import explain
 from minibert.cli.generate import generate
 from minibert.cli.models import models
+from minibert.cli.patterns import patterns
 from minibert.cli.predict import predict
 from minibert.cli.train import train
 from minibert.cli.view import view
@@ -127,7 +128,7 @@ def _options(
     """
 
 
-for command in (view, explain, predict, generate, train, collect, check, bench, models):
+for command in (view, explain, predict, generate, train, collect, patterns, check, bench, models):
     app.command()(command)
 
 

@@ -19,6 +19,7 @@
  */
 
 import { usualHeads, usualMinimum } from "../data/attention.js";
+import { namedMarks } from "../data/named.js";
 import { Example } from "../data/example.js";
 import { element } from "../draw/dom.js";
 import { createExport } from "../export/export.js";
@@ -161,6 +162,7 @@ class Frame {
       size,
       keys,
       minimum: usualMinimum(Math.max(size, keys)),
+      named: namedMarks(example),
       pair: segments.includes(1) && segments.includes(0) && example.keyTokens === example.tokens,
     };
   }
