@@ -1,0 +1,94 @@
+/** The table of patterns: which heads are known by each, how surely, and where to see it. */
+
+import { button } from "../../core/draw/controls.js";
+import { element } from "../../core/draw/dom.js";
+import { percent, running, visible } from "../../core/text/text.js";
+
+/**
+ * @param {import("./data.js").Survey} survey
+ * @param {import("./state.js").Store} store
+ */
+export function createPatterns(survey, store) {
+  const { patterns } = survey.header;
+  if (!patterns.length) return null;
+  const rows = patterns.flatMap((pattern) => rowsOf(survey, store, pattern));
+  const titles = ["Looks at", "Head", "Score", "95\u202f% interval", "Without it", "Examples"];
+  const head = element("thead", {}, [element("tr", {}, titles.map((title) => element("th", { scope: "col" }, [title])))]);
+  const table = element("table", { class: "patterns" }, [head, ...rows]);
+  const note = element("p", { class: "note" }, [
+    "A head in bold is known by the pattern: over half of its attention goes there, more than it would without the pattern, and the interval is above both.",
+  ]);
+  return element("section", { class: "part", "aria-labelledby": "patterns" }, [
+    element("h2", { id: "patterns" }, ["What heads are known by"]),
+    element("p", { class: "seen" }, [patternsSaid(survey)]),
+    table,
+    note,
+  ]);
+}
+
+/**
+ * @param {import("./data.js").Survey} survey
+ * @param {import("./state.js").Store} store
+ * @param {import("./data.js").Pattern} pattern
+ */
+function rowsOf(survey, store, pattern) {
+  const name = element("th", { scope: "rowgroup" }, [running(pattern.words)]);
+  name.title = running(pattern.source);
+  const measured = pattern.heads.length ? pattern.heads : [null];
+  name.rowSpan = measured.length;
+  const rows = measured.map((head, i) => element("tr", {}, [
+    ...(i ? [] : [name]),
+    ...(head ? cellsOf(survey, store, pattern, head) : [none()]),
+  ]));
+  return [element("tbody", {}, rows)];
+}
+
+function none() {
+  const made = element("td", { class: "none" }, ["not measured: no text has such tokens"]);
+  made.colSpan = 5;
+  return made;
+}
+
+/**
+ * @param {import("./data.js").Survey} survey
+ * @param {import("./state.js").Store} store
+ * @param {import("./data.js").Pattern} pattern
+ * @param {import("./data.js").PatternHead} head
+ */
+function cellsOf(survey, store, { score, low, high, baseline }, { place, named, examples }) {
+  const of = (/** @type {number | null} */ value) => (value === null ? "–" : percent(value));
+  const chosen = button(survey.nameOf(place), () => store.set({ place }), { class: "to-head", title: "Show this head in all figures" });
+  const cell = (/** @type {string} */ title, /** @type {(Node | string)[]} */ children) => element("td", { "data-title": title }, children);
+  const interval = low[place] === null ? "–" : `${of(low[place])} to ${of(high[place])}`;
+  const items = examples.map((one) => element("li", {}, [exampleOf(survey, place, one)]));
+  return [
+    cell("Head", [named ? element("strong", {}, [chosen]) : chosen]),
+    cell("Score", [of(score[place])]),
+    cell("95\u202f% interval", [interval]),
+    cell("Without it", [of(baseline[place])]),
+    cell("Examples", items.length ? [element("ul", {}, items)] : ["–"]),
+  ];
+}
+
+/**
+ * @param {import("./data.js").Survey} survey
+ * @param {number} place
+ * @param {import("./data.js").PatternExample} example
+ */
+function exampleOf(survey, place, example) {
+  const token = (/** @type {string} */ text) => element("bdi", {}, [visible(text.trim() || text, 24)]);
+  const shown = [token(example.query_token), " → ", token(example.key_token)];
+  const href = survey.linkTo(example.document, place, example);
+  const document = running(survey.header.documents[example.document]);
+  const made = href ? element("a", { href, title: document }, shown) : element("span", { title: document }, shown);
+  return element("span", {}, [made, ` ${percent(example.weight)}`]);
+}
+
+/** @param {import("./data.js").Survey} survey */
+function patternsSaid({ header: { patterns }, size }) {
+  const named = new Set(patterns.flatMap(({ heads }) => heads.filter((one) => one.named).map(({ place }) => place)));
+  const counts = patterns.map(({ words, heads }) => ({ words, count: heads.filter((one) => one.named).length }));
+  const most = counts.reduce((best, one) => (one.count > best.count ? one : best));
+  const ending = most.count ? ` Most of them, ${most.count}, look at ${running(most.words)}.` : "";
+  return `${named.size} of ${size} heads are known by one of ${patterns.length} patterns.${ending}`;
+}
