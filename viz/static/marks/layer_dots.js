@@ -28,7 +28,9 @@ const SPREAD = 0.72;
  *   color: string, colors: import("./axes.js").Colors, text: (value: number) => string}} plot  chosen: a place, or -1
  */
 export function layerPanels({ width, panels, nLayers, nHeads, chosen, color, colors, text }) {
-  const columns = Math.max(1, Math.min(panels.length, Math.floor(width / LEAST)));
+  const most = Math.max(1, Math.floor(width / LEAST));
+  // As many in each row as in the others, where that can be.
+  const columns = Math.ceil(panels.length / Math.ceil(panels.length / most));
   const pitch = [width / columns, ABOVE + HEIGHT + BELOW];
   const numbers = panels.flatMap(({ mean, high = [] }) => [...mean, ...high]).filter((one) => one !== null);
   const top = roundTop(Math.max(...numbers));

@@ -22,7 +22,7 @@
  * @property {string} query_token
  * @property {number} key
  * @property {string} key_token
- * @property {number} weight
+ * @property {number} score  of the row: its attention on all keys that the pattern means
  *
  * @typedef {object} PatternHead
  * @property {number} place
@@ -54,6 +54,7 @@
  * @property {number} n_heads
  * @property {[string, string][]} facts
  * @property {string} command
+ * @property {string} size  of model and corpus, in a line
  * @property {string[]} notes
  * @property {string[]} documents  their ids
  * @property {Measure[]} measures
@@ -100,9 +101,13 @@ export class Survey {
     return this.found(`${name}${BY_NORM}`);
   }
 
-  /** @param {number} place */
+  /**
+   * Layer and head, with a hyphen at which no line ends.
+   *
+   * @param {number} place
+   */
   nameOf(place) {
-    return `${Math.floor(place / this.nHeads)}-${place % this.nHeads}`;
+    return `${Math.floor(place / this.nHeads)}\u2011${place % this.nHeads}`;
   }
 
   /**
@@ -136,7 +141,7 @@ function asMeasure({ name, words, source, documents, score: mean, low, high, hea
   /** @type {[number, number][][]} */
   const examples = Array.from({ length: size }, () => []);
   for (const { place, examples: found } of heads) {
-    examples[place] = found.map(({ document, weight }) => [document, weight]);
+    examples[place] = found.map(({ document, score }) => [document, score]);
   }
   return { name: `pattern:${name}`, words: `pattern: ${words}`, source, unit: "share", documents, mean, low, high, examples };
 }

@@ -52,10 +52,9 @@ function examplesOf(survey, measure, place) {
     const shown = href ? element("a", { href }, [name]) : name;
     return element("li", {}, [shown, ` ${textOf(score, measure.unit)}`]);
   });
-  const title = element("h3", {}, [`Head ${survey.nameOf(place)}: ${withInterval(measure, place)}`]);
+  const title = element("h3", {}, [`Where head ${survey.nameOf(place)} has most of it`]);
   if (!items.length) return [title, element("p", { class: "note" }, ["No document is kept as an example of this."])];
-  const note = element("p", { class: "note" }, ["The documents in which it has most of it:"]);
-  return [title, note, element("ol", {}, items)];
+  return [title, element("ol", {}, items)];
 }
 
 /**

@@ -121,9 +121,9 @@ function mostSaid(survey, panels) {
     const best = largest(mean);
     const layer = topLayer(survey, mean);
     const average = layerMean(survey, mean, layer);
-    return `${title}: head ${survey.nameOf(best)} most, ${textOf(mean[best], unit)}; layer ${layer} most, ${textOf(average, unit)} on average`;
+    return `${title.replace(/^./, (first) => first.toUpperCase())}: head ${survey.nameOf(best)} most, ${textOf(mean[best], unit)}; layer ${layer} most, ${textOf(average, unit)} on average`;
   });
-  return `${parts.join(". ").replace(/^./, (first) => first.toUpperCase())}.`;
+  return `${parts.join(". ")}.`;
 }
 
 /**

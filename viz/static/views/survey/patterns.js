@@ -81,7 +81,7 @@ function exampleOf(survey, place, example) {
   const href = survey.linkTo(example.document, place, example);
   const document = running(survey.header.documents[example.document]);
   const made = href ? element("a", { href, title: document }, shown) : element("span", { title: document }, shown);
-  return element("span", {}, [made, ` ${percent(example.weight)}`]);
+  return element("span", {}, [made, ` ${percent(example.score)}`]);
 }
 
 /** @param {import("./data.js").Survey} survey */

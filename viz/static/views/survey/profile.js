@@ -21,6 +21,7 @@ export function profilePart(survey) {
   return {
     id: "distance-profile",
     heading: "How far the chosen head looks",
+    onlyPointed: true,
     draw: (look) => profileDrawing(survey, profile, look),
   };
 }

@@ -57,12 +57,11 @@ export function mountReport(host, header, address) {
 }
 
 /** @param {import("./data.js").Header} header */
-function createTop({ title, facts, notes }) {
-  const short = facts.slice(0, 4).map(([name, value]) => `${name} ${running(value)}`).join(" · ");
+function createTop({ title, size, notes }) {
   return element("header", { class: "heading" }, [
     element("h1", {}, ["What the heads of a model do"]),
     element("div", { class: "texts" }, [element("p", { class: "text" }, [element("bdi", {}, [running(title)])])]),
-    element("p", { class: "sizes" }, [short]),
+    element("p", { class: "sizes" }, [running(size)]),
     ...notes.map((note) => element("p", { class: "note" }, [running(note)])),
   ]);
 }

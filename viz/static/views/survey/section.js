@@ -24,6 +24,7 @@
  * @property {(look: Look) => Drawing} draw
  * @property {HTMLElement[]} [below]
  * @property {() => void} [opened]  after a head was chosen in it by a click or by Enter
+ * @property {boolean} [onlyPointed]  points say something only while a pointer is there
  * @property {number} [room]  CSS pixels beside a point that belong to it
  */
 
@@ -61,10 +62,10 @@ export class Section {
     const view = { figure: async () => this.draw().figure };
     this.giving = createExport(() => [{ name: part.id, view }]);
     const { controls = [], below = [] } = part;
-    const tools = element("div", { class: "tools" }, [...controls, this.giving.root]);
-    const heading = element("h2", { id: part.id }, [part.heading]);
+    const top = element("div", { class: "top" }, [element("h2", { id: part.id }, [part.heading]), this.giving.root]);
+    const tools = element("div", { class: "tools" }, controls);
     this.root = element("section", { class: "part", "aria-labelledby": part.id }, [
-      heading, this.sentence, tools, this.board, this.readout, ...below,
+      top, this.sentence, tools, this.board, this.readout, ...below,
     ]);
     this.listen();
   }
@@ -123,7 +124,8 @@ export class Section {
    */
   point(point) {
     const { place } = this.store.get();
-    const chosen = (this.drawing?.points ?? []).filter((one) => one.place === place);
+    const points = this.part.onlyPointed ? [] : this.drawing?.points ?? [];
+    const chosen = points.filter((one) => one.place === place);
     const shown = point ? [point] : chosen;
     const text = shown.map((one) => this.drawing?.said(one)).join("; ");
     if (this.readout.textContent !== text) this.readout.textContent = text;
