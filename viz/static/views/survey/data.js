@@ -167,7 +167,9 @@ export function withInterval({ mean, low, high, unit, documents }, place) {
   if (value === null) return "no row counts";
   const of = `${documents} document${documents === 1 ? "" : "s"}`;
   if (least === null || most === null) return `${textOf(value, unit)} (${of})`;
-  return `${textOf(value, unit)} (95\u202f% interval ${textOf(least, unit)} to ${textOf(most, unit)}, ${of})`;
+  // A share is nowhere below 0; the interval of a mean close to it may be.
+  const low0 = unit === "share" ? Math.max(0, least) : least;
+  return `${textOf(value, unit)} (95\u202f% interval ${textOf(low0, unit)} to ${textOf(most, unit)}, ${of})`;
 }
 
 /**

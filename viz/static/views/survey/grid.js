@@ -106,7 +106,7 @@ function gridDrawing(survey, measure, { width, theme, colors, state }) {
       },
     },
     points,
-    said: ({ place }) => `Head ${survey.nameOf(place)}: ${withInterval(measure, place)}`,
+    said: ({ place }) => withInterval(measure, place),
     sentence: gridSaid(survey, measure),
   };
 }

@@ -26,13 +26,13 @@ const PLACES = { to_previous: "the token before", to_next: "the token behind", t
 export function layerParts(survey, store) {
   const masses = titled(survey, survey.found("to_cls") || !survey.byName.has("to_first") ? KINDS : { to_first: "the first token", ...KINDS });
   const rest = everythingElse(survey, masses);
-  const entropy = titled(survey, { entropy: "all rows", entropy_cls: "rows of [CLS]" });
+  const entropy = titled(survey, { entropy: "entropy of all rows, nats", entropy_cls: "entropy of the rows of [CLS], nats" });
   const importance = survey.measures.filter(({ name }) => name.startsWith("importance") || name.startsWith("gradient"));
   return [
     part(survey, "tokens-by-layer", "What attention goes to", rest ? [...masses, rest] : masses, mostSaid),
     part(survey, "places-by-layer", "The token before, behind, and itself", titled(survey, PLACES), mostSaid),
     part(survey, "entropy-by-layer", "How broad attention is", entropy, broadSaid),
-    part(survey, "importance-by-layer", "How much a change would matter", importance.map((one) => ({ ...one, title: one.words })), mostSaid),
+    part(survey, "importance-by-layer", "How much a change would matter", importance.map((one) => ({ ...one, title: one.words })), importanceSaid),
     normPart(survey, store),
   ].flatMap((one) => (one ? [one] : []));
 }
@@ -108,22 +108,31 @@ export function panelsDrawing(survey, name, panels, { width, theme, colors, stat
       },
     },
     points: plot.points,
-    said: ({ place, panel }) => `Head ${survey.nameOf(place)}, ${panels[panel].title}: ${withInterval(panels[panel], place)}`,
+    said: ({ place, panel }) => `${panels[panel].title} ${withInterval(panels[panel], place)}`,
   };
 }
 
 /**
  * @param {Survey} survey
  * @param {Titled[]} panels
+ * @param {string} [most]
  */
-function mostSaid(survey, panels) {
+function mostSaid(survey, panels, most = "Most attention goes to") {
   const parts = panels.filter(({ name }) => name !== "everything_else").map(({ title, mean, unit }) => {
     const best = largest(mean);
     const layer = topLayer(survey, mean);
     const average = layerMean(survey, mean, layer);
-    return `${title.replace(/^./, (first) => first.toUpperCase())}: head ${survey.nameOf(best)} most, ${textOf(mean[best], unit)}; layer ${layer} most, ${textOf(average, unit)} on average`;
+    return `${title} in head ${survey.nameOf(best)} (${textOf(mean[best], unit)}) and layer ${layer} (${textOf(average, unit)} on average)`;
   });
-  return `${parts.join(". ")}.`;
+  return `${most} ${parts.join(", to ")}.`;
+}
+
+/**
+ * @param {Survey} survey
+ * @param {Titled[]} panels
+ */
+function importanceSaid(survey, panels) {
+  return mostSaid(survey, panels, "Most sensitive is");
 }
 
 /**

@@ -80,7 +80,7 @@ function mapDrawing(survey, distances, { width, theme, colors, state }) {
       },
     },
     points,
-    said: ({ place }) => `Head ${survey.nameOf(place)}${patternText(survey, place)}`,
+    said: ({ place }) => patternText(survey, place),
     sentence: mapSaid(distances),
   };
 }
@@ -105,7 +105,7 @@ function kindsOf({ header: { patterns }, size }) {
 /** @param {import("./data.js").Survey} survey @param {number} place */
 function patternText({ header: { patterns } }, place) {
   const found = patterns.filter(({ heads }) => heads.some((one) => one.named && one.place === place));
-  return found.length ? `: looks at ${found.map(({ words }) => running(words)).join("; at ")}` : "";
+  return found.length ? `looks at ${found.map(({ words }) => running(words)).join("; at ")}` : "known by no pattern";
 }
 
 /**

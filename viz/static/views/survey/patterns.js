@@ -4,6 +4,9 @@ import { button } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { percent, running, visible } from "../../core/text/text.js";
 
+/** Heads of a pattern that have a row each. */
+const SHOWN = 8;
+
 /**
  * @param {import("./data.js").Survey} survey
  * @param {import("./state.js").Store} store
@@ -34,19 +37,32 @@ export function createPatterns(survey, store) {
 function rowsOf(survey, store, pattern) {
   const name = element("th", { scope: "rowgroup" }, [running(pattern.words)]);
   name.title = running(pattern.source);
-  const measured = pattern.heads.length ? pattern.heads : [null];
-  name.rowSpan = measured.length;
-  const rows = measured.map((head, i) => element("tr", {}, [
-    ...(i ? [] : [name]),
-    ...(head ? cellsOf(survey, store, pattern, head) : [none()]),
-  ]));
-  return [element("tbody", {}, rows)];
+  const rows = pattern.heads.slice(0, SHOWN).map((head) => cellsOf(survey, store, pattern, head));
+  const others = pattern.heads.slice(SHOWN).map(({ place }) => toHead(survey, store, place));
+  if (others.length) rows.push([across([`and ${others.length} more: `, ...others])]);
+  if (!rows.length) rows.push([across(["not measured: no text has such tokens"])]);
+  name.rowSpan = rows.length;
+  return [element("tbody", {}, rows.map((cells, i) => element("tr", {}, i ? cells : [name, ...cells])))];
 }
 
-function none() {
-  const made = element("td", { class: "none" }, ["not measured: no text has such tokens"]);
+/**
+ * A cell below all titles but the first.
+ *
+ * @param {(Node | string)[]} children
+ */
+function across(children) {
+  const made = element("td", { class: "across" }, children);
   made.colSpan = 5;
   return made;
+}
+
+/**
+ * @param {import("./data.js").Survey} survey
+ * @param {import("./state.js").Store} store
+ * @param {number} place
+ */
+function toHead(survey, store, place) {
+  return button(survey.nameOf(place), () => store.set({ place }), { class: "to-head", title: "Show this head in all figures" });
 }
 
 /**
@@ -57,7 +73,7 @@ function none() {
  */
 function cellsOf(survey, store, { score, low, high, baseline }, { place, named, examples }) {
   const of = (/** @type {number | null} */ value) => (value === null ? "–" : percent(value));
-  const chosen = button(survey.nameOf(place), () => store.set({ place }), { class: "to-head", title: "Show this head in all figures" });
+  const chosen = toHead(survey, store, place);
   const cell = (/** @type {string} */ title, /** @type {(Node | string)[]} */ children) => element("td", { "data-title": title }, children);
   const interval = low[place] === null ? "–" : `${of(low[place])} to ${of(high[place])}`;
   const items = examples.map((one) => element("li", {}, [exampleOf(survey, place, one)]));

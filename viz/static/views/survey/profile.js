@@ -65,7 +65,7 @@ function profileDrawing(survey, { reach, mass }, { width, theme, colors, state: 
       },
     },
     points: numbers.map((value, i) => ({ x: placeOn(x, i - reach), y: placeOn(y, value), place, panel: i })),
-    said: ({ panel }) => `Offset ${signed(panel - reach)}: ${percent(numbers[panel])}`,
+    said: ({ panel }) => `offset ${signed(panel - reach)}: ${percent(numbers[panel])}`,
     sentence: profileSaid(survey.nameOf(place), numbers, reach),
   };
 }

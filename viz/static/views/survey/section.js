@@ -7,7 +7,7 @@
  * @typedef {object} Drawing
  * @property {import("../../core/export/figure.js").Figure} figure
  * @property {Point[]} points  of heads, in the figure
- * @property {(point: Point) => string} said  what a point says
+ * @property {(point: Point) => string} said  what a point says of its head
  * @property {string} sentence
  *
  * @typedef {object} Look  what a drawing depends on
@@ -127,7 +127,8 @@ export class Section {
     const points = this.part.onlyPointed ? [] : this.drawing?.points ?? [];
     const chosen = points.filter((one) => one.place === place);
     const shown = point ? [point] : chosen;
-    const text = shown.map((one) => this.drawing?.said(one)).join("; ");
+    const parts = shown.map((one) => this.drawing?.said(one)).join("; ");
+    const text = shown.length ? `Head ${this.survey.nameOf(shown[0].place)}: ${parts}` : "";
     if (this.readout.textContent !== text) this.readout.textContent = text;
     this.board.classList.toggle("pointing", point !== null);
   }
