@@ -21,6 +21,7 @@ from minibert.cli.generate import generate
 from minibert.cli.models import models
 from minibert.cli.patterns import patterns
 from minibert.cli.predict import predict
+from minibert.cli.survey_diff import survey_diff
 from minibert.cli.train import train
 from minibert.cli.view import view
 from minibert.errors import MinibertError, printable
@@ -128,7 +129,19 @@ def _options(
     """
 
 
-for command in (view, explain, predict, generate, train, collect, patterns, check, bench, models):
+for command in (
+    view,
+    explain,
+    predict,
+    generate,
+    train,
+    collect,
+    patterns,
+    survey_diff,
+    check,
+    bench,
+    models,
+):
     app.command()(command)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from minibert.errors import MinibertError
+from minibert.errors import SurveyError
 
 __all__ = ["assignment"]
 
@@ -15,14 +15,14 @@ def assignment(cost: Floats) -> list[tuple[int, int]]:
     """Pairs (row, column), sorted by row, with the least sum of costs; as many as the shorter side.
 
     No row and no column occurs twice. Exact, in O(n²·m) steps for n rows and m >= n columns: rows
-    join one after the other, each by the shortest augmenting path. Raises MinibertError unless
+    join one after the other, each by the shortest augmenting path. Raises SurveyError unless
     cost is a table of finite numbers.
 
     Source: Kuhn 1955, "The Hungarian method for the assignment problem"; Jonker and Volgenant 1987.
     """
     cost = np.asarray(cost, dtype=np.float64)
     if cost.ndim != 2 or not np.isfinite(cost).all():
-        raise MinibertError(
+        raise SurveyError(
             f"assignment: cost has shape {cost.shape}; expected rows and columns of finite numbers."
         )
     if cost.shape[0] > cost.shape[1]:

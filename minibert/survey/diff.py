@@ -3,22 +3,27 @@
 survey A, survey B -> heads as vectors of measures -> matched by behaviour -> changes
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert.errors import MinibertError
+from minibert.errors import SurveyError
 from minibert.survey.assignment import assignment
 from minibert.survey.tables import Survey
 
-__all__ = ["Head", "SurveyDiff", "diff"]
+__all__ = ["COLUMNS", "Head", "SurveyDiff", "check_alike", "diff"]
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Head = tuple[int, int]
+#: What `SurveyDiff.rows` gives.
+COLUMNS = (
+    "layer_a", "head_a", "layer_b", "head_b", "distance",
+    "measure", "before", "after", "change", "margin", "exceeds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +31,7 @@ class SurveyDiff:
     """The heads of survey A beside the heads of survey B that behave most like them.
 
     names          the measures, as in both surveys
+    spread         (measure): its standard deviation over the heads of both
     matched_by     True (measure) where a measure took part in the matching
     pairs          (layer, head) in A and in B, those with the largest distance first
     distance       (pair): between both heads, in standard deviations between heads
@@ -36,6 +42,7 @@ class SurveyDiff:
     """
 
     names: tuple[str, ...]
+    spread: Floats
     matched_by: Flags
     pairs: tuple[tuple[Head, Head], ...]
     distance: Floats
@@ -63,6 +70,16 @@ class SurveyDiff:
     def moved(self) -> tuple[bool, ...]:
         """(pair): True where the partner stands in another place than the head itself."""
         return tuple(a != b for a, b in self.pairs)
+
+    def rows(self) -> Iterator[list[str | int | float]]:
+        """One line a pair and measure: `COLUMNS`; nan for a number that there is not."""
+        for pair, (a, b) in enumerate(self.pairs):
+            for number, name in enumerate(self.names):
+                at = pair, number
+                values = (self.before, self.after, self.change, self.margin)
+                numbers = [float(table[at]) for table in values]
+                distance = float(self.distance[pair])
+                yield [*a, *b, distance, name, *numbers, int(self.exceeds[at])]
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as numbers, lists and texts that JSON has; null for a number that is not."""
@@ -104,7 +121,7 @@ def diff(a: Survey, b: Survey) -> SurveyDiff:
     (`assignment`); their layers do not count, so models of different sizes can be compared. A
     measure that no row of one survey counts for, or that is the same for all heads, takes no part.
 
-    Raises MinibertError where both do not have the same measures, corpus and options, and where no
+    Raises SurveyError where both do not have the same measures, corpus and options, and where no
     measure can tell heads apart.
     """
     check_alike(a, b)
@@ -116,7 +133,7 @@ def diff(a: Survey, b: Survey) -> SurveyDiff:
     # Rounding leaves a little of numbers that are all the same.
     used = spread > 1e-12 * np.abs(np.where(known, both, 0.0)).max(0)
     if not used.any():
-        raise MinibertError(
+        raise SurveyError(
             "survey-diff: no measure differs between heads, so none can be matched with another; "
             "make both surveys with more measures."
         )
@@ -129,6 +146,7 @@ def diff(a: Survey, b: Survey) -> SurveyDiff:
     half = [_half_widths(one) for one in (a, b)]
     return SurveyDiff(
         names=a.names,
+        spread=spread,
         matched_by=used,
         pairs=tuple(
             (_place(int(row), a), _place(int(column), b))
@@ -144,7 +162,7 @@ def diff(a: Survey, b: Survey) -> SurveyDiff:
 
 
 def check_alike(a: Survey, b: Survey) -> None:
-    """Raise MinibertError, naming what differs, unless both measured the same in the same way."""
+    """Raise SurveyError, naming what differs, unless both measured the same in the same way."""
     missing = [name for name in a.names if name not in b.names]
     more = [name for name in b.names if name not in a.names]
     if missing or more or a.names != b.names:
@@ -155,8 +173,8 @@ def check_alike(a: Survey, b: Survey) -> None:
             raise _unlike("; ".join(wrong))
 
 
-def _unlike(what: str) -> MinibertError:
-    return MinibertError(
+def _unlike(what: str) -> SurveyError:
+    return SurveyError(
         f"survey-diff: both surveys must have the same measures, corpus and options, but they "
         f"differ in {what}. Survey both models over the same documents with the same options."
     )

@@ -6,7 +6,7 @@ import networkx
 import numpy as np
 import pytest
 
-from minibert import MinibertError
+from minibert.errors import SurveyError
 from minibert.survey.assignment import assignment
 
 
@@ -51,5 +51,5 @@ def test_a_table_itself_is_assigned_to_itself() -> None:
 
 @pytest.mark.parametrize("cost", [np.zeros(3), np.full((2, 2), np.nan), np.full((2, 2), np.inf)])
 def test_what_is_no_table_of_numbers_is_refused(cost: np.ndarray) -> None:
-    with pytest.raises(MinibertError, match="finite numbers"):
+    with pytest.raises(SurveyError, match="finite numbers"):
         assignment(cost)

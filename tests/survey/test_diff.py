@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from survey.made_surveys import DOCUMENTS, SPREAD, survey_of
 
-from minibert import MinibertError
+from minibert.errors import SurveyError
 from minibert.survey.diff import diff
 
 NAMES = ("entropy", "to_previous", "to_next", "to_sep", "to_self")
@@ -95,7 +95,7 @@ def test_surveys_that_do_not_fit_are_refused_and_the_difference_is_named() -> No
     one = survey_of(means, NAMES)
 
     def refused(other: object, message: str) -> None:
-        with pytest.raises(MinibertError, match=message):
+        with pytest.raises(SurveyError, match=message):
             diff(one, other)
 
     refused(survey_of(means[:4], NAMES[:4]), r"only in A \['to_self'\], only in B none")
@@ -104,5 +104,5 @@ def test_surveys_that_do_not_fit_are_refused_and_the_difference_is_named() -> No
     options = {**one.manifest, "options": {"seed": 1}}
     refused(survey_of(means, NAMES, manifest=options), r"options\.seed: 0 and 1")
     same = np.broadcast_to(means[:, :1, :1], SHAPE)
-    with pytest.raises(MinibertError, match="no measure differs between heads"):
+    with pytest.raises(SurveyError, match="no measure differs between heads"):
         diff(survey_of(same, NAMES), survey_of(same, NAMES))

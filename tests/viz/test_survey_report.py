@@ -45,13 +45,13 @@ def test_the_report_has_the_numbers_of_the_tables() -> None:
 
 
 def test_patterns_have_their_heads_and_distances_their_points() -> None:
-    scores = np.array([[0.9, 0.2, 0.55], [0.3, 0.505, 0.1]])
+    scores = np.array([[0.9, 0.2, 0.7], [0.3, 0.555, 0.1]])
     patterns = patterns_of({"previous": scores}, [EXAMPLE])
     header = survey_report(
         survey_of(MEANS, NAMES), patterns=patterns, distances=distances_of(2, 3)
     ).header
     (previous,) = [one for one in header["patterns"] if one["name"] == "previous"]
-    # 1-1 is not known by it: its interval begins below a half.
+    # 1-1 is not known by it: its interval begins below half of what the baseline of 0.1 leaves.
     assert [(one["place"], one["named"]) for one in previous["heads"]] == [
         (0, True), (2, True), (4, False),
     ]  # fmt: skip
