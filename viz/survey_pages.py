@@ -17,7 +17,7 @@ from minibert.survey.tables import Survey
 from minibert.text.tokens import Tokens
 from minibert.viz.example import Example
 from minibert.viz.page import Page
-from minibert.viz.viewing import view
+from minibert.viz.viewing import TraceLike, view
 
 __all__ = ["NO_PAGES", "Entry", "ExamplePages", "wanted_examples", "write_example_pages"]
 
@@ -136,7 +136,7 @@ def write_example_pages(
     return ExamplePages(target.name, tuple(entry for entry, _ in made), note)
 
 
-def _example(trace: object, entry: Entry) -> Example:
+def _example(trace: TraceLike, entry: Entry) -> Example:
     name = f"{entry.document}, layer {entry.layer}"
     heads = list(entry.heads)
     page = view({name: trace}, layers=[entry.layer], heads=heads, vectors=False, lens=False)

@@ -35,6 +35,7 @@ _REACH = 20
 _DIGITS = 7
 # Of a list in the manifest, as many entries are shown.
 _LISTED = 6
+_IN_ONE_LINE = ("largest_difference", "versions")
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,12 +71,14 @@ def survey_report(
     patterns: HeadPatterns | None = None,
     distances: HeadDistances | None = None,
     pages: ExamplePages = NO_PAGES,
+    command: str = "",
 ) -> Report:
     """The report of a survey.
 
     patterns   names the heads, with score, interval and examples: `minibert.survey.patterns`
     distances  are drawn as a map of heads: `minibert.survey.distances.head_distances`
     pages      where a head can be seen in a document: `survey_pages.write_example_pages`
+    command    what makes the survey again
 
     Numbers have seven digits. The same survey gives the same bytes.
     """
@@ -88,7 +91,7 @@ def survey_report(
         for number, entry in enumerate(pages.entries)
     ]
     header = {
-        "command": _command(survey.manifest),
+        "command": command,
         "distances": of_distances,
         "documents": list(ids.numbers),
         "facts": _facts(survey.manifest),
@@ -233,31 +236,37 @@ def _size(survey: Survey) -> str:
 
 def _title(manifest: Mapping[str, Any]) -> str:
     model = manifest.get("model", {})
-    name = str(model.get("name", "a model") if isinstance(model, Mapping) else model)
-    # Of a path only its end, since reports are passed on to others.
-    return name if "/" in name and not os.path.isabs(name) else Path(name).name or name
+    return _name_of_path(model.get("name", "a model") if isinstance(model, Mapping) else model)
 
 
-def _command(manifest: Mapping[str, Any]) -> str:
-    command = manifest.get("command", "")
-    return command if isinstance(command, str) else " ".join(map(str, command))
+def _name_of_path(name: object) -> str:
+    """A model's name; of a path only its end, since reports are passed on to others."""
+    text = str(name)
+    is_path = os.path.isabs(text) or text.startswith((".", "~"))
+    return Path(text).name if is_path else text
 
 
 def _facts(manifest: Mapping[str, Any], before: str = "") -> list[list[str]]:
-    """All that the manifest says, one line each."""
+    """All that the manifest says, one line each; of a model's config the sizes stand elsewhere."""
     found: list[list[str]] = []
     for name, value in manifest.items():
         label = f"{before}{name}".replace("_", " ")
-        if name == "command":
+        if name == "config" or value in (None, [], ()):
             continue
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and name not in _IN_ONE_LINE:
             found += _facts(value, f"{label}: ")
+        elif isinstance(value, Mapping):
+            found.append([label, _list([f"{one} {_plain(of)}" for one, of in value.items()])])
         elif isinstance(value, Sequence) and not isinstance(value, str):
-            more = f", and {len(value) - _LISTED} more" if len(value) > _LISTED else ""
-            found.append([label, ", ".join(_plain(one) for one in value[:_LISTED]) + more])
-        elif value is not None:
-            found.append([label, _plain(value)])
+            found.append([label, _list([_plain(one) for one in value])])
+        else:
+            found.append([label, _name_of_path(value) if name == "name" else _plain(value)])
     return found
+
+
+def _list(entries: Sequence[str]) -> str:
+    more = f", and {len(entries) - _LISTED} more" if len(entries) > _LISTED else ""
+    return ", ".join(entries[:_LISTED]) + more
 
 
 def _plain(value: object) -> str:

@@ -55,7 +55,7 @@ def survey_of(
     given = {
         "model": {"name": "made"},
         "corpus": {"sha256": "5eed", "documents": DOCUMENTS},
-        "options": {"seed": 0},
+        "options": {"longest": 128, "impl": "sdpa"},
     }
     ids = dict(enumerate(documents))
     return Survey(tuple(names), sums, ids, given if manifest is None else manifest)

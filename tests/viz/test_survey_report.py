@@ -71,23 +71,23 @@ def test_nothing_of_a_manifest_can_leave_its_element_and_paths_stay_at_home() ->
         "model": {"name": "/home/ada/models/secret-name"},
         "corpus": {"files": list(HOSTILE), "skipped": [{"place": HOSTILE[0], "reason": "broken"}]},
         "options": {"dtype": "bfloat16", "drift": 0.003, "limit": None},
-        "command": ["minibert", "survey", "corpus.txt"],
+        "versions": {"minibert": "0.1.0", "torch": "2.13"},
     }
-    report = survey_report(survey_of(MEANS, NAMES, manifest=manifest, documents=HOSTILE[:3]))
+    survey = survey_of(MEANS, NAMES, manifest=manifest, documents=HOSTILE[:3])
+    report = survey_report(survey, command="minibert survey corpus.txt")
     assert report.header["title"] == "secret-name"
     assert report.header["command"] == "minibert survey corpus.txt"
     facts = dict(report.header["facts"])
     assert facts["options: dtype"] == "bfloat16"
     assert facts["options: drift"] == "0.003"
+    assert facts["model: name"] == "secret-name"
+    assert facts["versions"] == "minibert 0.1.0, torch 2.13"
     assert facts["corpus: files"].endswith("and 4 more")
     assert "broken" in facts["corpus: skipped"]
     html = report.html
     assert "window.pwned" not in html
     assert "default-src 'none'" in html
-    assert (
-        html
-        == survey_report(survey_of(MEANS, NAMES, manifest=manifest, documents=HOSTILE[:3])).html
-    )
+    assert html == survey_report(survey, command="minibert survey corpus.txt").html
 
 
 def test_examples_of_patterns_come_first_and_no_head_twice() -> None:
