@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from minibert.errors import TokenizationError
 from minibert.model import Model
+from minibert.survey.document_traces import document_traces
 from minibert.survey.formats import Document
 from minibert.survey.head_patterns import HeadPatterns
 from minibert.survey.pattern_table import PATTERNS
 from minibert.survey.tables import Survey
-from minibert.text.tokens import Tokens
+from minibert.trace.read import Trace
 from minibert.viz.example import Example
 from minibert.viz.page import Page
-from minibert.viz.viewing import TraceLike, view
+from minibert.viz.viewing import view
 
 __all__ = ["NO_PAGES", "Entry", "ExamplePages", "wanted_examples", "write_example_pages"]
 
@@ -37,10 +39,17 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class ExamplePages:
-    """Where examples can be seen: a file's name, its entries in order, and what is left out."""
+    """Where examples can be seen.
+
+    file     its name
+    entries  what it holds, in order
+    cut      documents of which it shows the first part
+    note     what is left out and why; empty for nothing
+    """
 
     file: str = ""
     entries: tuple[Entry, ...] = ()
+    cut: frozenset[str] = frozenset()
     note: str = ""
 
 
@@ -103,22 +112,23 @@ def write_example_pages(
 ) -> ExamplePages:
     """One page with the wanted examples, written to `path`, and what it holds.
 
-    The corpus is read once and only the texts of examples are kept. A text that is longer than the
-    model's positions is shown as far as they go. `largest` is in bytes, before what all pages have;
-    earlier groups have the room before later ones. Raises MinibertError when the file cannot be
-    written.
+    The corpus is read once and only the texts of examples are kept. Of a text that is longer than
+    the model's positions the first part is shown. `largest` is in bytes, without what every page
+    has; earlier groups have the room before later ones. Raises MinibertError when the file cannot
+    be written.
     """
     names = {entry.document for group in wanted for entry in group}
     texts = {one.id: one for one in documents if one.id in names}
     made: list[tuple[Entry, Example]] = []
+    cut: set[str] = set()
     room = largest
     for group in wanted:
         for name in dict.fromkeys(entry.document for entry in group):
-            if name not in texts or room <= 0:
+            if name not in texts or room <= 0 or not (parts := _parts(model, texts[name])):
                 continue
-            trace = model.trace(_tokens(model, texts[name]))
+            cut |= {name} if len(parts) > 1 else set()
             for entry in (entry for entry in group if entry.document == name):
-                example = _example(trace, entry)
+                example = _example(parts[0], entry)
                 if example.size <= room:
                     room -= example.size
                     made.append((entry, example))
@@ -130,13 +140,13 @@ def write_example_pages(
     note = ""
     if missing:
         note = (
-            f"{missing} of {total} examples have no page of their own, so that the file of pages "
-            f"stays below {largest / 1_000_000:.0f} MB."
+            f"{missing} of {total} examples have no page: the file of pages stays below "
+            f"{largest / 1_000_000:.0f} MB, and a pair that is too long is not shown."
         )
-    return ExamplePages(target.name, tuple(entry for entry, _ in made), note)
+    return ExamplePages(target.name, tuple(entry for entry, _ in made), frozenset(cut), note)
 
 
-def _example(trace: TraceLike, entry: Entry) -> Example:
+def _example(trace: Trace, entry: Entry) -> Example:
     name = f"{entry.document}, layer {entry.layer}"
     heads = list(entry.heads)
     page = view({name: trace}, layers=[entry.layer], heads=heads, vectors=False, lens=False)
@@ -144,7 +154,10 @@ def _example(trace: TraceLike, entry: Entry) -> Example:
     return example
 
 
-def _tokens(model: Model, document: Document) -> Tokens:
-    text = document.text if document.words is None else " ".join(document.words)
-    texts = [one for one in (text, document.pair) if one is not None]
-    return model.tokenize(*texts, truncate=True)
+def _parts(model: Model, document: Document) -> tuple[Trace, ...]:
+    """The traces of the parts of the document; none where the model cannot read it."""
+    try:
+        [traces] = document_traces(model, [document])
+    except TokenizationError:
+        return ()
+    return traces.parts

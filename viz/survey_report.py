@@ -84,7 +84,7 @@ def survey_report(
     """
     ids = _Ids()
     written = [_measure(survey, name, ids) for name in survey.names]
-    of_patterns = [] if patterns is None else [_pattern(patterns, name, ids) for name in PATTERNS]
+    of_patterns = [_pattern(patterns, name, ids, pages.cut) for name in PATTERNS if patterns]
     of_distances = None if distances is None else _distances(distances)
     links = [
         [ids.number(entry.document), entry.layer, number, list(entry.heads)]
@@ -161,15 +161,18 @@ def _unit(name: str) -> str:
     return "share" if name.startswith(("to_", "most_", "sep_to", "rest_to")) else "number"
 
 
-def _pattern(patterns: HeadPatterns, name: str, ids: _Ids) -> dict[str, Any]:
+def _pattern(patterns: HeadPatterns, name: str, ids: _Ids, cut: frozenset[str]) -> dict[str, Any]:
     known = PATTERNS[name]
+    # Sequences that come twice are drawn, and numbered as a corpus may number its documents.
+    before = "drawn sequence " if known.texts == "repeated" else ""
     ranked = patterns.best(name, patterns.score[name].size)
     heads = [
         {
             "examples": [
                 {
-                    "document": ids.number(example.document),
-                    "key": example.key_position,
+                    "document": ids.number(before + example.document),
+                    # In which part of a cut document the tokens stand is not known.
+                    "key": None if example.document in cut else example.key_position,
                     "key_token": example.key,
                     "query": example.query_position,
                     "query_token": example.query,

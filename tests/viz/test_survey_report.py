@@ -125,6 +125,10 @@ def test_pages_hold_the_heads_that_were_asked_for_and_say_what_they_leave_out(tm
     small = write_example_pages(tmp_path / "small.html", wanted, documents, model, largest=300)
     assert small.entries
     assert len(small.entries) < 3
+    long = [Document("c", "the rabbit ran " * 200)]
+    cut = write_example_pages(tmp_path / "cut.html", wanted, long, model)
+    assert cut.cut == {"c"}
+    assert not pages.cut
     none = write_example_pages(tmp_path / "none.html", [[]], documents, model)
     assert none == ExamplePages()
     assert not (tmp_path / "none.html").exists()

@@ -20,7 +20,7 @@
  * @property {number} document
  * @property {number} query  its position
  * @property {string} query_token
- * @property {number} key
+ * @property {number | null} key  its position; null where that is not known, and the query's neither
  * @property {string} key_token
  * @property {number} score  of the row: its attention on all keys that the pattern means
  *
@@ -122,7 +122,7 @@ export class Survey {
     const number = this.pageOf.get(`${document} ${layer} ${head}`);
     if (number === undefined) return "";
     const asked = new URLSearchParams({ example: String(number), layer: String(layer), heads: String(head) });
-    if (example) {
+    if (example && example.key !== null) {
       asked.set("query", String(example.query));
       asked.set("key", String(example.key));
     }
