@@ -84,7 +84,9 @@ def survey_report(
     """
     ids = _Ids()
     written = [_measure(survey, name, ids) for name in survey.names]
-    of_patterns = [_pattern(patterns, name, ids, pages.cut) for name in PATTERNS if patterns]
+    of_patterns = [
+        _pattern(patterns, name, ids, pages.cut) for name in PATTERNS if patterns is not None
+    ]
     of_distances = None if distances is None else _distances(distances)
     links = [
         [ids.number(entry.document), entry.layer, number, list(entry.heads)]

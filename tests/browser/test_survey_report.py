@@ -206,7 +206,7 @@ def test_what_is_chosen_shows_in_all_figures(show: Show) -> None:
     for name in ("tokens-by-layer", "map-of-heads"):
         expect(page.locator(f"[aria-labelledby={name}] .readout")).to_contain_text("Head 1‑3: ")
     expect(page.locator("[aria-labelledby=all-heads] select")).to_have_value("entropy")
-    page.get_by_label("Measure").select_option("pattern:delimiter")
+    page.get_by_label("Coloured by", exact=True).select_option("pattern:delimiter")
     expect(page.locator("[aria-labelledby=all-heads] .seen")).to_contain_text("delimiters")
     page.get_by_role("button", name="Switch to dark colours").click()
     assert "theme=dark" in page.evaluate("location.hash")

@@ -91,6 +91,13 @@ test("figures are those that the survey has numbers for, and their sentences nam
   assert.equal(points.length, 18);
 });
 
+test("a model without [CLS] has the first token in its place, and no remainder that could be wrong", () => {
+  const one = survey([measure("to_cls", [0, 0, 0, 0, 0, 0]), measure("to_first", [1, 1, 1, 1, 1, 1]), measure("to_punctuation", [1, 0, 0, 0, 0, 0])]);
+  const [part] = layerParts(one, { get: () => ({}), set() {}, subscribe() {} });
+  const { figure } = part.draw({ width: 700, theme: "dark", colors: COLORS, state: { place: 0 } });
+  assert.deepEqual([...new Set([...figure.rows()].map(([name]) => name))], ["to_first", "to_punctuation"]);
+});
+
 test("an example leads to its page, head and tokens, where there is one", () => {
   const one = survey([measure("to_sep", [0, 0, 0, 0, 0, 1])], { pages: "examples.html", links: [[1, 1, 7, [0, 2]]] });
   assert.equal(one.linkTo(1, 5), "examples.html#example=7&layer=1&heads=2");

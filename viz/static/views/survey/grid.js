@@ -20,13 +20,13 @@ const WIDEST = 62;
  * @returns {import("./section.js").Part}
  */
 export function gridPart(survey, store) {
-  const choose = menu("Measure", survey.measures.map(({ name, words }) => [name, `${running(words)} (${name})`]), (measure) => store.set({ measure }));
-  const examples = element("div", { class: "examples", "aria-live": "polite" });
+  const choose = menu("Coloured by", survey.measures.map(({ name, words }) => [name, `${running(words)} (${name})`]), (measure) => store.set({ measure }));
+  const examples = element("div", { class: "examples" });
   const named = () => /** @type {import("./data.js").Measure} */ (survey.byName.get(store.get().measure));
   return {
     id: "all-heads",
     heading: "All heads",
-    controls: [element("label", { class: "measure" }, [element("span", { class: "label" }, ["Coloured by"]), choose])],
+    controls: [element("div", { class: "measure" }, [element("span", { class: "label", "aria-hidden": "true" }, ["Coloured by"]), choose])],
     room: 40,
     below: [examples],
     update({ measure, place }) {

@@ -24,8 +24,10 @@ const PLACES = { to_previous: "the token before", to_next: "the token behind", t
  * @returns {Part[]}
  */
 export function layerParts(survey, store) {
-  const masses = titled(survey, survey.found("to_cls") || !survey.byName.has("to_first") ? KINDS : { to_first: "the first token", ...KINDS });
-  const rest = everythingElse(survey, masses);
+  const special = survey.found("to_cls") || !survey.byName.has("to_first");
+  const masses = titled(survey, special ? KINDS : { to_first: "the first token", ...KINDS });
+  // The first token may be punctuation, and then what is left is not known.
+  const rest = special ? everythingElse(survey, masses) : null;
   const entropy = titled(survey, { entropy: "entropy of all rows, nats", entropy_cls: "entropy of the rows of [CLS], nats" });
   const importance = survey.measures.filter(({ name }) => name.startsWith("importance") || name.startsWith("gradient"));
   return [

@@ -22,7 +22,7 @@ export function mapPart(survey, store) {
   const { distances, patterns } = survey.header;
   if (!distances) return null;
   const choices = [{ id: /** @type {const} */ ("layer"), label: "layer" }, { id: /** @type {const} */ ("pattern"), label: "pattern" }];
-  const choice = segments(patterns.length ? choices : choices.slice(0, 1), (colored) => store.set({ colored }), "Coloured by");
+  const choice = segments(patterns.length ? choices : choices.slice(0, 1), (colored) => store.set({ colored }), "Map coloured by");
   return {
     id: "map-of-heads",
     heading: "Which heads are alike",

@@ -19,7 +19,7 @@ export function createPatterns(survey, store) {
   const head = element("thead", {}, [element("tr", {}, titles.map((title) => element("th", { scope: "col" }, [title])))]);
   const table = element("table", { class: "patterns" }, [head, ...rows]);
   const note = element("p", { class: "note" }, [
-    "A head in bold is known by the pattern: more than half of the attention that a head without it leaves goes there, and its whole interval is above that. All words alike are enough when they are more alike than drawn at random.",
+    "A head in bold is known by the pattern: its whole interval is above the middle between “Without it” and 100\u202f%. For all words alike it is enough to be above “Without it”.",
   ]);
   return element("section", { class: "part", "aria-labelledby": "patterns" }, [
     element("h2", { id: "patterns" }, ["What heads are known by"]),

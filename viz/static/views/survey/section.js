@@ -58,7 +58,7 @@ export class Section {
     this.sentence = element("p", { class: "seen" });
     this.canvas = element("canvas");
     this.board = element("div", { class: "board", tabindex: "0", role: "application" }, [this.canvas]);
-    this.readout = element("p", { class: "readout", role: "status" });
+    this.readout = element("p", { class: "readout" });
     const view = { figure: async () => this.draw().figure };
     this.giving = createExport(() => [{ name: part.id, view }]);
     const { controls = [], below = [] } = part;
@@ -84,6 +84,9 @@ export class Section {
       else if (event.key === "Enter") this.part.opened?.();
       if (step || event.key === "Enter") event.preventDefault();
     });
+    // All figures follow the chosen head, and only the one in use is to be read out.
+    this.board.addEventListener("focus", () => (this.readout.ariaLive = "polite"));
+    this.board.addEventListener("blur", () => (this.readout.ariaLive = "off"));
     new ResizeObserver(() => this.update()).observe(this.board);
   }
 
