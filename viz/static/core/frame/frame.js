@@ -288,9 +288,8 @@ class Frame {
   /** @param {Error | null} error */
   say(error) {
     this.notice.hidden = !error;
-    this.notice.textContent = error
-      ? `This page cannot show its numbers: ${error.message}. It needs a browser of 2023 or later.`
-      : "";
+    const needed = "It needs a browser of 2023 or later.";
+    this.notice.textContent = error ? `This page cannot show its numbers: ${error.message}. ${needed}` : "";
   }
 
   /** The token that is kept, brought into sight. */
