@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 from minibert.survey.distances import HeadDistances
 from minibert.survey.head_map import layer_closeness, metric_scaling
-from minibert.survey.head_patterns import HeadPatterns
+from minibert.survey.head_patterns import HeadPatterns, PatternHead
 from minibert.survey.measures import measures
 from minibert.survey.pattern_table import PATTERNS
+from minibert.survey.survey_patterns import MEASURES, patterns_of_survey
 from minibert.survey.tables import Survey
 from minibert.viz.document import document
 from minibert.viz.payload import header_json
@@ -75,7 +76,8 @@ def survey_report(
 ) -> Report:
     """The report of a survey.
 
-    patterns   names the heads, with score, interval and examples: `minibert.survey.patterns`
+    patterns   names the heads, with score, interval and examples: `minibert.survey.patterns`; by
+               default those that follow from the survey's own measures
     distances  are drawn as a map of heads: `minibert.survey.distances.head_distances`
     pages      where a head can be seen in a document: `survey_pages.write_example_pages`
     command    what makes the survey again
@@ -83,10 +85,9 @@ def survey_report(
     Numbers have seven digits. The same survey gives the same bytes.
     """
     ids = _Ids()
+    patterns = patterns_of_survey(survey) if patterns is None else patterns
     written = [_measure(survey, name, ids) for name in survey.names]
-    of_patterns = [
-        _pattern(patterns, name, ids, pages.cut) for name in PATTERNS if patterns is not None
-    ]
+    of_patterns = [_pattern(survey, patterns, name, ids, pages.cut) for name in PATTERNS]
     of_distances = None if distances is None else _distances(distances)
     links = [
         [ids.number(entry.document), entry.layer, number, list(entry.heads)]
@@ -163,25 +164,14 @@ def _unit(name: str) -> str:
     return "share" if name.startswith(("to_", "most_", "sep_to", "rest_to")) else "number"
 
 
-def _pattern(patterns: HeadPatterns, name: str, ids: _Ids, cut: frozenset[str]) -> dict[str, Any]:
+def _pattern(
+    survey: Survey, patterns: HeadPatterns, name: str, ids: _Ids, cut: frozenset[str]
+) -> dict[str, Any]:
     known = PATTERNS[name]
-    # Sequences that come twice are drawn, and numbered as a corpus may number its documents.
-    before = "drawn sequence " if known.texts == "repeated" else ""
     ranked = patterns.best(name, patterns.score[name].size)
     heads = [
         {
-            "examples": [
-                {
-                    "document": ids.number(before + example.document),
-                    # In which part of a cut document the tokens stand is not known.
-                    "key": None if example.document in cut else example.key_position,
-                    "key_token": example.key,
-                    "query": example.query_position,
-                    "query_token": example.query,
-                    "score": _digits(example.score),
-                }
-                for example in one.examples
-            ],
+            "examples": _examples(survey, one, ids, cut),
             "named": one.named,
             "place": one.layer * patterns.shape[1] + one.head,
         }
@@ -199,6 +189,35 @@ def _pattern(patterns: HeadPatterns, name: str, ids: _Ids, cut: frozenset[str]) 
         "source": known.source,
         "words": known.words,
     }
+
+
+def _examples(
+    survey: Survey, head: PatternHead, ids: _Ids, cut: frozenset[str]
+) -> list[dict[str, Any]]:
+    """Rows as examples; where there are none, the documents of the survey's measure."""
+    if not head.examples and (measure := MEASURES.get(head.pattern)) in survey.names:
+        return [
+            {
+                "document": ids.number(one.document),
+                "score": _digits(one.score),
+                **dict.fromkeys(("key", "key_token", "query", "query_token")),
+            }
+            for one in survey.examples(str(measure), head.layer, head.head)
+        ]
+    # Sequences that come twice are drawn, and numbered as a corpus may number its documents.
+    drawn = "drawn sequence " if PATTERNS[head.pattern].texts == "repeated" else ""
+    return [
+        {
+            "document": ids.number(drawn + one.document),
+            # In which part of a cut document the tokens stand is not known.
+            "key": None if one.document in cut else one.key_position,
+            "key_token": one.key,
+            "query": one.query_position,
+            "query_token": one.query,
+            "score": _digits(one.score),
+        }
+        for one in head.examples
+    ]
 
 
 def _distances(distances: HeadDistances) -> dict[str, Any]:

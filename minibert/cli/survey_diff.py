@@ -13,7 +13,7 @@ from minibert.errors import SurveyError
 from minibert.terminal import Terminal, number, say
 
 if TYPE_CHECKING:
-    from minibert.survey.diff import SurveyDiff
+    from minibert.survey.differences import SurveyDiff
 
 __all__ = ["survey_diff"]
 
@@ -44,7 +44,7 @@ def survey_diff(
     """
     if output is not None and output.suffix not in (".csv", ".json"):
         raise SurveyError(f"{output}: its name must end in .csv or .json.")
-    from minibert.survey.diff import diff
+    from minibert.survey.differences import diff
     from minibert.survey.tables import Survey
 
     found = diff(Survey.read(folder_a), Survey.read(folder_b))
@@ -101,7 +101,7 @@ def _name(head: tuple[int, int]) -> str:
 
 
 def _csv(found: "SurveyDiff") -> str:
-    from minibert.survey.diff import COLUMNS
+    from minibert.survey.differences import COLUMNS
 
     text = io.StringIO()
     writer = csv.writer(text)

@@ -9,7 +9,7 @@ import pytest
 from command_line import fails, run
 from survey.made_surveys import survey_of
 
-from minibert.survey.diff import diff
+from minibert.survey.differences import diff
 from minibert.survey.tables import Survey
 
 pytest.importorskip("pyarrow")

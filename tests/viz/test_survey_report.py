@@ -61,6 +61,13 @@ def test_patterns_have_their_heads_and_distances_their_points() -> None:
         "key": 3, "key_token": "the", "query": 4, "query_token": "horse", "score": 0.8,
     }  # fmt: skip
     assert not any(one["heads"] for one in header["patterns"] if one["name"] != "previous")
+    # Without a pass of their own, patterns follow from the survey's measures and its documents.
+    (own,) = [
+        one for one in survey_report(survey_of(MEANS, NAMES)).header["patterns"]
+        if one["name"] == "previous"
+    ]  # fmt: skip
+    np.testing.assert_allclose(own["score"], MEANS[NAMES.index("to_previous")].ravel(), rtol=1e-6)
+    assert [one["query_token"] for one in own["heads"][0]["examples"]] == [None] * 3
     points = np.array(header["distances"]["points"])
     found = np.linalg.norm(points[:, None] - points, axis=-1)
     np.testing.assert_allclose(found, distances_of(2, 3).mean, atol=1e-6)

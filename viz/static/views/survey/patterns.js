@@ -93,9 +93,10 @@ function cellsOf(survey, store, { score, low, high, baseline }, { place, named, 
  */
 function exampleOf(survey, place, example) {
   const token = (/** @type {string} */ text) => element("bdi", {}, [visible(text.trim() || text, 24)]);
-  const shown = [token(example.query_token), " → ", token(example.key_token)];
-  const href = survey.linkTo(example.document, place, example);
   const document = running(survey.header.documents[example.document]);
+  const { query_token: query, key_token: key } = example;
+  const shown = query === null || key === null ? [element("bdi", {}, [document])] : [token(query), " → ", token(key)];
+  const href = survey.linkTo(example.document, place, example);
   const made = href ? element("a", { href, title: document }, shown) : element("span", { title: document }, shown);
   return element("span", {}, [made, ` ${percent(example.score)}`]);
 }

@@ -5,7 +5,7 @@ import pytest
 from survey.made_surveys import DOCUMENTS, SPREAD, survey_of
 
 from minibert.errors import SurveyError
-from minibert.survey.diff import diff
+from minibert.survey.differences import diff
 
 NAMES = ("entropy", "to_previous", "to_next", "to_sep", "to_self")
 SHAPE = (5, 2, 3)
