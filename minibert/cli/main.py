@@ -1,4 +1,4 @@
-"""The command line: `minibert view | explain | predict | generate | train | patterns | ...`.
+"""The command line: `minibert view | explain | predict | generate | survey | patterns | ...`.
 
 Before a command runs only the standard library and typer are imported, so that `--help` need not
 wait for torch.
@@ -21,6 +21,7 @@ from minibert.cli.generate import generate
 from minibert.cli.models import models
 from minibert.cli.patterns import patterns
 from minibert.cli.predict import predict
+from minibert.cli.survey import survey
 from minibert.cli.survey_diff import survey_diff
 from minibert.cli.train import train
 from minibert.cli.view import view
@@ -137,6 +138,7 @@ for command in (
     train,
     collect,
     patterns,
+    survey,
     survey_diff,
     check,
     bench,

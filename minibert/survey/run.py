@@ -97,7 +97,11 @@ def survey(
         on_error,
     )
     measure = options.window_survey(in_dtype(model, dtype))
-    about = {"format": FORMAT, "model": identity_of(model), "options": options.told(model)}
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "model": identity_of(model),
+        "options": options.told(model),
+    }
     about["versions"] = _versions()
     identity = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
     folder = None if output is None else _opened(Path(output), resume=resume)

@@ -117,7 +117,7 @@ def row_sums(measures: Sequence[Measure], masses: RowMasses, rows: Floats | None
     return np.stack(sums)
 
 
-def document_sums(rows: Floats, counts: Floats, profile: Floats, numbers: Sequence[int]) -> Sums:
+def document_sums(rows: Floats, counts: Floats, profile: Floats, numbers: Whole) -> Sums:
     """The sums of documents from those of each.
 
     rows (measure, layer, head, document), counts (measure, document), profile (layer, head, offset)

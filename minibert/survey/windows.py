@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from minibert.survey.formats import Document
 from minibert.survey.measures import Measure
@@ -18,6 +19,7 @@ from minibert.survey.sums import Sums, document_sums, row_sums, rows_that_count
 
 __all__ = ["Measured", "Window", "WindowSurvey", "windows"]
 
+Floats = npt.NDArray[np.floating]
 #: A window ends with the document that reaches either: about 30,000 tokens.
 CHARACTERS, DOCUMENTS = 2**17, 512
 Masses = Callable[[Batch, Callable[[int, RowMasses], None]], None]
@@ -126,7 +128,7 @@ class WindowSurvey:
 class _Held:
     """The sums of each document of a window while its batches are measured."""
 
-    def __init__(self, survey: WindowSurvey, n_tokens: np.ndarray) -> None:
+    def __init__(self, survey: WindowSurvey, n_tokens: Floats) -> None:
         self.survey, self.n_tokens = survey, n_tokens
         n_measures, n_documents = len(survey.measures), len(n_tokens)
         self.rows = np.zeros((n_measures, *survey.size, n_documents))
@@ -136,19 +138,21 @@ class _Held:
     def add(self, batch: Batch) -> None:
         survey, tokens = self.survey, batch.tokens
         rows, counts = rows_that_count(survey.measures, tokens)
-        owners = np.array([one.document for one in batch.segments])
-        np.add.at(self.counts, (slice(None), owners), counts)
+        owners = [one.document for one in batch.segments]
+        for number, owner in enumerate(owners):
+            self.counts[:, owner] += counts[:, number]
 
         def visit(layer: int, masses: RowMasses) -> None:
             found = row_sums(survey.measures, masses, rows)
-            np.add.at(self.rows[:, layer], (slice(None), slice(None), owners), found)
+            for number, owner in enumerate(owners):
+                self.rows[:, layer, :, owner] += found[..., number]
             if masses.profile is not None:
                 self._add_profile(layer, masses.profile, tokens.lengths, owners)
 
         survey.masses(batch, visit)
 
     def _add_profile(
-        self, layer: int, profile: np.ndarray, lengths: Sequence[int], owners: np.ndarray
+        self, layer: int, profile: Floats, lengths: Sequence[int], owners: Sequence[int]
     ) -> None:
         first, middle = 0, self.survey.reach
         for length, owner in zip(lengths, owners, strict=True):

@@ -1,0 +1,211 @@
+"""`minibert survey`: what every head of a model does, over a corpus."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from minibert.cli.options import (
+    DtypeName,
+    ImplName,
+    ModelName,
+    Offline,
+    Revision,
+    load_model,
+)
+from minibert.terminal import note, say
+
+if TYPE_CHECKING:
+    from minibert.survey.tables import Survey
+
+__all__ = ["survey"]
+
+_SHOWN = ("to_previous", "to_next", "to_self", "to_first", "to_cls", "to_sep", "to_same_word")
+
+
+class Kind(StrEnum):
+    """Kinds of files with texts."""
+
+    text = "text"
+    jsonl = "jsonl"
+    parquet = "parquet"
+    conllu = "conllu"
+
+
+class OnError(StrEnum):
+    """What becomes of documents that cannot be read."""
+
+    stop = "raise"
+    skip = "skip"
+
+
+Corpus = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="CORPUS...",
+        help="Files or folders: plain text, JSON lines, Parquet or CoNLL-U, also as .gz.",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="The folder for the tables; of an interrupted run the one it went into.",
+        show_default=False,
+    ),
+]
+MeasureNames = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A measure, as to_sep; may be repeated. Default: all."),
+]
+FurtherOffsets = Annotated[
+    list[int] | None,
+    typer.Option(metavar="N", help="A further offset, as -2; may be repeated."),
+]
+ChosenTokens = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TOKEN", help="A token to measure; may be repeated."),
+]
+ByNorm = Annotated[bool, typer.Option(help="Measure everything again with rows weighed by norms.")]
+WithProfile = Annotated[bool, typer.Option(help="Keep the mass at every distance.")]
+InPairs = Annotated[
+    bool, typer.Option("--pairs", help="Take each two documents as one with two texts.")
+]
+Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Measure so many documents.")]
+Longest = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=8, help="Tokens of a segment. Default: the model's positions."),
+]
+KindOfFiles = Annotated[
+    Kind | None, typer.Option(help="What the files are, where their names do not say it.")
+]
+Unit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="A document: paragraph, line or file of plain text; sentence or document of CoNLL-U.",
+    ),
+]
+Field = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The field or column with the text. Default: text."),
+]
+PairField = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The field or column with a second text.")
+]
+Encoding = Annotated[str, typer.Option(metavar="NAME", help="Of text and JSON lines.")]
+Shortest = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Leave out texts with fewer characters.")
+]
+WhenWrong = Annotated[
+    OnError, typer.Option(help="Stop at what cannot be read, or skip and count it.")
+]
+Resume = Annotated[
+    bool, typer.Option(help="Go on where an interrupted run stopped; or begin anew.")
+]
+BatchTokens = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Tokens that are computed together.")
+]
+
+
+def survey(
+    corpus: Corpus,
+    output: Output,
+    measure: MeasureNames = None,
+    offset: FurtherOffsets = None,
+    token: ChosenTokens = None,
+    by_norm: ByNorm = True,
+    profile: WithProfile = True,
+    pairs: InPairs = False,
+    limit: Limit = None,
+    longest: Longest = None,
+    kind: KindOfFiles = None,
+    unit: Unit = None,
+    field: Field = None,
+    pair_field: PairField = None,
+    encoding: Encoding = "utf-8",
+    shortest: Shortest = 1,
+    on_error: WhenWrong = OnError.stop,
+    resume: Resume = True,
+    batch_tokens: BatchTokens = 4096,
+    model: ModelName = None,
+    revision: Revision = None,
+    offline: Offline = False,
+    dtype: DtypeName = None,
+    impl: ImplName = "auto",
+) -> None:
+    """Measure what every head of a model does, over a corpus of any size.
+
+    Entropy, mass on [CLS], [SEP], punctuation, chosen tokens, by offset and distance, on the same
+    word and on the other text, each also with rows weighed by norms. Tables are written as Parquet
+    files. A run that was interrupted goes on when the same command is given again.
+    """
+    import torch
+
+    from minibert.survey.documents import read_documents
+    from minibert.survey.run import survey as measured
+
+    documents = read_documents(
+        corpus,
+        kind=kind and kind.value,
+        unit=unit,
+        field=field,
+        pair_field=pair_field,
+        encoding=encoding,
+        on_error=on_error.value,
+        shortest=shortest,
+    )
+    loaded = load_model(model, revision, offline, None, None, impl)
+    with _told_if_interrupted(output):
+        found = measured(
+            loaded,
+            documents,
+            output=output,
+            measures=measure,
+            offsets=tuple(offset or ()),
+            tokens=tuple(token or ()),
+            by_norm=by_norm,
+            profile=profile,
+            pairs=pairs,
+            limit=limit,
+            longest=longest,
+            dtype=dtype and getattr(torch, dtype.value),
+            batch_tokens=batch_tokens,
+            on_error=on_error.value,
+            resume=resume,
+            progress=True,
+        )
+    _show(found, output)
+
+
+@contextmanager
+def _told_if_interrupted(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("note", f"interrupted; the same command goes on with what is in {output}.")
+        raise
+
+
+def _show(found: "Survey", output: Path) -> None:
+    """What was measured, and the heads that are the most of some kinds."""
+    corpus = found.manifest["corpus"]
+    say(f"{corpus['documents']} documents, {corpus['tokens']} tokens: {output}")
+    left_out = corpus["without_tokens"]["count"] + corpus.get("skipped", {}).get("count", 0)
+    if left_out:
+        note("note", f"{left_out} documents were left out; manifest.json says which and why.")
+    if drift := corpus.get("drift"):
+        name, most = max(drift["largest_difference"].items(), key=lambda one: one[1])
+        note("note", f"the dtype moves the mean of a head by at most {most:.1e} ({name}).")
+    for name in (one for one in _SHOWN if one in found.names and found.count(one)):
+        table = found.table(name)
+        layer, head = divmod(int(table.argmax()), found.n_heads)
+        low, high = found.interval(name)[layer, head]
+        about = f"{table.max():.3f}, 95 % interval {low:.3f} to {high:.3f}"
+        say(f"{name:<13} most in layer {layer} head {head}: {about}")
