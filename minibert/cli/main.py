@@ -23,6 +23,7 @@ from minibert.cli.patterns import patterns
 from minibert.cli.predict import predict
 from minibert.cli.probe import probe
 from minibert.cli.survey import survey
+from minibert.cli.survey_diff import survey_diff
 from minibert.cli.train import train
 from minibert.cli.view import view
 from minibert.errors import MinibertError, printable
@@ -138,6 +139,7 @@ for command in (
     generate,
     train,
     survey,
+    survey_diff,
     patterns,
     collect,
     check,

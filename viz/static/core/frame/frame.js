@@ -25,7 +25,7 @@ import { element } from "../draw/dom.js";
 import { createExport } from "../export/export.js";
 import { createStore, fittedState, fittedStore, fromHash, keptToken, toHash } from "../state/state.js";
 import { createChooser } from "./chooser.js";
-import { createHeading, namesOf, titleOf } from "./heading.js";
+import { createHeading, namesOf, ownName, titleOf } from "./heading.js";
 import { listenToKeys } from "./keyboard.js";
 import { inOrder } from "./kinds.js";
 import { createSearch } from "./search.js";
@@ -74,7 +74,7 @@ class Frame {
     const shown = this.kinds.filter((kind) => this.examples.some((example) => !kind.missing(example)));
     this.tabs = createTabs(this.store, shown, () => this.example());
     this.chooser = createChooser(this.store, this.examples, (example) => this.open(example));
-    this.giving = createExport(this);
+    this.giving = createExport(() => this.shown.map((view, i) => ({ name: ownName(this.both()[i]), view })));
     this.switcher = element("button", { type: "button", class: "theme" });
     this.notice = element("p", { class: "notice", role: "alert" });
     this.heading = element("div", { class: "top" });
@@ -128,6 +128,12 @@ class Frame {
   /** The example that is shown, or the first of the two. */
   example() {
     return this.examples[this.store.get().example];
+  }
+
+  /** The example that is shown, and the one beside it. */
+  both() {
+    const { example, beside } = this.store.get();
+    return beside === null || beside === example ? [this.example()] : [this.example(), this.examples[beside]];
   }
 
   limits() {
@@ -224,8 +230,7 @@ class Frame {
     const wanted = [view, example, beside].join(" ");
     if (wanted === this.built) return false;
     this.built = wanted;
-    const both = [this.example()];
-    if (beside !== null && beside !== example) both.push(this.examples[beside]);
+    const both = this.both();
     const kind = this.kind();
     this.heading.replaceChildren(createHeading(this.header, both));
     this.around.named(titleOf(this.header, this.example()));
@@ -283,9 +288,8 @@ class Frame {
   /** @param {Error | null} error */
   say(error) {
     this.notice.hidden = !error;
-    this.notice.textContent = error
-      ? `This page cannot show its numbers: ${error.message}. It needs a browser of 2023 or later.`
-      : "";
+    const needed = "It needs a browser of 2023 or later.";
+    this.notice.textContent = error ? `This page cannot show its numbers: ${error.message}. ${needed}` : "";
   }
 
   /** The token that is kept, brought into sight. */

@@ -5,7 +5,7 @@ import { penOf } from "../../core/draw/canvas.js";
 import { channels, headColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
 import { createRamp, legendOf } from "../../marks/cards.js";
-import { inksOf, thumbPainter } from "./grid.js";
+import { inksOf, thumbPainter } from "./inks.js";
 
 /** Device pixels a side of the larger picture, before the browser fits it. */
 const SIDE = 448;

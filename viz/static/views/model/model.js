@@ -12,10 +12,10 @@ import { headColor } from "../../core/draw/colors.js";
 import { cssColors } from "../../core/draw/css_colors.js";
 import { element } from "../../core/draw/dom.js";
 import { running } from "../../core/text/text.js";
+import { cornerOf, heightOf, layOut, slotAt } from "../../marks/grid.js";
 import { HeadCard, createModelLegend } from "./card.js";
 import { createModelControls } from "./controls.js";
 import { modelFigure } from "./figure.js";
-import { cornerOf, heightOf, layOut, slotAt } from "./grid.js";
 import { paintTiles } from "./paint.js";
 
 /** @type {Record<string, [number, number]>} */
@@ -39,7 +39,7 @@ export class ModelView {
     this.measures = new Measures(example);
     /** @type {import("../../core/data/example.js").Thumbnails | null} */
     this.thumbnails = null;
-    /** @type {import("./grid.js").Grid | null} */
+    /** @type {import("../../marks/grid.js").Grid | null} */
     this.grid = null;
     this.pointed = -1;
     this.cursor = -1;
@@ -147,7 +147,7 @@ export class ModelView {
   }
 
   /**
-   * @param {import("./grid.js").Grid} grid
+   * @param {import("../../marks/grid.js").Grid} grid
    * @param {[number, number]} step
    */
   move({ places, columns }, [across, down]) {
@@ -240,7 +240,7 @@ export class ModelView {
 
 /**
  * @param {HTMLElement} made
- * @param {import("./grid.js").Grid} grid
+ * @param {import("../../marks/grid.js").Grid} grid
  * @param {number} place
  */
 function frame(made, grid, place) {

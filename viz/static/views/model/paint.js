@@ -4,7 +4,8 @@ import { STATISTICS, written } from "../../core/data/statistics.js";
 import { penOf } from "../../core/draw/canvas.js";
 import { headColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
-import { cornerOf, heightOf, inksOf, thumbPainter } from "./grid.js";
+import { cornerOf, heightOf } from "../../marks/grid.js";
+import { inksOf, thumbPainter } from "./inks.js";
 
 /** CSS pixels: a canvas as tall as a large model would be past what some browsers allow. */
 const TILE = 800;
@@ -21,7 +22,7 @@ const FADED = 0.3;
  * @property {import("../../core/data/example.js").Example} example
  * @property {import("../../core/data/example.js").Thumbnails} thumbnails
  * @property {{nQueries: number, nKeys: number, causal: boolean}} sizes
- * @property {import("./grid.js").Grid} grid
+ * @property {import("../../marks/grid.js").Grid} grid
  * @property {import("../../core/data/measures.js").Measures} measures
  * @property {Marks} marks
  * @property {string} sort
