@@ -13,8 +13,6 @@ progress.json                 how far an unfinished run has come
 
 import hashlib
 import json
-import platform
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import closing, suppress
@@ -22,8 +20,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from tqdm import tqdm
 
 from minibert.errors import SurveyError, TokenizationError
@@ -38,6 +34,7 @@ from minibert.survey.packed_pass import (
     batches,
     tokenized,
 )
+from minibert.survey.versions import versions
 from minibert.text.words import Words
 from minibert.trace.identity import weights_digest
 from minibert.training.lock import folder_locked
@@ -107,7 +104,8 @@ def collect(
         _go(reading, passes, growing, batch_tokens, show=progress)
         if not growing.finished:
             files = {"files": _files(texts)} if isinstance(texts, Documents) else {}
-            growing.finish({**files, "versions": _versions(model)})
+            device = str(model.body.word.weight.device)
+            growing.finish({**files, "versions": {**versions(), "device": device}})
     return Collected.read(output)
 
 
@@ -216,16 +214,6 @@ def _files(texts: Documents) -> dict[str, Any]:
         "shorter": texts.n_short,
         "unreadable": texts.n_skipped,
         "first_unreadable": texts.skipped,
-    }
-
-
-def _versions(model: Model) -> dict[str, str]:
-    return {
-        "minibert": str(sys.modules["minibert"].__version__),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "device": str(model.body.word.weight.device),
     }
 
 
