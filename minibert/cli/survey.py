@@ -111,8 +111,8 @@ Shortest = Annotated[
 WhenWrong = Annotated[
     OnError, typer.Option(help="Stop at what cannot be read, or skip and count it.")
 ]
-Resume = Annotated[
-    bool, typer.Option(help="Go on where an interrupted run stopped; or begin anew.")
+Restart = Annotated[
+    bool, typer.Option("--restart", help="Begin anew instead of going on with what is in DIR.")
 ]
 BatchTokens = Annotated[
     int, typer.Option(metavar="N", min=1, help="Tokens that are computed together.")
@@ -149,7 +149,7 @@ def survey(
     encoding: Encoding = "utf-8",
     shortest: Shortest = 1,
     on_error: WhenWrong = OnError.stop,
-    resume: Resume = True,
+    restart: Restart = False,
     batch_tokens: BatchTokens = 4096,
     report: WithReport = True,
     pattern_documents: PatternDocuments = 200,
@@ -191,7 +191,7 @@ def survey(
             dtype=None if dtype is None else getattr(torch, dtype.value),
             batch_tokens=batch_tokens,
             on_error=on_error.value,
-            resume=resume,
+            resume=not restart,
             progress=True,
         )
     _show(found, output)
