@@ -39,6 +39,7 @@ _OPTIONS = {
     "restart=True": "--restart",
     "resume=False": "--restart",
     'on_error="skip"': "--on-error skip",
+    "with kind=": "with --kind",
 }
 
 
