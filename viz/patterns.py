@@ -1,15 +1,17 @@
 """Names that heads have before a page is made: what the page's model view marks.
 
-What `minibert.survey.patterns` gives, or lists of heads -> checked -> the header's `patterns`
+What `minibert.survey.patterns.patterns` gives, or lists of heads -> checked -> the header's
+`patterns`
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minibert.analysis.arguments import is_whole
 from minibert.errors import AttentionError
-from minibert.survey.head_patterns import HeadPatterns
-from minibert.survey.pattern_table import PATTERNS
+
+if TYPE_CHECKING:
+    from minibert.survey.head_patterns import HeadPatterns
 
 __all__ = ["patterns_header"]
 
@@ -25,6 +27,9 @@ def patterns_header(given: Any, n_layers: int, n_heads: int) -> list[dict[str, A
     """
     if given is None:
         return None
+    # Pages without names need not wait for what a survey needs.
+    from minibert.survey.head_patterns import HeadPatterns
+
     if isinstance(given, HeadPatterns):
         if given.shape != (n_layers, n_heads):
             raise AttentionError(
@@ -37,7 +42,9 @@ def patterns_header(given: Any, n_layers: int, n_heads: int) -> list[dict[str, A
     return [_of_list(name, heads, n_layers, n_heads) for name, heads in given.items()]
 
 
-def _of_result(given: HeadPatterns) -> list[dict[str, Any]]:
+def _of_result(given: "HeadPatterns") -> list[dict[str, Any]]:
+    from minibert.survey.pattern_table import PATTERNS
+
     named = given.named()
     found = []
     for name, pattern in PATTERNS.items():

@@ -8,7 +8,7 @@ static/views/survey draws them.
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from minibert.survey.tables import Survey
 from minibert.viz.document import document
 from minibert.viz.payload import header_json
 from minibert.viz.saving import write_page
+from minibert.viz.survey_facts import facts, title
 from minibert.viz.survey_pages import NO_PAGES, ExamplePages
 
 __all__ = ["Report", "survey_report"]
@@ -34,9 +35,6 @@ __all__ = ["Report", "survey_report"]
 _REACH = 20
 # More than a screen or a saved table shows; all of them are in the Parquet files.
 _DIGITS = 7
-# Of a list in the manifest, as many entries are shown.
-_LISTED = 6
-_IN_ONE_LINE = ("largest_difference", "versions")
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,7 +95,7 @@ def survey_report(
         "command": command,
         "distances": of_distances,
         "documents": list(ids.numbers),
-        "facts": _facts(survey.manifest),
+        "facts": facts(survey.manifest) + _sampled(distances),
         "links": links,
         "measures": written,
         "n_heads": survey.n_heads,
@@ -107,7 +105,7 @@ def survey_report(
         "patterns": of_patterns,
         "profile": _profile(survey),
         "size": _size(survey),
-        "title": _title(survey.manifest),
+        "title": title(survey.manifest),
     }
     return Report(header)
 
@@ -258,44 +256,7 @@ def _size(survey: Survey) -> str:
     )
 
 
-def _title(manifest: Mapping[str, Any]) -> str:
-    model = manifest.get("model", {})
-    return _name_of_path(model.get("name", "a model") if isinstance(model, Mapping) else model)
-
-
-def _name_of_path(name: object) -> str:
-    """A model's name; of a path only its end, since reports are passed on to others."""
-    text = str(name)
-    is_path = os.path.isabs(text) or text.startswith((".", "~"))
-    return Path(text).name if is_path else text
-
-
-def _facts(manifest: Mapping[str, Any], before: str = "") -> list[list[str]]:
-    """All that the manifest says, one line each; of a model's config the sizes stand elsewhere."""
-    found: list[list[str]] = []
-    for name, value in manifest.items():
-        label = f"{before}{name}".replace("_", " ")
-        if name == "config" or value in (None, [], ()):
-            continue
-        if isinstance(value, Mapping) and name not in _IN_ONE_LINE:
-            found += _facts(value, f"{label}: ")
-        elif isinstance(value, Mapping):
-            found.append([label, _list([f"{one} {_plain(of)}" for one, of in value.items()])])
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            found.append([label, _list([_plain(one) for one in value])])
-        else:
-            found.append([label, _name_of_path(value) if name == "name" else _plain(value)])
-    return found
-
-
-def _list(entries: Sequence[str]) -> str:
-    more = f", and {len(entries) - _LISTED} more" if len(entries) > _LISTED else ""
-    return ", ".join(entries[:_LISTED]) + more
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, Mapping):
-        return " ".join(f"{name} {_plain(one)}" for name, one in value.items())
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ": ".join(map(_plain, value))
-    return str(value)
+def _sampled(distances: HeadDistances | None) -> list[list[str]]:
+    if distances is None:
+        return []
+    return [["patterns and distances", f"on the first {distances.documents} documents"]]

@@ -9,6 +9,10 @@ What is written
 What is made of a survey
     differences.py what changed between two surveys, head by head (assignment.py)
     findings.py    the patterns and the distances of heads, for its report
+What heads do
+    patterns.py    heads named by ten patterns (pattern_table.py); head_patterns.py: the result
+    distances.py   Jensen-Shannon divergences between heads; head_map.py: points and clusters
+    query_key_dimensions.py  how many dimensions carry a head's query·key
 """
 
 from minibert.survey.collected import Collected

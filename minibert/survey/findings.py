@@ -18,6 +18,7 @@ from minibert.survey.formats import Document
 from minibert.survey.head_patterns import HeadPatterns
 from minibert.survey.patterns import patterns
 from minibert.survey.tables import parquet
+from minibert.writing import replacing
 
 if TYPE_CHECKING:
     from minibert.model import Model
@@ -53,10 +54,10 @@ class Findings:
         }
         text = json.dumps(self.patterns.to_dict(), indent=1)
         try:
-            (path / f".{PATTERNS}").write_text(f"{text}\n", encoding="utf-8")
-            files.write_table(arrow.table(columns), path / f".{DISTANCES}")
-            for name in (PATTERNS, DISTANCES):
-                (path / f".{name}").replace(path / name)
+            with replacing(path / PATTERNS) as fresh:
+                fresh.write_text(f"{text}\n", encoding="utf-8")
+            with replacing(path / DISTANCES) as fresh:
+                files.write_table(arrow.table(columns), fresh)
         except OSError as error:
             reason = error.strerror or error
             raise SurveyError(f"{path}: patterns cannot be written ({reason}).") from error

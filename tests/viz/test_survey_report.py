@@ -77,7 +77,8 @@ def test_nothing_of_a_manifest_can_leave_its_element_and_paths_stay_at_home() ->
     manifest = {
         "model": {"name": "/home/ada/models/secret-name"},
         "corpus": {"files": list(HOSTILE), "skipped": [{"place": HOSTILE[0], "reason": "broken"}]},
-        "options": {"dtype": "bfloat16", "drift": 0.003, "limit": None},
+        "options": {"dtype": "bfloat16", "limit": None, "pairs": True},
+        "drift": {"largest_difference": {"to_sep": 0.001, "entropy": 0.0312}},
         "versions": {"minibert": "0.1.0", "torch": "2.13"},
     }
     survey = survey_of(MEANS, NAMES, manifest=manifest, documents=HOSTILE[:3])
@@ -86,7 +87,9 @@ def test_nothing_of_a_manifest_can_leave_its_element_and_paths_stay_at_home() ->
     assert report.header["command"] == "minibert survey corpus.txt"
     facts = dict(report.header["facts"])
     assert facts["options: dtype"] == "bfloat16"
-    assert facts["options: drift"] == "0.003"
+    assert facts["options: pairs"] == "yes"
+    assert "options: limit" not in facts
+    assert facts["drift: largest difference"] == "entropy 0.0312, to_sep 0.001"
     assert facts["model: name"] == "secret-name"
     assert facts["versions"] == "minibert 0.1.0, torch 2.13"
     assert facts["corpus: files"].endswith("and 4 more")

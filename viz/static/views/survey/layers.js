@@ -28,7 +28,7 @@ export function layerParts(survey, store) {
   const masses = titled(survey, special ? KINDS : { to_first: "the first token", ...KINDS });
   // The first token may be punctuation, and then what is left is not known.
   const rest = special ? everythingElse(survey, masses) : null;
-  const entropy = titled(survey, { entropy: "entropy of all rows, nats", entropy_cls: "entropy of the rows of [CLS], nats" });
+  const entropy = titled(survey, { entropy: "entropy of all rows", entropy_cls: "entropy of the rows of [CLS]" });
   const importance = survey.measures.filter(({ name }) => name.startsWith("importance") || name.startsWith("gradient"));
   return [
     part(survey, "tokens-by-layer", "What attention goes to", rest ? [...masses, rest] : masses, mostSaid),
@@ -90,7 +90,8 @@ function part(survey, id, heading, panels, say) {
 export function panelsDrawing(survey, name, panels, { width, theme, colors, state }) {
   const { nLayers, nHeads } = survey;
   const color = signColor(1, theme);
-  const text = (/** @type {number} */ value) => (panels[0].unit === "share" ? `${Number((value * 100).toPrecision(3))}\u202f%` : String(value));
+  const [{ unit }] = panels;
+  const text = (/** @type {number} */ value) => (unit === "share" ? `${Number((value * 100).toPrecision(3))}\u202f%` : `${value}${unit === "nats" ? " nats" : ""}`);
   const plot = layerPanels({ width, panels, nLayers, nHeads, chosen: state.place, color, colors, text });
   return {
     figure: {

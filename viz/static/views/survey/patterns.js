@@ -2,6 +2,7 @@
 
 import { button } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
+import { counted } from "../../core/text/numbers.js";
 import { percent, running, visible } from "../../core/text/text.js";
 
 /** Heads of a pattern that have a row each. */
@@ -107,5 +108,7 @@ function patternsSaid({ header: { patterns }, size }) {
   const counts = patterns.map(({ words, heads }) => ({ words, count: heads.filter((one) => one.named).length }));
   const most = counts.reduce((best, one) => (one.count > best.count ? one : best));
   const ending = most.count ? ` Most of them, ${most.count}, look at ${running(most.words)}.` : "";
-  return `${named.size} of ${size} heads are known by one of ${patterns.length} patterns.${ending}`;
+  // Most patterns have rows in any text; some, like pairs, in few or none.
+  const documents = Math.max(...patterns.map((one) => one.documents));
+  return `Over ${counted(documents, "document")}, ${named.size} of ${size} heads are known by one of ${patterns.length} patterns.${ending}`;
 }
