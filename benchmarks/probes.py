@@ -170,7 +170,7 @@ def draw(rows: Sequence[Row], output: Path) -> None:
     scores = row["scores"]
     names = [one["name"] for one in scores]
     with sheet(output) as figure:
-        panel = panel_at(figure, 0, 3.4, 0.26 * len(scores))
+        panel = panel_at(figure, 0.0, 3.4, 0.26 * len(scores))
         for place, one in enumerate(scores):
             panel.barh(place, 100 * one["score"], 0.66, color="#4c78a8")
             panel.text(100 * one["score"] + 1, place, f"{100 * one['score']:.0f}", va="center")

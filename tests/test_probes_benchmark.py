@@ -18,8 +18,10 @@ def rows() -> list[Row]:
 
 
 def scores(rows: list[Row], probe: str, on: str) -> list[Row]:
-    [row] = [row for row in rows if (row["probe"], row["on"]) == (probe, on)]
-    return row["scores"]
+    found = [row["scores"] for row in rows if (row["probe"], row["on"]) == (probe, on)]
+    if not found:
+        pytest.skip(f"no row of the {probe} probe is committed; run python -m benchmarks.probes")
+    return found[0]
 
 
 def test_ten_relations_and_more_have_a_head_surely_better_than_any_distance(
@@ -44,11 +46,13 @@ def test_attention_alone_beats_branching_distances_and_random_weights_clearly(
     assert with_words > max(attention, *found.values()) + 0.05
 
 
-def test_the_figure_has_a_bar_for_every_way(rows: list[Row], tmp_path: Path) -> None:
+def test_the_figure_has_a_bar_for_every_way(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "probes.svg"
-    draw(rows, path)
+    ways = [{"name": "distances", "score": 0.234}, {"name": "attention", "score": 0.567}]
+    draw([{"probe": "parser", "model": "a model", "on": "some text", "scores": ways}], path)
     drawn = path.read_text()
-    for one in scores(rows, "parser", "EWT test"):
-        assert one["name"] in drawn
-        assert f"{100 * one['score']:.0f}" in drawn
+    # The published score of attention is a mark; of distances without words there is none.
+    expected = ("distances", "attention", "23", "57", "a model, some text", "Clark et al.")
+    for written in expected:
+        assert written in drawn
