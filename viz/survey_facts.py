@@ -36,9 +36,9 @@ def _facts(manifest: Mapping[str, Any], before: str) -> list[list[str]]:
             found += _facts(value, f"{label}: ")
         elif isinstance(value, Mapping):
             # The largest drift first; versions have an order of their own.
-            pairs = value.items()
+            pairs = list(value.items())
             if name == "largest_difference":
-                pairs = sorted(pairs, key=lambda one: one[1], reverse=True)
+                pairs.sort(key=lambda one: one[1], reverse=True)
             found.append([label, _list([f"{one} {_plain(of)}" for one, of in pairs])])
         elif isinstance(value, Sequence) and not isinstance(value, str):
             found.append([label, _list([_plain(one) for one in value])])
