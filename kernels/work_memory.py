@@ -54,8 +54,8 @@ class WorkMemory:
         self.kept = on_cpu and type(query) is Tensor and not traced()
         self.threads = torch.get_num_threads() if on_cpu else 1
         self.most_cells = min(CELLS * self.threads, MOST_CELLS) if on_cpu else MOST_CELLS
-        n_queries, self.cells = query.shape[2], self.most_cells
-        self.n_queries = n_queries
+        self.n_queries, self.cells = query.shape[2], self.most_cells
+        n_queries = self.n_queries
         if on_cpu and n_queries * n_keys <= CACHED_CELLS:
             self.cells = min(self.cells, CACHED_CELLS * self.threads)
         self.most_numbers = min(VECTORS * self.threads, MOST_VECTORS)
@@ -106,7 +106,9 @@ class WorkMemory:
     @cached_property
     def ahead(self) -> Bool[Tensor, "rows key"]:
         """True above the diagonal of the tallest block."""
-        size = (self.most_rows, self.most_rows)
+        # A packed sentence of up to two blocks is one block (packed_rows.py).
+        rows = min(2 * CAUSAL_ROWS, self.n_queries)
+        size = (rows, rows)
         return torch.ones(size, dtype=torch.bool, device=self.device).triu_(1)
 
     @cached_property

@@ -5,20 +5,16 @@ shallow and of bounded count, a commit must be a hash, and whatever a library th
 reads becomes an error of minibert.
 """
 
-import hashlib
 import json
 import os
 import re
 import stat
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from minibert.errors import CheckpointError, MinibertError, printable
 
@@ -29,7 +25,6 @@ __all__ = [
     "check_commit",
     "check_nesting",
     "check_revision",
-    "digest_of",
     "guarded",
     "lines_of",
     "open_regular",
@@ -234,15 +229,3 @@ def present(path: Path) -> bool:
 def beneath(path: Path, folder: Path) -> bool:
     """True where the path stays in the folder, `..` and links counted."""
     return path.resolve().is_relative_to(folder.resolve())
-
-
-def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """The SHA-256 of tensors: names, types, shapes and every byte, whatever their order."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        # In slices of rows, so that no second copy of a large tensor is made.
-        for part in tensor.reshape(-1).split(2**20):
-            digest.update(part.view(torch.uint8).numpy() if part.numel() else b"")
-    return digest.hexdigest()

@@ -38,16 +38,20 @@ class TestHelp:
     def test_it_lists_the_commands(self) -> None:
         result = run("--help")
         assert result.exit_code == 0
-        assert re.findall(r"^  (\w+)  ", result.stdout, re.M) == [
+        assert re.findall(r"^  (\w[\w-]*)  ", result.stdout, re.M) == [
             "view",
             "explain",
             "predict",
             "generate",
             "train",
+            "survey",
+            "survey-diff",
+            "patterns",
             "collect",
             "check",
             "bench",
             "models",
+            "probe",
         ]
 
     @pytest.mark.parametrize("arguments", [["--help"], ["explain", "--help"], ["--version"]])

@@ -126,13 +126,6 @@ def test_a_function_that_is_none_is_one_line(tmp_path, source, message):
     fails(run("check", written(tmp_path, source), *FEW), message)
 
 
-def test_a_kernel_that_changes_its_inputs_is_told(tmp_path):
-    source = body("    z = right(query, key, value, lengths, causal)", "    key.zero_()")
-    result = run("check", written(tmp_path, source + "    return {'z': z}\n"), *FEW)
-    assert result.exit_code == 1
-    assert "likely cause: changes its inputs: key" in result.stdout
-
-
 def test_a_kernel_that_raises_at_some_sizes_is_wrong_there_and_the_line_is_named(tmp_path):
     source = body("    assert query.shape[2] == 64, 'tiles of 64'", "    return {'z': query}")
     result = run("check", written(tmp_path, source), *FEW)
@@ -151,22 +144,12 @@ def test_what_a_kernel_prints_neither_mixes_with_the_result_nor_floods_it(tmp_pa
     assert len(lines) == 4
 
 
-@pytest.mark.parametrize(
-    ("end", "cause"),
-    [
-        ("import sys; sys.exit(0)", r"calls sys\.exit\(\) \(line 20 of kernel\.py\)"),
-        ("raise GeneratorExit", r"raises GeneratorExit \(line 20 of .*\), which is no Exception"),
-        (
-            "raise KeyboardInterrupt",
-            r"raises KeyboardInterrupt \(line 20 of .*\), which is no Exception",
-        ),
-    ],
-)
-def test_a_kernel_that_ends_python_in_some_cases_is_wrong_there(tmp_path, end, cause):
+def test_a_kernel_that_raises_what_is_no_exception_is_wrong_there(tmp_path):
     z = "    return {'z': right(query, key, value, lengths, causal)}"
-    source = body("    if lengths is not None:", f"        {end}", z)
+    source = body("    if lengths is not None:", "        raise GeneratorExit", z)
     result = run("check", written(tmp_path, source), *FEW)
     assert result.exit_code == 1
+    cause = r"raises GeneratorExit \(line 20 of kernel\.py\), which is no Exception"
     assert re.search(f"likely cause: {cause}\n", result.stdout), result.stdout
 
 

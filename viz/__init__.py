@@ -5,6 +5,8 @@ drop_in.py   `head_view` and `model_view` as BertViz has them
 neuron_view.py   `show` as BertViz has it
 page.py      a page as a value that can be saved; notebook.py, as a notebook shows it
 plots/       figures for print (matplotlib)
+survey_report.py   the report of a survey (survey_facts.py: how it was made); survey_pages.py, its
+    examples; survey_folder.py, both in its folder
 saving.py    a page or figure written to a file
 example.py   one text in one model, as a page holds it
 trace_example.py   the same, from a trace

@@ -13,6 +13,8 @@ import { build } from "esbuild";
 const FOLDER = dirname(fileURLToPath(import.meta.url));
 const BUILT = join(FOLDER, "built");
 const ENTRIES = ["page", "vectors", "layers"];
+// A report is a file of its own and never stands in a cell of a notebook.
+const REPORTS = ["survey"];
 
 /**
  * Sizes of the window are those of the cell in a notebook, which is narrower and has no room for a
@@ -70,6 +72,10 @@ async function files() {
     [`${name}.css`, bundled(`${name}.css`, { target: "esnext" })],
     [`${name}.cell.css`, bundled(`${name}.css`, { target: "esnext", plugins: [CELL] })],
   ]);
+  for (const name of REPORTS) {
+    made.push([`${name}.js`, bundled(`${name}.js`)]);
+    made.push([`${name}.css`, bundled(`${name}.css`, { target: "esnext" })]);
+  }
   made.push(["cell.css", bundled("cell.css", { target: "esnext" })]);
   made.push(["open_page.js", bundled("open_page.js")]);
   made.push(["open_cell.js", bundled("open_cell.js")]);

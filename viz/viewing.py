@@ -20,6 +20,7 @@ from minibert.viz.inputs import (
 from minibert.viz.labels import TokensLike, labels_from_strings
 from minibert.viz.lens import lens_of
 from minibert.viz.page import Page, checked_view
+from minibert.viz.patterns import patterns_header
 from minibert.viz.relevance import relevance_header, relevance_of_each
 from minibert.viz.trace_example import Sentence, trace_example
 from minibert.viz.vectors import Holding, packed_values, value_size
@@ -89,6 +90,7 @@ def view(
     exact: Exact = None,
     lens: bool | None = None,
     relevance: Any = None,
+    patterns: Any = None,
     overview_only: bool = False,
     title: str | None = None,
 ) -> Page:
@@ -107,6 +109,8 @@ def view(
     relevance      what the text view shades tokens by at first: the result of `relevance`,
                    `relevance_of` or `integrated_embeddings` of minibert.analysis, or an array
                    (token) or (query, key). Of several traces, in the same form as these
+    patterns       names of heads that the model view marks: what `patterns` of
+                   minibert.survey.patterns gives, or lists of (layer, head) by name
     overview_only  hold only thumbnails of at most 64 x 64 cells a head: a small file of a long
                    text, for the model view
     title          the heading; what the page is about by default
@@ -135,7 +139,7 @@ def view(
     if lens is None and overview_only:
         lens = False
     examples = [
-        _example(*source, lens, relevance)
+        _example(*source, lens, relevance, patterns)
         for source, relevance in zip(sources, relevances, strict=True)
     ]
     examples = _with_value(examples, sources)
@@ -216,13 +220,17 @@ def _example(
     holding: Holding,
     lens: bool | None,
     relevance: dict[str, Any] | None,
+    patterns: Any,
 ) -> Example:
     example = trace_example(sentence, name, holding)
     if holding.overview:
         example = example.with_blocks((), _OVERVIEW)
     found, note = lens_of(sentence.trace, sentence.index, len(sentence.labels), lens)
     example = example.with_blocks((), note)
-    return replace(example, about={**example.about, "lens": found, "relevance": relevance})
+    sizes = sentence.trace.config
+    named = patterns_header(patterns, sizes.n_layers, sizes.n_heads)
+    about = {"lens": found, "relevance": relevance, "patterns": named}
+    return replace(example, about={**example.about, **about})
 
 
 def _with_value(

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PATTERNS",
     "HeadScores",
+    "delimiter_ids",
     "delimiter_score",
     "duplicate_score",
     "head_scores",
@@ -82,7 +83,7 @@ def head_scores(
     texts = [_sentences(model, part) for part in _as_list(tokens)]
     repeats = _sentences(model, draws_for(model) if repeated is None else repeated)
     halves = find_halves(repeats.ids)
-    marks = _delimiters(model, delimiters)
+    marks = delimiter_ids(model, delimiters)
     means = {name: _Mean() for name in PATTERNS}
     with torch.no_grad():
         for part in (part for text in texts for part in text.parts(model)):
@@ -228,7 +229,7 @@ def _sentences(model: "Model", text: Any) -> _Sentences:
     return _Sentences(ids, real, segments, special)
 
 
-def _delimiters(model: "Model", chosen: Collection[int] | None) -> Tensor:
+def delimiter_ids(model: "Model", chosen: Collection[int] | None) -> Int[Tensor, " id"]:
     """The ids of delimiters; none where neither the caller nor a tokenizer names one."""
     tokenizer: Tokenizer | None = model.tokenizer
     if chosen is None and tokenizer is not None:

@@ -1,4 +1,4 @@
-"""The command line: `minibert view | explain | predict | generate | train | survey | check | ...`.
+"""The command line: `minibert view | explain | predict | generate | train | survey | ...`.
 
 Before a command runs only the standard library and typer are imported, so that `--help` need not
 wait for torch.
@@ -19,8 +19,11 @@ from minibert.cli.collect import collect
 from minibert.cli.explain import explain
 from minibert.cli.generate import generate
 from minibert.cli.models import models
+from minibert.cli.patterns import patterns
 from minibert.cli.predict import predict
+from minibert.cli.probe import probe
 from minibert.cli.survey import survey
+from minibert.cli.survey_diff import survey_diff
 from minibert.cli.train import train
 from minibert.cli.view import view
 from minibert.errors import MinibertError, printable
@@ -36,6 +39,7 @@ _OPTIONS = {
     "restart=True": "--restart",
     "resume=False": "--restart",
     'on_error="skip"': "--on-error skip",
+    "with kind=": "with --kind",
 }
 
 
@@ -129,8 +133,22 @@ def _options(
     """
 
 
-for command in (view, explain, predict, generate, train, survey, collect, check, bench, models):
+for command in (
+    view,
+    explain,
+    predict,
+    generate,
+    train,
+    survey,
+    survey_diff,
+    patterns,
+    collect,
+    check,
+    bench,
+    models,
+):
     app.command()(command)
+app.add_typer(probe, name="probe")
 
 
 def main() -> None:

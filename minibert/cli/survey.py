@@ -1,8 +1,11 @@
 """`minibert survey`: what every head of a model does, over a corpus."""
 
-from collections.abc import Iterator
+import shlex
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +22,8 @@ from minibert.cli.options import (
 from minibert.terminal import note, say
 
 if TYPE_CHECKING:
+    from minibert.model import Model
+    from minibert.survey.documents import Documents
     from minibert.survey.tables import Survey
 
 __all__ = ["survey"]
@@ -107,10 +112,22 @@ WhenWrong = Annotated[
     OnError, typer.Option(help="Stop at what cannot be read, or skip and count it.")
 ]
 Restart = Annotated[
-    bool, typer.Option("--restart", help="Begin anew in a folder that has a survey already.")
+    bool, typer.Option("--restart", help="Begin anew instead of going on with what is in DIR.")
 ]
 BatchTokens = Annotated[
     int, typer.Option(metavar="N", min=1, help="Tokens that are computed together.")
+]
+
+WithReport = Annotated[
+    bool, typer.Option(help="Write report.html, and examples.html with pages of the best examples.")
+]
+PatternDocuments = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="Documents on which the report names heads and measures their distances.",
+    ),
 ]
 
 
@@ -134,6 +151,8 @@ def survey(
     on_error: WhenWrong = OnError.stop,
     restart: Restart = False,
     batch_tokens: BatchTokens = 4096,
+    report: WithReport = True,
+    pattern_documents: PatternDocuments = 200,
     model: ModelName = None,
     revision: Revision = None,
     offline: Offline = False,
@@ -144,23 +163,17 @@ def survey(
 
     Entropy, mass on [CLS], [SEP], punctuation, chosen tokens, by offset and distance, on the same
     word and on the other text, each also with rows weighed by norms. Tables are written as Parquet
-    files. A run that was interrupted goes on when the same command is given again.
+    files, figures as a page that needs no network. A run that was interrupted goes on when the same
+    command is given again.
     """
     import torch
 
-    from minibert.survey.documents import read_documents
     from minibert.survey.run import survey as measured
 
-    documents = read_documents(
-        corpus,
-        kind=kind and kind.value,
-        unit=unit,
-        field=field,
-        pair_field=pair_field,
-        encoding=encoding,
-        on_error=on_error.value,
-        shortest=shortest,
+    opened = partial(
+        _documents, corpus, kind, unit, field, pair_field, encoding, on_error, shortest
     )
+    documents = opened()
     loaded = load_model(model, revision, offline, None, None, impl)
     with _told_if_interrupted(output):
         found = measured(
@@ -182,6 +195,43 @@ def survey(
             progress=True,
         )
     _show(found, output)
+    if report:
+        _report(output, loaded, opened, pattern_documents)
+
+
+def _documents(
+    corpus: list[Path],
+    kind: Kind | None,
+    unit: str | None,
+    field: str | None,
+    pair_field: str | None,
+    encoding: str,
+    on_error: OnError,
+    shortest: int,
+) -> "Documents":
+    from minibert.survey.documents import read_documents
+
+    return read_documents(
+        corpus,
+        kind=kind and kind.value,
+        unit=unit,
+        field=field,
+        pair_field=pair_field,
+        encoding=encoding,
+        on_error=on_error.value,
+        shortest=shortest,
+    )
+
+
+def _report(
+    output: Path, model: "Model", documents: "Callable[[], Documents]", sample: int
+) -> None:
+    """Write the report. The tables are there whatever becomes of it."""
+    from minibert.viz.survey_folder import write_survey_report
+
+    command = shlex.join(["minibert", *sys.argv[1:]])
+    path = write_survey_report(output, model, documents, sample=sample, command=command)
+    say(f"The report: {path.resolve().as_uri()}")
 
 
 @contextmanager

@@ -13,8 +13,6 @@ progress.json                 how far an unfinished run has come
 
 import hashlib
 import json
-import platform
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import closing, suppress
@@ -22,15 +20,13 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from tqdm import tqdm
 
 from minibert.errors import SurveyError, TokenizationError
 from minibert.model import Model
 from minibert.survey.collected import Collected
 from minibert.survey.documents import Document, Documents, corpus_hash
-from minibert.survey.growing import GrowingCollection, State
+from minibert.survey.growing import LOCK, GrowingCollection, State
 from minibert.survey.packed_pass import (
     PackedPass,
     TokenizedText,
@@ -38,8 +34,10 @@ from minibert.survey.packed_pass import (
     batches,
     tokenized,
 )
+from minibert.survey.versions import versions
 from minibert.text.words import Words
 from minibert.trace.identity import weights_digest
+from minibert.training.lock import folder_locked
 
 __all__ = ["DTYPES", "collect"]
 
@@ -96,14 +94,18 @@ def collect(
         "batch_tokens": batch_tokens,
         "on_error": on_error,
     }
-    passes = PackedPass(model, chosen)
-    growing = GrowingCollection(Path(output), options, resume=resume)
-    with closing(growing):
+    passes = PackedPass(model, chosen, batch_tokens)
+    folder = Path(output)
+    with (
+        folder_locked(folder, SurveyError, file=LOCK, work="collecting"),
+        closing(GrowingCollection(folder, options, resume=resume)) as growing,
+    ):
         reading = _Reading(texts, model, growing.state, skip=on_error == "skip")
         _go(reading, passes, growing, batch_tokens, show=progress)
         if not growing.finished:
             files = {"files": _files(texts)} if isinstance(texts, Documents) else {}
-            growing.finish({**files, "versions": _versions(model)})
+            device = str(model.body.word.weight.device)
+            growing.finish({**files, "versions": {**versions(), "device": device}})
     return Collected.read(output)
 
 
@@ -123,7 +125,7 @@ def _go(
     saved = time.monotonic()
     bar = _bar(reading.texts, show)
     try:
-        for batch in batches(reading, batch_tokens):
+        for batch in batches(reading, batch_tokens, lambda text: text.size):
             values = {str(point): array for point, array in passes(batch).items()}
             growing.add(batch, values, reading.state)
             if time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
@@ -212,16 +214,6 @@ def _files(texts: Documents) -> dict[str, Any]:
         "shorter": texts.n_short,
         "unreadable": texts.n_skipped,
         "first_unreadable": texts.skipped,
-    }
-
-
-def _versions(model: Model) -> dict[str, str]:
-    return {
-        "minibert": str(sys.modules["minibert"].__version__),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "device": str(model.body.word.weight.device),
     }
 
 

@@ -22,9 +22,9 @@ from minibert.survey.array_files import ArrayFile
 from minibert.survey.packed_pass import TokenizedText
 from minibert.untrusted import guarded, read_json
 
-__all__ = ["GrowingCollection", "State"]
+__all__ = ["LOCK", "GrowingCollection", "State"]
 
-MANIFEST, PROGRESS, TEXTS = "manifest.json", "progress.json", "texts.jsonl"
+LOCK, MANIFEST, PROGRESS, TEXTS = ".lock", "manifest.json", "progress.json", "texts.jsonl"
 #: What is known of each token: the type and the shape of one.
 INDEX: dict[str, tuple[str, tuple[int, ...]]] = {
     "token_ids": ("int32", ()),
@@ -75,7 +75,7 @@ class GrowingCollection:
         self._texts: BufferedRandom | None = None
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
-            here = set(os.listdir(folder))
+            here = set(os.listdir(folder)) - {LOCK}
         name = next((name for name in (MANIFEST, PROGRESS) if name in here), None)
         if name is not None:
             self._take_up(name, resume)

@@ -1,8 +1,8 @@
 """Texts through a model in packed passes, and the values of chosen points for each token."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from minibert.trace.run import embedded, logits_of, reads_single_positions, run_
 __all__ = ["CollectedPoint", "PackedPass", "TokenizedText", "as_points", "batches", "tokenized"]
 
 Floats = npt.NDArray[np.floating[Any]]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -122,23 +123,25 @@ def tokenized(document: Document, model: Model) -> TokenizedText:
     )
 
 
-def batches(texts: Iterable[TokenizedText], most: int) -> Iterator[list[TokenizedText]]:
-    """The texts in their order, in batches that end with the text that reaches `most` tokens."""
-    held: list[TokenizedText] = []
-    for text in texts:
-        held.append(text)
-        if sum(one.size for one in held) >= most:
+def batches(items: Iterable[Item], most: int, size: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """The items in their order, in batches that end with the one that reaches `most` tokens."""
+    held: list[Item] = []
+    tokens = 0
+    for item in items:
+        held.append(item)
+        tokens += size(item)
+        if tokens >= most:
             yield held
-            held = []
+            held, tokens = [], 0
     if held:
         yield held
 
 
 class PackedPass:
-    """Computes the values of points for batches of texts, without padding."""
+    """Computes the values of points for texts, without padding, `most` tokens or more at a time."""
 
-    def __init__(self, model: Model, points: Sequence[CollectedPoint]) -> None:
-        self.model, self.points = model, points
+    def __init__(self, model: Model, points: Sequence[CollectedPoint], most: int) -> None:
+        self.model, self.points, self.most = model, points, most
         layers = [p.layer for p in points if p.layer is not None]
         whole = any(p.name == "logits" for p in points)
         self._stop = model.config.n_layers if whole else max(layers, default=-1) + 1
@@ -151,10 +154,17 @@ class PackedPass:
     def __call__(self, texts: Sequence[TokenizedText]) -> dict[CollectedPoint, Floats]:
         """(token, ...) for each point, for the tokens of all windows of the texts, in order."""
         windows = [(text.tokens, window) for text in texts for window in text.windows]
-        lengths = [len(window) for _, window in windows]
+        # A text may be a whole book, too long for one pass.
+        groups = batches(windows, self.most, lambda one: len(one[1]))
+        parts = [self._of_windows(group) for group in groups]
+        return {point: np.concatenate([part[point] for part in parts]) for point in self.points}
+
+    def _of_windows(
+        self, windows: Sequence[tuple[Tokens, npt.NDArray[np.int64]]]
+    ) -> dict[CollectedPoint, Floats]:
         ids = padded([tokens.ids[0][window].tolist() for tokens, window in windows], 0)
         kinds = padded([tokens.segments[0][window].tolist() for tokens, window in windows], 0)
-        return self._values(ids, kinds, lengths)
+        return self._values(ids, kinds, [len(window) for _, window in windows])
 
     @torch.no_grad()
     def _values(

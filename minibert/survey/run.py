@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tokenizers
 import torch
 
-import minibert
 from minibert.errors import SurveyError
 from minibert.survey.documents import Documents
 from minibert.survey.formats import Document
@@ -23,6 +21,7 @@ from minibert.survey.rows import OFFSETS
 from minibert.survey.segments import in_pairs
 from minibert.survey.sums import document_means
 from minibert.survey.tables import MANIFEST, Survey, parquet
+from minibert.survey.versions import versions
 from minibert.survey.windows import Measured, Window, WindowSurvey, windows
 from minibert.trace.identity import identity_of
 
@@ -102,7 +101,7 @@ def survey(
         "model": identity_of(model),
         "options": options.told(model),
     }
-    about["versions"] = _versions()
+    about["versions"] = versions()
     identity = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
     folder = None if output is None else _opened(Path(output), resume=resume)
     found = None if folder is None or not resume else Part.read(folder, identity)
@@ -125,11 +124,6 @@ def survey(
     if folder is not None:
         _finish(result, folder)
     return result
-
-
-def _versions() -> dict[str, str]:
-    found = {one.__name__: one.__version__ for one in (minibert, torch, np, tokenizers)}
-    return {name: str(version) for name, version in found.items()}
 
 
 def _opened(folder: Path, *, resume: bool) -> Path:

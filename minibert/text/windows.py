@@ -17,7 +17,7 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 from minibert.text.words import Words, written
 
-__all__ = ["LongText", "Whole", "Windows", "windows"]
+__all__ = ["LongText", "Whole", "Windows", "columns", "windows"]
 
 if TYPE_CHECKING:
     LongText = str | Words
@@ -114,8 +114,8 @@ def windows(
     places = [_places(start, room, first, behind, tokens.lengths[0]) for start in starts]
     return Windows(
         text=written(text),
-        whole=_columns(tokens, [inside]),
-        tokens=_columns(tokens, places),
+        whole=columns(tokens, [inside]),
+        tokens=columns(tokens, places),
         starts=starts,
         sources=_sources(
             len(inside), starts, room, first, looks_back if causal is None else causal
@@ -188,7 +188,7 @@ def _shorter_side(token: Tensor, start: Tensor, room: int) -> Tensor:
     return torch.minimum(token - start, start + room - 1 - token)
 
 
-def _columns(tokens: Tokens, places: list[list[int]]) -> Tokens:
+def columns(tokens: Tokens, places: list[list[int]]) -> Tokens:
     """One row for each list of positions of the one sentence in `tokens`."""
     index = torch.tensor(places)
 

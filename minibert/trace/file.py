@@ -18,6 +18,7 @@ from torch import Tensor
 from minibert.errors import CheckpointError, TokenizationError, TraceError
 from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
+from minibert.layers.layer import layer_quantities
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
@@ -170,10 +171,15 @@ def _check_values(
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    found = {name: value for name, value in tensors.items() if name.startswith(prefix)}
-    if not found:
-        raise LookupError(f"nothing under {prefix}")
-    return {name.removeprefix(prefix): value for name, value in found.items()}
+    found = {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }
+    for name, quantity in layer_quantities().items():
+        if quantity.kept and name not in found:
+            raise LookupError(f"no {prefix}{name}")
+    return found
 
 
 def _check_tensors(

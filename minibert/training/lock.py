@@ -1,4 +1,4 @@
-"""One training run at a time in a folder."""
+"""One run at a time in a folder: a training, or another work that writes there."""
 
 import os
 import sys
@@ -6,28 +6,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minibert.errors import TrainingError
+from minibert.errors import MinibertError, TrainingError
 
 __all__ = ["folder_locked"]
 
 
 @contextmanager
-def folder_locked(folder: Path) -> Iterator[None]:
+def folder_locked(
+    folder: Path,
+    error: type[MinibertError] = TrainingError,
+    *,
+    file: str = ".training/lock",
+    work: str = "training",
+) -> Iterator[None]:
     """Make the folder and hold its lock; afterwards remove the lock, and the folder if empty.
 
     The operating system gives the lock back when the process ends, so one that was killed holds
-    nobody up. Raises TrainingError at once where another run has it, and where the folder cannot
-    be written to.
+    nobody up. Raises `error` at once where another run has it, and where the folder cannot be
+    written to. `file` is the lock's place in the folder, `work` what the message calls the run.
     """
-    path = folder / ".training" / "lock"
+    path = folder / file
     made = [place for place in (path.parent, folder) if not place.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        number = _acquired(path, folder)
-    except OSError as error:
-        raise TrainingError(
-            f"{folder}: cannot be written to ({error.strerror or error})."
-        ) from error
+        number = _acquired(path)
+    except BlockingIOError as holder:
+        owner = str(holder) or "of another run"
+        raise error(
+            f"{folder}: process {owner} is {work} into this folder. Wait for it, stop it, or give "
+            "another folder."
+        ) from None
+    except OSError as reason:
+        raise error(f"{folder}: cannot be written to ({reason.strerror or reason}).") from reason
     try:
         # Half-written files of a run that was killed.
         for left in (*path.parent.glob(".*.unfinished"), *folder.glob(".*.unfinished")):
@@ -43,17 +53,16 @@ def folder_locked(folder: Path) -> Iterator[None]:
                 place.rmdir()
 
 
-def _acquired(path: Path, folder: Path) -> int:
-    """The descriptor of the lock's file, which holds the lock until it is closed."""
+def _acquired(path: Path) -> int:
+    """The descriptor of the lock's file, which holds the lock until it is closed.
+
+    Raises BlockingIOError, with the id of the process if it is known, where another run has it.
+    """
     while True:
         number = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             if not _lock(number):
-                owner = os.read(number, 20).decode(errors="replace").strip()
-                raise TrainingError(
-                    f"{folder}: process {owner or 'of another run'} is training into this folder. "
-                    "Wait for it, stop it, or give another folder."
-                )
+                raise BlockingIOError(os.read(number, 20).decode(errors="replace").strip())
             # The run before may have removed the file after it was opened here.
             if _is_still(path, number):
                 # On a full disk nobody learns whose lock it is, and it holds all the same.

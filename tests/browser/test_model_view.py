@@ -7,6 +7,8 @@ import pytest
 from browser.head_view import B_START, BLUE, TOKENS, N, Open, drawn_attention, state
 from playwright.sync_api import Page
 
+import minibert
+from minibert.survey.patterns import patterns_of_attention
 from minibert.viz import attention_page
 
 READY = ".model-view[data-measured]"
@@ -143,6 +145,26 @@ def test_marks_heads_that_follow_a_pattern(open_page: Open) -> None:
     faded = [g + (b - g) * 0.3 for g, b in zip(GROUND, BLUE, strict=True)]
     assert diagonal == pytest.approx(faded, abs=2)
     assert cell(page, 1, 2, 3) == (0xCE, 0x55, 0x09)
+
+
+def test_marks_heads_that_were_named_before(open_page: Open) -> None:
+    trace = minibert.load().trace("the horse turned.")
+    found = patterns_of_attention([trace.stack("probs")[:, 0]], trace.tokens.raw, causal=False)
+    page = open_page(trace.view(patterns=found).html, "view=model", ready=READY)
+    size = len(trace.tokens.raw[0])
+    largest = trace.stack("probs")[:, 0, :, 2].argmax(-1).flatten().tolist()
+    before = [cell(page, slot, 2, column, size) for slot, column in enumerate(largest)]
+    named = [place for place, patterns in found.named().items() if "delimiter" in patterns]
+    assert 0 < len(named) < 16
+    names = page.get_by_role("group", name="Mark heads known for")
+    names.get_by_role("button", name="delimiter").click()
+    assert names.locator(".model-found").inner_text() == f"{len(named)} of 16"
+    assert state(page)["mark"] == "named.delimiter"
+    for slot, column in enumerate(largest):
+        same = cell(page, slot, 2, column, size) == before[slot]
+        assert same == (divmod(slot, 4) in named), slot
+    names.get_by_role("button", name="delimiter").click()
+    assert page.locator(".model-found").all_inner_texts() == ["", ""]
 
 
 def test_sorts_heads_by_a_statistic_and_keeps_it_in_the_address(open_page: Open) -> None:

@@ -18,6 +18,7 @@ const LIMITS = {
   keys: 9,
   minimum: 0,
   pair: true,
+  named: ["named.next"],
 };
 const CHANGED = {
   view: "map",
@@ -36,7 +37,7 @@ const CHANGED = {
   expanded: false,
   order: "size",
   sort: "entropy",
-  mark: "previous",
+  mark: "named.next",
   window: [0, 5, 1.25, 8],
   scale: "linear",
   measure: "to",

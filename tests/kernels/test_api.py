@@ -22,12 +22,6 @@ from minibert.kernels.api import Implementation, attend, implementations, regist
 from minibert.kernels.requests import WANTS
 
 
-@pytest.fixture
-def clean_registry(monkeypatch):
-    monkeypatch.setattr(registry, "_IMPLEMENTATIONS", dict(registry._IMPLEMENTATIONS))
-    monkeypatch.setattr(registry, "_CHOICES", {})
-
-
 def explicit(query, key, value, *, scale, mask=None):
     found = by_torch(query, key, value, allowed=mask, scale=scale)
     return found["z"].to(query.dtype), found["lse"]
@@ -270,23 +264,6 @@ def test_registering_what_cannot_work_is_an_error():
 def test_an_implementation_that_gives_the_wrong_thing_is_named(result, message):
     register("mine", lambda query, key, value: result)
     with pytest.raises(AttentionError, match=message):
-        attend(*vectors(dtype=torch.float32), impl="mine")
-
-
-@pytest.mark.usefixtures("clean_registry")
-@pytest.mark.parametrize("name", ["query", "key", "value"])
-def test_an_implementation_that_writes_into_its_inputs_is_named(name):
-    def writing(query, key, value):
-        z = by_torch(query, key, value)["z"].float()
-        {"query": query, "key": key, "value": value}[name].mul_(2)
-        return z, torch.zeros(B, H, Q)
-
-    register("mine", writing)
-    inputs = vectors(dtype=torch.float32)
-    with pytest.raises(AttentionError, match=f'impl="mine" wrote into {name}, or into memory'):
-        attend(*inputs, impl="mine")
-    # torch keeps no count for inference tensors: there nothing can be said at no cost.
-    with torch.inference_mode():
         attend(*vectors(dtype=torch.float32), impl="mine")
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from attention_inputs import B, D, K, by_torch, vectors
+from attention_inputs import B, D, H, K, Q, by_torch, vectors
 
-from minibert.kernels.api import attend, compute
+from minibert.errors import AttentionError
+from minibert.kernels.api import attend, compute, register
 from minibert.kernels.call import AllowedKeys, Call
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -105,3 +106,20 @@ def test_autocast_changes_nothing(impl):
         found = attend(query, key, value, impl=impl)
     assert torch.equal(found.z, expected.z)
     assert torch.equal(found.lse, expected.lse)
+
+
+@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_an_implementation_that_writes_into_its_inputs_is_named(name):
+    def writing(query, key, value):
+        z = by_torch(query, key, value)["z"].float()
+        {"query": query, "key": key, "value": value}[name].mul_(2)
+        return z, torch.zeros(B, H, Q)
+
+    register("mine", writing)
+    inputs = vectors(dtype=torch.float32)
+    with pytest.raises(AttentionError, match=f'impl="mine" wrote into {name}, or into memory'):
+        attend(*inputs, impl="mine")
+    # torch keeps no count for inference tensors: there nothing can be said at no cost.
+    with torch.inference_mode():
+        attend(*vectors(dtype=torch.float32), impl="mine")

@@ -70,6 +70,17 @@ def mine(monkeypatch):
     return calls
 
 
+@pytest.mark.parametrize("length", [64, 65, 78, 128, 129])
+def test_no_length_of_a_causal_sentence_is_special(length):
+    # Up to 128 tokens are one block of rows, above that it is several of 64.
+    shape, generator = (3, 1, H, length, D), torch.Generator().manual_seed(length)
+    one = torch.randn(shape, generator=generator, dtype=torch.float64).unbind()
+    expected = attend(*one, causal=True, impl="reference").z
+    for impl in ("eager", "sdpa", "chunked"):
+        found = attend(*one, packed=(length,), causal=True, want=("entropy",), impl=impl).z
+        torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("impl", ["reference", "eager", "sdpa", "chunked", "mine"])
 def test_each_sentence_gets_what_it_gets_alone(impl, causal, mine):

@@ -1,6 +1,7 @@
 """Collected values: those of traces, whatever interrupts the run."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -96,7 +97,8 @@ def test_values_are_those_of_a_trace_of_each_text_alone(tmp_path: Path, name: st
 def test_a_long_text_is_collected_in_windows_that_have_every_token_once(
     bert: Model, tmp_path: Path
 ) -> None:
-    collected = collect(bert, TEXTS, POINTS[:1], output=tmp_path / "in")
+    # Smaller passes than the text is long, each of some of its windows.
+    collected = collect(bert, TEXTS, POINTS[:1], output=tmp_path / "in", batch_tokens=150)
     rows, limit = collected.rows(4), bert.config.n_positions
     starts = np.flatnonzero(collected.positions[rows] == 0).tolist()
     ends = [*starts[1:], rows.stop - rows.start]
@@ -149,6 +151,15 @@ def test_an_interrupted_run_resumes_with_the_same_bytes(
     # A finished collection is not computed again.
     collect(bert, MANY, POINTS[:2], output=tmp_path, batch_tokens=64)
     assert contents(tmp_path) == contents(whole)
+
+
+def test_two_runs_in_one_folder_at_a_time_are_refused(bert: Model, tmp_path: Path) -> None:
+    def texts() -> Iterator[str]:
+        yield from MANY[:20]
+        with pytest.raises(SurveyError, match=rf"process {os.getpid()} is collecting into this f"):
+            collect(bert, MANY, POINTS, output=tmp_path / "out")
+
+    assert len(collect(bert, texts(), POINTS, output=tmp_path / "out")) == 20
 
 
 RUN = """

@@ -93,6 +93,7 @@ DAMAGED: dict[str, tuple[Callable[[dict[str, Tensor], dict[str, Any]], Any], str
     "no ids": (lambda t, _: t.pop("tokens.ids"), "damaged"),
     "ids outside": (lambda t, _: t["tokens.ids"].fill_(10**6), "damaged|outside"),
     "no embed": (lambda t, _: t.pop("embed"), "damaged"),
+    "no stream": (lambda t, _: t.pop("layers.0.resid_post"), "no layers.0.resid_post"),
     "other batch": (lambda t, _: t.update(embed=t["embed"][:1].clone()), "embed has shape"),
     "whole numbers": (relabelled, "embed holds torch.int32"),
     "strange": (lambda t, _: t.update(strange=t["embed"].clone()), "damaged"),

@@ -8,6 +8,7 @@
 import { fromBase85, inflate } from "./core/data/packed.js";
 import { mount } from "./core/frame/frame.js";
 import { handOver } from "./core/hand_over.js";
+import { pageAddress } from "./core/state/address.js";
 import { mountCell } from "./cell.js";
 import { headKind } from "./views/head/head.js";
 import { mapKind } from "./views/map/map.js";
@@ -33,22 +34,6 @@ function textOf(id) {
 
 const blocks = { text: (/** @type {string} */ name) => arrived(name).then(() => textOf(name)) };
 
-/** @param {string} hash */
-function write(hash) {
-  if (hash === location.hash.slice(1)) return;
-  try {
-    history.replaceState(null, "", hash ? `#${hash}` : location.href.split("#")[0]);
-  } catch {
-    // Safari allows a hundred changes in half a minute; a later change writes the address.
-  }
-}
-
-const address = {
-  read: () => location.hash,
-  write,
-  listen: (/** @type {() => void} */ changed) => addEventListener("hashchange", changed),
-};
-
 /**
  * Marks when the first picture is there to see: drawn, and the frame that shows it begun.
  *
@@ -68,7 +53,7 @@ async function markPainted(page) {
 export async function showPage(page, kinds) {
   const header = await inflate(fromBase85(textOf("header"))).json();
   const named = (/** @type {string} */ title) => void (document.title === title || (document.title = title));
-  mount(page, header, blocks, { kinds, address, keys: document, named });
+  mount(page, header, blocks, { kinds, address: pageAddress(), keys: document, named });
   await markPainted(page);
 }
 

@@ -46,6 +46,7 @@
  * @property {boolean} edited  probs are not the softmax of these scores, as an edit changed them
  * @property {Lens | null} lens
  * @property {Relevance | null} [relevance]
+ * @property {import("./named.js").Named[] | null} [patterns]  names of heads, from many texts
  * @property {string[]} notes  what was left out and why, for a person to read
  * @property {ArrayEntry[]} arrays
  *

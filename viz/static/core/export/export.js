@@ -11,10 +11,11 @@ import { toCsv } from "./table.js";
 const KEPT = 60000;
 
 /**
- * @typedef {object} Source  what is shown
- * @property {import("../frame/kinds.js").View[]} shown  a picture, or two side by side
- * @property {import("../data/example.js").Example[]} examples
- * @property {import("../state/state.js").Store} store
+ * @typedef {object} Shown
+ * @property {string} name  what tells its rows in the table of two apart
+ * @property {Pick<import("../frame/kinds.js").View, "figure">} view
+ *
+ * @typedef {() => Shown[]} Source  what is shown: a picture, or two side by side
  *
  * @typedef {{label: string, title: string, act: (figure: import("./figure.js").Figure, menu: HTMLElement) => Promise<string> | string}} Way
  */
@@ -64,7 +65,7 @@ export function createExport(source) {
   };
   /** Switches the ways on, or says why there are none. */
   const update = () => {
-    const none = source.shown.every(({ figure }) => figure) ? "" : "This view has no picture that can be saved.";
+    const none = source().every(({ view }) => view.figure) ? "" : "This view has no picture that can be saved.";
     buttons.forEach((button, i) => {
       button.disabled = none !== "";
       button.title = none || WAYS[i].title;
@@ -140,16 +141,10 @@ function moves({ key }, items, root) {
  * @param {Way} way
  * @param {HTMLElement} menu
  */
-async function give({ shown, examples, store }, way, menu) {
-  const { example, beside } = store.get();
-  const names = [example, beside ?? example].map((i) => nameOf(examples[i]));
-  const figures = await Promise.all(shown.flatMap((view) => (view.figure ? [view.figure()] : [])));
-  return way.act(sideBySide(figures, names), menu);
-}
-
-/** @param {import("../data/example.js").Example} example */
-function nameOf({ header: { name, texts }, index }) {
-  return name || running(texts.join(" / ")) || String(index);
+async function give(source, way, menu) {
+  const shown = source();
+  const figures = await Promise.all(shown.flatMap(({ view }) => (view.figure ? [view.figure()] : [])));
+  return way.act(sideBySide(figures, shown.map(({ name }) => name)), menu);
 }
 
 /** @param {() => Promise<string>} act */

@@ -7,6 +7,7 @@
  * @property {(x0: number, y0: number, x1: number, y1: number, color: string, width: number, alpha?: number) => void} line
  * @property {(x0: number, y0: number, x1: number, y1: number, color: string, width: number, alpha?: number) => void} curve
  *   bends as the lines of the head view do
+ * @property {(x: number, y: number, radius: number, color: string, alpha?: number) => void} dot
  * @property {(x: number, y: number, text: string, style: TextStyle) => void} text  y is the line that
  *   letters stand on; any text may be given, the pen makes every character of it visible
  * @property {(x: number, y: number, width: number, height: number, image: HTMLCanvasElement) => void} image
@@ -67,6 +68,7 @@ function moved(pen, by) {
     rect: (x, ...rest) => pen.rect(x + by, ...rest),
     line: (x0, y0, x1, ...rest) => pen.line(x0 + by, y0, x1 + by, ...rest),
     curve: (x0, y0, x1, ...rest) => pen.curve(x0 + by, y0, x1 + by, ...rest),
+    dot: (x, ...rest) => pen.dot(x + by, ...rest),
     text: (x, ...rest) => pen.text(x + by, ...rest),
     image: (x, ...rest) => pen.image(x + by, ...rest),
   };

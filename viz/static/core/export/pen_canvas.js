@@ -14,6 +14,7 @@ const SCALE = 2;
 /** The longest side, and the largest area, that every browser can paint. */
 const LONGEST = 16384;
 const LARGEST = 2 ** 26;
+const NO_MEMORY = "the browser has no memory for a picture this large";
 
 /**
  * How many pixels a CSS pixel of a figure becomes: fewer where the picture would be too large.
@@ -29,22 +30,32 @@ export function scaleOf({ width, height }) {
  * @returns {Promise<Blob>}
  */
 export function toPng(figure) {
-  const scale = scaleOf(figure);
   const canvas = document.createElement("canvas");
+  return new Promise((resolve, reject) => {
+    paintOn(canvas, figure, scaleOf(figure));
+    canvas.toBlob((blob) => {
+      if (blob) resolve(blob);
+      else reject(new Error(NO_MEMORY));
+    }, "image/png");
+  });
+}
+
+/**
+ * Paints a figure on a canvas, which takes its size from it.
+ *
+ * @param {HTMLCanvasElement} canvas
+ * @param {import("./figure.js").Figure} figure
+ * @param {number} scale  pixels in a CSS pixel
+ */
+export function paintOn(canvas, figure, scale) {
   canvas.width = Math.floor(figure.width * scale);
   canvas.height = Math.floor(figure.height * scale);
   const ground = canvas.getContext("2d");
-  if (!ground) return Promise.reject(new Error("the browser has no memory for a picture this large"));
+  if (!ground) throw new Error(NO_MEMORY);
   ground.fillStyle = figure.paper;
   ground.fillRect(0, 0, canvas.width, canvas.height);
   ground.scale(scale, scale);
   figure.paint(new CanvasPen(ground, scale));
-  return new Promise((resolve, reject) => {
-    canvas.toBlob((blob) => {
-      if (blob) resolve(blob);
-      else reject(new Error("the browser has no memory for a picture this large"));
-    }, "image/png");
-  });
 }
 
 /** @implements {Pen} */
@@ -80,6 +91,14 @@ class CanvasPen {
     this.ground.moveTo(x0, y0);
     this.ground.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1, y1);
     this.stroke(color, width, alpha);
+  }
+
+  /** @type {Pen["dot"]} */
+  dot(x, y, radius, color, alpha = 1) {
+    this.ground.beginPath();
+    this.ground.arc(x, y, radius, 0, 2 * Math.PI);
+    this.ground.fillStyle = withAlpha(color, alpha);
+    this.ground.fill();
   }
 
   /**

@@ -86,6 +86,12 @@ class SvgPen {
     this.path(`M${written(x0, y0)}C${rest}`, color, width, alpha);
   }
 
+  /** @type {Pen["dot"]} */
+  dot(x, y, radius, color, alpha = 1) {
+    const [cx, cy, r] = [x, y, radius].map((number) => written(number));
+    this.parts.push(`<circle cx="${cx}" cy="${cy}" r="${r}" fill="${color}"${opacity("fill", alpha)}/>\n`);
+  }
+
   /**
    * @param {string} steps
    * @param {string} color

@@ -19,12 +19,13 @@
  */
 
 import { usualHeads, usualMinimum } from "../data/attention.js";
+import { namedMarks } from "../data/named.js";
 import { Example } from "../data/example.js";
 import { element } from "../draw/dom.js";
 import { createExport } from "../export/export.js";
 import { createStore, fittedState, fittedStore, fromHash, keptToken, toHash } from "../state/state.js";
 import { createChooser } from "./chooser.js";
-import { createHeading, namesOf, titleOf } from "./heading.js";
+import { createHeading, namesOf, ownName, titleOf } from "./heading.js";
 import { listenToKeys } from "./keyboard.js";
 import { inOrder } from "./kinds.js";
 import { createSearch } from "./search.js";
@@ -73,7 +74,7 @@ class Frame {
     const shown = this.kinds.filter((kind) => this.examples.some((example) => !kind.missing(example)));
     this.tabs = createTabs(this.store, shown, () => this.example());
     this.chooser = createChooser(this.store, this.examples, (example) => this.open(example));
-    this.giving = createExport(this);
+    this.giving = createExport(() => this.shown.map((view, i) => ({ name: ownName(this.both()[i]), view })));
     this.switcher = element("button", { type: "button", class: "theme" });
     this.notice = element("p", { class: "notice", role: "alert" });
     this.heading = element("div", { class: "top" });
@@ -129,6 +130,12 @@ class Frame {
     return this.examples[this.store.get().example];
   }
 
+  /** The example that is shown, and the one beside it. */
+  both() {
+    const { example, beside } = this.store.get();
+    return beside === null || beside === example ? [this.example()] : [this.example(), this.examples[beside]];
+  }
+
   limits() {
     return this.limitsOf(this.example());
   }
@@ -161,6 +168,7 @@ class Frame {
       size,
       keys,
       minimum: usualMinimum(Math.max(size, keys)),
+      named: namedMarks(example),
       pair: segments.includes(1) && segments.includes(0) && example.keyTokens === example.tokens,
     };
   }
@@ -222,8 +230,7 @@ class Frame {
     const wanted = [view, example, beside].join(" ");
     if (wanted === this.built) return false;
     this.built = wanted;
-    const both = [this.example()];
-    if (beside !== null && beside !== example) both.push(this.examples[beside]);
+    const both = this.both();
     const kind = this.kind();
     this.heading.replaceChildren(createHeading(this.header, both));
     this.around.named(titleOf(this.header, this.example()));
@@ -281,9 +288,8 @@ class Frame {
   /** @param {Error | null} error */
   say(error) {
     this.notice.hidden = !error;
-    this.notice.textContent = error
-      ? `This page cannot show its numbers: ${error.message}. It needs a browser of 2023 or later.`
-      : "";
+    const needed = "It needs a browser of 2023 or later.";
+    this.notice.textContent = error ? `This page cannot show its numbers: ${error.message}. ${needed}` : "";
   }
 
   /** The token that is kept, brought into sight. */

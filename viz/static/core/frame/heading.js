@@ -29,6 +29,15 @@ export function namesOf(examples) {
 }
 
 /**
+ * What a text is called on its own.
+ *
+ * @param {import("../data/example.js").Example} example
+ */
+export function ownName({ header: { name, texts }, index }) {
+  return name || running(texts.join(" / ")) || String(index);
+}
+
+/**
  * @param {string[]} all
  * @param {number} i
  */

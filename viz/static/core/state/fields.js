@@ -37,6 +37,7 @@
  * @property {number} keys  tokens that are looked at
  * @property {number} minimum  the threshold to begin with
  * @property {boolean} pair
+ * @property {string[]} named  marks of heads that were named before the page was made
  *
  * @typedef {object} Field
  * @property {keyof State} name
@@ -157,7 +158,7 @@ export const FIELDS = [
     name: "mark",
     key: "mark",
     start: () => "",
-    read: (written) => oneOf(written, STATISTICS.filter(({ mark }) => mark !== null).map(({ id }) => id)),
+    read: (written, { named }) => oneOf(written, [...STATISTICS.filter(({ mark }) => mark !== null).map(({ id }) => id), ...named]),
   },
   {
     name: "window",

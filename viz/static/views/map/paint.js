@@ -162,6 +162,7 @@ export function canvasPen(context, font) {
     },
     line() {},
     curve() {},
+    dot() {},
     text(x, y, text, { size, color, anchor = "start", bold = false, angle = 0 }) {
       context.save();
       context.translate(x, y);

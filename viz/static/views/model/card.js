@@ -5,7 +5,7 @@ import { penOf } from "../../core/draw/canvas.js";
 import { channels, headColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
 import { createRamp, legendOf } from "../../marks/cards.js";
-import { inksOf, thumbPainter } from "./grid.js";
+import { inksOf, thumbPainter } from "./inks.js";
 
 /** Device pixels a side of the larger picture, before the browser fits it. */
 const SIDE = 448;
@@ -83,14 +83,16 @@ function statisticRow({ id, label, says, unit }) {
 /**
  * @param {boolean} pooled
  * @param {boolean} causal
+ * @param {boolean} named  the page has names of heads
  */
-export function createModelLegend(pooled, causal) {
+export function createModelLegend(pooled, causal, named) {
   const ramp = createRamp();
   const sentences = [
     "Rows of a square are the tokens that look, from the first down; columns are the tokens that are looked at.",
     pooled ? "The text has more tokens than a square has cells: each shows the largest weight it covers." : "",
     causal ? "This model reads in one direction: nothing stands above the diagonal." : "",
     "A marked head spends at least half of its attention as the pattern says; a broad one has at least 80\u202f% of the largest possible entropy.",
+    named ? "What a head is known for was found over many texts, before this page was made; here the number is its mean there." : "",
   ];
   const root = legendOf([...ramp.parts, ...sentences], KEYS);
   return {

@@ -4,7 +4,8 @@ import { STATISTICS } from "../../core/data/statistics.js";
 import { penOf } from "../../core/draw/canvas.js";
 import { headColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
-import { cornerOf, heightOf, inksOf, layOut, thumbPainter } from "./grid.js";
+import { cornerOf, heightOf, layOut } from "../../marks/grid.js";
+import { inksOf, thumbPainter } from "./inks.js";
 
 /** CSS pixels of the figure, and pixels a side of each picture in it. */
 const WIDTH = 960;

@@ -6,15 +6,16 @@
  */
 
 import { Measures, hasThumbnails, thumbnailsOf } from "../../core/data/measures.js";
+import { headsNamed } from "../../core/data/named.js";
 import { STATISTICS } from "../../core/data/statistics.js";
 import { headColor } from "../../core/draw/colors.js";
 import { cssColors } from "../../core/draw/css_colors.js";
 import { element } from "../../core/draw/dom.js";
 import { running } from "../../core/text/text.js";
+import { cornerOf, heightOf, layOut, slotAt } from "../../marks/grid.js";
 import { HeadCard, createModelLegend } from "./card.js";
 import { createModelControls } from "./controls.js";
 import { modelFigure } from "./figure.js";
-import { cornerOf, heightOf, layOut, slotAt } from "./grid.js";
 import { paintTiles } from "./paint.js";
 
 /** @type {Record<string, [number, number]>} */
@@ -38,7 +39,7 @@ export class ModelView {
     this.measures = new Measures(example);
     /** @type {import("../../core/data/example.js").Thumbnails | null} */
     this.thumbnails = null;
-    /** @type {import("./grid.js").Grid | null} */
+    /** @type {import("../../marks/grid.js").Grid | null} */
     this.grid = null;
     this.pointed = -1;
     this.cursor = -1;
@@ -47,10 +48,10 @@ export class ModelView {
     this.hover = element("div", { class: "model-frame" });
     this.chosen = element("div", { class: "model-frame chosen" });
     this.board = element("div", { class: "model-board", tabindex: "0", role: "application" }, [this.tiles, this.hover, this.chosen]);
-    this.controls = createModelControls(store, this.measures);
+    this.controls = createModelControls(store, this.measures, example.header.patterns ?? []);
     this.root = element("div", { class: "model-view" }, [this.controls.root, this.board]);
     this.card = new HeadCard(example.header.name && running(example.header.name));
-    this.legend = createModelLegend(Math.max(this.sizes.nQueries, this.sizes.nKeys) > 64, example.causal);
+    this.legend = createModelLegend(Math.max(this.sizes.nQueries, this.sizes.nKeys) > 64, example.causal, Boolean(example.header.patterns));
     this.side = [this.card.root, this.legend.root];
     this.listen();
   }
@@ -146,7 +147,7 @@ export class ModelView {
   }
 
   /**
-   * @param {import("./grid.js").Grid} grid
+   * @param {import("../../marks/grid.js").Grid} grid
    * @param {[number, number]} step
    */
   move({ places, columns }, [across, down]) {
@@ -170,14 +171,19 @@ export class ModelView {
     return Array.from({ length: this.measures.total }, (_, i) => i).sort(order);
   }
 
-  /** The pattern that is marked, and whether a head follows it. */
+  /**
+   * What is marked: whether a head is, and its score.
+   *
+   * @returns {import("./paint.js").Marks}
+   */
   marks() {
-    const pattern = STATISTICS.find(({ id }) => id === this.store.get().mark);
-    const known = pattern && this.measures.finished ? pattern : null;
-    return {
-      pattern: known,
-      has: (/** @type {number} */ place) => known === null || this.measures.of(place, known.id) >= Number(known.mark),
-    };
+    const { mark } = this.store.get();
+    const named = headsNamed(this.example, mark);
+    if (named) return { any: true, has: (place) => named.has(place), score: (place) => named.get(place) ?? NaN };
+    const pattern = STATISTICS.find(({ id }) => id === mark);
+    if (!pattern || !this.measures.finished) return { any: false, has: () => true, score: () => NaN };
+    const score = (/** @type {number} */ place) => this.measures.of(place, pattern.id);
+    return { any: true, has: (place) => score(place) >= Number(pattern.mark), score };
   }
 
   paint() {
@@ -234,7 +240,7 @@ export class ModelView {
 
 /**
  * @param {HTMLElement} made
- * @param {import("./grid.js").Grid} grid
+ * @param {import("../../marks/grid.js").Grid} grid
  * @param {number} place
  */
 function frame(made, grid, place) {

@@ -4,7 +4,8 @@ import { STATISTICS, written } from "../../core/data/statistics.js";
 import { penOf } from "../../core/draw/canvas.js";
 import { headColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
-import { cornerOf, heightOf, inksOf, thumbPainter } from "./grid.js";
+import { cornerOf, heightOf } from "../../marks/grid.js";
+import { inksOf, thumbPainter } from "./inks.js";
 
 /** CSS pixels: a canvas as tall as a large model would be past what some browsers allow. */
 const TILE = 800;
@@ -12,13 +13,18 @@ const TILE = 800;
 const FADED = 0.3;
 
 /**
+ * @typedef {object} Marks
+ * @property {boolean} any  whether heads are marked at all
+ * @property {(place: number) => boolean} has  whether this one is
+ * @property {(place: number) => number} score  a share; NaN: there is none
+ *
  * @typedef {object} Board
  * @property {import("../../core/data/example.js").Example} example
  * @property {import("../../core/data/example.js").Thumbnails} thumbnails
  * @property {{nQueries: number, nKeys: number, causal: boolean}} sizes
- * @property {import("./grid.js").Grid} grid
+ * @property {import("../../marks/grid.js").Grid} grid
  * @property {import("../../core/data/measures.js").Measures} measures
- * @property {{pattern: import("../../core/data/statistics.js").Statistic | null, has: (place: number) => boolean}} marks
+ * @property {Marks} marks
  * @property {string} sort
  * @property {"light" | "dark"} theme
  * @property {string} ink
@@ -61,7 +67,7 @@ export function paintTiles(host, board) {
 function inksFor({ theme, ground, paper, marks }, head) {
   const color = headColor(head, theme);
   const strong = inksOf(color, ground, paper, 1);
-  return { strong, faded: marks.pattern ? inksOf(color, ground, paper, FADED) : strong };
+  return { strong, faded: marks.any ? inksOf(color, ground, paper, FADED) : strong };
 }
 
 /**
@@ -99,7 +105,7 @@ function paintTile(canvas, board, { top, slots, scale, inks, paint }) {
   pen.setTransform(scale, 0, 0, scale, 0, -top * scale);
   if (grid.named) writeNames(pen, board, slots);
   else writeEdges(pen, board, slots, top === 0);
-  if (!grid.named && marks.pattern) writeScores(pen, board, marks.pattern, slots);
+  if (!grid.named && marks.any) writeScores(pen, board, slots);
 }
 
 /**
@@ -170,10 +176,9 @@ function writeNames(pen, { grid, example, measures, sort, ink, soft, font }, slo
  *
  * @param {CanvasRenderingContext2D} pen
  * @param {Board} board
- * @param {import("../../core/data/statistics.js").Statistic} pattern
  * @param {number[]} slots
  */
-function writeScores(pen, { grid, marks, measures, paper, ink, font }, pattern, slots) {
+function writeScores(pen, { grid, marks, paper, ink, font }, slots) {
   pen.textBaseline = "middle";
   pen.textAlign = "right";
   pen.font = `600 11px ${font}`;
@@ -184,8 +189,9 @@ function writeScores(pen, { grid, marks, measures, paper, ink, font }, pattern, 
     pen.strokeStyle = ink;
     pen.lineWidth = 1.5;
     pen.strokeRect(x - 0.75, y - 0.75, grid.side + 1.5, grid.side + 1.5);
-    if (grid.side < 34) continue;
-    const text = shortened(pattern, measures.of(place, pattern.id));
+    const score = marks.score(place);
+    if (grid.side < 34 || Number.isNaN(score)) continue;
+    const text = percent(score);
     const width = pen.measureText(text).width + 6;
     pen.fillStyle = paper;
     pen.fillRect(x + grid.side - width, y, width, 15);
@@ -200,6 +206,11 @@ function writeScores(pen, { grid, marks, measures, paper, ink, font }, pattern, 
  */
 function shortened(statistic, value) {
   return statistic.unit === "share" && !Number.isNaN(value)
-    ? `${Math.round(value * 100)}\u202f%`
+    ? percent(value)
     : written(statistic, value).replace("\u202fnats", "");
+}
+
+/** @param {number} share */
+function percent(share) {
+  return `${Math.round(share * 100)}\u202f%`;
 }

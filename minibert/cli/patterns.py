@@ -1,0 +1,169 @@
+"""`minibert patterns`: every head named by what it does."""
+
+import json
+import sys
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from minibert.cli.options import DtypeName, ImplName, ModelName, Offline, Revision, load_model
+from minibert.terminal import Terminal, note, say
+
+if TYPE_CHECKING:
+    from minibert.model import Model
+    from minibert.survey.document_traces import Texts
+    from minibert.survey.head_patterns import HeadPatterns
+    from minibert.survey.query_key_dimensions import QueryKeyDimensions
+
+__all__ = ["patterns"]
+
+Corpus = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="CORPUS",
+        help="Files or folders of text, JSON lines, Parquet or CoNLL-U. "
+        "Default: twelve built-in pairs of sentences.",
+    ),
+]
+Unit = Annotated[
+    str | None,
+    typer.Option(help="What a document is: paragraph, line or file; sentence or document."),
+]
+Field = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The field or column with the text. Default: text."),
+]
+PairField = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The field or column with a second text, for pairs."),
+]
+Pairs = Annotated[
+    bool,
+    typer.Option("--pairs", help="Take each two documents in a row as one with two texts."),
+]
+SurveyFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--survey", metavar="DIR", help="Name heads from a finished survey; no model is run."
+    ),
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Read no more than so many documents.")]
+
+
+def patterns(
+    corpus: Corpus = None,
+    unit: Unit = None,
+    field: Field = None,
+    pair_field: PairField = None,
+    pairs: Pairs = False,
+    limit: Limit = None,
+    survey: SurveyFolder = None,
+    examples: Annotated[
+        bool, typer.Option("--examples", help="Show the best rows of the heads.")
+    ] = False,
+    dimensions: Annotated[
+        bool,
+        typer.Option(
+            "--dimensions", help="Also count the dimensions that carry query·key. A second pass."
+        ),
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(help="Draws how far baselines are measured from the words.")
+    ] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Every head and every number, as JSON.")
+    ] = False,
+    model: ModelName = None,
+    revision: Revision = None,
+    offline: Offline = False,
+    dtype: DtypeName = None,
+    impl: ImplName = "auto",
+) -> None:
+    """Name every head by what it does: next token, previous token, induction and seven more.
+
+    A head is named (*) where more than half of the attention that the baseline leaves follows the
+    pattern, and the whole confidence interval over documents is above that.
+    """
+    if survey is not None:
+        given = {
+            "CORPUS": corpus, "--unit": unit, "--field": field, "--pair-field": pair_field,
+            "--pairs": pairs, "--limit": limit, "--examples": examples, "--model": model,
+            "--dimensions": dimensions, "--dtype": dtype, "--revision": revision,
+        }  # fmt: skip
+        _print(_of_survey(survey, given), None, as_json=as_json, examples=False)
+        return
+    # Before the model is loaded: a corpus that cannot be read is known at once.
+    reading = {"unit": unit, "field": field, "pair_field": pair_field}
+    documents = _documents(corpus or [], pairs=pairs, **reading)
+    loaded = load_model(model, revision, offline, "none", dtype, impl)
+    from minibert.survey.patterns import patterns as patterns_of
+    from minibert.survey.query_key_dimensions import query_key_dimensions
+
+    if documents is None:
+        note("note", "no corpus is named, so twelve built-in pairs of sentences are read.")
+    found = patterns_of(loaded, islice(documents or _sample(loaded), limit), seed=seed)
+    counted = None
+    if dimensions:
+        again = _documents(corpus or [], pairs=pairs, **reading) or _sample(loaded)
+        counted = query_key_dimensions(loaded, islice(again, limit))
+    _print(found, counted, as_json=as_json, examples=examples)
+
+
+def _print(
+    found: "HeadPatterns", counted: "QueryKeyDimensions | None", *, as_json: bool, examples: bool
+) -> None:
+    if as_json:
+        tables = found.to_dict()
+        say(json.dumps(tables if counted is None else {**tables, "dimensions": counted.to_dict()}))
+        return
+    from minibert.cli.pattern_table import dimension_table, pattern_table
+
+    terminal = Terminal.of(sys.stdout)
+    say(*pattern_table(found, terminal, examples=examples))
+    if counted is not None:
+        say("", *dimension_table(counted, found, terminal))
+
+
+def _of_survey(folder: Path, given: Mapping[str, object]) -> "HeadPatterns":
+    """The patterns of a finished survey; `given` are options that only a run of a model has."""
+    for name, value in given.items():
+        if value:
+            raise typer.BadParameter(f"--survey reads what was measured already; leave out {name}")
+    from minibert.survey.survey_patterns import patterns_of_survey
+    from minibert.survey.tables import Survey
+
+    return patterns_of_survey(Survey.read(folder))
+
+
+def _documents(
+    corpus: list[Path],
+    *,
+    pairs: bool,
+    unit: str | None,
+    field: str | None,
+    pair_field: str | None,
+) -> "Texts | None":
+    """The documents of these files; None where there are none."""
+    if corpus:
+        from minibert.survey.documents import read_documents
+
+        documents = read_documents(corpus, unit=unit, field=field, pair_field=pair_field)
+        if not pairs:
+            return documents
+        from minibert.survey.segments import in_pairs
+
+        return in_pairs(documents)
+    options = {"unit": unit, "field": field, "pair-field": pair_field, "pairs": pairs}
+    for name, value in options.items():
+        if value:
+            raise typer.BadParameter(f"--{name} says how a corpus is read, and none is named")
+    return None
+
+
+def _sample(model: "Model") -> "Texts":
+    from minibert.survey.sample_texts import SAMPLE_PAIRS
+
+    return [" ".join(pair) for pair in SAMPLE_PAIRS] if model.config.causal else SAMPLE_PAIRS

@@ -1,0 +1,89 @@
+"""What a survey's report has beside its tables: the patterns of heads and their distances.
+
+Both need whole rows of attention, which costs more than the sums of a survey, so that they are
+measured on the first documents of a corpus.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from minibert.errors import SurveyError, TokenizationError
+from minibert.survey.distances import HeadDistances, head_distances
+from minibert.survey.formats import Document
+from minibert.survey.head_patterns import HeadPatterns
+from minibert.survey.patterns import patterns
+from minibert.survey.tables import parquet
+from minibert.writing import replacing
+
+if TYPE_CHECKING:
+    from minibert.model import Model
+
+__all__ = ["Findings", "findings"]
+
+PATTERNS, DISTANCES = "patterns.json", "head_distances.parquet"
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """The patterns and the distances of a model's heads, over some documents."""
+
+    patterns: HeadPatterns
+    distances: HeadDistances
+
+    def write(self, folder: str | Path) -> None:
+        """Write both as tables into the folder of a survey, each of them whole or not at all.
+
+        Raises SurveyError where that cannot be done.
+        """
+        arrow, files = parquet()
+        path, of = Path(folder), self.distances
+        layer, head = np.divmod(np.arange(len(of.mean)), of.shape[1])
+        first, second = np.indices(of.mean.shape).reshape(2, -1)
+        columns = {
+            "layer_a": layer[first],
+            "head_a": head[first],
+            "layer_b": layer[second],
+            "head_b": head[second],
+            "mean": of.mean.ravel(),
+            "standard_error": of.standard_error.ravel(),
+        }
+        text = json.dumps(self.patterns.to_dict(), indent=1)
+        try:
+            with replacing(path / PATTERNS) as fresh:
+                fresh.write_text(f"{text}\n", encoding="utf-8")
+            with replacing(path / DISTANCES) as fresh:
+                files.write_table(arrow.table(columns), fresh)
+        except OSError as error:
+            reason = error.strerror or error
+            raise SurveyError(f"{path}: patterns cannot be written ({reason}).") from error
+
+
+def findings(model: "Model", documents: Iterable[Document], *, seed: int = 0) -> Findings:
+    """The patterns and the distances of all heads over these documents.
+
+    Documents that cannot become tokens are left out: the survey has said so. Raises SurveyError
+    where none is left.
+    """
+    readable = [one for one in documents if _has_tokens(model, one)]
+    if not readable:
+        raise SurveyError("There is no document whose heads can be named.")
+    return Findings(
+        patterns(model, readable, seed=seed), head_distances(model, readable, seed=seed)
+    )
+
+
+def _has_tokens(model: "Model", document: Document) -> bool:
+    text = document.text if document.words is None else " ".join(document.words)
+    try:
+        # A text that is too long is cut into parts later, a pair is not.
+        model.tokenize(
+            *[one for one in (text, document.pair) if one is not None], truncate=not document.pair
+        )
+    except TokenizationError:
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""Confidence intervals of means over documents, from sums that can be merged."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LEVEL", "Interval", "mean_interval", "student_quantile"]
+
+#: The share of such intervals that hold the true mean.
+LEVEL = 0.95
+
+# So fine that the quantile of 1 degree of freedom, 12.706, is right to five digits.
+_STEPS = 100_001
+
+
+class Interval(NamedTuple):
+    """A mean, and the lower and upper end of its confidence interval; arrays of one shape."""
+
+    mean: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def mean_interval(count: int, total: NDArray[np.float64], squares: NDArray[np.float64]) -> Interval:
+    """The mean of `count` documents and its 95 % interval, from Σ x and Σ x².
+
+    mean ± t·s/√count, where t is Student's quantile of count - 1 degrees of freedom and s² the
+    variance with count - 1 in the denominator. The mean is nan without documents; the ends are nan
+    with fewer than two, for one document says nothing about others. Shares of attention are
+    cut to 0 and 1 by whoever shows them, not here.
+
+    Source: Student 1908, "The Probable Error of a Mean".
+    """
+    nothing = np.full(np.shape(total), np.nan)
+    if count == 0:
+        return Interval(nothing, nothing, nothing)
+    mean = total / count
+    if count == 1:
+        return Interval(mean, nothing, nothing)
+    # Rounding may leave a variance of 0 a little below it.
+    variance = np.maximum(squares - count * mean**2, 0.0) / (count - 1)
+    half = student_quantile(count - 1) * np.sqrt(variance / count)
+    return Interval(mean, mean - half, mean + half)
+
+
+def student_quantile(degrees: int, level: float = LEVEL) -> float:
+    """The t for which |T| <= t with probability `level`, of Student's distribution.
+
+    With T = √degrees · tan θ the density of θ is proportional to cos(θ)^(degrees - 1) between -π/2
+    and π/2, which is summed up here by the trapezoid rule.
+    """
+    angle = np.linspace(0.0, np.pi / 2, _STEPS)
+    density = np.cos(angle) ** (degrees - 1)
+    share = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return float(np.sqrt(degrees) * np.tan(np.interp(level, share / share[-1], angle)))

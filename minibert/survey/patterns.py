@@ -1,0 +1,133 @@
+"""Heads named by what they do: ten patterns, with score, confidence interval and examples.
+
+    found = patterns(model, texts)
+    print(found)
+    found.best("induction"), found.examples("induction", 5, 5), found.named()
+
+What a pattern is, is in pattern_table.py; the result, in head_patterns.py. Here a model is run, or
+somebody's attention is read.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from minibert.analysis.arguments import check_model
+from minibert.analysis.patterns import delimiter_ids
+from minibert.analysis.repeated import draws_for
+from minibert.errors import AttentionError
+from minibert.quantities import Float, Int
+from minibert.survey.document_traces import Texts, document_traces, generator_of
+from minibert.survey.head_patterns import HeadPatterns
+from minibert.survey.marks import Marks
+from minibert.survey.pattern_sums import PatternSums, Targets
+from minibert.survey.pattern_table import PATTERNS, Pattern
+
+if TYPE_CHECKING:
+    from minibert.model import Model
+
+__all__ = ["patterns", "patterns_of_attention"]
+
+# Numbers of attention that are read at once: 16 MiB in float32.
+_NUMBERS = 2**22
+
+
+def patterns(
+    model: "Model",
+    texts: Texts,
+    *,
+    repeated: Int[Tensor, "draws position"] | None = None,
+    delimiters: Collection[int] | None = None,
+    seed: int = 0,
+) -> HeadPatterns:
+    """What every head of a model does: means over documents of what each document scores.
+
+    `texts` are what `document_traces` takes: pairs are needed for the same word in the other
+    sentence. Induction and duplicate are measured on `repeated`, random sequences that come twice,
+    as `minibert.analysis.repeated_ids` gives them, where nothing but looking back helps; by default
+    100 draws of 2 x 50 tokens.
+    `delimiters` are ids, by default the tokenizer's sep_id or, without one, its eos_id. `seed`
+    and the document's id draw how far the cells of the "moved" baselines are away.
+
+    Raises TokenizationError for what the model cannot read.
+    """
+    check_model(model)
+    marks = delimiter_ids(model, delimiters).tolist()
+    size = (model.config.n_layers, model.config.n_heads)
+    sums = PatternSums(_of("corpus"), *size)
+    _measure(model, texts, sums, marks, seed)
+    draws = draws_for(model) if repeated is None else repeated
+    looking_back = PatternSums(_of("repeated"), *size)
+    _measure(model, draws, looking_back, marks, seed)
+    return HeadPatterns.of([sums, looking_back])
+
+
+def patterns_of_attention(
+    attention: Iterable[Float[Tensor, "layer head query key"]],
+    tokens: Iterable[Sequence[str]],
+    *,
+    causal: bool,
+    documents: Sequence[str] | None = None,
+    seed: int = 0,
+) -> HeadPatterns:
+    """The same of attention that somebody else computed, one document at a time.
+
+    `tokens` are the strings of the vocabulary, as "[CLS]", "straw", "##berries" or " brown". All
+    patterns are measured on these texts, induction and duplicate included. Raises AttentionError
+    where attention and tokens do not belong together.
+    """
+    sums: PatternSums | None = None
+    for number, (probs, strings) in enumerate(zip(attention, tokens, strict=True)):
+        n_layers, n_heads, queries, keys = probs.shape
+        if queries != keys or keys != len(strings):
+            raise AttentionError(
+                f"attention of document {number} has shape {tuple(probs.shape)} and there are "
+                f"{len(strings)} tokens; expected (layer, head, token, token)."
+            )
+        sums = PatternSums(PATTERNS.values(), n_layers, n_heads) if sums is None else sums
+        if sums.total.shape[1:] != (n_layers, n_heads):
+            raise AttentionError(
+                f"attention of document {number} has {n_layers} layers of {n_heads} heads; the "
+                f"documents before have {sums.total.shape[1]} of {sums.total.shape[2]}."
+            )
+        name = str(number) if documents is None else documents[number]
+        marks = Marks.of_strings(strings, causal=causal)
+        whole, shift = slice(0, len(marks)), _shift(seed, name)
+        targets = Targets.of(sums.patterns, marks, whole, shift=shift, dtype=probs.dtype)
+        sums.begin(targets)
+        for layer, of_layer in enumerate(probs):
+            sums.add(layer, of_layer, targets, document=name)
+        sums.close()
+    if sums is None:
+        raise AttentionError("There is no document; give the attention of one at least.")
+    return HeadPatterns.of([sums])
+
+
+def _shift(seed: int, document: str) -> int:
+    """How many places the cells of a document are moved for a baseline: 1 to 4, either way."""
+    return int(generator_of(seed, document).choice([-4, -3, -2, -1, 1, 2, 3, 4]))
+
+
+def _of(texts: str) -> list[Pattern]:
+    return [pattern for pattern in PATTERNS.values() if pattern.texts == texts]
+
+
+def _measure(
+    model: "Model", texts: Texts, sums: PatternSums, delimiters: list[int], seed: int
+) -> None:
+    """Add every document of these texts to the sums."""
+    config = model.config
+    for document in document_traces(model, texts):
+        shift = _shift(seed, document.id)
+        for part in document.parts:
+            marks = Marks.of_tokens(part.tokens, delimiters, causal=config.causal)
+            size = max(1, _NUMBERS // (config.n_heads * len(marks)))
+            for start in range(0, len(marks), size):
+                queries = slice(start, min(start + size, len(marks)))
+                targets = Targets.of(sums.patterns, marks, queries, shift=shift, dtype=model.dtype)
+                sums.begin(targets)
+                for layer in range(config.n_layers):
+                    probs = part.at(layer, queries=queries).probs[0].detach().cpu()
+                    sums.add(layer, probs, targets, document=document.id)
+        sums.close()

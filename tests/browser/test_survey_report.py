@@ -1,0 +1,220 @@
+"""The report of a survey in a browser: opens offline, fits a phone, leads to its examples."""
+
+import csv
+import io
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_pages import HOSTILE
+from browser.conftest import watch
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect
+from survey.made_surveys import distances_of, patterns_of, survey_of
+
+from minibert import load
+from minibert.survey.formats import Document
+from minibert.survey.pattern_examples import Example
+from minibert.viz.survey_pages import wanted_examples, write_example_pages
+from minibert.viz.survey_report import survey_report
+
+pytestmark = pytest.mark.browser
+
+LAYERS, HEADS = 4, 4
+NAMES = (
+    "entropy", "entropy_cls", "to_cls", "to_sep", "to_punctuation", "to_self", "to_previous",
+    "to_next", "to_sep_by_norm",
+)  # fmt: skip
+TEXT = "the horse quickly ran away"
+IDS = (HOSTILE[0], HOSTILE[1], HOSTILE[3])
+Show = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report and its examples, with texts from strangers wherever text can be."""
+    folder = tmp_path_factory.mktemp("survey")
+    means = np.random.default_rng(4).uniform(0.02, 0.3, size=(len(NAMES), LAYERS, HEADS))
+    means[NAMES.index("to_previous"), 2, 1] = 0.875
+    manifest = {"model": {"name": HOSTILE[1]}, "corpus": {"files": list(HOSTILE)}, "options": {}}
+    survey = survey_of(means, NAMES, manifest=manifest, documents=IDS, reach=30)
+    scores = np.zeros((LAYERS, HEADS))
+    scores[2, 1] = 0.9
+    example = Example(IDS[1], 3, HOSTILE[0], 2, "quickly", 0.7, 0.8)
+    patterns = patterns_of({"previous": scores, "delimiter": 0.9 - scores / 2}, [example])
+    documents = [Document(one, TEXT) for one in IDS]
+    pages = write_example_pages(
+        folder / "examples.html", wanted_examples(survey, patterns), documents, load()
+    )
+    report = survey_report(
+        survey, patterns=patterns, distances=distances_of(LAYERS, HEADS), pages=pages
+    )
+    report.save(folder / "report.html")
+    return folder
+
+
+@pytest.fixture
+def show(browser: Browser, folder: Path, complaints: list[str]) -> Iterator[Show]:
+    contexts = []
+
+    def opened(hash: str = "", **options: Any) -> Page:
+        context = browser.new_context(offline=True, **options)
+        contexts.append(context)
+        page = context.new_page()
+        address = (folder / "report.html").as_uri()
+        watch(page, address, complaints)
+        page.goto(f"{address}#{hash}")
+        page.wait_for_function(
+            "document.querySelectorAll('.board').length > 5 &&"
+            " [...document.querySelectorAll('.board')].every((one) => one.dataset.drawn)"
+        )
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def sections(page: Page) -> list[str]:
+    return page.locator("h2").evaluate_all("(all) => all.map((one) => one.id)")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 360])
+def test_everything_is_there_and_nothing_is_clipped(show: Show, width: int, scheme: str) -> None:
+    page = show(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    assert sections(page) == [
+        "all-heads", "patterns", "tokens-by-layer", "places-by-layer", "entropy-by-layer",
+        "plain-and-by-norm", "distance-profile", "map-of-heads", "surveyed",
+    ]  # fmt: skip
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    clipped = page.evaluate(
+        """(width) => [...document.querySelectorAll("#page *")]
+             .filter((item) => item.checkVisibility() && !item.matches("select, option, .text"))
+             .filter((item) => {
+               const box = item.getBoundingClientRect();
+               const cut = getComputedStyle(item).overflowX !== "visible"
+                 && item.scrollWidth > item.clientWidth + 1;
+               return box.left < -0.5 || box.right > width + 0.5 || cut;
+             }).map((item) => item.outerHTML.slice(0, 200))""",
+        width,
+    )
+    assert clipped == []
+    sentences = page.locator(".seen").all_inner_texts()
+    assert len(sentences) == 8
+    assert all(sentence.endswith(".") for sentence in sentences)
+    paper = page.locator("#page").evaluate("(page) => getComputedStyle(page).backgroundColor")
+    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 22, 25)"}[scheme]
+    # No figure is blank.
+    for board in page.locator(".board").all():
+        image = np.asarray(Image.open(io.BytesIO(board.screenshot())).convert("L"), dtype=int)
+        assert np.ptp(image) > 100
+
+
+def test_text_from_strangers_does_nothing(show: Show) -> None:
+    page = show()
+    assert page.evaluate("window.pwned") is None
+    assert page.locator("#page :is(img, script, svg, iframe, object)").count() == 0
+    expect(page.locator(".texts")).to_contain_text("onerror=window.pwned=1>")
+    expect(page.locator("#page")).to_contain_text("⟨U+202E⟩gnp.exe")
+    links = page.locator("#page a").evaluate_all("(all) => all.map((a) => a.getAttribute('href'))")
+    assert links
+    assert all(link.startswith("examples.html#example=") for link in links)
+
+
+def test_a_head_is_chosen_by_pointer_or_keys_and_leads_to_its_examples(show: Show) -> None:
+    page = show(viewport={"width": 1400, "height": 900})
+    grid = page.locator("[aria-labelledby=all-heads]")
+    # It begins with the head that looks most at the token before.
+    expect(grid.locator(".seen")).to_contain_text("head 2‑1 has most, 87.5\u202f%")
+    expect(grid.locator(".readout")).to_contain_text(
+        "Head 2‑1: 87.5\u202f% (95\u202f% interval 87.3"
+    )
+    board = grid.locator(".board")
+    board.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("location.hash") == "#head=3-2"
+    expect(page.locator("[aria-labelledby=distance-profile] .seen")).to_contain_text("Head 3‑2")
+    board.click(position={"x": 26 + 62 + 20, "y": 28 + 2 * 36 + 10})
+    assert page.evaluate("location.hash") == ""
+    first = grid.locator(".examples a").first
+    expect(first).to_be_focused()
+    expect(first).to_have_text(HOSTILE[0])
+    address = first.evaluate("(a) => a.href")
+    opened = page.context.new_page()
+    opened.goto(address)
+    opened.wait_for_selector(".lower[data-drawn]", state="attached")
+    expect(opened.locator(".stage")).to_have_attribute("data-layer", "2")
+    expect(opened.get_by_role("button", name="Head 1", exact=True)).to_have_attribute(
+        "aria-pressed", "true"
+    )
+    expect(opened.locator(".texts")).to_have_text(TEXT)
+
+
+def test_the_table_of_patterns_opens_the_tokens_of_an_example(show: Show) -> None:
+    page = show()
+    row = page.locator(".patterns tbody", has_text="the previous token").locator("tr").first
+    expect(row.locator("strong")).to_have_text("2‑1")
+    expect(row).to_contain_text("89.0\u202f% to 91.0\u202f%")
+    opened = page.context.new_page()
+    opened.goto(row.locator("a").first.evaluate("(a) => a.href"))
+    opened.wait_for_selector(".lower[data-drawn]", state="attached")
+    expect(opened.locator(".query .token.kept")).to_have_text("quickly")
+    # All sixteen heads are known by the other; half of them have a row.
+    delimiter = page.locator(".patterns tbody", has_text="delimiters")
+    expect(delimiter.locator("tr")).to_have_count(9)
+    delimiter.locator(".across .to-head").first.click()
+    assert "head=" in page.evaluate("location.hash")
+
+
+def test_figures_and_their_numbers_can_be_saved(show: Show) -> None:
+    page = show("measure=to_sep&theme=dark")
+    means = page.locator("[aria-labelledby=all-heads]")
+
+    def taken(section: Any, way: str) -> bytes:
+        section.locator(".opener").click()
+        with page.expect_download() as started:
+            section.get_by_role("menuitem", name=way).click()
+        found = Path(started.value.path()).read_bytes()
+        page.keyboard.press("Escape")
+        return found
+
+    rows = list(csv.reader(io.StringIO(taken(means, "CSV table").decode(), newline="")))
+    assert rows[0] == ["measure", "layer", "head", "mean", "low", "high", "documents"]
+    assert [row[:3] for row in rows[1:]] == [
+        ["to_sep", str(layer), str(head)] for layer in range(LAYERS) for head in range(HEADS)
+    ]
+    drawn = np.random.default_rng(4).uniform(0.02, 0.3, size=(len(NAMES), LAYERS, HEADS))
+    found = np.array([float(row[3]) for row in rows[1:]]).reshape(LAYERS, HEADS)
+    np.testing.assert_allclose(found, drawn[NAMES.index("to_sep")], rtol=1e-6)
+    chart = page.locator("[aria-labelledby=entropy-by-layer]")
+    svg = ET.fromstring(taken(chart, "SVG drawing"))
+    dots = svg.findall("{http://www.w3.org/2000/svg}circle")
+    # A dot a head in both panels, the ring around the chosen one, and where each line begins.
+    assert len(dots) == 2 * (LAYERS * HEADS + 2 + 1)
+    image = Image.open(io.BytesIO(taken(chart, "PNG image"))).convert("RGB")
+    assert image.getpixel((0, 0)) == (0x15, 0x16, 0x19)
+
+
+def test_what_is_chosen_shows_in_all_figures(show: Show) -> None:
+    page = show("head=1-3&compared=to_sep&colored=pattern&measure=entropy")
+    for name in ("tokens-by-layer", "map-of-heads"):
+        expect(page.locator(f"[aria-labelledby={name}] .readout")).to_contain_text("Head 1‑3: ")
+    expect(page.locator("[aria-labelledby=all-heads] select")).to_have_value("entropy")
+    page.get_by_label("Coloured by", exact=True).select_option("pattern:delimiter")
+    expect(page.locator("[aria-labelledby=all-heads] .seen")).to_contain_text("delimiters")
+    page.get_by_role("button", name="Switch to dark colours").click()
+    assert "theme=dark" in page.evaluate("location.hash")
+
+
+def test_a_printed_report_has_its_figures_and_no_controls(show: Show) -> None:
+    page = show()
+    page.emulate_media(media="print")
+    for part in (".export", ".tools", ".theme"):
+        expect(page.locator(part).first).to_be_hidden()
+    expect(page.locator(".board").first).to_be_visible()

@@ -1,0 +1,112 @@
+/** The report of a survey: places in plots, what its address holds, and what its sentences say. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { placeOn, roundTop, ticks } from "../../viz/static/core/draw/scale.js";
+import { toSvg } from "../../viz/static/core/export/pen_svg.js";
+import { layerPanels, meanOf } from "../../viz/static/marks/layer_dots.js";
+import { Survey, largest, withInterval } from "../../viz/static/views/survey/data.js";
+import { layerParts } from "../../viz/static/views/survey/layers.js";
+import { layerColor } from "../../viz/static/views/survey/map.js";
+import { fromHash, toHash } from "../../viz/static/views/survey/state.js";
+import { assertNear } from "./near.js";
+
+const COLORS = { ink: "#000001", soft: "#000002", faint: "#000003", hair: "#000004", paper: "#ffffff", ground: "#000005" };
+
+function measure(name, mean, more = {}) {
+  const none = mean.map(() => null);
+  return { name, words: name, source: "", unit: "share", documents: 5, mean, low: none, high: none, examples: mean.map(() => []), ...more };
+}
+
+function survey(measures, more = {}) {
+  return new Survey({ n_layers: 2, n_heads: 3, documents: ["a", "b"], measures, patterns: [], links: [], pages: "", profile: null, distances: null, ...more });
+}
+
+test("round numbers mark an axis", () => {
+  assert.deepEqual(ticks(0, 1, 4), [0, 0.5, 1]);
+  assert.deepEqual(ticks(-20, 20, 8), [-20, -15, -10, -5, 0, 5, 10, 15, 20]);
+  assert.deepEqual(ticks(0, 0.3, 3), [0, 0.1, 0.2, 0.3]);
+  assert.deepEqual([0.93, 4.2, 0, 1, 0.031].map(roundTop), [1, 5, 1, 1, 0.04]);
+  assert.equal(placeOn({ low: -1, high: 1, from: 100, to: 0 }, 0.5), 25);
+});
+
+test("heads stand in their layer, side by side and by number, and the line goes through the means", async () => {
+  const mean = [0.1, 0.2, 0.3, 0.5, null, 0.7];
+  const plot = layerPanels({
+    width: 400, panels: [{ title: "t", mean }], nLayers: 2, nHeads: 3, chosen: -1, color: "#112233", colors: COLORS, text: String,
+  });
+  assert.deepEqual(plot.points.map(({ place }) => place), [0, 1, 2, 3, 5]);
+  const [first, second, third, fourth] = plot.points;
+  assert.ok(first.x < second.x && second.x < third.x && third.x < fourth.x);
+  assertNear([second.x - first.x], [third.x - second.x], 1e-9);
+  // The scale ends at 0.8, so that a step of 0.1 is an eighth of the height.
+  assertNear([first.y - second.y, first.y - fourth.y], [172 / 8, 172 / 2], 1e-9);
+  const svg = await toSvg({ ...plot, name: "f", paper: "#ffffff", columns: [], rows: () => [] }).text();
+  assert.equal(svg.match(/<circle [^>]*fill="#112233"/g).length, 5);
+  const [, path] = /d="([^"]*)" fill="none" stroke="#000001"/.exec(svg);
+  const [x0, y0, x1, y1] = path.match(/[\d.]+/g).map(Number);
+  assertNear([x0, x1], [second.x, (fourth.x + plot.points[4].x) / 2], 0.01);
+  assertNear([y0 - y1], [172 / 2], 0.02);
+});
+
+test("panels of a narrow page stand below each other, and four of a wide one two by two", () => {
+  const panels = Array.from({ length: 4 }, () => ({ title: "t", mean: [1, 1, 1, 1, 1, 1] }));
+  const at = (width) => layerPanels({ width, panels, nLayers: 2, nHeads: 3, chosen: -1, color: "#112233", colors: COLORS, text: String });
+  assert.equal(at(328).height, 4 * (at(1200).height));
+  assert.equal(at(1000).height, 2 * (at(1200).height));
+  assert.ok(at(328).points.every(({ x }) => x > 0 && x < 328));
+});
+
+test("the address holds what was chosen, and passes over what the report does not have", () => {
+  const start = { theme: "auto", place: 2, measure: "to_sep", compared: "to_sep", colored: "layer" };
+  const known = { nLayers: 2, nHeads: 3, measures: ["to_sep", "to_token:&="], compared: ["to_sep", "to_cls"] };
+  const state = { theme: "dark", place: 5, measure: "to_token:&=", compared: "to_cls", colored: "pattern" };
+  assert.equal(toHash(start, start, 3), "");
+  assert.deepEqual(fromHash(`#${toHash(state, start, 3)}`, start, known), state);
+  for (const hash of ["head=2-0", "head=0-3", "head=-1-0", "measure=none", "theme=__proto__", "head=1e0-0"]) {
+    assert.deepEqual(fromHash(hash, start, known), start, hash);
+  }
+});
+
+test("an interval that goes below 0 is cut there, and a head without rows says so", () => {
+  const one = measure("to_sep", [0.001, null], { low: [-0.002, null], high: [0.004, null] });
+  assert.equal(withInterval(one, 0), "0.1\u202f% (95\u202f% interval 0.0\u202f% to 0.4\u202f%, 5 documents)");
+  assert.equal(withInterval(one, 1), "no row counts");
+  assert.equal(largest([null, 0.2, 0.9, null]), 2);
+  assert.equal(largest([null, 0.2, 0.9], (value) => -value), 1);
+  assert.equal(meanOf([null, 1, 2]), 1.5);
+});
+
+test("figures are those that the survey has numbers for, and their sentences name the highest heads", () => {
+  const cls = measure("to_cls", [0.1, 0.1, 0.1, 0.6, 0.1, 0.2]);
+  const sep = measure("to_sep", [0, 0, 0.5, 0.1, 0.1, 0.1]);
+  const nothing = measure("to_previous", [0, 0, 0, 0, 0, 0]);
+  const parts = layerParts(survey([cls, sep, nothing]), { get: () => ({}), set() {}, subscribe() {} });
+  assert.deepEqual(parts.map(({ id }) => id), ["tokens-by-layer"]);
+  const { figure, sentence, points } = parts[0].draw({ width: 700, theme: "light", colors: COLORS, state: { place: 0 } });
+  assert.equal(sentence, "Most attention goes to [CLS] in head 1\u20110 (60.0\u202f%) and layer 1 (30.0\u202f% on average), to [SEP] in head 0\u20112 (50.0\u202f%) and layer 0 (16.7\u202f% on average).");
+  const rest = [...figure.rows()].filter(([name]) => name === "everything_else").map((row) => row[3]);
+  assertNear(rest, [0.9, 0.9, 0.4, 0.3, 0.8, 0.7], 1e-12);
+  assert.equal(points.length, 18);
+});
+
+test("a model without [CLS] has the first token in its place, and no remainder that could be wrong", () => {
+  const one = survey([measure("to_cls", [0, 0, 0, 0, 0, 0]), measure("to_first", [1, 1, 1, 1, 1, 1]), measure("to_punctuation", [1, 0, 0, 0, 0, 0])]);
+  const [part] = layerParts(one, { get: () => ({}), set() {}, subscribe() {} });
+  const { figure } = part.draw({ width: 700, theme: "dark", colors: COLORS, state: { place: 0 } });
+  assert.deepEqual([...new Set([...figure.rows()].map(([name]) => name))], ["to_first", "to_punctuation"]);
+});
+
+test("an example leads to its page, head and tokens, where there is one", () => {
+  const one = survey([measure("to_sep", [0, 0, 0, 0, 0, 1])], { pages: "examples.html", links: [[1, 1, 7, [0, 2]]] });
+  assert.equal(one.linkTo(1, 5), "examples.html#example=7&layer=1&heads=2");
+  assert.equal(one.linkTo(1, 5, { query: 4, key: 3 }), "examples.html#example=7&layer=1&heads=2&query=4&key=3");
+  assert.deepEqual([one.linkTo(0, 5), one.linkTo(1, 4)], ["", ""]);
+});
+
+test("layers go from the first colour to the last", () => {
+  assert.equal(layerColor(0, 12, "light"), "#3b1f78");
+  assert.equal(layerColor(11, 12, "light"), "#c98900");
+  assert.equal(layerColor(0, 1, "dark"), "#9a86ff");
+});

@@ -1,0 +1,303 @@
+"""Heads named by what they do: the formulas cell by cell, planted heads, and real ones."""
+
+import json
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+import torch
+from data import data_path
+from planted_heads import DELIMITER, TOKENS, planted_bert, planted_gpt2
+
+import minibert
+from minibert.analysis import head_scores, repeated_ids
+from minibert.errors import AttentionError
+from minibert.survey import patterns as module
+from minibert.survey.formats import Document
+from minibert.survey.head_patterns import HeadPatterns
+from minibert.survey.marks import Marks
+from minibert.survey.pattern_table import PATTERNS
+from minibert.survey.patterns import patterns, patterns_of_attention
+
+STORE, RABBIT = "bert-base-uncased__store", "bert-base-uncased__rabbit"
+PAIR = ("a horse ran home, and the horse slept.", "the house was old, and he saw the horse.")
+TEXTS = [PAIR, "the wind turned, and the wind was cold.", "it was unthinkable."]
+
+
+def real(*names: str, causal: bool = False) -> HeadPatterns:
+    files = [np.load(data_path("refs", f"{name}.npz"), allow_pickle=False) for name in names]
+    attention = [torch.from_numpy(file["attn"]).double() for file in files]
+    return patterns_of_attention(attention, [list(f["tokens"]) for f in files], causal=causal)
+
+
+def ranks(found: HeadPatterns, pattern: str, *heads: tuple[int, int]) -> list[int]:
+    """The place of each head among all, 1 for the highest score."""
+    scores = found.score[pattern]
+    return [1 + int((scores > scores[head]).sum()) for head in heads]
+
+
+def test_published_heads_of_bert_are_the_highest_or_close_to_it() -> None:
+    store, rabbit = real(STORE), real(RABBIT)
+    # Of 144 heads. Clark et al. 2019, section 3.1; 0-2 is Vig's, and 0-3 nobody's.
+    previous = [(0, 2), (1, 4), (3, 5), (6, 11), (7, 4)]
+    assert sorted(ranks(store, "previous", *previous)) == [1, 3, 4, 5, 6]
+    assert sorted(ranks(rabbit, "previous", *previous)) == [1, 2, 3, 5, 6]
+    after = [(0, 10), (1, 1), (2, 0), (2, 9), (5, 9)]
+    assert sorted(ranks(store, "next", *after)) == [1, 2, 3, 4, 5]
+    # Here 3-9 comes before 1-1.
+    assert sorted(ranks(rabbit, "next", *after)) == [1, 2, 3, 4, 6]
+    # Vig 2019, on his own sentences.
+    assert ranks(store, "predictive", (2, 1)) == [1]
+    assert ranks(store, "same_word_other_sentence", (10, 10)) == [1]
+    assert ranks(store, "bag_of_words", (0, 0)) == [1]
+    assert ranks(rabbit, "bag_of_words", (0, 0)) == [2]
+    assert ranks(store, "delimiter", (7, 3)) == [2]
+    # "Identical or related words": on these sentences others look more at identical ones.
+    assert ranks(store, "same_word", (2, 6)) == [4]
+    assert ranks(rabbit, "same_word", (2, 6)) == [3]
+
+
+def test_published_heads_of_gpt2_are_the_highest() -> None:
+    apples = real("gpt2__apples_qk", causal=True)
+    assert ranks(apples, "previous", (4, 11), (2, 2)) == [1, 2]
+    # 5-8, which nobody names, comes between them; there is one row to see it by.
+    assert ranks(apples, "induction", (5, 5), (5, 1)) == [1, 3]
+    assert sorted(ranks(apples, "duplicate", (0, 1), (0, 5))) == [1, 2]
+    assert not apples.documents["next"]
+    assert apples.best("next") == []
+
+
+def loops(probs: np.ndarray, tokens: Sequence[str]) -> dict[str, float]:
+    """The scores of one head of a text of two sentences, cell by cell."""
+    n = len(tokens)
+    ends = [i for i, token in enumerate(tokens) if token == "[SEP]"]
+    second = [i > ends[0] for i in range(n)]
+    plain = [i for i in range(n) if tokens[i] not in ("[CLS]", "[SEP]")]
+    words: list[list[int]] = []
+    for i in plain:
+        if tokens[i].startswith("##"):
+            words[-1].append(i)
+        else:
+            words.append([i])
+    of = {i: word for word in words for i in word}
+    written = {i: [tokens[j] for j in of[i]] for i in plain}
+
+    def other(i: int) -> list[int]:
+        return [j for j in plain if written[j] == written[i] and of[j] != of[i]]
+
+    keys = {
+        "next": {i: [i + 1] for i in plain},
+        "previous": {i: [i - 1] for i in plain},
+        "first": {i: [0] for i in plain},
+        "delimiter": {i: ends for i in range(n) if i not in ends},
+        "same_word": {i: other(i) for i in plain},
+        "same_word_other_sentence": {
+            i: [j for j in other(i) if second[i] != second[j]] for i in plain
+        },
+        "predictive": {i: [j for j in of[i] if j != i] for i in plain},
+        "duplicate": {i: [j for j in plain if j < i and tokens[j] == tokens[i]] for i in plain},
+        "induction": {i: [j for j in plain if j < i and tokens[j - 1] == tokens[i]] for i in plain},
+    }
+    scores = {}
+    for name, of_rows in keys.items():
+        rows = [sum(probs[i, j] for j in cells) for i, cells in of_rows.items() if cells]
+        scores[name] = float(np.mean(rows))
+    bags = []
+    for i in plain:
+        own = [j for j in plain if second[i] == second[j]]
+        bags.append(sum(min(probs[i, j], 1 / len(own)) for j in own))
+    return {**scores, "bag_of_words": float(np.mean(bags))}
+
+
+def test_every_score_is_the_sum_over_its_cells() -> None:
+    first, second = "a straw ##berry a cat ##s", "straw ##berry cat a cat ##s ."
+    text = f"[CLS] {first} [SEP] {second} [SEP]".split()
+    probs = torch.randn(2, 3, 16, 16, dtype=torch.float64).mul(2).softmax(-1)
+    found = patterns_of_attention([probs], [text], causal=False)
+    for layer in range(2):
+        for head in range(3):
+            expected = loops(probs[layer, head].numpy(), text)
+            assert expected.keys() == PATTERNS.keys()
+            for name, score in expected.items():
+                assert found.score[name][layer, head] == pytest.approx(score, rel=1e-12), name
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2"])
+def test_scores_that_head_scores_also_gives_are_the_same(name: str) -> None:
+    model = minibert.load(name)
+    texts = [text for text in TEXTS if isinstance(text, str)]
+    few = repeated_ids(200, length=11, draws=3, low=100)
+    found, known = patterns(model, texts, repeated=few), head_scores(model, texts, repeated=few)
+    for pattern in ("previous", "next", "delimiter", "duplicate", "induction"):
+        expected = getattr(known, pattern).numpy()
+        np.testing.assert_allclose(found.score[pattern], expected, atol=1e-6)
+    assert found.documents["induction"] == 3
+
+
+def test_words_that_are_split_already_are_read_as_they_are() -> None:
+    model = minibert.load()
+    few = repeated_ids(200, length=7, draws=2, low=100)
+    words = ("the", "unthinkable-old", "horse", "ran")
+    found = [
+        patterns(model, [one], repeated=few)
+        for one in (Document("a", None, words), minibert.Words(words), " ".join(words))
+    ]
+    for name in ("same_word", "predictive", "next"):
+        np.testing.assert_array_equal(found[0].score[name], found[1].score[name])
+    np.testing.assert_array_equal(found[0].score["next"], found[2].score["next"])
+    # Alone the hyphen parts the word; split already, it is one word of many pieces.
+    assert (found[0].score["predictive"] != found[2].score["predictive"]).any()
+
+
+def test_rows_in_blocks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = minibert.load()
+    few = repeated_ids(200, length=7, draws=2, low=100)
+    whole = patterns(model, TEXTS, repeated=few)
+    # Some four rows of the longest text at once.
+    monkeypatch.setattr(module, "_NUMBERS", 4 * model.config.n_heads * 20)
+    pieces = patterns(model, TEXTS, repeated=few)
+    for name in PATTERNS:
+        np.testing.assert_allclose(pieces.score[name], whole.score[name], atol=1e-6)
+        np.testing.assert_allclose(pieces.baseline[name], whole.baseline[name], atol=1e-6)
+        np.testing.assert_allclose(pieces.low[name], whole.low[name], atol=1e-6)
+
+
+def planted_text() -> torch.Tensor:
+    text = torch.randint(3, TOKENS, (7, 83), generator=torch.Generator().manual_seed(0))
+    text[:, 0] = DELIMITER
+    return text
+
+
+PLANTED = {
+    "gpt2": {"previous": (0, 0), "delimiter": (0, 1), "duplicate": (1, 0), "induction": (1, 1)},
+    "bert": {
+        "previous": (0, 0),
+        "next": (0, 1),
+        "delimiter": (0, 2),
+        "bag_of_words": (0, 3),
+    },
+}
+
+
+@pytest.mark.parametrize("family", PLANTED)
+def test_planted_heads_are_named_by_what_was_planted(family: str) -> None:
+    model = planted_gpt2() if family == "gpt2" else planted_bert()
+    found = patterns(model, planted_text(), delimiters=[DELIMITER])
+    named = {(place, name) for place, names in found.named().items() for name in names}
+    # The delimiter is the first token here; who looks at an earlier copy looks at the same word.
+    also = {"delimiter": "first"} | ({"duplicate": "same_word"} if family == "gpt2" else {})
+    expected = {(place, name) for name, place in PLANTED[family].items()}
+    expected |= {(PLANTED[family][name], other) for name, other in also.items()}
+    assert named == expected
+
+
+def test_a_head_of_fixed_offsets_is_explained_by_its_baseline() -> None:
+    text = ["[CLS]", *["a", "b", "##c", "d", "e", "f", "g", "##h", "i"], "[SEP]"]
+    back = torch.eye(11, dtype=torch.float64).roll(-1, 1)
+    pieces = torch.eye(11, dtype=torch.float64)
+    pieces[[2, 3, 7, 8]] = pieces[[3, 2, 8, 7]]
+    found = patterns_of_attention([torch.stack([back, pieces])[None]], [text], causal=False)
+    # Of two pieces one is before the other, so half of the rows find what they look for.
+    assert found.score["predictive"].tolist() == [[0.5, 1.0]]
+    assert found.baseline["predictive"].tolist() == [[0.5, 0.0]]
+    assert found.named() == {(0, 0): ("previous",), (0, 1): ("predictive",)}
+
+
+def test_what_chance_gives_a_bag_of_words_is_what_random_rows_score() -> None:
+    text = ["[CLS]", *"abcdefgh", "[SEP]"]
+    generator = np.random.default_rng(0)
+    rows = generator.dirichlet(np.ones(8), size=(1, 2000, 8))
+    probs = torch.zeros(1, 2000, 10, 10, dtype=torch.float64)
+    probs[:, :, 1:9, 1:9] = torch.from_numpy(rows)
+    probs[:, :, [0, 9], 0] = 1
+    found = patterns_of_attention([probs], [text], causal=False)
+    chance = found.baseline["bag_of_words"]
+    assert (chance == chance[0, 0]).all()
+    assert found.score["bag_of_words"].mean() == pytest.approx(chance[0, 0], abs=2e-3)
+
+
+def test_examples_are_the_rows_that_follow_a_pattern_most() -> None:
+    found = real(STORE)
+    best, *_ = found.examples("predictive", 2, 1)
+    assert best[1:5] == (15, "straw", 16, "berries")
+    attention = np.load(data_path("refs", f"{STORE}.npz"))["attn"]
+    assert best.weight == pytest.approx(attention[2, 1, 15, 16])
+    after = found.examples("next", 2, 0)
+    assert len(after) == 3
+    assert [e.key_position - e.query_position for e in after] == [1, 1, 1]
+    diagonal = [attention[2, 0, i, i + 1] for i in range(18) if i not in (0, 7)]
+    assert [e.weight for e in after] == pytest.approx(sorted(diagonal)[:-4:-1])
+
+
+def test_one_document_names_by_score_and_several_by_the_interval() -> None:
+    text = ["[CLS]", *"abcd", "[SEP]"]
+
+    def looks_ahead(share: float) -> torch.Tensor:
+        ahead = torch.eye(6, dtype=torch.float64).roll(1, 1)
+        return (share * ahead + (1 - share) * torch.eye(6))[None, None]
+
+    def of(*shares: float) -> HeadPatterns:
+        attention = [looks_ahead(share) for share in shares]
+        return patterns_of_attention(attention, [text] * len(shares), causal=False)
+
+    assert "next" in of(0.6).named()[0, 0]
+    assert np.isnan(of(0.6).low["next"]).all()
+    assert "next" in of(0.69, 0.7, 0.71).named()[0, 0]
+    # The mean is the same, and two of three documents could be chance.
+    assert (0, 0) not in of(0.4, 0.7, 1.0).named()
+    assert of(0.4, 0.7, 1.0).score["next"][0, 0] == pytest.approx(0.7)
+
+
+def test_the_result_prints_and_goes_through_json() -> None:
+    found = real(RABBIT)
+    assert "next                        2-9 1.00*    2-0 1.00*   0-10 0.65*" in str(found)
+    assert "predictive                    - not measured" in str(found)
+    table = json.loads(json.dumps(found.to_dict()))
+    assert table.keys() == PATTERNS.keys()
+    [head] = [h for h in table["next"]["heads"] if (h["layer"], h["head"]) == (2, 9)]
+    assert head["named"]
+    assert head["low"] is None
+    assert len(head["examples"]) == 3
+
+
+def test_words_are_known_from_strings_and_from_tokens_alike() -> None:
+    model = minibert.load()
+    tokens = model.tokenize(*PAIR)
+    assert any("##" in string for string in tokens.raw[0]), "the pair shows no piece of a word"
+    assert model.tokenizer is not None
+    ours = Marks.of_tokens(tokens, [model.tokenizer.sep_id], causal=False)
+    theirs = Marks.of_strings(tokens.raw[0], causal=False)
+    ids = Marks.of_tokens(
+        minibert.Tokens.from_ids(tokens.ids, tokenizer=model.tokenizer),
+        [model.tokenizer.sep_id],
+        causal=False,
+    )
+    for marks in (theirs, ids):
+        for name in ("plain", "delimiter", "sentence", "spelling", "word"):
+            one, two = getattr(ours, name), getattr(marks, name)
+            # Numbers may differ; what is the same may not.
+            assert torch.equal(one[:, None] == one, two[:, None] == two), name
+    gpt2 = Marks.of_strings(["Data", " em", "powers", " us", ",", "It", "'s"], causal=True)
+    assert gpt2.word.tolist() == [0, 1, 1, 2, 3, 4, 5]
+
+
+def nothing() -> Iterator[torch.Tensor]:
+    yield from ()
+
+
+def test_what_does_not_belong_together_is_refused() -> None:
+    probs = torch.full((1, 2, 3, 3), 1 / 3)
+    with pytest.raises(
+        AttentionError, match=r"document 0 has shape \(1, 2, 3, 3\) and there are 2"
+    ):
+        patterns_of_attention([probs], [["a", "b"]], causal=False)
+    text = ["a", "b", "c"]
+    with pytest.raises(AttentionError, match="document 1 has 2 layers of 1 heads"):
+        patterns_of_attention([probs, probs.reshape(2, 1, 3, 3)], [text, text], causal=False)
+    with pytest.raises(AttentionError, match="no document"):
+        patterns_of_attention(nothing(), [], causal=False)
+    found = patterns_of_attention([probs], [text], causal=False)
+    with pytest.raises(AttentionError, match="'nxt' is no pattern of heads; there are next"):
+        found.best("nxt")
+    with pytest.raises(AttentionError, match="no head 1-0: expected a layer from 0 to 0"):
+        found.head("next", 1, 0)

@@ -1,0 +1,59 @@
+"""`minibert survey` and the report that it leaves beside its tables."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attention_pages import packed_in
+from command_line import run
+
+pytest.importorskip("pyarrow")
+
+LINES = (
+    "the horse quickly ran away and the dog slowly walked home",
+    "the boat turned in the sea and the sea was blue and cold",
+    "the rabbit slept under the old tree while the cat looked at it",
+    "the girl read a long book and the boy drew a small house",
+    "this line is behind the limit and nothing of it is measured",
+)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n".join(LINES))
+    return path
+
+
+def header_in(path: Path) -> dict[str, Any]:
+    return dict(json.loads(packed_in(path.read_text(), "header")))
+
+
+def test_the_report_is_about_the_documents_that_were_surveyed(corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "survey"
+    options = ("--unit", "line", "--pairs", "--limit", "2", "--pattern-documents", "1")
+    done = run("survey", str(corpus), *options, "-o", str(folder))
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[-1] == f"The report: {(folder / 'report.html').as_uri()}"
+    header = header_in(folder / "report.html")
+    assert header["title"] == "tiny-bert"
+    assert {one["documents"] for one in header["measures"]} <= {0, 1, 2}
+    pairs = {"corpus.txt:1 + corpus.txt:2", "corpus.txt:3 + corpus.txt:4"}
+    # Sequences that come twice are the other examples.
+    ids = {one for one in header["documents"] if not one.startswith("drawn sequence ")}
+    assert ids == pairs
+    # All examples of so small a corpus have a page.
+    assert header["notes"] == []
+    linked = {header["documents"][number] for number, *_ in header["links"]}
+    assert linked == pairs
+    shown = header_in(folder / "examples.html")["examples"]
+    assert [one["texts"] for one in shown[:1]] == [list(LINES[:2])]
+    same = next(one for one in header["patterns"] if one["name"] == "same_word_other_sentence")
+    assert same["documents"] == 1
+
+
+def test_the_tables_can_be_had_alone(corpus: Path, tmp_path: Path) -> None:
+    done = run("survey", str(corpus), "--unit", "line", "--no-report", "-o", str(tmp_path / "s"))
+    assert done.exit_code == 0, done.output
+    assert not list((tmp_path / "s").glob("*.html"))

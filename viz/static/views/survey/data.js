@@ -1,0 +1,187 @@
+/**
+ * What the report of a survey was given, as viz/survey_report.py writes it.
+ *
+ * Numbers of heads stand layer by layer, head by head; null where there is none.
+ *
+ * @typedef {(number | null)[]} OfHeads
+ *
+ * @typedef {object} Measure
+ * @property {string} name
+ * @property {string} words
+ * @property {string} source
+ * @property {"share" | "nats" | "number"} unit
+ * @property {number} documents  that it applies to
+ * @property {OfHeads} mean
+ * @property {OfHeads} low  of the 95 % confidence interval over documents
+ * @property {OfHeads} high
+ * @property {[number, number][][]} examples  for each head the best documents, and their scores
+ *
+ * @typedef {object} PatternExample
+ * @property {number} document
+ * @property {number | null} query  its position
+ * @property {string | null} query_token  null: all of the document is the example
+ * @property {number | null} key  its position; null where that is not known, and the query's neither
+ * @property {string | null} key_token
+ * @property {number} score  of the row: its attention on all keys that the pattern means
+ *
+ * @typedef {object} PatternHead
+ * @property {number} place
+ * @property {boolean} named  the head is known by this pattern
+ * @property {PatternExample[]} examples
+ *
+ * @typedef {object} Pattern
+ * @property {string} name
+ * @property {string} words
+ * @property {string} source
+ * @property {number} documents
+ * @property {OfHeads} score
+ * @property {OfHeads} low
+ * @property {OfHeads} high
+ * @property {OfHeads} baseline
+ * @property {PatternHead[]} heads  those that it names and the best others, the highest first
+ *
+ * @typedef {object} Distances
+ * @property {[number, number][]} points  of each head
+ * @property {number} stress
+ * @property {number} within  nats between two heads of a layer
+ * @property {number} between  nats between heads of different layers
+ * @property {number | null} nearest  the share of heads whose nearest head is of their layer
+ * @property {number | null} chance
+ *
+ * @typedef {object} Header
+ * @property {string} title
+ * @property {number} n_layers
+ * @property {number} n_heads
+ * @property {[string, string][]} facts
+ * @property {string} command
+ * @property {string} size  of model and corpus, in a line
+ * @property {string[]} notes
+ * @property {string[]} documents  their ids
+ * @property {Measure[]} measures
+ * @property {{reach: number, mass: number[][]} | null} profile  for each head, from -reach to reach
+ * @property {Pattern[]} patterns
+ * @property {Distances | null} distances
+ * @property {string} pages  the file with pages of examples; empty: none
+ * @property {[number, number, number, number[]][]} links  document, layer, its number in that file, and its heads
+ */
+
+import { written } from "../../core/text/numbers.js";
+import { percent } from "../../core/text/text.js";
+
+/** Behind the name of a measure: the same with rows weighed by norms. */
+const BY_NORM = "_by_norm";
+
+export class Survey {
+  /** @param {Header} header */
+  constructor(header) {
+    this.header = header;
+    this.nLayers = header.n_layers;
+    this.nHeads = header.n_heads;
+    this.size = this.nLayers * this.nHeads;
+    const patterns = header.patterns.map((pattern) => asMeasure(pattern, this.size));
+    this.measures = [...header.measures, ...patterns];
+    this.byName = new Map(this.measures.map((measure) => [measure.name, measure]));
+    this.pageOf = new Map(header.links.flatMap(([document, layer, number, heads]) =>
+      heads.map((head) => [`${document} ${layer} ${head}`, number]),
+    ));
+  }
+
+  /**
+   * A measure that some head has a number for that is not 0.
+   *
+   * @param {string} name
+   */
+  found(name) {
+    const measure = this.byName.get(name);
+    return measure?.mean.some(Boolean) ? measure : null;
+  }
+
+  /** @param {string} name */
+  byNorm(name) {
+    return this.found(`${name}${BY_NORM}`);
+  }
+
+  /**
+   * Layer and head, with a hyphen at which no line ends.
+   *
+   * @param {number} place
+   */
+  nameOf(place) {
+    return `${Math.floor(place / this.nHeads)}\u2011${place % this.nHeads}`;
+  }
+
+  /**
+   * Where a page of this head in this document is, or "".
+   *
+   * @param {number} document
+   * @param {number} place
+   * @param {PatternExample} [example]  the tokens to open it with
+   */
+  linkTo(document, place, example) {
+    const [layer, head] = [Math.floor(place / this.nHeads), place % this.nHeads];
+    const number = this.pageOf.get(`${document} ${layer} ${head}`);
+    if (number === undefined) return "";
+    const asked = new URLSearchParams({ example: String(number), layer: String(layer), heads: String(head) });
+    if (example && example.key !== null) {
+      asked.set("query", String(example.query));
+      asked.set("key", String(example.key));
+    }
+    return `${this.header.pages}#${asked}`;
+  }
+}
+
+/**
+ * The scores of a pattern, to be looked at as those of a measure.
+ *
+ * @param {Pattern} pattern
+ * @param {number} size
+ * @returns {Measure}
+ */
+function asMeasure({ name, words, source, documents, score: mean, low, high, heads }, size) {
+  /** @type {[number, number][][]} */
+  const examples = Array.from({ length: size }, () => []);
+  for (const { place, examples: found } of heads) {
+    examples[place] = found.map(({ document, score }) => [document, score]);
+  }
+  return { name: `pattern:${name}`, words: `pattern: ${words}`, source, unit: "share", documents, mean, low, high, examples };
+}
+
+/**
+ * @param {number | null} value
+ * @param {Measure["unit"]} unit
+ */
+export function textOf(value, unit) {
+  if (value === null) return "none";
+  if (unit === "share") return percent(value);
+  return `${written(value, 2)}${unit === "nats" ? " nats" : ""}`;
+}
+
+/**
+ * The mean of a head and its confidence interval.
+ *
+ * @param {Measure} measure
+ * @param {number} place
+ */
+export function withInterval({ mean, low, high, unit, documents }, place) {
+  const [value, least, most] = [mean[place], low[place], high[place]];
+  if (value === null) return "no row counts";
+  const of = `${documents} document${documents === 1 ? "" : "s"}`;
+  if (least === null || most === null) return `${textOf(value, unit)} (${of})`;
+  // A share is nowhere below 0; the interval of a mean close to it may be.
+  const low0 = unit === "share" ? Math.max(0, least) : least;
+  return `${textOf(value, unit)} (95\u202f% interval ${textOf(low0, unit)} to ${textOf(most, unit)}, ${of})`;
+}
+
+/**
+ * The place with the largest number, or -1.
+ *
+ * @param {OfHeads} numbers
+ * @param {(value: number) => number} [of]
+ */
+export function largest(numbers, of = (value) => value) {
+  let best = -1;
+  numbers.forEach((value, place) => {
+    if (value !== null && (best < 0 || of(value) > of(/** @type {number} */ (numbers[best])))) best = place;
+  });
+  return best;
+}
