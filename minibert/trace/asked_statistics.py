@@ -32,6 +32,12 @@ def asked(statistics: Iterable[Any], allowed: AllowedKeys, impl: str) -> Evaluat
             raise TraceError(
                 f'statistics={name!r}: that is a matrix; ask for it as keep=("{name}",).'
             )
+    for name in ("key_sums", "pair_mass", "profile"):
+        if name in want:
+            raise TraceError(
+                f"statistics={name!r}: a trace has none of it, as it is not one number a token. "
+                "Ask minibert.attend for it with the query, key and value of a layer."
+            )
     if "key_mass" not in want:
         return Evaluation(allowed, impl, want)
     where = f'("key_mass", {want["key_mass"]}), text '

@@ -148,6 +148,8 @@ def test_what_packed_sentences_do_not_have_is_an_error() -> None:
         trace.rerun_each([{}], lambda logits: logits[:, 0, 0])
     with pytest.raises(minibert.TraceError, match="that is a matrix; ask for it as keep"):
         model.trace(tokens, statistics=("probs",))
+    with pytest.raises(minibert.TraceError, match="'profile': a trace has none of it"):
+        model.trace(tokens, statistics=("profile",))
     edited = trace.rerun({("z", 1, 0): 0.5})
     assert (edited.text(1)[1, 0].z == 0.5).all()
 
