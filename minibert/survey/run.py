@@ -81,20 +81,8 @@ def survey(
     survey that is finished or of something else, and without pyarrow where a folder is given;
     while it runs, for what cannot be read or written.
     """
-    options = Options(
-        measures,
-        offsets,
-        tokens,
-        by_norm,
-        profile,
-        pairs,
-        limit,
-        longest,
-        dtype,
-        impl,
-        batch_tokens,
-        on_error,
-    )
+    chosen = (measures, offsets, tokens, by_norm, profile, pairs, limit, longest)
+    options = Options(*chosen, dtype, impl, batch_tokens, on_error)
     measure = options.window_survey(in_dtype(model, dtype))
     about: dict[str, Any] = {
         "format": FORMAT,
