@@ -6,6 +6,7 @@ import { element } from "../../core/draw/dom.js";
 import { signColor } from "../../core/draw/sign_colors.js";
 import { roundTop } from "../../core/draw/scale.js";
 import { running } from "../../core/text/text.js";
+import { wholeTicks } from "../../marks/axes.js";
 import { cornerOf, heightOf, layOut } from "../../marks/grid.js";
 import { meanOf } from "../../marks/layer_dots.js";
 import { largest, textOf, withInterval } from "./data.js";
@@ -72,6 +73,7 @@ function gridDrawing(survey, measure, { width, theme, colors, state }) {
   const top = roundTop(Math.max(...measure.mean.map((one) => Math.abs(one ?? 0))));
   const color = signColor(1, theme);
   const numbered = wide >= NUMBERED;
+  const named = wholeTicks(nHeads, nHeads * grid.pitch);
   const points = grid.places.map((place, slot) => {
     const [x, y] = cornerOf(grid, slot);
     return { x: x + wide / 2, y: y + high / 2, place, panel: 0 };
@@ -86,7 +88,7 @@ function gridDrawing(survey, measure, { width, theme, colors, state }) {
         pen.text(26, 11, "head", { size: 11, color: colors.soft });
         for (const { x, y, place } of points) {
           const [left, above] = [x - wide / 2, y - high / 2];
-          if (place < nHeads) pen.text(x, grid.top - 5, String(place), { size: 11, color: colors.soft, anchor: "middle" });
+          if (named.includes(place)) pen.text(x, grid.top - 5, String(place), { size: 11, color: colors.soft, anchor: "middle" });
           if (place % nHeads === 0) pen.text(18, y + 4, String(place / nHeads), { size: 11, color: colors.soft, anchor: "end" });
           const value = measure.mean[place];
           if (place === state.place) pen.rect(left - 2, above - 2, wide + 4, high + 4, colors.ink);
