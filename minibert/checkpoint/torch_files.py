@@ -151,6 +151,10 @@ def _check_entries(
     for entry in entries.values():
         if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError("an entry that is packed in a way torch does not write")
+        if entry.compress_type == zipfile.ZIP_STORED and entry.compress_size != entry.file_size:
+            raise ValueError("an entry that is not packed and has two sizes")
+        if entry.volume:
+            raise ValueError("an entry in another part of an archive")
         if entry.filename.endswith("data.pkl") and entry.file_size > _MOST_PICKLE:
             raise CheckpointError(f"{where}: its pickle has {entry.file_size} bytes; too many.")
         # Reading to the end compares the check sum.

@@ -77,6 +77,15 @@ def bomb(folder: Path) -> None:
     packed(folder, b"\x80\x02]" + b"N0" * 2**26 + b".", compression=zipfile.ZIP_DEFLATED)
 
 
+def two_sizes(folder: Path) -> None:
+    """An entry of an archive, not packed, of which the list of entries gives two sizes."""
+    saved(lambda folder: load_file(folder / SAFE))(folder)
+    content = bytearray((folder / PICKLE).read_bytes())
+    entry = content.rfind(b"PK\x01\x02")
+    struct.pack_into("<I", content, entry + 20, 2**17)
+    (folder / PICKLE).write_bytes(content)
+
+
 def slow_hash(folder: Path) -> None:
     nested = b"\x80\x02}(" + b"N\x85" + b"2\x86" * 200 + b"K\x01u."
     packed(folder, nested)
@@ -225,6 +234,7 @@ KNOWN: dict[str, Change] = {
     "pickle that inflates to 128 MB": bomb,
     "pickle whose keys take for ever": slow_hash,
     "pickle with a flipped bit": flipped,
+    "pickle with an entry of two sizes": two_sizes,
     "pickle that runs a command": plain_pickle,
     "sparse tensor": with_first(lambda tensor: tensor.to_sparse()),
     "meta tensor": with_first(lambda tensor: tensor.to("meta")),
