@@ -40,6 +40,8 @@ _OPTIONS = {
     "resume=False": "--restart",
     'on_error="skip"': "--on-error skip",
     "with kind=": "with --kind",
+    "with encoding=": "with --encoding",
+    "Survey.read": "minibert patterns --survey or survey-diff",
 }
 
 

@@ -256,6 +256,8 @@ def _show(found: "Survey", output: Path) -> None:
     for name in (one for one in _SHOWN if one in found.names and found.count(one)):
         table = found.table(name)
         layer, head = divmod(int(table.argmax()), found.n_heads)
-        low, high = found.interval(name)[layer, head]
-        about = f"{table.max():.3f}, 95 % interval {low:.3f} to {high:.3f}"
-        say(f"{name:<13} most in layer {layer} head {head}: {about}")
+        about = f"{name:<13} most in layer {layer} head {head}: {table.max():.3f}"
+        if found.count(name) > 1:
+            low, high = found.interval(name)[layer, head]
+            about += f", 95 % interval {low:.3f} to {high:.3f}"
+        say(about)

@@ -5,13 +5,14 @@ is complete (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.h
 """
 
 import os
+from io import BufferedRandom, BufferedWriter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ArrayFile"]
+__all__ = ["ArrayFile", "close_file"]
 
 _HEADER = 256
 
@@ -56,13 +57,18 @@ class ArrayFile:
 
     def close(self) -> None:
         """Close the file; what is not flushed may be lost, as on a full disk."""
-        try:
-            self._file.close()
-        except OSError:
-            # The rest of a buffer that the disk has no room for; closed it is in any case.
-            self._file.raw.close()
+        close_file(self._file)
 
     def _header(self, rows: int) -> bytes:
         about = {"descr": self.dtype.str, "fortran_order": False, "shape": (rows, *self.shape)}
         start = b"\x93NUMPY\x01\x00" + (_HEADER - 10).to_bytes(2, "little")
         return start + repr(about).encode().ljust(_HEADER - 11) + b"\n"
+
+
+def close_file(file: BufferedWriter | BufferedRandom) -> None:
+    """Close a file; what is not flushed may be lost, as on a full disk."""
+    try:
+        file.close()
+    except OSError:
+        # The rest of a buffer that the disk has no room for; closed it is in any case.
+        file.raw.close()

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.errors import SurveyError
-from minibert.survey.array_files import ArrayFile
+from minibert.survey.array_files import ArrayFile, close_file
 from minibert.survey.packed_pass import TokenizedText
 from minibert.untrusted import guarded, read_json
 
@@ -203,7 +203,7 @@ class GrowingCollection:
         for file in self._arrays.values():
             file.close()
         if self._texts is not None:
-            self._texts.close()
+            close_file(self._texts)
 
     def _array(self, name: str) -> Path:
         return self.folder / f"{name}.npy"

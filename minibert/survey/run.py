@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -24,6 +25,7 @@ from minibert.survey.tables import MANIFEST, Survey, parquet
 from minibert.survey.versions import versions
 from minibert.survey.windows import Measured, Window, WindowSurvey, windows
 from minibert.trace.identity import identity_of
+from minibert.training.lock import folder_locked
 
 if TYPE_CHECKING:
     from minibert.model import Model
@@ -91,47 +93,52 @@ def survey(
     }
     about["versions"] = versions()
     identity = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-    folder = None if output is None else _opened(Path(output), resume=resume)
-    found = None if folder is None or not resume else Part.read(folder, identity)
-    part = Part(measure.empty(), "") if found is None else found
-    narrow = about["options"]["dtype"] in ("bfloat16", "float16")
-    wide = options.window_survey(in_dtype(model, torch.float32)) if narrow else None
-    with Bar(documents, limit, shown=progress) as bar:
-        source = _documents(documents, options)
-        for window, measured in _measured(windows(source), measure, part, bar):
-            _check(window, measured, options)
-            if wide is not None and window.number == 0:
-                part = replace(part, drift=_drift(window, measure, wide))
-            part = part.with_window(window, measured)
-            if folder is not None:
-                part.write(folder, identity)
-            bar.show(part)
-    about["corpus"] = _told(part, documents)
-    # As it is read from its file, where a tuple is a list.
-    result = _result(measure, part, json.loads(json.dumps(about)))
-    if folder is not None:
-        _finish(result, folder)
+    with _opened(output, resume=resume) as folder:
+        part = None if folder is None or not resume else Part.read(folder, identity)
+        part = Part(measure.empty(), "") if part is None else part
+        narrow = about["options"]["dtype"] in ("bfloat16", "float16")
+        wide = options.window_survey(in_dtype(model, torch.float32)) if narrow else None
+        with Bar(documents, limit, shown=progress) as bar:
+            source = _documents(documents, options)
+            for window, measured in _measured(windows(source), measure, part, bar):
+                _check(window, measured, options)
+                if wide is not None and window.number == 0:
+                    part = replace(part, drift=_drift(window, measure, wide))
+                part = part.with_window(window, measured)
+                if folder is not None:
+                    part.write(folder, identity)
+                bar.show(part)
+        about["corpus"] = _told(part, documents)
+        # As it is read from its file, where a tuple is a list.
+        result = _result(measure, part, json.loads(json.dumps(about)))
+        if folder is not None:
+            _finish(result, folder)
     return result
 
 
-def _opened(folder: Path, *, resume: bool) -> Path:
-    """The folder, there and writable, without a finished survey."""
+@contextmanager
+def _opened(output: str | Path | None, *, resume: bool) -> Iterator[Path | None]:
+    """The folder, where one is named: writable, of this run alone, without a finished survey."""
+    if output is None:
+        yield None
+        return
+    folder = Path(output)
     parquet()
     if (folder / MANIFEST).exists() and resume:
         raise SurveyError(
             f"{folder}: has a finished survey. Read it with Survey.read, name another folder, or "
             "replace it with resume=False."
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not resume:
-            # First of all: what is replaced is not to be taken for finished.
-            for name in (MANIFEST, PART):
-                (folder / name).unlink(missing_ok=True)
-        (folder / f".{PART}").touch()
-    except OSError as error:
-        raise SurveyError(f"{folder}: cannot be written ({error.strerror or error}).") from error
-    return folder
+    with folder_locked(folder, SurveyError, file=".lock", work="surveying"):
+        try:
+            if not resume:
+                # First of all: what is replaced is not to be taken for finished.
+                for name in (MANIFEST, PART):
+                    (folder / name).unlink(missing_ok=True)
+            (folder / f".{PART}").touch()
+        except OSError as error:
+            raise SurveyError(f"{folder}: cannot be written ({error}).") from error
+        yield folder
 
 
 def _documents(documents: Iterable[Document | str], options: Options) -> Iterator[Document]:

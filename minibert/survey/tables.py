@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.errors import SurveyError, how_to_install
+from minibert.survey.intervals import mean_interval
 from minibert.survey.sums import BEST, Sums
 
 __all__ = ["Example", "Survey", "parquet"]
@@ -23,7 +24,6 @@ __all__ = ["Example", "Survey", "parquet"]
 Floats = npt.NDArray[np.float64]
 
 #: Standard errors to either side of a mean, for an interval that holds it 95 times in 100.
-_Z95 = 1.959963984540054
 MEASURES, EXAMPLES, PROFILE = "measures.parquet", "examples.parquet", "distance_profile.parquet"
 MANIFEST = "manifest.json"
 
@@ -103,15 +103,13 @@ class Survey:
     def interval(self, measure: str) -> Floats:
         """(layer, head, 2): the 95 % confidence interval of the mean over documents.
 
-        The mean and 1.96 standard errors to either side; nan where fewer than two documents count.
+        Student's interval (`intervals.mean_interval`); nan where fewer than two documents count.
         """
-        number, count = self._number(measure), self.count(measure)
-        mean = self.table(measure)
-        if count < 2:
-            return np.full((*mean.shape, 2), np.nan)
-        variance = np.maximum(self.sums.squares[number] - count * mean**2, 0) / (count - 1)
-        half = _Z95 * np.sqrt(variance / count)
-        return np.stack([mean - half, mean + half], axis=-1)
+        number = self._number(measure)
+        found = mean_interval(
+            self.count(measure), self.sums.total[number], self.sums.squares[number]
+        )
+        return np.stack([found.low, found.high], axis=-1)
 
     def examples(self, measure: str, layer: int, head: int) -> tuple[Example, ...]:
         """The documents with the largest means, the largest first, at most three."""

@@ -6,6 +6,7 @@ from survey.made_surveys import DOCUMENTS, SPREAD, survey_of
 
 from minibert.errors import SurveyError
 from minibert.survey.differences import diff
+from minibert.survey.intervals import student_quantile
 
 NAMES = ("entropy", "to_previous", "to_next", "to_sep", "to_self")
 SHAPE = (5, 2, 3)
@@ -41,7 +42,12 @@ def test_a_change_beyond_its_interval_is_told_from_one_within() -> None:
     means = drawn()
     later = means.copy()
     # The interval by hand: the standard deviation of ±SPREAD with n - 1, for both surveys.
-    half = 1.96 * SPREAD * np.sqrt(DOCUMENTS / (DOCUMENTS - 1)) / np.sqrt(DOCUMENTS)
+    half = (
+        student_quantile(DOCUMENTS - 1)
+        * SPREAD
+        * np.sqrt(DOCUMENTS / (DOCUMENTS - 1))
+        / np.sqrt(DOCUMENTS)
+    )
     margin = np.sqrt(2) * half
     later[1, 1, 2] += 1.02 * margin
     later[2, 0, 1] -= 0.98 * margin

@@ -132,7 +132,8 @@ def test_means_intervals_and_examples_follow_from_the_documents(whole):
     assert short.count(name) == len(each) == 51
     mean, error = np.mean(each, 0), np.std(each, 0, ddof=1) / len(each) ** 0.5
     np.testing.assert_allclose(short.table(name), mean, atol=1e-6)
-    expected = np.stack([mean - 1.96 * error, mean + 1.96 * error], -1)
+    # Student's quantile of 50 degrees of freedom.
+    expected = np.stack([mean - 2.0086 * error, mean + 2.0086 * error], -1)
     np.testing.assert_allclose(short.interval(name), expected, atol=1e-5)
     best = short.examples(name, 0, 1)
     scores = sorted((one[0, 1] for one in each), reverse=True)[:3]
