@@ -1,0 +1,299 @@
+"""What a survey says of each claim in looking_claims.py: a number, where it was found, a verdict.
+
+Where a claim has a threshold, it holds when the whole 95 % interval is on the right side of it.
+Layers and heads are counted from 0.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.survey.distances import HeadDistances
+from minibert.survey.head_map import layer_closeness
+from minibert.survey.head_patterns import HeadPatterns
+from minibert.survey.query_key_dimensions import QueryKeyDimensions
+from minibert.survey.tables import Survey
+
+__all__ = [
+    "Evidence",
+    "Finding",
+    "broad_heads_are_low",
+    "broadest_head",
+    "cls_looks_broadly",
+    "fewer_dimensions",
+    "gradients_on_sep",
+    "heads_of_a_layer",
+    "many_dimensions",
+    "most_in",
+    "neighbours_are_early",
+    "not_measured",
+    "on_a_neighbour",
+    "on_itself",
+    "on_sep",
+    "pattern",
+    "sep_by_norm",
+    "sep_on_sep",
+]
+
+Values = NDArray[np.float64]
+_Z95 = 1.959963984540054
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What was measured of one model.
+
+    gradients  (document, layer), as `sep_gradients` gives them
+    probes     the scores by probe and data, as committed
+    """
+
+    survey: Survey
+    patterns: HeadPatterns
+    dimensions: QueryKeyDimensions
+    distances: HeadDistances
+    gradients: Values | None
+    probes: dict[tuple[str, str], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A number, its 95 % interval where it has one, where it was found, and what follows.
+
+    `holds` is None where the claim cannot be asked of a model, or was not measured (`measured` is
+    False); `where` then says why.
+    """
+
+    value: float | None
+    where: str
+    holds: bool | None
+    low: float | None = None
+    high: float | None = None
+    measured: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """What follows, in words."""
+        if self.holds is None:
+            return "cannot be asked" if self.measured else "not measured"
+        return "holds" if self.holds else "does not hold"
+
+
+def not_asked(why: str) -> Finding:
+    """The finding of a claim that cannot be asked of a model."""
+    return Finding(None, why, None)
+
+
+def not_measured(why: str) -> Finding:
+    """The finding of a claim that nobody has measured in a model yet."""
+    return Finding(None, why, None, measured=False)
+
+
+# Numbers of heads and of layers.
+
+
+def of_heads(survey: Survey, measure: str) -> Values:
+    """(number, layer, head): mean over documents, and the ends of its interval."""
+    return np.stack([survey.table(measure), *np.moveaxis(survey.interval(measure), -1, 0)])
+
+
+def of_layers(survey: Survey, measure: str) -> Values:
+    """(number, layer): the mean over the heads of a layer, and the ends of its interval.
+
+    The interval is the mean of the heads' intervals: the standard error of a mean is at most the
+    mean of the standard errors, so it is rather too wide.
+    """
+    return np.asarray(of_heads(survey, measure).mean(-1))
+
+
+def named(heads: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(f"{layer}-{head}" for layer, head in heads)
+
+
+def over_half(survey: Survey, measure: str) -> list[tuple[int, int]]:
+    """The heads whose whole interval is above a half, the highest first."""
+    mean, low, _ = of_heads(survey, measure)
+    return sorted(map(tuple, np.argwhere(low > 0.5).tolist()), key=lambda place: -mean[place])
+
+
+def on_itself(evidence: Evidence) -> Finding:
+    mean, low, high = (each.ravel() for each in of_heads(evidence.survey, "to_self"))
+    middle = int(np.argsort(mean)[(len(mean) - 1) // 2])
+    least = int((high < 0.1).sum())
+    return Finding(
+        float(mean[middle]),
+        f"the middle head; {least} of {len(mean)} heads are below 10 %",
+        bool(high[middle] < 0.1),
+        float(low[middle]),
+        float(high[middle]),
+    )
+
+
+def on_a_neighbour(measure: str) -> Callable[[Evidence], Finding]:
+    def find(evidence: Evidence) -> Finding:
+        numbers = of_heads(evidence.survey, measure)
+        best = np.unravel_index(numbers[0].argmax(), numbers[0].shape)
+        mean, low, high = numbers[:, *best].tolist()
+        heads = over_half(evidence.survey, measure)
+        where = f"best head {best[0]}-{best[1]}; over half: {named(heads) or 'none'}"
+        return Finding(mean, where, bool(heads), low, high)
+
+    return find
+
+
+def neighbours_are_early(evidence: Evidence) -> Finding:
+    heads = over_half(evidence.survey, "to_previous") + over_half(evidence.survey, "to_next")
+    if not heads:
+        return not_asked("no head puts more than half on the next or the previous token")
+    depth = float(np.mean([layer for layer, _ in heads])) / (evidence.survey.n_layers - 1)
+    return Finding(depth, f"heads {named(heads)}", depth < 0.5)
+
+
+def on_sep(evidence: Evidence) -> Finding:
+    mean, low, high = of_layers(evidence.survey, "to_sep")
+    layer = int(mean.argmax())
+    over = [str(one) for one in np.flatnonzero(low > 0.5)]
+    where = f"layer {layer} of {len(mean)}; over half in: {', '.join(over) or 'none'}"
+    holds = bool(low[layer] > 0.5) and 2 * layer >= len(mean) - 1
+    return Finding(float(mean[layer]), where, holds, float(low[layer]), float(high[layer]))
+
+
+def sep_on_sep(evidence: Evidence) -> Finding:
+    layer = int(of_layers(evidence.survey, "to_sep")[0].argmax())
+    mean, low, high = of_layers(evidence.survey, "sep_to_sep")[:, layer].tolist()
+    return Finding(mean, f"layer {layer}, mean of its heads", low > 0.9, low, high)
+
+
+def most_in(measure: str, *, early: bool) -> Callable[[Evidence], Finding]:
+    """The layer with the most of a measure, and whether it is in the right half."""
+
+    def find(evidence: Evidence) -> Finding:
+        mean, low, high = of_layers(evidence.survey, measure)
+        layer = int(mean.argmax())
+        is_early = 2 * layer < len(mean) - 1
+        where = f"layer {layer} of {len(mean)}"
+        holds = is_early == early
+        return Finding(float(mean[layer]), where, holds, float(low[layer]), float(high[layer]))
+
+    return find
+
+
+def gradients_on_sep(evidence: Evidence) -> Finding:
+    """Those from the first layer with over half on [SEP] on, by those of the layers before."""
+    if evidence.gradients is None:
+        return not_asked("the model predicts no words, so it has no such loss")
+    over = of_layers(evidence.survey, "to_sep")[1] > 0.5
+    first = int(over.argmax())
+    if not over.any() or first == 0:
+        return not_asked("no layer begins to have over half on [SEP]")
+    before, since = (part.mean(1) for part in np.split(evidence.gradients, [first], axis=1))
+    ratio = float(since.mean() / before.mean())
+    # The standard error of a ratio of two means: Cochran 1977, section 2.11.
+    spread = float((since - ratio * before).std(ddof=1))
+    half = _Z95 * spread / len(before) ** 0.5 / float(before.mean())
+    shown = ", ".join(f"{value:.4f}" for value in evidence.gradients.mean(0))
+    where = f"of what it is in the layers before {first}; mean size by layer: {shown}"
+    return Finding(ratio, where, ratio + half < 0.5, ratio - half, ratio + half)
+
+
+def broad_heads_are_low(evidence: Evidence) -> Finding:
+    layers = of_layers(evidence.survey, "entropy")
+    half = layers.shape[1] // 2
+    first, rest = layers[:, :half].mean(1), layers[:, -half:].mean(1)
+    where = f"{first[0]:.2f} nats in the first half, {rest[0]:.2f} in the second"
+    low, high = first[1] - rest[2], first[2] - rest[1]
+    return Finding(float(first[0] - rest[0]), where, bool(low > 0), float(low), float(high))
+
+
+def broadest_head(evidence: Evidence) -> Finding:
+    entropy = evidence.survey.table("entropy")
+    layer, head = np.unravel_index(entropy.argmax(), entropy.shape)
+    mean, low, high = of_heads(evidence.survey, "most_received")[:, layer, head].tolist()
+    where = f"head {layer}-{head}, entropy {entropy[layer, head]:.2f} nats"
+    return Finding(mean, where, high < 0.1, low, high)
+
+
+def cls_looks_broadly(evidence: Evidence) -> Finding:
+    of_cls = of_layers(evidence.survey, "entropy_cls")[:, -1]
+    of_all = of_layers(evidence.survey, "entropy")[:, -1]
+    where = f"last layer; all tokens there: {of_all[0]:.2f} nats"
+    mean, low, high = of_cls.tolist()
+    return Finding(mean, where, low > of_all[2], low, high)
+
+
+def sep_by_norm(evidence: Evidence) -> Finding:
+    plain, at_least, _ = of_layers(evidence.survey, "to_sep")
+    layer = int(plain.argmax())
+    if at_least[layer] <= 0.5:
+        return not_asked(f"no layer has over half on [SEP]; layer {layer} has {plain[layer]:.0%}")
+    mean, low, high = of_layers(evidence.survey, "to_sep_by_norm")[:, layer].tolist()
+    where = f"layer {layer}, where weights alone give {plain[layer]:.0%}"
+    return Finding(mean, where, high < plain[layer] / 2, low, high)
+
+
+def heads_of_a_layer(evidence: Evidence) -> Finding:
+    found = evidence.distances
+    close = layer_closeness(found)
+    n_layers, n_heads = found.shape
+    layer = np.repeat(np.arange(n_layers), n_heads)
+    same = layer[:, None] == layer
+    other = ~np.eye(len(layer), dtype=bool)
+    error = found.standard_error
+    half = _Z95 * float(error[same & other].mean() + error[~same].mean())
+    value = close.between - close.within
+    where = (
+        f"{close.within:.3f} nats within a layer, {close.between:.3f} between layers; the nearest "
+        f"head is in the same layer for {close.nearest:.0%} (by chance {close.chance:.0%})"
+    )
+    return Finding(value, where, value - half > 0, value - half, value + half)
+
+
+# Patterns and dimensions.
+
+
+def pattern(name: str) -> Callable[[Evidence], Finding]:
+    def find(evidence: Evidence) -> Finding:
+        best = evidence.patterns.best(name, count=1)
+        if not best:
+            return not_asked("no document has rows that count")
+        [one] = best
+        heads = [place for place, names in evidence.patterns.named().items() if name in names]
+        where = f"best head {one.layer}-{one.head}, baseline {one.baseline:.0%}; {len(heads)} named"
+        return Finding(one.score, where, bool(heads), one.low, one.high)
+
+    return find
+
+
+def fewer_dimensions(name: str) -> Callable[[Evidence], Finding]:
+    def find(evidence: Evidence) -> Finding:
+        places = evidence.patterns.named()
+        counts = {
+            one: [
+                float(evidence.dimensions.participation[place])
+                for place, names in places.items()
+                if one in names
+            ]
+            for one in (name, "next")
+        }
+        if missing := [one for one, values in counts.items() if not values]:
+            return not_asked(f"no head is named {' or '.join(missing)}")
+        mine, theirs = (float(np.mean(values)) for values in counts.values())
+        where = (
+            f"of {evidence.dimensions.d_head}, {len(counts[name])} heads; next word {theirs:.1f}, "
+            f"{len(counts['next'])} heads"
+        )
+        return Finding(mine, where, mine < theirs, min(counts[name]), max(counts[name]))
+
+    return find
+
+
+def many_dimensions(evidence: Evidence) -> Finding:
+    heads = [place for place, names in evidence.patterns.named().items() if "next" in names]
+    if not heads:
+        return not_asked("no head is named next")
+    counts = [float(evidence.dimensions.participation[place]) for place in heads]
+    value, d_head = float(np.mean(counts)), evidence.dimensions.d_head
+    where = f"of {d_head}, heads {named(heads)}"
+    return Finding(value, where, 2 * value > d_head, min(counts), max(counts))
