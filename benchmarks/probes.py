@@ -173,7 +173,8 @@ def draw(rows: Sequence[Row], output: Path) -> None:
         panel = panel_at(figure, 0.0, 3.4, 0.26 * len(scores))
         for place, one in enumerate(scores):
             panel.barh(place, 100 * one["score"], 0.66, color="#4c78a8")
-            panel.text(100 * one["score"] + 1, place, f"{100 * one['score']:.0f}", va="center")
+            # Inside the bar, where no mark of the paper stands.
+            panel.text(2, place, f"{100 * one['score']:.0f}", va="center", color="white")
             if one["name"] in PUBLISHED:
                 found = 100 * PUBLISHED[one["name"]]
                 label = "" if panel.get_legend_handles_labels()[1] else "bert-base, Clark et al."
