@@ -109,6 +109,7 @@ function patternsSaid({ header: { patterns }, size }) {
   const most = counts.reduce((best, one) => (one.count > best.count ? one : best));
   const ending = most.count ? ` Most of them, ${most.count}, look at ${running(most.words)}.` : "";
   // Most patterns have rows in any text; some, like pairs, in few or none.
-  const documents = Math.max(...patterns.map((one) => one.documents));
+  // Not the most of all patterns: induction and duplicate are measured on drawn sequences.
+  const [{ documents }] = patterns;
   return `Over ${counted(documents, "document")}, ${named.size} of ${size} heads are known by one of ${patterns.length} patterns.${ending}`;
 }
