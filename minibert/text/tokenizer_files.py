@@ -43,6 +43,8 @@ ROBERTA_MARKS = {"<s>", "</s>", "<mask>"}
 META_SPACE = "\u2581"
 # The classes of transformers whose vocab.txt is BERT's WordPiece.
 _WORD_PIECE = re.compile(r"(Bert|DistilBert|Electra|MobileBert|LayoutLM)Tokenizer(Fast)?")
+# Where the library writes a vocabulary out, it takes memory up to the last id.
+_LAST_ID = 2**24
 _DAMAGED = "cannot be read as a tokenizer file; fetch it again"
 
 
@@ -66,7 +68,9 @@ def read_backend(folder: Path, settings: dict[str, Any]) -> Tokenizer:
     if present(folder / "tokenizer.json"):
         content = read_text(folder / "tokenizer.json", TokenizationError)
         with guarded(folder / "tokenizer.json", TokenizationError, _DAMAGED), silenced():
-            return Tokenizer.from_str(content)
+            backend = Tokenizer.from_str(content)
+        _check_ids(backend, folder / "tokenizer.json")
+        return backend
     try:
         if present(folder / "vocab.txt"):
             backend = _word_piece(folder / "vocab.txt", settings)
@@ -80,7 +84,17 @@ def read_backend(folder: Path, settings: dict[str, Any]) -> Tokenizer:
             f"{folder}: a setting in tokenizer_config.json or added_tokens.json is not of the kind "
             f"it should be ({error}); correct it, or take it out for the default"
         ) from error
+    _check_ids(backend, folder)
     return backend
+
+
+def _check_ids(backend: Tokenizer, where: Path) -> None:
+    last = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
+    if last > _LAST_ID:
+        raise TokenizationError(
+            f"{where}: a token has the id {last}; expected at most {_LAST_ID}, for which no "
+            "vocabulary is too large."
+        )
 
 
 def check_that_it_splits(backend: Tokenizer) -> None:

@@ -204,6 +204,11 @@ NOBODY = {
         "special_tokens": {},
     },
 }
+# The library would take gigabytes where it writes such a vocabulary out.
+FAR_ID = {
+    "version": "1.0",
+    "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 2**31}, "unk_token": "a"},
+}
 _KINDS = ("FIFO", "/dev/zero", "/dev/null", "folder", "loop", "sparse", "/proc/self/mem")
 KNOWN: dict[str, Change] = {
     **{f"{kind} as {name}": special(name, kind) for kind in _KINDS for name in BERT_FILES},
@@ -271,6 +276,7 @@ KNOWN: dict[str, Change] = {
         "tokenizer.json",
         '{"version":"1.0","model":{"type":"WordLevel","vocab":{},"unk_token":"u"}}',
     ),
+    "token whose id is 2**31": file("tokenizer.json", json.dumps(FAR_ID)),
     "template that names nobody": file("tokenizer.json", json.dumps(NOBODY)),
     "generation config is a list": file("generation_config.json", "[]"),
 }
