@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -105,7 +106,8 @@ def change_value(value: Any, random: Random) -> str:
         container = inner
     kind = random.choice(("value", "value", "value", "value", "drop", "rename", "nest", "swap"))
     if kind == "value":
-        container[key] = random.choice(HOSTILE)
+        # A copy: two places with the same container could become one within itself.
+        container[key] = deepcopy(random.choice(HOSTILE))
     elif kind == "drop":
         del container[key]
     elif kind == "rename" and isinstance(container, dict):
