@@ -28,6 +28,8 @@ _MOST_PICKLE = _MOST_DIRECTORY = 2**25
 # Weights compress little; what grows more than this is made to fill the memory.
 _MOST_GROWTH, _FREE_GROWTH = 16, 2**26
 _CHUNK = 2**20
+# The flags of an entry: how hard it was packed, sizes behind it, and its name in UTF-8.
+_FLAGS = 0x0006 | 0x0008 | 0x0800
 
 Bytes = Callable[[Storage], memoryview]
 
@@ -153,8 +155,8 @@ def _check_entries(
             raise ValueError("an entry that is packed in a way torch does not write")
         if entry.compress_type == zipfile.ZIP_STORED and entry.compress_size != entry.file_size:
             raise ValueError("an entry that is not packed and has two sizes")
-        if entry.volume:
-            raise ValueError("an entry in another part of an archive")
+        if entry.volume or entry.flag_bits & ~_FLAGS:
+            raise ValueError("an entry in another part, or encrypted, or of another kind")
         if entry.filename.endswith("data.pkl") and entry.file_size > _MOST_PICKLE:
             raise CheckpointError(f"{where}: its pickle has {entry.file_size} bytes; too many.")
         # Reading to the end compares the check sum.

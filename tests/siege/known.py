@@ -77,13 +77,16 @@ def bomb(folder: Path) -> None:
     packed(folder, b"\x80\x02]" + b"N0" * 2**26 + b".", compression=zipfile.ZIP_DEFLATED)
 
 
-def two_sizes(folder: Path) -> None:
-    """An entry of an archive, not packed, of which the list of entries gives two sizes."""
-    saved(lambda folder: load_file(folder / SAFE))(folder)
-    content = bytearray((folder / PICKLE).read_bytes())
-    entry = content.rfind(b"PK\x01\x02")
-    struct.pack_into("<I", content, entry + 20, 2**17)
-    (folder / PICKLE).write_bytes(content)
+def entry_with(format: str, offset: int, value: int) -> Change:
+    """An archive of which the list of entries says something else of the last one."""
+
+    def write(folder: Path) -> None:
+        saved(lambda folder: load_file(folder / SAFE))(folder)
+        content = bytearray((folder / PICKLE).read_bytes())
+        struct.pack_into(format, content, content.rfind(b"PK\x01\x02") + offset, value)
+        (folder / PICKLE).write_bytes(content)
+
+    return write
 
 
 def slow_hash(folder: Path) -> None:
@@ -239,7 +242,9 @@ KNOWN: dict[str, Change] = {
     "pickle that inflates to 128 MB": bomb,
     "pickle whose keys take for ever": slow_hash,
     "pickle with a flipped bit": flipped,
-    "pickle with an entry of two sizes": two_sizes,
+    "pickle with an entry of two sizes": entry_with("<I", 20, 2**17),
+    "pickle with an encrypted entry": entry_with("<H", 8, 0x2808),
+    "pickle with an entry elsewhere": entry_with("<H", 34, 2),
     "pickle that runs a command": plain_pickle,
     "sparse tensor": with_first(lambda tensor: tensor.to_sparse()),
     "meta tensor": with_first(lambda tensor: tensor.to("meta")),
