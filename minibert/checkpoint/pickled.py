@@ -187,9 +187,11 @@ def _storage(reference: Any, where: str) -> Storage:
     kind, dtype, key, place, count, *view = reference
     if kind != "storage" or not isinstance(dtype, Name) or any(view):
         raise ValueError("a reference to something other than a whole storage")
+    if not isinstance(place, str) or not isinstance(key, str):
+        raise ValueError("a storage whose place or name is no string")
     if place == "meta":
         raise CheckpointError(f"{where}: it holds meta tensors, which have no values.")
-    return Storage(str(key), _STORAGE_DTYPES[dtype.name], _count(count))
+    return Storage(key, _STORAGE_DTYPES[dtype.name], _count(count))
 
 
 def _count(value: Any) -> int:
