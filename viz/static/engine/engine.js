@@ -1,0 +1,85 @@
+/**
+ * What runs a model for a page: one interface for the engine in the file and for the one in Python
+ * behind the page. A page never asks which of them it has.
+ *
+ * @typedef {object} About  the model, as it was loaded
+ * @property {string} model  its name
+ * @property {string} family
+ * @property {"masked" | "causal" | "none"} predicts  masked words, the next token, or nothing
+ * @property {number} layers
+ * @property {number} heads
+ * @property {number} dHead
+ * @property {number} dModel
+ * @property {number} dMlp
+ * @property {number} positions  tokens that fit
+ * @property {number} vocabulary  ids
+ * @property {string | null} mask  the mask token's string
+ * @property {boolean} pairs  it takes a second text
+ *
+ * @typedef {object} Edit  one change, in the terms of Python's `edit=`; what is null or absent means all
+ * @property {string} quantity  a name of layers/layer.py: "z", "mlp_out", "mlp_post", "probs", "scores", …
+ * @property {"zero" | "mean" | "text" | "set" | "hide"} change
+ *   zero: 0. mean: the mean over positions of the same text without edits (probs: of no use, refused).
+ *   text: the value that the other text has there (`Request.other`). set: `value`; of probs the other
+ *   weights of the row are scaled, so that it sums to 1 again. hide: of scores: the key is masked.
+ * @property {number | null} [layer]
+ * @property {number | null} [head]
+ * @property {number | null} [position]  of scores and probs: the query
+ * @property {number | null} [key]  of scores and probs
+ * @property {number | null} [neuron]  the last axis: of mlp_pre and mlp_post a neuron, of z a dimension
+ * @property {number} [value]
+ *
+ * @typedef {object} Request
+ * @property {string[]} texts  one, or two
+ * @property {Edit[]} edits
+ * @property {string[]} [other]  the text that edits of change "text" read from
+ *
+ * @typedef {object} Candidate
+ * @property {number} id
+ * @property {string} text  as a person reads it
+ * @property {number} logit
+ * @property {number} prob
+ *
+ * @typedef {object} Prediction  what the model says of one place
+ * @property {number} position  the masked token, or the token before the next one
+ * @property {Candidate[]} candidates  the most probable first
+ *
+ * @typedef {object} Run  one pass
+ * @property {number} number  names the pass in `read`; an engine keeps the last few passes
+ * @property {import("../core/data/data.js").ExampleHeader} header
+ * @property {import("../core/data/data.js").Blocks} blocks  they ask the engine when they are looked at
+ * @property {Prediction[]} predictions
+ *
+ * @typedef {object} Numbers
+ * @property {number[]} shape  without the batch
+ * @property {Float32Array} values
+ *
+ * @typedef {object} Sampling
+ * @property {number} temperature  0: the most probable token
+ * @property {number | null} topK
+ * @property {number | null} topP
+ * @property {number} seed
+ *
+ * @typedef {object} Step  one next token
+ * @property {Candidate} chosen
+ * @property {Candidate[]} candidates  the most probable, as the model says
+ * @property {number[]} drawn  the probability of each of them after temperature, top-k and top-p
+ * @property {string} text  the text with the token behind it
+ *
+ * @typedef {object} Question  what a sweep asks of each head
+ * @property {number} position
+ * @property {number} id  the token whose log probability is compared
+ *
+ * @typedef {object} Engine  every promise is rejected with an Error whose message a person can read
+ * @property {() => Promise<About>} about
+ * @property {(request: Request) => Promise<Run>} trace  the newest request wins: an older one that has not
+ *   begun is rejected with an error named "AbortError"
+ * @property {(run: number, quantity: string, layer: number | null) => Promise<Numbers>} read  any
+ *   quantity of the glossary, of a pass that is kept
+ * @property {(request: Request, question: Question) => Promise<Numbers>} sweep  (layer, head): how much the
+ *   log probability changes where z of that head is zero as well
+ * @property {(request: Request, sampling: Sampling) => Promise<Step>} step
+ * @property {(() => void)} close
+ */
+
+export {};
