@@ -12,7 +12,7 @@ from vocabularies import TEXT, byte_level, word_piece
 import minibert
 from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.text.windows import Windows, windows
+from minibert.text.windows import Windows, equal_parts, windows
 
 POSITIONS = 17
 WORDS = ["the", "quick", "fox", "over", "lazy", "dogs", "strawberries", "fresh", "café", "naïve"]
@@ -143,6 +143,32 @@ def test_special_tokens_stand_around_every_window_and_spans_count_in_the_whole_t
     assert span is not None
     assert text[slice(*span)].strip().lower().startswith(cut.tokens.strings[3][5].strip()[:1])
     assert model.trace(cut.tokens)[1].probs.shape == (len(cut), 3, POSITIONS, POSITIONS)
+
+
+@given(st.data())
+def test_equal_parts_hold_each_token_once_between_the_marks(model: Model, data: Any) -> None:
+    assert model.tokenizer is not None
+    tokens = model.tokenizer(data.draw(texts, label="text"))
+    longest = data.draw(st.integers(3, POSITIONS), label="longest")
+    marks = 0 if model.config.causal else 2
+    parts = [part.tolist() for part in equal_parts(tokens, longest)]
+    n_text = tokens.lengths[0] - marks
+    assert len(parts) == -(-n_text // (longest - marks))
+    begin, end = [[0], [tokens.lengths[0] - 1]] if marks else [[], []]
+    inside = [part[len(begin) : len(part) - len(end)] for part in parts]
+    assert parts == [[*begin, *part, *end] for part in inside]
+    assert [place for part in inside for place in part] == list(
+        range(len(begin), len(begin) + n_text)
+    )
+    lengths = [len(part) for part in parts]
+    assert max(lengths) <= min(longest, min(lengths) + 1)
+
+
+def test_equal_parts_need_room_beside_the_marks() -> None:
+    tokenizer = minibert.load().tokenizer
+    assert tokenizer is not None
+    with pytest.raises(minibert.MinibertError, match=r"4 tokens .* parts of 2: 2 of each are spec"):
+        equal_parts(tokenizer("the horse"), 2)
 
 
 def test_batches_are_the_windows_in_order(model: Model) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from minibert.errors import TokenizationError
 from minibert.survey.formats import Document
 from minibert.text.tokens import Tokens, padded
-from minibert.text.windows import columns
+from minibert.text.windows import columns, equal_parts
 from minibert.text.words import Words, written
 from minibert.trace.read import Trace
 
@@ -105,11 +105,12 @@ def _parts(model: "Model", number: int, document: Any) -> Iterator[_Part]:
     name = str(number)
     if isinstance(document, Document):
         name = document.id
-        text = document.text if document.words is None else Words(document.words)
-        document = text if document.pair is None else (written(text), document.pair)
+        text, pair_text = document.content, document.pair
+        document = text if pair_text is None else (written(text), pair_text)
     longest, pair = model.config.n_positions, isinstance(document, tuple) and len(document) == 2
     if isinstance(document, str | Words) and model.tokenizer is not None:
-        tokens = _cut(model.tokenizer(document), longest)
+        whole = model.tokenizer(document)
+        tokens = [columns(whole, [part.tolist()]) for part in equal_parts(whole, longest)]
     elif pair and isinstance(document[0], str | Words) and model.tokenizer is not None:
         tokens = [model.tokenizer(*document)]
         if tokens[0].lengths[0] > longest:
@@ -125,18 +126,6 @@ def _parts(model: "Model", number: int, document: Any) -> Iterator[_Part]:
                 f"Document {name} is a batch of {len(part)} sentences; give them one by one."
             )
         yield _Part(number, name, part)
-
-
-def _cut(tokens: Tokens, longest: int) -> list[Tokens]:
-    """The parts of a text, each with the special tokens around it."""
-    length = tokens.lengths[0]
-    if length <= longest:
-        return [tokens]
-    inside = [place for place, span in enumerate(tokens.spans[0]) if span is not None]
-    before, behind = list(range(inside[0])), list(range(inside[-1] + 1, length))
-    room = longest - len(before) - len(behind)
-    texts = np.array_split(np.arange(inside[0], inside[-1] + 1), -(-len(inside) // max(1, room)))
-    return [columns(tokens, [[*before, *text.tolist(), *behind]]) for text in texts]
 
 
 def _joined(parts: list[Tokens]) -> Tokens:

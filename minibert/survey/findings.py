@@ -78,12 +78,10 @@ def findings(model: "Model", documents: Iterable[Document], *, seed: int = 0) ->
 
 
 def _has_tokens(model: "Model", document: Document) -> bool:
-    text = document.text if document.words is None else " ".join(document.words)
+    texts = [document.written] if document.pair is None else [document.written, document.pair]
     try:
         # A text that is too long is cut into parts later, a pair is not.
-        model.tokenize(
-            *[one for one in (text, document.pair) if one is not None], truncate=not document.pair
-        )
+        model.tokenize(*texts, truncate=not document.pair)
     except TokenizationError:
         return False
     return True

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from minibert.errors import SurveyError, how_to_install
 from minibert.survey.conllu import LONGEST_LINE, TreebankReader, blocks
+from minibert.text.words import Words
 from minibert.untrusted import guarded, lines_of
 
 __all__ = ["FORMATS", "Document", "Format", "Reading", "Record", "parquet_reader"]
@@ -35,6 +36,16 @@ class Document:
     text: str | None
     words: tuple[str, ...] | None = None
     pair: str | None = None
+
+    @property
+    def content(self) -> str | Words:
+        """What a tokenizer reads. Raises TokenizationError for words that are none."""
+        return self.written if self.words is None else Words(self.words)
+
+    @property
+    def written(self) -> str:
+        """The text; of words, these with spaces between them."""
+        return " ".join(self.words or ()) if self.text is None else self.text
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from minibert.errors import SurveyError, TokenizationError
+from minibert.errors import SurveyError
 from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
@@ -19,7 +19,7 @@ from minibert.quantities import QUANTITIES, TokenIds
 from minibert.survey.formats import Document
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens, padded
-from minibert.text.words import Words
+from minibert.text.windows import equal_parts
 from minibert.trace.places import check_index
 from minibert.trace.run import embedded, logits_of, reads_single_positions, run_layers
 
@@ -105,22 +105,10 @@ def tokenized(document: Document, model: Model) -> TokenizedText:
     TokenizationError for a text without tokens, and for a pair that is longer than the model.
     """
     tokenizer: Any = model.tokenizer
-    text: Any = document.text if document.words is None else Words(document.words)
     limit = model.config.n_positions
-    tokens = tokenizer(text, document.pair, max_positions=limit if document.pair else None)
-    length = tokens.lengths[0]
-    if length <= limit:
-        return TokenizedText(document, tokens, (np.arange(length),))
-    inside = [i for i, span in enumerate(tokens.spans[0]) if span is not None]
-    before, behind = np.arange(inside[0]), np.arange(inside[-1] + 1, length)
-    room = limit - len(before) - len(behind)
-    if room < 1:
-        raise TokenizationError(f"{limit} positions have no room beside the special tokens.")
-    middle = np.arange(inside[0], inside[-1] + 1)
-    parts = np.array_split(middle, -(-len(middle) // room))
-    return TokenizedText(
-        document, tokens, tuple(np.concatenate([before, part, behind]) for part in parts)
-    )
+    longest = limit if document.pair else None
+    tokens = tokenizer(document.content, document.pair, max_positions=longest)
+    return TokenizedText(document, tokens, equal_parts(tokens, limit))
 
 
 def batches(items: Iterable[Item], most: int, size: Callable[[Item], int]) -> Iterator[list[Item]]:

@@ -20,7 +20,7 @@ from minibert.survey.token_kinds import CLASSES, SegmentTokens, kind_of, with_pl
 from minibert.text.inputs import Inputs
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens, padded
-from minibert.text.words import Words
+from minibert.text.windows import equal_parts
 
 __all__ = ["Batch", "Segment", "Segmenter", "batches", "in_pairs"]
 
@@ -117,48 +117,19 @@ class Segmenter:
         """The segments of documents, and why there are none of some, by number."""
         found: list[Segment] = []
         wrong: dict[int, str] = {}
-        for number, tokens in enumerate(self._tokens(documents)):
-            if isinstance(tokens, str):
-                wrong[number] = tokens
-            else:
-                found += self._cut(number, tokens)
+        for number, document in enumerate(documents):
+            try:
+                found += self._of_document(number, document)
+            except TokenizationError as error:
+                wrong[number] = str(error)
         return found, wrong
 
-    def _tokens(self, documents: Sequence[Document]) -> Iterator[Tokens | str]:
-        """The tokens of each, or why it has none."""
-        for document in documents:
-            try:
-                text: Any = document.text if document.words is None else Words(document.words)
-                if document.pair is None:
-                    yield self.tokenizer(text)
-                    continue
-                whole = self.tokenizer(text, document.pair)
-                if whole.lengths[0] > self.longest:
-                    self.pairs_cut += 1
-                    whole = self.tokenizer(
-                        text, document.pair, truncate=True, max_positions=self.longest
-                    )
-                yield whole
-            except TokenizationError as error:
-                yield str(error)
-
-    def _cut(self, number: int, tokens: Tokens) -> Iterator[Segment]:
-        length = tokens.lengths[0]
-        spans, ids = tokens.spans[0], tokens.ids[0].numpy()
-        kinds = tokens.segments[0].numpy()
+    def _of_document(self, number: int, document: Document) -> list[Segment]:
+        tokens = self._tokens(document)
+        ids, kinds = tokens.ids[0].numpy(), tokens.segments[0].numpy()
         text, word, occurrence = _words(tokens)
-        if length <= self.longest:
-            places = [np.arange(length)]
-        else:
-            inside = np.array([i for i, span in enumerate(spans) if span is not None])
-            before, behind = int(inside[0]), int(inside[-1]) + 1
-            room = self.longest - before - (length - behind)
-            if room < 1:
-                raise SurveyError(f"{self.longest} tokens have no room beside the special ones.")
-            parts = np.array_split(np.arange(before, behind), -(-(behind - before) // room))
-            ends = np.arange(before), np.arange(behind, length)
-            places = [np.concatenate([ends[0], part, ends[1]]) for part in parts]
-        for place in places:
+        found = []
+        for place in equal_parts(tokens, self.longest):
             own = SegmentTokens(
                 (len(place),),
                 ids[place],
@@ -168,7 +139,19 @@ class Segmenter:
                 with_places(self.kinds[ids[place]], text[place]),
                 self.class_names,
             )
-            yield Segment(number, ids[place].tolist(), kinds[place].tolist(), own)
+            found.append(Segment(number, ids[place].tolist(), kinds[place].tolist(), own))
+        return found
+
+    def _tokens(self, document: Document) -> Tokens:
+        """The tokens of a document; of a pair no more than fit."""
+        text: Any = document.content
+        if document.pair is None:
+            return self.tokenizer(text)
+        whole = self.tokenizer(text, document.pair)
+        if whole.lengths[0] <= self.longest:
+            return whole
+        self.pairs_cut += 1
+        return self.tokenizer(text, document.pair, truncate=True, max_positions=self.longest)
 
 
 def _words(tokens: Tokens) -> tuple[Whole, Whole, Whole]:
@@ -222,6 +205,5 @@ def in_pairs(documents: Iterable[Document]) -> Iterator[Document]:
         if first is None:
             first = document
             continue
-        texts = [one.text or " ".join(one.words or ()) for one in (first, document)]
-        yield Document(f"{first.id} + {document.id}", texts[0], None, texts[1])
+        yield Document(f"{first.id} + {document.id}", first.written, None, document.written)
         first = None

@@ -1,13 +1,16 @@
-"""A text of any length as windows that a model can read, overlapping so that none lacks context.
+"""A text of any length as windows that a model can read.
 
-Place: `model.windows(text, stride=...)` gives Windows; `windows.tokens` goes into the model as any
-batch does, and `windows.merge` puts what came out together again, one value a token of the text.
+Place: `model.windows(text, stride=...)` gives Windows, which overlap so that no token lacks
+context; `windows.tokens` goes into the model as any batch does, and `windows.merge` puts what came
+out together again, one value a token of the text. `equal_parts` cuts without overlap.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,7 +20,7 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 from minibert.text.words import Words, written
 
-__all__ = ["LongText", "Whole", "Windows", "columns", "windows"]
+__all__ = ["LongText", "Whole", "Windows", "columns", "equal_parts", "windows"]
 
 if TYPE_CHECKING:
     LongText = str | Words
@@ -105,8 +108,7 @@ def windows(
     if tokenizer is None:
         raise TokenizationError(f"windows: {source.name} has no tokenizer; give one that has.")
     tokens = tokenizer(text)
-    # Only what the tokenizer's template adds stands for no characters.
-    inside = [position for position, span in enumerate(tokens.spans[0]) if span is not None]
+    inside = _inside(tokens)
     first, behind = inside[0], tokens.lengths[0] - inside[-1] - 1
     room = _room(size, limit, first + behind)
     _whole_number("stride", stride, least=1, most=room, why=f"a window holds {room} of the text")
@@ -121,6 +123,35 @@ def windows(
             len(inside), starts, room, first, looks_back if causal is None else causal
         ),
     )
+
+
+def equal_parts(tokens: Tokens, longest: int) -> tuple[npt.NDArray[np.int64], ...]:
+    """The positions of each part of one text that is cut into parts of at most `longest` tokens.
+
+    Parts are of about the same length; no token of the text is in two of them, and each has the
+    special tokens of a whole text. A text that fits is one part. Raises TokenizationError where the
+    special tokens leave no room.
+    """
+    length = tokens.lengths[0]
+    if length <= longest:
+        return (np.arange(length),)
+    inside = _inside(tokens)
+    first, last = inside[0], inside[-1]
+    before, behind = np.arange(first), np.arange(last + 1, length)
+    room = longest - len(before) - len(behind)
+    if room < 1:
+        raise TokenizationError(
+            f"A text of {length} tokens cannot be cut into parts of {longest}: "
+            f"{len(before) + len(behind)} of each are special tokens."
+        )
+    parts = np.array_split(np.arange(first, last + 1), -(-(last + 1 - first) // room))
+    return tuple(np.concatenate([before, part, behind]) for part in parts)
+
+
+def _inside(tokens: Tokens) -> list[int]:
+    """The positions of the tokens of the text itself."""
+    # Only what the tokenizer's template adds stands for no characters.
+    return [position for position, span in enumerate(tokens.spans[0]) if span is not None]
 
 
 def _asked(source: Any) -> tuple[Tokenizer | None, int | None, bool]:
