@@ -21,7 +21,7 @@ LIES = [
 ]  # fmt: skip
 NAMES = [
     "../../../x.json",
-    "/tmp/x",
+    "/absolute/x",
     "a/../../b",
     "config.json\x00",
     "..",
