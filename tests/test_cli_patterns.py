@@ -57,6 +57,17 @@ def test_two_documents_in_a_row_are_a_pair_and_a_survey_is_read(tmp_path: Path) 
     for ours, theirs in zip(of_model["heads"], of_survey["heads"], strict=True):
         assert ours["score"] == pytest.approx(theirs["score"], abs=2e-6)
     fails(run("patterns", "--survey", str(folder), "--model", "x"), "leave out --model", 2)
+    fails(run("patterns", "--survey", str(folder), "--kind", "text"), "leave out --kind", 2)
+
+
+def test_what_an_error_says_to_name_can_be_named(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.latin"
+    corpus.write_bytes("the caf\xe9 .\n".encode("latin-1"))
+    fails(run("patterns", str(corpus)), "say what it is with --kind")
+    fails(run("patterns", str(corpus), "--kind", "text"), "not utf-8; name .* with --encoding")
+    result = run("patterns", str(corpus), "--kind", "text", "--encoding", "latin-1", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["previous"]["documents"] == 1
 
 
 @pytest.mark.parametrize(
@@ -66,6 +77,7 @@ def test_two_documents_in_a_row_are_a_pair_and_a_survey_is_read(tmp_path: Path) 
         (["corpus.txt", "--unit", "page"], "page", 1),
         (["corpus.txt", "--limit", "0"], "--limit", 2),
         (["--field", "text"], "--field says how a corpus is read", 2),
+        (["--encoding", "utf-8"], "--encoding says how a corpus is read", 2),
         (["--pairs"], "--pairs says how a corpus is read", 2),
     ],
 )

@@ -6,6 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from minibert.cli.corpus_options import (
+    BatchTokens,
+    Corpus,
+    CorpusOptions,
+    Encoding,
+    Field,
+    KindOfFiles,
+    OnError,
+    PairField,
+    Restart,
+    Shortest,
+    Unit,
+    WhenWrong,
+)
 from minibert.cli.options import DtypeName, ImplName, ModelName, Offline, Revision, Task, load_model
 from minibert.terminal import note, say
 
@@ -24,28 +38,6 @@ class StoredType(StrEnum):
     float64 = "float64"
 
 
-class OnError(StrEnum):
-    """What becomes of a document that cannot be read."""
-
-    stop = "raise"
-    skip = "skip"
-
-
-class Kind(StrEnum):
-    """Kinds of files."""
-
-    text = "text"
-    jsonl = "jsonl"
-    parquet = "parquet"
-    conllu = "conllu"
-
-
-Corpus = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="CORPUS...", help="Files and folders: text, JSON lines, Parquet, CoNLL-U."
-    ),
-]
 Points = Annotated[
     list[str],
     typer.Option(
@@ -58,35 +50,9 @@ Points = Annotated[
 Output = Annotated[
     Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the arrays go.")
 ]
-FileKind = Annotated[
-    Kind | None, typer.Option(help="What the files are, where their names do not say it.")
-]
-Unit = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="What a document is: paragraph, line or file of a text; sentence or document of "
-        "CoNLL-U.",
-    ),
-]
-Field = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The field or column with the text.")
-]
-PairField = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The field or column with a second text.")
-]
-Encoding = Annotated[str, typer.Option(metavar="NAME", help="Of plain text and JSON lines.")]
-Fault = Annotated[OnError, typer.Option(help="For a document that cannot be read.")]
-Shortest = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Leave out texts of fewer characters.")
-]
 Stored = Annotated[StoredType, typer.Option("--store", help="The number type of the arrays.")]
 Special = Annotated[
     bool, typer.Option("--special/--no-special", help="Rows for [CLS], [SEP] and their like.")
-]
-BatchTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of a pass.")]
-Restart = Annotated[
-    bool, typer.Option("--restart", help="Start again where FOLDER already holds a collection.")
 ]
 
 
@@ -94,12 +60,12 @@ def collect(
     corpus: Corpus,
     points: Points,
     output: Output,
-    kind: FileKind = None,
+    kind: KindOfFiles = None,
     unit: Unit = None,
     field: Field = None,
     pair_field: PairField = None,
-    encoding: Encoding = "utf-8",
-    on_error: Fault = OnError.stop,
+    encoding: Encoding = None,
+    on_error: WhenWrong = OnError.stop,
     shortest: Shortest = 1,
     store: Stored = StoredType.float32,
     special: Special = True,
@@ -118,18 +84,9 @@ def collect(
     FOLDER; beside them are the tokens, words and texts. To resume an interrupted run, give the
     same command again.
     """
-    from minibert.survey.documents import read_documents
-
-    documents = read_documents(
-        corpus,
-        kind=None if kind is None else kind.value,
-        unit=unit,
-        field=field,
-        pair_field=pair_field,
-        encoding=encoding,
-        on_error=on_error.value,
-        shortest=shortest,
-    )
+    documents = CorpusOptions(
+        corpus, kind, unit, field, pair_field, encoding, on_error, shortest
+    ).documents()
     loaded = load_model(model, revision, offline, task, dtype, impl)
     from minibert.survey.collecting import collect as collect_values
 

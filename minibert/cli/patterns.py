@@ -2,13 +2,23 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from minibert.cli.corpus_options import (
+    CorpusOptions,
+    Encoding,
+    Field,
+    InPairs,
+    KindOfFiles,
+    Limit,
+    PairField,
+    Unit,
+)
 from minibert.cli.options import DtypeName, ImplName, ModelName, Offline, Revision, load_model
 from minibert.terminal import Terminal, note, say
 
@@ -20,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["patterns"]
 
-Corpus = Annotated[
+SampleOrCorpus = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="CORPUS",
@@ -28,37 +38,22 @@ Corpus = Annotated[
         "Default: twelve built-in pairs of sentences.",
     ),
 ]
-Unit = Annotated[
-    str | None,
-    typer.Option(help="What a document is: paragraph, line or file; sentence or document."),
-]
-Field = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The field or column with the text. Default: text."),
-]
-PairField = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The field or column with a second text, for pairs."),
-]
-Pairs = Annotated[
-    bool,
-    typer.Option("--pairs", help="Take each two documents in a row as one with two texts."),
-]
 SurveyFolder = Annotated[
     Path | None,
     typer.Option(
         "--survey", metavar="DIR", help="Name heads from a finished survey; no model is run."
     ),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="Read no more than so many documents.")]
 
 
 def patterns(
-    corpus: Corpus = None,
+    corpus: SampleOrCorpus = None,
+    kind: KindOfFiles = None,
     unit: Unit = None,
     field: Field = None,
     pair_field: PairField = None,
-    pairs: Pairs = False,
+    encoding: Encoding = None,
+    pairs: InPairs = False,
     limit: Limit = None,
     survey: SurveyFolder = None,
     examples: Annotated[
@@ -87,17 +82,17 @@ def patterns(
     A head is named (*) where more than half of the attention that the baseline leaves follows the
     pattern, and the whole confidence interval over documents is above that.
     """
+    reading = CorpusOptions(corpus or [], kind, unit, field, pair_field, encoding)
     if survey is not None:
-        given = {
-            "CORPUS": corpus, "--unit": unit, "--field": field, "--pair-field": pair_field,
-            "--pairs": pairs, "--limit": limit, "--examples": examples, "--model": model,
-            "--dimensions": dimensions, "--dtype": dtype, "--revision": revision,
+        others = {
+            "CORPUS": corpus, "--pairs": pairs, "--limit": limit, "--examples": examples,
+            "--dimensions": dimensions, "--model": model, "--dtype": dtype, "--revision": revision,
         }  # fmt: skip
+        given = (*reading.given, *(name for name, value in others.items() if value))
         _print(_of_survey(survey, given), None, as_json=as_json, examples=False)
         return
     # Before the model is loaded: a corpus that cannot be read is known at once.
-    reading = {"unit": unit, "field": field, "pair_field": pair_field}
-    documents = _documents(corpus or [], pairs=pairs, **reading)
+    documents = _documents(reading, pairs=pairs)
     loaded = load_model(model, revision, offline, "none", dtype, impl)
     from minibert.survey.patterns import patterns as patterns_of
     from minibert.survey.query_key_dimensions import query_key_dimensions
@@ -107,7 +102,7 @@ def patterns(
     found = patterns_of(loaded, islice(documents or _sample(loaded), limit), seed=seed)
     counted = None
     if dimensions:
-        again = _documents(corpus or [], pairs=pairs, **reading) or _sample(loaded)
+        again = _documents(reading, pairs=pairs) or _sample(loaded)
         counted = query_key_dimensions(loaded, islice(again, limit))
     _print(found, counted, as_json=as_json, examples=examples)
 
@@ -127,39 +122,27 @@ def _print(
         say("", *dimension_table(counted, found, terminal))
 
 
-def _of_survey(folder: Path, given: Mapping[str, object]) -> "HeadPatterns":
+def _of_survey(folder: Path, given: Sequence[str]) -> "HeadPatterns":
     """The patterns of a finished survey; `given` are options that only a run of a model has."""
-    for name, value in given.items():
-        if value:
-            raise typer.BadParameter(f"--survey reads what was measured already; leave out {name}")
+    if given:
+        raise typer.BadParameter(f"--survey reads what was measured already; leave out {given[0]}")
     from minibert.survey.survey_patterns import patterns_of_survey
     from minibert.survey.tables import Survey
 
     return patterns_of_survey(Survey.read(folder))
 
 
-def _documents(
-    corpus: list[Path],
-    *,
-    pairs: bool,
-    unit: str | None,
-    field: str | None,
-    pair_field: str | None,
-) -> "Texts | None":
+def _documents(corpus: CorpusOptions, *, pairs: bool) -> "Texts | None":
     """The documents of these files; None where there are none."""
-    if corpus:
-        from minibert.survey.documents import read_documents
-
-        documents = read_documents(corpus, unit=unit, field=field, pair_field=pair_field)
+    if corpus.paths:
+        documents = corpus.documents()
         if not pairs:
             return documents
         from minibert.survey.segments import in_pairs
 
         return in_pairs(documents)
-    options = {"unit": unit, "field": field, "pair-field": pair_field, "pairs": pairs}
-    for name, value in options.items():
-        if value:
-            raise typer.BadParameter(f"--{name} says how a corpus is read, and none is named")
+    for name in (*corpus.given, *["--pairs"] * pairs):
+        raise typer.BadParameter(f"{name} says how a corpus is read, and none is named")
     return None
 
 

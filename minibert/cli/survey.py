@@ -4,13 +4,27 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from minibert.cli.corpus_options import (
+    BatchTokens,
+    Corpus,
+    CorpusOptions,
+    Encoding,
+    Field,
+    InPairs,
+    KindOfFiles,
+    Limit,
+    OnError,
+    PairField,
+    Restart,
+    Shortest,
+    Unit,
+    WhenWrong,
+)
 from minibert.cli.options import (
     DtypeName,
     ImplName,
@@ -31,30 +45,6 @@ __all__ = ["survey"]
 _SHOWN = ("to_previous", "to_next", "to_self", "to_first", "to_cls", "to_sep", "to_same_word")
 
 
-class Kind(StrEnum):
-    """Kinds of files with texts."""
-
-    text = "text"
-    jsonl = "jsonl"
-    parquet = "parquet"
-    conllu = "conllu"
-
-
-class OnError(StrEnum):
-    """What becomes of documents that cannot be read."""
-
-    stop = "raise"
-    skip = "skip"
-
-
-Corpus = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="CORPUS...",
-        help="Files or folders: plain text, JSON lines, Parquet or CoNLL-U, also as .gz.",
-        show_default=False,
-    ),
-]
 Output = Annotated[
     Path,
     typer.Option(
@@ -79,45 +69,10 @@ ChosenTokens = Annotated[
 ]
 ByNorm = Annotated[bool, typer.Option(help="Measure everything again with rows weighed by norms.")]
 WithProfile = Annotated[bool, typer.Option(help="Keep the mass at every distance.")]
-InPairs = Annotated[
-    bool, typer.Option("--pairs", help="Take each two documents as one with two texts.")
-]
-Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Measure so many documents.")]
 Longest = Annotated[
     int | None,
     typer.Option(metavar="N", min=8, help="Tokens of a segment. Default: the model's positions."),
 ]
-KindOfFiles = Annotated[
-    Kind | None, typer.Option(help="What the files are, where their names do not say it.")
-]
-Unit = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="A document: paragraph, line or file of plain text; sentence or document of CoNLL-U.",
-    ),
-]
-Field = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The field or column with the text. Default: text."),
-]
-PairField = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The field or column with a second text.")
-]
-Encoding = Annotated[str, typer.Option(metavar="NAME", help="Of text and JSON lines.")]
-Shortest = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Leave out texts with fewer characters.")
-]
-WhenWrong = Annotated[
-    OnError, typer.Option(help="Stop at what cannot be read, or skip and count it.")
-]
-Restart = Annotated[
-    bool, typer.Option("--restart", help="Begin anew instead of going on with what is in DIR.")
-]
-BatchTokens = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Tokens that are computed together.")
-]
-
 WithReport = Annotated[
     bool, typer.Option(help="Write report.html, and examples.html with pages of the best examples.")
 ]
@@ -146,7 +101,7 @@ def survey(
     unit: Unit = None,
     field: Field = None,
     pair_field: PairField = None,
-    encoding: Encoding = "utf-8",
+    encoding: Encoding = None,
     shortest: Shortest = 1,
     on_error: WhenWrong = OnError.stop,
     restart: Restart = False,
@@ -170,10 +125,10 @@ def survey(
 
     from minibert.survey.run import survey as measured
 
-    opened = partial(
-        _documents, corpus, kind, unit, field, pair_field, encoding, on_error, shortest
+    corpus_options = CorpusOptions(
+        corpus, kind, unit, field, pair_field, encoding, on_error, shortest
     )
-    documents = opened()
+    documents = corpus_options.documents()
     loaded = load_model(model, revision, offline, None, None, impl)
     with _told_if_interrupted(output):
         found = measured(
@@ -196,31 +151,7 @@ def survey(
         )
     _show(found, output)
     if report:
-        _report(output, loaded, opened, pattern_documents)
-
-
-def _documents(
-    corpus: list[Path],
-    kind: Kind | None,
-    unit: str | None,
-    field: str | None,
-    pair_field: str | None,
-    encoding: str,
-    on_error: OnError,
-    shortest: int,
-) -> "Documents":
-    from minibert.survey.documents import read_documents
-
-    return read_documents(
-        corpus,
-        kind=kind and kind.value,
-        unit=unit,
-        field=field,
-        pair_field=pair_field,
-        encoding=encoding,
-        on_error=on_error.value,
-        shortest=shortest,
-    )
+        _report(output, loaded, corpus_options.documents, pattern_documents)
 
 
 def _report(
