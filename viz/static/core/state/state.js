@@ -10,13 +10,12 @@
  * @property {(listener: () => void) => void} subscribe
  * @property {Pointed} pointed  passes with the pointer, and so is no part of the state
  *
- * @typedef {object} Pointed  the token under the pointer, for all pictures that have it
- * @property {() => import("../data/attention.js").Focus | null} get
- * @property {(token: import("../data/attention.js").Focus | null) => void} set
- * @property {(listener: () => void) => void} subscribe
+ * @typedef {import("./held.js").Held<import("../data/attention.js").Focus | null>} Pointed  the token
+ *   under the pointer, for all pictures that have it
  */
 
 import { FIELDS } from "./fields.js";
+import { hold, holdState } from "./held.js";
 
 /**
  * @param {Limits} limits
@@ -32,35 +31,9 @@ export function initialState(limits) {
  * @returns {Store}
  */
 export function createStore(state) {
-  /** @type {(() => void)[]} */
-  const listeners = [];
-  let current = state;
-  return {
-    get: () => current,
-    set(change) {
-      current = { ...current, ...change };
-      for (const listener of listeners) listener();
-    },
-    subscribe: (listener) => void listeners.push(listener),
-    pointed: createPointed(),
-  };
-}
-
-/** @returns {Pointed} */
-function createPointed() {
-  /** @type {(() => void)[]} */
-  const listeners = [];
-  /** @type {import("../data/attention.js").Focus | null} */
-  let current = null;
-  return {
-    get: () => current,
-    set(token) {
-      if (token?.side === current?.side && token?.index === current?.index) return;
-      current = token;
-      for (const listener of listeners) listener();
-    },
-    subscribe: (listener) => void listeners.push(listener),
-  };
+  const nothing = /** @type {import("../data/attention.js").Focus | null} */ (null);
+  const pointed = hold(nothing, (one, other) => one?.side === other?.side && one?.index === other?.index);
+  return { ...holdState(state), pointed };
 }
 
 /**

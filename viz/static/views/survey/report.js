@@ -2,6 +2,7 @@
 
 import { button } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
+import { holdState } from "../../core/state/held.js";
 import { running } from "../../core/text/text.js";
 import { Survey } from "./data.js";
 import { gridPart } from "./grid.js";
@@ -10,7 +11,7 @@ import { mapPart } from "./map.js";
 import { createPatterns } from "./patterns.js";
 import { profilePart } from "./profile.js";
 import { Section } from "./section.js";
-import { createStore, fromHash, toHash } from "./state.js";
+import { fromHash, toHash } from "./state.js";
 
 /** The measures that the grid begins with: the first that is there. */
 const FIRST = ["to_previous", "to_sep", "entropy"];
@@ -28,7 +29,7 @@ export function mountReport(host, header, address) {
   /** @type {import("./state.js").State} */
   const start = { theme: "auto", place: best ?? 0, measure, compared: compared.includes("to_sep") ? "to_sep" : compared[0] ?? "", colored: "layer" };
   const known = { nLayers: survey.nLayers, nHeads: survey.nHeads, measures: [...survey.byName.keys()], compared };
-  const store = createStore(fromHash(address.read(), start, known));
+  const store = holdState(fromHash(address.read(), start, known));
   const darkness = matchMedia("(prefers-color-scheme: dark)");
   const theme = () => {
     const chosen = store.get().theme;

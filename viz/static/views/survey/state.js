@@ -15,24 +15,6 @@
  */
 
 /**
- * @param {State} start
- * @returns {Store}
- */
-export function createStore(start) {
-  /** @type {(() => void)[]} */
-  const listeners = [];
-  let current = start;
-  return {
-    get: () => current,
-    set(change) {
-      current = { ...current, ...change };
-      for (const listener of listeners) listener();
-    },
-    subscribe: (listener) => void listeners.push(listener),
-  };
-}
-
-/**
  * @param {State} state
  * @param {State} start
  * @param {number} nHeads

@@ -1,0 +1,41 @@
+/**
+ * A value that listeners hear the changes of.
+ *
+ * @template Value
+ * @typedef {object} Held
+ * @property {() => Value} get
+ * @property {(value: Value) => void} set
+ * @property {(listener: () => void) => void} subscribe
+ */
+
+/**
+ * @template Value
+ * @param {Value} start
+ * @param {(one: Value, other: Value) => boolean} [same]  of what is the same, nobody is told
+ * @returns {Held<Value>}
+ */
+export function hold(start, same = () => false) {
+  /** @type {(() => void)[]} */
+  const listeners = [];
+  let current = start;
+  return {
+    get: () => current,
+    set(value) {
+      if (same(value, current)) return;
+      current = value;
+      for (const listener of listeners) listener();
+    },
+    subscribe: (listener) => void listeners.push(listener),
+  };
+}
+
+/**
+ * A held object of which parts are changed.
+ *
+ * @template State
+ * @param {State} start
+ */
+export function holdState(start) {
+  const { get, set, subscribe } = hold(start);
+  return { get, set: (/** @type {Partial<State>} */ change) => set({ ...get(), ...change }), subscribe };
+}
