@@ -97,6 +97,7 @@ class Options:
             size=(model.config.n_layers, model.config.n_heads),
             batch_tokens=self.batch_tokens,
             profile=self.profile,
+            device=model.body.word.weight.device,
         )
 
     def told(self, model: "Model") -> dict[str, Any]:

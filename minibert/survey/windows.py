@@ -1,16 +1,19 @@
 """A window of documents measured: the piece of work a survey is cut into.
 
 The corpus is read a window at a time, so that memory does not depend on its size. The documents of
-a window are sorted by length into batches, and their sums are added in the order of the documents.
-Whoever measures a window, and in whichever order windows are done, gets the same bits.
+a window are sorted by length into batches, and what these give is added in their order. Whoever
+measures a window, and in whichever order windows and batches are done, gets the same bits.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from minibert.survey.batch_threads import batch_threads
 from minibert.survey.formats import Document
 from minibert.survey.measures import Measure
 from minibert.survey.rows import RowMasses
@@ -85,11 +88,13 @@ class WindowSurvey:
         size: tuple[int, int],
         batch_tokens: int,
         profile: bool,
+        device: torch.device,
     ) -> None:
         self.segmenter, self.masses, self.measures = segmenter, masses, measures
         self.size, self.batch_tokens = size, batch_tokens
         self.reach = segmenter.longest - 1 if profile else 0
         self.has_profile = profile
+        self.device = device
 
     def empty(self) -> Sums:
         """The sums of no document."""
@@ -97,36 +102,59 @@ class WindowSurvey:
 
     def __call__(self, window: Window) -> Measured:
         """What its documents give."""
+        with batch_threads(self.device) as threads:
+            return self.begin(window, threads)()
+
+    def begin(self, window: Window, threads: Executor) -> Callable[[], Measured]:
+        """Have the window's batches measured by the threads; what is returned waits for them."""
         cut_before = self.segmenter.pairs_cut
         segments, wrong = self.segmenter.segments(window.documents)
         reasons = tuple((window.documents[n].id, why) for n, why in sorted(wrong.items()))
         cut = self.segmenter.pairs_cut - cut_before
-        if not segments:
-            return Measured(self.empty(), wrong=reasons, pairs_cut=cut)
         n_tokens = np.zeros(len(window.documents))
         for segment in segments:
             n_tokens[segment.document] += len(segment.ids)
         held = _Held(self, n_tokens)
-        for batch in batches(segments, self.batch_tokens):
-            held.add(batch)
-        good = np.flatnonzero(n_tokens)
-        sums = document_sums(
-            held.rows[..., good], held.counts[:, good], held.profile, good + window.first
-        )
-        best = np.unique(sums.best_document)
-        return Measured(
-            sums,
-            {int(n): window.documents[n - window.first].id for n in best if n >= 0},
-            len(good),
-            len(segments),
-            int(n_tokens.sum()),
-            reasons,
-            cut,
-        )
+        begun = [threads.submit(held.measured, one) for one in batches(segments, self.batch_tokens)]
+
+        def finish() -> Measured:
+            for one in begun:
+                held.add(one.result())
+            good = np.flatnonzero(n_tokens)
+            if not len(good):
+                return Measured(self.empty(), wrong=reasons, pairs_cut=cut)
+            sums = document_sums(
+                held.rows[..., good], held.counts[:, good], held.profile, good + window.first
+            )
+            best = np.unique(sums.best_document)
+            return Measured(
+                sums,
+                {int(n): window.documents[n - window.first].id for n in best if n >= 0},
+                len(good),
+                len(segments),
+                int(n_tokens.sum()),
+                reasons,
+                cut,
+            )
+
+        return finish
+
+
+@dataclass(frozen=True, eq=False)
+class _OfBatch:
+    """What a batch gave.
+
+    counts   (measure, segment): rows that count
+    layers   for each layer the sums of rows, (measure, head, segment), and the profile
+    """
+
+    batch: Batch
+    counts: Floats
+    layers: list[tuple[Floats, Floats | None]]
 
 
 class _Held:
-    """The sums of each document of a window while its batches are measured."""
+    """The sums of each document of a window, batch by batch."""
 
     def __init__(self, survey: WindowSurvey, n_tokens: Floats) -> None:
         self.survey, self.n_tokens = survey, n_tokens
@@ -135,21 +163,28 @@ class _Held:
         self.counts = np.zeros((n_measures, n_documents))
         self.profile = survey.empty().profile
 
-    def add(self, batch: Batch) -> None:
-        survey, tokens = self.survey, batch.tokens
-        rows, counts = rows_that_count(survey.measures, tokens)
-        owners = [one.document for one in batch.segments]
-        for number, owner in enumerate(owners):
-            self.counts[:, owner] += counts[:, number]
+    def measured(self, batch: Batch) -> _OfBatch:
+        """What the batch gives."""
+        survey = self.survey
+        rows, counts = rows_that_count(survey.measures, batch.tokens)
+        layers: list[tuple[Floats, Floats | None]] = []
 
         def visit(layer: int, masses: RowMasses) -> None:
-            found = row_sums(survey.measures, masses, rows)
-            for number, owner in enumerate(owners):
-                self.rows[:, layer, :, owner] += found[..., number]
-            if masses.profile is not None:
-                self._add_profile(layer, masses.profile, tokens.lengths, owners)
+            layers.append((row_sums(survey.measures, masses, rows), masses.profile))
 
         survey.masses(batch, visit)
+        return _OfBatch(batch, counts, layers)
+
+    def add(self, found: _OfBatch) -> None:
+        """Add it to the sums of its documents."""
+        owners = [one.document for one in found.batch.segments]
+        for number, owner in enumerate(owners):
+            self.counts[:, owner] += found.counts[:, number]
+        for layer, (sums, profile) in enumerate(found.layers):
+            for number, owner in enumerate(owners):
+                self.rows[:, layer, :, owner] += sums[..., number]
+            if profile is not None:
+                self._add_profile(layer, profile, found.batch.tokens.lengths, owners)
 
     def _add_profile(
         self, layer: int, profile: Floats, lengths: Sequence[int], owners: Sequence[int]
