@@ -16,7 +16,7 @@ from minibert.checkpoint.load import (
 )
 from minibert.errors import CheckpointError, check_flag
 from minibert.kernels.registry import check_name
-from minibert.layers.linear import pack
+from minibert.layers.packing import pack
 from minibert.model import Model
 
 __all__ = ["from_transformers", "load"]

@@ -16,7 +16,7 @@ from minibert.layers.bodies import build_body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.heads import build_head
-from minibert.layers.linear import is_packed, pack, unpack
+from minibert.layers.packing import is_packed, pack, unpack
 from minibert.quantities import Float, Hidden, Logits, TokenIds, TokenMask
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens

@@ -10,7 +10,7 @@ import transformers
 
 import minibert
 from minibert.layers import linear_backends as backends
-from minibert.layers.linear import describe
+from minibert.layers.packing import describe
 
 ALL = frozenset({torch.float32, torch.bfloat16, torch.float16})
 AMD = backends.Processor("AuthenticAMD", "AMD EPYC 7763", frozenset({"avx2"}), ALL)

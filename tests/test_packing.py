@@ -18,8 +18,8 @@ from torch.nn.utils import parametrize, prune
 
 import minibert
 from minibert.layers import linear_backends as backends
-from minibert.layers.linear import describe
 from minibert.layers.one_matrix import PackedWeight
+from minibert.layers.packing import describe, lay_out, layout
 from minibert.model import Model
 
 pytestmark = pytest.mark.skipif(
@@ -192,3 +192,21 @@ def test_the_description_names_back_end_processor_and_rule(packed: Model) -> Non
     assert describe(packed) == f"onednn-packed ({name}; rule: named by MINIBERT_LINEAR or use())"
     packed.double()
     assert describe(packed) == f"torch ({name}; rule: oneDNN does not multiply float64 here)"
+
+
+@pytest.mark.parametrize("source", ["packed", "tiny-bert", "unpacked"])
+def test_a_copy_that_is_laid_out_as_its_model_gives_the_same_bits(
+    packed: Model, source: str
+) -> None:
+    model = minibert.load(source) if source == "tiny-bert" else packed
+    if source == "unpacked":
+        model.unpack()
+    expected = {"packed": "packed", "tiny-bert": "side by side", "unpacked": "apart"}[source]
+    before = layout(model)
+    assert expected in before
+    copied = pickle.loads(pickle.dumps(model))
+    assert layout(model) == before
+    assert set(layout(copied)) == {"apart"}
+    lay_out(copied, before)
+    assert layout(copied) == before
+    assert torch.equal(copied.trace(IDS)[0].attn_out, model.trace(IDS)[0].attn_out)

@@ -125,10 +125,8 @@ def survey(
 
     from minibert.survey.run import survey as measured
 
-    corpus_options = CorpusOptions(
-        corpus, kind, unit, field, pair_field, encoding, on_error, shortest
-    )
-    documents = corpus_options.documents()
+    source = CorpusOptions(corpus, kind, unit, field, pair_field, encoding, on_error, shortest)
+    documents = source.documents()
     loaded = load_model(model, revision, offline, None, None, impl)
     with _told_if_interrupted(output):
         found = measured(
@@ -151,7 +149,7 @@ def survey(
         )
     _show(found, output)
     if report:
-        _report(output, loaded, corpus_options.documents, pattern_documents)
+        _report(output, loaded, source.documents, pattern_documents)
 
 
 def _report(

@@ -1,6 +1,6 @@
 """Tensors that lie, or are put, side by side in memory, as one: query, key and value weights.
 
-Beneath linear.py, which runs what reads the same input as one product.
+Beneath packing.py; linear.py runs what reads the same input as one product.
 """
 
 import math

@@ -1,7 +1,7 @@
 """One matrix in the place of the weights of linear layers, and how it is kept from going stale.
 
-Used by linear.py. The matrix is either plain memory that the weights are views of, so that there
-is nothing to go stale, or a copy packed for oneDNN.
+Made by packing.py, used by linear.py. The matrix is either plain memory that the weights are views
+of, so that there is nothing to go stale, or a copy packed for oneDNN.
 """
 
 import weakref

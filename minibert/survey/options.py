@@ -100,9 +100,12 @@ class Options:
             device=model.body.word.weight.device,
         )
 
+    def dtype_of(self, model: "Model") -> torch.dtype:
+        """The one that is computed in."""
+        return model.dtype if self.dtype is None else self.dtype
+
     def told(self, model: "Model") -> dict[str, Any]:
         """The same for JSON, what was left to the model filled in."""
-        dtype = model.dtype if self.dtype is None else self.dtype
         return {
             "measures": [one.name for one in self.chosen()],
             "offsets": list(self.every_offset),
@@ -111,7 +114,7 @@ class Options:
             "pairs": self.pairs,
             "limit": self.limit,
             "longest": self.longest or model.config.n_positions,
-            "dtype": str(dtype).removeprefix("torch."),
+            "dtype": str(self.dtype_of(model)).removeprefix("torch."),
             "impl": self.impl or model.impl,
             "batch_tokens": self.batch_tokens,
             "window": {"characters": windows.CHARACTERS, "documents": windows.DOCUMENTS},

@@ -1,9 +1,7 @@
 """`survey`: what every head of a model does, over a corpus of any size."""
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -16,16 +14,16 @@ from minibert.errors import SurveyError
 from minibert.survey.documents import Documents
 from minibert.survey.formats import Document
 from minibert.survey.options import Options, in_dtype
-from minibert.survey.parts import PART, Part, hash_documents
+from minibert.survey.output_folder import opened
+from minibert.survey.parts import Part, hash_documents
 from minibert.survey.progress import Bar
 from minibert.survey.rows import OFFSETS
 from minibert.survey.segments import in_pairs
 from minibert.survey.sums import document_means
-from minibert.survey.tables import MANIFEST, Survey, parquet
+from minibert.survey.tables import Survey
 from minibert.survey.versions import versions
 from minibert.survey.windows import Measured, Window, WindowSurvey, windows
 from minibert.trace.identity import identity_of
-from minibert.training.lock import folder_locked
 
 if TYPE_CHECKING:
     from minibert.model import Model
@@ -86,59 +84,28 @@ def survey(
     chosen = (measures, offsets, tokens, by_norm, profile, pairs, limit, longest)
     options = Options(*chosen, dtype, impl, batch_tokens, on_error)
     measure = options.window_survey(in_dtype(model, dtype))
-    about: dict[str, Any] = {
+    about = {
         "format": FORMAT,
         "model": identity_of(model),
         "options": options.told(model),
+        "versions": versions(),
     }
-    about["versions"] = versions()
-    identity = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-    with _opened(output, resume=resume) as folder:
-        part = None if folder is None or not resume else Part.read(folder, identity)
-        part = Part(measure.empty(), "") if part is None else part
-        narrow = about["options"]["dtype"] in ("bfloat16", "float16")
-        wide = options.window_survey(in_dtype(model, torch.float32)) if narrow else None
+    with opened(output, about, resume=resume) as folder:
+        part = folder.part() or Part(measure.empty(), "")
         with Bar(documents, limit, shown=progress) as bar:
-            source = _documents(documents, options)
-            for window, measured in _measured(windows(source), measure, part, bar):
+            source = windows(_documents(documents, options))
+            for window, measured in _measured(source, measure, part, bar):
                 _check(window, measured, options)
-                if wide is not None and window.number == 0:
-                    part = replace(part, drift=_drift(window, measure, wide))
+                if window.number == 0:
+                    part = replace(part, drift=_drift(measure, model, options, window))
                 part = part.with_window(window, measured)
-                if folder is not None:
-                    part.write(folder, identity)
+                folder.keep(part)
                 bar.show(part)
-        about["corpus"] = _told(part, documents)
+        found = {**about, "corpus": _told(part, documents)}
         # As it is read from its file, where a tuple is a list.
-        result = _result(measure, part, json.loads(json.dumps(about)))
-        if folder is not None:
-            _finish(result, folder)
+        result = _result(measure, part, json.loads(json.dumps(found)))
+        folder.finish(result)
     return result
-
-
-@contextmanager
-def _opened(output: str | Path | None, *, resume: bool) -> Iterator[Path | None]:
-    """The folder, where one is named: writable, of this run alone, without a finished survey."""
-    if output is None:
-        yield None
-        return
-    folder = Path(output)
-    parquet()
-    if (folder / MANIFEST).exists() and resume:
-        raise SurveyError(
-            f"{folder}: has a finished survey. Read it with Survey.read, name another folder, or "
-            "replace it with resume=False."
-        )
-    with folder_locked(folder, SurveyError, file=".lock", work="surveying"):
-        try:
-            if not resume:
-                # First of all: what is replaced is not to be taken for finished.
-                for name in (MANIFEST, PART):
-                    (folder / name).unlink(missing_ok=True)
-            (folder / f".{PART}").touch()
-        except OSError as error:
-            raise SurveyError(f"{folder}: cannot be written ({error}).") from error
-        yield folder
 
 
 def _documents(documents: Iterable[Document | str], options: Options) -> Iterator[Document]:
@@ -188,12 +155,17 @@ def _check(window: Window, measured: Measured, options: Options) -> None:
         )
 
 
-def _drift(window: Window, narrow: WindowSurvey, wide: WindowSurvey) -> dict[str, float]:
-    """By measure the largest difference of a head that the narrower dtype makes."""
+def _drift(
+    measure: WindowSurvey, model: "Model", options: Options, window: Window
+) -> dict[str, float] | None:
+    """By measure the largest difference of a head that a narrow dtype makes; None for others."""
+    if options.dtype_of(model) not in (torch.bfloat16, torch.float16):
+        return None
     few = Window(0, 0, window.documents[:COMPARED])
-    both = [document_means(one(few).sums) for one in (narrow, wide)]
-    largest = np.abs(both[0] - both[1]).max((1, 2))
-    return {one.name: float(n) for one, n in zip(narrow.measures, largest, strict=True) if n == n}
+    wide = options.window_survey(in_dtype(model, torch.float32))
+    narrow_means, wide_means = (document_means(one(few).sums) for one in (measure, wide))
+    largest = np.abs(narrow_means - wide_means).max((1, 2))
+    return {one.name: float(n) for one, n in zip(measure.measures, largest, strict=True) if n == n}
 
 
 def _told(part: Part, documents: Iterable[Any]) -> dict[str, Any]:
@@ -222,15 +194,3 @@ def _result(measure: WindowSurvey, part: Part, manifest: dict[str, Any]) -> Surv
         raise SurveyError(f"There is no document that can be measured.{reasons}")
     names = tuple(one.name for one in measure.measures)
     return Survey(names, part.sums, part.ids, manifest)
-
-
-def _finish(result: Survey, folder: Path) -> None:
-    try:
-        result.write(folder)
-    except OSError as error:
-        raise SurveyError(
-            f"{folder}: the tables cannot be written ({error.strerror or error}). What was "
-            "measured is kept: make room and run the same again."
-        ) from error
-    for name in (PART, f".{PART}"):
-        (folder / name).unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, Evaluation
 from minibert.layers.layer import LayerPass
-from minibert.layers.linear import describe
+from minibert.layers.packing import describe
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
 from minibert.trace.gradients import Found, watch
