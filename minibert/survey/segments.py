@@ -91,6 +91,7 @@ class Segmenter:
         if longest is not None and not 8 <= longest <= limit:
             raise SurveyError(f"longest={longest}: expected from 8 to {limit} tokens of a segment.")
         self.longest = limit if longest is None else longest
+        self.causal = model.config.causal
         self.class_names = (*CLASSES, *(f"token:{one}" for one in chosen))
         self.kinds = self._kinds(chosen)
         for column, one in enumerate(chosen, len(CLASSES)):
@@ -138,6 +139,7 @@ class Segmenter:
                 occurrence[place],
                 with_places(self.kinds[ids[place]], text[place]),
                 self.class_names,
+                self.causal,
             )
             found.append(Segment(number, ids[place].tolist(), kinds[place].tolist(), own))
         return found
