@@ -149,7 +149,8 @@ def joined_rows(parts: Sequence[RowMasses], tokens: SegmentTokens) -> RowMasses:
     return RowMasses(tokens, **joined, offsets=parts[0].offsets)
 
 
-@lru_cache(maxsize=1)
+# Every measure asks for those of a batch, and threads measure several batches side by side.
+@lru_cache(maxsize=16)
 def visible_keys(tokens: SegmentTokens, offsets: tuple[int, ...]) -> RowMasses:
     """How many keys of each kind each query sees, the same for every head: the head axis is 1."""
     parts = []
