@@ -146,14 +146,12 @@ class Segmenter:
 
     def _tokens(self, document: Document) -> Tokens:
         """The tokens of a document; of a pair no more than fit."""
-        text: Any = document.content
-        if document.pair is None:
-            return self.tokenizer(text)
-        whole = self.tokenizer(text, document.pair)
-        if whole.lengths[0] <= self.longest:
+        contents: tuple[Any, ...] = document.contents
+        whole = self.tokenizer(*contents)
+        if document.pair is None or whole.lengths[0] <= self.longest:
             return whole
         self.pairs_cut += 1
-        return self.tokenizer(text, document.pair, truncate=True, max_positions=self.longest)
+        return self.tokenizer(*contents, truncate=True, max_positions=self.longest)
 
 
 def _words(tokens: Tokens) -> tuple[Whole, Whole, Whole]:
@@ -207,5 +205,9 @@ def in_pairs(documents: Iterable[Document]) -> Iterator[Document]:
         if first is None:
             first = document
             continue
-        yield Document(f"{first.id} + {document.id}", first.written, None, document.written)
+        name = f"{first.id} + {document.id}"
+        if first.words is not None and document.words is not None:
+            yield Document(name, None, first.words, document.words)
+        else:
+            yield Document(name, first.written, None, document.written)
         first = None
