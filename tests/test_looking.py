@@ -1,18 +1,13 @@
 """The lesson's table is the committed result, and verdicts follow from what was measured."""
 
 import numpy as np
-import pytest
-import torch
 from survey.made_surveys import distances_of, patterns_of, survey_of
 
-import minibert
 from benchmarks.looking import cell, table, told_of
 from benchmarks.looking_claims import CLAIMS
 from benchmarks.looking_findings import Evidence, gradients_on_sep, on_a_neighbour, on_sep
-from benchmarks.looking_gradients import sep_gradients
 from benchmarks.session import RESULTS
 from minibert.bench.result_rows import read_rows
-from minibert.survey import Document
 from minibert.survey.query_key_dimensions import QueryKeySums
 from tests.packages import REPOSITORY
 
@@ -61,37 +56,3 @@ def test_attention_on_sep_has_to_be_over_half_in_a_late_layer() -> None:
     assert cell(told_of(unasked), "share").startswith(
         "cannot be asked: the model predicts no words"
     )
-
-
-def test_gradients_on_sep_are_what_a_small_change_of_attention_does_to_the_loss() -> None:
-    model = minibert.load("tiny-bert")
-    pair = Document("0", "the horse ran away", pair="it was late")
-    found = sep_gradients(model, [pair])
-    assert found is not None
-    tokens = model.tokenize(pair.text, pair.pair)
-    ids = tokens.ids.clone()
-    special = torch.tensor(tokens.special[0])
-    places = (~special).nonzero()[:, 0][3::7]
-    right = ids[0, places]
-    ids[0, places] = model.tokenizer.mask_id
-    trace = model.trace(minibert.Tokens.from_ids(ids, segments=tokens.segments))
-    layer, step = 3, 1e-2
-
-    def loss(trace: minibert.Trace) -> float:
-        logits = trace.logits[0, places].double()
-        return -float(logits.log_softmax(-1).gather(1, right[:, None]).sum())
-
-    sizes = []
-    for head in range(model.config.n_heads):
-        for query in range(ids.shape[1]):
-            for key in (tokens.ids[0] == model.tokenizer.sep_id).nonzero()[:, 0].tolist():
-                moved = []
-                for sign in (1, -1):
-                    change = torch.zeros(1, ids.shape[1], ids.shape[1])
-                    change[0, query, key] = sign * step
-                    edited = trace.rerun(
-                        {("probs", layer, head): lambda probs, by=change: probs + by}
-                    )
-                    moved.append(loss(edited))
-                sizes.append(abs(moved[0] - moved[1]) / (2 * step))
-    assert found[0, layer] == pytest.approx(np.mean(sizes), rel=2e-2)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from minibert.survey.distances import HeadDistances
 from minibert.survey.head_map import layer_closeness, metric_scaling
 from minibert.survey.head_patterns import HeadPatterns, PatternHead
-from minibert.survey.measures import measures
+from minibert.survey.measures import BY_NORM, GRADIENT, measures
 from minibert.survey.pattern_table import PATTERNS
 from minibert.survey.survey_patterns import MEASURES, patterns_of_survey
 from minibert.survey.tables import Survey
@@ -147,12 +147,12 @@ def _measure(survey: Survey, name: str, ids: _Ids) -> dict[str, Any]:
 def _described(survey: Survey) -> dict[str, tuple[str, str]]:
     """The words and the source of each measure, by its name."""
     prefixes = ("to_offset_", "to_token:")
-    plain = [name.removesuffix("_by_norm") for name in survey.names]
+    plain = [name.removesuffix(BY_NORM).removeprefix(GRADIENT) for name in survey.names]
     offsets, tokens = (
         [name.removeprefix(prefix) for name in dict.fromkeys(plain) if name.startswith(prefix)]
         for prefix in prefixes
     )
-    known = measures(offsets=[int(offset) for offset in offsets], tokens=tokens)
+    known = measures(offsets=[int(n) for n in offsets], tokens=tokens, gradients=True)
     return {one.name: (one.words, one.source) for one in known}
 
 

@@ -68,6 +68,13 @@ ChosenTokens = Annotated[
     typer.Option(metavar="TOKEN", help="A token to measure; may be repeated."),
 ]
 ByNorm = Annotated[bool, typer.Option(help="Measure everything again with rows weighed by norms.")]
+Gradients = Annotated[
+    bool,
+    typer.Option(
+        "--gradients",
+        help="Measure how much the loss changes with attention; of models that predict tokens.",
+    ),
+]
 WithProfile = Annotated[bool, typer.Option(help="Keep the mass at every distance.")]
 Longest = Annotated[
     int | None,
@@ -93,6 +100,7 @@ def survey(
     offset: FurtherOffsets = None,
     token: ChosenTokens = None,
     by_norm: ByNorm = True,
+    gradients: Gradients = False,
     profile: WithProfile = True,
     pairs: InPairs = False,
     limit: Limit = None,
@@ -117,9 +125,9 @@ def survey(
     """Measure what every head of a model does, over a corpus of any size.
 
     Entropy, mass on [CLS], [SEP], punctuation, chosen tokens, by offset and distance, on the same
-    word and on the other text, each also with rows weighed by norms. Tables are written as Parquet
-    files, figures as a page that needs no network. A run that was interrupted goes on when the same
-    command is given again.
+    word and on the other text, each also with rows weighed by norms, and with --gradients how much
+    the loss changes with them. Tables are written as Parquet files, figures as a page that needs no
+    network. A run that was interrupted goes on when the same command is given again.
     """
     import torch
 
@@ -137,6 +145,7 @@ def survey(
             offsets=tuple(offset or ()),
             tokens=tuple(token or ()),
             by_norm=by_norm,
+            gradients=gradients,
             profile=profile,
             pairs=pairs,
             limit=limit,

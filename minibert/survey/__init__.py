@@ -8,6 +8,7 @@ What is measured
                    (output_folder.py)
     rows.py        what rows spend by kind of key (token_kinds.py): from the pass
                    (pass_masses.py), or from matrices
+    loss_gradients.py  how much the loss (objective.py) changes with them, by a second pass
     measures.py    the measures, each declared once; sums.py over documents; tables.py: the result
 What is written
     collecting.py  the values of chosen points for every token (packed_pass.py, growing.py,

@@ -133,10 +133,12 @@ class Collected:
         with open_regular(path, SurveyError) as file, guarded(f"{path}, text {index}", SurveyError):
             file.seek(first)
             about = json.loads(file.read(end - first))
-            words = about["words"]
-            return Document(
-                about["id"], about["text"], None if words is None else tuple(words), about["pair"]
+            # JSON has no tuples.
+            words, pair = (
+                tuple(one) if isinstance(one, list) else one
+                for one in (about["words"], about["pair"])
             )
+            return Document(about["id"], about["text"], words, pair)
 
     def word_means(
         self,
@@ -155,8 +157,10 @@ class Collected:
         numbers = np.where(self.segments[rows] == segment, self.words[rows], -1)
         chosen = numbers >= 0
         values = np.asarray(self.values(name, layer, head)[rows][chosen], np.float64)
-        given = self.text(index).words
-        n_words = len(given) if given is not None else int(numbers.max(initial=-1)) + 1
+        text = self.text(index)
+        given = text.pair if segment else text.words
+        found = int(numbers.max(initial=-1)) + 1
+        n_words = len(given) if isinstance(given, tuple) else found
         sums = np.zeros((n_words, *values.shape[1:]))
         np.add.at(sums, numbers[chosen], values)
         counts = np.bincount(numbers[chosen], minlength=n_words).astype(np.float64)

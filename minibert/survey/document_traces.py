@@ -17,7 +17,7 @@ from minibert.errors import TokenizationError
 from minibert.survey.formats import Document
 from minibert.text.tokens import Tokens, padded
 from minibert.text.windows import columns, equal_parts
-from minibert.text.words import Words, written
+from minibert.text.words import Words
 from minibert.trace.read import Trace
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ def document_traces(model: "Model", texts: Texts) -> Iterator[DocumentTraces]:
     """The traces of each document, in the order of the corpus; no gradients are kept.
 
     A text longer than the model's positions is cut into parts of about the same length; no token
-    is in two of them, and each has the special tokens of a whole text. Of a pair, words are
-    read as a text with spaces between them.
+    is in two of them, and each has the special tokens of a whole text.
 
     Raises TokenizationError for what the model cannot read: an empty text, a pair that is too
     long, or something that is no text at all.
@@ -105,8 +104,8 @@ def _parts(model: "Model", number: int, document: Any) -> Iterator[_Part]:
     name = str(number)
     if isinstance(document, Document):
         name = document.id
-        text, pair_text = document.content, document.pair
-        document = text if pair_text is None else (written(text), pair_text)
+        contents = document.contents
+        document = contents if len(contents) > 1 else contents[0]
     longest, pair = model.config.n_positions, isinstance(document, tuple) and len(document) == 2
     if isinstance(document, str | Words) and model.tokenizer is not None:
         whole = model.tokenizer(document)

@@ -72,7 +72,7 @@ def read_documents(
                 CoNLL-U: sentence, or document (from one "# newdoc" to the next)
     field       the field or column with the text, "text" where none is given; a list of strings
                 there is taken as words. Of CoNLL-U: "words", or "text" for the untokenised text
-    pair_field  the field or column with a second text
+    pair_field  the field or column with a second text, a list of strings where the first is one
     encoding    of plain text and JSON lines; a byte order mark of UTF-8 is removed
     on_error    "raise" stops at the first document that cannot be read; "skip" goes on and counts
                 it in `skipped`

@@ -78,10 +78,9 @@ def findings(model: "Model", documents: Iterable[Document], *, seed: int = 0) ->
 
 
 def _has_tokens(model: "Model", document: Document) -> bool:
-    texts = [document.written] if document.pair is None else [document.written, document.pair]
     try:
         # A text that is too long is cut into parts later, a pair is not.
-        model.tokenize(*texts, truncate=not document.pair)
+        model.tokenize(*document.contents, truncate=not document.pair)
     except TokenizationError:
         return False
     return True

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import Any, NamedTuple
 
-from minibert.errors import SurveyError, how_to_install
+from minibert.errors import SurveyError, TokenizationError, how_to_install
 from minibert.survey.conllu import LONGEST_LINE, TreebankReader, blocks
 from minibert.text.words import Words
 from minibert.untrusted import guarded, lines_of
@@ -29,18 +29,24 @@ class Document:
             for a document that is a whole file the file alone
     text    the text; None where words are given
     words   the words, where the corpus has split the text already; else None
-    pair    a second text that goes with the first, where there is one
+    pair    a second text that goes with the first, where there is one; words beside words
     """
 
     id: str
     text: str | None
     words: tuple[str, ...] | None = None
-    pair: str | None = None
+    pair: str | tuple[str, ...] | None = None
 
     @property
-    def content(self) -> str | Words:
-        """What a tokenizer reads. Raises TokenizationError for words that are none."""
-        return self.written if self.words is None else Words(self.words)
+    def contents(self) -> tuple[str | Words, ...]:
+        """What a tokenizer reads: the text, and the second one where there is one.
+
+        Raises TokenizationError for words that are none.
+        """
+        first = self.written if self.words is None else Words(self.words)
+        if self.pair is None:
+            return (first,)
+        return first, self.pair if isinstance(self.pair, str) else Words(self.pair)
 
     @property
     def written(self) -> str:
@@ -172,21 +178,38 @@ def _of_json(record: Record, reading: Reading) -> Document:
 def _of_fields(record: Record, reading: Reading) -> Document:
     values, number = record.content, record.number
     name, place = reading.id(number), reading.place(number)
-    content = _field(values, reading.field, place)
+    content = _text_or_words(values, reading.field, number, reading)
     pair = None
     if reading.pair_field is not None:
-        pair = _field(values, reading.pair_field, place)
-        if not isinstance(pair, str) or not isinstance(content, str):
-            raise SurveyError(f"{place}: expected texts in both fields of a pair, found no text.")
-        pair = _checked(pair, number, reading)
+        pair = _text_or_words(values, reading.pair_field, number, reading)
+        if isinstance(pair, str) != isinstance(content, str):
+            raise SurveyError(
+                f"{place}: one of {reading.field!r} and {reading.pair_field!r} holds a text and "
+                "the other a list of words; expected two texts, or two lists of words."
+            )
     if isinstance(content, str):
-        return Document(name, _checked(content, number, reading), None, pair)
-    if isinstance(content, list) and all(isinstance(word, str) for word in content):
-        return Document(name, None, tuple(_checked(word, number, reading) for word in content))
-    raise SurveyError(
-        f"{place}: {reading.field!r} holds {type(content).__name__}; expected a text, or a list "
-        "of words."
-    )
+        return Document(name, content, None, pair)
+    return Document(name, None, content, pair)
+
+
+def _text_or_words(
+    values: Mapping[str, Any], field: str, number: int, reading: Reading
+) -> str | tuple[str, ...]:
+    """What a field holds, checked. Raises SurveyError for what is neither."""
+    place = reading.place(number)
+    content = _field(values, field, place)
+    if isinstance(content, str):
+        return _checked(content, number, reading)
+    if not isinstance(content, list) or not all(isinstance(word, str) for word in content):
+        kinds = {type(word).__name__ for word in content} if isinstance(content, list) else ()
+        held = "a list with " + ", ".join(sorted(kinds)) if kinds else type(content).__name__
+        raise SurveyError(f"{place}: {field!r} holds {held}; expected a text, or a list of words.")
+    words = tuple(_checked(word, number, reading) for word in content)
+    try:
+        # A first text without a word is too short, which is counted elsewhere.
+        return tuple(Words(words)) if words or field == reading.pair_field else words
+    except TokenizationError as error:
+        raise SurveyError(f"{place}: {field!r}: {error}.") from None
 
 
 def _of_sentences(record: Record, reading: Reading) -> Document:

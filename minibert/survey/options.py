@@ -9,8 +9,10 @@ import torch
 from minibert.errors import SurveyError
 from minibert.kernels.registry import check_name
 from minibert.survey import windows
-from minibert.survey.measures import BY_NORM, Measure
+from minibert.survey.loss_gradients import LossGradients, with_gradients
+from minibert.survey.measures import BY_NORM, GRADIENT, Measure
 from minibert.survey.measures import measures as all_measures
+from minibert.survey.objective import Objective
 from minibert.survey.pass_masses import PassMasses
 from minibert.survey.rows import OFFSETS
 from minibert.survey.segments import Segmenter
@@ -35,6 +37,7 @@ class Options:
     offsets: Sequence[int] = OFFSETS
     tokens: Sequence[str] = ()
     by_norm: bool = True
+    gradients: bool = False
     profile: bool = True
     pairs: bool = False
     limit: int | None = None
@@ -69,6 +72,7 @@ class Options:
             offsets=self.every_offset,
             tokens=self.tokens,
             by_norm=self.by_norm,
+            gradients=self.gradients,
             names=self.measures,
         )
 
@@ -83,13 +87,17 @@ class Options:
         Raises SurveyError for a model without a tokenizer, and for tokens it does not have.
         """
         chosen = self.chosen()
-        masses = PassMasses(
+        offsets = self.every_offset
+        masses: windows.Masses = PassMasses(
             model,
-            offsets=self.every_offset,
+            offsets=offsets,
             by_norm=any(one.name.endswith(BY_NORM) for one in chosen),
             profile=self.profile,
             impl=self.impl,
         )
+        if self.gradients and any(one.name.startswith(GRADIENT) for one in chosen):
+            gradients = LossGradients(model, offsets=offsets, impl=self.impl)
+            masses = with_gradients(masses, gradients)
         return WindowSurvey(
             Segmenter(model, chosen=tuple(self.tokens), longest=self.longest),
             masses,
@@ -110,6 +118,7 @@ class Options:
             "measures": [one.name for one in self.chosen()],
             "offsets": list(self.every_offset),
             "tokens": list(self.tokens),
+            "gradients": Objective.of(model).told() if self.gradients else None,
             "profile": self.profile,
             "pairs": self.pairs,
             "limit": self.limit,

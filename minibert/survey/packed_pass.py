@@ -107,7 +107,7 @@ def tokenized(document: Document, model: Model) -> TokenizedText:
     tokenizer: Any = model.tokenizer
     limit = model.config.n_positions
     longest = limit if document.pair else None
-    tokens = tokenizer(document.content, document.pair, max_positions=longest)
+    tokens = tokenizer(*document.contents, max_positions=longest)
     return TokenizedText(document, tokens, equal_parts(tokens, limit))
 
 

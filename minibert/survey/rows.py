@@ -7,7 +7,7 @@ rows over kinds of keys: never an N x N matrix. They are made in the pass of a m
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,15 @@ import numpy.typing as npt
 from minibert.errors import AttentionError
 from minibert.survey.token_kinds import RELATIONS, SegmentTokens
 
-__all__ = ["OFFSETS", "RowMasses", "from_matrices", "sums_of_pairs"]
+__all__ = [
+    "OFFSETS",
+    "RowMasses",
+    "from_matrices",
+    "joined_rows",
+    "sums_of_pairs",
+    "sums_of_rows",
+    "visible_keys",
+]
 
 Floats = npt.NDArray[np.floating]
 
@@ -37,6 +45,9 @@ class RowMasses:
                     to n − 1; None where it was not asked for
     by_norm         the same of rows weighed by norms: each prob times ‖f(x)‖ of its key, divided
                     by the sum of the row (Kobayashi et al. 2020); None without norms
+    gradient        the same of |∂L/∂α| in place of each prob α, for the loss L of the text
+                    (Clark et al. 2019, §3.3); None where it was not asked for
+    all_keys        (head, query): the sum of the whole row; None where it is 1
     """
 
     tokens: SegmentTokens
@@ -48,6 +59,8 @@ class RowMasses:
     profile: Floats | None = None
     by_norm: "RowMasses | None" = None
     offsets: tuple[int, ...] = OFFSETS
+    gradient: "RowMasses | None" = None
+    all_keys: Floats | None = None
 
     def on(self, name: str) -> Floats:
         """(head, query): mass on the keys of a class."""
@@ -67,24 +80,6 @@ class RowMasses:
         first, second = self.on("text_0"), self.on("text_1")
         text = self.tokens.text
         return np.where(text == 0, second, np.where(text == 1, first, 0))
-
-    def one(self, number: int) -> "RowMasses":
-        """Those of one segment alone."""
-        first = int(self.tokens.starts[number])
-        cut = slice(first, first + self.tokens.lengths[number])
-        behind = 2 * first - number
-        diagonals = slice(behind, behind + 2 * self.tokens.lengths[number] - 1)
-        return replace(
-            self,
-            tokens=self.tokens.one(number),
-            class_mass=self.class_mass[:, cut],
-            offset_mass=self.offset_mass[:, cut],
-            relation_mass=self.relation_mass[:, cut],
-            entropy=None if self.entropy is None else self.entropy[:, cut],
-            received=None if self.received is None else self.received[:, cut],
-            profile=None if self.profile is None else self.profile[:, diagonals],
-            by_norm=None if self.by_norm is None else self.by_norm.one(number),
-        )
 
 
 def from_matrices(
@@ -118,11 +113,11 @@ def from_matrices(
         rows = probs * np.asarray(norms, dtype=np.float64)[:, None, :]
         totals = rows.sum(-1, keepdims=True)
         rows = np.divide(rows, totals, out=np.zeros_like(rows), where=totals > 0)
-        weighed = _sums(rows, tokens, tuple(offsets))
+        weighed = sums_of_rows(rows, tokens, tuple(offsets))
     flat = (1 - smoothing) * probs + smoothing / n
     logs = np.log(flat, out=np.zeros_like(flat), where=flat > 0)
     return replace(
-        _sums(probs, tokens, tuple(offsets)),
+        sums_of_rows(probs, tokens, tuple(offsets)),
         entropy=0.0 - (flat * logs).sum(-1),
         received=probs.sum(1),
         profile=np.stack([probs.trace(k, 1, 2) for k in range(1 - n, n)], axis=-1),
@@ -130,7 +125,8 @@ def from_matrices(
     )
 
 
-def _sums(rows: Floats, tokens: SegmentTokens, offsets: tuple[int, ...]) -> RowMasses:
+def sums_of_rows(rows: Floats, tokens: SegmentTokens, offsets: tuple[int, ...]) -> RowMasses:
+    """The sums over kinds of keys of any numbers (head, query, key) of one segment."""
     n = len(tokens)
     places = np.arange(n)[:, None] + np.array(offsets)
     inside = (places >= 0) & (places < n)
@@ -142,7 +138,27 @@ def _sums(rows: Floats, tokens: SegmentTokens, offsets: tuple[int, ...]) -> RowM
         offset_mass,
         sums_of_pairs(rows[:, pairs[:, 0], pairs[:, 1]], tokens),
         offsets=offsets,
+        all_keys=rows.sum(-1),
     )
+
+
+def joined_rows(parts: Sequence[RowMasses], tokens: SegmentTokens) -> RowMasses:
+    """The sums of segments, each made by `sums_of_rows`, as those of all their `tokens`."""
+    names = ("class_mass", "offset_mass", "relation_mass", "all_keys")
+    joined = {name: np.concatenate([getattr(one, name) for one in parts], 1) for name in names}
+    return RowMasses(tokens, **joined, offsets=parts[0].offsets)
+
+
+# Every measure asks for those of a batch, and threads measure several batches side by side.
+@lru_cache(maxsize=16)
+def visible_keys(tokens: SegmentTokens, offsets: tuple[int, ...]) -> RowMasses:
+    """How many keys of each kind each query sees, the same for every head: the head axis is 1."""
+    parts = []
+    for number, length in enumerate(tokens.lengths):
+        seen = np.ones((1, length, length))
+        own = tokens.one(number)
+        parts.append(sums_of_rows(np.tril(seen) if own.causal else seen, own, offsets))
+    return joined_rows(parts, tokens)
 
 
 def sums_of_pairs(cells: Floats, tokens: SegmentTokens) -> Floats:

@@ -44,6 +44,7 @@ def survey(
     offsets: Sequence[int] = OFFSETS,
     tokens: Sequence[str] = (),
     by_norm: bool = True,
+    gradients: bool = False,
     profile: bool = True,
     pairs: bool = False,
     limit: int | None = None,
@@ -63,6 +64,10 @@ def survey(
     offsets       offsets that are measured beside −1, 0 and 1
     tokens        tokens as a person reads them, each with a measure of its own
     by_norm       measure everything again with rows weighed by norms (Kobayashi et al. 2020)
+    gradients     measure how much the loss changes with a weight of attention, by kind of key
+                  (Clark et al. 2019, §3.3): the mean of |∂L/∂α|, with L the sum of −ln p of the
+                  tokens that the model predicts (objective.py; the manifest says it, too). A second
+                  pass, forward and backward
     profile       keep the mass at every distance
     pairs         take each two documents in a row as one with two texts (Clark et al. 2019)
     limit         measure so many documents
@@ -77,11 +82,12 @@ def survey(
                   to the last bit
     progress      show a bar
 
-    Raises SurveyError before anything is computed for options that do not fit, a folder with a
-    survey that is finished or of something else, and without pyarrow where a folder is given;
+    Raises SurveyError before anything is computed for options that do not fit, gradients of a
+    model that predicts no tokens, a folder with a survey that is finished or of something else, and
+    without pyarrow where a folder is given;
     while it runs, for what cannot be read or written.
     """
-    chosen = (measures, offsets, tokens, by_norm, profile, pairs, limit, longest)
+    chosen = (measures, offsets, tokens, by_norm, gradients, profile, pairs, limit, longest)
     options = Options(*chosen, dtype, impl, batch_tokens, on_error)
     measure = options.window_survey(in_dtype(model, dtype))
     about = {

@@ -91,6 +91,7 @@ class Segmenter:
         if longest is not None and not 8 <= longest <= limit:
             raise SurveyError(f"longest={longest}: expected from 8 to {limit} tokens of a segment.")
         self.longest = limit if longest is None else longest
+        self.causal = model.config.causal
         self.class_names = (*CLASSES, *(f"token:{one}" for one in chosen))
         self.kinds = self._kinds(chosen)
         for column, one in enumerate(chosen, len(CLASSES)):
@@ -138,20 +139,19 @@ class Segmenter:
                 occurrence[place],
                 with_places(self.kinds[ids[place]], text[place]),
                 self.class_names,
+                self.causal,
             )
             found.append(Segment(number, ids[place].tolist(), kinds[place].tolist(), own))
         return found
 
     def _tokens(self, document: Document) -> Tokens:
         """The tokens of a document; of a pair no more than fit."""
-        text: Any = document.content
-        if document.pair is None:
-            return self.tokenizer(text)
-        whole = self.tokenizer(text, document.pair)
-        if whole.lengths[0] <= self.longest:
+        contents: tuple[Any, ...] = document.contents
+        whole = self.tokenizer(*contents)
+        if document.pair is None or whole.lengths[0] <= self.longest:
             return whole
         self.pairs_cut += 1
-        return self.tokenizer(text, document.pair, truncate=True, max_positions=self.longest)
+        return self.tokenizer(*contents, truncate=True, max_positions=self.longest)
 
 
 def _words(tokens: Tokens) -> tuple[Whole, Whole, Whole]:
@@ -205,5 +205,9 @@ def in_pairs(documents: Iterable[Document]) -> Iterator[Document]:
         if first is None:
             first = document
             continue
-        yield Document(f"{first.id} + {document.id}", first.written, None, document.written)
+        name = f"{first.id} + {document.id}"
+        if first.words is not None and document.words is not None:
+            yield Document(name, None, first.words, document.words)
+        else:
+            yield Document(name, first.written, None, document.written)
         first = None

@@ -36,6 +36,7 @@ class SegmentTokens:
     word         a number for each different word, whatever its case; −1 for a special token
     occurrence   a number for each place of a word; the pieces of one word share it
     classes      True where a token is of a class, by `class_names`
+    causal       a token sees no key behind it
 
     Classes: `cls` and `sep` as the tokenizer adds them; `period_comma` "." and "," (what Clark et
     al. 2019 count as punctuation); `punctuation` every token of punctuation characters alone;
@@ -50,6 +51,7 @@ class SegmentTokens:
     occurrence: Whole
     classes: Flags
     class_names: tuple[str, ...] = CLASSES
+    causal: bool = False
 
     def __len__(self) -> int:
         """The number of tokens."""
@@ -129,6 +131,7 @@ class SegmentTokens:
             self.occurrence[cut],
             self.classes[cut],
             self.class_names,
+            self.causal,
         )
 
     @classmethod
@@ -137,7 +140,8 @@ class SegmentTokens:
         names = ("ids", "text", "word", "occurrence", "classes")
         arrays = {n: np.concatenate([getattr(one, n) for one in segments]) for n in names}
         lengths = tuple(length for one in segments for length in one.lengths)
-        return cls(lengths, class_names=segments[0].class_names, **arrays)
+        first = segments[0]
+        return cls(lengths, class_names=first.class_names, causal=first.causal, **arrays)
 
 
 def kind_of(token: str, *, cls: bool, sep: bool, chosen: Sequence[str] = ()) -> list[bool]:

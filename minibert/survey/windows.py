@@ -72,8 +72,8 @@ def windows(documents: Iterable[Document]) -> Iterator[Window]:
 
 
 def _length(document: Document) -> int:
-    words = document.words or ()
-    return len(document.text or "") + len(document.pair or "") + sum(map(len, words))
+    texts = (document.text or "", document.words or (), document.pair or "")
+    return sum(len(one) if isinstance(one, str) else sum(map(len, one)) for one in texts)
 
 
 class WindowSurvey:

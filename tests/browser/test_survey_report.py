@@ -26,7 +26,7 @@ pytestmark = pytest.mark.browser
 LAYERS, HEADS = 4, 4
 NAMES = (
     "entropy", "entropy_cls", "to_cls", "to_sep", "to_punctuation", "to_self", "to_previous",
-    "to_next", "to_sep_by_norm",
+    "to_next", "to_sep_by_norm", "gradient_to_sep", "gradient_to_any",
 )  # fmt: skip
 TEXT = "the horse quickly ran away"
 IDS = (HOSTILE[0], HOSTILE[1], HOSTILE[3])
@@ -89,7 +89,7 @@ def test_everything_is_there_and_nothing_is_clipped(show: Show, width: int, sche
     page = show(viewport={"width": width, "height": 800}, color_scheme=scheme)
     assert sections(page) == [
         "all-heads", "patterns", "tokens-by-layer", "places-by-layer", "entropy-by-layer",
-        "plain-and-by-norm", "distance-profile", "map-of-heads", "surveyed",
+        "gradients-by-layer", "plain-and-by-norm", "distance-profile", "map-of-heads", "surveyed",
     ]  # fmt: skip
     assert page.evaluate("document.documentElement.scrollWidth") == width
     clipped = page.evaluate(
@@ -105,7 +105,7 @@ def test_everything_is_there_and_nothing_is_clipped(show: Show, width: int, sche
     )
     assert clipped == []
     sentences = page.locator(".seen").all_inner_texts()
-    assert len(sentences) == 8
+    assert len(sentences) == 9
     assert all(sentence.endswith(".") for sentence in sentences)
     paper = page.locator("#page").evaluate("(page) => getComputedStyle(page).backgroundColor")
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 22, 25)"}[scheme]

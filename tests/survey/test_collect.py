@@ -133,6 +133,19 @@ def test_texts_and_words_are_read_back_and_pieces_averaged(bert: Model, tmp_path
     np.testing.assert_allclose(second, expected, atol=1e-5)
 
 
+def test_a_pair_that_is_split_into_words_already_keeps_them(bert: Model, tmp_path: Path) -> None:
+    first, second = WORDS, ("the", "old-horse", "\u200b", "ran")
+    split = Document("split", None, first, second)
+    collect(bert, [split], POINTS, output=tmp_path / "out")
+    collected = Collected.read(tmp_path / "out")
+    assert collected.text(0) == split
+    expected = of_trace(bert, Words(first), ("resid_post", 3), Words(second))
+    np.testing.assert_allclose(collected.values("resid_post", 3), expected, atol=1e-5)
+    means = collected.word_means(0, "resid_post", 3, segment=1)
+    # A word that gave no token has a row all the same.
+    assert np.isnan(means).all(-1).tolist() == [False, False, True, False]
+
+
 @pytest.mark.parametrize("stop", [1, 23, 59])
 def test_an_interrupted_run_resumes_with_the_same_bytes(
     bert: Model, whole: Path, tmp_path: Path, stop: int

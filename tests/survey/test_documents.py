@@ -13,6 +13,7 @@ import pytest
 
 from minibert.errors import SurveyError
 from minibert.survey.documents import Document, Documents, corpus_hash, read_documents
+from minibert.text.words import Words
 from tests.data import data_path
 
 TEXT = "\ufeffA first\r\nparagraph.\n\n \n  Zwölf  \nlast"
@@ -71,6 +72,12 @@ def test_fields_of_json_lines_and_columns_of_parquet_are_texts_words_and_pairs(
     pairs = read_documents(path, pair_field="other", on_error="skip")
     assert list(pairs) == [Document("a.jsonl:1", "one", None, "two")]
     assert [place for place, _ in pairs.skipped] == ["a.jsonl:2"]
+    assert "line 2: one of 'text' and 'other' holds a text" in pairs.skipped[0].reason
+
+    split = write(tmp_path / "b.jsonl", json_lines({"a": ["The", "horse"], "b": ["ran", "."]}))
+    pair = Document("b.jsonl:1", None, ("The", "horse"), ("ran", "."))
+    assert list(read_documents(split, field="a", pair_field="b")) == [pair]
+    assert pair.contents == (Words(["The", "horse"]), Words(["ran", "."]))
 
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -83,6 +90,8 @@ def test_fields_of_json_lines_and_columns_of_parquet_are_texts_words_and_pairs(
     words = read_documents(tmp_path / "a.parquet", field="words")
     with pytest.raises(SurveyError, match=r"a.parquet, row 1000: 'words' holds NoneType"):
         assert [d.words for d in words] == [("a", "b")] * 999
+    given = {"field": "words", "pair_field": "words"}
+    assert next(read_documents(tmp_path / "a.parquet", **given)).pair == ("a", "b")
     with pytest.raises(SurveyError, match="there is no column 'x' among 'text', 'words'"):
         next(read_documents(tmp_path / "a.parquet", field="x"))
 
@@ -125,6 +134,16 @@ BROKEN: dict[str, tuple[bytes, str, list[str]]] = {
     "deep.jsonl": (b'{"text": "good"}\n' + b"[" * 10**5 + b'\n{"text": "fine"}', "line 2", BOTH),
     "field.jsonl": (b'{"text": "good"}\n{"txt": "x"}\n{"text": "fine"}', "found 'txt'", BOTH),
     "number.jsonl": (b'{"text": "good"}\n{"text": 5}\n{"text": "fine"}', "holds int", BOTH),
+    "words.jsonl": (
+        b'{"text": "good"}\n{"text": ["a", 5]}\n{"text": "fine"}',
+        "list with int",
+        BOTH,
+    ),
+    "space.jsonl": (
+        b'{"text": "good"}\n{"text": ["a", "b "]}\n{"text": "fine"}',
+        "line 2: 'text': word 1 is 'b '",
+        BOTH,
+    ),
     "half.jsonl": (b'{"text": "good"}\n{"text": "\\ud800"}\n{"text": "fine"}', "unpaired", BOTH),
     "nul.jsonl": (b'{"text": "good"}\n{"text": "\\u0000"}\n{"text": "fine"}', "a NUL", BOTH),
     "empty.txt": (b"", "the file has no text", []),

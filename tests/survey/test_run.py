@@ -159,6 +159,19 @@ def test_two_documents_make_a_pair_and_one_pair_too_long_is_cut_and_counted():
     # horse and the full stop
     same = probs[..., 2, 7] + probs[..., 7, 2] + probs[..., 4, 9] + probs[..., 9, 4]
     np.testing.assert_allclose(found.table("to_same_word_other_text"), same / 4, atol=1e-6)
+    # Split by a hyphen only where a corpus has not said what the words are.
+    words = ("the", "old-horse", "ran"), ("a", "boat")
+    split = [Document(name, None, one) for name, one in zip("ab", words, strict=True)]
+    for documents, pairs in ((split, True), ([Document("ab", None, *words)], False)):
+        trace = model.trace(*map(minibert.Words, words))
+        probs, kinds = trace.stack("probs")[:, 0].double().numpy(), trace.tokens.words[0]
+        inside = [place for place, word in enumerate(kinds) if word is not None]
+        one, two = inside[: -len(words[1])], inside[-len(words[1]) :]
+        other = probs[..., one, :][..., two].sum((-2, -1)) + probs[..., two, :][..., one].sum(
+            (-2, -1)
+        )
+        found = survey(model, documents, pairs=pairs)
+        np.testing.assert_allclose(found.table("to_other_text"), other / len(inside), atol=1e-6)
     long = survey(model, [Document("c", "horse " * 100, None, "boat " * 100)])
     assert long.manifest["corpus"]["pairs_cut"] == 1
     assert long.manifest["corpus"]["tokens"] == model.config.n_positions

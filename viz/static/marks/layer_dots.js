@@ -7,6 +7,7 @@
  * @property {(number | null)[]} mean
  * @property {(number | null)[]} [low]  of confidence intervals
  * @property {(number | null)[]} [high]
+ * @property {string} [unit]  of its numbers
  *
  * @typedef {{x: number, y: number, place: number, panel: number}} HeadPoint  place: layer times heads plus head
  */
@@ -22,22 +23,20 @@ const LEAST = 290;
 const SPREAD = 0.72;
 
 /**
- * Panels side by side, as many in a row as there is room for, with one scale.
+ * Panels side by side, as many in a row as there is room for, with one scale for each unit.
  *
  * @param {{width: number, panels: HeadNumbers[], nLayers: number, nHeads: number, chosen: number,
- *   color: string, colors: import("./axes.js").Colors, text: (value: number) => string}} plot  chosen: a place, or -1
+ *   color: string, colors: import("./axes.js").Colors, text: (value: number, unit?: string) => string}} plot  chosen: a place, or -1
  */
 export function layerPanels({ width, panels, nLayers, nHeads, chosen, color, colors, text }) {
   const most = Math.max(1, Math.floor(width / LEAST));
   // As many in each row as in the others, where that can be.
   const columns = Math.ceil(panels.length / Math.ceil(panels.length / most));
   const pitch = [width / columns, ABOVE + HEIGHT + BELOW];
-  const numbers = panels.flatMap(({ mean, high = [] }) => [...mean, ...high]).filter((one) => one !== null);
-  const top = roundTop(Math.max(...numbers));
   const framed = panels.map((panel, i) => {
     const [left, above] = [(i % columns) * pitch[0], Math.floor(i / columns) * pitch[1]];
     const x = { low: -0.5, high: nLayers - 0.5, from: left + LEFT, to: left + pitch[0] - RIGHT };
-    const y = { low: 0, high: top, from: above + ABOVE + HEIGHT, to: above + ABOVE };
+    const y = { low: 0, high: topOf(panels.filter(({ unit }) => unit === panel.unit)), from: above + ABOVE + HEIGHT, to: above + ABOVE };
     return { ...panel, x, y };
   });
   const points = framed.flatMap((panel, i) =>
@@ -51,12 +50,23 @@ export function layerPanels({ width, panels, nLayers, nHeads, chosen, color, col
     paint(pen) {
       for (const panel of framed) {
         const across = wholeTicks(nLayers, panel.x.to - panel.x.from);
-        drawAxes(pen, panel, colors, { x: across, y: ticks(0, top, 4), yText: text, name: "layer" });
+        const yText = (/** @type {number} */ value) => text(value, panel.unit);
+        drawAxes(pen, panel, colors, { x: across, y: ticks(0, panel.y.high, 4), yText, name: "layer" });
         drawHeads(pen, panel, nHeads, { chosen, color, colors });
         drawMeans(pen, panel, nLayers, nHeads, colors);
       }
     },
   };
+}
+
+/**
+ * Where the scale of these panels ends.
+ *
+ * @param {HeadNumbers[]} panels
+ */
+function topOf(panels) {
+  const numbers = panels.flatMap(({ mean, high = [] }) => [...mean, ...high]).filter((one) => one !== null);
+  return roundTop(Math.max(...numbers));
 }
 
 /**

@@ -65,7 +65,7 @@
  * @property {[number, number, number, number[]][]} links  document, layer, its number in that file, and its heads
  */
 
-import { written } from "../../core/text/numbers.js";
+import { short, written } from "../../core/text/numbers.js";
 import { percent } from "../../core/text/text.js";
 
 /** Behind the name of a measure: the same with rows weighed by norms. */
@@ -153,7 +153,8 @@ function asMeasure({ name, words, source, documents, score: mean, low, high, hea
 export function textOf(value, unit) {
   if (value === null) return "none";
   if (unit === "share") return percent(value);
-  return `${written(value, 2)}${unit === "nats" ? " nats" : ""}`;
+  if (unit === "nats") return `${written(value, 2)} nats`;
+  return Math.abs(value) < 0.001 ? written(value, 3) : short(value);
 }
 
 /**
@@ -167,9 +168,8 @@ export function withInterval({ mean, low, high, unit, documents }, place) {
   if (value === null) return "no row counts";
   const of = `${documents} document${documents === 1 ? "" : "s"}`;
   if (least === null || most === null) return `${textOf(value, unit)} (${of})`;
-  // A share is nowhere below 0; the interval of a mean close to it may be.
-  const low0 = unit === "share" ? Math.max(0, least) : least;
-  return `${textOf(value, unit)} (95\u202f% interval ${textOf(low0, unit)} to ${textOf(most, unit)}, ${of})`;
+  // Nothing that is measured is below 0; the interval of a mean close to it may be.
+  return `${textOf(value, unit)} (95\u202f% interval ${textOf(Math.max(0, least), unit)} to ${textOf(most, unit)}, ${of})`;
 }
 
 /**

@@ -1,4 +1,4 @@
-/** The figures that show numbers of all heads by layer: masses, entropy, importance, norms. */
+/** The figures that show numbers of all heads by layer: masses, entropy, gradients, norms. */
 
 import { segments } from "../../core/draw/controls.js";
 import { signColor } from "../../core/draw/sign_colors.js";
@@ -15,6 +15,10 @@ import { largest, textOf, withInterval } from "./data.js";
 /** The kinds of tokens, with the measure of attention on each. */
 const KINDS = { to_cls: "[CLS]", to_sep: "[SEP]", to_punctuation: "punctuation" };
 const PLACES = { to_previous: "the token before", to_next: "the token behind", to_self: "the token itself" };
+/** @type {Record<string, string>} */
+const TITLES = { to_first: "the first token", ...KINDS, ...PLACES };
+/** Before the name of a measure: how much the loss changes with one of its weights. */
+const GRADIENT = "gradient_";
 
 /**
  * The parts that this survey has the measures for.
@@ -25,16 +29,15 @@ const PLACES = { to_previous: "the token before", to_next: "the token behind", t
  */
 export function layerParts(survey, store) {
   const special = survey.found("to_cls") || !survey.byName.has("to_first");
-  const masses = titled(survey, special ? KINDS : { to_first: "the first token", ...KINDS });
+  const masses = titled(survey, special ? KINDS : { to_first: TITLES.to_first, ...KINDS });
   // The first token may be punctuation, and then what is left is not known.
   const rest = special ? everythingElse(survey, masses) : null;
   const entropy = titled(survey, { entropy: "entropy of all rows", entropy_cls: "entropy of the rows of [CLS]" });
-  const importance = survey.measures.filter(({ name }) => name.startsWith("importance") || name.startsWith("gradient"));
   return [
     part(survey, "tokens-by-layer", "What attention goes to", rest ? [...masses, rest] : masses, mostSaid),
     part(survey, "places-by-layer", "The token before, behind, and itself", titled(survey, PLACES), mostSaid),
     part(survey, "entropy-by-layer", "How broad attention is", entropy, broadSaid),
-    part(survey, "importance-by-layer", "How much a change would matter", importance.map((one) => ({ ...one, title: one.words })), importanceSaid),
+    gradientPart(survey, store),
     normPart(survey, store),
   ].flatMap((one) => (one ? [one] : []));
 }
@@ -90,8 +93,7 @@ function part(survey, id, heading, panels, say) {
 export function panelsDrawing(survey, name, panels, { width, theme, colors, state }) {
   const { nLayers, nHeads } = survey;
   const color = signColor(1, theme);
-  const [{ unit }] = panels;
-  const text = (/** @type {number} */ value) => (unit === "share" ? `${Number((value * 100).toPrecision(3))}\u202f%` : `${value}${unit === "nats" ? " nats" : ""}`);
+  const text = (/** @type {number} */ value, unit = "") => (unit === "share" ? `${Number((value * 100).toPrecision(3))}\u202f%` : `${value}${unit === "nats" ? " nats" : ""}`);
   const plot = layerPanels({ width, panels, nLayers, nHeads, chosen: state.place, color, colors, text });
   return {
     figure: {
@@ -118,24 +120,15 @@ export function panelsDrawing(survey, name, panels, { width, theme, colors, stat
 /**
  * @param {Survey} survey
  * @param {Titled[]} panels
- * @param {string} [most]
  */
-function mostSaid(survey, panels, most = "Most attention goes to") {
+function mostSaid(survey, panels) {
   const parts = panels.filter(({ name }) => name !== "everything_else").map(({ title, mean, unit }) => {
     const best = largest(mean);
     const layer = topLayer(survey, mean);
     const average = layerMean(survey, mean, layer);
     return `${title} in head ${survey.nameOf(best)} (${textOf(mean[best], unit)}) and layer ${layer} (${textOf(average, unit)} on average)`;
   });
-  return `${most} ${parts.join(", to ")}.`;
-}
-
-/**
- * @param {Survey} survey
- * @param {Titled[]} panels
- */
-function importanceSaid(survey, panels) {
-  return mostSaid(survey, panels, "Most sensitive is");
+  return `Most attention goes to ${parts.join(", to ")}.`;
 }
 
 /**
@@ -173,7 +166,75 @@ function topLayer(survey, mean, sign = 1) {
  * @param {Survey} survey
  */
 export function comparable(survey) {
-  return [...Object.keys(KINDS), ...Object.keys(PLACES)].filter((name) => survey.found(name) && survey.byNorm(name));
+  return kindsWith(survey, (name) => survey.byNorm(name));
+}
+
+/**
+ * The names of the measures that are there with their gradients.
+ *
+ * @param {Survey} survey
+ */
+export function differentiated(survey) {
+  return kindsWith(survey, (name) => survey.found(GRADIENT + name));
+}
+
+/**
+ * The kinds of keys that are there with another measure. Where there is a [CLS] it is the first token.
+ *
+ * @param {Survey} survey
+ * @param {(name: string) => unknown} other
+ */
+function kindsWith(survey, other) {
+  const twice = survey.found("to_cls") ? "to_first" : "";
+  return Object.keys(TITLES).filter((name) => name !== twice && survey.found(name) && other(name));
+}
+
+/**
+ * Attention beside the change of the loss with it, as figures 2 and 4 of Clark et al. 2019.
+ *
+ * @param {Survey} survey
+ * @param {import("./state.js").Store} store
+ * @returns {Part | null}
+ */
+function gradientPart(survey, store) {
+  const names = differentiated(survey);
+  if (!names.length) return null;
+  const choice = segments(names.map((id) => ({ id, label: TITLES[id] })), (changed) => store.set({ changed }), "Attention on");
+  return {
+    id: "gradients-by-layer",
+    heading: "How much a change would matter",
+    controls: [choice.root],
+    update: ({ changed }) => choice.show(changed),
+    draw: (look) => gradientDrawing(survey, look),
+  };
+}
+
+/**
+ * @param {Survey} survey
+ * @param {import("./section.js").Look} look
+ * @returns {import("./section.js").Drawing}
+ */
+export function gradientDrawing(survey, look) {
+  const name = look.state.changed;
+  const panels = titled(survey, {
+    [name]: `attention to ${TITLES[name]}`,
+    [GRADIENT + name]: "change of the loss with it",
+    [`${GRADIENT}to_any`]: "with attention to any token",
+  });
+  return { ...panelsDrawing(survey, "gradients-by-layer", panels, look), sentence: changeSaid(survey, TITLES[name], panels) };
+}
+
+/**
+ * @param {Survey} survey
+ * @param {string} title
+ * @param {Titled[]} panels
+ */
+function changeSaid(survey, title, [mass, gradient]) {
+  const [attended, sensitive] = [mass, gradient].map(({ mean }) => topLayer(survey, mean));
+  const change = (/** @type {number} */ layer) => textOf(layerMean(survey, gradient.mean, layer), gradient.unit);
+  const share = textOf(layerMean(survey, mass.mean, attended), mass.unit);
+  const most = attended === sensitive ? ", the most of all layers" : `; it changes most in layer ${sensitive}, by ${change(sensitive)}`;
+  return `Attention to ${title} is largest in layer ${attended} (${share} on average). There the loss changes by ${change(attended)} nats for each unit that one such weight changes${most}.`;
 }
 
 /**
@@ -184,12 +245,10 @@ export function comparable(survey) {
 function normPart(survey, store) {
   const names = comparable(survey);
   if (!names.length) return null;
-  /** @type {Record<string, string>} */
-  const titles = { ...KINDS, ...PLACES };
-  const choice = segments(names.map((id) => ({ id, label: titles[id] })), (compared) => store.set({ compared }), "Attention on");
+  const choice = segments(names.map((id) => ({ id, label: TITLES[id] })), (compared) => store.set({ compared }), "Attention on");
   /** @param {string} name @returns {Titled[]} */
   const both = (name) => [
-    { .../** @type {Measure} */ (survey.found(name)), title: `attention to ${titles[name]}` },
+    { .../** @type {Measure} */ (survey.found(name)), title: `attention to ${TITLES[name]}` },
     { .../** @type {Measure} */ (survey.byNorm(name)), title: "weighed by norms" },
   ];
   return {
@@ -200,7 +259,7 @@ function normPart(survey, store) {
     draw(look) {
       const panels = both(look.state.compared);
       const [plain, weighed] = panels.map(({ mean }) => textOf(meanOf(mean), "share"));
-      const sentence = `On average heads give ${titles[look.state.compared]} ${plain} of their attention, and ${weighed} when each weight is multiplied by the length of the vector that it brings in.`;
+      const sentence = `On average heads give ${TITLES[look.state.compared]} ${plain} of their attention, and ${weighed} when each weight is multiplied by the length of the vector that it brings in.`;
       return { ...panelsDrawing(survey, "plain-and-by-norm", panels, look), sentence };
     },
   };

@@ -6,7 +6,7 @@ import { holdState } from "../../core/state/held.js";
 import { running } from "../../core/text/text.js";
 import { Survey } from "./data.js";
 import { gridPart } from "./grid.js";
-import { comparable, layerParts } from "./layers.js";
+import { comparable, differentiated, layerParts } from "./layers.js";
 import { mapPart } from "./map.js";
 import { createPatterns } from "./patterns.js";
 import { profilePart } from "./profile.js";
@@ -23,12 +23,12 @@ const FIRST = ["to_previous", "to_sep", "entropy"];
  */
 export function mountReport(host, header, address) {
   const survey = new Survey(header);
-  const compared = comparable(survey);
+  const [compared, changed] = [comparable(survey), differentiated(survey)];
   const measure = FIRST.find((name) => survey.found(name)) ?? survey.measures[0].name;
   const best = survey.byName.get(measure)?.mean.reduce((/** @type {number} */ most, value, place, all) => ((value ?? -1) > (all[most] ?? -1) ? place : most), 0);
   /** @type {import("./state.js").State} */
-  const start = { theme: "auto", place: best ?? 0, measure, compared: compared.includes("to_sep") ? "to_sep" : compared[0] ?? "", colored: "layer" };
-  const known = { nLayers: survey.nLayers, nHeads: survey.nHeads, measures: [...survey.byName.keys()], compared };
+  const start = { theme: "auto", place: best ?? 0, measure, compared: begin(compared), changed: begin(changed), colored: "layer" };
+  const known = { nLayers: survey.nLayers, nHeads: survey.nHeads, measures: [...survey.byName.keys()], compared, changed };
   const store = holdState(fromHash(address.read(), start, known));
   const darkness = matchMedia("(prefers-color-scheme: dark)");
   const theme = () => {
@@ -55,6 +55,15 @@ export function mountReport(host, header, address) {
   darkness.addEventListener("change", update);
   address.listen(() => store.set(fromHash(address.read(), start, known)));
   update();
+}
+
+/**
+ * The measure that a choice begins with.
+ *
+ * @param {string[]} names
+ */
+function begin(names) {
+  return names.includes("to_sep") ? "to_sep" : names[0] ?? "";
 }
 
 /** @param {import("./data.js").Header} header */

@@ -1,0 +1,143 @@
+"""How much the loss of a text changes with each weight of attention (Clark et al. 2019, §3.3).
+
+For the loss L (objective.py) and the weight α that a query gives a key: |∂L/∂α|, added up over
+kinds of keys. One backward pass gives ∂L/∂z of every layer; ∂L/∂α = ∂L/∂z · valueᵀ is one N x N
+matrix of one segment and layer at a time.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minibert.kernels.call import AllowedKeys
+from minibert.layers.evaluation import Evaluation
+from minibert.layers.layer import LayerPass
+from minibert.survey.objective import Objective, Predicted
+from minibert.survey.rows import RowMasses, joined_rows, sums_of_rows
+from minibert.survey.segments import Batch, Segment
+from minibert.survey.windows import Masses
+from minibert.trace.run import embedded, run_layers
+
+if TYPE_CHECKING:
+    from minibert.model import Model
+
+__all__ = ["LossGradients", "with_gradients"]
+
+# Tokens that are differentiated together: a pass that keeps its graph holds far more of each.
+_TOKENS = 1024
+
+
+class _OfLayer(NamedTuple):
+    """Of one layer (head, token, d_head): what follows from attention, and what it multiplies."""
+
+    z_gradient: Tensor
+    value: Tensor
+
+
+class LossGradients:
+    """Gives the sums of |∂L/∂α| of every layer for batches of segments.
+
+    Raises SurveyError for a model that predicts no tokens.
+    """
+
+    def __init__(
+        self, model: "Model", *, offsets: tuple[int, ...], impl: str | None = None
+    ) -> None:
+        self.model, self.offsets = model, offsets
+        self.impl = model.impl if impl is None else impl
+        self.objective = Objective.of(model)
+
+    def __call__(self, batch: Batch) -> list[RowMasses]:
+        """Those of layer 0, 1, ..., for all tokens of the batch."""
+        layers: list[list[RowMasses]] = [[] for _ in self.model.body.layers]
+        for group in _groups(batch.segments):
+            for parts, found in zip(layers, self._differentiated(group), strict=True):
+                first = 0
+                for segment in group:
+                    last = first + len(segment.ids)
+                    parts.append(self._sums(segment, found, slice(first, last)))
+                    first = last
+        return [joined_rows(parts, batch.tokens) for parts in layers]
+
+    def _sums(self, segment: Segment, found: _OfLayer, cut: slice) -> RowMasses:
+        with torch.no_grad():
+            # As the gradient of probs is declared in layers/layer_gradients.py.
+            sizes = (found.z_gradient[:, cut] @ found.value[:, cut].mT).abs_()
+            rows = (sizes.tril_() if segment.tokens.causal else sizes).double().cpu().numpy()
+        return sums_of_rows(rows, segment.tokens, self.offsets)
+
+    def _differentiated(self, group: Sequence[Segment]) -> list[_OfLayer]:
+        """Of each layer ∂L/∂z and the values, for the tokens of a group."""
+        predicted = [self.objective.predicted(segment) for segment in group]
+        hidden_ids = [
+            replace(one, ids=of.ids.tolist()) for one, of in zip(group, predicted, strict=True)
+        ]
+        body, device = self.model.body, self.model.body.word.weight.device
+        inputs = Batch(tuple(hidden_ids)).inputs(device)
+        lengths = tuple(len(one.ids) for one in group)
+        allowed = AllowedKeys(1, sum(lengths), device, self.model.config.causal, packed=lengths)
+        held: list[tuple[Tensor, Tensor]] = []
+
+        def visit(at: LayerPass) -> None:
+            held.append((at.z, at.value.detach()))
+
+        with torch.enable_grad():
+            # The graph begins here: nobody asked for the gradients of the embeddings' weights.
+            embed = embedded(body, inputs, allowed).detach().requires_grad_()
+            hidden = run_layers(body, embed, Evaluation(allowed, self.impl), visit=visit)
+            loss = self._loss(body.final(hidden), predicted, lengths)
+            gradients = torch.autograd.grad(loss, [z for z, _ in held])
+        return [
+            _OfLayer(_wide(gradient[0]), _wide(value[0]))
+            for gradient, (_, value) in zip(gradients, held, strict=True)
+        ]
+
+    def _loss(
+        self, final: Tensor, predicted: Sequence[Predicted], lengths: Sequence[int]
+    ) -> Tensor:
+        """The sum of −ln p over everything that is predicted in a group."""
+        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        places, right = (
+            torch.from_numpy(np.concatenate(parts)).to(final.device)
+            for parts in (
+                [one.places + start for one, start in zip(predicted, starts, strict=True)],
+                [one.right for one in predicted],
+            )
+        )
+        head = self.model.head
+        assert head is not None
+        logits = head(final[:, places], None, right[None], None)[0]
+        log_probs = _wide(logits).log_softmax(-1)
+        return -log_probs.gather(1, right[:, None]).sum()
+
+
+def with_gradients(masses: Masses, gradients: LossGradients) -> Masses:
+    """The same masses, with the gradients of each layer beside them."""
+
+    def both(batch: Batch, visit: Callable[[int, RowMasses], None]) -> None:
+        of_layers = gradients(batch)
+        masses(batch, lambda layer, of: visit(layer, replace(of, gradient=of_layers[layer])))
+
+    return both
+
+
+def _groups(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+    """The segments in groups of at most so many tokens or of one segment."""
+    group: list[Segment] = []
+    size = 0
+    for segment in segments:
+        if group and size + len(segment.ids) > _TOKENS:
+            yield group
+            group, size = [], 0
+        group.append(segment)
+        size += len(segment.ids)
+    if group:
+        yield group
+
+
+def _wide(value: Tensor) -> Tensor:
+    return value.to(torch.promote_types(value.dtype, torch.float32))
