@@ -16,7 +16,7 @@ FIRST_NODE = 20
 
 # Lowest first: a module imports from its own layer and from those before it. A view is a folder of
 # views/ and imports no other view. What lies in static/ itself puts views together.
-LAYERS = ("core", "marks", "views")
+LAYERS = ("core", "marks", "engine", "views")
 _FROM = r"^\s*(?:import|export)\s[^\"'`;=()]*?\bfrom\s*"
 _STATIC = re.compile(rf"""(?:{_FROM}|^\s*import\s*|^@import\s+)["']([^"']+)["']""", re.MULTILINE)
 # Types in comments are written in this form too.

@@ -13,8 +13,10 @@ import { build } from "esbuild";
 const FOLDER = dirname(fileURLToPath(import.meta.url));
 const BUILT = join(FOLDER, "built");
 const ENTRIES = ["page", "vectors", "layers"];
-// A report is a file of its own and never stands in a cell of a notebook.
-const REPORTS = ["survey"];
+// What is a file of its own and never stands in a cell of a notebook.
+const REPORTS = ["survey", "live"];
+// What runs the model of a live page; it has no style.
+const WORKERS = ["worker"];
 
 /**
  * Sizes of the window are those of the cell in a notebook, which is narrower and has no room for a
@@ -65,6 +67,13 @@ async function bundled(entry, more = {}) {
   return text;
 }
 
+/** What is bundled of others, with the licence that it comes under. */
+async function notice() {
+  const folder = join(FOLDER, "node_modules", "@huggingface", "tokenizers");
+  const { name, version, author } = JSON.parse(await readFile(join(folder, "package.json"), "utf8"));
+  return `/*! With ${name} ${version} by ${author}, under this licence:\n${await readFile(join(folder, "LICENSE"), "utf8")}*/`;
+}
+
 /** The text of each file of built/, by its name. */
 async function files() {
   const made = ENTRIES.flatMap((name) => [
@@ -76,6 +85,7 @@ async function files() {
     made.push([`${name}.js`, bundled(`${name}.js`)]);
     made.push([`${name}.css`, bundled(`${name}.css`, { target: "esnext" })]);
   }
+  for (const name of WORKERS) made.push([`${name}.js`, bundled(`${name}.js`, { banner: { js: await notice() } })]);
   made.push(["cell.css", bundled("cell.css", { target: "esnext" })]);
   made.push(["open_page.js", bundled("open_page.js")]);
   made.push(["open_cell.js", bundled("open_cell.js")]);

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib.resources import files
 
-__all__ = ["PARTS", "cell", "document", "packed_text"]
+__all__ = ["LIVE_PARTS", "PARTS", "cell", "document", "packed_text", "worker_block"]
 
 # What built/ has a script and a style of: the frame with the views of attention weights, the views
 # that need query and key, and the view of what each layer would predict.
 PARTS = ("page", "vectors", "layers")
+# The same with fields to type in, before a model that runs in a worker.
+LIVE_PARTS = ("page", "vectors", "live")
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 # Neither in a page's HTML nor in its attributes: four digits are written as others.
@@ -48,8 +50,10 @@ def _shell(parts: tuple[str, ...]) -> dict[str, str]:
     """What is the same in every page with these parts: all of it but its numbers."""
     style, script = (_joined(f"{part}.{kind}" for part in parts) for kind in ("css", "js"))
     opening = _text("built/open_page.js")
+    # A worker has no file to come from: the page makes one of its own text.
+    worker = "worker-src blob:; " if "live" in parts else ""
     policy = (
-        f"default-src 'none'; script-src {_hash(opening)} {_hash(script)}; "
+        f"{worker}default-src 'none'; script-src {_hash(opening)} {_hash(script)}; "
         f"style-src {_hash(style)}; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     return {"policy": policy, "opening": opening, "code": packed_text(f"{style}\0{script}")}
@@ -74,6 +78,11 @@ def document(
                 yield f'<script type="application/octet-stream" id="{name}">'
                 yield data
                 yield "</script>\n"
+
+
+def worker_block() -> tuple[str, str]:
+    """The block with the script of the worker that runs a live page's model."""
+    return "worker", packed_text(_text("built/worker.js"))
 
 
 @lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""The command line: `minibert view | explain | predict | generate | train | survey | ...`.
+"""The command line: `minibert view | live | explain | predict | generate | train | survey | ...`.
 
 Before a command runs only the standard library and typer are imported, so that `--help` need not
 wait for torch.
@@ -18,6 +18,7 @@ from minibert.cli.check import check
 from minibert.cli.collect import collect
 from minibert.cli.explain import explain
 from minibert.cli.generate import generate
+from minibert.cli.live import live
 from minibert.cli.models import models
 from minibert.cli.patterns import patterns
 from minibert.cli.predict import predict
@@ -137,6 +138,7 @@ def _options(
 
 for command in (
     view,
+    live,
     explain,
     predict,
     generate,

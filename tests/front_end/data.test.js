@@ -4,11 +4,12 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { deflateSync } from "node:zlib";
 
+import { blocksOfText } from "../../viz/static/core/data/base64.js";
 import { unpack, unpackPart } from "../../viz/static/core/data/data.js";
 import { Example } from "../../viz/static/core/data/example.js";
 import { assertNear, tokensOf } from "./near.js";
 
-const asBlocks = (bytes) => ({ text: async () => Buffer.from(bytes).toString("base64") });
+const asBlocks = (bytes) => blocksOfText(async () => Buffer.from(bytes).toString("base64"));
 
 function entryOf(entry) {
   return { block: "b", quantity: "probs", layer: 0, head: null, coding: "sqrt", packing: "none", triangle: false, ...entry };
@@ -50,12 +51,22 @@ test("a part of the vectors is what the whole has there, wherever it begins", as
   }
 });
 
+test("some bytes of a block are those that the whole has there", async () => {
+  const bytes = Uint8Array.from({ length: 31 }, (_, i) => i);
+  const blocks = asBlocks(bytes);
+  for (const [from, to] of [[0, 31], [0, 1], [1, 5], [3, 6], [29, 31], [30, undefined], [4, undefined]]) {
+    const part = await blocks.bytes("b", from, to);
+    assert.deepEqual(part, bytes.slice(from, to));
+    assert.equal(part.buffer.byteLength, part.length);
+  }
+});
+
 function exampleOf(arrays, blocks, more = {}) {
   const header = {
     tokens: tokensOf("a", "b"), key_tokens: null, layers: [3], heads: [1, 6], causal: false, scale: [1], edited: false,
     arrays, ...more,
   };
-  return new Example(header, { text: async (name) => Buffer.from(blocks[name]).toString("base64") }, 0);
+  return new Example(header, blocksOfText(async (name) => Buffer.from(blocks[name]).toString("base64")), 0);
 }
 
 const floats = (...numbers) => new Uint8Array(Float32Array.from(numbers).buffer);

@@ -3,6 +3,7 @@
  * meet, at a height of its own, and with its state in memory.
  */
 
+import { blocksOfText } from "./core/data/base64.js";
 import { element } from "./core/draw/dom.js";
 import { mount } from "./core/frame/frame.js";
 import { NotebookDarkness } from "./cell_theme.js";
@@ -16,7 +17,7 @@ export function mountCell({ host, height, style, header, blocks, kinds }) {
   host.shadowRoot?.replaceChildren(element("style", {}, [style]), cell);
   let hash = header.start ?? "";
   const address = { read: () => hash, write: (/** @type {string} */ now) => void (hash = now), listen: () => {} };
-  const frame = mount(page, header, { text: (name) => Promise.resolve(blocks[name]) }, {
+  const frame = mount(page, header, blocksOfText((name) => Promise.resolve(blocks[name])), {
     kinds,
     address,
     keys: page,

@@ -5,6 +5,7 @@
  * shows a page in a notebook.
  */
 
+import { blocksOfText } from "./core/data/base64.js";
 import { fromBase85, inflate } from "./core/data/packed.js";
 import { mount } from "./core/frame/frame.js";
 import { handOver } from "./core/hand_over.js";
@@ -32,7 +33,7 @@ function textOf(id) {
   return document.getElementById(id)?.textContent ?? "";
 }
 
-const blocks = { text: (/** @type {string} */ name) => arrived(name).then(() => textOf(name)) };
+const blocks = blocksOfText((name) => arrived(name).then(() => textOf(name)));
 
 /**
  * Marks when the first picture is there to see: drawn, and the frame that shows it begun.

@@ -58,7 +58,8 @@
  * @property {ExampleHeader[]} examples
  *
  * @typedef {object} Blocks  where the bytes come from
- * @property {(name: string) => Promise<string>} text  the base64 of a block
+ * @property {(name: string, from?: number, to?: number) => Promise<Uint8Array>} bytes  those of a block, or
+ *   some of them; they are the caller's own and fill their buffer
  */
 
 import { fromHalf } from "./half.js";
@@ -72,8 +73,7 @@ import { inflate } from "./packed.js";
  * @returns {Promise<Uint8Array | Int8Array | Float32Array>}
  */
 export async function unpack(entry, blocks) {
-  const text = await blocks.text(entry.block);
-  const packed = fromBase64(text);
+  const packed = await blocks.bytes(entry.block);
   const bytes = entry.packing === "deflate" ? new Uint8Array(await inflate(packed).arrayBuffer()) : packed;
   if (entry.dtype === "uint8") return entry.triangle ? fromTriangle(bytes, entry.shape) : bytes;
   if (entry.dtype === "int8") return new Int8Array(bytes.buffer);
@@ -91,26 +91,9 @@ export async function unpack(entry, blocks) {
  * @returns {Promise<Float32Array>}
  */
 export async function unpackPart(entry, blocks, from, length) {
-  const text = await blocks.text(entry.block);
   const size = entry.dtype === "float16" ? 2 : 4;
-  // Four digits are three bytes.
-  const first = Math.floor((from * size) / 3);
-  const last = Math.ceil(((from + length) * size) / 3);
-  const bytes = fromBase64(text.slice(first * 4, last * 4));
-  const own = bytes.slice(from * size - first * 3).buffer;
-  return size === 2 ? fromHalf(new Uint16Array(own, 0, length)) : new Float32Array(own, 0, length);
-}
-
-/**
- * @param {string} text
- * @returns {Uint8Array}
- */
-function fromBase64(text) {
-  if ("fromBase64" in Uint8Array) return /** @type {any} */ (Uint8Array).fromBase64(text);
-  const characters = atob(text);
-  const bytes = new Uint8Array(characters.length);
-  for (let i = 0; i < bytes.length; i += 1) bytes[i] = characters.charCodeAt(i);
-  return bytes;
+  const { buffer } = await blocks.bytes(entry.block, from * size, (from + length) * size);
+  return size === 2 ? fromHalf(new Uint16Array(buffer)) : new Float32Array(buffer);
 }
 
 /**

@@ -1,0 +1,124 @@
+/**
+ * The engine in the file, on the side of the page: it asks a worker.
+ *
+ * @typedef {import("./engine.js").Engine} Engine
+ * @typedef {{resolve: (result: any) => void, reject: (error: Error) => void}} Waiting
+ */
+
+class Asking {
+  /** @param {Worker} worker */
+  constructor(worker) {
+    this.worker = worker;
+    this.count = 0;
+    /** @type {Map<number, Waiting>} */
+    this.waiting = new Map();
+    worker.onmessage = ({ data }) => this.hear(data);
+    worker.onerror = (event) => this.fail(event.message || "the model could not be started");
+  }
+
+  /** @param {import("./messages.js").Answer} answer */
+  hear({ call, result, error }) {
+    const waiting = this.waiting.get(call);
+    this.waiting.delete(call);
+    if (error === undefined) waiting?.resolve(result);
+    else waiting?.reject(new Error(error));
+  }
+
+  /** @param {string} message */
+  fail(message) {
+    for (const { reject } of this.waiting.values()) reject(new Error(message));
+    this.waiting.clear();
+  }
+
+  /**
+   * @param {import("./messages.js").Method} method
+   * @param {any[]} given
+   * @returns {Promise<any>}
+   */
+  ask(method, ...given) {
+    this.count += 1;
+    const call = this.count;
+    return new Promise((resolve, reject) => {
+      this.waiting.set(call, { resolve, reject });
+      this.worker.postMessage({ call, method, given });
+    });
+  }
+}
+
+/** One call at a time; of those that wait only the newest is made. */
+class NewestWins {
+  /** @param {(...given: any[]) => Promise<any>} call */
+  constructor(call) {
+    this.call = call;
+    this.running = false;
+    /** @type {(Waiting & {given: any[]}) | null} */
+    this.next = null;
+  }
+
+  /**
+   * @param {any[]} given
+   * @returns {Promise<any>}
+   */
+  ask(...given) {
+    return new Promise((resolve, reject) => {
+      this.next?.reject(new DOMException("a newer request came", "AbortError"));
+      this.next = { given, resolve, reject };
+      if (!this.running) this.begin();
+    });
+  }
+
+  async begin() {
+    if (!this.next) return;
+    const { given, resolve, reject } = this.next;
+    this.next = null;
+    this.running = true;
+    await this.call(...given).then(resolve, reject);
+    this.running = false;
+    this.begin();
+  }
+
+  stop() {
+    this.next?.reject(new DOMException("the engine was closed", "AbortError"));
+    this.next = null;
+  }
+}
+
+/**
+ * A worker that a page in one file can start: its script has no address of its own.
+ *
+ * @param {string} script  worker.js
+ */
+export function workerOf(script) {
+  const address = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+  return new Worker(address);
+}
+
+/**
+ * @param {Worker} worker  which runs worker.js
+ * @param {import("./local.js").Held} held
+ * @returns {Engine}
+ */
+export function engineInFile(worker, held) {
+  const asking = new Asking(worker);
+  worker.postMessage({ held }, [held.weights]);
+  const traces = new NewestWins(async (request) => {
+    const { number, header, predictions } = await asking.ask("trace", request);
+    const blocks = {
+      bytes: (/** @type {string} */ name, /** @type {number} */ from, /** @type {number} */ to) =>
+        asking.ask("bytes", number, name, from, to),
+    };
+    return { number, header, blocks, predictions };
+  });
+  return {
+    about: () => asking.ask("about"),
+    trace: (request) => traces.ask(request),
+    read: (run, quantity, layer) => asking.ask("read", run, quantity, layer),
+    sweep: (request, question) => asking.ask("sweep", request, question),
+    step: (request, sampling) => asking.ask("step", request, sampling),
+    close() {
+      worker.terminate();
+      traces.stop();
+      asking.fail("the engine was closed");
+    },
+  };
+}

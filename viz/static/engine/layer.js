@@ -1,0 +1,139 @@
+/**
+ * A layer is one table: every quantity in the order of the data, each declared once. This is the
+ * table of layers/layer.py, name for name.
+ *
+ * A declaration is a function of the quantities before it. `LayerPass` evaluates the table for one
+ * layer of one pass: a forward pass asks for resid_post; a read asks for one quantity later; an edit
+ * replaces a value on the way; a rerun begins with what is known.
+ *
+ * @typedef {import("./tensor.js").Tensor} Tensor
+ * @typedef {(value: Tensor) => Tensor} Change
+ *
+ * @typedef {object} Quantity
+ * @property {string[]} axes  without the batch
+ * @property {string} says  its formula in words
+ * @property {(at: At) => Tensor} compute
+ *
+ * @typedef {"resid_pre" | "query" | "key" | "value" | "scores" | "probs" | "z" | "head_out" | "attn_out"
+ *   | "resid_mid" | "mlp_pre" | "mlp_post" | "mlp_out" | "resid_post"} Name
+ * @typedef {LayerPass & Record<Name, Tensor>} At  one layer of one pass
+ */
+
+import { attentionProbs, attentionScores, weightedValues } from "./attention.js";
+import { sum } from "./tensor.js";
+
+const STREAM_AXES = ["position", "d_model"];
+const HEAD_AXES = ["head", "position", "d_head"];
+const MATRIX_AXES = ["head", "query", "key"];
+const MLP_AXES = ["position", "d_mlp"];
+
+/**
+ * @param {string[]} axes
+ * @param {string} says
+ * @param {(at: At) => Tensor} compute
+ * @returns {Quantity}
+ */
+function quantity(axes, says, compute) {
+  return { axes, says, compute };
+}
+
+/** @type {Record<Name, Quantity>} */
+export const LAYER_QUANTITIES = {
+  resid_pre: quantity(STREAM_AXES, "the stream before attention", (at) => at.entering),
+
+  query: quantity(HEAD_AXES, "x·W_Q + b_Q, x = resid_pre (pre-norm: its LayerNorm)", (at) =>
+    at.attention.project("query", at.attentionInput),
+  ),
+
+  key: quantity(HEAD_AXES, "x·W_K + b_K", (at) => at.attention.project("key", at.attentionInput)),
+
+  value: quantity(HEAD_AXES, "x·W_V + b_V", (at) => at.attention.project("value", at.attentionInput)),
+
+  scores: quantity(MATRIX_AXES, "query·key / sqrt(d_head), before the mask", (at) =>
+    attentionScores(at.query, at.key, at.attention.scale),
+  ),
+
+  probs: quantity(MATRIX_AXES, "softmax of the masked scores over keys; 0 where masked", (at) =>
+    attentionProbs(at.scores, at.causal),
+  ),
+
+  z: quantity(HEAD_AXES, "probs·value", (at) => weightedValues(at.probs, at.value)),
+
+  head_out: quantity(["head", "position", "d_model"], "z·W_O of that head", (at) => at.attention.headOut(at.z)),
+
+  attn_out: quantity(STREAM_AXES, "sum of head_out over heads + b_O", (at) =>
+    at.given("head_out") ? at.attention.sumOfHeads(at.head_out) : at.attention.attnOut(at.z),
+  ),
+
+  resid_mid: quantity(STREAM_AXES, "resid_pre + attn_out (post-norm: its LayerNorm)", (at) =>
+    at.layer.afterAttention(sum(at.resid_pre, at.attn_out)),
+  ),
+
+  mlp_pre: quantity(MLP_AXES, "x·W_in + b_in, x = resid_mid (pre-norm: its LayerNorm)", (at) =>
+    at.layer.mlp.up.forward(at.layer.mlpInput(at.resid_mid).values),
+  ),
+
+  mlp_post: quantity(MLP_AXES, "activation(mlp_pre)", (at) => at.layer.mlp.post(at.mlp_pre)),
+
+  mlp_out: quantity(STREAM_AXES, "mlp_post·W_out + b_out", (at) => at.layer.mlp.down.forward(at.mlp_post.values)),
+
+  resid_post: quantity(STREAM_AXES, "resid_mid + mlp_out (post-norm: its LayerNorm)", (at) =>
+    at.layer.afterMlp(sum(at.resid_mid, at.mlp_out)),
+  ),
+};
+
+/** One layer of one pass: what is known of it, resid_pre at least, and the table for the rest. */
+export class LayerPass {
+  /**
+   * @param {import("./parts.js").Layer} layer
+   * @param {object} pass
+   * @param {boolean} pass.causal  no query sees a key behind it
+   * @param {Tensor} pass.entering  resid_pre, before an edit of it
+   * @param {Map<string, Change>} pass.edits  what changes a quantity, by its name
+   * @param {Partial<Record<string, Tensor>>} [pass.settled]  values from before, edits of them made
+   */
+  constructor(layer, { causal, entering, edits, settled = {} }) {
+    this.layer = layer;
+    this.attention = layer.attention;
+    this.causal = causal;
+    this.entering = entering;
+    this.edits = edits;
+    /** @type {Partial<Record<string, Tensor>>} */
+    this.computed = { ...settled };
+  }
+
+  /**
+   * The value here: known, or computed; then changed, where there is an edit of it.
+   *
+   * @param {Name} name
+   * @returns {Tensor}
+   */
+  read(name) {
+    const known = this.computed[name];
+    if (known) return known;
+    const value = LAYER_QUANTITIES[name].compute(/** @type {At} */ (/** @type {unknown} */ (this)));
+    const change = this.edits.get(name);
+    return (this.computed[name] = change ? change(value) : value);
+  }
+
+  /** True where this quantity may differ from what those before it give. @param {Name} name */
+  given(name) {
+    return this.edits.has(name);
+  }
+
+  /** What W_Q, W_K and W_V read; all three read the same. */
+  get attentionInput() {
+    return (this.input ??= this.layer.attentionInput(this.read("resid_pre")));
+  }
+
+  /** @type {Tensor | undefined} */
+  input;
+}
+
+for (const name of /** @type {Name[]} */ (Object.keys(LAYER_QUANTITIES))) {
+  Object.defineProperty(LayerPass.prototype, name, {
+    get() {
+      return this.read(name);
+    },
+  });
+}

@@ -1,0 +1,179 @@
+/**
+ * The engine in the file, on the side of the worker: a model, and the last passes that it ran.
+ *
+ * @typedef {import("./engine.js").Request} Request
+ *
+ * @typedef {object} Held  all that a page holds of a model
+ * @property {import("./model.js").Config} config
+ * @property {import("./tokens.js").Vocabulary} vocabulary
+ * @property {import("./weights.js").WeightEntry[]} entries
+ * @property {ArrayBuffer} weights
+ *
+ * @typedef {{number: number, header: import("../core/data/data.js").ExampleHeader,
+ *   predictions: import("./engine.js").Prediction[]}} Traced  a Run without its blocks
+ */
+
+import { bytesOf, headerOf } from "./blocks.js";
+import { Model } from "./model.js";
+import { Pass } from "./pass.js";
+import { Plan } from "./plan.js";
+import { candidates, predictions, predicts } from "./predictions.js";
+import { draw, drawnProbs } from "./sampling.js";
+import { sweep } from "./sweep.js";
+import { Tokenizer } from "./tokens.js";
+import { Weights } from "./weights.js";
+
+/** Passes that are kept: before and after, of the text and of a few before it. */
+const KEPT = 8;
+
+export class LocalEngine {
+  /** @param {Held} held */
+  constructor({ config, vocabulary, entries, weights }) {
+    this.config = config;
+    this.tokenizer = new Tokenizer(vocabulary);
+    this.model = new Model(config, new Weights(entries, weights));
+    /** @type {Map<number, Pass>} */
+    this.passes = new Map();
+    /** @type {Map<string, Pass>} */
+    this.clean = new Map();
+    this.count = 0;
+  }
+
+  /** @returns {import("./engine.js").About} */
+  about() {
+    const { config, tokenizer } = this;
+    return {
+      model: config.name,
+      family: config.family,
+      predicts: predicts(config),
+      layers: config.n_layers,
+      heads: config.n_heads,
+      dHead: config.d_model / config.n_heads,
+      dModel: config.d_model,
+      dMlp: config.d_mlp,
+      positions: config.n_positions,
+      vocabulary: config.vocab_size,
+      mask: tokenizer.mask === null ? null : tokenizer.raw(tokenizer.mask),
+      pairs: config.n_segments > 1,
+    };
+  }
+
+  /** @param {Request} request @returns {Traced} */
+  trace(request) {
+    const pass = this.run(request);
+    this.count += 1;
+    this.passes.set(this.count, pass);
+    dropOldest(this.passes);
+    return { number: this.count, header: headerOf(pass), predictions: predictions(pass, this.tokenizer) };
+  }
+
+  /**
+   * The pass of a request; of the same text without edits it is run once.
+   *
+   * @param {Request} request
+   * @returns {Pass}
+   */
+  run({ texts, edits, other }) {
+    const clean = this.cleanPass(texts);
+    if (!edits.length) return clean;
+    const plan = new Plan(edits, this.config, clean.length, this.sources(clean, other));
+    return new Pass(this.model, clean.tokens, plan, clean);
+  }
+
+  /**
+   * @param {Pass} clean
+   * @param {string[]} [other]
+   * @returns {import("./plan.js").Sources}
+   */
+  sources(clean, other) {
+    const another = () => {
+      if (!other) throw new Error("an edit reads from another text, and none is given");
+      return this.cleanPass(other);
+    };
+    return { clean: () => clean, other: another };
+  }
+
+  /** @param {string[]} texts */
+  cleanPass(texts) {
+    const name = JSON.stringify(texts);
+    const known = this.clean.get(name);
+    this.clean.delete(name);
+    const pass = known ?? this.newPass(texts);
+    this.clean.set(name, pass);
+    dropOldest(this.clean);
+    return pass;
+  }
+
+  /** @param {string[]} texts */
+  newPass(texts) {
+    if (texts.length < 1 || texts.length > 2) throw new Error(`${texts.length} texts: expected one, or two`);
+    return new Pass(this.model, this.tokenizer.tokens(texts, this.config.n_positions), new Plan([], this.config, 0));
+  }
+
+  /** @param {number} number */
+  pass(number) {
+    const pass = this.passes.get(number);
+    if (!pass) throw new Error(`pass ${number} is not kept any more; run it again`);
+    return pass;
+  }
+
+  /**
+   * @param {number} number
+   * @param {string} name
+   * @param {number} [from]
+   * @param {number} [to]
+   */
+  bytes(number, name, from, to) {
+    return bytesOf(this.pass(number), name, from, to);
+  }
+
+  /**
+   * @param {number} number
+   * @param {string} quantity
+   * @param {number | null} layer
+   * @returns {import("./engine.js").Numbers}
+   */
+  read(number, quantity, layer) {
+    const { shape, values } = this.pass(number).read(quantity, layer);
+    return { shape, values: values.slice() };
+  }
+
+  /**
+   * @param {Request} request
+   * @param {import("./engine.js").Question} question
+   * @param {() => Promise<void>} [pause]
+   */
+  async sweep(request, question, pause = async () => {}) {
+    const clean = this.cleanPass(request.texts);
+    const pass = this.run(request);
+    return sweep(pass, request.edits, this.sources(clean, request.other), question, pause);
+  }
+
+  /**
+   * @param {Request} request
+   * @param {import("./engine.js").Sampling} sampling
+   * @returns {import("./engine.js").Step}
+   */
+  step(request, sampling) {
+    if (predicts(this.config) !== "causal") throw new Error(`${this.config.name} predicts no next token`);
+    const pass = this.run(request);
+    const { ids, cut } = pass.tokens;
+    if (cut || ids.length >= this.config.n_positions) {
+      throw new Error(`the model has ${this.config.n_positions} positions, so there is no room for another token`);
+    }
+    const logits = pass.logitsAt(ids.length - 1).subarray(0, this.tokenizer.size);
+    const probs = drawnProbs(logits, sampling);
+    const listed = candidates(logits, this.tokenizer);
+    const id = draw(probs, sampling.seed, ids.length);
+    const chosen = listed.find((one) => one.id === id) ?? candidates(logits, this.tokenizer, [id])[0];
+    return { chosen, candidates: listed, drawn: listed.map((one) => probs[one.id]), text: this.tokenizer.decode([...ids, id]) };
+  }
+}
+
+/** @param {Map<any, any>} kept  the oldest first */
+function dropOldest(kept) {
+  for (const name of kept.keys()) {
+    if (kept.size <= KEPT) return;
+    kept.delete(name);
+  }
+}

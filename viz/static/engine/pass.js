@@ -1,0 +1,123 @@
+/**
+ * One forward pass of one text, kept, as trace/run.py: every quantity of it can be read later.
+ *
+ * A pass with edits begins from the pass without them: what lies before the first edit is shared.
+ */
+
+import { LAYER_QUANTITIES, LayerPass } from "./layer.js";
+import { tensor } from "./tensor.js";
+
+/**
+ * @typedef {import("./tensor.js").Tensor} Tensor
+ * @typedef {import("./layer.js").Name} Name
+ * @typedef {import("./plan.js").Plan} Plan
+ */
+
+export class Pass {
+  /**
+   * @param {import("./model.js").Model} model
+   * @param {import("./tokens.js").Tokens} tokens
+   * @param {Plan} plan  its edits
+   * @param {Pass | null} [from]  a pass that is the same before `start`
+   * @param {import("./plan.js").Place} [start]  the first place at which they differ
+   */
+  constructor(model, tokens, plan, from = null, start = from ? plan.first : { layer: 0, name: "embed" }) {
+    this.model = model;
+    this.tokens = tokens;
+    this.plan = plan;
+    const before = from && start.name !== "embed" ? partsOf(from) : null;
+    this.embed = before?.embed ?? plan.changed("embed", model.body.embed(tokens.ids, tokens.segments));
+    /** @type {LayerPass[]} */
+    this.layers = [];
+    /** @type {Tensor} */
+    let entering = this.embed;
+    for (const [n, layer] of model.layers.entries()) {
+      const settled = from && n === start.layer ? from.settledBefore(n, start.name) : {};
+      const edits = plan.ofLayer(n);
+      const at = (n < start.layer && before?.layers[n]) || new LayerPass(layer, { causal: model.config.causal, entering, edits, settled });
+      this.layers.push(at);
+      entering = at.read("resid_post");
+    }
+    this.hidden = model.body.final(entering);
+    /** @type {Tensor | null} */
+    this.allLogits = null;
+  }
+
+  /**
+   * The quantities of a layer that come before one of them.
+   *
+   * @param {number} layer
+   * @param {string} name
+   */
+  settledBefore(layer, name) {
+    const { computed } = this.layers[layer];
+    const names = Object.keys(LAYER_QUANTITIES);
+    return Object.fromEntries(Object.entries(computed).filter(([own]) => names.indexOf(own) < names.indexOf(name)));
+  }
+
+  /** The number of tokens. */
+  get length() {
+    return this.tokens.ids.length;
+  }
+
+  /**
+   * A quantity of the glossary.
+   *
+   * @param {string} quantity
+   * @param {number | null} layer  null for those that no layer has
+   * @returns {Tensor}
+   */
+  read(quantity, layer) {
+    if (quantity in LAYER_QUANTITIES) {
+      const at = layer === null ? undefined : this.layers[layer];
+      if (!at) throw new RangeError(`${quantity}: there is no layer ${layer}; the model has ${this.layers.length}`);
+      return at.read(/** @type {Name} */ (quantity));
+    }
+    if (quantity === "embed") return this.embed;
+    if (quantity === "logits") return this.logits();
+    if (quantity === "mask") return this.mask();
+    throw new RangeError(`${quantity} is no quantity; there are embed, ${Object.keys(LAYER_QUANTITIES).join(", ")}, logits, mask`);
+  }
+
+  /** What the task head gives, (position, vocab); without one, the last hidden state. */
+  logits() {
+    return (this.allLogits ??= this.plan.changed("logits", this.model.head ? this.model.head.forward(this.hidden) : this.hidden));
+  }
+
+  /**
+   * The logits at one position alone.
+   *
+   * @param {number} position
+   * @returns {Float32Array}
+   */
+  logitsAt(position) {
+    const { head } = this.model;
+    if (!head || this.plan.edits("logits", null) || this.allLogits) {
+      const { shape, values } = this.logits();
+      return values.slice(position * shape[1], (position + 1) * shape[1]);
+    }
+    const [, width] = this.hidden.shape;
+    const row = this.hidden.values.slice(position * width, (position + 1) * width);
+    return head.forward(tensor([1, width], row)).values;
+  }
+
+  /** 1 where attention is allowed: (1, query, key). */
+  mask() {
+    const { length } = this;
+    const out = tensor([1, length, length]);
+    for (let i = 0; i < out.values.length; i += 1) {
+      out.values[i] = Number(!this.model.config.causal || i % length <= Math.floor(i / length));
+    }
+    return out;
+  }
+}
+
+/**
+ * What another pass may share.
+ *
+ * @param {Pass} pass
+ * @returns {{embed: Tensor, layers: LayerPass[]}}
+ */
+function partsOf({ embed, layers }) {
+  return { embed, layers };
+}

@@ -1,0 +1,187 @@
+/**
+ * Numbers with a shape, and the few operations that a forward pass is made of.
+ *
+ * Values are single precision; sums are taken in double precision.
+ *
+ * @typedef {object} Tensor
+ * @property {number[]} shape  without the batch
+ * @property {Float32Array} values  the last axis lies together
+ */
+
+/**
+ * @param {number[]} shape
+ * @param {Float32Array} [values]
+ * @returns {Tensor}
+ */
+export function tensor(shape, values = new Float32Array(shape.reduce((a, b) => a * b, 1))) {
+  return { shape, values };
+}
+
+/** Rows that are multiplied at a time: four rows and two columns are eight sums, which fit the registers. */
+const ROWS = 4;
+
+/** The left factor in double precision, with rows of zeros behind it up to a multiple of ROWS. */
+let left = new Float64Array(0);
+
+/**
+ * x · wᵀ + bias: (rows, width) and (columns, width) to (rows, columns).
+ *
+ * @param {Float32Array} x
+ * @param {Float32Array} w
+ * @param {number} rows
+ * @param {number} width
+ * @param {number} columns
+ * @param {Float32Array | null} [bias]
+ * @returns {Float32Array}
+ */
+export function multiply(x, w, rows, width, columns, bias = null) {
+  const filled = Math.ceil(rows / ROWS) * ROWS;
+  if (left.length < filled * width) left = new Float64Array(filled * width);
+  left.set(x.length === rows * width ? x : x.subarray(0, rows * width));
+  left.fill(0, rows * width, filled * width);
+  const out = new Float32Array(filled * columns);
+  for (let row = 0; row < filled; row += ROWS) fourRows(left, w, row, width, columns, out);
+  if (bias) addRow(out, bias);
+  return filled === rows ? out : out.slice(0, rows * columns);
+}
+
+/**
+ * @param {Float64Array} x
+ * @param {Float32Array} w
+ * @param {number} row
+ * @param {number} width
+ * @param {number} columns
+ * @param {Float32Array} out
+ */
+function fourRows(x, w, row, width, columns, out) {
+  const first = row * width;
+  const [second, third, fourth] = [first + width, first + 2 * width, first + 3 * width];
+  for (let column = 0; column < columns; column += 2) {
+    const from = column * width;
+    // Of an odd number of columns the last is taken twice.
+    const other = column + 1 < columns ? from + width : from;
+    let a0 = 0, a1 = 0, b0 = 0, b1 = 0, c0 = 0, c1 = 0, d0 = 0, d1 = 0;
+    for (let i = 0; i < width; i += 1) {
+      const u = w[from + i], v = w[other + i];
+      const a = x[first + i], b = x[second + i];
+      a0 += a * u;
+      a1 += a * v;
+      b0 += b * u;
+      b1 += b * v;
+      const c = x[third + i], d = x[fourth + i];
+      c0 += c * u;
+      c1 += c * v;
+      d0 += d * u;
+      d1 += d * v;
+    }
+    const to = row * columns + column;
+    out[to] = a0;
+    out[to + columns] = b0;
+    out[to + 2 * columns] = c0;
+    out[to + 3 * columns] = d0;
+    if (other === from) continue;
+    out[to + 1] = a1;
+    out[to + columns + 1] = b1;
+    out[to + 2 * columns + 1] = c1;
+    out[to + 3 * columns + 1] = d1;
+  }
+}
+
+/**
+ * Adds a row to every row, in place.
+ *
+ * @param {Float32Array} x
+ * @param {Float32Array} row
+ */
+function addRow(x, row) {
+  for (let from = 0; from < x.length; from += row.length) {
+    for (let i = 0; i < row.length; i += 1) x[from + i] += row[i];
+  }
+}
+
+/**
+ * @param {Tensor} one
+ * @param {Tensor} other
+ * @returns {Tensor}
+ */
+export function sum(one, other) {
+  const values = one.values.slice();
+  for (let i = 0; i < values.length; i += 1) values[i] += other.values[i];
+  return tensor(one.shape, values);
+}
+
+/**
+ * (x − mean) / sqrt(variance + eps) · weight + bias over the last axis.
+ *
+ * @param {Tensor} x
+ * @param {Float32Array} weight
+ * @param {Float32Array} bias
+ * @param {number} eps
+ * @returns {Tensor}
+ */
+export function layerNorm(x, weight, bias, eps) {
+  const width = weight.length;
+  const values = new Float32Array(x.values.length);
+  for (let from = 0; from < values.length; from += width) {
+    let mean = 0;
+    for (let i = 0; i < width; i += 1) mean += x.values[from + i];
+    mean /= width;
+    let variance = 0;
+    for (let i = 0; i < width; i += 1) variance += (x.values[from + i] - mean) ** 2;
+    const scale = 1 / Math.sqrt(variance / width + eps);
+    for (let i = 0; i < width; i += 1) values[from + i] = (x.values[from + i] - mean) * scale * weight[i] + bias[i];
+  }
+  return tensor(x.shape, values);
+}
+
+/**
+ * (position, d_model) to (head, position, d_head).
+ *
+ * @param {Float32Array} x
+ * @param {number} positions
+ * @param {number} heads
+ * @param {number} dHead
+ * @returns {Tensor}
+ */
+export function splitHeads(x, positions, heads, dHead) {
+  const values = new Float32Array(x.length);
+  for (let head = 0; head < heads; head += 1) {
+    for (let position = 0; position < positions; position += 1) {
+      const from = (position * heads + head) * dHead;
+      values.set(x.subarray(from, from + dHead), (head * positions + position) * dHead);
+    }
+  }
+  return tensor([heads, positions, dHead], values);
+}
+
+/**
+ * (head, position, d_head) to (position, d_model).
+ *
+ * @param {Tensor} x
+ * @returns {Float32Array}
+ */
+export function mergeHeads({ shape: [heads, positions, dHead], values }) {
+  const merged = new Float32Array(values.length);
+  for (let head = 0; head < heads; head += 1) {
+    for (let position = 0; position < positions; position += 1) {
+      const from = (head * positions + position) * dHead;
+      merged.set(values.subarray(from, from + dHead), (position * heads + head) * dHead);
+    }
+  }
+  return merged;
+}
+
+/**
+ * (rows, columns) to (columns, rows).
+ *
+ * @param {Float32Array} x
+ * @param {number} rows
+ * @param {number} columns
+ */
+export function transposed(x, rows, columns) {
+  const out = new Float32Array(rows * columns);
+  for (let row = 0; row < rows; row += 1) {
+    for (let column = 0; column < columns; column += 1) out[column * rows + row] = x[row * columns + column];
+  }
+  return out;
+}

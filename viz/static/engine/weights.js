@@ -1,0 +1,43 @@
+/**
+ * The weights of a model by the names that they have in Python (`model.named_parameters()`), unpacked
+ * to single precision when they are first asked for.
+ *
+ * @typedef {object} WeightEntry
+ * @property {string} name
+ * @property {number[]} shape
+ * @property {"float16" | "float32"} dtype  bytes are little-endian
+ * @property {number} from  the first byte
+ */
+
+import { fromHalf } from "../core/data/half.js";
+
+export class Weights {
+  /**
+   * @param {WeightEntry[]} entries
+   * @param {ArrayBuffer} bytes
+   */
+  constructor(entries, bytes) {
+    this.entries = new Map(entries.map((entry) => [entry.name, entry]));
+    this.bytes = bytes;
+  }
+
+  /** @param {string} name */
+  has(name) {
+    return this.entries.has(name);
+  }
+
+  /**
+   * @param {string} name
+   * @returns {import("./tensor.js").Tensor}
+   */
+  get(name) {
+    const entry = this.entries.get(name);
+    if (!entry) throw new RangeError(`the model in this file has no weight ${name}`);
+    const count = entry.shape.reduce((a, b) => a * b, 1);
+    const values =
+      entry.dtype === "float16"
+        ? fromHalf(new Uint16Array(this.bytes, entry.from, count))
+        : new Float32Array(this.bytes, entry.from, count);
+    return { shape: entry.shape, values };
+  }
+}
