@@ -18,8 +18,6 @@
  * @property {EventTarget & {matches: boolean}} [darkness]  where the system's is not what counts
  */
 
-import { usualHeads, usualMinimum } from "../data/attention.js";
-import { namedMarks } from "../data/named.js";
 import { Example } from "../data/example.js";
 import { element } from "../draw/dom.js";
 import { createExport } from "../export/export.js";
@@ -28,7 +26,9 @@ import { createChooser } from "./chooser.js";
 import { createHeading, namesOf, ownName, titleOf } from "./heading.js";
 import { listenToKeys } from "./keyboard.js";
 import { inOrder } from "./kinds.js";
+import { limitsOf } from "./limits.js";
 import { createSearch } from "./search.js";
+import { Sentences } from "./seen.js";
 import { createTabs } from "./tabs.js";
 import { createToolbar } from "./toolbar.js";
 
@@ -68,6 +68,7 @@ class Frame {
     this.shown = [];
     /** @type {{update: (theme: Theme) => void}[]} */
     this.parts = [];
+    this.sentences = new Sentences();
     /** @type {{example: Example, root: HTMLElement, update: () => void} | null} */
     this.search = null;
     this.built = "";
@@ -145,32 +146,9 @@ class Frame {
    * @returns {import("../state/state.js").Limits}
    */
   limitsOf(example) {
-    const limits = this.known.get(example) ?? this.newLimits(example);
+    const limits = this.known.get(example) ?? limitsOf(example, this.kinds, this.header);
     this.known.set(example, limits);
     return limits;
-  }
-
-  /**
-   * @param {Example} example
-   * @returns {import("../state/state.js").Limits}
-   */
-  newLimits(example) {
-    const views = this.kinds.filter((kind) => !kind.missing(example)).map(({ id }) => id);
-    const [size, keys] = [example.tokens.text.length, example.keyTokens.text.length];
-    const segments = [...example.tokens.segment, ...example.keyTokens.segment];
-    return {
-      views,
-      view: views.includes(this.header.view) ? this.header.view : views[0],
-      examples: this.examples.length,
-      layers: example.layers,
-      heads: example.heads,
-      first: usualHeads(example.heads, Math.max(size, keys)),
-      size,
-      keys,
-      minimum: usualMinimum(Math.max(size, keys)),
-      named: namedMarks(example),
-      pair: segments.includes(1) && segments.includes(0) && example.keyTokens === example.tokens,
-    };
   }
 
   /** @returns {Kind} */
@@ -222,6 +200,7 @@ class Frame {
     const failed = drawn.find(({ status }) => status === "rejected");
     this.say(failed && "reason" in failed ? failed.reason : null);
     if (rebuilt) this.reveal();
+    void this.sentences.ask(this.shown);
   }
 
   /** Puts another picture or another text in place, where the state asks for one; whether it did. */
@@ -264,9 +243,10 @@ class Frame {
     const two = this.shown.length > 1;
     for (const part of [this.host, this.pictures, this.side]) part.classList.toggle("two", two);
     const named = (/** @type {number} */ i) => element("h2", { class: "which" }, [element("bdi", {}, [names[i]])]);
-    const roots = this.shown.map(({ root }, i) =>
-      two ? element("section", { class: "picture", "aria-label": names[i] }, [named(i), root]) : root,
-    );
+    const roots = this.shown.flatMap((view, i) => {
+      const picture = [this.sentences.of(view), view.root];
+      return two ? [element("section", { class: "picture", "aria-label": names[i] }, [named(i), ...picture])] : picture;
+    });
     const cards = this.shown.flatMap(({ side }, i) =>
       two && side.length ? [element("div", { class: "cards" }, [named(i), ...side])] : side,
     );
