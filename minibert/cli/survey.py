@@ -134,8 +134,8 @@ def survey(
     from minibert.survey.run import survey as measured
 
     source = CorpusOptions(corpus, kind, unit, field, pair_field, encoding, on_error, shortest)
-    documents = source.documents()
-    loaded = load_model(model, revision, offline, None, None, impl)
+    # In this order: a corpus that cannot be read is known at once.
+    documents, loaded = source.documents(), load_model(model, revision, offline, None, None, impl)
     with _told_if_interrupted(output):
         found = measured(
             loaded,
