@@ -13,7 +13,7 @@
  * @typedef {object} Pointed  the token under the pointer, for all pictures that have it
  * @property {() => import("../data/attention.js").Focus | null} get
  * @property {(token: import("../data/attention.js").Focus | null) => void} set
- * @property {(listener: () => void) => void} subscribe
+ * @property {(listener: () => void, ended?: AbortSignal) => void} subscribe
  */
 
 import { FIELDS } from "./fields.js";
@@ -48,8 +48,8 @@ export function createStore(state) {
 
 /** @returns {Pointed} */
 function createPointed() {
-  /** @type {(() => void)[]} */
-  const listeners = [];
+  /** @type {Set<() => void>} */
+  const listeners = new Set();
   /** @type {import("../data/attention.js").Focus | null} */
   let current = null;
   return {
@@ -59,7 +59,10 @@ function createPointed() {
       current = token;
       for (const listener of listeners) listener();
     },
-    subscribe: (listener) => void listeners.push(listener),
+    subscribe(listener, ended) {
+      listeners.add(listener);
+      ended?.addEventListener("abort", () => listeners.delete(listener));
+    },
   };
 }
 
