@@ -24,7 +24,7 @@ const EDIT = /^([a-z][a-z_]{0,30})-([a-z]+)(?:-L(\d{1,4}))?(?:-H(\d{1,4}))?(?:-P
 export function writeEdit(edit) {
   const axes = Object.entries(AXES).flatMap(([axis, letter]) => {
     const at = edit[/** @type {keyof typeof AXES} */ (axis)];
-    return at == null ? [] : [`${letter}${at}`];
+    return at === undefined || at === null ? [] : [`${letter}${at}`];
   });
   const value = edit.value === undefined ? [] : [`V${edit.value}`];
   return [edit.quantity, edit.change, ...axes, ...value].join("-");
@@ -67,7 +67,7 @@ export function writeAddress(asked, picture) {
   put("topp", sampling.topP);
   put("seed", sampling.seed, USUAL.seed);
   put("to", asked.to, "zero");
-  put("heads-show", asked.shade, "change");
+  put("heads-show", asked.shade);
   put("place", asked.place);
   put("word", asked.word);
   return picture ? `${all}&${picture}` : String(all);
@@ -98,6 +98,7 @@ export function readAddress(hash, text) {
   const whole = (/** @type {number} */ value) => Number.isInteger(value);
   const edits = (all.get("edits") ?? "").split("*", MOST).map(readEdit).filter((edit) => edit !== null);
   const to = all.get("to");
+  const shade = all.get("heads-show");
   return {
     ...askedOf(words("text") ?? text),
     second: words("second"),
@@ -110,7 +111,7 @@ export function readAddress(hash, text) {
       seed: number("seed", whole) ?? USUAL.seed,
     },
     to: to === "mean" || to === "text" ? to : "zero",
-    shade: all.get("heads-show") === "effect" ? "effect" : "change",
+    shade: shade === "effect" || shade === "change" ? shade : null,
     place: number("place", whole),
     word: number("word", whole),
   };

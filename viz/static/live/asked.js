@@ -12,7 +12,7 @@
  * @property {Edit[]} edits
  * @property {Sampling} sampling
  * @property {"zero" | "mean" | "text"} to  what a click sets a head, a layer or a neuron to
- * @property {"change" | "effect"} shade  what the grid of heads shows
+ * @property {"change" | "effect" | null} shade  what the grid of heads shows; null: what fits
  * @property {number | null} place  the token whose prediction is shown; null: the first there is
  * @property {number | null} word  id of the predicted token that a sweep asks about; null: the first
  */
@@ -25,7 +25,7 @@ export const USUAL = { temperature: 1, topK: null, topP: null, seed: 0 };
  * @returns {Asked}
  */
 export function askedOf(text) {
-  return { text, second: null, other: null, edits: [], sampling: USUAL, to: "zero", shade: "change", place: null, word: null };
+  return { text, second: null, other: null, edits: [], sampling: USUAL, to: "zero", shade: null, place: null, word: null };
 }
 
 /** @param {Asked} asked */

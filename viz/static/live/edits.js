@@ -33,7 +33,7 @@ export function editAt(edits, edit) {
  */
 export function withEdit(edits, edit) {
   const at = edits.findIndex((other) => placeOf(other) === placeOf(edit));
-  return at < 0 ? [...edits, edit] : edits.with(at, edit);
+  return at < 0 ? [...edits, edit] : edits.map((other, i) => (i === at ? edit : other));
 }
 
 /**
@@ -111,7 +111,7 @@ export function editInWords(edit, token) {
     return `${capital(where)}: “${token(Number(position))}” looks at “${token(Number(key))}” with ${weight}`;
   }
   const does = change === "set" ? `to ${value}` : CHANGES[change];
-  if (edit.neuron != null) return `Neuron ${edit.neuron} of ${where}${at} ${does}`;
+  if ((edit.neuron ?? null) !== null) return `Neuron ${edit.neuron} of ${where}${at} ${does}`;
   const names = /** @type {Record<string, string>} */ ({ z: head === null ? "All heads of" : "", attn_out: "Attention of", mlp_out: "MLP of" });
   const name = names[quantity] ?? `${quantity} of`;
   return `${capital(`${name} ${where}`.trim())}${at} ${does}`;

@@ -26,7 +26,8 @@ export function createFields(pairs, typed) {
   const fields = names.map((name) => createField(name, typed));
   const adders = fields.filter(({ name }) => name !== "text");
   const add = element("div", { class: "live-adders" }, adders.map(({ adder }) => adder));
-  const root = element("div", { class: "live-fields" }, [...fields.map((field) => field.root), add]);
+  fields[0].root.append(add);
+  const root = element("div", { class: "live-fields" }, fields.map((field) => field.root));
   return {
     root,
     /** @param {import("./asked.js").Asked} asked */

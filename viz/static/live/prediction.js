@@ -7,7 +7,7 @@ import { difference } from "../marks/bars.js";
 import { predictionRows } from "./numbers.js";
 
 /** Tokens of each of the two. */
-const MOST = 6;
+const MOST = 5;
 
 /**
  * @typedef {import("../engine/engine.js").Prediction} Prediction
@@ -100,6 +100,7 @@ function barOf(row, { most, least, asked, edited, drawn, next }, choose) {
   name.addEventListener("click", () => choose(row.id));
   const fills = [fillOf("before", row.before, most), ...(edited ? [fillOf("after", row.after, most)] : []), ...(drawn === null ? [] : [fillOf("drawn", drawn, most)])];
   const track = element("span", { class: "live-track", "aria-hidden": "true" }, fills);
+  /** @type {(Node | string)[]} */
   const numbers = [numberOf("before", row.before, least.before)];
   if (edited) {
     numbers.push(" → ", numberOf("after", row.after, least.after));

@@ -138,7 +138,7 @@ function inOne(edits) {
     const keys = edits.map((edit) => edit.key).join(", ");
     return `hide(${edits.length > 1 ? `[${keys}]` : keys}${position === null ? "" : `, positions=${position}`})`;
   }
-  if (edits.length > 1 || neuron != null || key != null || (change === "set" && quantity === "probs")) return null;
+  if (edits.length > 1 || (neuron ?? null) !== null || (key ?? null) !== null || (change === "set" && quantity === "probs")) return null;
   const at = position === null ? "" : `, positions=${position}`;
   if (change === "zero") return position === null ? "zero" : `zero.at(positions=${position})`;
   if (change === "mean") return `mean(over=before${at})`;

@@ -58,7 +58,7 @@ export function createTokens(maskName, acts) {
       hide.disabled = none;
       mask.disabled = none || Boolean(tokens.special[chosen]);
       hide.textContent = !none && hidden.includes(chosen) ? "Show this token again" : "Hide this token";
-      said.textContent = none ? "Choose a token: then it can be masked or hidden, and its weights and neurons changed." : `Chosen: “${tokenName(tokens, chosen)}”`;
+      said.textContent = none ? "Choose a token to mask or hide it." : `Chosen: “${tokenName(tokens, chosen)}”`;
     },
   };
 }

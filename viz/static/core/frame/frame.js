@@ -84,7 +84,7 @@ export class Frame {
     this.giving = createExport(() => this.shown.map((view, i) => ({ name: ownName(this.both()[i]), view })));
     this.switcher = element("button", { type: "button", class: "theme" });
     this.notice = element("p", { class: "notice", role: "alert" });
-    this.heading = element("div", { class: "top" });
+    this.heading = element("div", { class: "top" }, around.heading ? [around.heading] : []);
     this.found = element("div", { class: "searching" });
     this.finding = element("div", { class: "finding" }, [this.tabs.root, this.found]);
     this.controls = element("div", { class: "controls" });
@@ -185,7 +185,7 @@ export class Frame {
   async show(examples, change = {}) {
     const [state, from] = [this.store.get(), this.limits()];
     const first = examples[change.example ?? Math.min(state.example, examples.length - 1)];
-    this.views.keep(examples);
+    this.views.end();
     this.examples = examples;
     this.names = namesOf(examples);
     this.known.clear();
@@ -229,7 +229,8 @@ export class Frame {
     this.built = wanted;
     const both = this.both();
     const kind = this.kind();
-    this.heading.replaceChildren(this.around.heading ?? createHeading(this.header, both));
+    // What is in use there stays.
+    if (!this.around.heading) this.heading.replaceChildren(createHeading(this.header, both));
     this.around.named(titleOf(this.header, this.example()));
     this.pictures.body.setAttribute("aria-label", kind.label);
     this.parts = [this.searchIn(this.example()), this.toolbarOf(kind)];

@@ -29,13 +29,10 @@ export class Views {
     return view;
   }
 
-  /** Lets go of the views of all other examples. @param {Example[]} examples */
-  keep(examples) {
-    for (const [example, { ending }] of this.made) {
-      if (examples.includes(example)) continue;
-      ending.abort();
-      this.made.delete(example);
-    }
+  /** Lets go of all views. */
+  end() {
+    for (const { ending } of this.made.values()) ending.abort();
+    this.made.clear();
   }
 }
 
