@@ -62,7 +62,7 @@ class Live {
     this.history = new History(fresh ? { ...asked, second } : asked);
     this.bar = new AddressBar(around.address, () => this.asked);
     this.runs = new Runs(engine);
-    this.runner = new Runner(() => this.run(), (error) => this.bench.fail(error));
+    this.runner = new Runner(() => this.run(), (error) => this.bench.fail(error), () => this.host.setAttribute("aria-busy", "false"));
     this.numbers = new GridNumbers(engine, () => this.update());
     this.bench = new Workbench(about, this.acts(), {
       address: () => `${location.href.split("#")[0]}#${this.bar.hash()}`,
@@ -169,6 +169,7 @@ class Live {
 
   /** One run of what is asked for now. */
   async run() {
+    this.host.setAttribute("aria-busy", "true");
     let { asked } = this;
     const before = await this.runs.of(requestOf(asked, false));
     const words = before.example.tokens.text;
