@@ -17,13 +17,15 @@
  */
 
 import { Frame } from "../core/frame/frame.js";
-import { currentHead } from "../core/state/state.js";
 import { readAddress } from "./address.js";
 import { AddressBar } from "./address_bar.js";
 import { requestOf } from "./asked.js";
+import { createClicks } from "./clicks.js";
+import { showDetails } from "./details.js";
 import { movedEdits, movedTokens, toggled, withEdit, withoutEdit } from "./edits.js";
 import { GridNumbers } from "./grid_numbers.js";
 import { History } from "./history.js";
+import { completed } from "./missing.js";
 import { besideOf, namedExamples } from "./pictures.js";
 import { pythonOf } from "./python.js";
 import { Runner } from "./runner.js";
@@ -68,10 +70,12 @@ class Live {
       address: () => `${location.href.split("#")[0]}#${this.bar.hash()}`,
       file: around.shell && (() => this.file()),
     });
-    /** @type {{before: Kept, after: Kept | null, other: Kept | null, step: import("../engine/engine.js").Step | null} | null} */
+    /** @type {import("./workbench.js").Shown | null} */
     this.shown = null;
     /** @type {Frame | null} */
     this.frame = null;
+    /** @type {ReturnType<typeof createClicks> | null} */
+    this.clicks = null;
     /** The tokens that the places of the edits are counted in. @type {string[] | null} */
     this.counted = null;
     this.typed = false;
@@ -179,13 +183,27 @@ class Live {
     const after = asked.edits.length ? await this.runs.of(requestOf(asked, true)) : null;
     const other = asked.other ? await this.runs.of({ texts: [asked.other], edits: [] }) : null;
     const step = this.about.predicts === "causal" ? await this.engine.step(requestOf(asked, true), asked.sampling) : null;
+    const predictions = await this.predictions(before, after);
     this.runs.keep([before, after, other]);
     const same = this.shown?.before === before && this.shown.after === after && this.shown.other === other;
     const had = { after: Boolean(this.shown?.after), other: Boolean(this.shown?.other), moved };
-    this.shown = { before, after, other, step };
+    this.shown = { before, after, other, step, predictions };
     this.bench.fail(null);
     if (!same) await this.picture(had);
     this.update();
+  }
+
+  /**
+   * What is predicted before and after, each with the first candidates of the other.
+   *
+   * @param {Kept} before
+   * @param {Kept | null} after
+   */
+  async predictions(before, after) {
+    const { vocabulary } = this.about;
+    const first = before.run.predictions;
+    if (!after) return { before: first, after: null };
+    return { before: await completed(before, after.run.predictions, vocabulary), after: await completed(after, first, vocabulary) };
   }
 
   /**
@@ -226,6 +244,8 @@ class Live {
     });
     this.host.classList.add("live");
     this.bar.alone = () => examples.length > 1 && this.frame?.store.get().beside === null;
+    this.clicks = createClicks(frame, (layer, head) => this.bench.changeHead(layer, head));
+    frame.pictures.body.before(this.clicks.root);
     frame.store.subscribe(() => this.update());
     if (examples.length > 1 && !asked.has("beside") && !asked.has("example")) frame.store.set({ beside: 1 });
     else frame.update();
@@ -240,54 +260,24 @@ class Live {
 
   panels() {
     if (!this.shown || !this.frame) return;
-    const { before, after, step } = this.shown;
+    this.clicks?.update();
+    const { before } = this.shown;
     const { asked } = this;
     const places = before.run.predictions.map(({ position }) => position);
     const place = Math.max(0, places.indexOf(asked.place ?? -1));
     const numbers = this.numbers.of(this.shown, asked, place);
     this.bench.update({
-      asked, before, after, place, step, ...numbers,
+      ...this.shown, asked, place, ...numbers,
       shade: this.numbers.shade(this.shown, asked),
       query: this.frame.store.get().query,
       theme: this.frame.theme(),
       can: { back: this.history.before.length > 0, again: this.history.after.length > 0 },
       python: pythonOf(asked, this.about, places),
     });
-    this.details().catch((error) => this.bench.fail(error));
-  }
-
-  /** The panels whose numbers have to be asked for, while they are open. */
-  async details() {
-    const { shown, frame, asked } = this;
-    if (!shown || !frame) return;
-    const panel = this.bench.tabbed.shown;
-    const kept = shown.after ?? shown.before;
-    const { example } = kept;
-    const state = frame.store.get();
-    const { tokens } = example;
-    const usual = asked.place ?? shown.before.run.predictions[0]?.position ?? 0;
-    const query = Math.min(state.query ?? usual, tokens.text.length - 1);
-    const fresh = () => this.shown === shown && this.bench.tabbed.shown === panel;
-    const { layer } = state;
-    if (panel === "neurons") {
-      const { values, shape } = await kept.read("mlp_post", layer);
-      const [, width] = shape;
-      const edited = (/** @type {number} */ neuron, /** @type {number | null} */ position) =>
-        asked.edits.some((edit) => edit.quantity === "mlp_post" && edit.layer === layer && edit.neuron === neuron && (edit.position ?? null) === position);
-      if (fresh()) this.bench.neurons.update({ tokens, layer, position: query, values: values.subarray(query * width, (query + 1) * width), edited, theme: frame.theme() });
-    } else if (panel === "weights") {
-      const head = currentHead(state, frame.limits());
-      const all = await example.head(layer, head);
-      const size = tokens.text.length;
-      const here = asked.edits.filter((edit) => edit.layer === layer && edit.head === head && edit.position === query);
-      const keys = (/** @type {string} */ quantity) => here.filter((edit) => edit.quantity === quantity).map(({ key }) => Number(key));
-      if (fresh()) {
-        this.bench.weights.update({
-          tokens, layer, head, query, weights: all.subarray(query * size, (query + 1) * size),
-          allowed: example.causal ? query + 1 : size, cut: keys("scores"), set: keys("probs"),
-        });
-      }
-    }
+    const { shown, frame, bench } = this;
+    const asking = { shown, frame, asked, panel: bench.tabbed.shown };
+    const fresh = () => this.shown === shown && this.asked === asked && bench.tabbed.shown === asking.panel;
+    showDetails(asking, bench, fresh).catch((error) => bench.fail(error));
   }
 
   /** The page as it is, without the model. */

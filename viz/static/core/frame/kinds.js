@@ -16,6 +16,8 @@
  * @property {() => Promise<void> | void} update  shows the store's state; called while visible
  * @property {(event: KeyboardEvent) => boolean} [keydown]  true when the key meant something
  * @property {() => Promise<import("../export/figure.js").Figure>} [figure]  the picture as it is, to take away
+ * @property {(event: Event) => {layer: number, head: number} | null} [headAt]  the head that a click or a key
+ *   is about, in a picture of many
  *
  * @typedef {object} Kind
  * @property {string} id

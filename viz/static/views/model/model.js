@@ -111,6 +111,14 @@ export class ModelView {
     return slot < 0 ? -1 : this.grid.places[slot];
   }
 
+  /** @param {Event} event */
+  headAt(event) {
+    const place = event instanceof MouseEvent ? this.placeAt(event) : this.pointed < 0 ? this.cursor : this.pointed;
+    if (place < 0 || !(event.target instanceof Node && this.board.contains(event.target))) return null;
+    const [layer, head] = this.numbers(place);
+    return { layer, head };
+  }
+
   /** @param {number} place */
   open(place) {
     const [layer, head] = this.numbers(place);
