@@ -32,8 +32,8 @@ _LARGEST = 40_000_000
 _FORMAT = 2
 # What stands in the field to begin with.
 LIVE_TEXTS = {
-    "bert": ("The horse pulled the [MASK] up the hill because it was strong.",),
-    "gpt2": ("Once upon a time there was a",),
+    "bert": ("The boys [MASK] very tired.",),
+    "gpt2": ("red horse blue door green tree red horse blue",),
 }
 # What the engine does not read.
 _UNREAD = ("body.pooler.", "head.next_sentence.")

@@ -8,6 +8,7 @@
  * @property {() => "light" | "dark"} theme
  * @property {() => import("../data/example.js").Example | null} against  what this one stands beside, for
  *   the second of two; else null
+ * @property {AbortSignal} ended  when another text takes the place of this one
  *
  * @typedef {object} View
  * @property {HTMLElement} root
@@ -17,6 +18,8 @@
  *   is to be seen, in a sentence; asked after each update
  * @property {(event: KeyboardEvent) => boolean} [keydown]  true when the key meant something
  * @property {() => Promise<import("../export/figure.js").Figure>} [figure]  the picture as it is, to take away
+ * @property {(event: Event) => {layer: number, head: number} | null} [headAt]  the head that a click or a key
+ *   is about, in a picture of many
  *
  * @typedef {object} Kind
  * @property {string} id

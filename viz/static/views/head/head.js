@@ -1,9 +1,8 @@
 /**
  * The head view: tokens twice, and between them a line for each weight in the colour of its head.
  *
- * Two sheets lie under the tokens. The lower one has every line and is drawn when layer, heads
- * or filters change; the upper one has the lines and shades of one token and is drawn on each
- * move of the pointer, while the lower one is hidden.
+ * Two sheets lie under the tokens. The lower one has every line and is drawn when layer, heads or
+ * filters change; the upper one has those of one token, on each move of the pointer.
  */
 
 import { gatherLines, largest, meanWeights, opposite, shownTokens, strengthFor } from "../../core/data/attention.js";
@@ -51,17 +50,17 @@ const LEAST_WRITTEN = 0.005;
 export class HeadView {
   /** @param {import("../../core/frame/kinds.js").Stage} stage */
   constructor(stage) {
-    const { example, store, limits, theme } = stage;
+    const { example, store, limits, theme, ended } = stage;
     this.example = example;
     this.store = store;
     this.themeNow = theme;
     this.usual = limits.minimum;
-    this.columns = new Columns(example, () => this.follow());
-    this.lower = new Sheet("lower");
-    this.upper = new Sheet("upper");
+    this.columns = new Columns(example, () => this.follow(), ended);
+    this.lower = new Sheet("lower", ended);
+    this.upper = new Sheet("upper", ended);
+    const { query, key, row } = this.columns;
     this.lower.root.setAttribute("role", "img");
     this.upper.root.setAttribute("aria-hidden", "true");
-    const { query, key, row } = this.columns;
     this.between = element("div", { class: "between-columns" }, [this.lower.root, this.upper.root]);
     this.stage = element("div", { class: "stage" }, [query.root, this.between, key.root]);
     this.stage.classList.toggle("dense", row === LOW_ROW);
@@ -75,7 +74,7 @@ export class HeadView {
     this.drawnLower = "";
     this.legend = createLegend(example.causal, limits.examples);
     this.side = [this.card.root, this.legend.root];
-    this.listen();
+    this.listen(ended);
   }
 
   /** Shows the store's state. */
@@ -97,9 +96,10 @@ export class HeadView {
     if (wanted() && (await this.card.read(layer, wanted)) && this.focus()) this.paint();
   }
 
-  listen() {
+  /** @param {AbortSignal} ended */
+  listen(ended) {
     const { pointed } = this.store;
-    pointed.subscribe(() => this.paint());
+    pointed.subscribe(() => this.paint(), ended);
     this.stage.addEventListener("pointerover", (event) => {
       if (event.pointerType !== "touch") pointed.set(tokenOf(event.target));
     });
@@ -114,7 +114,7 @@ export class HeadView {
   click(event) {
     const token = tokenOf(event.target);
     if (token) return this.store.set(afterClick(this.store.get(), token));
-    const drawing = (this.focus() ? this.upper : this.lower).drawing;
+    const { drawing } = this.focus() ? this.upper : this.lower;
     if (!drawing || !this.layer) return undefined;
     const { left, top } = this.between.getBoundingClientRect();
     const place = lineAt(drawing, event.clientX - left, event.clientY - top);

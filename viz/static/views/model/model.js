@@ -26,8 +26,9 @@ const PAUSE = 200;
 
 export class ModelView {
   /** @param {import("../../core/frame/kinds.js").Stage} stage */
-  constructor({ example, store, theme }) {
+  constructor({ example, store, theme, ended }) {
     this.example = example;
+    this.ended = ended;
     this.store = store;
     this.themeNow = theme;
     this.nLayers = example.layers.length;
@@ -65,7 +66,7 @@ export class ModelView {
     const known = heads.length === 1 ? this.placeOf(layer, heads[0]) : -1;
     if (this.cursor < 0) this.cursor = known;
     this.paint();
-    setTimeout(() => this.measures.run(() => this.progress()).then(() => this.measured?.()), PAUSE);
+    setTimeout(() => this.ended.aborted || this.measures.run(() => this.progress()).then(() => this.measured?.()), PAUSE);
   }
 
   async says() {
@@ -117,6 +118,14 @@ export class ModelView {
     const box = this.board.getBoundingClientRect();
     const slot = slotAt(this.grid, clientX - box.left, clientY - box.top);
     return slot < 0 ? -1 : this.grid.places[slot];
+  }
+
+  /** @param {Event} event */
+  headAt(event) {
+    const place = event instanceof MouseEvent ? this.placeAt(event) : this.pointed < 0 ? this.cursor : this.pointed;
+    if (place < 0 || !(event.target instanceof Node && this.board.contains(event.target))) return null;
+    const [layer, head] = this.numbers(place);
+    return { layer, head };
   }
 
   /** @param {number} place */
