@@ -61,7 +61,7 @@ export class MapView {
     this.weights = null;
     /** @type {import("./plot.js").Frame | null} */
     this.frame = null;
-    /** @type {"codes" | "half" | "single"} */
+    /** @type {import("./card.js").Reading["source"]} */
     this.source = "codes";
     /** @type {Cell | null} */
     this.pointed = null;
@@ -146,7 +146,7 @@ export class MapView {
       this.shownHead = name;
       this.weights = weightsOf(probs, this.sizes);
       const vectors = this.example.header.edited ? null : await this.example.vectors(layer, head);
-      this.source = !vectors ? "codes" : vectors.exact ? "single" : "half";
+      this.source = !vectors ? "codes" : vectors.exact ? "single" : vectors.within === null ? "half" : "bytes";
     }
     this.paint();
   }
