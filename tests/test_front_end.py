@@ -16,7 +16,7 @@ FIRST_NODE = 20
 
 # Lowest first: a module imports from its own layer and from those before it. A view is a folder of
 # views/ and imports no other view. What lies in static/ itself puts views together.
-LAYERS = ("core", "marks", "engine", "views")
+LAYERS = ("core", "marks", "engine", "views", "live")
 # What a module takes from a package, which the build bundles: no other module may.
 PACKAGES = {("engine/tokens.js", "@huggingface/tokenizers")}
 _FROM = r"^\s*(?:import|export)\s[^\"'`;=()]*?\bfrom\s*"

@@ -96,7 +96,19 @@ def characters() -> st.SearchStrategy[str]:
 
 def texts() -> st.SearchStrategy[str]:
     words = st.sampled_from(
-        ["the", "The", " horse", "unaffable", "don't", "[MASK]", "[CLS]", "<|endoftext|>", "##s", " ", "  "]
+        [
+            "the",
+            "The",
+            " horse",
+            "unaffable",
+            "don't",
+            "[MASK]",
+            "[CLS]",
+            "<|endoftext|>",
+            "##s",
+            " ",
+            "  ",
+        ]
     )
     return st.lists(st.one_of(characters(), words), max_size=30).map("".join)
 
