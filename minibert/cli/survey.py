@@ -2,10 +2,10 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,7 @@ from minibert.cli.corpus_options import (
     WhenWrong,
 )
 from minibert.cli.options import (
+    Dtype,
     DtypeName,
     ImplName,
     ModelName,
@@ -43,6 +44,13 @@ if TYPE_CHECKING:
 __all__ = ["survey"]
 
 _SHOWN = ("to_previous", "to_next", "to_self", "to_first", "to_cls", "to_sep", "to_same_word")
+
+
+class Engine(StrEnum):
+    """What measures."""
+
+    local = "local"
+    ray = "ray"
 
 
 Output = Annotated[
@@ -72,6 +80,17 @@ WithProfile = Annotated[bool, typer.Option(help="Keep the mass at every distance
 Longest = Annotated[
     int | None,
     typer.Option(metavar="N", min=8, help="Tokens of a segment. Default: the model's positions."),
+]
+EngineName = Annotated[
+    Engine, typer.Option(help="Measure in this process, or by workers of Ray (the extra ray).")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Workers of Ray. Default: as many as have room."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Of each worker. Default: those of this process."),
 ]
 WithReport = Annotated[
     bool, typer.Option(help="Write report.html, and examples.html with pages of the best examples.")
@@ -106,6 +125,9 @@ def survey(
     on_error: WhenWrong = OnError.stop,
     restart: Restart = False,
     batch_tokens: BatchTokens = 4096,
+    engine: EngineName = Engine.local,
+    workers: Workers = None,
+    threads: Threads = None,
     report: WithReport = True,
     pattern_documents: PatternDocuments = 200,
     model: ModelName = None,
@@ -121,35 +143,37 @@ def survey(
     files, figures as a page that needs no network. A run that was interrupted goes on when the same
     command is given again.
     """
+    choices = {
+        "measures": measure, "offsets": tuple(offset or ()), "tokens": tuple(token or ()),
+        "by_norm": by_norm, "profile": profile, "pairs": pairs, "limit": limit, "longest": longest,
+        "batch_tokens": batch_tokens, "on_error": on_error.value, "resume": not restart,
+        "engine": engine.value, "workers": workers, "threads": threads,
+    }  # fmt: skip
+    source = CorpusOptions(corpus, kind, unit, field, pair_field, encoding, on_error, shortest)
+    documents = source.documents()
+    loaded = load_model(model, revision, offline, None, None, impl)
+    _show(_measured(loaded, documents, output, dtype, choices), output)
+    if report:
+        _report(output, loaded, source.documents, pattern_documents)
+
+
+def _measured(
+    model: "Model",
+    documents: "Documents",
+    output: Path,
+    dtype: Dtype | None,
+    choices: Mapping[str, Any],
+) -> "Survey":
     import torch
 
     from minibert.survey.run import survey as measured
 
-    source = CorpusOptions(corpus, kind, unit, field, pair_field, encoding, on_error, shortest)
-    documents = source.documents()
-    loaded = load_model(model, revision, offline, None, None, impl)
-    with _told_if_interrupted(output):
-        found = measured(
-            loaded,
-            documents,
-            output=output,
-            measures=measure,
-            offsets=tuple(offset or ()),
-            tokens=tuple(token or ()),
-            by_norm=by_norm,
-            profile=profile,
-            pairs=pairs,
-            limit=limit,
-            longest=longest,
-            dtype=None if dtype is None else getattr(torch, dtype.value),
-            batch_tokens=batch_tokens,
-            on_error=on_error.value,
-            resume=not restart,
-            progress=True,
-        )
-    _show(found, output)
-    if report:
-        _report(output, loaded, source.documents, pattern_documents)
+    chosen = None if dtype is None else getattr(torch, dtype.value)
+    try:
+        return measured(model, documents, output=output, dtype=chosen, progress=True, **choices)
+    except KeyboardInterrupt:
+        note("note", f"interrupted; the same command goes on with what is in {output}.")
+        raise
 
 
 def _report(
@@ -161,15 +185,6 @@ def _report(
     command = shlex.join(["minibert", *sys.argv[1:]])
     path = write_survey_report(output, model, documents, sample=sample, command=command)
     say(f"The report: {path.resolve().as_uri()}")
-
-
-@contextmanager
-def _told_if_interrupted(output: Path) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        note("note", f"interrupted; the same command goes on with what is in {output}.")
-        raise
 
 
 def _show(found: "Survey", output: Path) -> None:
