@@ -34,7 +34,10 @@ def real_texts(count: int, seed: int) -> list[tuple[str, ...]]:
     words = written.split()
     texts: list[tuple[str, ...]] = []
     while len(texts) < count:
-        length = min(draw.choice((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 25, 40, 100)), len(words))
+        length = min(
+            draw.choice((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 25, 40, 100)),
+            len(words),
+        )
         start = draw.randrange(len(words) - length + 1)
         chosen = words[start : start + length]
         if draw.random() < 0.5:

@@ -13,7 +13,6 @@ from live.engine_process import EngineProcess
 from test_front_end import node
 
 import minibert
-
 from minibert.answers.sampling import Sampling
 from minibert.layers.layer import layer_quantities
 from minibert.trace.edit import zero
@@ -98,7 +97,9 @@ def test_every_quantity_is_that_of_python_after_edits(both: tuple[Any, EnginePro
     for texts in real_texts(50, seed=3):
         # The same words in another order: often, but not always, as many tokens.
         other = [" ".join(reversed(text.split())) for text in texts]
-        clean, another = (model.trace(model.tokenize(*one, truncate=True)) for one in (texts, other))
+        clean, another = (
+            model.trace(model.tokenize(*one, truncate=True)) for one in (texts, other)
+        )
         sizes = (clean.tokens.lengths[0], another.tokens.lengths[0])
         edits = drawn_edits(draw, *sizes, model.config)
         changes |= {(edit["quantity"], edit["change"]) for edit in edits}
@@ -178,7 +179,10 @@ def test_the_next_token_is_drawn_with_python_s_probabilities(
     model, engine = continued
     asked = {"topK": None, "topP": None, "seed": 3, **sampling}
     for text in ("Once upon a time", "The", "She said: é"):
-        request = {"texts": [text], "edits": [{"quantity": "z", "change": "zero", "layer": 0, "head": 1}]}
+        request = {
+            "texts": [text],
+            "edits": [{"quantity": "z", "change": "zero", "layer": 0, "head": 1}],
+        }
         logits = model.trace(text, edit={("z", 0, 1): zero}).logits[0, -1]
         probs = Sampling(*given).probs(logits)
         step = engine.step(request, asked)
@@ -197,7 +201,9 @@ def test_another_seed_draws_another_token_and_the_same_the_same(
     model, engine = continued
     request = {"texts": ["Once upon a time there was a"], "edits": []}
     sampling = {"temperature": 1.0, "topK": 5, "topP": None}
-    drawn = [engine.step(request, {**sampling, "seed": seed})["chosen"]["id"] for seed in range(400)]
+    drawn = [
+        engine.step(request, {**sampling, "seed": seed})["chosen"]["id"] for seed in range(400)
+    ]
     again = [engine.step(request, {**sampling, "seed": seed})["chosen"]["id"] for seed in range(20)]
     assert again == drawn[:20]
     probs = Sampling(top_k=5).probs(model(model.tokenize(request["texts"][0]))[0, -1])
