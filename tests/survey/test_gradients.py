@@ -154,7 +154,7 @@ def test_a_text_of_one_token_has_no_loss_to_differentiate():
     assert (found.table("gradient_to_self") > 0).all()
 
 
-def test_a_model_that_predicts_no_tokens_is_refused_before_a_document_is_read():
+def test_what_has_no_gradients_is_refused_before_a_document_is_read():
     def never():
         raise AssertionError("was read")
         yield
@@ -167,3 +167,5 @@ def test_a_model_that_predicts_no_tokens_is_refused_before_a_document_is_read():
         survey(encoder, never(), gradients=True)
     with pytest.raises(SurveyError, match=r"gradient_to_sep: not known.*gradients=True those of"):
         survey(bert, never(), measures=("gradient_to_sep",))
+    with pytest.raises(SurveyError, match='gradients=True: impl="chunked" cannot do this'):
+        survey(bert, never(), gradients=True, impl="chunked")
