@@ -60,10 +60,10 @@ OPTIONAL = {
     "jaxtyping": "minibert.quantities",
     "matplotlib": "minibert.viz",
     "pyarrow": "minibert.survey",
+    "ray": "minibert.survey",
     "triton": "minibert.kernels",
 }
 COMMAND_LINE_ONLY = {"typer", "click", "rich"}
-
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 320, 60
 
 

@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import os
 import random
+import sys
 import time
 
 import jaxtyping
@@ -213,6 +214,9 @@ def test_documents_without_tokens_stop_the_survey_or_are_counted():
         ({"tokens": ("horseboat",)}, "token 'horseboat': the vocabulary of tiny-bert has no such"),
         ({"measures": ("to_nothing",)}, "measure to_nothing: not known here"),
         ({"on_error": "ignore"}, "on_error='ignore': expected"),
+        ({"engine": "spark"}, "engine='spark': expected local or ray"),
+        ({"engine": "ray"}, r"engine=\"ray\" needs Ray: pip install 'minibert-attention\[ray\]'"),
+        ({"workers": 2}, 'workers= is for engine="ray"; leave it out'),
         ({"dtype": torch.int8}, "dtype=torch.int8: expected one of"),
     ],
 )
@@ -223,6 +227,7 @@ def test_options_that_cannot_be_are_errors_before_a_document_is_read(options, me
 
     # The annotations are checked in tests alone: a user meets these messages.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    monkeypatch.setitem(sys.modules, "ray", None)
 
     with pytest.raises(SurveyError, match=message):
         survey(minibert.load(), never(), **options)
