@@ -100,9 +100,9 @@ class RayWorkers:
                     waiting.append(window.number)
                 worker = self._free.popleft()
                 self._measuring[worker.measure.remote(window)] = (worker, window)
-            while waiting and waiting[0] in self._done:
+            if waiting and waiting[0] in self._done:
                 yield self._done.pop(waiting.popleft())
-            if waiting or not ended:
+            elif waiting or not ended:
                 self._take_one()
 
     def _has_room(self, waiting: deque[int]) -> bool:

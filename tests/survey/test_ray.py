@@ -12,8 +12,6 @@ import pytest
 from minibert.errors import SurveyError
 from minibert.survey.formats import Document
 from minibert.survey.parts import PART
-from minibert.survey.ray_workers import check_versions
-from minibert.survey.versions import versions
 from tests.survey.small_surveys import contents, run, texts
 
 pytest.importorskip("pyarrow", reason="the tables of a survey need pyarrow")
@@ -107,14 +105,6 @@ def test_an_error_of_a_worker_is_the_error_of_the_survey(cluster, tmp_path):
 def test_more_than_ray_has_is_refused(cluster, tmp_path):
     with pytest.raises(SurveyError, match=r"workers=4 of 1 threads .* of 3 .* room for 3\. Ask"):
         run(tmp_path, engine="ray", workers=4)
-    with pytest.raises(SurveyError, match=r"workers=1 of 4 threads .* room for 0\. Ask"):
-        run(tmp_path, engine="ray", threads=4)
-
-
-def test_a_machine_with_other_versions_is_refused():
-    check_versions("here", versions())
-    with pytest.raises(SurveyError, match=r"node-7: has torch 1\.0, not .* same versions there"):
-        check_versions("node-7", {**versions(), "torch": "1.0"})
 
 
 def test_an_interrupted_command_ends_its_workers_and_goes_on_without_ray(tmp_path):
