@@ -147,13 +147,13 @@ def survey(
     choices = {
         "measures": measure, "offsets": tuple(offset or ()), "tokens": tuple(token or ()),
         "by_norm": by_norm, "gradients": gradients, "profile": profile, "pairs": pairs,
-        "limit": limit, "longest": longest,
-        "batch_tokens": batch_tokens, "on_error": on_error.value, "resume": not restart,
+        "limit": limit, "longest": longest, "batch_tokens": batch_tokens,
+        "on_error": on_error.value, "resume": not restart,
         "engine": engine.value, "workers": workers, "threads": threads,
     }  # fmt: skip
     source = CorpusOptions(corpus, kind, unit, field, pair_field, encoding, on_error, shortest)
-    documents = source.documents()
-    loaded = load_model(model, revision, offline, None, None, impl)
+    # In this order: a corpus that cannot be read is known at once.
+    documents, loaded = source.documents(), load_model(model, revision, offline, None, None, impl)
     _show(_measured(loaded, documents, output, dtype, choices), output)
     if report:
         command = shlex.join(["minibert", *sys.argv[1:]])

@@ -15,7 +15,7 @@ from minibert.errors import SurveyError
 from minibert.survey.documents import Documents
 from minibert.survey.formats import Document
 from minibert.survey.options import Options, in_dtype
-from minibert.survey.output_folder import opened
+from minibert.survey.output_folder import OutputFolder, opened
 from minibert.survey.parts import Part, hash_documents
 from minibert.survey.progress import Bar
 from minibert.survey.rows import OFFSETS
@@ -108,24 +108,38 @@ def survey(
         "versions": versions(),
     }
     with opened(output, about, resume=resume) as folder:
-        part = folder.part() or Part(measure.empty(), "")
-        with (
-            _engine(model, options, measure) as measure_all,
-            Bar(documents, limit, shown=progress) as bar,
-        ):
-            unread = windows(_documents(documents, options))
-            for window, measured in measure_all(_new(unread, part, bar)):
-                _check(window, measured, options)
-                if window.number == 0:
-                    part = replace(part, drift=_drift(measure, model, options, window))
-                part = part.with_window(window, measured)
-                folder.keep(part)
-                bar.show(part)
+        part = _measured(model, documents, options, measure, folder, progress=progress)
         found = {**about, "corpus": _told(part, documents)}
         # As it is read from its file, where a tuple is a list.
         result = _result(measure, part, json.loads(json.dumps(found)))
         folder.finish(result)
     return result
+
+
+def _measured(
+    model: "Model",
+    documents: Iterable[Document | str],
+    options: Options,
+    measure: WindowSurvey,
+    folder: OutputFolder,
+    *,
+    progress: bool,
+) -> Part:
+    """The sums of the whole corpus, each window kept in the folder when it is merged."""
+    part = folder.part() or Part(measure.empty(), "")
+    with (
+        _engine(model, options, measure) as measure_all,
+        Bar(documents, options.limit, shown=progress) as bar,
+    ):
+        unread = windows(_documents(documents, options))
+        for window, measured in measure_all(_new(unread, part, bar)):
+            _check(window, measured, options)
+            if window.number == 0:
+                part = replace(part, drift=_drift(measure, model, options, window))
+            part = part.with_window(window, measured)
+            folder.keep(part)
+            bar.show(part)
+    return part
 
 
 def _documents(documents: Iterable[Document | str], options: Options) -> Iterator[Document]:
