@@ -75,7 +75,10 @@ def attention_layers(
         _expect(table, name, "(layer, head, query, key)")
         layers = list(table)
     if not layers:
-        raise AttentionError(f"{name} is empty; a page needs at least one layer")
+        raise AttentionError(
+            f"{name} is empty; a page needs at least one layer. Since transformers 5 the last part"
+            " of some models' output is an empty cross_attentions: give outputs.attentions"
+        )
     for i, layer in enumerate(layers):
         if layer.shape != layers[0].shape:
             raise AttentionError(

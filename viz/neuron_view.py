@@ -64,7 +64,8 @@ def _own_example(trace: OutputTrace) -> Example:
     if example.about["edited"]:
         raise AttentionError(
             f"the query and key of {trace.model_name}'s output do not give its weights by the"
-            " softmax of query·key / sqrt(d_head); head_view and model_view show the weights"
+            " softmax of query·key / sqrt(d_head). Is this its model_type? Where it is, head_view"
+            " and model_view show the weights"
         )
     return example.with_blocks((), _NO_VALUE)
 
