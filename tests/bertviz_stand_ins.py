@@ -59,7 +59,7 @@ def in_transformers(folder: Path) -> dict[str, Path]:
             pad_token_id=translator.pad_token_id,
             max_position_embeddings=64,
             **sizes,
-        )  # fmt: skip
+        )
     ).save_pretrained(places[MARIAN])
     return places
 

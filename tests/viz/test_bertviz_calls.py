@@ -4,7 +4,10 @@ Each gives a page with the weights that the model gave, or is refused by the nam
 That BertViz puts the same into its own pages is in test_bertviz_suite.py.
 """
 
+import inspect
+import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.viz import Page, head_view, model_view
+from minibert.viz.neuron_view import get_attention, show
 
 transformers = pytest.importorskip("transformers")
 
@@ -204,3 +208,10 @@ def test_what_is_no_attention_of_one_text_is_refused_with_what_to_do(
 ) -> None:
     with pytest.raises(AttentionError, match=message):
         head_view(given(), names(TOKENS))
+
+
+def test_the_page_for_those_who_come_from_bertviz_names_every_parameter() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "bertviz.md").read_text(encoding="utf-8")
+    for function in (head_view, model_view, show, get_attention):
+        for name in inspect.signature(function).parameters:
+            assert re.search(rf"\b{name}\b", page), name
