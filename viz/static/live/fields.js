@@ -54,7 +54,8 @@ function createField(name, typed) {
   }, { class: "quiet", title: hint });
   const fit = () => {
     field.style.height = "0";
-    field.style.height = `${field.scrollHeight}px`;
+    // With its borders, which no scroll height has.
+    field.style.height = `${field.scrollHeight + field.offsetHeight - field.clientHeight}px`;
   };
   field.addEventListener("input", () => {
     // A line break is a blank to the models, and Enter would only make room.

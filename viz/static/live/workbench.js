@@ -106,7 +106,7 @@ export class Workbench {
       this.fields.root,
       this.wrong,
       this.sentence,
-      this.tokens.root,
+      element("div", { class: "live-between" }, [this.tokens.root, this.changes.steps]),
       this.bench,
     ]);
     this.wrong.hidden = true;
