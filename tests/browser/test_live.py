@@ -205,9 +205,10 @@ def test_a_drawn_bar_sets_a_weight_and_scales_the_others(
     assert shown == pytest.approx((100 * expected).tolist(), abs=0.5)
     # One step, however often the bar was moved.
     page.locator(".live-weights li[data-key='2'] input").press("ArrowRight")
+    page.get_by_role("button", name="this layer").click()
     page.locator(".live-weights li[data-key='4'] button").click()
     settled(page)
-    assert "scores-hide-L0-H2-P3-K4" in page.evaluate("location.hash")
+    assert "scores-hide-L0-P3-K4" in page.evaluate("location.hash")
     page.keyboard.press("Control+z")
     page.keyboard.press("Control+z")
     settled(page)
@@ -281,6 +282,10 @@ def test_a_saved_page_has_the_numbers_and_no_model(
     alone = open_page(saved.read_text(), "layer=1&beside=1")
     assert alone.locator(".which").all_inner_texts()[:2] == ["Before", "After"]
     assert alone.locator("textarea").count() == 0
+    said = alone.locator(".note").all_inner_texts()
+    assert said[0].startswith("Predicted at “[MASK]”, token 3: “are” 58.7")
+    assert said[1:3] == ["Changed: Layer 0, head 1 to zero.", said[2]]
+    assert said[2].startswith("Predicted at “[MASK]”, token 3: “was” 69.5")
     lines = [one.locator(".lower").first for one in (page, alone)]
     assert lines[0].get_attribute("data-lines") == lines[1].get_attribute("data-lines")
 
