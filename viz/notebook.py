@@ -14,16 +14,15 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from html import escape
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert.viz.document import cell
 from minibert.viz.example import Example, needed_parts
-from minibert.viz.payload import CODE_MAX, Block, pool
+from minibert.viz.less import SAVED, lessened
+from minibert.viz.payload import CODE_MAX, Block, cells_of, pool
 
 __all__ = ["CELL_BYTES", "CELL_HEIGHT", "cell_html", "fitting", "picture", "surroundings"]
 
@@ -38,32 +37,17 @@ _TILE, _GAP, _PIXELS = 36, 4, 250_000
 # Fewer shades than codes: the image is half as large, and looks the same.
 _SHADE = 8
 _PAPER, _INK = (255, 255, 255), (29, 60, 110)
-_SAVED = "`.save(path)` writes a page with all of it."
-_STEPS: tuple[tuple[tuple[str, ...], str], ...] = (
-    ((), ""),
-    (("value",), f"Left out here, to keep the notebook small: value. {_SAVED}"),
-    (
-        ("query", "key", "value"),
-        f"Left out here, to keep the notebook small: query, key and value. {_SAVED}",
-    ),
-    (
-        ("query", "key", "value", "probs"),
-        f"Only the overview is here, to keep the notebook small. {_SAVED}",
-    ),
-)
 
 
 def fitting(examples: Sequence[Example], limit: int = CELL_BYTES) -> tuple[Example, ...]:
     """The examples with as much of their numbers as a cell can hold, noting what was left out.
 
-    Vectors are left out first, then weights: a head is then seen in the overview alone. Empty
-    when not even that fits.
+    What goes first is in less.py; empty when not even an overview fits.
     """
     room = limit - surroundings()
-    for dropped, note in _STEPS:
-        tried = tuple(_without(example, dropped, note) for example in examples)
+    for tried in lessened(tuple(examples)):
         written = sum(example.size + len(json.dumps(example.about)) for example in tried)
-        if written <= room and all(_can_be_shown(example) for example in tried):
+        if written <= room:
             return tried
     return ()
 
@@ -71,23 +55,6 @@ def fitting(examples: Sequence[Example], limit: int = CELL_BYTES) -> tuple[Examp
 def surroundings() -> int:
     """Bytes of a cell that hold no numbers, at most."""
     return sum(len(piece.encode()) for piece in cell("", "{}", (), height=CELL_HEIGHT)) + _STILL
-
-
-def _without(example: Example, dropped: tuple[str, ...], note: str) -> Example:
-    kept = tuple(one for one in example.blocks if one.entry["quantity"] not in dropped)
-    if len(kept) == len(example.blocks):
-        return example
-    return replace(example, blocks=kept).with_blocks((), note)
-
-
-def _can_be_shown(example: Example) -> bool:
-    """True when every layer has weights, or vectors that give them; or none has any."""
-    held = {(one.entry["quantity"], one.entry["layer"]) for one in example.blocks}
-    layers = example.about["layers"]
-    with_probs = all(("probs", layer) in held for layer in layers)
-    from_vectors = not example.about["edited"] and all(("query", n) in held for n in layers)
-    overview = {quantity for quantity, _ in held} == {"thumbnails"}
-    return with_probs or from_vectors or overview
 
 
 def cell_html(
@@ -103,7 +70,7 @@ def cell_html(
     """
     held = fitting(examples, limit)
     if not held:
-        too_large = f"This page is too large for a notebook. {_SAVED}"
+        too_large = f"This page is too large for a notebook. {SAVED}"
         return f"<div>{_still(examples, too_large)}</div>"
     untrusted = "To use the picture, trust this notebook or run its cell again."
     blocks = [named for i, one in enumerate(held) for named in one.named_blocks(i)]
@@ -183,19 +150,7 @@ def _side(example: Example) -> int:
 
 
 def _shrunk(block: Block, side: int) -> npt.NDArray[np.uint8]:
-    return pool(_numbers(block).astype(np.float32), side).astype(np.uint8)
-
-
-def _numbers(block: Block) -> npt.NDArray[Any]:
-    entry = block.entry
-    data = base64.b64decode(block.data)
-    cells = np.frombuffer(zlib.decompress(data), np.uint8)
-    if not entry["triangle"]:
-        return cells.reshape(entry["shape"])
-    n_heads, n_queries, n_keys = entry["shape"]
-    codes = np.zeros(entry["shape"], np.uint8)
-    codes[:, *np.tril_indices(n_queries, 0, n_keys)] = cells.reshape(n_heads, -1)
-    return codes
+    return pool(cells_of(block).astype(np.float32), side).astype(np.uint8)
 
 
 def _png(codes: npt.NDArray[np.uint8]) -> bytes:
