@@ -21,7 +21,7 @@ from minibert.viz.payload import (
     with_remainders,
 )
 
-__all__ = ["SAVED", "lessened"]
+__all__ = ["SAVED", "has_weights", "layers_of", "lessened"]
 
 SAVED = "`.save(path)` writes a page with all of it."
 _NO_VALUE = f"Left out here, to keep the notebook small: value. {SAVED}"
@@ -106,16 +106,27 @@ def _with_largest(example: Example, count: int) -> Example:
 
 def _with_weights(example: Example, change: Callable[[Codes], Codes], note: str) -> Example:
     """The example with weights alone, each layer's codes changed; an overview stays one."""
-    layers = example.about["layers"]
-    held = {block.entry["layer"]: block for block in example.blocks if _named(block, "probs")}
-    if not held and not any(_named(block, "query") for block in example.blocks):
+    if not has_weights(example):
         return example
-    weights = [
-        pack_codes(layer, change(cells_of(held[layer]) if held else _computed(example, layer)))
-        for layer in layers
-    ]
+    changed = map(change, layers_of(example))
+    weights = [pack_codes(*one) for one in zip(example.about["layers"], changed, strict=True)]
     kept = [block for block in example.blocks if _named(block, "thumbnails")]
     return _only(example, kept + weights, note)
+
+
+def has_weights(example: Example) -> bool:
+    """True where every layer has weights, or query and key that give them."""
+    held = {(block.entry["quantity"], block.entry["layer"]) for block in example.blocks}
+    layers, scale = example.about["layers"], example.about["scale"]
+    from_vectors = scale is not None and all(("query", layer) in held for layer in layers)
+    return from_vectors or all(("probs", layer) in held for layer in layers)
+
+
+def layers_of(example: Example) -> Iterator[Codes]:
+    """The weights of each layer as codes, (head, query, key): those held, or else computed."""
+    held = {block.entry["layer"]: block for block in example.blocks if _named(block, "probs")}
+    for layer in example.about["layers"]:
+        yield cells_of(held[layer]) if held else _computed(example, layer)
 
 
 def _largest(codes: Codes, count: int) -> Codes:

@@ -21,15 +21,23 @@ import numpy.typing as npt
 
 from minibert.viz.document import cell
 from minibert.viz.example import Example, needed_parts
-from minibert.viz.less import SAVED, lessened
-from minibert.viz.payload import CODE_MAX, Block, cells_of, pool
+from minibert.viz.less import SAVED, has_weights, layers_of, lessened
+from minibert.viz.payload import CODE_MAX, cells_of, pool
 
-__all__ = ["CELL_BYTES", "CELL_HEIGHT", "cell_html", "fitting", "picture", "surroundings"]
+__all__ = [
+    "CELL_BYTES",
+    "CELL_HEIGHT",
+    "CELL_TALLEST",
+    "cell_html",
+    "fitting",
+    "picture",
+    "surroundings",
+]
 
 # marimo shows no output above this size, Colab and VS Code become slow.
 CELL_BYTES = 8_000_000
-# CSS pixels.
-CELL_HEIGHT = 720
+# CSS pixels: of a frame, and of a cell at most, which is as tall as what it shows.
+CELL_HEIGHT, CELL_TALLEST = 720, 900
 # What the image and the text take beside script and numbers, at most.
 _STILL = 300_000
 # Pixels a side of a head in the picture without scripts, at most, and between two; of all heads.
@@ -54,7 +62,7 @@ def fitting(examples: Sequence[Example], limit: int = CELL_BYTES) -> tuple[Examp
 
 def surroundings() -> int:
     """Bytes of a cell that hold no numbers, at most."""
-    return sum(len(piece.encode()) for piece in cell("", "{}", (), height=CELL_HEIGHT)) + _STILL
+    return sum(len(piece.encode()) for piece in cell("", "{}", (), height=CELL_TALLEST)) + _STILL
 
 
 def cell_html(
@@ -62,7 +70,7 @@ def cell_html(
     header: Callable[[Sequence[Example]], str],
     *,
     limit: int = CELL_BYTES,
-    height: int = CELL_HEIGHT,
+    height: int = CELL_TALLEST,
 ) -> str:
     """HTML of at most `limit` bytes: an element with a text and an image, and a script for it.
 
@@ -138,9 +146,10 @@ def _pooled(example: Example) -> npt.NDArray[np.uint8] | None:
     side = _side(example)
     ready = [one for one in example.blocks if one.entry["quantity"] == "thumbnails"]
     if ready:
-        return _shrunk(ready[0], side)
-    layers = [one for one in example.blocks if one.entry["quantity"] == "probs"]
-    return np.stack([_shrunk(one, side) for one in layers]) if layers else None
+        return _shrunk(cells_of(ready[0]), side)
+    if not has_weights(example):
+        return None
+    return np.stack([_shrunk(codes, side) for codes in layers_of(example)])
 
 
 def _side(example: Example) -> int:
@@ -149,8 +158,8 @@ def _side(example: Example) -> int:
     return max(1, min(_TILE, math.isqrt(_PIXELS // n_heads)))
 
 
-def _shrunk(block: Block, side: int) -> npt.NDArray[np.uint8]:
-    return pool(cells_of(block).astype(np.float32), side).astype(np.uint8)
+def _shrunk(codes: npt.NDArray[np.uint8], side: int) -> npt.NDArray[np.uint8]:
+    return pool(codes.astype(np.float32), side).astype(np.uint8)
 
 
 def _png(codes: npt.NDArray[np.uint8]) -> bytes:
