@@ -105,7 +105,7 @@ def cell(
     """A classic script that shows a page in the element `data-minibert="identity"`, in pieces.
 
     Blocks are as in `document`; the header is put in as it is, and `payload.header_json` makes it
-    safe. `height` is in CSS pixels.
+    safe. `height` is the most it takes, in CSS pixels.
     """
     before, after, code = _cell_shell(parts)
     yield before
