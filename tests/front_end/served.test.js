@@ -105,6 +105,22 @@ test("numbers are read of the pass that was run", async () => {
   await assert.rejects(engine.read(999, "z", 2), /no longer kept/);
 });
 
+test("no more blocks are asked for at once than the server takes, and a text never waits for them", async () => {
+  const { engine, sockets: [socket] } = opened();
+  socket.accept();
+  const run = await traced(engine, socket);
+  const from = socket.sent.length;
+  const wanted = Array.from({ length: 60 }, (_, layer) => run.blocks.bytes(`key-${layer}`));
+  assert.equal(socket.sent.length - from, 24);
+  engine.trace(REQUEST);
+  assert.equal(socket.sent.at(-1).ask, "trace");
+  for (let i = from; i < socket.sent.length; i += 1) {
+    const { number, ask, blocks: [name] } = socket.sent[i];
+    if (ask === "block") socket.answer({ number, answer: null, blocks: [{ name, bytes: 1 }] }, new Uint8Array([i]));
+  }
+  assert.equal((await Promise.all(wanted)).length, 60);
+});
+
 test("an error of the server is an Error that says what it says", async () => {
   const { engine, sockets: [socket] } = opened();
   socket.accept();

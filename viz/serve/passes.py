@@ -9,9 +9,9 @@ from minibert.trace.read import Trace
 
 __all__ = ["Passes"]
 
-# Before, after, the other text, and one more of a second page.
+# Before, after, the other text, and the one that is computed.
 _FEWEST = 4
-_MOST_BYTES = 2**29
+_MOST_BYTES = 2**28
 
 
 class Passes:

@@ -17,6 +17,7 @@
  * @property {(answer: Answer) => void} resolve
  * @property {(error: Error) => void} reject
  * @property {string} kind  a newer one takes the place of one that was not sent
+ * @property {boolean} sent
  */
 
 /** Milliseconds before a broken connection is tried again, twice as many each time. */
@@ -27,6 +28,8 @@ const ATTEMPTS = 4;
 const GONE = "The server does not answer. Is it still running? Started anew it has another address.";
 /** Passes whose requests are remembered, for `read`. */
 const KEPT = 16;
+/** Blocks and numbers that are asked for at once; the server has a limit, and a model many layers. */
+const AT_ONCE = 24;
 const NEWEST_WINS = ["trace", "sweep", "step"];
 /** Codes of a connection that would only be closed again. */
 const FINAL = new Map([
@@ -165,9 +168,21 @@ export class ServedEngine {
     const message = JSON.stringify({ number, ask: kind, ...question });
     return new Promise((resolve, reject) => {
       if (!this.isOpen && NEWEST_WINS.includes(kind)) this.giveUp(kind);
-      this.asked.set(number, { message, resolve, reject, kind });
-      if (this.isOpen) this.socket?.send(message);
+      this.asked.set(number, { message, resolve, reject, kind, sent: false });
+      this.send();
     });
+  }
+
+  /** Sends what waits, and of blocks and numbers no more than the server takes at once. */
+  send() {
+    if (!this.isOpen) return;
+    let there = [...this.asked.values()].filter(({ sent }) => sent).length;
+    for (const asked of this.asked.values()) {
+      if (asked.sent || (there >= AT_ONCE && !NEWEST_WINS.includes(asked.kind))) continue;
+      asked.sent = true;
+      there += 1;
+      this.socket?.send(asked.message);
+    }
   }
 
   get isOpen() {
@@ -189,7 +204,8 @@ export class ServedEngine {
     socket.binaryType = "arraybuffer";
     socket.onopen = () => {
       this.failed = 0;
-      for (const { message } of this.asked.values()) socket.send(message);
+      for (const asked of this.asked.values()) asked.sent = false;
+      this.send();
     };
     socket.onmessage = ({ data }) => this.answered(/** @type {ArrayBuffer} */ (data));
     socket.onclose = ({ code }) => this.broken(code);
@@ -202,6 +218,7 @@ export class ServedEngine {
     const asked = this.asked.get(head.number);
     if (!asked) return;
     this.asked.delete(head.number);
+    this.send();
     if (head.error) {
       const { name, message } = head.error;
       return asked.reject(name === "AbortError" ? new DOMException(message, name) : new Error(message));
