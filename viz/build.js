@@ -14,7 +14,7 @@ const FOLDER = dirname(fileURLToPath(import.meta.url));
 const BUILT = join(FOLDER, "built");
 const ENTRIES = ["page", "vectors", "layers"];
 // What is a file of its own and never stands in a cell of a notebook.
-const REPORTS = ["survey", "live"];
+const REPORTS = ["survey", "live", "served"];
 // What runs the model of a live page; it has no style.
 const WORKERS = ["worker"];
 

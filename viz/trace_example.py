@@ -31,7 +31,7 @@ from minibert.viz.payload import (
 )
 from minibert.viz.vectors import Holding, packed_vectors
 
-__all__ = ["Sentence", "trace_example"]
+__all__ = ["Sentence", "trace_example", "without_folder"]
 
 # Above so many tokens a browser computes the weights: all of them, or those that are no future.
 _LONGEST, _LONGEST_CAUSAL = 256, 512
@@ -99,7 +99,7 @@ def trace_example(sentence: Sentence, name: str, holding: Holding) -> Example:
         "key_tokens": None,
         "layers": list(holding.layers),
         "lens": None,
-        "model": _without_folder(trace.model_name),
+        "model": without_folder(trace.model_name),
         "name": name,
         "notes": [],
         "scale": _scales(config, holding) if read.vectors else None,
@@ -111,7 +111,7 @@ def trace_example(sentence: Sentence, name: str, holding: Holding) -> Example:
     return Example(about, (*thumbnails, *read.probs, *read.vectors))
 
 
-def _without_folder(name: str) -> str:
+def without_folder(name: str) -> str:
     """A model's name; of a path only its end, since pages are passed on to others."""
     is_path = os.path.isabs(name) or name.startswith((".", "~"))
     return os.path.basename(os.path.normpath(name)) if is_path else name

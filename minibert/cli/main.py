@@ -23,6 +23,7 @@ from minibert.cli.models import models
 from minibert.cli.patterns import patterns
 from minibert.cli.predict import predict
 from minibert.cli.probe import probe
+from minibert.cli.serve import serve
 from minibert.cli.survey import survey
 from minibert.cli.survey_diff import survey_diff
 from minibert.cli.survey_report import survey_report
@@ -147,6 +148,7 @@ for command in (
     explain,
     predict,
     generate,
+    serve,
     train,
     survey,
     survey_report,
