@@ -1,44 +1,42 @@
-/** A page that runs a model: a field to type in, above the views of what the model makes of it. */
+/** The script of a page that runs a model: its engine, and what stands above the views. */
 
 import { blocksOfText } from "./core/data/base64.js";
-import { fromBase85, inflate } from "./core/data/packed.js";
-import { element } from "./core/draw/dom.js";
-import { mount } from "./core/frame/frame.js";
 import { handOver } from "./core/hand_over.js";
 import { pageAddress } from "./core/state/address.js";
 import { engineInFile, workerOf } from "./engine/in_file.js";
+import { openLive } from "./live/live.js";
+import { markPainted, nameWindow, showPage, textOf, textOfBlock, unpacked } from "./show_page.js";
 
-/** @param {string} id */
-function textOf(id) {
-  return document.getElementById(id)?.textContent ?? "";
+/** What a file without the model is made of. @returns {import("./live/static_file.js").Shell} */
+function shell() {
+  const policy = document.querySelector("meta[http-equiv]")?.getAttribute("content") ?? "";
+  const opening = document.querySelector("body > script:not([type])")?.textContent ?? "";
+  return { policy, opening, code: textOf("code") };
 }
 
-/** @param {string} id */
-async function unpacked(id) {
-  return inflate(fromBase85(textOf(id)));
+/**
+ * The engine that the page holds.
+ *
+ * @param {any} held  what the header says of its model
+ */
+async function engineOf(held) {
+  await textOfBlock("worker");
+  const worker = workerOf(await unpacked("worker").text());
+  const { buffer } = await blocksOfText(textOfBlock).bytes("weights");
+  return engineInFile(worker, { ...held, weights: buffer });
 }
 
 /**
  * @param {HTMLElement} page
  * @param {import("./core/frame/kinds.js").Kind[]} kinds
  */
-async function showLive(page, kinds) {
-  const { live, ...header } = await (await unpacked("header")).json();
-  while (document.readyState === "loading") await new Promise((resolve) => setTimeout(resolve, 8));
-  const worker = workerOf(await (await unpacked("worker")).text());
-  const { buffer } = await blocksOfText(async () => textOf("weights")).bytes("weights");
-  const engine = engineInFile(worker, { ...live, weights: buffer });
-  const field = element("input", { type: "text", "aria-label": "Text", value: live.texts[0] });
-  const views = element("div");
-  page.append(field, views);
-  const show = async () => {
-    const run = await engine.trace({ texts: [field.value], edits: [] });
-    views.replaceChildren();
-    const named = (/** @type {string} */ title) => void (document.title = title);
-    mount(views, { ...header, examples: [run.header] }, run.blocks, { kinds, address: pageAddress(), keys: document, named });
-  };
-  field.addEventListener("input", () => show().catch(() => {}));
-  await show();
+async function show(page, kinds) {
+  const { live } = await unpacked("header").json();
+  // What was saved without its model is a page as others.
+  if (!live) return showPage(page, kinds);
+  const engine = await engineOf(live);
+  await openLive(page, engine, { kinds, address: pageAddress(), keys: document, named: nameWindow, texts: live.texts, shell: shell() });
+  return markPainted(page);
 }
 
-handOver({ kinds: [], showPage: showLive });
+handOver({ kinds: [], showPage: show });

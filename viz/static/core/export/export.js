@@ -159,11 +159,11 @@ async function outcome(act) {
 /**
  * Hands a file to the browser.
  *
- * @param {HTMLElement} menu
+ * @param {HTMLElement} menu  a place in the page
  * @param {string} name
  * @param {Blob} blob
  */
-function save(menu, name, blob) {
+export function save(menu, name, blob) {
   const href = URL.createObjectURL(blob);
   const safe = name.replace(/[^\w.-]+/g, "-");
   const link = element("a", { href, download: safe });
@@ -180,7 +180,7 @@ function save(menu, name, blob) {
  * @param {HTMLElement} menu
  * @param {string} text
  */
-async function copy(menu, text) {
+export async function copy(menu, text) {
   // Only pages with a safe connection have this; a notebook's server in the next room has none.
   if (navigator.clipboard && (await navigator.clipboard.writeText(text).then(() => true, () => false))) return;
   const field = element("textarea", { "aria-hidden": "true" });

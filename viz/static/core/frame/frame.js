@@ -16,10 +16,9 @@
  * @property {EventTarget} keys  where key strokes are heard
  * @property {(title: string) => void} named
  * @property {EventTarget & {matches: boolean}} [darkness]  where the system's is not what counts
+ * @property {HTMLElement} [heading]  what stands in the place of a heading
  */
 
-import { usualHeads, usualMinimum } from "../data/attention.js";
-import { namedMarks } from "../data/named.js";
 import { Example } from "../data/example.js";
 import { element } from "../draw/dom.js";
 import { createExport } from "../export/export.js";
@@ -28,9 +27,12 @@ import { createChooser } from "./chooser.js";
 import { createHeading, namesOf, ownName, titleOf } from "./heading.js";
 import { listenToKeys } from "./keyboard.js";
 import { inOrder } from "./kinds.js";
+import { limitsOf } from "./limits.js";
+import { Pictures } from "./pictures.js";
 import { createSearch } from "./search.js";
 import { createTabs } from "./tabs.js";
 import { createToolbar } from "./toolbar.js";
+import { Views } from "./views.js";
 
 /**
  * @param {HTMLElement} host
@@ -39,31 +41,34 @@ import { createToolbar } from "./toolbar.js";
  * @param {Surroundings} around
  */
 export function mount(host, header, blocks, around) {
-  const frame = new Frame(host, header, blocks, around);
+  const frame = new Frame(host, header, header.examples.map((entry, i) => new Example(entry, blocks, i)), around);
   frame.update();
   return frame;
 }
 
-class Frame {
+/** @typedef {Pick<import("../data/data.js").Header, "title" | "view" | "start">} Opening  what a page begins with */
+
+export class Frame {
   /**
    * @param {HTMLElement} host
-   * @param {import("../data/data.js").Header} header
-   * @param {import("../data/data.js").Blocks} blocks
+   * @param {Opening} header
+   * @param {Example[]} examples  each with its place in the list as its index
    * @param {Surroundings} around
    */
-  constructor(host, header, blocks, around) {
+  constructor(host, header, examples, around) {
     this.host = host;
     this.header = header;
     this.around = around;
     this.kinds = inOrder(around.kinds);
-    this.examples = header.examples.map((entry, i) => new Example(entry, blocks, i));
-    this.names = namesOf(this.examples);
+    this.examples = examples;
+    this.names = namesOf(examples);
     this.darkness = around.darkness ?? matchMedia("(prefers-color-scheme: dark)");
     /** @type {Map<Example, import("../state/state.js").Limits>} */
     this.known = new Map();
+    /** How often the examples were replaced. */
+    this.generation = 0;
     this.store = createStore(this.asked(around.address.read().replace(/^#/, "") || (header.start ?? "")));
-    /** @type {Map<string, View>} */
-    this.views = new Map();
+    this.views = new Views();
     /** @type {View[]} */
     this.shown = [];
     /** @type {{update: (theme: Theme) => void}[]} */
@@ -71,19 +76,21 @@ class Frame {
     /** @type {{example: Example, root: HTMLElement, update: () => void} | null} */
     this.search = null;
     this.built = "";
+    /** Called when the examples are drawn. */
+    this.drawn = () => {};
     const shown = this.kinds.filter((kind) => this.examples.some((example) => !kind.missing(example)));
     this.tabs = createTabs(this.store, shown, () => this.example());
     this.chooser = createChooser(this.store, this.examples, (example) => this.open(example));
     this.giving = createExport(() => this.shown.map((view, i) => ({ name: ownName(this.both()[i]), view })));
     this.switcher = element("button", { type: "button", class: "theme" });
     this.notice = element("p", { class: "notice", role: "alert" });
-    this.heading = element("div", { class: "top" });
+    this.heading = element("div", { class: "top" }, around.heading ? [around.heading] : []);
     this.found = element("div", { class: "searching" });
     this.finding = element("div", { class: "finding" }, [this.tabs.root, this.found]);
     this.controls = element("div", { class: "controls" });
-    this.pictures = element("div", { class: "pictures" });
-    this.side = element("aside", { class: "side", "aria-label": "In numbers" });
-    this.body = element("div", { class: "body", role: "tabpanel" }, [this.pictures, this.side]);
+    /** @type {{wanted: string} & import("./toolbar.js").Control} */
+    this.toolbar = { wanted: "", root: this.controls, update() {} };
+    this.pictures = new Pictures(host);
     this.build();
     this.listen();
   }
@@ -91,8 +98,8 @@ class Frame {
   build() {
     this.host.classList.add("minibert");
     this.notice.hidden = true;
-    const above = element("div", { class: "above" }, [this.chooser.root, this.finding]);
-    this.host.append(this.switcher, this.giving.root, this.notice, this.heading, above, this.controls, this.body);
+    this.above = element("div", { class: "above" }, [this.chooser.root, this.finding]);
+    this.host.append(this.switcher, this.giving.root, this.notice, this.heading, this.above, this.controls, this.pictures.body);
   }
 
   listen() {
@@ -145,32 +152,9 @@ class Frame {
    * @returns {import("../state/state.js").Limits}
    */
   limitsOf(example) {
-    const limits = this.known.get(example) ?? this.newLimits(example);
+    const limits = this.known.get(example) ?? limitsOf(example, this.kinds, this.header.view, this.examples.length);
     this.known.set(example, limits);
     return limits;
-  }
-
-  /**
-   * @param {Example} example
-   * @returns {import("../state/state.js").Limits}
-   */
-  newLimits(example) {
-    const views = this.kinds.filter((kind) => !kind.missing(example)).map(({ id }) => id);
-    const [size, keys] = [example.tokens.text.length, example.keyTokens.text.length];
-    const segments = [...example.tokens.segment, ...example.keyTokens.segment];
-    return {
-      views,
-      view: views.includes(this.header.view) ? this.header.view : views[0],
-      examples: this.examples.length,
-      layers: example.layers,
-      heads: example.heads,
-      first: usualHeads(example.heads, Math.max(size, keys)),
-      size,
-      keys,
-      minimum: usualMinimum(Math.max(size, keys)),
-      named: namedMarks(example),
-      pair: segments.includes(1) && segments.includes(0) && example.keyTokens === example.tokens,
-    };
   }
 
   /** @returns {Kind} */
@@ -185,26 +169,34 @@ class Frame {
    * @returns {View}
    */
   view(example, place) {
-    const kind = this.kind();
-    const name = `${kind.id} ${example.index} ${place}`;
-    const view = this.views.get(name) ?? this.newView(kind, example, place);
-    this.views.set(name, view);
-    return view;
-  }
-
-  /**
-   * @param {Kind} kind
-   * @param {Example} example
-   * @param {"" | "beside"} place
-   * @returns {View}
-   */
-  newView(kind, example, place) {
-    const missing = kind.missing(example);
-    if (missing) return { root: element("p", { class: "missing" }, [missing]), side: [], update() {} };
     const limits = this.limitsOf(example);
     const store = place ? fittedStore(this.store, () => this.limits(), limits) : this.store;
     const against = () => (place ? this.example() : null);
-    return kind.create({ example, store, limits, theme: () => this.theme(), against });
+    return this.views.of(this.kind(), place, { example, store, limits, theme: () => this.theme(), against });
+  }
+
+  /**
+   * Shows other examples in the place of these; done when their pictures are drawn. Until then those
+   * before them are seen. What is chosen stays where they have it; `change` is chosen with them.
+   *
+   * @param {Example[]} examples  each with its place in the list as its index
+   * @param {Partial<import("../state/state.js").State>} [change]
+   */
+  async show(examples, change = {}) {
+    const [state, from] = [this.store.get(), this.limits()];
+    const first = examples[change.example ?? Math.min(state.example, examples.length - 1)];
+    this.views.end();
+    this.examples = examples;
+    this.names = namesOf(examples);
+    this.known.clear();
+    this.generation += 1;
+    const chooser = createChooser(this.store, examples, (example) => this.open(example));
+    this.chooser.root.replaceWith(chooser.root);
+    this.chooser = chooser;
+    const beside = state.beside !== null && examples[state.beside] ? state.beside : null;
+    const drawn = new Promise((resolve) => (this.drawn = () => resolve(undefined)));
+    this.store.set({ ...fittedState({ ...state, ...change }, from, this.limitsOf(first)), example: first.index, beside, ...change });
+    await drawn;
   }
 
   /** Shows the store's state; done when every picture is. */
@@ -218,8 +210,12 @@ class Frame {
     this.switcher.setAttribute("aria-label", `Switch to ${other} colours`);
     for (const part of [this.tabs, this.chooser, this.giving, ...this.parts]) part.update(this.theme());
     this.around.address.write(toHash(state, this.limits()));
+    const { generation } = this;
     const drawn = await Promise.allSettled(this.shown.map(async (view) => view.update()));
     const failed = drawn.find(({ status }) => status === "rejected");
+    if (generation !== this.generation) return;
+    this.pictures.reveal();
+    this.drawn();
     this.say(failed && "reason" in failed ? failed.reason : null);
     if (rebuilt) this.reveal();
   }
@@ -227,20 +223,37 @@ class Frame {
   /** Puts another picture or another text in place, where the state asks for one; whether it did. */
   rebuild() {
     const { view, example, beside } = this.store.get();
-    const wanted = [view, example, beside].join(" ");
+    const wanted = [this.generation, view, example, beside].join(" ");
     if (wanted === this.built) return false;
+    const replaced = this.built !== "" && !this.built.startsWith(`${this.generation} `);
     this.built = wanted;
     const both = this.both();
     const kind = this.kind();
-    this.heading.replaceChildren(createHeading(this.header, both));
+    // What is in use there stays.
+    if (!this.around.heading) this.heading.replaceChildren(createHeading(this.header, both));
     this.around.named(titleOf(this.header, this.example()));
-    this.body.setAttribute("aria-label", kind.label);
-    const toolbar = createToolbar(this.store, this.limits(), kind, this.example());
-    this.controls.replaceChildren(toolbar.root);
-    this.parts = [this.searchIn(this.example()), toolbar];
+    this.pictures.body.setAttribute("aria-label", kind.label);
+    this.parts = [this.searchIn(this.example()), this.toolbarOf(kind)];
     this.shown = both.map((one, i) => this.view(one, i ? "beside" : ""));
-    this.place(both.map(({ index }) => this.names[index]));
-    return true;
+    this.pictures.place(this.shown, both.map(({ index }) => this.names[index]), replaced);
+    return !replaced;
+  }
+
+  /**
+   * The controls of a view; the same as before where they are the same, as they may be in use.
+   *
+   * @param {Kind} kind
+   */
+  toolbarOf(kind) {
+    const { layers, heads, first, pair } = this.limits();
+    const { tokens, keyTokens } = this.example();
+    const special = [...tokens.special, ...keyTokens.special].includes(1);
+    const wanted = JSON.stringify([kind.id, layers, heads, first, pair, special]);
+    if (wanted !== this.toolbar.wanted) {
+      this.toolbar = { wanted, ...createToolbar(this.store, this.limits(), kind, this.example()) };
+      this.controls.replaceChildren(this.toolbar.root);
+    }
+    return this.toolbar;
   }
 
   /**
@@ -253,27 +266,6 @@ class Frame {
     this.search = { example, ...createSearch(this.store, example, () => this.reveal()) };
     this.found.replaceChildren(this.search.root);
     return this.search;
-  }
-
-  /**
-   * One picture, or two with a name above each and above its cards.
-   *
-   * @param {string[]} names
-   */
-  place(names) {
-    const two = this.shown.length > 1;
-    for (const part of [this.host, this.pictures, this.side]) part.classList.toggle("two", two);
-    const named = (/** @type {number} */ i) => element("h2", { class: "which" }, [element("bdi", {}, [names[i]])]);
-    const roots = this.shown.map(({ root }, i) =>
-      two ? element("section", { class: "picture", "aria-label": names[i] }, [named(i), root]) : root,
-    );
-    const cards = this.shown.flatMap(({ side }, i) =>
-      two && side.length ? [element("div", { class: "cards" }, [named(i), ...side])] : side,
-    );
-    this.pictures.replaceChildren(...roots);
-    this.side.replaceChildren(...cards);
-    this.side.hidden = !cards.length;
-    this.body.classList.toggle("alone", !cards.length);
   }
 
   /** Changes the text; what it does not have of the state begins anew. */
@@ -295,6 +287,6 @@ class Frame {
   /** The token that is kept, brought into sight. */
   reveal() {
     const kept = keptToken(this.store.get());
-    if (kept) this.pictures.querySelector(".kept")?.scrollIntoView({ block: "nearest" });
+    if (kept) this.pictures.root.querySelector(".kept")?.scrollIntoView({ block: "nearest" });
   }
 }

@@ -7,7 +7,7 @@ import { running } from "../text/text.js";
 /**
  * The name of the page, for the window.
  *
- * @param {import("../data/data.js").Header} header
+ * @param {{title: string | null}} header
  * @param {import("../data/example.js").Example} example
  */
 export function titleOf(header, { header: { texts, model } }) {
@@ -46,7 +46,7 @@ function alone(all, i) {
 }
 
 /**
- * @param {import("../data/data.js").Header} header
+ * @param {{title: string | null}} header
  * @param {import("../data/example.js").Example[]} examples  one, or two side by side
  */
 export function createHeading(header, examples) {

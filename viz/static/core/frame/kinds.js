@@ -8,6 +8,7 @@
  * @property {() => "light" | "dark"} theme
  * @property {() => import("../data/example.js").Example | null} against  what this one stands beside, for
  *   the second of two; else null
+ * @property {AbortSignal} ended  when another text takes the place of this one
  *
  * @typedef {object} View
  * @property {HTMLElement} root

@@ -5,7 +5,7 @@
  * @typedef {object} Held
  * @property {() => Value} get
  * @property {(value: Value) => void} set
- * @property {(listener: () => void) => void} subscribe
+ * @property {(listener: () => void, ended?: AbortSignal) => void} subscribe  until it is aborted, or for good
  */
 
 /**
@@ -15,8 +15,8 @@
  * @returns {Held<Value>}
  */
 export function hold(start, same = () => false) {
-  /** @type {(() => void)[]} */
-  const listeners = [];
+  /** @type {Set<() => void>} */
+  const listeners = new Set();
   let current = start;
   return {
     get: () => current,
@@ -25,7 +25,10 @@ export function hold(start, same = () => false) {
       current = value;
       for (const listener of listeners) listener();
     },
-    subscribe: (listener) => void listeners.push(listener),
+    subscribe(listener, ended) {
+      listeners.add(listener);
+      ended?.addEventListener("abort", () => listeners.delete(listener));
+    },
   };
 }
 

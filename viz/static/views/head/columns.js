@@ -17,8 +17,9 @@ export class Columns {
   /**
    * @param {import("../../core/data/example.js").Example} example
    * @param {() => void} reached  called when other rows come near the window
+   * @param {AbortSignal} ended
    */
-  constructor(example, reached) {
+  constructor(example, reached, ended) {
     const [from, to] = sideNames(example).map((name) => name && `: ${name}`);
     this.row = rowHeight(example);
     this.query = new Rows(example.tokens, "query", `Tokens that look (query)${from}`, this.row);
@@ -35,7 +36,7 @@ export class Columns {
         if (this.reach()) reached();
       };
       // While it is captured: pages also lie in parts of a window that scroll by themselves.
-      addEventListener(change, follow, { passive: true, capture: true });
+      addEventListener(change, follow, { passive: true, capture: true, signal: ended });
     }
   }
 

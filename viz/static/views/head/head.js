@@ -49,13 +49,13 @@ const LEAST_WRITTEN = 0.005;
 export class HeadView {
   /** @param {import("../../core/frame/kinds.js").Stage} stage */
   constructor(stage) {
-    const { example, store, limits, theme } = stage;
+    const { example, store, limits, theme, ended } = stage;
     this.example = example;
     this.store = store;
     this.themeNow = theme;
-    this.columns = new Columns(example, () => this.follow());
-    this.lower = new Sheet("lower");
-    this.upper = new Sheet("upper");
+    this.columns = new Columns(example, () => this.follow(), ended);
+    this.lower = new Sheet("lower", ended);
+    this.upper = new Sheet("upper", ended);
     this.lower.root.setAttribute("role", "img");
     this.upper.root.setAttribute("aria-hidden", "true");
     const { query, key, row } = this.columns;
@@ -74,7 +74,7 @@ export class HeadView {
     this.drawnLower = "";
     this.legend = createLegend(example.causal, limits.examples);
     this.side = [this.card.root, this.legend.root];
-    this.listen();
+    this.listen(ended);
   }
 
   /** Shows the store's state. */
@@ -96,9 +96,10 @@ export class HeadView {
     if (wanted() && (await this.card.read(layer, wanted)) && this.focus()) this.paint();
   }
 
-  listen() {
+  /** @param {AbortSignal} ended */
+  listen(ended) {
     const { pointed } = this.store;
-    pointed.subscribe(() => this.paint());
+    pointed.subscribe(() => this.paint(), ended);
     this.stage.addEventListener("pointerover", (event) => {
       if (event.pointerType !== "touch") pointed.set(tokenOf(event.target));
     });

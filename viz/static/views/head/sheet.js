@@ -26,8 +26,11 @@ const MANY = 10000;
  */
 
 export class Sheet {
-  /** @param {string} name */
-  constructor(name) {
+  /**
+   * @param {string} name
+   * @param {AbortSignal} ended
+   */
+  constructor(name, ended) {
     this.root = element("div", { class: `sheet ${name}` });
     this.raster = new Raster();
     /** @type {Tile[]} */
@@ -41,8 +44,10 @@ export class Sheet {
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
     // While it is captured: pages also lie in parts of a window that scroll by themselves.
-    addEventListener("beforeprint", () => this.work(0, true));
-    for (const type of ["scroll", "resize"]) addEventListener(type, () => this.later(), { passive: true, capture: true });
+    addEventListener("beforeprint", () => this.work(0, true), { signal: ended });
+    for (const type of ["scroll", "resize"]) {
+      addEventListener(type, () => this.later(), { passive: true, capture: true, signal: ended });
+    }
   }
 
   /**

@@ -21,12 +21,12 @@ const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowD
 
 export class LayersView {
   /** @param {import("../../core/frame/kinds.js").Stage} stage */
-  constructor({ example, store, theme }) {
+  constructor({ example, store, theme, ended }) {
     this.example = example;
     this.store = store;
     this.theme = theme;
     this.lens = /** @type {Lens} */ (example.header.lens);
-    this.table = new LayersTable(example, this.lens, () => this.paint());
+    this.table = new LayersTable(example, this.lens, () => this.paint(), ended);
     this.card = new LayersCard(example, this.lens);
     this.legend = createLayersLegend(example.header.causal);
     this.root = element("div", { class: "layers-view" }, [this.table.root, this.card.root, this.legend.root]);

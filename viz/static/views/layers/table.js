@@ -51,8 +51,9 @@ export class LayersTable {
    * @param {import("../../core/data/example.js").Example} example
    * @param {import("../../core/data/data.js").Lens} lens
    * @param {() => void} changed  called when other rows are there
+   * @param {AbortSignal} ended
    */
-  constructor(example, lens, changed) {
+  constructor(example, lens, changed, ended) {
     this.tokens = example.tokens;
     this.layers = example.layers;
     this.lens = lens;
@@ -85,7 +86,7 @@ export class LayersTable {
       cancelAnimationFrame(frame);
       frame = requestAnimationFrame(() => this.root.isConnected && this.fit() && this.changed());
     };
-    addEventListener("scroll", later, { passive: true, capture: true });
+    addEventListener("scroll", later, { passive: true, capture: true, signal: ended });
     new ResizeObserver(later).observe(this.root);
   }
 

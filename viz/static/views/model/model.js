@@ -25,8 +25,9 @@ const PAUSE = 200;
 
 export class ModelView {
   /** @param {import("../../core/frame/kinds.js").Stage} stage */
-  constructor({ example, store, theme }) {
+  constructor({ example, store, theme, ended }) {
     this.example = example;
+    this.ended = ended;
     this.store = store;
     this.themeNow = theme;
     this.nLayers = example.layers.length;
@@ -62,7 +63,7 @@ export class ModelView {
     const known = heads.length === 1 ? this.placeOf(layer, heads[0]) : -1;
     if (this.cursor < 0) this.cursor = known;
     this.paint();
-    setTimeout(() => this.measures.run(() => this.progress()), PAUSE);
+    setTimeout(() => this.ended.aborted || this.measures.run(() => this.progress()), PAUSE);
   }
 
   /**

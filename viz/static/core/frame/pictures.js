@@ -1,0 +1,88 @@
+/**
+ * Where the pictures and their cards stand: one, or two side by side. Pictures of new examples are
+ * drawn behind those that are seen, and take their place when they are ready.
+ */
+
+import { element } from "../draw/dom.js";
+
+/** @typedef {import("./kinds.js").View} View */
+
+export class Pictures {
+  /** @param {HTMLElement} host  of the page: two pictures need its whole width */
+  constructor(host) {
+    this.host = host;
+    /** @type {HTMLElement} */
+    this.root = element("div", { class: "pictures" });
+    this.side = element("aside", { class: "side", "aria-label": "In numbers" });
+    this.body = element("div", { class: "body", role: "tabpanel" }, [this.root, this.side]);
+    /** @type {{root: HTMLElement, cards: HTMLElement[], two: boolean} | null} */
+    this.waiting = null;
+  }
+
+  /**
+   * One picture, or two with a name above each and above its cards.
+   *
+   * @param {View[]} shown
+   * @param {string[]} names
+   * @param {boolean} later  not before `reveal`
+   */
+  place(shown, names, later) {
+    const two = shown.length > 1;
+    const named = (/** @type {number} */ i) => element("h2", { class: "which" }, [element("bdi", {}, [names[i]])]);
+    const roots = shown.map(({ root }, i) =>
+      two ? element("section", { class: "picture", "aria-label": names[i] }, [named(i), root]) : root,
+    );
+    const cards = shown.flatMap(({ side }, i) =>
+      two && side.length ? [element("div", { class: "cards" }, [named(i), ...side])] : side,
+    );
+    this.waiting?.root.remove();
+    this.waiting = null;
+    if (!later) return this.put(this.root, roots, cards, two);
+    const root = element("div", { class: `pictures arriving${two ? " two" : ""}` }, roots);
+    this.root.after(root);
+    this.waiting = { root, cards, two };
+    return undefined;
+  }
+
+  /**
+   * @param {HTMLElement} root
+   * @param {HTMLElement[]} roots
+   * @param {HTMLElement[]} cards
+   * @param {boolean} two
+   */
+  put(root, roots, cards, two) {
+    for (const part of [this.host, root, this.side]) part.classList.toggle("two", two);
+    if (roots.length) root.replaceChildren(...roots);
+    this.side.replaceChildren(...cards);
+    this.side.hidden = !cards.length;
+    this.body.classList.toggle("alone", !cards.length);
+  }
+
+  /** Shows the pictures that wait; the keyboard stays where it was. */
+  reveal() {
+    if (!this.waiting) return;
+    const { root, cards, two } = this.waiting;
+    this.waiting = null;
+    const { activeElement } = /** @type {Document | ShadowRoot} */ (this.body.getRootNode());
+    const used = this.body.contains(activeElement) ? /** @type {HTMLElement} */ (activeElement) : null;
+    root.classList.remove("arriving");
+    this.root.replaceWith(root);
+    this.root = root;
+    this.put(root, [], cards, two);
+    if (used && !used.isConnected) likeIn(this.body, used)?.focus({ preventScroll: true });
+  }
+}
+
+/**
+ * The element that is to a picture what another was to the one before it.
+ *
+ * @param {HTMLElement} body
+ * @param {HTMLElement} gone
+ */
+function likeIn(body, gone) {
+  const about = (/** @type {HTMLElement} */ one) =>
+    JSON.stringify([one.tagName, one.classList[0], one.getAttribute("role"), one.dataset.side, one.dataset.index]);
+  const wanted = about(gone);
+  const all = /** @type {NodeListOf<HTMLElement>} */ (body.querySelectorAll(gone.tagName));
+  return [...all].find((one) => about(one) === wanted);
+}

@@ -1,0 +1,299 @@
+/**
+ * A page that runs a model: what is typed and changed is asked of the engine, and the views of the
+ * page follow. The engine may run in the page or behind it.
+ *
+ * @typedef {import("./asked.js").Asked} Asked
+ * @typedef {import("../engine/engine.js").Edit} Edit
+ * @typedef {import("../engine/engine.js").Engine} Engine
+ * @typedef {import("./runs.js").Kept} Kept
+ *
+ * @typedef {object} Around  what a live page stands in
+ * @property {import("../core/frame/kinds.js").Kind[]} kinds
+ * @property {import("../core/frame/frame.js").Address} address
+ * @property {EventTarget} keys  where key strokes are heard
+ * @property {(title: string) => void} named
+ * @property {string[]} texts  to begin with
+ * @property {import("./static_file.js").Shell | null} shell  of a file without the model; null: none can be made
+ */
+
+import { Frame } from "../core/frame/frame.js";
+import { currentHead } from "../core/state/state.js";
+import { readAddress } from "./address.js";
+import { AddressBar } from "./address_bar.js";
+import { requestOf } from "./asked.js";
+import { movedEdits, movedTokens, toggled, withEdit, withoutEdit } from "./edits.js";
+import { GridNumbers } from "./grid_numbers.js";
+import { History } from "./history.js";
+import { besideOf, namedExamples } from "./pictures.js";
+import { pythonOf } from "./python.js";
+import { Runner } from "./runner.js";
+import { Runs } from "./runs.js";
+import { staticFile } from "./static_file.js";
+import { masked } from "./words.js";
+import { Workbench } from "./workbench.js";
+
+/**
+ * @param {HTMLElement} host
+ * @param {Engine} engine
+ * @param {Around} around
+ */
+export async function openLive(host, engine, around) {
+  const live = new Live(host, engine, await engine.about(), around);
+  await live.runner.ask();
+  return live;
+}
+
+class Live {
+  /**
+   * @param {HTMLElement} host
+   * @param {Engine} engine
+   * @param {import("../engine/engine.js").About} about
+   * @param {Around} around
+   */
+  constructor(host, engine, about, around) {
+    this.host = host;
+    this.engine = engine;
+    this.about = about;
+    this.around = around;
+    const [text, second = null] = around.texts;
+    const asked = readAddress(around.address.read(), text);
+    const fresh = !new URLSearchParams(around.address.read().replace(/^#/, "")).has("text");
+    /** @type {History<Asked>} */
+    this.history = new History(fresh ? { ...asked, second } : asked);
+    this.bar = new AddressBar(around.address, () => this.asked);
+    this.runs = new Runs(engine);
+    this.runner = new Runner(() => this.run(), (error) => this.bench.fail(error));
+    this.numbers = new GridNumbers(engine, () => this.update());
+    this.bench = new Workbench(about, this.acts(), {
+      address: () => `${location.href.split("#")[0]}#${this.bar.hash()}`,
+      file: around.shell && (() => this.file()),
+    });
+    /** @type {{before: Kept, after: Kept | null, other: Kept | null, step: import("../engine/engine.js").Step | null} | null} */
+    this.shown = null;
+    /** @type {Frame | null} */
+    this.frame = null;
+    /** The tokens that the places of the edits are counted in. @type {string[] | null} */
+    this.counted = null;
+    this.typed = false;
+    this.listen();
+  }
+
+  get asked() {
+    return this.history.now;
+  }
+
+  listen() {
+    this.around.keys.addEventListener("keydown", (heard) => {
+      const event = /** @type {KeyboardEvent} */ (heard);
+      const key = event.key.toLowerCase();
+      if (!(event.ctrlKey || event.metaKey) || event.altKey || !["z", "y"].includes(key)) return;
+      // A field's own undo knows nothing of the changes between two words.
+      event.preventDefault();
+      this.step(key === "z" && !event.shiftKey ? "undo" : "redo");
+    });
+    this.around.address.listen(() => {
+      this.typed = false;
+      this.history.change(readAddress(this.around.address.read(), this.asked.text));
+      this.runner.ask();
+    });
+  }
+
+  /** What the reader can do. @returns {import("./workbench.js").Acts} */
+  acts() {
+    const edits = (/** @type {Edit[]} */ next, kind = "") => this.change({ edits: next }, kind);
+    return {
+      type: (name, text) => {
+        this.typed ||= name === "text" || name === "second";
+        this.change({ [name]: text }, text === null ? "" : `type ${name}`);
+      },
+      toggle: (edit) => edits(toggled(this.asked.edits, edit)),
+      set: (edit, kind) => edits(withEdit(this.asked.edits, edit), kind),
+      remove: (edit) => edits(withoutEdit(this.asked.edits, edit)),
+      clear: () => edits([]),
+      undo: () => this.step("undo"),
+      redo: () => this.step("redo"),
+      prefer: (part) => this.prefer(part),
+      next: () => this.next(),
+      choose: (query) => {
+        const same = this.frame?.store.get().query === query;
+        this.frame?.store.set(same ? { query: null, key: null } : { query, anchor: "query" });
+      },
+      mask: (position) => this.mask(position),
+      layer: (layer) => this.frame?.store.set({ layer }),
+      opened: () => this.panels(),
+    };
+  }
+
+  /**
+   * @param {Partial<Asked>} part
+   * @param {string} [kind]  changes of one kind soon after one another are one step
+   */
+  change(part, kind = "") {
+    this.history.change({ ...this.asked, ...part }, kind);
+    this.bench.fields.update(this.asked);
+    this.runner.ask();
+  }
+
+  /** What is shown, and no change of the run. @param {Partial<Asked>} part */
+  prefer(part) {
+    this.history.amend({ ...this.asked, ...part });
+    if ("sampling" in part) this.runner.ask();
+    this.update();
+  }
+
+  /** @param {"undo" | "redo"} way */
+  step(way) {
+    const { sampling, to, shade, place, word } = this.asked;
+    if (!this.history[way]()) return;
+    this.typed = false;
+    this.history.amend({ ...this.asked, sampling, to, shade, place, word });
+    this.runner.ask();
+  }
+
+  /** The next token, as it is drawn. */
+  next() {
+    if (!this.shown?.step) return;
+    this.typed = true;
+    this.change({ text: this.shown.step.text });
+  }
+
+  /** @param {number} position */
+  mask(position) {
+    const { tokens } = this.shown?.before.example ?? {};
+    const name = tokens?.segment[position] && this.asked.second !== null ? "second" : "text";
+    const text = tokens && this.about.mask ? masked(this.asked[name] ?? "", tokens, position, this.about.mask) : null;
+    if (text === null) return this.bench.fail(new Error("This word was not found in the text as it is typed."));
+    this.typed = true;
+    return this.change({ [name]: text });
+  }
+
+  /** One run of what is asked for now. */
+  async run() {
+    let { asked } = this;
+    const before = await this.runs.of(requestOf(asked, false));
+    const words = before.example.tokens.text;
+    const moved = movedTokens(this.counted ?? words, words);
+    if (this.typed && asked.edits.length) asked = this.follow(asked, moved);
+    if (this.asked === asked || !this.typed) [this.counted, this.typed] = [words, false];
+    const after = asked.edits.length ? await this.runs.of(requestOf(asked, true)) : null;
+    const other = asked.other ? await this.runs.of({ texts: [asked.other], edits: [] }) : null;
+    const step = this.about.predicts === "causal" ? await this.engine.step(requestOf(asked, true), asked.sampling) : null;
+    this.runs.keep([before, after, other]);
+    const same = this.shown?.before === before && this.shown.after === after && this.shown.other === other;
+    const had = { after: Boolean(this.shown?.after), other: Boolean(this.shown?.other), moved };
+    this.shown = { before, after, other, step };
+    this.bench.fail(null);
+    if (!same) await this.picture(had);
+    this.update();
+  }
+
+  /**
+   * Edits at the places that their tokens have now.
+   *
+   * @param {Asked} asked
+   * @param {(number | null)[]} moved
+   */
+  follow(asked, moved) {
+    const next = { ...asked, edits: movedEdits(asked.edits, moved) };
+    if (this.asked === asked) this.history.amend(next);
+    return next;
+  }
+
+  /**
+   * Shows the runs in the views of the page.
+   *
+   * @param {{after: boolean, other: boolean, moved: (number | null)[]}} had
+   */
+  async picture(had) {
+    if (!this.shown) return;
+    const examples = namedExamples(this.shown);
+    if (!this.frame) {
+      this.frame = this.open(examples);
+      return;
+    }
+    const state = this.frame.store.get();
+    const moved = (/** @type {number | null} */ at) => (at === null ? null : (had.moved[at] ?? null));
+    await this.frame.show(examples, { ...besideOf(state, had, this.shown), query: moved(state.query), key: moved(state.key) });
+  }
+
+  /** @param {import("../core/data/example.js").Example[]} examples */
+  open(examples) {
+    const { kinds, keys, named } = this.around;
+    const asked = new URLSearchParams(this.bar.picture);
+    const frame = new Frame(this.host, { title: null, view: "head" }, examples, {
+      kinds, keys, named, address: this.bar.ofPicture(), heading: this.bench.root,
+    });
+    this.host.classList.add("live");
+    this.bar.alone = () => examples.length > 1 && this.frame?.store.get().beside === null;
+    frame.store.subscribe(() => this.update());
+    if (examples.length > 1 && !asked.has("beside") && !asked.has("example")) frame.store.set({ beside: 1 });
+    else frame.update();
+    return frame;
+  }
+
+  /** Shows in the panels what there is. */
+  update() {
+    this.panels();
+    this.bar.later();
+  }
+
+  panels() {
+    if (!this.shown || !this.frame) return;
+    const { before, after, step } = this.shown;
+    const { asked } = this;
+    const places = before.run.predictions.map(({ position }) => position);
+    const place = Math.max(0, places.indexOf(asked.place ?? -1));
+    const numbers = this.numbers.of(this.shown, asked, place);
+    this.bench.update({
+      asked, before, after, place, step, ...numbers,
+      shade: this.numbers.shade(this.shown, asked),
+      query: this.frame.store.get().query,
+      theme: this.frame.theme(),
+      can: { back: this.history.before.length > 0, again: this.history.after.length > 0 },
+      python: pythonOf(asked, this.about, places),
+    });
+    this.details().catch((error) => this.bench.fail(error));
+  }
+
+  /** The panels whose numbers have to be asked for, while they are open. */
+  async details() {
+    const { shown, frame, asked } = this;
+    if (!shown || !frame) return;
+    const panel = this.bench.tabbed.shown;
+    const kept = shown.after ?? shown.before;
+    const { example } = kept;
+    const state = frame.store.get();
+    const { tokens } = example;
+    const usual = asked.place ?? shown.before.run.predictions[0]?.position ?? 0;
+    const query = Math.min(state.query ?? usual, tokens.text.length - 1);
+    const fresh = () => this.shown === shown && this.bench.tabbed.shown === panel;
+    const { layer } = state;
+    if (panel === "neurons") {
+      const { values, shape } = await kept.read("mlp_post", layer);
+      const [, width] = shape;
+      const edited = (/** @type {number} */ neuron, /** @type {number | null} */ position) =>
+        asked.edits.some((edit) => edit.quantity === "mlp_post" && edit.layer === layer && edit.neuron === neuron && (edit.position ?? null) === position);
+      if (fresh()) this.bench.neurons.update({ tokens, layer, position: query, values: values.subarray(query * width, (query + 1) * width), edited, theme: frame.theme() });
+    } else if (panel === "weights") {
+      const head = currentHead(state, frame.limits());
+      const all = await example.head(layer, head);
+      const size = tokens.text.length;
+      const here = asked.edits.filter((edit) => edit.layer === layer && edit.head === head && edit.position === query);
+      const keys = (/** @type {string} */ quantity) => here.filter((edit) => edit.quantity === quantity).map(({ key }) => Number(key));
+      if (fresh()) {
+        this.bench.weights.update({
+          tokens, layer, head, query, weights: all.subarray(query * size, (query + 1) * size),
+          allowed: example.causal ? query + 1 : size, cut: keys("scores"), set: keys("probs"),
+        });
+      }
+    }
+  }
+
+  /** The page as it is, without the model. */
+  async file() {
+    const { shown, frame, around } = this;
+    if (!shown || !frame || !around.shell) throw new Error("nothing is shown");
+    const title = shown.before.example.header.texts.join(" / ");
+    return staticFile(around.shell, namedExamples(shown), { title, view: frame.store.get().view, start: this.bar.picture });
+  }
+}

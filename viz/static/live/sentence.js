@@ -1,0 +1,24 @@
+/** What is seen, and what to try next, in a sentence each. */
+
+import { percent, visible } from "../core/text/text.js";
+
+/**
+ * @param {import("../engine/engine.js").About} about
+ * @param {import("../engine/engine.js").Prediction | null} before
+ * @param {import("../engine/engine.js").Prediction | null} after
+ * @param {number} changes
+ */
+export function sentenceOf({ model, predicts }, before, after, changes) {
+  const first = before?.candidates[0];
+  if (!first || !before) {
+    return predicts === "masked"
+      ? "Type: attention follows each key. Choose a word and mask it, and the model says what it would put there."
+      : "Type: attention follows each key.";
+  }
+  const said = `“${visible(first.text.trim(), 24)}” (${percent(first.prob)})`;
+  const does = predicts === "masked" ? `puts ${said} in the place of the masked word` : `continues with ${said}`;
+  const best = after?.candidates[0];
+  if (!best) return `${model} ${does}. Type to change the text, or click a head in the grid: does the model still say so without it?`;
+  const now = best.id === first.id ? `still “${visible(best.text.trim(), 24)}”, now ${percent(best.prob)}` : `“${visible(best.text.trim(), 24)}” (${percent(best.prob)})`;
+  return `Without changes ${model} ${does}; with ${changes === 1 ? "your change" : `${changes} changes`} it says ${now}.`;
+}

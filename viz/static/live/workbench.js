@@ -1,0 +1,144 @@
+/** What stands above the picture: fields, tokens, prediction, heads, changes. */
+
+import { element } from "../core/draw/dom.js";
+import { counted } from "../core/text/numbers.js";
+import { running, tokenName, visible } from "../core/text/text.js";
+import { createChanges } from "./changes.js";
+import { editAt } from "./edits.js";
+import { createFields } from "./fields.js";
+import { createHeads } from "./heads.js";
+import { createNeurons } from "./neurons.js";
+import { createPrediction } from "./prediction.js";
+import { createSampling } from "./sampling.js";
+import { sentenceOf } from "./sentence.js";
+import { createShare } from "./share.js";
+import { createTabbed } from "./tabs.js";
+import { createTokens } from "./tokens.js";
+import { createWeights } from "./weights.js";
+
+/**
+ * @typedef {import("./asked.js").Asked} Asked
+ * @typedef {import("../engine/engine.js").Edit} Edit
+ *
+ * @typedef {object} Situation  all that the panels show
+ * @property {Asked} asked
+ * @property {import("./runs.js").Kept} before
+ * @property {import("./runs.js").Kept | null} after
+ * @property {number} place  index of the prediction that is shown
+ * @property {import("../engine/engine.js").Step | null} step
+ * @property {number[] | null} values  of the heads, in the grid
+ * @property {string} valuesSaid
+ * @property {"change" | "effect"} shade  what the grid shows
+ * @property {number | null} query
+ * @property {"light" | "dark"} theme
+ * @property {{back: boolean, again: boolean}} can
+ * @property {string} python
+ *
+ * @typedef {object} Acts  what the reader can do
+ * @property {(name: "text" | "second" | "other", text: string | null) => void} type
+ * @property {(edit: Edit) => void} toggle
+ * @property {(edit: Edit, kind: string) => void} set
+ * @property {(edit: Edit) => void} remove
+ * @property {() => void} clear
+ * @property {() => void} undo
+ * @property {() => void} redo
+ * @property {(part: Partial<Asked>) => void} prefer  what is no change of the run
+ * @property {() => void} next
+ * @property {(position: number) => void} choose
+ * @property {(position: number) => void} mask
+ * @property {(layer: number) => void} layer
+ * @property {(panel: string) => void} opened
+ */
+
+export class Workbench {
+  /**
+   * @param {import("../engine/engine.js").About} about
+   * @param {Acts} acts
+   * @param {Parameters<typeof createShare>[0]} give
+   */
+  constructor(about, acts, give) {
+    this.about = about;
+    this.fields = createFields(about.pairs, acts.type);
+    this.tokens = createTokens(about.predicts === "masked" ? about.mask : null, {
+      choose: acts.choose,
+      mask: acts.mask,
+      hide: (key) => acts.toggle({ quantity: "scores", change: "hide", key }),
+    });
+    this.sentence = element("p", { class: "live-sentence", "aria-live": "polite" });
+    this.wrong = element("p", { class: "live-wrong", role: "alert" });
+    this.prediction = createPrediction((place) => acts.prefer({ place }), (word) => acts.prefer({ word, shade: "effect" }));
+    this.sampling = createSampling({ sampling: (sampling) => acts.prefer({ sampling }), next: acts.next });
+    if (about.predicts === "causal") this.prediction.root.append(this.sampling.root);
+    this.heads = createHeads(about, { change: acts.toggle, to: (to) => acts.prefer({ to }), shade: (shade) => acts.prefer({ shade }) });
+    this.changes = createChanges(acts);
+    this.weights = createWeights({
+      set: ({ layer, head, query: position }, key, value) =>
+        acts.set({ quantity: "probs", change: "set", layer, head, position, key, value }, `weight ${layer} ${head} ${position} ${key}`),
+      cut: ({ layer, head, query: position }, key) => acts.toggle({ quantity: "scores", change: "hide", layer, head, position, key }),
+    });
+    this.neurons = createNeurons(about.layers, about.dMlp, {
+      layer: acts.layer,
+      change: (layer, neuron, position) => acts.toggle({ quantity: "mlp_post", change: this.to, layer, neuron, ...(position !== null && { position }) }),
+    });
+    this.share = createShare(give);
+    /** @type {Asked["to"]} */
+    this.to = "zero";
+    this.tabbed = createTabbed("Changes", [
+      { id: "changes", label: "Changes", panel: this.changes.root },
+      { id: "weights", label: "Weights", panel: this.weights.root },
+      { id: "neurons", label: "Neurons", panel: this.neurons.root },
+      { id: "share", label: "Python", panel: this.share.root },
+    ], acts.opened);
+    const sizes = `${counted(about.layers, "layer")} of ${counted(about.heads, "head")}`;
+    this.root = element("header", { class: "live-top" }, [
+      element("h1", {}, [`${running(about.model)}, live`, element("span", { class: "live-sizes" }, [sizes])]),
+      this.fields.root,
+      this.wrong,
+      this.sentence,
+      this.tokens.root,
+      element("div", { class: "live-bench" }, [this.prediction.root, this.heads.root, this.tabbed.root]),
+    ]);
+    this.wrong.hidden = true;
+  }
+
+  /** @param {unknown} error  null: nothing went wrong */
+  fail(error) {
+    this.wrong.hidden = error === null;
+    this.wrong.textContent = error instanceof Error ? running(error.message) : "";
+  }
+
+  /** @param {Situation} now */
+  update(now) {
+    const { asked, before, after, place, theme } = now;
+    const { tokens } = before.example;
+    this.to = asked.to;
+    this.fields.update(asked);
+    const hidden = asked.edits.filter((edit) => edit.quantity === "scores" && (edit.layer ?? null) === null && (edit.position ?? null) === null);
+    this.tokens.update(tokens, now.query, hidden.map(({ key }) => Number(key)));
+    const predictions = { before: before.run.predictions, after: after && after.run.predictions };
+    this.sentence.textContent = sentenceOf(this.about, predictions.before[place] ?? null, predictions.after?.[place] ?? null, asked.edits.length);
+    this.prediction.update({ ...predictions, place, word: asked.word, step: now.step, why: this.why() });
+    this.sampling.update(asked.sampling, now.step);
+    const word = now.before.run.predictions[place]?.candidates.find(({ id }) => id === asked.word) ?? predictions.before[place]?.candidates[0];
+    this.heads.update({
+      edit: (layer, head, quantity) => editAt(asked.edits, { quantity, change: "zero", layer, head }),
+      shade: now.shade,
+      values: now.values,
+      to: asked.to,
+      other: Boolean(asked.other),
+      word: word ? `“${visible(word.text.trim(), 16)}”` : "",
+      said: now.valuesSaid,
+      theme,
+    });
+    this.changes.update(asked.edits, (position) => (position < tokens.text.length ? tokenName(tokens, position) : String(position)), now.can);
+    this.share.update(now.python);
+    this.tabbed.tabs[0].textContent = asked.edits.length ? `Changes (${asked.edits.length})` : "Changes";
+  }
+
+  /** Why there is no prediction. */
+  why() {
+    const { predicts, mask } = this.about;
+    if (predicts === "none") return "This model has no head that predicts words.";
+    return `There is no ${mask ?? "mask"} in the text: choose a word above and mask it.`;
+  }
+}

@@ -1,0 +1,60 @@
+/** Shows a page whose numbers stand in its own file. */
+
+import { blocksOfText } from "./core/data/base64.js";
+import { fromBase85, inflate } from "./core/data/packed.js";
+import { mount } from "./core/frame/frame.js";
+import { pageAddress } from "./core/state/address.js";
+
+/**
+ * The blocks stand behind the script, so that the page is there before its numbers are. A block is
+ * whole when something stands behind it.
+ *
+ * @param {string} id
+ */
+async function arrived(id) {
+  while (document.readyState === "loading" && !document.getElementById(id)?.nextElementSibling) {
+    await new Promise((resolve) => setTimeout(resolve, 8));
+  }
+}
+
+/** The text of an element that is there. @param {string} id */
+export function textOf(id) {
+  return document.getElementById(id)?.textContent ?? "";
+}
+
+/** @param {string} name */
+export function textOfBlock(name) {
+  return arrived(name).then(() => textOf(name));
+}
+
+/** @param {string} id */
+export function unpacked(id) {
+  return inflate(fromBase85(textOf(id)));
+}
+
+/**
+ * Marks when the first picture is there to see: drawn, and the frame that shows it begun.
+ *
+ * @param {HTMLElement} page
+ */
+export async function markPainted(page) {
+  const frame = () => new Promise(requestAnimationFrame);
+  while (!page.querySelector("[data-drawn]")) await frame();
+  await frame();
+  setTimeout(() => performance.mark("minibert-painted"));
+}
+
+/** @param {string} title */
+export function nameWindow(title) {
+  if (document.title !== title) document.title = title;
+}
+
+/**
+ * @param {HTMLElement} page
+ * @param {import("./core/frame/kinds.js").Kind[]} kinds
+ */
+export async function showPage(page, kinds) {
+  const header = await unpacked("header").json();
+  mount(page, header, blocksOfText(textOfBlock), { kinds, address: pageAddress(), keys: document, named: nameWindow });
+  await markPainted(page);
+}
