@@ -40,4 +40,20 @@ export class Weights {
         : new Float32Array(this.bytes, entry.from, count);
     return { shape: entry.shape, values };
   }
+  /**
+   * A weight, or one row of it, to be given away; null where there is none of this name.
+   *
+   * @param {string} name
+   * @param {number | null} row
+   * @returns {import("./tensor.js").Tensor | null}
+   */
+  row(name, row) {
+    if (!this.has(name)) return null;
+    const { shape, values } = this.get(name);
+    if (row === null) return { shape, values: values.slice() };
+    const [rows, ...rest] = shape;
+    if (!(row >= 0 && row < rows)) throw new RangeError(`${name} has ${rows} rows; there is no row ${row}`);
+    const width = values.length / rows;
+    return { shape: rest, values: values.slice(row * width, (row + 1) * width) };
+  }
 }

@@ -46,6 +46,8 @@ export class Example {
     this.causal = header.causal && this.tokens.text.length > 1;
     /** @type {Map<string, Promise<any>>} */
     this.made = new Map();
+    /** Where a page asks a model. @type {import("./source.js").Source | null} */
+    this.source = null;
   }
 
   /**
