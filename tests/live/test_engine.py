@@ -13,7 +13,6 @@ from live.engine_process import EngineProcess
 from test_front_end import node
 
 import minibert
-
 from minibert.answers.sampling import Sampling
 from minibert.layers.layer import layer_quantities
 from minibert.trace.edit import zero

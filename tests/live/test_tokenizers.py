@@ -90,7 +90,10 @@ def compare(tokenizer: Tokenizer, engine: EngineProcess, texts: list[str]) -> No
 
 
 def characters() -> st.SearchStrategy[str]:
-    some = "aeé\u0301ñßÅİıſǅﬁ中文日本か한\u0e33\u0939\u093f😀👩‍👩‍👧\U0001f1e9\U0001f1ea\u200d\u200b\u00ad\ufeff\ufffd\0\x1b\x7f\x85\xa0\u2028\u3000\t\n\r '’“—.,!?-_#@[]<>|0123½²١"
+    some = (
+        "aeé\u0301ñßÅİıſǅﬁ中文日本か한\u0e33\u0939\u093fΣ𠀀😀👩‍👩‍👧\U0001f1e9\U0001f1ea\u200d\u200b\u00ad"
+        "\ufeff\ufffd\0\x1b\x7f\x85\xa0\u2028\u3000\t\n\r '’“—.,!?-_#@[]<>|0123½²١"
+    )
     return st.one_of(st.sampled_from(some), st.characters(codec="utf-8"))
 
 
