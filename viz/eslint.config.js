@@ -63,7 +63,7 @@ export default [
   {
     files: ["tests/front_end/**"],
     languageOptions: {
-      globals: { btoa: "readonly", Buffer: "readonly", setTimeout: "readonly" },
+      globals: { btoa: "readonly", Buffer: "readonly", setTimeout: "readonly", TextEncoder: "readonly" },
     },
   },
 ];
