@@ -19,13 +19,13 @@
 import { Frame } from "../core/frame/frame.js";
 import { readAddress } from "./address.js";
 import { AddressBar } from "./address_bar.js";
-import { requestOf } from "./asked.js";
+import { askedOf, requestOf } from "./asked.js";
 import { createClicks } from "./clicks.js";
 import { showDetails } from "./details.js";
 import { movedEdits, movedTokens, toggled, withEdit, withoutEdit } from "./edits.js";
 import { GridNumbers } from "./grid_numbers.js";
-import { History } from "./history.js";
-import { completed } from "./missing.js";
+import { History, listenToUndo } from "./history.js";
+import { predictionsOf } from "./missing.js";
 import { besideOf, namedExamples } from "./pictures.js";
 import { pythonOf } from "./python.js";
 import { Runner } from "./runner.js";
@@ -41,7 +41,7 @@ import { Workbench } from "./workbench.js";
  */
 export async function openLive(host, engine, around) {
   const live = new Live(host, engine, await engine.about(), around);
-  await live.runner.ask();
+  await live.begin();
   return live;
 }
 
@@ -64,7 +64,7 @@ class Live {
     this.history = new History(fresh ? { ...asked, second } : asked);
     this.bar = new AddressBar(around.address, () => this.asked);
     this.runs = new Runs(engine);
-    this.runner = new Runner(() => this.run(), (error) => this.bench.fail(error), () => this.host.setAttribute("aria-busy", "false"));
+    this.runner = new Runner(() => this.run(), (error) => this.fail(error), () => this.host.setAttribute("aria-busy", "false"));
     this.numbers = new GridNumbers(engine, () => this.update());
     this.bench = new Workbench(about, this.acts(), {
       address: () => `${location.href.split("#")[0]}#${this.bar.hash()}`,
@@ -79,7 +79,29 @@ class Live {
     /** The tokens that the places of the edits are counted in. @type {string[] | null} */
     this.counted = null;
     this.typed = false;
+    /** @type {unknown} */
+    this.failed = null;
     this.listen();
+  }
+
+  /** The first run; what an address asks for may be nothing that this model can do. */
+  async begin() {
+    const { asked } = this;
+    await this.runner.ask();
+    const { failed } = this;
+    for (const less of [{ ...asked, edits: [] }, askedOf(this.around.texts[0])]) {
+      if (this.frame) break;
+      this.history.amend(less);
+      await this.runner.ask();
+    }
+    if (!this.frame) throw this.failed;
+    if (failed) this.bench.fail(failed);
+  }
+
+  /** @param {unknown} error */
+  fail(error) {
+    this.failed = error;
+    this.bench.fail(error);
   }
 
   get asked() {
@@ -87,14 +109,7 @@ class Live {
   }
 
   listen() {
-    this.around.keys.addEventListener("keydown", (heard) => {
-      const event = /** @type {KeyboardEvent} */ (heard);
-      const key = event.key.toLowerCase();
-      if (!(event.ctrlKey || event.metaKey) || event.altKey || !["z", "y"].includes(key)) return;
-      // A field's own undo knows nothing of the changes between two words.
-      event.preventDefault();
-      this.step(key === "z" && !event.shiftKey ? "undo" : "redo");
-    });
+    listenToUndo(this.around.keys, (way) => this.step(way));
     this.around.address.listen(() => {
       this.typed = false;
       this.history.change(readAddress(this.around.address.read(), this.asked.text));
@@ -183,7 +198,7 @@ class Live {
     const after = asked.edits.length ? await this.runs.of(requestOf(asked, true)) : null;
     const other = asked.other ? await this.runs.of({ texts: [asked.other], edits: [] }) : null;
     const step = this.about.predicts === "causal" ? await this.engine.step(requestOf(asked, true), asked.sampling) : null;
-    const predictions = await this.predictions(before, after);
+    const predictions = await predictionsOf(before, after, this.about.vocabulary);
     this.runs.keep([before, after, other]);
     const same = this.shown?.before === before && this.shown.after === after && this.shown.other === other;
     const had = { after: Boolean(this.shown?.after), other: Boolean(this.shown?.other), moved };
@@ -191,19 +206,6 @@ class Live {
     this.bench.fail(null);
     if (!same) await this.picture(had);
     this.update();
-  }
-
-  /**
-   * What is predicted before and after, each with the first candidates of the other.
-   *
-   * @param {Kept} before
-   * @param {Kept | null} after
-   */
-  async predictions(before, after) {
-    const { vocabulary } = this.about;
-    const first = before.run.predictions;
-    if (!after) return { before: first, after: null };
-    return { before: await completed(before, after.run.predictions, vocabulary), after: await completed(after, first, vocabulary) };
   }
 
   /**

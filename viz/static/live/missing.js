@@ -12,6 +12,19 @@ const LARGEST = 2e6;
 const SHOWN = 5;
 
 /**
+ * What is predicted before and after, each with the first candidates of the other.
+ *
+ * @param {Kept} before
+ * @param {Kept | null} after
+ * @param {number} vocabulary
+ */
+export async function predictionsOf(before, after, vocabulary) {
+  const first = before.run.predictions;
+  if (!after) return { before: first, after: null };
+  return { before: await completed(before, after.run.predictions, vocabulary), after: await completed(after, first, vocabulary) };
+}
+
+/**
  * The predictions of a run, with the first candidates of another one behind its own.
  *
  * @param {Kept} kept
@@ -19,7 +32,7 @@ const SHOWN = 5;
  * @param {number} vocabulary
  * @returns {Promise<Prediction[]>}
  */
-export async function completed(kept, others, vocabulary) {
+async function completed(kept, others, vocabulary) {
   const own = kept.run.predictions;
   const missing = own.map(({ candidates }, i) => (others[i]?.candidates ?? []).slice(0, SHOWN).filter(({ id }) => !candidates.some((one) => one.id === id)));
   const size = kept.example.tokens.text.length * vocabulary;
@@ -37,7 +50,7 @@ export async function completed(kept, others, vocabulary) {
  * @param {Float32Array} logits  of one position
  * @returns {(id: number) => {logit: number, prob: number}}
  */
-export function probsOf(logits) {
+function probsOf(logits) {
   const largest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
   const total = logits.reduce((sum, logit) => sum + Math.exp(logit - largest), 0);
   return (id) => ({ logit: logits[id], prob: Math.exp(logits[id] - largest) / total });
