@@ -151,6 +151,8 @@ def unpacked(
     assert found
     data = base64.b64decode(found[1])
     data = zlib.decompress(data) if entry["packing"] == "deflate" else data
+    if entry["coding"] == "steps":
+        return steps_read(data, entry["shape"], rests=entry["head"] is not None)
     cells = np.frombuffer(data, np.dtype(entry["dtype"]).newbyteorder("<"))
     numbers = np.zeros(entry["shape"], cells.dtype)
     if entry["triangle"]:
@@ -159,3 +161,14 @@ def unpacked(
     else:
         numbers = cells.reshape(entry["shape"])
     return (numbers / 255.0) ** 2 if entry["coding"] == "sqrt" else numbers
+
+
+def steps_read(data: bytes, shape: list[int], *, rests: bool) -> np.ndarray:
+    """Numbers of codes and steps, or the rests of a head in parts of a step."""
+    if rests:
+        fours = [part for byte in data for part in (byte & 15, byte >> 4)][: int(np.prod(shape))]
+        return np.array([four - 16 if four > 7 else four for four in fours]).reshape(shape) / 16
+    n_steps = int(np.prod(shape[:-1]))
+    steps = np.frombuffer(data[: 2 * n_steps], "<f2").astype(np.float32)
+    codes = np.frombuffer(data[2 * n_steps :], np.int8)
+    return codes.reshape(shape) * steps.reshape(shape[:-1])[..., None]

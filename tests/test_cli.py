@@ -40,6 +40,7 @@ class TestHelp:
         assert result.exit_code == 0
         assert re.findall(r"^  (\w[\w-]*)  ", result.stdout, re.M) == [
             "view",
+            "live",
             "explain",
             "predict",
             "generate",

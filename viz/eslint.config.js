@@ -55,9 +55,15 @@ export default [
     },
   },
   {
+    files: ["tests/live/**"],
+    languageOptions: {
+      globals: { Buffer: "readonly", process: "readonly", structuredClone: "readonly", URL: "readonly" },
+    },
+  },
+  {
     files: ["tests/front_end/**"],
     languageOptions: {
-      globals: { btoa: "readonly", Buffer: "readonly" },
+      globals: { btoa: "readonly", Buffer: "readonly", setTimeout: "readonly", TextEncoder: "readonly" },
     },
   },
 ];

@@ -33,8 +33,8 @@ _LARGEST = 40_000_000
 _FORMAT = 2
 # What stands in the field to begin with.
 LIVE_TEXTS = {
-    "bert": ("The horse pulled the [MASK] up the hill because it was strong.",),
-    "gpt2": ("Once upon a time there was a",),
+    "bert": ("The boys [MASK] very tired.",),
+    "gpt2": ("red horse blue door green tree red horse blue",),
 }
 # What the engine does not read.
 _UNREAD = ("body.pooler.", "head.next_sentence.")
@@ -133,9 +133,10 @@ def _checked(model: RunnableModel) -> Tokenizer:
     """The tokenizer of a model that the engine runs. Raises MinibertError for any other."""
     config, tasks = model.config, _TASKS.get(model.config.family)
     if tasks is None:
-        raise _refused(model, f"it is a {config.model_type}; it runs {' and '.join(_TASKS)}")
+        raise _refused(model, f"its family is {config.family}; it runs {', '.join(_TASKS)}")
     if config.task not in tasks:
-        raise _refused(model, f"it has the head {config.task}; of {config.family} it runs {tasks}")
+        heads = ", ".join(tasks)
+        raise _refused(model, f"its task head is {config.task}; of {config.family} it runs {heads}")
     if model.tokenizer is None:
         raise _refused(model, "it has no tokenizer, so no text can be typed")
     if config.activation not in ACTIVATIONS or config.d_embed != config.d_model:

@@ -7,6 +7,7 @@ One block a layer, so that the browser unpacks only the layer that is looked at:
                              -> zlib -> base64
     query, key, value (head, position, d_head) -> float16 or float32 -> base64
     query, key of a head that float16 spoils -> what it takes away as int8 -> base64
+    the same of a page that would be large -> coded.py -> base64
     thumbnails: the largest code of each of at most 64 x 64 blocks of cells, of all layers
 
 The square root spends the 256 steps where attention has its weights, near zero:
@@ -28,6 +29,7 @@ __all__ = [
     "CODE_MAX",
     "THUMBNAIL",
     "Block",
+    "block_of",
     "encode_probs",
     "header_json",
     "is_triangle",
@@ -79,7 +81,7 @@ def pack_layer(layer: int, probs: npt.NDArray[np.floating[Any]]) -> Block:
     triangle = is_triangle(codes)
     _, n_queries, n_keys = codes.shape
     cells = codes[:, *np.tril_indices(n_queries, 0, n_keys)] if triangle else codes
-    return _block(
+    return block_of(
         f"probs-{layer}",
         cells,
         quantity="probs",
@@ -113,7 +115,7 @@ def pack_vectors(
     """
     exact = single or head is not None
     where = f"{layer}" if head is None else f"{layer}-{head}"
-    return _block(
+    return block_of(
         f"{name}-{where}",
         vectors.astype(np.float32 if exact else np.float16, copy=False),
         quantity=name,
@@ -145,7 +147,7 @@ def pack_remainders(
     name: str, layer: int, head: int, vectors: npt.NDArray[np.floating[Any]]
 ) -> Block:
     """What `pack_vectors` of the layer leaves of one head, (position, d_head), as int8."""
-    return _block(
+    return block_of(
         f"{name}-rest-{layer}-{head}",
         remainders(vectors),
         quantity=f"{name} rest",
@@ -159,7 +161,7 @@ def pack_remainders(
 def pack_thumbnails(pooled: Sequence[npt.NDArray[np.floating[Any]]]) -> Block:
     """What `pool` left of each layer, as (layer, head, row, column), square-root coded."""
     codes = encode_probs(np.stack(pooled))
-    return _block("thumbnails", codes, quantity="thumbnails", shape=codes.shape, coding="sqrt")
+    return block_of("thumbnails", codes, quantity="thumbnails", shape=codes.shape, coding="sqrt")
 
 
 def pool(
@@ -183,7 +185,7 @@ def pool(
     return weights
 
 
-def _block(
+def block_of(
     name: str,
     numbers: npt.NDArray[Any],
     *,
@@ -195,6 +197,7 @@ def _block(
     packing: str = "deflate",
     triangle: bool = False,
 ) -> Block:
+    """One array as a block, its bytes little-endian; the arguments are the entry of data.js."""
     data: Any = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<"))
     if packing == "deflate":
         packing_up = zlib.compressobj(strategy=_SEARCH)

@@ -1,8 +1,9 @@
 """One sentence of a trace as a page holds it: weights, vectors, thumbnails.
 
 A browser can compute the weights of a long text from query and key, which take 256 bytes a token
-and head where weights take one a token, head and token. It is given both for a short text, and
-only the vectors for a long one, if they give the model's weights: after an edit they may not.
+and head (128 where they are coded) where weights take one a token, head and token. It is given both
+for a short text, and only the vectors for a long one, if they give the model's weights: after an
+edit they may not.
 """
 
 import os
@@ -34,6 +35,8 @@ __all__ = ["Sentence", "trace_example"]
 
 # Above so many tokens a browser computes the weights: all of them, or those that are no future.
 _LONGEST, _LONGEST_CAUSAL = 256, 512
+# The same where vectors are coded, since the page would be large.
+_LONGEST_CODED = 64
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,8 @@ def _scales(config: Any, holding: Holding) -> list[float]:
 def _read(sentence: Sentence, holding: Holding) -> _Read:
     length, read = len(sentence.labels), _Read()
     longest = _LONGEST_CAUSAL if sentence.trace.config.causal else _LONGEST
+    if holding.coded:
+        longest = _LONGEST_CODED
     with_probs = not holding.overview and (not holding.vectors or length <= longest)
     for layer in holding.layers:
         probs = of_heads(sentence.probs(layer), holding.heads)

@@ -3,7 +3,8 @@
 Half precision is enough for most heads: the weights that a browser computes from it differ by
 less than can be seen. Where scores are large it is not, and such heads have a byte more for each
 number, or single precision where that is not enough; where no precision gives the model's weights,
-an edit has changed them.
+an edit has changed them. On a page that would be large, a byte a number takes the place of half
+precision, with half a byte more for heads whose weights need it.
 """
 
 from collections.abc import Callable
@@ -11,18 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from minibert.viz.agreement import CODED_ERROR, HALF_ERROR, Comparing, Named
+from minibert.viz.coded import Coded, coded, pack_coded, pack_rest
 from minibert.viz.inputs import Array, of_heads
 from minibert.viz.payload import Block, pack_remainders, pack_vectors, refined
 
 __all__ = ["Holding", "packed_values", "packed_vectors", "value_size"]
-
-# What rounding to half precision may cost a weight, and what single precision may.
-_HALF_ERROR, _SINGLE_ERROR = 1.2e-3, 1e-4
-# Queries of a head whose weights are computed from what is shipped, to see whether they agree.
-_CHECKED_QUERIES = 16
 
 Read = Callable[[str, int], Array]
 
@@ -38,47 +34,12 @@ class Holding:
     """Heads, by layer and head, whose vectors are not rounded."""
     overview: bool
     """Thumbnails, and no weights or vectors."""
+    coded: bool = False
+    """Vectors that are not exact in a byte a number; else in half precision."""
 
     def rounded(self, layer: int) -> bool:
         """True where the layer has heads with rounded vectors."""
         return self.vectors and any((layer, head) not in self.exact for head in self.heads)
-
-
-@dataclass(frozen=True)
-class _Comparison:
-    """Weights of the model, to compare with those that a browser computes."""
-
-    probs: Tensor
-    """(head, row, key), of some queries of each head."""
-    rows: Tensor
-    """(head, row): which queries they are."""
-    scale: float
-    causal: bool
-
-    @classmethod
-    def of(cls, probs: Array, query: Array, n_rows: int, **about: Any) -> "_Comparison":
-        """With `n_rows` queries of each head: those in which rounding changes most."""
-        weights, norms = torch.from_numpy(probs), torch.from_numpy(query).norm(dim=-1)
-        largest = weights.amax(-1)
-        # A weight p moves by p·(1 - p) times the change of its score, which grows with the query.
-        suspicion = largest * (1 - largest) * norms
-        rows = suspicion.topk(n_rows, -1).indices
-        return cls(weights.gather(1, _along(rows, weights)), rows, **about)
-
-    def errors(self, query: Array, key: Array) -> list[float]:
-        """The largest difference in each head."""
-        # In double precision, as a browser computes them.
-        queries, keys = (torch.from_numpy(part).double() for part in (query, key))
-        scores = queries.gather(1, _along(self.rows, queries)) @ keys.transpose(-1, -2) * self.scale
-        if self.causal:
-            ahead = torch.arange(keys.shape[1]) > self.rows[..., None]
-            scores = scores.masked_fill(ahead, -torch.inf)
-        # Infinite scores give NaN, which is no agreement.
-        return (scores.softmax(-1) - self.probs).abs().amax((1, 2)).nan_to_num(torch.inf).tolist()
-
-
-def _along(rows: Tensor, table: Tensor) -> Tensor:
-    return rows[..., None].expand(-1, -1, table.shape[-1])
 
 
 def packed_vectors(
@@ -95,20 +56,18 @@ def packed_vectors(
     heads = list(holding.heads)
     whole = {name: read(name, layer) for name in ("query", "key")}
     single = {name: of_heads(vectors, heads) for name, vectors in whole.items()}
-    half = {name: rounded(vectors) for name, vectors in single.items()}
-    agreeing, off = _agreement(trace, layer, probs, half, single)
+    comparing = Comparing(trace, layer, probs, single)
+    form = (_codes(single) if holding.coded else None) or _Halves(single)
+    agreeing, off = comparing.agreement(form.numbers, form.error)
     if not agreeing:
         off = set()
-    fine = off - _still_off(trace, layer, probs, single, off)
+    fine = off - (comparing.off(form.finer(), form.error) if off else off)
     precise = {heads[place] for place in off - fine}
     blocks = []
     if holding.rounded(layer) and not precise.union(exact).issuperset(heads):
-        kept = half if _finite(*half.values()) or agreeing else single
-        for name, vectors in kept.items():
-            blocks.append(pack_vectors(name, layer, vectors, single=kept is single))
+        blocks += form.blocks(layer, agreeing=agreeing)
         for place in sorted(fine):
-            for name, vectors in single.items():
-                blocks.append(pack_remainders(name, layer, heads[place], vectors[place]))
+            blocks += form.rests(layer, heads[place], place)
     for head in sorted(precise.union(exact) if holding.vectors else exact):
         for name, vectors in whole.items():
             blocks.append(pack_vectors(name, layer, vectors[head], head=head))
@@ -117,44 +76,59 @@ def packed_vectors(
     return blocks, agreeing
 
 
-def _agreement(
-    trace: Any, layer: int, probs: Array, half: dict[str, Array], single: dict[str, Array]
-) -> tuple[bool, set[int]]:
-    """Whether the vectors give the weights, and the places of the heads that rounding spoils."""
-    comparison, slack = _comparison(trace, layer, probs, single)
-    errors = comparison.errors(**half)
-    off = {place for place, error in enumerate(errors) if error > max(_HALF_ERROR, slack)}
-    if not off:
-        return True, off
-    return max(comparison.errors(**single)) <= max(_SINGLE_ERROR, slack), off
+class _Halves:
+    """query and key of a layer's held heads in half precision."""
+
+    error = HALF_ERROR
+
+    def __init__(self, single: Named) -> None:
+        self.single = single
+        self.numbers = {name: rounded(vectors) for name, vectors in single.items()}
+
+    def finer(self) -> Named:
+        """With a byte more for each number."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return {name: refined(vectors) for name, vectors in self.single.items()}
+
+    def blocks(self, layer: int, *, agreeing: bool) -> list[Block]:
+        """All heads; in single precision where halves are infinite and no weights tell."""
+        kept = self.numbers if _finite(*self.numbers.values()) or agreeing else self.single
+        exact = kept is self.single
+        return [pack_vectors(name, layer, part, single=exact) for name, part in kept.items()]
+
+    def rests(self, layer: int, head: int, place: int) -> list[Block]:
+        """What makes one head finer."""
+        single = self.single.items()
+        return [pack_remainders(name, layer, head, part[place]) for name, part in single]
 
 
-def _still_off(
-    trace: Any, layer: int, probs: Array, single: dict[str, Array], off: set[int]
-) -> set[int]:
-    """Those of the places whose heads are spoiled even with a byte more for each number."""
-    if not off:
-        return off
-    comparison, slack = _comparison(trace, layer, probs, single)
-    with np.errstate(over="ignore", invalid="ignore"):
-        errors = comparison.errors(**{name: refined(vectors) for name, vectors in single.items()})
-    return {place for place in off if errors[place] > max(_HALF_ERROR, slack)}
+class _Codes:
+    """The same in a byte a number."""
+
+    error = CODED_ERROR
+
+    def __init__(self, codes: dict[str, Coded]) -> None:
+        self.codes = codes
+        self.numbers: Named = {name: one.numbers for name, one in codes.items()}
+
+    def finer(self) -> Named:
+        """With half a byte more for each number."""
+        return {name: one.finer for name, one in self.codes.items()}
+
+    def blocks(self, layer: int, *, agreeing: bool) -> list[Block]:
+        """All heads, whether or not they give the weights."""
+        return [pack_coded(name, layer, one) for name, one in self.codes.items()]
+
+    def rests(self, layer: int, head: int, place: int) -> list[Block]:
+        """What makes one head finer."""
+        return [pack_rest(name, layer, head, one, place) for name, one in self.codes.items()]
 
 
-def _comparison(
-    trace: Any, layer: int, probs: Array, single: dict[str, Array]
-) -> tuple[_Comparison, float]:
-    """What to compare with, and by how much a model in half precision has rounded it itself."""
-    edited = getattr(trace, "edited_from", None) is not None
-    n_queries = probs.shape[1]
-    comparison = _Comparison.of(
-        probs,
-        single["query"],
-        n_queries if edited else min(n_queries, _CHECKED_QUERIES),
-        scale=trace.config.attention_scale(layer),
-        causal=bool(trace.config.causal),
-    )
-    return comparison, 16 * torch.finfo(trace[layer].query.dtype).eps
+def _codes(single: Named) -> _Codes | None:
+    """None where numbers are too large for it."""
+    codes = {name: coded(vectors) for name, vectors in single.items()}
+    known = {name: one for name, one in codes.items() if one is not None}
+    return _Codes(known) if len(known) == len(codes) else None
 
 
 def rounded(vectors: Array) -> Array:
@@ -170,7 +144,9 @@ def _finite(*vectors: Array) -> bool:
 def value_size(holding: Holding, n_tokens: int, d_head: int) -> int:
     """Bytes that `packed_values` take in a file."""
     n_layers = sum(holding.rounded(layer) for layer in holding.layers)
-    return 8 * n_layers * len(holding.heads) * n_tokens * d_head // 3
+    # Four characters of text are three bytes.
+    each = 4 if holding.coded else 8
+    return each * n_layers * len(holding.heads) * n_tokens * d_head // 3
 
 
 def packed_values(read: Read, holding: Holding) -> list[Block]:
@@ -178,5 +154,10 @@ def packed_values(read: Read, holding: Holding) -> list[Block]:
     blocks = []
     for layer in filter(holding.rounded, holding.layers):
         value = of_heads(read("value", layer), holding.heads)
-        blocks.append(pack_vectors("value", layer, value, single=not _finite(rounded(value))))
+        codes = coded(value) if holding.coded else None
+        if codes is not None:
+            blocks.append(pack_coded("value", layer, codes))
+        else:
+            exact = not _finite(rounded(value))
+            blocks.append(pack_vectors("value", layer, value, single=exact))
     return blocks

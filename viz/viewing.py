@@ -20,20 +20,14 @@ from minibert.viz.inputs import (
 from minibert.viz.labels import TokensLike, labels_from_strings
 from minibert.viz.lens import lens_of
 from minibert.viz.page import Page, checked_view
+from minibert.viz.page_size import CODED, Sources, fitting_sources, with_value
 from minibert.viz.patterns import patterns_header
 from minibert.viz.relevance import relevance_header, relevance_of_each
 from minibert.viz.trace_example import Sentence, trace_example
-from minibert.viz.vectors import Holding, packed_values, value_size
+from minibert.viz.vectors import Holding
 
 __all__ = ["TraceLike", "attention_page", "view"]
 
-# What opens at once, in a browser and in a notebook.
-_SMALL_PAGE = 8_000_000
-
-_NO_VALUE = (
-    "The value vectors are left out, since the page would be above 8 MB; exact=(layer, head)"
-    " puts in those of a head."
-)
 _OVERVIEW = "This page holds thumbnails only: the largest weight of each block of tokens."
 
 
@@ -100,8 +94,9 @@ def view(
     view           the picture that it opens with, of page.VIEWS
     sentences      those of a batch, by number; all by default. Each is an example of the page
     layers, heads  what the page holds, all by default; numbers count from 0
-    vectors        hold query and key, in half precision: the neuron and arithmetic views need
-                   them. value too while the page stays below 8 MB
+    vectors        hold query and key: the neuron and arithmetic views need them. In half
+                   precision, and value too, while the page stays below 0.5 MB or 31 kB a token;
+                   else in a byte a number, at most half a hundredth of its vector's largest off
     exact          heads whose query, key and value are held in single precision: a pair
                    (layer, head), a list of pairs, or True for all
     lens           hold what each layer would predict; by default where the model has a
@@ -116,16 +111,17 @@ def view(
     title          the heading; what the page is about by default
 
     Weights in the map, neuron and arithmetic views are within 1.2e-3 of the trace where the page
-    holds query and key; those in the head and model views, and all where it does not, are rounded
-    by at most 4e-3. Above 256 tokens (512 in a causal model) only query and key are held, unless
-    they do not give the weights, as after an edit of scores. The same traces give the same bytes.
+    holds query and key in half precision; those in the head and model views, and all where it does
+    not, are within 4e-3. Above 256 tokens (512 in a causal model, 64 where query and key take a
+    byte a number) only query and key are held, unless they do not give the weights, as after an
+    edit of scores. The same traces give the same bytes.
 
     Raises AttentionError naming the argument when one does not fit.
     """
     checked_view(view)
     if overview_only and exact is not None:
         raise AttentionError("exact needs vectors, which overview_only=True leaves out")
-    sources: list[tuple[str, Sentence, Holding]] = []
+    sources: Sources = []
     relevances = []
     named = _named(traces)
     for (name, trace), given in zip(
@@ -138,11 +134,12 @@ def view(
         relevances += [relevance_header(given, one, alone=len(held) == 1) for one in held]
     if lens is None and overview_only:
         lens = False
+    sources = fitting_sources(sources)
     examples = [
         _example(*source, lens, relevance, patterns)
         for source, relevance in zip(sources, relevances, strict=True)
     ]
-    examples = _with_value(examples, sources)
+    examples = with_value(examples, sources)
     start = (("shade", "relevance"),) if any(relevances) else ()
     view = _opening(view, examples, overview_only)
     return Page(tuple(examples), view=view, title=title, start=start)
@@ -227,28 +224,12 @@ def _example(
         example = example.with_blocks((), _OVERVIEW)
     found, note = lens_of(sentence.trace, sentence.index, len(sentence.labels), lens)
     example = example.with_blocks((), note)
+    if holding.coded and holding.vectors:
+        example = example.with_blocks((), CODED)
     sizes = sentence.trace.config
     named = patterns_header(patterns, sizes.n_layers, sizes.n_heads)
     about = {"lens": found, "relevance": relevance, "patterns": named}
     return replace(example, about={**example.about, **about})
-
-
-def _with_value(
-    examples: list[Example], sources: list[tuple[str, Sentence, Holding]]
-) -> list[Example]:
-    """The examples, with value if the page stays small, else with a note."""
-    if not any(holding.vectors for _, _, holding in sources):
-        return examples
-    size = sum(example.size for example in examples) + sum(
-        value_size(holding, len(sentence.labels), sentence.trace.config.d_head)
-        for _, sentence, holding in sources
-    )
-    if size > _SMALL_PAGE:
-        return [example.with_blocks((), _NO_VALUE) for example in examples]
-    return [
-        example.with_blocks(packed_values(sentence.vectors, holding))
-        for example, (_, sentence, holding) in zip(examples, sources, strict=True)
-    ]
 
 
 def _opening(view: str, examples: list[Example], overview_only: bool) -> str:

@@ -25,6 +25,7 @@ from minibert.cli.predict import predict
 from minibert.cli.probe import probe
 from minibert.cli.survey import survey
 from minibert.cli.survey_diff import survey_diff
+from minibert.cli.survey_report import survey_report
 from minibert.cli.train import train
 from minibert.cli.view import view
 from minibert.errors import MinibertError, printable
@@ -42,7 +43,7 @@ _OPTIONS = {
     'on_error="skip"': "--on-error skip",
     "with kind=": "with --kind",
     "with encoding=": "with --encoding",
-    "Survey.read": "minibert patterns --survey or survey-diff",
+    "Survey.read": "minibert survey-report, survey-diff or patterns --survey",
 }
 
 
@@ -144,6 +145,7 @@ for command in (
     generate,
     train,
     survey,
+    survey_report,
     survey_diff,
     patterns,
     collect,

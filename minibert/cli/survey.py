@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,11 +33,10 @@ from minibert.cli.options import (
     Revision,
     load_model,
 )
+from minibert.cli.survey_report import PatternDocuments, write_report
 from minibert.terminal import note, say
 
 if TYPE_CHECKING:
-    from minibert.model import Model
-    from minibert.survey.documents import Documents
     from minibert.survey.tables import Survey
 
 __all__ = ["survey"]
@@ -83,14 +82,6 @@ Longest = Annotated[
 WithReport = Annotated[
     bool, typer.Option(help="Write report.html, and examples.html with pages of the best examples.")
 ]
-PatternDocuments = Annotated[
-    int,
-    typer.Option(
-        metavar="N",
-        min=0,
-        help="Documents on which the report names heads and measures their distances.",
-    ),
-]
 
 
 def survey(
@@ -134,8 +125,8 @@ def survey(
     from minibert.survey.run import survey as measured
 
     source = CorpusOptions(corpus, kind, unit, field, pair_field, encoding, on_error, shortest)
-    documents = source.documents()
-    loaded = load_model(model, revision, offline, None, None, impl)
+    # In this order: a corpus that cannot be read is known at once.
+    documents, loaded = source.documents(), load_model(model, revision, offline, None, None, impl)
     with _told_if_interrupted(output):
         found = measured(
             loaded,
@@ -158,18 +149,8 @@ def survey(
         )
     _show(found, output)
     if report:
-        _report(output, loaded, source.documents, pattern_documents)
-
-
-def _report(
-    output: Path, model: "Model", documents: "Callable[[], Documents]", sample: int
-) -> None:
-    """Write the report. The tables are there whatever becomes of it."""
-    from minibert.viz.survey_folder import write_survey_report
-
-    command = shlex.join(["minibert", *sys.argv[1:]])
-    path = write_survey_report(output, model, documents, sample=sample, command=command)
-    say(f"The report: {path.resolve().as_uri()}")
+        command = shlex.join(["minibert", *sys.argv[1:]])
+        write_report(output, loaded, source.documents, pattern_documents, command=command)
 
 
 @contextmanager

@@ -74,6 +74,21 @@ def test_every_step_is_what_numpy_computes(open_page: Open, causal: bool, exact:
     expect(said).to_contain_text("Exact" if exact else "Rounded")
 
 
+def test_a_page_in_bytes_says_how_far_its_numbers_are_off(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors, in_bytes=True), PAIR, ready=READY)
+    expected = by_numpy(vectors.in_bytes, 4, 2)
+    for name in ("sum", "score", "denominator", "weight"):
+        assert number(page, name) == pytest.approx(expected[name], rel=1e-11), name
+    said = page.locator(".sum-precision").inner_text()
+    bound = float(said.split("within ")[1].split(" ")[0])
+    for part, name in ((vectors.query, "q"), (vectors.key, "k")):
+        off = np.abs(part[1, 2][4 if name == "q" else 2] - expected[name]).max()
+        assert off <= bound
+    largest = max(np.abs(vectors.query[1, 2]).max(), np.abs(vectors.key[1, 2]).max())
+    assert bound <= 1.1 * largest / 200
+
+
 def test_the_softmax_has_every_key_of_a_short_row(open_page: Open) -> None:
     vectors = some_vectors()
     page = open_page(vector_page(vectors), PAIR, ready=READY)

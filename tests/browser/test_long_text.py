@@ -159,10 +159,10 @@ def test_a_token_keeps_the_focus_when_it_is_scrolled_away_from(open_page: Open) 
 
 
 def test_paper_gets_every_token(open_page: Open) -> None:
-    page = open_page(attention_page(neighbours(400), names(400)).html)
+    page = open_page(attention_page(neighbours(500), names(500)).html)
     assert page.locator(".query .token").count() < 200
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    expect(page.locator(".query .token")).to_have_count(400)
+    expect(page.locator(".query .token")).to_have_count(500)
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator(".query .token").count() < 200
 

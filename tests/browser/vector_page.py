@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from minibert.viz.coded import Coded, pack_coded
 from minibert.viz.document import document
 from minibert.viz.labels import label_columns, labels_from_strings
 from minibert.viz.payload import header_json, pack_layer, pack_vectors
@@ -30,6 +31,12 @@ class Vectors:
     def rounded(self) -> "Vectors":
         """As a page holds them in half precision."""
         query, key, value = (part.astype(np.float16) for part in (self.query, self.key, self.value))
+        return Vectors(query, key, value, self.causal, self.scale)
+
+    @property
+    def in_bytes(self) -> "Vectors":
+        """As a page holds them in a byte a number."""
+        query, key, value = (Coded(part).numbers for part in (self.query, self.key, self.value))
         return Vectors(query, key, value, self.causal, self.scale)
 
     def scores(self, layer: int, head: int) -> Array:
@@ -59,6 +66,7 @@ def vector_page(
     exact: tuple[int, int] | None = None,
     values: bool = True,
     edited: bool = False,
+    in_bytes: bool = False,
     view: str = "neuron",
     sentence_b_start: int | None = None,
 ) -> str:
@@ -69,8 +77,11 @@ def vector_page(
     for layer in range(n_layers):
         probs = np.stack([vectors.probs(layer, head) for head in range(n_heads)])
         blocks.append(pack_layer(layer, probs[::-1] if edited else probs))
-        if exact is None:
-            blocks += [pack_vectors(name, layer, getattr(vectors, name)[layer]) for name in names]
+        parts = {name: getattr(vectors, name)[layer] for name in names}
+        if in_bytes:
+            blocks += [pack_coded(name, layer, Coded(part)) for name, part in parts.items()]
+        elif exact is None:
+            blocks += [pack_vectors(name, layer, part) for name, part in parts.items()]
     if exact is not None:
         for name in names:
             numbers = getattr(vectors, name)[exact]

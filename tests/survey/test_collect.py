@@ -115,11 +115,12 @@ def test_a_long_text_is_collected_in_windows_that_have_every_token_once(
 
 def test_texts_and_words_are_read_back_and_pieces_averaged(bert: Model, tmp_path: Path) -> None:
     pair = Document("pair", "The horse ran", None, "The boys walk away")
-    collect(bert, [*TEXTS, pair], POINTS, output=tmp_path / "out")
+    split = Document("split", None, WORDS, ("the", "old-horse", "\u200b", "ran"))
+    collect(bert, [*TEXTS, pair, split], POINTS, output=tmp_path / "out")
     collected = Collected.read(tmp_path / "out")
-    assert len(collected) == 6
+    assert len(collected) == 7
     assert collected.text(1) == Document("1", None, ("A", "boat", "turned"))
-    assert [collected.text(i) for i in (2, -1)] == [TEXTS[2], pair]
+    assert [collected.text(i) for i in (2, 5, -1)] == [TEXTS[2], pair, split]
     values, numbers = collected.values("resid_post", 3), collected.words
     rows = range(collected.starts[2], collected.starts[3])
     means = collected.word_means(2, "resid_post", 3)
@@ -131,19 +132,9 @@ def test_texts_and_words_are_read_back_and_pieces_averaged(bert: Model, tmp_path
     second = collected.word_means(5, "query", 2, 1, segment=1)
     expected = of_trace(bert, pair.text, ("query", 2), "The boys walk away")[5:-1, 1]
     np.testing.assert_allclose(second, expected, atol=1e-5)
-
-
-def test_a_pair_that_is_split_into_words_already_keeps_them(bert: Model, tmp_path: Path) -> None:
-    first, second = WORDS, ("the", "old-horse", "\u200b", "ran")
-    split = Document("split", None, first, second)
-    collect(bert, [split], POINTS, output=tmp_path / "out")
-    collected = Collected.read(tmp_path / "out")
-    assert collected.text(0) == split
-    expected = of_trace(bert, Words(first), ("resid_post", 3), Words(second))
-    np.testing.assert_allclose(collected.values("resid_post", 3), expected, atol=1e-5)
-    means = collected.word_means(0, "resid_post", 3, segment=1)
     # A word that gave no token has a row all the same.
-    assert np.isnan(means).all(-1).tolist() == [False, False, True, False]
+    words = collected.word_means(6, "resid_post", 3, segment=1)
+    assert np.isnan(words).all(-1).tolist() == [False, False, True, False]
 
 
 @pytest.mark.parametrize("stop", [1, 23, 59])

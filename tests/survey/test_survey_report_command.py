@@ -1,4 +1,4 @@
-"""`minibert survey` and the report that it leaves beside its tables."""
+"""`minibert survey`, the report that it leaves beside its tables, and `minibert survey-report`."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from attention_pages import packed_in
-from command_line import run
+from command_line import fails, run
 
 pytest.importorskip("pyarrow")
 
@@ -57,3 +57,29 @@ def test_the_tables_can_be_had_alone(corpus: Path, tmp_path: Path) -> None:
     done = run("survey", str(corpus), "--unit", "line", "--no-report", "-o", str(tmp_path / "s"))
     assert done.exit_code == 0, done.output
     assert not list((tmp_path / "s").glob("*.html"))
+
+
+def test_the_report_of_a_finished_survey_is_made_again(corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "survey"
+    arguments = (str(folder), str(corpus), "--unit", "line")
+    fails(run("survey-report", *arguments), f"{folder}: no finished survey")
+    done = run("survey", *arguments[1:], "--pairs", "--limit", "2", "-o", str(folder))
+    assert done.exit_code == 0, done.output
+    first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name in ("report.html", "examples.html", "patterns.json"):
+        (folder / name).unlink()
+    again = run("survey-report", *arguments)
+    assert again.exit_code == 0, again.output
+    assert again.stdout == f"The report: {(folder / 'report.html').as_uri()}\n"
+    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "report.html"} == {
+        name: content for name, content in first.items() if name != "report.html"
+    }
+    fresh, old = (
+        header_in(folder / "report.html"),
+        json.loads(packed_in(first["report.html"].decode(), "header")),
+    )
+    # It is not this command that makes the survey again.
+    assert fresh == old | {"command": ""}
+    # Neither other documents nor another model can be shown as what was surveyed.
+    fails(run("survey-report", *arguments[:2]), "documents are not those that were surveyed")
+    fails(run("survey-report", *arguments, "--model", "tiny-gpt2"), "'tiny-gpt2' is another")

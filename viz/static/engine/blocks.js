@@ -38,6 +38,8 @@ export function headerOf(pass) {
     scale: config.scale,
     edited: plan.list.some(({ quantity }) => quantity === "scores" || quantity === "probs"),
     lens: null,
+    relevance: null,
+    patterns: null,
     notes: [],
     arrays: [...thumbnailEntry(pass), ...layers.flatMap((layer) => entriesOf(pass, layer))],
   };

@@ -28,7 +28,7 @@ export function edited(value, axes, edit, where) {
   const ranges = rangesOf(sizes, edit, axes);
   if (edit.change === "zero") fill(result, ranges, 0);
   else if (edit.change === "mean") takeMeans(result, ranges, source(edit, where, "clean"));
-  else if (edit.change === "text") takeFrom(result, ranges, source(edit, where, "other"), edit);
+  else if (edit.change === "text") takeFrom(result, ranges, source(edit, where, "other"));
   else if (edit.change === "hide") hide(result, ranges, where.causal);
   else if (edit.quantity === "probs") setWeights(result, ranges, edit, where.causal);
   else fill(result, ranges, edit.value ?? 0);
@@ -113,26 +113,17 @@ function takeMeans(result, ranges, clean) {
 }
 
 /**
- * The same places of the other text's tensor.
+ * The same places of the other text, which has as many tokens.
  *
  * @param {Tensor} result
  * @param {Ranges} ranges
  * @param {Tensor} other
- * @param {Edit} edit
  */
-function takeFrom(result, ranges, other, { quantity, position = null }) {
+function takeFrom(result, ranges, other) {
   const [, own] = sizesOf(result);
-  const [, theirs, width] = sizesOf(other);
-  const matrix = quantity === "scores" || quantity === "probs";
-  if (own !== theirs && (position === null || matrix)) {
-    throw new Error(`the other text has ${theirs} tokens and this one ${own}: for ${quantity} of all positions they must be equally many`);
-  }
-  if (position !== null && position >= theirs) {
-    throw new Error(`the other text has ${theirs} tokens and no position ${position}`);
-  }
-  forEach(result, ranges, (at, head, row, last) => {
-    result.values[at] = other.values[(head * theirs + row) * width + last];
-  });
+  const [, theirs] = sizesOf(other);
+  if (own !== theirs) throw new Error(`the other text has ${theirs} tokens and this one ${own}: they must have equally many`);
+  forEach(result, ranges, (at) => (result.values[at] = other.values[at]));
 }
 
 /**

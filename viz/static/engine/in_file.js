@@ -12,8 +12,10 @@ class Asking {
     this.count = 0;
     /** @type {Map<number, Waiting>} */
     this.waiting = new Map();
+    /** Why no more answers come; empty while they do. */
+    this.ended = "";
     worker.onmessage = ({ data }) => this.hear(data);
-    worker.onerror = (event) => this.fail(event.message || "the model could not be started");
+    worker.onerror = (event) => this.end(event.message || "the model could not be started");
   }
 
   /** @param {import("./messages.js").Answer} answer */
@@ -25,7 +27,8 @@ class Asking {
   }
 
   /** @param {string} message */
-  fail(message) {
+  end(message) {
+    this.ended = message;
     for (const { reject } of this.waiting.values()) reject(new Error(message));
     this.waiting.clear();
   }
@@ -39,6 +42,7 @@ class Asking {
     this.count += 1;
     const call = this.count;
     return new Promise((resolve, reject) => {
+      if (this.ended) return void reject(new Error(this.ended));
       this.waiting.set(call, { resolve, reject });
       this.worker.postMessage({ call, method, given });
     });
@@ -121,7 +125,7 @@ export function engineInFile(worker, held) {
     close() {
       worker.terminate();
       traces.stop();
-      asking.fail("the engine was closed");
+      asking.end("the engine was closed");
     },
   };
 }

@@ -20,12 +20,15 @@
  * @typedef {{text: 0 | 1, segment: number} | {ids: number[], segment: number}} Piece  of a template
  */
 
-import { Tokenizer as Backend } from "@huggingface/tokenizers";
+import { BertNormalizer, Tokenizer as Backend } from "@huggingface/tokenizers";
+
+import { bertNormalized } from "./bert_normalizer.js";
 
 export class Tokenizer {
   /** @param {Vocabulary} vocabulary */
   constructor({ tokenizer, structural, mask, size }) {
     this.backend = new Backend(tokenizer, {});
+    mend(this.backend.normalizer);
     this.single = templateOf(tokenizer.post_processor, "single");
     this.pair = templateOf(tokenizer.post_processor, "pair");
     this.structural = new Set(structural);
@@ -98,6 +101,19 @@ export class Tokenizer {
 }
 
 /**
+ * Puts our own in the place of the library's normalizer for BERT.
+ *
+ * @param {any} normalizer
+ */
+function mend(normalizer) {
+  if (normalizer instanceof BertNormalizer) {
+    const settings = /** @type {any} */ (normalizer).config;
+    normalizer.normalize = (text) => bertNormalized(text, settings);
+  }
+  for (const one of normalizer?.normalizers ?? []) mend(one);
+}
+
+/**
  * How many tokens of each text stay where `room` of them do. As in transformers' "longest_first" the
  * longer text gives until both are equally long.
  *
@@ -121,7 +137,7 @@ function keptLengths(lengths, room) {
  */
 function templateOf(processor, kind) {
   /** @type {Piece[]} */
-  const plain = [{ text: 0, segment: 0 }, .../** @type {Piece[]} */ (kind === "pair" ? [{ text: 1, segment: 0 }] : [])];
+  const plain = [{ text: 0, segment: 0 }, .../** @type {Piece[]} */ (kind === "pair" ? [{ text: 1, segment: 1 }] : [])];
   if (processor?.type !== "TemplateProcessing") return plain;
   return processor[kind].map((/** @type {any} */ piece) => {
     if (piece.Sequence) return { text: piece.Sequence.id === "A" ? 0 : 1, segment: piece.Sequence.type_id };

@@ -7,7 +7,6 @@ import { segments } from "../core/draw/controls.js";
 import { element } from "../core/draw/dom.js";
 import { shadeOf } from "../core/draw/sign_colors.js";
 import { percent } from "../core/text/text.js";
-import { written } from "../core/text/numbers.js";
 
 /**
  * @typedef {import("../engine/engine.js").Edit} Edit
@@ -117,7 +116,7 @@ function paintCell(made, { edit, shade, word, theme }, value, most) {
   const { quantity = "", layer = "", head } = made.dataset;
   const done = edit(Number(layer), head === undefined ? null : Number(head), quantity);
   const name = head === undefined ? `${quantity === "attn_out" ? "Attention" : "MLP"} of layer ${layer}` : `Layer ${layer}, head ${head}`;
-  const number = value === null ? "" : shade === "change" ? percent(value) : written(value, 2);
+  const number = value === null ? "" : shade === "change" ? percent(value) : plain(value);
   const told = value === null ? "" : shade === "change" ? `: attention moved by ${number}` : `: without it log p of ${word} changes by ${number}`;
   made.setAttribute("aria-label", `${name}${done ? `, set to ${done.change}` : ""}${told}`);
   made.setAttribute("aria-pressed", String(done !== undefined));
@@ -126,6 +125,12 @@ function paintCell(made, { edit, shade, word, theme }, value, most) {
   made.style.background = value ? shadeOf(value, most, theme, 0.62) : "";
   if (value === null) delete made.dataset.value;
   else made.dataset.value = String(value);
+}
+
+/** Two digits, without a sign before a zero. @param {number} value */
+function plain(value) {
+  const text = Math.abs(value).toFixed(2);
+  return value < 0 && Number(text) ? `−${text}` : text;
 }
 
 /**

@@ -62,3 +62,20 @@ export class History {
     return true;
   }
 }
+
+/**
+ * Ctrl-Z, and Ctrl-Shift-Z or Ctrl-Y.
+ *
+ * @param {EventTarget} target
+ * @param {(way: "undo" | "redo") => void} step
+ */
+export function listenToUndo(target, step) {
+  target.addEventListener("keydown", (heard) => {
+    const event = /** @type {KeyboardEvent} */ (heard);
+    const key = event.key.toLowerCase();
+    if (!(event.ctrlKey || event.metaKey) || event.altKey || !["z", "y"].includes(key)) return;
+    // A field's own undo knows nothing of the changes between two words.
+    event.preventDefault();
+    step(key === "z" && !event.shiftKey ? "undo" : "redo");
+  });
+}

@@ -18,13 +18,15 @@
  */
 
 import { Frame } from "../core/frame/frame.js";
-import { currentHead } from "../core/state/state.js";
 import { readAddress } from "./address.js";
 import { AddressBar } from "./address_bar.js";
-import { requestOf } from "./asked.js";
+import { askedOf, requestOf } from "./asked.js";
+import { createClicks } from "./clicks.js";
+import { showDetails } from "./details.js";
 import { movedEdits, movedTokens, toggled, withEdit, withoutEdit } from "./edits.js";
 import { GridNumbers } from "./grid_numbers.js";
-import { History } from "./history.js";
+import { History, listenToUndo } from "./history.js";
+import { predictionsOf } from "./missing.js";
 import { besideOf, namedExamples } from "./pictures.js";
 import { pythonOf } from "./python.js";
 import { Runner } from "./runner.js";
@@ -41,7 +43,7 @@ import { Workbench } from "./workbench.js";
  */
 export async function openLive(host, engine, around) {
   const live = new Live(host, engine, await engine.about(), around);
-  await live.runner.ask();
+  await live.begin();
   return live;
 }
 
@@ -65,20 +67,44 @@ class Live {
     this.bar = new AddressBar(around.address, () => this.asked);
     const open = (/** @type {string[]} */ [first, ...rest]) => this.change({ text: first, second: rest[0] ?? null, edits: [] });
     this.runs = new Runs(engine, sourceOf(engine, about, { samples: around.samples, own: "", open }));
-    this.runner = new Runner(() => this.run(), (error) => this.bench.fail(error));
+    this.runner = new Runner(() => this.run(), (error) => this.fail(error), () => this.host.setAttribute("aria-busy", "false"));
     this.numbers = new GridNumbers(engine, () => this.update());
     this.bench = new Workbench(about, this.acts(), {
       address: () => `${location.href.split("#")[0]}#${this.bar.hash()}`,
       file: around.shell && (() => this.file()),
     });
-    /** @type {{before: Kept, after: Kept | null, other: Kept | null, step: import("../engine/engine.js").Step | null} | null} */
+    /** @type {import("./workbench.js").Shown | null} */
     this.shown = null;
     /** @type {Frame | null} */
     this.frame = null;
+    /** @type {ReturnType<typeof createClicks> | null} */
+    this.clicks = null;
     /** The tokens that the places of the edits are counted in. @type {string[] | null} */
     this.counted = null;
     this.typed = false;
+    /** @type {unknown} */
+    this.failed = null;
     this.listen();
+  }
+
+  /** The first run; what an address asks for may be nothing that this model can do. */
+  async begin() {
+    const { asked } = this;
+    await this.runner.ask();
+    const { failed } = this;
+    for (const less of [{ ...asked, edits: [] }, askedOf(this.around.texts[0])]) {
+      if (this.frame) break;
+      this.history.amend(less);
+      await this.runner.ask();
+    }
+    if (!this.frame) throw this.failed;
+    if (failed) this.bench.fail(failed);
+  }
+
+  /** @param {unknown} error */
+  fail(error) {
+    this.failed = error;
+    this.bench.fail(error);
   }
 
   get asked() {
@@ -86,14 +112,7 @@ class Live {
   }
 
   listen() {
-    this.around.keys.addEventListener("keydown", (heard) => {
-      const event = /** @type {KeyboardEvent} */ (heard);
-      const key = event.key.toLowerCase();
-      if (!(event.ctrlKey || event.metaKey) || event.altKey || !["z", "y"].includes(key)) return;
-      // A field's own undo knows nothing of the changes between two words.
-      event.preventDefault();
-      this.step(key === "z" && !event.shiftKey ? "undo" : "redo");
-    });
+    listenToUndo(this.around.keys, (way) => this.step(way));
     this.around.address.listen(() => {
       this.typed = false;
       this.history.change(readAddress(this.around.address.read(), this.asked.text));
@@ -172,6 +191,7 @@ class Live {
 
   /** One run of what is asked for now. */
   async run() {
+    this.host.setAttribute("aria-busy", "true");
     let { asked } = this;
     const before = await this.runs.of(requestOf(asked, false));
     const words = before.example.tokens.text;
@@ -181,10 +201,11 @@ class Live {
     const after = asked.edits.length ? await this.runs.of(requestOf(asked, true)) : null;
     const other = asked.other ? await this.runs.of({ texts: [asked.other], edits: [] }) : null;
     const step = this.about.predicts === "causal" ? await this.engine.step(requestOf(asked, true), asked.sampling) : null;
+    const predictions = await predictionsOf(before, after, this.about.vocabulary);
     this.runs.keep([before, after, other]);
     const same = this.shown?.before === before && this.shown.after === after && this.shown.other === other;
     const had = { after: Boolean(this.shown?.after), other: Boolean(this.shown?.other), moved };
-    this.shown = { before, after, other, step };
+    this.shown = { before, after, other, step, predictions };
     this.bench.fail(null);
     if (!same) await this.picture(had);
     this.update();
@@ -228,6 +249,8 @@ class Live {
     });
     this.host.classList.add("live");
     this.bar.alone = () => examples.length > 1 && this.frame?.store.get().beside === null;
+    this.clicks = createClicks(frame, (layer, head) => this.bench.changeHead(layer, head));
+    frame.pictures.body.before(this.clicks.root);
     frame.store.subscribe(() => this.update());
     if (examples.length > 1 && !asked.has("beside") && !asked.has("example")) frame.store.set({ beside: 1 });
     else frame.update();
@@ -242,54 +265,24 @@ class Live {
 
   panels() {
     if (!this.shown || !this.frame) return;
-    const { before, after, step } = this.shown;
+    this.clicks?.update();
+    const { before } = this.shown;
     const { asked } = this;
     const places = before.run.predictions.map(({ position }) => position);
     const place = Math.max(0, places.indexOf(asked.place ?? -1));
     const numbers = this.numbers.of(this.shown, asked, place);
     this.bench.update({
-      asked, before, after, place, step, ...numbers,
+      ...this.shown, asked, place, ...numbers,
       shade: this.numbers.shade(this.shown, asked),
       query: this.frame.store.get().query,
       theme: this.frame.theme(),
       can: { back: this.history.before.length > 0, again: this.history.after.length > 0 },
       python: pythonOf(asked, this.about, places),
     });
-    this.details().catch((error) => this.bench.fail(error));
-  }
-
-  /** The panels whose numbers have to be asked for, while they are open. */
-  async details() {
-    const { shown, frame, asked } = this;
-    if (!shown || !frame) return;
-    const panel = this.bench.tabbed.shown;
-    const kept = shown.after ?? shown.before;
-    const { example } = kept;
-    const state = frame.store.get();
-    const { tokens } = example;
-    const usual = asked.place ?? shown.before.run.predictions[0]?.position ?? 0;
-    const query = Math.min(state.query ?? usual, tokens.text.length - 1);
-    const fresh = () => this.shown === shown && this.bench.tabbed.shown === panel;
-    const { layer } = state;
-    if (panel === "neurons") {
-      const { values, shape } = await kept.read("mlp_post", layer);
-      const [, width] = shape;
-      const edited = (/** @type {number} */ neuron, /** @type {number | null} */ position) =>
-        asked.edits.some((edit) => edit.quantity === "mlp_post" && edit.layer === layer && edit.neuron === neuron && (edit.position ?? null) === position);
-      if (fresh()) this.bench.neurons.update({ tokens, layer, position: query, values: values.subarray(query * width, (query + 1) * width), edited, theme: frame.theme() });
-    } else if (panel === "weights") {
-      const head = currentHead(state, frame.limits());
-      const all = await example.head(layer, head);
-      const size = tokens.text.length;
-      const here = asked.edits.filter((edit) => edit.layer === layer && edit.head === head && edit.position === query);
-      const keys = (/** @type {string} */ quantity) => here.filter((edit) => edit.quantity === quantity).map(({ key }) => Number(key));
-      if (fresh()) {
-        this.bench.weights.update({
-          tokens, layer, head, query, weights: all.subarray(query * size, (query + 1) * size),
-          allowed: example.causal ? query + 1 : size, cut: keys("scores"), set: keys("probs"),
-        });
-      }
-    }
+    const { shown, frame, bench } = this;
+    const asking = { shown, frame, asked, panel: bench.tabbed.shown };
+    const fresh = () => this.shown === shown && this.asked === asked && bench.tabbed.shown === asking.panel;
+    showDetails(asking, bench, fresh).catch((error) => bench.fail(error));
   }
 
   /** The page as it is, without the model. */

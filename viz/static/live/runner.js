@@ -7,24 +7,24 @@ export class Runner {
   /**
    * @param {() => Promise<void>} run  one run of what is asked for now
    * @param {(error: unknown) => void} failed
+   * @param {() => void} [rested]  called when all that was asked for is done
    */
-  constructor(run, failed) {
+  constructor(run, failed, rested = () => {}) {
     this.run = run;
+    this.rested = rested;
     this.failed = failed;
     this.wanted = false;
     /** @type {Promise<void> | null} */
     this.going = null;
   }
 
-  /** True where something newer is asked for than what runs. */
-  get late() {
-    return this.wanted;
-  }
-
   /** Asks for a run; done when no run is asked for any more. */
   ask() {
     this.wanted = true;
-    this.going ??= this.work().finally(() => (this.going = null));
+    this.going ??= this.work().finally(() => {
+      this.going = null;
+      this.rested();
+    });
     return this.going;
   }
 

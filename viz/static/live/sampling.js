@@ -45,7 +45,7 @@ export function createSampling({ sampling: change, next }) {
       show(topP, sampling.topP === null ? "" : String(sampling.topP));
       show(seed, String(sampling.seed));
       add.disabled = step === null;
-      add.textContent = step ? `Add “${visible(step.chosen.text, 20)}”` : "Add a token";
+      add.textContent = step ? `Add “${visible(step.chosen.text.replace(/^ /, "·"), 20)}”` : "Add a token";
     },
   };
 }

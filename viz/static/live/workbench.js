@@ -1,5 +1,6 @@
 /** What stands above the picture: fields, tokens, prediction, heads, changes. */
 
+import { segments } from "../core/draw/controls.js";
 import { element } from "../core/draw/dom.js";
 import { counted } from "../core/text/numbers.js";
 import { running, tokenName, visible } from "../core/text/text.js";
@@ -10,7 +11,7 @@ import { createHeads } from "./heads.js";
 import { createNeurons } from "./neurons.js";
 import { createPrediction } from "./prediction.js";
 import { createSampling } from "./sampling.js";
-import { sentenceOf } from "./sentence.js";
+import { sentenceOf, strongestOf } from "./sentence.js";
 import { createShare } from "./share.js";
 import { createTabbed } from "./tabs.js";
 import { createTokens } from "./tokens.js";
@@ -20,12 +21,17 @@ import { createWeights } from "./weights.js";
  * @typedef {import("./asked.js").Asked} Asked
  * @typedef {import("../engine/engine.js").Edit} Edit
  *
- * @typedef {object} Situation  all that the panels show
- * @property {Asked} asked
- * @property {import("./runs.js").Kept} before
- * @property {import("./runs.js").Kept | null} after
- * @property {number} place  index of the prediction that is shown
+ * @typedef {import("../engine/engine.js").Prediction} Prediction
+ *
+ * @typedef {object} Ran  what came of the last run
  * @property {import("../engine/engine.js").Step | null} step
+ * @property {{before: Prediction[], after: Prediction[] | null}} predictions
+ *
+ * @typedef {import("./pictures.js").Shown & Ran} Shown
+ *
+ * @typedef {object} Wished
+ * @property {Asked} asked
+ * @property {number} place  index of the prediction that is shown
  * @property {number[] | null} values  of the heads, in the grid
  * @property {string} valuesSaid
  * @property {"change" | "effect"} shade  what the grid shows
@@ -33,6 +39,8 @@ import { createWeights } from "./weights.js";
  * @property {"light" | "dark"} theme
  * @property {{back: boolean, again: boolean}} can
  * @property {string} python
+ *
+ * @typedef {Shown & Wished} Situation  all that the panels show
  *
  * @typedef {object} Acts  what the reader can do
  * @property {(name: "text" | "second" | "other", text: string | null) => void} type
@@ -58,6 +66,7 @@ export class Workbench {
    */
   constructor(about, acts, give) {
     this.about = about;
+    this.toggle = acts.toggle;
     this.fields = createFields(about.pairs, acts.type);
     this.tokens = createTokens(about.predicts === "masked" ? about.mask : null, {
       choose: acts.choose,
@@ -89,6 +98,8 @@ export class Workbench {
       { id: "neurons", label: "Neurons", panel: this.neurons.root },
       { id: "share", label: "Python", panel: this.share.root },
     ], acts.opened);
+    this.bench = element("div", { class: "live-bench" }, [this.prediction.root, this.heads.root, this.tabbed.root]);
+    this.bench.prepend(this.switcher());
     const sizes = `${counted(about.layers, "layer")} of ${counted(about.heads, "head")}`;
     this.root = element("header", { class: "live-top" }, [
       element("h1", {}, [`${running(about.model)}, live`, element("span", { class: "live-sizes" }, [sizes])]),
@@ -96,9 +107,25 @@ export class Workbench {
       this.wrong,
       this.sentence,
       this.tokens.root,
-      element("div", { class: "live-bench" }, [this.prediction.root, this.heads.root, this.tabbed.root]),
+      this.bench,
     ]);
     this.wrong.hidden = true;
+  }
+
+  /** Where there is no room for both: the grid of heads, or the changes. */
+  switcher() {
+    const choose = (/** @type {string} */ id) => {
+      this.bench.dataset.card = id;
+      made.show(id);
+    };
+    const made = segments([{ id: "heads", label: "Heads and layers" }, { id: "changes", label: "Changes" }], choose, "Card", "live-switch");
+    choose("heads");
+    return made.root;
+  }
+
+  /** As a click in the grid does. @param {number} layer @param {number} head */
+  changeHead(layer, head) {
+    this.toggle({ quantity: "z", change: this.to, layer, head });
   }
 
   /** @param {unknown} error  null: nothing went wrong */
@@ -109,17 +136,20 @@ export class Workbench {
 
   /** @param {Situation} now */
   update(now) {
-    const { asked, before, after, place, theme } = now;
+    const { asked, before, predictions, place, theme } = now;
     const { tokens } = before.example;
     this.to = asked.to;
     this.fields.update(asked);
     const hidden = asked.edits.filter((edit) => edit.quantity === "scores" && (edit.layer ?? null) === null && (edit.position ?? null) === null);
     this.tokens.update(tokens, now.query, hidden.map(({ key }) => Number(key)));
-    const predictions = { before: before.run.predictions, after: after && after.run.predictions };
-    this.sentence.textContent = sentenceOf(this.about, predictions.before[place] ?? null, predictions.after?.[place] ?? null, asked.edits.length);
+    this.sentence.textContent = sentenceOf(this.about, predictions.before[place] ?? null, predictions.after?.[place] ?? null, {
+      changes: asked.edits.length,
+      strongest: now.shade === "effect" && now.values ? strongestOf(now.values, this.about.heads) : null,
+    });
     this.prediction.update({ ...predictions, place, word: asked.word, step: now.step, why: this.why() });
     this.sampling.update(asked.sampling, now.step);
-    const word = now.before.run.predictions[place]?.candidates.find(({ id }) => id === asked.word) ?? predictions.before[place]?.candidates[0];
+    const named = predictions.before[place]?.candidates ?? [];
+    const word = named.find(({ id }) => id === asked.word) ?? named[0];
     this.heads.update({
       edit: (layer, head, quantity) => editAt(asked.edits, { quantity, change: "zero", layer, head }),
       shade: now.shade,

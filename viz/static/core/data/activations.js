@@ -8,14 +8,11 @@
  */
 export function erf(x) {
   const t = 1 / (1 + 0.5 * Math.abs(x));
-  const inner = COEFFICIENTS.reduceRight((sum, coefficient) => sum * t + coefficient, 0);
-  const complement = t * Math.exp(-x * x + inner);
+  const low = -1.26551223 + t * (1.00002368 + t * (0.37409196 + t * (0.09678418 + t * -0.18628806)));
+  const high = 0.27886807 + t * (-1.13520398 + t * (1.48851587 + t * (-0.82215223 + t * 0.17087277)));
+  const complement = t * Math.exp(-x * x + low + t * t * t * t * t * high);
   return x >= 0 ? 1 - complement : complement - 1;
 }
-
-const COEFFICIENTS = [
-  -1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806, 0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277,
-];
 
 /** @param {number} x */
 function gelu(x) {

@@ -152,6 +152,23 @@ export function gatherLines(layer, heads, shown, least, focus, top = 0) {
 }
 
 /**
+ * The highest code that at least `count` lines have; the lowest there is, where there are fewer.
+ *
+ * @param {Layer} layer
+ * @param {number[]} heads  places in the head axis
+ * @param {Shown} shown
+ * @param {number} count
+ * @param {Focus | null} focus
+ */
+export function codeOfStrongest(layer, heads, shown, count, focus) {
+  const counts = new Uint32Array(256);
+  forEachLine(layer, heads, shown, 1, focus, 0, (place) => void (counts[layer.codes[place]] += 1));
+  let code = 255;
+  for (let found = counts[code]; found < count && code > 1; found += counts[code]) code -= 1;
+  return code;
+}
+
+/**
  * @param {Layer} layer
  * @param {number[]} heads
  * @param {Shown} shown

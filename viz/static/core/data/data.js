@@ -9,7 +9,7 @@
  * @property {number[]} shape  probs (head, query, key); vectors (head, position, d_head) or, of one
  *   head, (position, d_head); thumbnails (layer, head, query, key)
  * @property {"uint8" | "int8" | "float16" | "float32"} dtype  bytes are little-endian
- * @property {"sqrt" | "plain"} coding  sqrt: 255 times the root of the weight
+ * @property {"sqrt" | "plain" | "steps"} coding  sqrt: 255 times the root of the weight; steps: as coded.js has it
  * @property {"deflate" | "none"} packing
  * @property {boolean} triangle  only the cells key <= query are there; the others are zero
  *
@@ -62,19 +62,32 @@
  *   some of them; they are the caller's own and fill their buffer
  */
 
+import { fromSteps } from "./coded.js";
 import { fromHalf } from "./half.js";
 import { inflate } from "./packed.js";
 
 /**
- * The numbers of an array, unpacked: codes of one byte as they are, others as single precision.
+ * The bytes of an array, inflated; they fill their buffer.
+ *
+ * @param {ArrayEntry} entry
+ * @param {Blocks} blocks
+ * @returns {Promise<Uint8Array>}
+ */
+export async function bytesOf(entry, blocks) {
+  const packed = await blocks.bytes(entry.block);
+  return entry.packing === "deflate" ? new Uint8Array(await inflate(packed).arrayBuffer()) : packed;
+}
+
+/**
+ * The numbers of an array, unpacked: codes of weights as they are, others as single precision.
  *
  * @param {ArrayEntry} entry
  * @param {Blocks} blocks
  * @returns {Promise<Uint8Array | Int8Array | Float32Array>}
  */
 export async function unpack(entry, blocks) {
-  const packed = await blocks.bytes(entry.block);
-  const bytes = entry.packing === "deflate" ? new Uint8Array(await inflate(packed).arrayBuffer()) : packed;
+  const bytes = await bytesOf(entry, blocks);
+  if (entry.coding === "steps") return fromSteps(bytes, entry.shape);
   if (entry.dtype === "uint8") return entry.triangle ? fromTriangle(bytes, entry.shape) : bytes;
   if (entry.dtype === "int8") return new Int8Array(bytes.buffer);
   if (entry.dtype === "float16") return fromHalf(new Uint16Array(bytes.buffer));

@@ -17,7 +17,8 @@
  * @property {number} nKeys
  * @property {number} width  d_head
  * @property {number} scale  scores = scale * query . key
- * @property {boolean} exact  single precision, as the model had them; else rounded to half
+ * @property {boolean} exact  single precision, as the model had them; else rounded
+ * @property {number | null} within  the most that a number is from the model's; null: half precision or better
  *
  * @typedef {object} Thumbnails  the largest weight of each block of cells
  * @property {number} rows
@@ -25,9 +26,15 @@
  * @property {Uint8Array} codes  (layer, head, row, column) by place on the page
  */
 
-import { unpack, unpackPart } from "./data.js";
+import { headFromSteps } from "./coded.js";
+import { bytesOf, unpack, unpackPart } from "./data.js";
 import { refined } from "./half.js";
 import { attend } from "./softmax.js";
+
+/** Unpacked blocks of codes that are kept: query, key and value of two layers. */
+const KEPT = 6;
+
+/** @typedef {{numbers: Float32Array, within: number | null}} Part  of one head */
 
 export class Example {
   /**
@@ -48,6 +55,8 @@ export class Example {
     this.made = new Map();
     /** Where a page asks a model. @type {import("./source.js").Source | null} */
     this.source = null;
+    /** @type {Map<string, Promise<Uint8Array>>} */
+    this.unpacked = new Map();
   }
 
   /**
@@ -137,14 +146,16 @@ export class Example {
   vectors(layer, head) {
     return this.once(`vectors ${layer} ${head}`, async () => {
       const [query, key, value] = await Promise.all(
-        ["query", "key", "value"].map((name) => this.vector(name, layer, head)),
+        ["query", "key", "value"].map((name) => this.part(name, layer, head)),
       );
       if (!query || !key) return null;
       const [nQueries, nKeys] = [this.tokens.text.length, this.keyTokens.text.length];
-      const width = query.length / nQueries;
+      const width = query.numbers.length / nQueries;
       const scale = this.header.scale?.[this.layers.indexOf(layer)] ?? 1 / Math.sqrt(width);
       const exact = this.entry("query", layer, head)?.dtype === "float32";
-      return { query, key, value, nQueries, nKeys, width, scale, exact };
+      const within = query.within === null ? null : Math.max(query.within, key.within ?? 0);
+      const numbers = { query: query.numbers, key: key.numbers, value: value && value.numbers };
+      return { ...numbers, nQueries, nKeys, width, scale, exact, within };
     });
   }
 
@@ -152,18 +163,35 @@ export class Example {
    * @param {string} name
    * @param {number} layer
    * @param {number} head
-   * @returns {Promise<Float32Array | null>}
+   * @returns {Promise<Part | null>}
    */
-  async vector(name, layer, head) {
+  async part(name, layer, head) {
     const own = this.entry(name, layer, head);
-    if (own) return /** @type {Float32Array} */ (await unpack(own, this.blocks));
+    if (own) return { numbers: /** @type {Float32Array} */ (await unpack(own, this.blocks)), within: null };
     const entry = this.entry(name, layer);
     if (!entry) return null;
+    const rest = this.entry(`${name} rest`, layer, head);
+    if (entry.coding === "steps") {
+      const rests = rest && (await bytesOf(rest, this.blocks));
+      return headFromSteps(await this.kept(entry), entry.shape, this.heads.indexOf(head), rests);
+    }
     const [, positions, width] = entry.shape;
     const length = positions * width;
     const numbers = await unpackPart(entry, this.blocks, this.heads.indexOf(head) * length, length);
-    const rest = this.entry(`${name} rest`, layer, head);
-    return rest ? refined(numbers, await unpack(rest, this.blocks)) : numbers;
+    return { numbers: rest ? refined(numbers, await unpack(rest, this.blocks)) : numbers, within: null };
+  }
+
+  /**
+   * The bytes of a block of all heads, which are asked for one after the other.
+   *
+   * @param {import("./data.js").ArrayEntry} entry
+   */
+  kept(entry) {
+    const bytes = this.unpacked.get(entry.block) ?? bytesOf(entry, this.blocks);
+    this.unpacked.delete(entry.block);
+    this.unpacked.set(entry.block, bytes);
+    for (const oldest of [...this.unpacked.keys()].slice(0, -KEPT)) this.unpacked.delete(oldest);
+    return bytes;
   }
 
   /** @returns {Promise<Thumbnails | null>} */

@@ -190,7 +190,7 @@ export class Measures {
       /** @type {Float32Array} */ (all).subarray(head * length * width, (head + 1) * length * width);
     return (/** @type {number} */ head) => {
       const vectors = { query: part(query, head, nQueries), key: part(key, head, nKeys) };
-      return attend({ ...vectors, value: null, nQueries, nKeys, width, scale, exact: false }, causal);
+      return attend({ ...vectors, value: null, nQueries, nKeys, width, scale, exact: false, within: null }, causal);
     };
   }
 }

@@ -45,8 +45,40 @@ export function rowOf(vectors, causal, query) {
   return { query, allowed, scores, strongest, exps, denominator, weights };
 }
 
+/** Rows that a page shows at once, and how far a key may lie from a query to be seen beside it. */
+const IN_SIGHT = 24;
+const NEAR = 8;
+
+/** @type {WeakMap<Vectors, number>} */
+const OPENING = new WeakMap();
+
 /**
- * The query and the key to show: those of the state, else the usual ones.
+ * The token to begin with: of a text that is in sight as a whole the usual one; of a longer text the
+ * one of its first tokens that looks most at one near it, so that both are in sight; one that looks
+ * most of all there goes before the others.
+ *
+ * @param {import("./example.js").Example} example
+ * @param {Vectors} vectors
+ */
+export function openingQuery({ tokens, keyTokens, causal }, vectors) {
+  if (tokens.text.length <= IN_SIGHT || keyTokens !== tokens) return usualQuery(tokens);
+  const known = OPENING.get(vectors);
+  if (known !== undefined) return known;
+  let [best, most] = [usualQuery(tokens), -1];
+  for (let query = 0; query < IN_SIGHT; query += 1) {
+    if (tokens.special[query] || !CONTENT.test(tokens.text[query].slice(0, 200))) continue;
+    const { weights, strongest } = rowOf(vectors, causal, query);
+    for (let key = Math.max(0, query - NEAR); key < Math.min(query + NEAR, IN_SIGHT); key += 1) {
+      const rank = weights[key] + Number(key === strongest);
+      if (key !== query && rank > most) [best, most] = [query, rank];
+    }
+  }
+  OPENING.set(vectors, best);
+  return best;
+}
+
+/**
+ * The query and the key to show: those of the state, else the ones to begin with.
  *
  * @param {import("./example.js").Example} example
  * @param {Vectors} vectors
@@ -56,7 +88,7 @@ export function rowOf(vectors, causal, query) {
 export function pairOf(example, vectors, { query, key }) {
   // The text beside may be shorter than the one whose token was chosen.
   const known = query !== null && query < vectors.nQueries;
-  const row = rowOf(vectors, example.causal, known ? query : usualQuery(example.tokens));
+  const row = rowOf(vectors, example.causal, known ? query : openingQuery(example, vectors));
   return { row, key: key !== null && key < vectors.nKeys ? key : row.strongest };
 }
 

@@ -30,6 +30,7 @@ import { inOrder } from "./kinds.js";
 import { limitsOf } from "./limits.js";
 import { Pictures } from "./pictures.js";
 import { createSearch } from "./search.js";
+import { Sentences } from "./seen.js";
 import { createTabs } from "./tabs.js";
 import { createToolbar } from "./toolbar.js";
 import { Views } from "./views.js";
@@ -73,6 +74,7 @@ export class Frame {
     this.shown = [];
     /** @type {{update: (theme: Theme) => void}[]} */
     this.parts = [];
+    this.sentences = new Sentences();
     /** @type {{example: Example, root: HTMLElement, update: () => void} | null} */
     this.search = null;
     this.built = "";
@@ -218,6 +220,7 @@ export class Frame {
     this.drawn();
     this.say(failed && "reason" in failed ? failed.reason : null);
     if (rebuilt) this.reveal();
+    void this.sentences.ask(this.shown);
   }
 
   /** Puts another picture or another text in place, where the state asks for one; whether it did. */
@@ -235,7 +238,8 @@ export class Frame {
     this.pictures.body.setAttribute("aria-label", kind.label);
     this.parts = [this.searchIn(this.example()), this.toolbarOf(kind)];
     this.shown = both.map((one, i) => this.view(one, i ? "beside" : ""));
-    this.pictures.place(this.shown, both.map(({ index }) => this.names[index]), replaced);
+    const said = this.shown.map((view) => this.sentences.of(view));
+    this.pictures.place(this.shown, said, both.map(({ index }) => this.names[index]), replaced);
     return !replaced;
   }
 

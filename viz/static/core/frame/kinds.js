@@ -14,8 +14,12 @@
  * @property {HTMLElement} root
  * @property {HTMLElement[]} side  cards that stand beside the picture
  * @property {() => Promise<void> | void} update  shows the store's state; called while visible
+ * @property {() => import("../data/sentence.js").Part[] | Promise<import("../data/sentence.js").Part[]>} [says]  what
+ *   is to be seen, in a sentence; asked after each update
  * @property {(event: KeyboardEvent) => boolean} [keydown]  true when the key meant something
  * @property {() => Promise<import("../export/figure.js").Figure>} [figure]  the picture as it is, to take away
+ * @property {(event: Event) => {layer: number, head: number} | null} [headAt]  the head that a click or a key
+ *   is about, in a picture of many
  *
  * @typedef {object} Kind
  * @property {string} id

@@ -23,14 +23,15 @@ export class Pictures {
    * One picture, or two with a name above each and above its cards.
    *
    * @param {View[]} shown
+   * @param {HTMLElement[]} said  the sentence of each
    * @param {string[]} names
    * @param {boolean} later  not before `reveal`
    */
-  place(shown, names, later) {
+  place(shown, said, names, later) {
     const two = shown.length > 1;
     const named = (/** @type {number} */ i) => element("h2", { class: "which" }, [element("bdi", {}, [names[i]])]);
-    const roots = shown.map(({ root }, i) =>
-      two ? element("section", { class: "picture", "aria-label": names[i] }, [named(i), root]) : root,
+    const roots = shown.flatMap(({ root }, i) =>
+      two ? [element("section", { class: "picture", "aria-label": names[i] }, [named(i), said[i], root])] : [said[i], root],
     );
     const cards = shown.flatMap(({ side }, i) =>
       two && side.length ? [element("div", { class: "cards" }, [named(i), ...side])] : side,

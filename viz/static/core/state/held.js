@@ -5,7 +5,7 @@
  * @typedef {object} Held
  * @property {() => Value} get
  * @property {(value: Value) => void} set
- * @property {(listener: () => void, ended?: AbortSignal) => void} subscribe  until it is aborted, or for good
+ * @property {(listener: () => void, ended?: AbortSignal) => void} subscribe  until the signal, if there is one
  */
 
 /**

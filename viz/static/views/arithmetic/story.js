@@ -31,6 +31,16 @@ const queryOf = ({ example, row }) => named(example.tokens, row.query);
 /** @param {Story} story */
 const keyOf = ({ example, key }) => named(example.keyTokens, key);
 
+/** @param {import("../../core/data/example.js").Vectors} vectors */
+function precisionOf({ exact, within }) {
+  if (exact) return "Exact: query and key are here in single precision, as the model had them.";
+  if (within === null) return "Rounded: query and key are here in half precision, three digits of each; all that follows is computed from these.";
+  // Rounded up, since it is promised.
+  const place = 10 ** (Math.floor(Math.log10(within || 1)) - 1);
+  const bound = (Math.ceil(within / place) * place).toPrecision(2);
+  return `Rounded: each number of query and key is within ${bound} of the model's, and the weight within 0.4\u202f%; all that follows is computed from these.`;
+}
+
 /**
  * What it all comes to.
  *
@@ -39,13 +49,10 @@ const keyOf = ({ example, key }) => named(example.keyTokens, key);
 export function answer(story) {
   const { row, key, where, vectors, elsewhere } = story;
   const weight = numeral("answer", row.weights[key], share(row.weights[key]));
-  const precision = vectors.exact
-    ? "Exact: query and key are here in single precision, as the model had them."
-    : "Rounded: query and key are here in half precision, three digits of each; all that follows is computed from these.";
   const parts = [
     element("p", { class: "where" }, [where]),
     element("h2", { class: "sum-title" }, [queryOf(story), " looks at ", keyOf(story), " with ", weight]),
-    element("p", { class: "sum-precision", "data-exact": String(vectors.exact) }, [precision]),
+    element("p", { class: "sum-precision", "data-exact": String(vectors.exact) }, [precisionOf(vectors)]),
   ];
   if (story.example.header.edited) {
     const shown = elsewhere === null ? "the weights" : `${share(elsewhere)} for this pair`;

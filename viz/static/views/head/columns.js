@@ -12,6 +12,9 @@ import { sideNames } from "./parts.js";
 
 /** CSS pixels around the window in which rows are there, and between the places where more are made. */
 const NEAR = 320;
+/** Of a text of so many tokens all rows are made, some time after the first ones. */
+const ALL = 400;
+const PAUSE = 400;
 
 export class Columns {
   /**
@@ -26,6 +29,14 @@ export class Columns {
     this.key = new Rows(example.keyTokens, "key", `Tokens that are looked at (key)${to}`, this.row);
     this.middles = { query: this.query.middles, key: this.key.middles };
     this.printed = false;
+    /** Whether rows are made that are not near the window: so that a picture of the whole page has them. */
+    this.all = false;
+    if (Math.max(this.query.size, this.key.size) <= ALL) {
+      setTimeout(() => {
+        this.all = true;
+        if (this.reach()) reached();
+      }, PAUSE);
+    }
     /** The heights between which rows are there. */
     this.from = this.to = 0;
     /** The weights that stand beside the tokens. @type {HTMLElement[]} */
@@ -50,7 +61,7 @@ export class Columns {
     const { top } = this.query.root.getBoundingClientRect();
     this.from = Math.floor(-top / NEAR - 1) * NEAR;
     this.to = Math.ceil((innerHeight - top) / NEAR + 1) * NEAR;
-    if (this.printed) [this.from, this.to] = [0, Infinity];
+    if (this.printed || this.all) [this.from, this.to] = [0, Infinity];
     return from !== this.from || to !== this.to;
   }
 

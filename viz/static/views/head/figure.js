@@ -1,12 +1,13 @@
 /** The head view to take away: the lines that are drawn, and their weights. */
 
-import { firstCode, gatherLines, largest, lineAlpha, meanWeights, opposite, weightOf } from "../../core/data/attention.js";
+import { gatherLines, largest, lineAlpha, meanWeights, opposite, weightOf } from "../../core/data/attention.js";
 import { penOf } from "../../core/draw/canvas.js";
 import { headColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
 import { Raster } from "../../core/draw/raster.js";
 import { percent, tokenText } from "../../core/text/text.js";
 import { lineAdder, lineOffsets, lineWidth } from "./lines.js";
+import { leastDrawn } from "./parts.js";
 
 /** CSS pixels. */
 const WIDTH = 760;
@@ -40,13 +41,13 @@ const LEAST_WRITTEN = 0.005;
  * @returns {import("../../core/export/figure.js").Figure}
  */
 export function headFigure({ scene, focus, keyTokens, colors }) {
-  const { tokens, layer, heads, shown, minimum, top, look } = scene;
+  const { tokens, layer, heads, shown, top, look } = scene;
   const row = tokens.text.length > MANY ? 16 : 22;
   const rows = Math.max(tokens.text.length, keyTokens.text.length);
   const height = rows * row;
   const heights = Float64Array.from({ length: rows }, (_, i) => (i + 0.5) * row);
   const geometry = { width: RIGHT - LEFT, height, middles: { query: heights, key: heights }, row };
-  const places = gatherLines(layer, heads, shown, firstCode(minimum, look.strength), focus, top);
+  const places = gatherLines(layer, heads, shown, leastDrawn(scene, look.strength, focus), focus, top);
   const drawing = { layer, places, heads, bright: places.length, geometry, look };
   const where = `layer-${layer.number}${heads.length === 1 ? `-head-${look.numbers[heads[0]]}` : ""}`;
   return {

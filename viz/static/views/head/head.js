@@ -1,14 +1,14 @@
 /**
  * The head view: tokens twice, and between them a line for each weight in the colour of its head.
  *
- * Two sheets lie under the tokens. The lower one has every line and is drawn when layer, heads
- * or filters change; the upper one has the lines and shades of one token and is drawn on each
- * move of the pointer, while the lower one is hidden.
+ * Two sheets lie under the tokens. The lower one has every line and is drawn when layer, heads or
+ * filters change; the upper one has those of one token, on each move of the pointer.
  */
 
-import { firstCode, gatherLines, largest, meanWeights, opposite, shownTokens, strengthFor } from "../../core/data/attention.js";
+import { gatherLines, largest, meanWeights, opposite, shownTokens, strengthFor } from "../../core/data/attention.js";
 import { codesOf } from "../../core/data/codes.js";
 import { hasLayer } from "../../core/data/measures.js";
+import { sentenceOf } from "../../core/data/sentence.js";
 import { cssColors } from "../../core/draw/css_colors.js";
 import { element } from "../../core/draw/dom.js";
 import { afterClick, keptToken, placesOf } from "../../core/state/state.js";
@@ -21,7 +21,7 @@ import { counterpart } from "./details.js";
 import { headFigure } from "./figure.js";
 import { createLegend } from "./legend.js";
 import { lineAt } from "./lines.js";
-import { captions, chosenFirst, whyEmpty } from "./parts.js";
+import { captions, chosenFirst, leastDrawn, whyFew } from "./parts.js";
 import { shadeTokens } from "./shades.js";
 import { Sheet } from "./sheet.js";
 
@@ -40,7 +40,8 @@ const LEAST_WRITTEN = 0.005;
  * @property {Layer} layer
  * @property {number[]} heads  places in the head axis
  * @property {import("../../core/data/attention.js").Shown} shown
- * @property {number} minimum
+ * @property {number} minimum  percent
+ * @property {number} usual  the minimum that the page began with
  * @property {number} top  lines of each token; 0: all
  * @property {import("./lines.js").Look} look
  * @property {Geometry} geometry
@@ -53,24 +54,23 @@ export class HeadView {
     this.example = example;
     this.store = store;
     this.themeNow = theme;
+    this.usual = limits.minimum;
     this.columns = new Columns(example, () => this.follow(), ended);
     this.lower = new Sheet("lower", ended);
     this.upper = new Sheet("upper", ended);
+    const { query, key, row } = this.columns;
     this.lower.root.setAttribute("role", "img");
     this.upper.root.setAttribute("aria-hidden", "true");
-    const { query, key, row } = this.columns;
     this.between = element("div", { class: "between-columns" }, [this.lower.root, this.upper.root]);
     this.stage = element("div", { class: "stage" }, [query.root, this.between, key.root]);
     this.stage.classList.toggle("dense", row === LOW_ROW);
     this.empty = element("p", { class: "empty", role: "status" });
     this.root = element("div", { class: "head-view" }, [this.empty, captions(example), this.stage]);
     this.card = new HeadCard(stage);
-    /** @type {Layer | null} */
-    this.layer = null;
+    this.layer = /** @type {Layer | null} */ (null);
     this.whole = false;
     this.asked = 0;
-    /** @type {"light" | "dark"} */
-    this.theme = "light";
+    this.theme = theme();
     this.drawnLower = "";
     this.legend = createLegend(example.causal, limits.examples);
     this.side = [this.card.root, this.legend.root];
@@ -114,7 +114,7 @@ export class HeadView {
   click(event) {
     const token = tokenOf(event.target);
     if (token) return this.store.set(afterClick(this.store.get(), token));
-    const drawing = (this.focus() ? this.upper : this.lower).drawing;
+    const { drawing } = this.focus() ? this.upper : this.lower;
     if (!drawing || !this.layer) return undefined;
     const { left, top } = this.between.getBoundingClientRect();
     const place = lineAt(drawing, event.clientX - left, event.clientY - top);
@@ -124,6 +124,13 @@ export class HeadView {
     }
     const { nQueries, nKeys } = this.layer;
     return this.store.set({ query: Math.floor(place / nKeys) % nQueries, key: place % nKeys });
+  }
+
+  says() {
+    if (!this.layer || !this.whole) return [];
+    const { query, key } = this.store.get();
+    const { layer, heads, shown } = this.scene(this.layer);
+    return sentenceOf({ example: this.example, layer, heads, shown, query, key });
   }
 
   async figure() {
@@ -222,6 +229,7 @@ export class HeadView {
       heads: placesOf(this.store, this.example),
       shown: shownTokens(tokens, filter, special, keyTokens),
       minimum,
+      usual: this.usual,
       top,
       look: { numbers, theme: this.theme, strength },
       geometry: { width: clientWidth, height: clientHeight, middles, row },
@@ -229,16 +237,17 @@ export class HeadView {
   }
 
   /** @param {Scene} scene */
-  paintLower({ layer, heads, shown, minimum, top, look, geometry }) {
+  paintLower(scene) {
+    const { layer, heads, shown, minimum, top, look, geometry } = scene;
     const { filter, special } = this.store.get();
-    const filters = [filter, special, minimum, top];
-    const drawn = [layer.number, this.whole, heads, filters, look.theme, geometry.width, geometry.height].join(" ");
+    const drawn = [layer.number, this.whole, heads, filter, special, minimum, top, look.theme, geometry.width, geometry.height].join(" ");
     if (drawn === this.drawnLower) return;
     this.drawnLower = drawn;
     const strength = strengthFor(heads.length, false);
-    const places = gatherLines(layer, heads, shown, firstCode(minimum, strength), null, top);
+    const least = leastDrawn(scene, strength, null);
+    const places = gatherLines(layer, heads, shown, least, null, top);
     this.lower.root.setAttribute("aria-label", `Layer ${layer.number}: ${places.length} attention lines`);
-    this.empty.textContent = places.length || !this.whole ? "" : whyEmpty(heads, minimum);
+    this.empty.textContent = this.whole ? whyFew(places.length, heads, minimum, least) : "";
     this.lower.draw({ layer, places, heads, bright: places.length, geometry, look: { ...look, strength } }, this.whole);
     if (this.whole) this.stage.dataset.layer = String(layer.number);
   }
@@ -253,8 +262,8 @@ export class HeadView {
       this.card.hint();
       return this.upper.draw(null);
     }
-    const { layer, heads, shown, minimum, top, look, geometry } = scene;
-    const places = gatherLines(layer, heads, shown, firstCode(minimum, look.strength), focus, top);
+    const { layer, heads, shown, top, look, geometry } = scene;
+    const places = gatherLines(layer, heads, shown, leastDrawn(scene, look.strength, focus), focus, top);
     const other = this.other(focus);
     this.upper.draw({ layer, ...chosenFirst(places, layer, focus, other), heads, geometry, look });
     const means = meanWeights(layer, heads, shown, focus);

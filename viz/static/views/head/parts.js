@@ -1,5 +1,6 @@
 /** Parts of the head view that know nothing of its state: captions, and what is said in words. */
 
+import { codeOfStrongest, firstCode, weightOf } from "../../core/data/attention.js";
 import { element } from "../../core/draw/dom.js";
 import { running } from "../../core/text/text.js";
 
@@ -22,11 +23,35 @@ export function chosenFirst(places, { nQueries, nKeys }, { side }, other) {
   return { places: sorted, bright: front.length };
 }
 
+/** Lines of a token that are drawn however faint they are; of a text, one for each token. */
+const FEW = 5;
+
 /**
- * @param {number[]} heads
- * @param {number} minimum
+ * The first code that is drawn. The threshold that the page chose itself gives way where it leaves
+ * next to nothing.
+ *
+ * @param {Pick<import("./head.js").Scene, "layer" | "heads" | "shown" | "minimum" | "usual">} scene
+ * @param {number} strength
+ * @param {import("../../core/data/attention.js").Focus | null} focus
  */
-export function whyEmpty(heads, minimum) {
+export function leastDrawn({ layer, heads, shown, minimum, usual }, strength, focus) {
+  const asked = firstCode(minimum, strength);
+  if (!minimum || minimum !== usual) return asked;
+  return Math.min(asked, codeOfStrongest(layer, heads, shown, focus ? FEW : layer.nQueries, focus));
+}
+
+/**
+ * What is to be said of the lines: why there are none, or that they are below the threshold.
+ *
+ * @param {number} count
+ * @param {number[]} heads
+ * @param {number} minimum  percent
+ * @param {number} least  the first code that is drawn
+ */
+export function whyFew(count, heads, minimum, least) {
+  const reached = weightOf(least) * 100;
+  if (count && reached >= minimum) return "";
+  if (count) return `Few weights here reach ${minimum}\u202f%: the strongest are drawn, from ${reached.toFixed(1)}\u202f% up.`;
   if (!heads.length) return "No lines: no head is switched on.";
   if (!minimum) return "No lines: every weight that is shown here is too small to see.";
   return `No lines: every weight that is shown here is below ${minimum}\u202f%.`;

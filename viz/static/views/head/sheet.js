@@ -1,6 +1,7 @@
 /**
- * A sheet of lines as tall as the text, in tiles: only those near the window are drawn, the
- * others when they come near.
+ * A sheet of lines as tall as the text, in tiles: those in the window are drawn first, then those
+ * near it, and of a sheet that is not very tall the others too, so that a picture of the whole page
+ * has them. Tiles of a very tall one are drawn when they come near.
  */
 
 import { penOf } from "../../core/draw/canvas.js";
@@ -15,6 +16,10 @@ const NEAR = 320;
 const SLICE = 80;
 /** Milliseconds until what is near the window is drawn: what is in it is to be seen first. */
 const PAUSE = 100;
+/** Device pixels of a sheet that is drawn as a whole: 64 MB. */
+const WHOLE = 16e6;
+/** Milliseconds of drawing what nobody sees yet, at a time. */
+const LITTLE = 16;
 /** Of more lines than so many, the strongest are shown before all of them. */
 const MANY = 10000;
 
@@ -115,11 +120,11 @@ export class Sheet {
   work(around = 0, all = matchMedia("print").matches) {
     cancelAnimationFrame(this.frame);
     clearTimeout(this.timer);
-    const until = all ? Infinity : performance.now() + SLICE;
+    const until = all ? Infinity : performance.now() + (around > NEAR ? LITTLE : SLICE);
     while (this.drawing && this.root.isConnected) {
       const tile = this.begun?.tile ?? this.wanted(all ? Infinity : around);
       if (!tile && this.whole) this.root.dataset.drawn = "true";
-      if (!tile) return around < NEAR ? this.soon(NEAR, PAUSE) : undefined;
+      if (!tile) return this.further(around);
       const { lines } = (this.begun ??= this.begin(tile, this.drawing));
       if (!this.raster.draw(until)) return this.soon(around);
       this.raster.show(penOf(tile.canvas));
@@ -127,6 +132,17 @@ export class Sheet {
       tile.lines = lines;
       if (lines < this.drawing.places.length) return this.soon(around);
     }
+  }
+
+  /**
+   * What is next when all around the window is drawn.
+   *
+   * @param {number} around
+   */
+  further(around) {
+    if (around < NEAR) return this.soon(NEAR, PAUSE);
+    const pixels = this.tiles.reduce((sum, { canvas }) => sum + canvas.width * canvas.height, 0);
+    return around < Infinity && pixels <= WHOLE ? this.soon(Infinity, PAUSE) : undefined;
   }
 
   /**

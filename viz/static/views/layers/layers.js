@@ -5,6 +5,8 @@
  * Of a long text only the rows near the window are elements.
  */
 
+import { sentenceOfLens } from "../../core/data/sentence.js";
+import { usualQuery } from "../../core/data/steps.js";
 import { element } from "../../core/draw/dom.js";
 import { afterEscape, keptToken } from "../../core/state/state.js";
 import { LayersCard, createLayersLegend } from "./card.js";
@@ -139,6 +141,20 @@ export class LayersView {
     this.table.paint({ kept: query, layer, find, cell, theme });
     this.card.show(cell, theme);
     this.legend.update(theme);
+  }
+
+  says() {
+    return sentenceOfLens(this.example, this.lens, this.position());
+  }
+
+  /** The position that is told of: the kept one, else a masked one, else where the text goes on or its last word. */
+  position() {
+    const { tokens, causal } = this.example;
+    const { query } = this.store.get();
+    if (query !== null && query < tokens.text.length) return query;
+    const masked = tokens.text.findIndex((text, i) => tokens.special[i] && /mask/i.test(text));
+    if (masked >= 0) return masked;
+    return causal ? tokens.text.length - 1 : usualQuery(tokens);
   }
 
   async figure() {

@@ -9,7 +9,7 @@ import { gradientOf } from "./scale.js";
 
 const KEYS = { 0: "whole map", "+ −": "zoom", "← ↑ → ↓": "move", Enter: "keep the largest", Esc: "let go" };
 
-/** @typedef {{weight: number, received: number, source: "codes" | "half" | "single" | "none"}} Reading */
+/** @typedef {{weight: number, received: number, source: "codes" | "half" | "single" | "bytes" | "none"}} Reading */
 
 /**
  * @param {HTMLElement} card
@@ -67,6 +67,7 @@ function writtenWeight(weight, source) {
 function precision(weight, source) {
   if (source === "none") return "a token cannot look ahead here";
   if (source === "single") return "exact, from query and key";
+  if (source === "bytes") return "from query and key, a byte a number";
   if (source === "half") return "from query and key, rounded to half precision";
   return `rounded: ${boundsText(Math.round(255 * Math.sqrt(weight)))}`;
 }

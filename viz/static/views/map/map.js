@@ -10,6 +10,7 @@
  */
 
 import { hasLayer } from "../../core/data/measures.js";
+import { sentenceOfHead } from "../../core/data/sentence.js";
 import { penOf } from "../../core/draw/canvas.js";
 import { cssColors } from "../../core/draw/css_colors.js";
 import { element } from "../../core/draw/dom.js";
@@ -21,12 +22,10 @@ import { mapFigure } from "./figure.js";
 import { handOf, listenToHand } from "./hand.js";
 import { mapKey } from "./keys.js";
 import { paintOverlay } from "./overlay.js";
-import { canvasPen, labelOf, paintAround, paintCells, shortenTo } from "./paint.js";
+import { canvasPen, labelOf, longestLabel, paintAround, paintCells, shortenTo } from "./paint.js";
 import { cellAt, frameFor, weightsOf } from "./plot.js";
 import { createMapTools } from "./tools.js";
 
-/** How many of the longest texts are measured to find the longest label. */
-const MEASURED = 40;
 /** A step of the keyboard and of the buttons. */
 const ZOOM = 0.7;
 
@@ -62,7 +61,7 @@ export class MapView {
     this.weights = null;
     /** @type {import("./plot.js").Frame | null} */
     this.frame = null;
-    /** @type {"codes" | "half" | "single"} */
+    /** @type {import("./card.js").Reading["source"]} */
     this.source = "codes";
     /** @type {Cell | null} */
     this.pointed = null;
@@ -147,9 +146,14 @@ export class MapView {
       this.shownHead = name;
       this.weights = weightsOf(probs, this.sizes);
       const vectors = this.example.header.edited ? null : await this.example.vectors(layer, head);
-      this.source = !vectors ? "codes" : vectors.exact ? "single" : "half";
+      this.source = !vectors ? "codes" : vectors.exact ? "single" : vectors.within === null ? "half" : "bytes";
     }
     this.paint();
+  }
+
+  says() {
+    const state = this.store.get();
+    return this.weights ? sentenceOfHead(this.example, { ...state, head: currentHead(state, this.limits) }, this.weights.probs) : [];
   }
 
   resized() {
@@ -176,11 +180,8 @@ export class MapView {
   /** Finds the room for labels, and makes the canvases fit. */
   measure() {
     this.room = this.board.clientWidth;
-    const texts = [this.example.tokens, this.example.keyTokens].flatMap((tokens) =>
-      tokens.text.map((_, i) => labelOf(tokens, i)).sort((a, b) => b.length - a.length).slice(0, MEASURED),
-    );
     this.pen.font = `12px ${cssColors(this.root).font}`;
-    const longest = Math.max(...texts.map((text) => this.pen.measureText(text).width));
+    const longest = longestLabel(this.pen, [this.example.tokens, this.example.keyTokens]);
     const frame = frameFor(this.room, longest, this.sizes);
     const scale = devicePixelRatio || 1;
     for (const canvas of [this.cells, this.over]) {

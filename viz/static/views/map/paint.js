@@ -19,6 +19,8 @@ import { tokenText } from "../../core/text/text.js";
 import { cover, fillMap, labelled, margins, sumsOf } from "./plot.js";
 import { inksOfScale, partOf } from "./scale.js";
 
+/** How many of the longest texts are measured to find the longest label. */
+const MEASURED = 40;
 const SIZE = 12;
 const SMALL = 11;
 
@@ -68,6 +70,19 @@ export function shortenTo(pen, text, room) {
 export function labelOf(tokens, index) {
   const { mark, text } = tokenText(tokens, index, 40);
   return mark + text;
+}
+
+/**
+ * The width of the longest label, CSS pixels.
+ *
+ * @param {CanvasRenderingContext2D} pen
+ * @param {import("../../core/data/data.js").Tokens[]} sides
+ */
+export function longestLabel(pen, sides) {
+  const texts = sides.flatMap((tokens) =>
+    tokens.text.map((_, i) => labelOf(tokens, i)).sort((a, b) => b.length - a.length).slice(0, MEASURED),
+  );
+  return Math.max(...texts.map((text) => pen.measureText(text).width));
 }
 
 /**

@@ -7,6 +7,7 @@
 
 import { Measures, hasThumbnails, thumbnailsOf } from "../../core/data/measures.js";
 import { headsNamed } from "../../core/data/named.js";
+import { sentenceOfModel } from "../../core/data/sentence.js";
 import { STATISTICS } from "../../core/data/statistics.js";
 import { headColor } from "../../core/draw/colors.js";
 import { cssColors } from "../../core/draw/css_colors.js";
@@ -45,6 +46,8 @@ export class ModelView {
     this.pointed = -1;
     this.cursor = -1;
     this.painted = "";
+    /** Called when all heads were measured. @type {(() => void) | undefined} */
+    this.measured = undefined;
     this.tiles = element("div", { class: "model-tiles" });
     this.hover = element("div", { class: "model-frame" });
     this.chosen = element("div", { class: "model-frame chosen" });
@@ -63,7 +66,13 @@ export class ModelView {
     const known = heads.length === 1 ? this.placeOf(layer, heads[0]) : -1;
     if (this.cursor < 0) this.cursor = known;
     this.paint();
-    setTimeout(() => this.ended.aborted || this.measures.run(() => this.progress()), PAUSE);
+    setTimeout(() => this.ended.aborted || this.measures.run(() => this.progress()).then(() => this.measured?.()), PAUSE);
+  }
+
+  async says() {
+    const finished = new Promise((resolve) => (this.measured = () => resolve(null)));
+    if (this.measures.possible && !this.measures.finished) await finished;
+    return sentenceOfModel(this.example, this.measures);
   }
 
   /**
@@ -109,6 +118,14 @@ export class ModelView {
     const box = this.board.getBoundingClientRect();
     const slot = slotAt(this.grid, clientX - box.left, clientY - box.top);
     return slot < 0 ? -1 : this.grid.places[slot];
+  }
+
+  /** @param {Event} event */
+  headAt(event) {
+    const place = event instanceof MouseEvent ? this.placeAt(event) : this.pointed < 0 ? this.cursor : this.pointed;
+    if (place < 0 || !(event.target instanceof Node && this.board.contains(event.target))) return null;
+    const [layer, head] = this.numbers(place);
+    return { layer, head };
   }
 
   /** @param {number} place */

@@ -12,6 +12,9 @@ import { tokenText } from "../../core/text/text.js";
 import { numeral } from "../../marks/numeral.js";
 import { LOW_ROW, rowHeight, Rows } from "../../marks/rows.js";
 
+export const EDITED =
+  "This trace was edited. The weights here follow from query and key; the other pictures show the weights as the edit left them.";
+
 /** Tokens in the menu of those that look. */
 const OFFERED = 1000;
 

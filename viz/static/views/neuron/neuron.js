@@ -6,6 +6,7 @@
  * rows in sight are in the document and on the canvases.
  */
 
+import { sentenceOfRow } from "../../core/data/sentence.js";
 import { pairOf, whyAbsent } from "../../core/data/steps.js";
 import { cssColors } from "../../core/draw/css_colors.js";
 import { tokenChip } from "../../core/draw/dom.js";
@@ -14,14 +15,12 @@ import { share } from "../../core/text/numbers.js";
 import { tokenOf } from "../../marks/rows.js";
 import { dimensionAt } from "../../marks/strips.js";
 import { neuronFigure } from "./figure.js";
-import { choose, createNeuronFrame, readDimension, readWeight } from "./frame.js";
+import { choose, createNeuronFrame, EDITED, readDimension, readWeight } from "./frame.js";
 import { drawLines, drawVectors, scalesOf, writeNumbers } from "./paint.js";
 import { spanOf } from "./rows.js";
 
 /** CSS pixels drawn above and below what is in sight. */
 const NEAR = 160;
-const EDITED =
-  "This trace was edited. The weights here follow from query and key; the other pictures show the weights as the edit left them.";
 
 /**
  * @typedef {import("./paint.js").Loaded} Loaded
@@ -38,17 +37,13 @@ export class NeuronView {
     this.theme = theme;
     this.frame = createNeuronFrame(example, store);
     this.root = this.frame.root;
-    /** @type {HTMLElement[]} */
-    this.side = [];
+    this.side = /** @type {HTMLElement[]} */ ([]);
     this.tops = { query: this.frame.queries.tops, key: this.frame.keys.tops };
-    /** @type {Loaded | null} */
-    this.loaded = null;
-    /** @type {number | null} */
-    this.pointed = null;
+    this.loaded = /** @type {Loaded | null} */ (null);
+    this.pointed = /** @type {number | null} */ (null);
     /** @type {number | null} */
     this.under = null;
-    /** @type {Cell | null} */
-    this.cell = null;
+    this.cell = /** @type {Cell | null} */ (null);
     /** @type {number | null} */
     this.broughtIn = null;
     this.waiting = 0;
@@ -82,7 +77,7 @@ export class NeuronView {
     const [layer, head] = [state.layer, currentHead(state, this.limits)];
     const vectors = await this.example.vectors(layer, head);
     const now = this.store.get();
-    // Another head may have been asked for while this one was unpacked.
+    // Another head was asked for meanwhile.
     if (now.layer !== layer || currentHead(now, this.limits) !== head) return;
     this.frame.empty.textContent = vectors ? "" : whyAbsent(this.example, layer, head);
     this.frame.scroll.hidden = this.frame.top.hidden = !vectors;
@@ -109,7 +104,10 @@ export class NeuronView {
   scrollTo(side, index) {
     const { scroll, head, row } = this.frame;
     const top = this.tops[side][index];
-    const room = scroll.clientHeight - head.root.offsetHeight - row;
+    const above = head.root.offsetHeight + row;
+    const inWindow = innerHeight - scroll.getBoundingClientRect().top - above;
+    const whole = scroll.clientHeight - above;
+    const room = inWindow > 3 * row ? Math.min(whole, inWindow) : whole;
     const from = top - scroll.scrollTop;
     if (from >= 0 && from <= room) return;
     // A step beyond the edge scrolls by a row, a leap to the middle.
@@ -275,6 +273,11 @@ export class NeuronView {
       key: vectors.key[at * vectors.width + dimension],
       scale: vectors.scale,
     });
+  }
+
+  says() {
+    const pair = this.shownPair();
+    return pair ? sentenceOfRow(this.example, { .../** @type {Loaded} */ (this.loaded), key: this.store.get().key }, pair.row) : [];
   }
 
   /** The picture to take away. */

@@ -5,6 +5,7 @@
  */
 
 import { codesOf } from "../../core/data/codes.js";
+import { sentenceOfText } from "../../core/data/sentence.js";
 import { MEASURES, relevanceOf, shadedSide } from "../../core/data/shading.js";
 import { withAlpha } from "../../core/draw/colors.js";
 import { strongest } from "../../core/draw/contrast.js";
@@ -183,6 +184,10 @@ export class TextView {
     if (name === this.seen) return;
     this.seen = name;
     if (kept) this.texts.itemOf(kept)?.scrollIntoView({ block: "nearest" });
+  }
+
+  says() {
+    return this.layer ? sentenceOfText(sceneOf(this.example, this.store.get(), this.layer, null, this.theme())) : [];
   }
 
   async figure() {

@@ -10,7 +10,7 @@ import { runningText } from "./words.js";
 /** From so many tokens on, a text is set smaller. */
 const MANY = 120;
 /** How many tokens of a text are on the page at a time: four texts may stand side by side. */
-const PART = 700;
+const PART = 680;
 
 /**
  * @typedef {import("../../core/data/attention.js").Side} Side

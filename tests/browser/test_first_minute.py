@@ -1,0 +1,128 @@
+"""What a page shows when it opens, before anything is clicked: something to see, and what it is."""
+
+import numpy as np
+import pytest
+from attention_pages import names
+from browser.head_view import TOKENS, Open, lines, page_of, pair_page, text_of, token, until
+from browser.vector_page import some_vectors, vector_page
+from playwright.sync_api import Page, expect
+
+from minibert.viz import attention_page
+
+pytestmark = pytest.mark.browser
+
+
+def seen(page: Page) -> str:
+    page.wait_for_function("document.querySelector('.seen').textContent")
+    return page.locator(".seen").first.inner_text()
+
+
+def changed(page: Page, hash: str, sentence: str) -> None:
+    page.evaluate("hash => { location.hash = hash; }", hash)
+    expect(page.locator(".seen").first).to_have_text(sentence)
+
+
+def faint(n_tokens: int) -> np.ndarray:
+    """One head, (layer, head, query, key): no weight reaches 7 %, the next token gets most."""
+    probs = np.full((1, 1, n_tokens, n_tokens), 0.95 / (n_tokens - 1), np.float32)
+    each = np.arange(n_tokens)
+    probs[0, 0, each, (each + 1) % n_tokens] = 0.05
+    return probs
+
+
+class TestSentence:
+    def test_it_follows_layer_head_and_token(self, open_page: Open) -> None:
+        page = open_page(pair_page())
+        expect(page.locator(".seen")).to_have_text(
+            "Head 0 of layer 0, the clearest of 3: every token looks at itself, 100\u202f%."
+        )
+        changed(
+            page, "heads=1", "Head 1 of layer 0: every token looks at the one after it, 100\u202f%."
+        )
+        changed(
+            page,
+            "heads=2",
+            "Head 2 of layer 0: every token looks at the first one, [CLS], 100\u202f%.",
+        )
+        token(page, "query", 4).click()
+        expect(page.locator(".seen")).to_have_text(
+            "Head 2 of layer 0: rain looks most at [CLS], 100\u202f%."
+        )
+
+    def test_every_view_of_attention_says_one(self, open_page: Open) -> None:
+        page = open_page(pair_page())
+        changed(
+            page,
+            "view=map&heads=1",
+            "Head 1 of layer 0: every token looks at the one after it, 100\u202f%.",
+        )
+        changed(
+            page,
+            "view=text&heads=2",
+            "Layer 0, head 2: [CLS] is looked at most, with 100\u202f% of all attention.",
+        )
+        page.evaluate("() => { location.hash = 'view=model'; }")
+        expect(page.locator(".seen")).to_contain_text(
+            "of layer 0, the clearest of 6: a token looks mostly at"
+        )
+
+    def test_of_two_texts_each_has_its_own(self, open_page: Open) -> None:
+        one = text_of(np.eye(5, dtype=np.float32)[None, None], names(5), name="one")
+        other = text_of(
+            np.roll(np.eye(5, dtype=np.float32), 1, 1)[None, None], names(5), name="other"
+        )
+        page = open_page(page_of(one, other), "beside=1")
+        expect(page.locator(".seen").nth(0)).to_contain_text("looks at itself")
+        expect(page.locator(".seen").nth(1)).to_contain_text("looks at the one after it")
+
+    def test_hostile_tokens_stay_text(self, open_page: Open) -> None:
+        tokens = ("<img src=x onerror=alert(1)>", *TOKENS[1:])
+        page = open_page(
+            page_of(text_of(np.eye(7, dtype=np.float32)[None, None], tokens)), "query=0"
+        )
+        expect(page.locator(".seen")).to_contain_text("<img src=x")
+        assert page.locator(".seen img").count() == 0
+
+
+class TestLines:
+    def test_a_long_text_of_faint_weights_opens_with_the_strongest(self, open_page: Open) -> None:
+        n = 401
+        page = open_page(attention_page(faint(n), names(n)).html)
+        assert lines(page) == n
+        expect(page.locator(".empty")).to_contain_text("Few weights here reach 7.5\u202f%")
+        expect(page.locator(".empty")).to_contain_text("from 5.0\u202f% up")
+        token(page, "query", 3).click()
+        until(page, "Number(document.querySelector('.upper').dataset.lines) >= 1")
+
+    def test_a_threshold_that_was_chosen_is_kept_to(self, open_page: Open) -> None:
+        page = open_page(attention_page(faint(401), names(401)).html, "min=10")
+        assert lines(page) == 0
+        expect(page.locator(".empty")).to_have_text(
+            "No lines: every weight that is shown here is below 10\u202f%."
+        )
+
+
+def test_what_is_below_the_fold_is_drawn_without_scrolling(open_page: Open) -> None:
+    n = 300
+    page = open_page(attention_page(faint(n), names(n)).html, "min=2")
+    until(page, f"document.querySelectorAll('.query .token').length === {n}")
+    drawn = """() => [...document.querySelectorAll('.lower canvas')].every((canvas) => {
+      const copy = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+      copy.drawImage(canvas, -Math.floor(canvas.width / 2), 0);
+      return copy.getImageData(0, 0, 1, canvas.height).data.some((value) => value > 0);
+    })"""
+    until(page, f"({drawn})()")
+    assert page.locator(".lower canvas").count() > 8
+
+
+def test_the_neuron_view_of_a_long_text_opens_with_its_token_in_sight(open_page: Open) -> None:
+    tokens = tuple(f"t{i}" for i in range(200))
+    page = open_page(vector_page(some_vectors(200), tokens), ready=".neuron-view[data-drawn]")
+    query = page.locator(".neuron-view").get_attribute("data-query")
+    expect(page.locator(f'.neuron-left .token[data-index="{query}"]')).to_be_in_viewport(ratio=1)
+    said = seen(page)
+    assert said.startswith(f"Head 0 of layer 0: t{query} looks most at")
+    strongest = int(said.split("looks most at t")[1].split(",")[0])
+    assert strongest == int(some_vectors(200).rounded.probs(0, 0)[int(query or 0)].argmax())
+    row = page.locator(f'.neuron-right .token[data-index="{strongest}"]')
+    expect(row).to_be_in_viewport(ratio=1)

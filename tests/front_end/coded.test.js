@@ -1,0 +1,32 @@
+/** Vectors in a byte a number, as bytes written here by hand. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { fromSteps, headFromSteps } from "../../viz/static/core/data/coded.js";
+
+// Steps 0.5, 1, 2 and 0.25 in half precision; two heads of two positions of three numbers.
+const STEPS = [0x3800, 0x3c00, 0x4000, 0x3400];
+const CODES = [2, -4, 100, 1, 0, -1, 3, -100, 5, 8, -8, 4];
+const SHAPE = [2, 2, 3];
+
+function written() {
+  const bytes = Buffer.alloc(8 + 12);
+  STEPS.forEach((step, i) => bytes.writeUInt16LE(step, 2 * i));
+  CODES.forEach((code, i) => bytes.writeInt8(code, 8 + i));
+  return new Uint8Array(bytes);
+}
+
+test("a number is its code times the step of its vector", () => {
+  assert.deepEqual(Array.from(fromSteps(written(), SHAPE)), [1, -2, 50, 1, 0, -1, 6, -200, 10, 2, -2, 1]);
+  const { numbers, within } = headFromSteps(written(), SHAPE, 1);
+  assert.deepEqual(Array.from(numbers), [6, -200, 10, 2, -2, 1]);
+  assert.equal(within, 1);
+});
+
+test("a rest adds 16ths of a step, the low half of a byte first", () => {
+  const rests = Uint8Array.of(0x81, 0xf0, 0x08);
+  const { numbers, within } = headFromSteps(written(), SHAPE, 1, rests);
+  assert.deepEqual(Array.from(numbers), [6 + 2 / 16, -200 - 16 / 16, 10, 2 - 0.25 / 16, -2 - 2 / 16, 1]);
+  assert.equal(within, 2 / 16);
+});

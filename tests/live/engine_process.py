@@ -1,0 +1,78 @@
+"""The engine of a live page in a process of Node, asked as a page asks it."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["EngineError", "EngineProcess"]
+
+Array = npt.NDArray[np.float32]
+_SCRIPT = Path(__file__).with_name("engine.js")
+
+
+class EngineError(Exception):
+    """What the engine refused, in its words."""
+
+
+class EngineProcess:
+    """One process of Node; `open` gives it a model."""
+
+    def __init__(self, node: str) -> None:
+        self._process = subprocess.Popen(
+            [node, str(_SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def open(self, header: str, weights: str) -> dict[str, Any]:
+        """What the engine says about the model of a live page's header and weights."""
+        return dict(self._ask("open", live=json.loads(header)["live"], weights=weights))
+
+    def trace(
+        self,
+        request: dict[str, Any],
+        read: Sequence[tuple[str, int | None]] = (),
+        blocks: Sequence[str] = (),
+    ) -> tuple[dict[str, Any], list[Array], list[bytes]]:
+        """The run of a request, the quantities, and the bytes of the blocks, that are read."""
+        answer = self._ask("trace", request=request, read=list(read), bytes=list(blocks))
+        numbers = [
+            np.frombuffer(self._bytes(4 * int(np.prod(shape))), "<f4").reshape(shape)
+            for shape in answer["shapes"]
+        ]
+        return answer, numbers, [self._bytes(length) for length in answer["lengths"]]
+
+    def sweep(self, request: dict[str, Any], question: dict[str, int]) -> Array:
+        """(layer, head): the change of the log probability."""
+        answer = self._ask("sweep", request=request, question=question)
+        return np.asarray(answer["values"], np.float32).reshape(answer["shape"])
+
+    def step(self, request: dict[str, Any], sampling: dict[str, Any]) -> dict[str, Any]:
+        """One next token."""
+        return dict(self._ask("step", request=request, sampling=sampling))
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate(timeout=20)
+
+    def _ask(self, call: str, **given: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"call": call, **given}).encode() + b"\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the process of Node ended")
+        said = json.loads(line)
+        if "error" in said:
+            raise EngineError(said["error"])
+        return said["answer"]
+
+    def _bytes(self, count: int) -> bytes:
+        assert self._process.stdout is not None
+        data = self._process.stdout.read(count)
+        assert len(data) == count
+        return data

@@ -1,0 +1,98 @@
+"""The file that runs a model: what is in it, and which models it refuses."""
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import run
+
+import minibert
+from minibert.errors import MinibertError
+from minibert.layers.config import Config
+from minibert.viz.live import live_page
+
+# Of one of the two models; with the script of the page and the two tokenizers.
+LARGEST_FILE = 5_500_000
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2"])
+def test_the_file_holds_the_weights_as_they_are(name: str) -> None:
+    model = minibert.load(name)
+    page = live_page(model)
+    live, weights = json.loads(page.header)["live"], base64.b64decode(page.weights)
+    parameters = dict(model.named_parameters())
+    assert {"float16"} == {entry["dtype"] for entry in live["entries"]}
+    for entry in live["entries"]:
+        size = int(np.prod(entry["shape"]))
+        stored = np.frombuffer(weights, "<f2", size, entry["from"]).reshape(entry["shape"])
+        assert np.array_equal(stored, parameters[entry["name"]].numpy())
+    assert page.size < LARGEST_FILE
+
+
+def test_weights_that_float16_would_change_are_stored_as_float32() -> None:
+    model = minibert.load("tiny-gpt2")
+    model.body.final_norm.weight[0] = 1 + 2**-20
+    entries = json.loads(live_page(model).header)["live"]["entries"]
+    assert [e["name"] for e in entries if e["dtype"] == "float32"] == ["body.final_norm.weight"]
+    model.body.final_norm.weight[0] = torch.nan
+    with pytest.raises(MinibertError, match=r"body\.final_norm\.weight has NaN"):
+        live_page(model)
+
+
+def test_a_pages_own_rules_let_it_make_a_worker_and_ask_no_host() -> None:
+    html = live_page(minibert.load("tiny-bert")).html
+    policy = html.partition('http-equiv="Content-Security-Policy" content="')[2].partition('"')[0]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["worker-src"] == "blob:"
+    assert "connect-src" not in rules
+    assert "unsafe" not in policy
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"family": "roberta", "task": "masked-lm"}, "its family is roberta; it runs bert, gpt2"),
+        ({"task": "sequence-classification"}, "its task head is sequence-classification"),
+        ({"vocab_size": 200_000}, "its weights take 51 MB; a page holds 40 MB"),
+    ],
+)
+def test_a_model_that_the_engine_does_not_run_is_refused(changes: Any, why: str) -> None:
+    model: Any = minibert.load("tiny-bert")
+
+    class Other:
+        name = "other"
+        tokenizer = model.tokenizer
+        config: Config = replace(model.config, **changes)
+
+        def named_parameters(self) -> Any:
+            yield "body.word.weight", torch.zeros(self.config.vocab_size, self.config.d_model)
+
+    with pytest.raises(MinibertError, match=rf"^A live page cannot run other: {why}"):
+        live_page(Other())
+
+
+def test_a_model_without_a_tokenizer_is_refused() -> None:
+    model = minibert.load("tiny-bert")
+    model.tokenizer = None
+    with pytest.raises(MinibertError, match="it has no tokenizer"):
+        live_page(model)
+
+
+def test_the_command_writes_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "live.html"
+    result = run("live", "-m", "tiny-gpt2", "--text", "Once", "-o", str(path))
+    assert result.exit_code == 0, result.output
+    assert path.read_text(encoding="utf-8") == live_page(minibert.load("tiny-gpt2"), ["Once"]).html
+    assert str(path) in result.stdout
+
+
+def test_the_command_refuses_a_third_text(tmp_path: Path) -> None:
+    texts = [part for text in "abc" for part in ("--text", text)]
+    assert run("live", *texts, "-o", str(tmp_path / "live.html")).exit_code == 2
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,154 @@
+"""The tokenizers of a live page give Python's tokens, for any text."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from data import data_path
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from live.engine_process import EngineError, EngineProcess
+from test_front_end import node
+
+import minibert
+from minibert.errors import TokenizationError
+from minibert.layers.config import Config
+from minibert.text.tokenizer import Tokenizer
+from minibert.viz.live import live_page
+
+# More tokens than any text here has.
+POSITIONS = 4096
+
+
+class Splitter:
+    """A model that is almost nothing but its tokenizer, so that any text is split at once."""
+
+    name = "splitter"
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.config = Config(
+            family="gpt2",
+            task="none",
+            vocab_size=tokenizer.vocab_size,
+            n_positions=POSITIONS,
+            n_layers=1,
+            n_heads=1,
+            d_model=1,
+            d_mlp=1,
+        )
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        config = self.config
+        names = ("query", "key", "value", "output")
+        shapes = {f"attention.{name}.weight": (1, 1) for name in names}
+        shapes |= {"mlp.up.weight": (1, 1), "mlp.down.weight": (1, 1)}
+        for norm in ("attention_norm", "mlp_norm"):
+            shapes |= {f"{norm}.weight": (1,), f"{norm}.bias": (1,)}  # type: ignore[dict-item]
+        yield "body.word.weight", torch.zeros(config.vocab_size, 1)
+        yield "body.position.weight", torch.zeros(config.n_positions, 1)
+        yield "body.final_norm.weight", torch.ones(1)
+        yield "body.final_norm.bias", torch.ones(1)
+        for name, shape in shapes.items():
+            yield f"body.groups.0.{name}", torch.ones(shape)
+
+
+def opened(tokenizer: Tokenizer) -> EngineProcess:
+    page = live_page(Splitter(tokenizer))
+    engine = EngineProcess(node())
+    engine.open(page.header, page.weights)
+    return engine
+
+
+@pytest.fixture(scope="module", params=["tiny-bert", "tiny-gpt2"])
+def embedded(request: pytest.FixtureRequest) -> Iterator[tuple[Tokenizer, EngineProcess]]:
+    tokenizer = minibert.load(request.param).tokenizer
+    engine = opened(tokenizer)
+    yield tokenizer, engine
+    engine.close()
+
+
+def compare(tokenizer: Tokenizer, engine: EngineProcess, texts: list[str]) -> None:
+    """The same tokens in all that a page says about them, or refused by both."""
+    try:
+        tokens = tokenizer(*texts)
+    except TokenizationError:
+        with pytest.raises(EngineError):
+            engine.trace({"texts": texts, "edits": []})
+        return
+    if tokens.lengths[0] > POSITIONS:
+        return
+    found = engine.trace({"texts": texts, "edits": []})[0]["header"]["tokens"]
+    raw = [raw or text for raw, text in zip(found["raw"], found["text"], strict=True)]
+    # Strings of a vocabulary are all different, so equal strings are equal ids.
+    assert raw == list(tokens.raw[0])
+    assert found["text"] == list(tokens.strings[0])
+    assert found["segment"] == tokens.segments[0].tolist()
+    assert [bool(mark) for mark in found["special"]] == list(tokens.special[0])
+
+
+def characters() -> st.SearchStrategy[str]:
+    some = (
+        "aeé\u0301ñßÅİıſǅﬁ中文日本か한\u0e33\u0939\u093fΣ𠀀😀👩‍👩‍👧\U0001f1e9\U0001f1ea\u200d\u200b\u00ad"
+        "\ufeff\ufffd\0\x1b\x7f\x85\xa0\u2028\u3000\t\n\r '’“—.,!?-_#@[]<>|0123½²١"
+    )
+    return st.one_of(st.sampled_from(some), st.characters(codec="utf-8"))
+
+
+def texts() -> st.SearchStrategy[str]:
+    words = st.sampled_from(
+        [
+            "the",
+            "The",
+            " horse",
+            "unaffable",
+            "don't",
+            "[MASK]",
+            "[CLS]",
+            "<|endoftext|>",
+            "##s",
+            " ",
+            "  ",
+        ]
+    )
+    return st.lists(st.one_of(characters(), words), max_size=30).map("".join)
+
+
+@settings(max_examples=1000)
+@given(text=texts())
+def test_any_text_is_split_as_in_python(
+    embedded: tuple[Tokenizer, EngineProcess], text: str
+) -> None:
+    compare(*embedded, [text])
+
+
+@settings(max_examples=100)
+@given(first=texts(), second=texts())
+def test_any_pair_is_split_as_in_python(
+    embedded: tuple[Tokenizer, EngineProcess], first: str, second: str
+) -> None:
+    compare(*embedded, [first, second])
+
+
+@pytest.mark.parametrize(
+    ("vectors", "model"),
+    [("bert_uncased.json", "all-MiniLM-L6-v2"), ("gpt2.json", "gpt2-tokenizer")],
+)
+def test_published_vectors_are_reproduced(vectors: str, model: str) -> None:
+    path = data_path("refs", "tokenizer_vectors", vectors)
+    tokenizer = Tokenizer.from_folder(data_path("models", model))
+    engine = opened(tokenizer)
+    entries: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    for entry in entries:
+        if not entry["ids"]:
+            with pytest.raises(EngineError, match="no token"):
+                engine.trace({"texts": [entry["text"]], "edits": []})
+            continue
+        found = engine.trace({"texts": [entry["text"]], "edits": []})[0]["header"]["tokens"]
+        raw = [raw or text for raw, text in zip(found["raw"], found["text"], strict=True)]
+        own = [one for one, mark in zip(raw, found["special"], strict=True) if not mark]
+        expected = [tokenizer.raw(id) for id in entry["ids"] if id not in tokenizer.structural_ids]
+        assert own == expected, entry["text"]
+    engine.close()

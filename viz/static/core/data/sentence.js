@@ -1,0 +1,300 @@
+/**
+ * What is to be seen, in one sentence: where a head's tokens look, or where one token looks.
+ *
+ * The places a head may look at are those of statistics.js; a head is told of by the place that
+ * gets most of its tokens' attention. No document here.
+ *
+ * @typedef {import("./attention.js").Shown} Shown
+ * @typedef {import("./attention.js").Focus} Focus
+ * @typedef {import("./example.js").Example} Example
+ * @typedef {import("./example.js").Layer} Layer
+ * @typedef {string | {token: string}} Part  a token stands apart, whatever its direction
+ *
+ * @typedef {object} Place  where a head's tokens look
+ * @property {"previous" | "next" | "itself" | "first" | "delimiter" | "spread"} id
+ * @property {number} share  mean over tokens; of "spread", each token's largest weight
+ * @property {boolean} every  each token gives it more than half
+ *
+ * @typedef {object} Looked  what the sentence is about
+ * @property {Example} example
+ * @property {Layer} layer
+ * @property {number[]} [numbers]  of the layer's heads, in the model, where they are not all of the example's
+ * @property {number[]} heads  places in the head axis
+ * @property {Shown} shown
+ * @property {number | null} query  the chosen token that looks
+ * @property {number | null} key
+ */
+
+import { tokenName } from "../text/text.js";
+import { largest, meanWeights, weightOf } from "./attention.js";
+import { aboutTokens } from "./statistics.js";
+
+/** A place with less of the attention than this is none to tell of. */
+const CLEAR = 0.4;
+
+const WEIGHTS = Float32Array.from({ length: 256 }, (_, code) => weightOf(code));
+
+/** @type {Record<Place["id"], string>} */
+const WORDS = {
+  previous: "the one before it",
+  next: "the one after it",
+  itself: "itself",
+  first: "the first one, ",
+  delimiter: "",
+  spread: "",
+};
+
+/** A mean, and whether all of what it is of are above a half. */
+class Share {
+  sum = 0;
+  count = 0;
+  every = true;
+
+  /** @param {number} weight */
+  add(weight) {
+    this.sum += weight;
+    this.count += 1;
+    if (weight <= 0.5) this.every = false;
+  }
+
+  get mean() {
+    return this.count ? this.sum / this.count : 0;
+  }
+}
+
+/**
+ * Where most of a head's attention goes.
+ *
+ * @param {Layer} layer
+ * @param {number} head  place in the head axis
+ * @param {import("./statistics.js").About} about
+ * @param {Shown} shown
+ * @returns {Place}
+ */
+export function placeOf({ codes, nQueries, nKeys }, head, about, shown) {
+  const { square, causal, plain, parted } = about;
+  const shares = { previous: new Share(), next: new Share(), itself: new Share(), first: new Share(), delimiter: new Share() };
+  const most = new Share();
+  const delimiters = Array.from(about.delimiter.keys()).filter((key) => about.delimiter[key] && shown.key[key]);
+  for (let query = 0; query < nQueries; query += 1) {
+    if (!shown.query[query]) continue;
+    const row = (head * nQueries + query) * nKeys;
+    const at = (/** @type {number} */ key) => (shown.key[key] ? WEIGHTS[codes[row + key]] : 0);
+    if (square && plain[query]) {
+      shares.itself.add(at(query));
+      if (query > 0) shares.previous.add(at(query - 1));
+      if (query < nKeys - 1 && !causal) shares.next.add(at(query + 1));
+    }
+    if (query > 0 || !square) shares.first.add(at(0));
+    if (parted[query]) shares.delimiter.add(delimiters.reduce((sum, key) => sum + at(key), 0));
+    let code = 0;
+    for (let key = 0; key < nKeys; key += 1) if (shown.key[key] && codes[row + key] > code) code = codes[row + key];
+    most.add(WEIGHTS[code]);
+  }
+  const ranked = Object.entries(shares).sort(([, one], [, other]) => other.mean - one.mean);
+  const [id, best] = ranked[0];
+  if (best.mean < CLEAR) return { id: "spread", share: most.mean, every: false };
+  return { id: /** @type {Place["id"]} */ (id), share: best.mean, every: best.every };
+}
+
+/**
+ * The sentence; empty where no head is on.
+ *
+ * @param {Looked} looked
+ * @returns {Part[]}
+ */
+export function sentenceOf(looked) {
+  if (!looked.heads.length) return [];
+  // The text beside may be shorter than the one whose token was chosen.
+  const query = within(looked.query, looked.layer.nQueries);
+  const key = within(looked.key, looked.layer.nKeys);
+  if (query !== null && key !== null) return pair(looked, query, key);
+  if (query !== null) return oneToken(looked, { side: "query", index: query });
+  if (key !== null) return oneToken(looked, { side: "key", index: key });
+  return clearestHead(looked);
+}
+
+/**
+ * @param {number | null} token
+ * @param {number} size
+ */
+function within(token, size) {
+  return token !== null && token < size ? token : null;
+}
+
+/** @param {number} share */
+function percent(share) {
+  const value = share * 100;
+  return value > 0 && value < 1 ? "less than 1\u202f%" : `${Math.round(value)}\u202f%`;
+}
+
+/** @param {Looked} looked */
+function where({ example, numbers = example.heads, layer, heads }) {
+  if (heads.length === 1) return `Head ${numbers[heads[0]]} of layer ${layer.number}: `;
+  return `Layer ${layer.number}, the mean of ${heads.length} heads: `;
+}
+
+/**
+ * @param {Looked} looked
+ * @returns {Part[]}
+ */
+function clearestHead({ example, numbers = example.heads, layer, heads, shown }) {
+  const about = aboutTokens(example);
+  const places = heads.map((head) => ({ head, ...placeOf(layer, head, about, shown) }));
+  const rank = (/** @type {Place} */ { id, share }) => (id === "spread" ? share - 1 : share);
+  const best = places.reduce((one, other) => (rank(other) > rank(one) ? other : one));
+  const name = `Head ${numbers[best.head]} of layer ${layer.number}`;
+  const told = heads.length > 1 ? `${name}, the clearest of ${heads.length}: ` : `${name}: `;
+  if (best.id === "spread") return [`${told}its tokens look at many places; the largest weight of each is ${percent(best.share)} on average.`];
+  const who = best.every ? "every token looks at " : "a token looks mostly at ";
+  return [told, who, WORDS[best.id], ...named(best.id, example, about), `, ${percent(best.share)}${best.every ? "" : " on average"}.`];
+}
+
+/**
+ * The token that a place is, where it is one.
+ *
+ * @param {Place["id"]} id
+ * @param {Example} example
+ * @param {import("./statistics.js").About} about
+ * @returns {Part[]}
+ */
+function named(id, { keyTokens }, { delimiter }) {
+  if (id === "first") return [{ token: tokenName(keyTokens, 0) }];
+  return id === "delimiter" ? [{ token: tokenName(keyTokens, delimiter.indexOf(1)) }] : [];
+}
+
+/**
+ * @param {Looked} looked
+ * @param {Focus} focus
+ * @returns {Part[]}
+ */
+function oneToken(looked, focus) {
+  const { example, layer, heads, shown } = looked;
+  const means = meanWeights(layer, heads, shown, focus);
+  const [best] = largest(means, 1, 0);
+  const [own, others] = focus.side === "query" ? [example.tokens, example.keyTokens] : [example.keyTokens, example.tokens];
+  const token = { token: tokenName(own, focus.index) };
+  if (best === undefined || !means[best]) {
+    return [where(looked), token, focus.side === "query" ? " looks at nothing that is shown." : " is looked at by nothing that is shown."];
+  }
+  const verb = focus.side === "query" ? " looks most at " : " is looked at most by ";
+  return [where(looked), token, verb, { token: tokenName(others, best) }, `, ${percent(means[best])}.`];
+}
+
+/**
+ * @param {Looked} looked
+ * @param {number} query
+ * @param {number} key
+ * @returns {Part[]}
+ */
+function pair(looked, query, key) {
+  const { example, layer, heads, shown } = looked;
+  const weight = meanWeights(layer, heads, shown, { side: "query", index: query })[key];
+  const [from, to] = [tokenName(example.tokens, query), tokenName(example.keyTokens, key)];
+  return [where(looked), { token: from }, " looks at ", { token: to }, ` with ${percent(weight)}.`];
+}
+
+/**
+ * The sentence of one head whose weights are there as numbers.
+ *
+ * @param {Example} example
+ * @param {{layer: number, head: number, query: number | null, key: number | null}} asked  numbers in the model
+ * @param {Float32Array} probs  (query, key)
+ * @returns {Part[]}
+ */
+export function sentenceOfHead(example, { layer: number, head, query, key }, probs) {
+  const [nQueries, nKeys] = [example.tokens.text.length, example.keyTokens.text.length];
+  const codes = Uint8Array.from(probs, (weight) => Math.sqrt(weight) * 255 + 0.5);
+  const layer = { number, nHeads: 1, nQueries, nKeys, size: nQueries, codes };
+  const all = { query: new Uint8Array(nQueries).fill(1), key: new Uint8Array(nKeys).fill(1) };
+  return sentenceOf({ example, numbers: [head], layer, heads: [0], shown: all, query, key });
+}
+
+/**
+ * The sentence of one row of weights: where a token looks.
+ *
+ * @param {Example} example
+ * @param {{layer: number, head: number, key: number | null}} asked  numbers in the model
+ * @param {{query: number, weights: Float64Array}} row  the weights of each key
+ * @returns {Part[]}
+ */
+export function sentenceOfRow({ tokens, keyTokens }, { layer, head, key: asked }, { query, weights }) {
+  const key = within(asked, weights.length);
+  const best = key ?? largest(weights, 1, 0)[0];
+  const verb = key === null ? " looks most at " : " looks at ";
+  return [
+    `Head ${head} of layer ${layer}: `,
+    { token: tokenName(tokens, query) },
+    verb,
+    { token: tokenName(keyTokens, best) },
+    `${key === null ? "," : " with"} ${percent(weights[best])}.`,
+  ];
+}
+
+/** @type {Record<string, (example: Example) => Part[]>} */
+const MEASURED = {
+  previous: () => [WORDS.previous],
+  next: () => [WORDS.next],
+  same: () => ["itself or its equals"],
+  first: ({ keyTokens }) => [WORDS.first, { token: tokenName(keyTokens, 0) }],
+  delimiter: (example) => [{ token: tokenName(example.keyTokens, aboutTokens(example).delimiter.indexOf(1)) }],
+};
+
+/**
+ * The sentence of a whole model: its clearest head.
+ *
+ * @param {Example} example
+ * @param {import("./measures.js").Measures} measures  finished, or else it says how many heads there are
+ * @returns {Part[]}
+ */
+export function sentenceOfModel(example, measures) {
+  const { layers, heads } = example;
+  const found = Object.keys(MEASURED).flatMap((id) =>
+    Array.from({ length: measures.finished ? measures.total : 0 }, (_, place) => ({ id, place, share: measures.of(place, id) })),
+  );
+  const best = found.reduce((one, other) => (other.share > (one?.share ?? 0) ? other : one), found[0]);
+  if (!best || !(best.share >= CLEAR)) return [`${layers.length * heads.length} heads: each is a picture of where every token looks, a row a token.`];
+  const [layer, head] = [layers[Math.floor(best.place / heads.length)], heads[best.place % heads.length]];
+  const among = layers.length * heads.length > 1 ? `, the clearest of ${layers.length * heads.length}` : "";
+  return [
+    `Head ${head} of layer ${layer}${among}: a token looks mostly at `,
+    ...MEASURED[best.id](example),
+    `, ${percent(best.share)} on average.`,
+  ];
+}
+
+/**
+ * The sentence of a shaded text: the token with the largest number.
+ *
+ * @param {{measure: import("./shading.js").Measure, name: string, where: string, tokens: import("./data.js").Tokens, others: import("./data.js").Tokens, chosen: number | null, shading: import("./shading.js").Shading}} scene
+ * @returns {Part[]}
+ */
+export function sentenceOfText({ measure, name, where: place, tokens, others, chosen, shading: { values } }) {
+  const [best] = largest(values.map(Math.abs), 1, 0);
+  const needed = measure === "from" || measure === "to";
+  if (best === undefined || !values[best] || (needed && chosen === null)) return [];
+  const token = { token: tokenName(tokens, best) };
+  const own = chosen === null ? "" : { token: tokenName(others, chosen) };
+  if (measure === "relevance") return [token, ` counts most, by ${name}`, ...(own ? [" for ", own] : []), "."];
+  if (measure === "received") return [`${place}: `, token, ` is looked at most, with ${percent(values[best])} of all attention.`];
+  return [`${place}: `, own, measure === "from" ? " looks most at " : " is looked at most by ", token, `, ${percent(values[best])}.`];
+}
+
+/**
+ * The sentence of what layers would predict: the answer at a position, and from which layer on it is given.
+ *
+ * @param {Example} example
+ * @param {import("./data.js").Lens} lens
+ * @param {number} position
+ * @returns {Part[]}
+ */
+export function sentenceOfLens({ tokens }, { strings, probs, points }, position) {
+  const last = points.length - 1;
+  const answer = strings[last][position][0];
+  let first = last;
+  while (first > 0 && strings[first - 1][position][0] === answer) first -= 1;
+  const since = { embed: "from the embedding on" }[points[first]] ?? `from layer ${points[first].replace(/\D+/g, "")} on`;
+  const said = first === last ? "the last layer alone says so" : `${since} every layer says so`;
+  const alone = { text: [answer], raw: [null], special: [0], segment: [0], piece: [0] };
+  return ["At ", { token: tokenName(tokens, position) }, " the model answers ", { token: tokenName(alone, 0) }, `, ${percent(probs[last][position][0])}; ${said}.`];
+}

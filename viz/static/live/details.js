@@ -1,0 +1,45 @@
+/** The panels whose numbers have to be asked for, while they are open: weights and neurons. */
+
+import { currentHead } from "../core/state/state.js";
+
+/**
+ * @typedef {object} Asking
+ * @property {import("./workbench.js").Shown} shown
+ * @property {import("../core/frame/frame.js").Frame} frame
+ * @property {import("./asked.js").Asked} asked
+ * @property {string} panel
+ */
+
+/**
+ * @param {Asking} asking
+ * @param {import("./workbench.js").Workbench} bench
+ * @param {() => boolean} fresh  whether these numbers are still wanted
+ */
+export async function showDetails({ shown, frame, asked, panel }, bench, fresh) {
+  const kept = shown.after ?? shown.before;
+  const { tokens } = kept.example;
+  const state = frame.store.get();
+  const usual = asked.place ?? shown.before.run.predictions[0]?.position ?? 0;
+  const query = Math.min(state.query ?? usual, tokens.text.length - 1);
+  if (panel === "neurons") {
+    const { values, shape } = await kept.read("mlp_post", state.layer);
+    const width = shape[1];
+    const own = asked.edits.filter(({ quantity, layer }) => quantity === "mlp_post" && layer === state.layer);
+    const edited = (/** @type {number} */ neuron, /** @type {number | null} */ position) =>
+      own.some((edit) => edit.neuron === neuron && (edit.position ?? null) === position);
+    if (!fresh()) return;
+    bench.neurons.update({ tokens, layer: state.layer, position: query, values: values.subarray(query * width, (query + 1) * width), edited, theme: frame.theme() });
+  } else if (panel === "weights") {
+    const { layer } = state;
+    const head = currentHead(state, frame.limits());
+    const all = await kept.example.head(layer, head);
+    const size = tokens.text.length;
+    const own = asked.edits.filter((edit) => edit.layer === layer && edit.head === head && edit.position === query);
+    const keys = (/** @type {string} */ quantity) => own.filter((edit) => edit.quantity === quantity).map(({ key }) => Number(key));
+    if (!fresh()) return;
+    bench.weights.update({
+      tokens, layer, head, query, weights: all.subarray(query * size, (query + 1) * size),
+      allowed: kept.example.causal ? query + 1 : size, cut: keys("scores"), set: keys("probs"),
+    });
+  }
+}
