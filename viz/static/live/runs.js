@@ -17,9 +17,9 @@ import { Example } from "../core/data/example.js";
 export class Runs {
   /**
    * @param {Engine} engine
-   * @param {(kept: Kept) => import("../core/data/source.js").Source} source  what views may ask
+   * @param {(kept: Kept) => import("../core/data/source.js").Source | null} [source]  what views may ask
    */
-  constructor(engine, source) {
+  constructor(engine, source = () => null) {
     this.engine = engine;
     this.source = source;
     /** @type {Map<string, Kept>} */

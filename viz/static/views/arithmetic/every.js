@@ -55,6 +55,7 @@ class EveryNumberView {
     this.quantities = workedIn(source.shape);
     this.menu = numberMenu(this.quantities, (number) => store.set({ number, dimension: null }));
     this.picker = new TokenPicker(example.tokens, "query", "the token");
+    this.picker.root.firstElementChild?.replaceChildren(element("strong", {}, ["the token"]));
     this.strip = new VectorStrip((dimension) => store.set({ dimension }));
     this.answer = element("div", { class: "sum-answer", "aria-live": "polite" });
     this.steps = element("ol", { class: "sum-steps" });

@@ -49,9 +49,26 @@ export function answerOf(quantity, { tokens, layer, head, position, dimension, n
  * @param {Go} go
  */
 export function stepOf({ id, title, says, sum, lines, value }, theme, go) {
-  const shown = lines.map((line) => formula(...line.map((part) => (typeof part === "string" ? part : numeral("number", part)))));
+  const shown = lines.map(lineOf);
   const made = step(id, title, [words(says), ...(sum ? [sumTable(sum, theme, go)] : []), ...shown]);
   if (Number.isFinite(value)) made.dataset.value = String(value);
+  return made;
+}
+
+/**
+ * A line of a formula; the number that it ends with is what it comes to.
+ *
+ * @param {(string | number)[]} line
+ */
+function lineOf(line) {
+  const parts = line.map((part, i) => {
+    if (typeof part === "string") return part;
+    const before = line[i - 1];
+    const inner = part < 0 && typeof before === "string" && /[+−×/] $/.test(before);
+    return numeral("number", part, inner ? `(${written(part)})` : written(part));
+  });
+  const made = formula(...parts);
+  made.classList.toggle("every-plain", typeof line[line.length - 1] === "string");
   return made;
 }
 

@@ -58,12 +58,11 @@ function streamScale({ embed, after }) {
  */
 export function layerParts(whole) {
   const { built, inside, layer } = whole;
-  const scale = streamScale(whole);
   const before = built.norm === "before";
   const stream = (/** @type {string} */ id, /** @type {string} */ says, /** @type {Float32Array} */ numbers, /** @type {import("./box.js").Way} */ way) =>
     /** @type {Box} */ ({
       id, title: "Stream", name: id, says, kind: "stream",
-      rows: [{ name: "", parts: [numbers], scale }],
+      rows: [{ name: "", parts: [numbers], scale: scaleFor(numbers) }],
       fact: `length ${normOf(numbers).toFixed(1)}`,
       way: { view: "arithmetic", dimension: null, ...way },
       leads: "Arithmetic",

@@ -25,6 +25,8 @@
  * @property {Float32Array} values  rounded as the model holds them
  */
 
+import { written } from "../../../core/text/numbers.js";
+
 /**
  * A step that is a sum: its last line says what it comes to.
  *
@@ -114,7 +116,7 @@ export function layerNormSteps({ x, dimension, weight, bias, eps, to }) {
       "Shift and scale",
       "After this the numbers of every token have mean 0 and variance 1. ε keeps the root away from 0.",
       [
-        ["(_x_ − _mean_) / √(_variance_ + ε) = (", numbers[dimension], " − ", mean, ") / √(", variance, " + ", eps, ")"],
+        ["(_x_ − _mean_) / √(_variance_ + ε) = (", numbers[dimension], " − ", mean, ") / √(", variance, ` + ${written(eps)})`],
         ["= ", numbers[dimension] - mean, " × ", scale, " = ", normal],
       ],
       normal,
