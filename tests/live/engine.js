@@ -9,6 +9,10 @@ import { createInterface } from "node:readline";
 import vm from "node:vm";
 
 import { engineInFile } from "../../viz/static/engine/in_file.js";
+import { Runs } from "../../viz/static/live/runs.js";
+import { sourceOf } from "../../viz/static/live/source.js";
+import { told, vectorAt, WORKED } from "../../viz/static/views/arithmetic/worked/stories.js";
+import { Teller } from "../../viz/static/views/arithmetic/worked/teller.js";
 
 /** A worker in this process: messages are copied, as they are between threads. */
 function workerHere(script) {
@@ -39,9 +43,30 @@ const DO = {
     const parts = [...numbers.map(({ values }) => values), ...packed];
     return { answer: { header, predictions, shapes: numbers.map(({ shape }) => shape), lengths: packed.map((one) => one.length) }, parts };
   },
+  /** Numbers worked out as the arithmetic view does, beside those of the engine. */
+  async worked({ request, places }) {
+    const about = await engine.about();
+    const runs = new Runs(engine, sourceOf(engine, about, { samples: [], own: "", open() {} }));
+    const { example } = await runs.of(request);
+    const answers = [];
+    for (const { quantity, ...place } of places) {
+      answers.push(await toldAt(example, about.built, WORKED.find(({ id }) => id === quantity), place));
+    }
+    return { answers };
+  },
+  collect: ({ texts, layer, head }) => engine.collect(texts, layer, head).then(({ query, key, ...rest }) => ({ ...rest, query: Array.from(query), key: Array.from(key) })),
+  candidates: async ({ request, position }) => ({ found: await engine.candidates((await engine.trace(request)).number, position) }),
   sweep: ({ request, question }) => engine.sweep(request, question),
   step: ({ request, sampling }) => engine.step(request, sampling),
 };
+
+async function toldAt(example, built, quantity, place) {
+  const at = new Teller(example.source, built, example.tokens, place);
+  const { steps, value } = await told(quantity, at);
+  const vector = quantity.of === "vocabulary" ? await at.row("logits", null) : await vectorAt(quantity, at);
+  const terms = steps.flatMap(({ sum }) => (sum ? sum.terms : []));
+  return { value, given: vector[place.dimension], largest: Math.max(...terms.map((term) => Math.abs(term.value)), 0) };
+}
 
 for await (const line of createInterface({ input: process.stdin })) {
   const { call, ...given } = JSON.parse(line);

@@ -54,6 +54,20 @@ class EngineProcess:
         """One next token."""
         return dict(self._ask("step", request=request, sampling=sampling))
 
+    def worked(
+        self, request: dict[str, Any], places: Sequence[dict[str, Any]]
+    ) -> list[dict[str, float]]:
+        """What the steps of a number come to, at each place, beside the engine's own number."""
+        return list(self._ask("worked", request=request, places=list(places))["answers"])
+
+    def candidates(self, request: dict[str, Any], position: int) -> list[dict[str, Any]]:
+        """The most probable tokens at a position."""
+        return list(self._ask("candidates", request=request, position=position)["found"])
+
+    def collect(self, texts: Sequence[Sequence[str]], layer: int, head: int) -> dict[str, Any]:
+        """Query and key of one head in many texts."""
+        return dict(self._ask("collect", texts=list(texts), layer=layer, head=head))
+
     def close(self) -> None:
         """End the process."""
         self._process.communicate(timeout=20)

@@ -5,7 +5,10 @@ import { handOver } from "./core/hand_over.js";
 import { pageAddress } from "./core/state/address.js";
 import { engineInFile, workerOf } from "./engine/in_file.js";
 import { openLive } from "./live/live.js";
+import { withNumbers } from "./live/wider.js";
 import { markPainted, nameWindow, shell, showPage, textOfBlock, unpacked } from "./show_page.js";
+import { jointKind } from "./views/joint/joint.js";
+import { wholeKind } from "./views/whole/whole.js";
 
 /**
  * The engine that the page holds.
@@ -28,8 +31,10 @@ async function show(page, kinds) {
   // What was saved without its model is a page as others.
   if (!live) return showPage(page, kinds);
   const engine = await engineOf(live);
-  await openLive(page, engine, { kinds, address: pageAddress(), keys: document, named: nameWindow, texts: live.texts, shell: shell() });
+  await openLive(page, engine, {
+    kinds: withNumbers(kinds), address: pageAddress(), keys: document, named: nameWindow, texts: live.texts, samples: live.samples, shell: shell(),
+  });
   return markPainted(page);
 }
 
-handOver({ kinds: [], showPage: show });
+handOver({ kinds: [wholeKind, jointKind], showPage: show });

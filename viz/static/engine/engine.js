@@ -15,6 +15,8 @@
  * @property {number} vocabulary  ids
  * @property {string | null} mask  the mask token's string
  * @property {boolean} pairs  it takes a second text
+ * @property {import("../core/data/source.js").Built | null} built  its parts; null: of a kind that is not
+ *   worked out number by number
  *
  * @typedef {object} Edit  one change, in the terms of Python's `edit=`; what is null or absent means all
  * @property {string} quantity  a name of layers/layer.py: "z", "mlp_out", "mlp_post", "probs", "scores", …
@@ -46,6 +48,7 @@
  *
  * @typedef {object} Run  one pass
  * @property {number} number  names the pass in `read`; an engine keeps the last few passes
+ * @property {number[]} ids  of its tokens
  * @property {import("../core/data/data.js").ExampleHeader} header
  * @property {import("../core/data/data.js").Blocks} blocks  they ask the engine when they are looked at
  * @property {Prediction[]} predictions
@@ -53,6 +56,8 @@
  * @typedef {object} Numbers
  * @property {number[]} shape  without the batch
  * @property {Float32Array} values
+ *
+ * @typedef {import("../core/data/source.js").Collected} Collected
  *
  * @typedef {object} Sampling
  * @property {number} temperature  0: the most probable token
@@ -76,6 +81,13 @@
  *   begun is rejected with an error named "AbortError"
  * @property {(run: number, quantity: string, layer: number | null) => Promise<Numbers>} read  any
  *   quantity of the glossary, of a pass that is kept
+ * @property {(run: number, position: number) => Promise<Candidate[]>} candidates  what the model says at
+ *   any position, as `Prediction` has it
+ * @property {(name: string, layer: number | null, row: number | null) => Promise<Numbers | null>} weights
+ *   a weight, by its name in Python below the layer ("attention.query.weight"), or by its whole name
+ *   where the layer is null; `row`: one row of its first axis. null: the model has no such weight
+ * @property {(texts: string[][], layer: number, head: number) => Promise<Collected>} collect  query and
+ *   key of one head in many texts, or pairs of texts
  * @property {(request: Request, question: Question) => Promise<Numbers>} sweep  (layer, head): how much the
  *   log probability changes where z of that head is zero as well
  * @property {(request: Request, sampling: Sampling) => Promise<Step>} step

@@ -106,17 +106,20 @@ export function engineInFile(worker, held) {
   const asking = new Asking(worker);
   worker.postMessage({ held }, [held.weights]);
   const traces = new NewestWins(async (request) => {
-    const { number, header, predictions } = await asking.ask("trace", request);
+    const { number, ids, header, predictions } = await asking.ask("trace", request);
     const blocks = {
       bytes: (/** @type {string} */ name, /** @type {number} */ from, /** @type {number} */ to) =>
         asking.ask("bytes", number, name, from, to),
     };
-    return { number, header, blocks, predictions };
+    return { number, ids, header, blocks, predictions };
   });
   return {
     about: () => asking.ask("about"),
     trace: (request) => traces.ask(request),
     read: (run, quantity, layer) => asking.ask("read", run, quantity, layer),
+    candidates: (run, position) => asking.ask("candidates", run, position),
+    weights: (name, layer, row) => asking.ask("weights", name, layer, row),
+    collect: (texts, layer, head) => asking.ask("collect", texts, layer, head),
     sweep: (request, question) => asking.ask("sweep", request, question),
     step: (request, sampling) => asking.ask("step", request, sampling),
     close() {

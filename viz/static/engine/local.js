@@ -9,12 +9,13 @@
  * @property {import("./weights.js").WeightEntry[]} entries
  * @property {ArrayBuffer} weights
  *
- * @typedef {{number: number, header: import("../core/data/data.js").ExampleHeader,
+ * @typedef {{number: number, ids: number[], header: import("../core/data/data.js").ExampleHeader,
  *   predictions: import("./engine.js").Prediction[]}} Traced  a Run without its blocks
  */
 
 import { bytesOf, headerOf } from "./blocks.js";
-import { Model } from "./model.js";
+import { Collection } from "./collect.js";
+import { builtOf, Model } from "./model.js";
 import { Pass } from "./pass.js";
 import { Plan } from "./plan.js";
 import { candidates, predictions, predicts } from "./predictions.js";
@@ -31,7 +32,9 @@ export class LocalEngine {
   constructor({ config, vocabulary, entries, weights }) {
     this.config = config;
     this.tokenizer = new Tokenizer(vocabulary);
-    this.model = new Model(config, new Weights(entries, weights));
+    this.held = new Weights(entries, weights);
+    this.model = new Model(config, this.held);
+    this.collection = new Collection((texts) => this.newPass(texts));
     /** @type {Map<number, Pass>} */
     this.passes = new Map();
     /** @type {Map<string, Pass>} */
@@ -55,6 +58,7 @@ export class LocalEngine {
       vocabulary: config.vocab_size,
       mask: tokenizer.mask === null ? null : tokenizer.raw(tokenizer.mask),
       pairs: config.n_segments > 1,
+      built: builtOf(config),
     };
   }
 
@@ -64,7 +68,7 @@ export class LocalEngine {
     this.count += 1;
     this.passes.set(this.count, pass);
     dropOldest(this.passes);
-    return { number: this.count, header: headerOf(pass), predictions: predictions(pass, this.tokenizer) };
+    return { number: this.count, ids: pass.tokens.ids, header: headerOf(pass), predictions: predictions(pass, this.tokenizer) };
   }
 
   /**
@@ -136,6 +140,37 @@ export class LocalEngine {
   read(number, quantity, layer) {
     const { shape, values } = this.pass(number).read(quantity, layer);
     return { shape, values: values.slice() };
+  }
+
+  /**
+   * @param {number} number
+   * @param {number} position
+   */
+  candidates(number, position) {
+    const pass = this.pass(number);
+    if (!(position >= 0 && position < pass.length)) throw new RangeError(`position ${position}: the text has ${pass.length} tokens`);
+    if (predicts(this.config) === "none") throw new Error(`${this.config.name} has no head that predicts tokens`);
+    return candidates(pass.logitsAt(position), this.tokenizer);
+  }
+
+  /**
+   * @param {string} name
+   * @param {number | null} layer
+   * @param {number | null} row
+   * @returns {import("./engine.js").Numbers | null}
+   */
+  weights(name, layer, row) {
+    return this.held.row(layer === null ? name : `body.groups.${layer}.${name}`, row);
+  }
+
+  /**
+   * @param {string[][]} texts
+   * @param {number} layer
+   * @param {number} head
+   * @param {() => Promise<void>} [pause]
+   */
+  collect(texts, layer, head, pause) {
+    return this.collection.of(texts, layer, head, pause);
   }
 
   /**

@@ -1,7 +1,7 @@
 /**
  * What page and worker say to one another: calls by number, and an answer for each.
  *
- * @typedef {"about" | "trace" | "bytes" | "read" | "sweep" | "step"} Method
+ * @typedef {"about" | "trace" | "bytes" | "read" | "candidates" | "weights" | "collect" | "sweep" | "step"} Method
  * @typedef {{call: number, method: Method, given: any[]}} Call
  * @typedef {{call: number, result?: any, error?: string}} Answer
  * @typedef {{held: import("./local.js").Held}} Opening  the first message to a worker
@@ -35,8 +35,8 @@ export function answerPage(port) {
     const { call, method, given } = /** @type {Call} */ (data);
     try {
       if (!engine) throw new Error(broken);
-      // Between two heads of a sweep other calls are answered.
-      const more = method === "sweep" ? [turn] : [];
+      // Between two heads of a sweep, and two texts of many, other calls are answered.
+      const more = method === "sweep" || method === "collect" ? [turn] : [];
       const result = await /** @type {any} */ (engine)[method](...given, ...more);
       port.postMessage({ call, result }, buffersOf(result));
     } catch (error) {

@@ -110,6 +110,25 @@ class VocabularyHead {
   }
 }
 
+/**
+ * What a model of this configuration is built of.
+ *
+ * @param {Config} config
+ * @returns {import("../core/data/source.js").Built}
+ */
+export function builtOf({ family, norm_eps: eps, activation, n_segments: segments, pre_norm: before }) {
+  const alone = family === "gpt2";
+  return {
+    norm: before ? "before" : "after",
+    eps,
+    activation,
+    segments: !alone && segments > 0,
+    embedNorm: !alone,
+    finalNorm: alone,
+    transform: !alone,
+  };
+}
+
 export class Model {
   /**
    * @param {Config} config

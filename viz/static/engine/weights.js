@@ -33,11 +33,38 @@ export class Weights {
   get(name) {
     const entry = this.entries.get(name);
     if (!entry) throw new RangeError(`the model in this file has no weight ${name}`);
-    const count = entry.shape.reduce((a, b) => a * b, 1);
-    const values =
-      entry.dtype === "float16"
-        ? fromHalf(new Uint16Array(this.bytes, entry.from, count))
-        : new Float32Array(this.bytes, entry.from, count);
-    return { shape: entry.shape, values };
+    return { shape: entry.shape, values: this.unpacked(entry, 0, size(entry.shape)) };
   }
+
+  /**
+   * @param {WeightEntry} entry
+   * @param {number} first
+   * @param {number} count
+   */
+  unpacked({ dtype, from }, first, count) {
+    return dtype === "float16"
+      ? fromHalf(new Uint16Array(this.bytes, from + 2 * first, count))
+      : new Float32Array(this.bytes, from + 4 * first, count);
+  }
+
+  /**
+   * A weight, or one row of it, to be given away; null where there is none of this name.
+   *
+   * @param {string} name
+   * @param {number | null} row
+   * @returns {import("./tensor.js").Tensor | null}
+   */
+  row(name, row) {
+    const entry = this.entries.get(name);
+    if (!entry) return null;
+    const [rows, ...rest] = entry.shape;
+    if (row !== null && !(row >= 0 && row < rows)) throw new RangeError(`${name} has ${rows} rows; there is no row ${row}`);
+    const shape = row === null ? entry.shape : rest;
+    return { shape, values: this.unpacked(entry, (row ?? 0) * size(rest), size(shape)).slice() };
+  }
+}
+
+/** @param {number[]} shape */
+function size(shape) {
+  return shape.reduce((a, b) => a * b, 1);
 }

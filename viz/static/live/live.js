@@ -13,6 +13,7 @@
  * @property {EventTarget} keys  where key strokes are heard
  * @property {(title: string) => void} named
  * @property {string[]} texts  to begin with
+ * @property {string[][]} samples  texts, or pairs of them, that show what a head does
  * @property {import("./static_file.js").Shell | null} shell  of a file without the model; null: none can be made
  */
 
@@ -31,6 +32,7 @@ import { besideOf, namedExamples } from "./pictures.js";
 import { pythonOf } from "./python.js";
 import { Runner } from "./runner.js";
 import { Runs } from "./runs.js";
+import { sourceOf } from "./source.js";
 import { staticFile } from "./static_file.js";
 import { masked } from "./words.js";
 import { Workbench } from "./workbench.js";
@@ -64,7 +66,8 @@ class Live {
     /** @type {History<Asked>} */
     this.history = new History(fresh ? { ...asked, second } : asked);
     this.bar = new AddressBar(around.address, () => this.asked);
-    this.runs = new Runs(engine);
+    const open = (/** @type {string[]} */ [first, ...rest]) => this.change({ text: first, second: rest[0] ?? null, edits: [] });
+    this.runs = new Runs(engine, sourceOf(engine, about, { samples: around.samples, own: "", open }));
     this.runner = new Runner(() => this.run(), (error) => this.fail(error), () => this.host.setAttribute("aria-busy", "false"));
     this.numbers = new GridNumbers(engine, () => this.update());
     this.bench = new Workbench(about, this.acts(), {

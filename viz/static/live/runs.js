@@ -9,14 +9,19 @@
  * @property {import("../engine/engine.js").Run} run
  * @property {Example} example
  * @property {(quantity: string, layer: number | null) => Promise<import("../engine/engine.js").Numbers>} read
+ * @property {(position: number) => Promise<import("../engine/engine.js").Candidate[]>} candidates
  */
 
 import { Example } from "../core/data/example.js";
 
 export class Runs {
-  /** @param {Engine} engine */
-  constructor(engine) {
+  /**
+   * @param {Engine} engine
+   * @param {(kept: Kept) => import("../core/data/source.js").Source | null} [source]  what views may ask
+   */
+  constructor(engine, source = () => null) {
     this.engine = engine;
+    this.source = source;
     /** @type {Map<string, Kept>} */
     this.known = new Map();
   }
@@ -31,6 +36,7 @@ export class Runs {
     const name = JSON.stringify(request.edits.length ? request : request.texts);
     const kept = this.known.get(name) ?? keptRun(this.engine, request, name, await this.engine.trace(request));
     this.known.set(name, kept);
+    kept.example.source ??= this.source(kept);
     return kept;
   }
 
@@ -79,6 +85,7 @@ function keptRun(engine, request, name, run) {
     example: new Example(run.header, blocks, 0),
     /** @type {Kept["read"]} */
     read: (quantity, layer) => reading(() => engine.read(kept.run.number, quantity, layer)),
+    candidates: (position) => reading(() => engine.candidates(kept.run.number, position)),
   };
   return kept;
 }

@@ -53,6 +53,8 @@ export class Example {
     this.causal = header.causal && this.tokens.text.length > 1;
     /** @type {Map<string, Promise<any>>} */
     this.made = new Map();
+    /** Where a page asks a model. @type {import("./source.js").Source | null} */
+    this.source = null;
     /** @type {Map<string, Promise<Uint8Array>>} */
     this.unpacked = new Map();
   }

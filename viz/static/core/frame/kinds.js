@@ -32,8 +32,8 @@
  * @property {(stage: Stage) => View} create
  */
 
-/** The views in the order of their tabs, as VIEWS in page.py. */
-const ORDER = ["head", "model", "neuron", "arithmetic", "map", "text", "layers"];
+/** The views in the order of their tabs: those of page.py, and those of a page before a model. */
+const ORDER = ["whole", "head", "model", "neuron", "arithmetic", "joint", "map", "text", "layers"];
 
 /** @param {Kind[]} kinds */
 export function inOrder(kinds) {

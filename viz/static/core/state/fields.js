@@ -19,6 +19,9 @@
  * @property {"auto" | "light" | "dark"} theme
  * @property {boolean} expanded  neuron view: with query, keys and products
  * @property {"dimension" | "size"} order  arithmetic view: of the products
+ * @property {string} number  arithmetic view: the quantity that is worked out; empty: an attention weight
+ * @property {number | null} dimension  of it: a dimension, a neuron, or a token id of the logits
+ * @property {"side" | "position" | "token"} tint  of the picture of queries and keys: what colours say
  * @property {string} sort  the statistic that the model view's heads are sorted by; empty: none
  * @property {string} mark  the pattern whose heads it marks; empty: none
  * @property {import("./window.js").Window | null} window  what the map shows; null: all of it
@@ -147,6 +150,24 @@ export const FIELDS = [
     key: "order",
     start: () => "dimension",
     read: (written) => oneOf(written, ["dimension", "size"]),
+  },
+  {
+    name: "number",
+    key: "number",
+    start: () => "",
+    read: (written) => (/^[a-z_]{1,20}$/.test(written) ? written : undefined),
+  },
+  {
+    name: "dimension",
+    key: "dim",
+    start: () => null,
+    read: (written) => (/^\d{1,7}$/.test(written) ? Number(written) : undefined),
+  },
+  {
+    name: "tint",
+    key: "tint",
+    start: () => "side",
+    read: (written) => oneOf(written, ["side", "position", "token"]),
   },
   {
     name: "sort",
