@@ -24,7 +24,8 @@ from minibert.viz.engine_edit_checks import EngineEdit, checked_edits
 from minibert.viz.engine_edits import PointKey, needs, python_edits
 from minibert.viz.serve.passes import Passes
 from minibert.viz.serve.picture import block_of, header_of
-from minibert.viz.serve.requests import Question, TextRequest
+from minibert.viz.serve.requests import Question, TextList, TextRequest
+from minibert.viz.serve.whole import built_of, collected, weight_of
 from minibert.viz.trace_example import without_folder
 
 __all__ = ["Answer", "Engine"]
@@ -98,6 +99,7 @@ class Engine:
             "vocabulary": config.vocab_size,
             "mask": None if mask_id is None else self.tokenizer.raw(mask_id),
             "pairs": self.takes_pairs,
+            "built": built_of(config),
         }
         return Answer(body)
 
@@ -109,7 +111,8 @@ class Engine:
         trace, edits = self._edited(request)
         changed = any(edit.quantity in ("scores", "probs") for edit in edits)
         header = header_of(trace, self.name, edited=changed)
-        body = {"header": header, "predictions": self._predictions(trace)}
+        ids = trace.tokens.ids[0].tolist()
+        body = {"ids": ids, "header": header, "predictions": self._predictions(trace)}
         there = {entry["block"] for entry in header["arrays"]}
         return Answer(body, {name: block_of(trace, name) for name in blocks if name in there})
 
@@ -134,6 +137,28 @@ class Engine:
         else:
             value = getattr(trace, quantity)
         return _numbers(value[0])
+
+    def candidates(self, request: TextRequest, position: int) -> Answer:
+        """What the model says at any position."""
+        trace, _ = self._edited(request)
+        if position >= trace.allowed.position:
+            raise MinibertError(
+                f"position {position}: the text has {trace.allowed.position} tokens."
+            )
+        return Answer(self._candidates(self._vocabulary_logits(trace)[position]))
+
+    def weights(self, name: str, layer: int | None, row: int | None) -> Answer:
+        """A weight of the model, or one row of it; null where there is none of this name."""
+        weight = weight_of(self.model, name, layer, row)
+        return Answer(None) if weight is None else _numbers(weight)
+
+    def collect(self, texts: TextList, layer: int, head: int) -> Iterator[Answer | None]:
+        """Query and key of one head in many texts; a text at a time, None before each."""
+        traces = []
+        for one in texts:
+            yield None
+            traces.append(self._clean(one))
+        yield Answer(*collected(traces, layer, head))
 
     def sweep(self, request: TextRequest, question: Question) -> Iterator[Answer | None]:
         """How much the log probability of a token changes where z of one head is 0 as well.

@@ -13,15 +13,20 @@ __all__ = [
     "Message",
     "Question",
     "RequestError",
+    "TextList",
     "TextRequest",
     "read",
 ]
 
-ASKS = ("about", "trace", "block", "read", "sweep", "step")
+ASKS = ("about", "trace", "block", "read", "candidates", "weights", "collect", "sweep", "step")
+TextList = tuple[tuple[str, ...], ...]
 MOST_MESSAGE_BYTES = 2**20
 _MOST_NAME = 64
+_MOST_TEXTS = 256
 _LARGEST_ID = 2**53
 _LARGEST_NUMBER = 1e300
+# What a question is about beside its layer.
+_PLACES = {"candidates": "position", "weights": "row", "collect": "head"}
 
 
 class RequestError(MinibertError):
@@ -58,6 +63,8 @@ class Message:
     number    comes back with the answer
     blocks    names of the blocks that travel with the answer to trace, or the one of block
     sampling  temperature, topK, topP and seed of a step
+    place     of candidates the position, of collect the head, of weights the row
+    texts     of collect
     """
 
     number: int
@@ -68,6 +75,8 @@ class Message:
     layer: int | None = None
     question: Question | None = None
     sampling: Mapping[str, Any] | None = None
+    place: int | None = None
+    texts: TextList = ()
 
 
 def read(text: str) -> tuple[int, "Message | RequestError"]:
@@ -104,17 +113,30 @@ def _message(number: int, given: Mapping[str, Any]) -> Message:
     quantity = given.get("quantity", "")
     if quantity != "" and not _is_name(quantity):
         raise RequestError(f"quantity is {quantity!r:.80}; expected a name.")
-    layer = given.get("layer")
+    layer, place = given.get("layer"), given.get(_PLACES.get(ask, ""))
+    whole_model = ask in ("weights", "collect")
     return Message(
         number,
         ask,
-        _texts_and_edits(given.get("request")),
+        None if whole_model else _texts_and_edits(given.get("request")),
         blocks=tuple(names),
         quantity=quantity,
         layer=None if layer is None else _whole("layer", layer),
         question=_question(given.get("question")) if ask == "sweep" else None,
         sampling=_sampling(given.get("sampling")) if ask == "step" else None,
+        place=None if place is None and ask == "weights" else _place(ask, place),
+        texts=_list_of_texts(given.get("texts")) if ask == "collect" else (),
     )
+
+
+def _place(ask: str, place: Any) -> int | None:
+    return _whole(_PLACES[ask], place) if ask in _PLACES else None
+
+
+def _list_of_texts(given: Any) -> TextList:
+    if not isinstance(given, list) or not 1 <= len(given) <= _MOST_TEXTS:
+        raise RequestError(f"texts: expected a list of 1 to {_MOST_TEXTS} lists of texts.")
+    return tuple(_texts("texts", one) for one in given)
 
 
 def _is_name(name: Any) -> bool:

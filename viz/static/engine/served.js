@@ -129,9 +129,43 @@ export class ServedEngine {
    * @param {number | null} layer
    */
   async read(run, quantity, layer) {
+    return numbersOf(await this.ask("read", { request: this.requestOf(run), quantity, layer }));
+  }
+
+  /** @param {number} run */
+  requestOf(run) {
     const request = this.runs.get(run);
-    if (!request) throw new Error(`Pass ${run} is no longer kept; run the text again.`);
-    return numbersOf(await this.ask("read", { request, quantity, layer }));
+    if (request) return request;
+    throw new Error(`Pass ${run} is no longer kept; run the text again.`);
+  }
+
+  /**
+   * @param {number} run
+   * @param {number} position
+   */
+  async candidates(run, position) {
+    return (await this.ask("candidates", { request: this.requestOf(run), position })).body;
+  }
+
+  /**
+   * @param {string} name
+   * @param {number | null} layer
+   * @param {number | null} row
+   */
+  async weights(name, layer, row) {
+    const answer = await this.ask("weights", { quantity: name, layer, row });
+    return answer.body && numbersOf(answer);
+  }
+
+  /**
+   * @param {string[][]} texts
+   * @param {number} layer
+   * @param {number} head
+   */
+  async collect(texts, layer, head) {
+    const { body, blocks } = await this.ask("collect", { texts, layer, head });
+    const [query, key] = ["query", "key"].map((name) => new Float32Array((blocks.get(name) ?? new Uint8Array()).buffer));
+    return { ...body, query, key };
   }
 
   /**
@@ -216,8 +250,7 @@ export class ServedEngine {
     const length = new DataView(frame).getUint32(0, true);
     const head = JSON.parse(new TextDecoder().decode(new Uint8Array(frame, 4, length)));
     const asked = this.asked.get(head.number);
-    if (!asked) return;
-    this.asked.delete(head.number);
+    if (!this.asked.delete(head.number) || !asked) return;
     this.send();
     if (head.error) {
       const { name, message } = head.error;
