@@ -284,7 +284,7 @@ def test_a_saved_page_has_the_numbers_and_no_model(
     assert alone.locator("textarea").count() == 0
     said = alone.locator(".note").all_inner_texts()
     assert said[0].startswith("Predicted at “[MASK]”, token 3: “are” 58.7")
-    assert said[1:3] == ["Changed: Layer 0, head 1 to zero.", said[2]]
+    assert said[1] == "Changed: Layer 0, head 1 to zero."
     assert said[2].startswith("Predicted at “[MASK]”, token 3: “was” 69.5")
     lines = [one.locator(".lower").first for one in (page, alone)]
     assert lines[0].get_attribute("data-lines") == lines[1].get_attribute("data-lines")
