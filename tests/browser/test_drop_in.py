@@ -39,3 +39,16 @@ def test_cross_attention_has_the_tokens_of_both_sides(open_page: Open) -> None:
     for side, shown in (("query", "abc"), ("key", "vwxyz")):
         tokens = page.locator(f".column.{side} .token").all_inner_texts()
         assert "".join(token.strip() for token in tokens) == shown
+
+
+def test_weights_that_do_not_add_up_to_one_are_not_said_to(open_page: Open) -> None:
+    for weights, whole in ((ATTENTION, True), (ATTENTION * 0.5, False), (ATTENTION * 3, False)):
+        page = open_page(head_view(weights, names(6)).html)
+        said = page.locator(".minibert").inner_text()
+        assert ("In each head, the weights of a token on the left add up to 100" in said) is whole
+        assert ("do not always add up to 1 here: the sums are from" in said) is not whole
+        page.locator("[role=tab][data-view=text]").click()
+        page.locator(".text-view .token").first.click()
+        page.locator(".text-norm").wait_for()
+        said = page.locator(".minibert").inner_text()
+        assert ("each would get" in said or "add up to 100" in said) is whole
