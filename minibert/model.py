@@ -33,6 +33,7 @@ from minibert.trace.run import embedded, logits_of, run_layers, with_ends
 
 if TYPE_CHECKING:
     from minibert.text.tokenizer import Tokenizer
+    from minibert.viz.serve.server import ServedPage
 
 __all__ = ["Model"]
 
@@ -169,18 +170,11 @@ class Model(nn.Module):
         for its real tokens, up to rounding; without a task head, the last hidden state.
         """
         inputs = self.inputs(text, pair)
-        allowed = self._packed(inputs)
+        allowed = inputs.packed(self.config)
         logits = self._logits(inputs, allowed)
         if as_point("logits", self.config).of_text:
             return tuple(logits)
         return tuple(logits[0].split(list(allowed.packed or ())))
-
-    def _packed(self, inputs: Inputs) -> AllowedKeys:
-        """The allowed keys of the sentences of a batch, one after the other."""
-        batch, position = inputs.ids.shape
-        lengths = (position,) * batch if inputs.mask is None else tuple(inputs.mask.sum(1).tolist())
-        device = inputs.ids.device
-        return AllowedKeys(1, sum(lengths), device, self.config.causal, packed=lengths)
 
     def trace(
         self,
@@ -233,7 +227,7 @@ class Model(nn.Module):
         if until is not None:
             until = check_index("layer", until, self.config.n_layers)
         inputs = self.inputs(text, pair)
-        allowed = self._packed(inputs) if packed else self.allowed(inputs.ids, inputs.mask)
+        allowed = inputs.packed(self.config) if packed else self.allowed(inputs.ids, inputs.mask)
         evaluation = asked(statistics, allowed, self.impl if impl is None else impl)
         trace = Trace(self, inputs, evaluation, until=until, grad=grad)
         edits = {} if edit is None else edit
@@ -269,6 +263,12 @@ class Model(nn.Module):
             stop=stop,
             stream=stream,
         )
+
+    def live(self, *, height: int = 720) -> "ServedPage":
+        """A page that runs this model, for a cell of a notebook; see viz/serve/server.py."""
+        from minibert.viz.serve.server import PageServer, ServedPage
+
+        return ServedPage(PageServer(self, framed=True), height)
 
     def pool(self, hidden: Hidden) -> Float[Tensor, "batch d_model"] | None:
         """tanh(W·hidden[0] + b); None where the body has no pooler."""

@@ -11,4 +11,5 @@ compile() {
 }
 compile -o requirements/runtime.txt "$@"
 compile -o requirements/development.txt \
-    --extra dev --extra notebook --extra plots --extra survey --extra triton "$@"
+    --extra dev --extra notebook --extra plots --extra ray --extra serve --extra survey \
+    --extra triton "$@"

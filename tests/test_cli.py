@@ -46,6 +46,7 @@ class TestHelp:
             "generate",
             "train",
             "survey",
+            "survey-report",
             "survey-diff",
             "patterns",
             "collect",

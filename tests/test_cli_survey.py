@@ -13,13 +13,15 @@ pytest.importorskip("pyarrow", reason="the tables of a survey need pyarrow")
 def test_it_writes_tables_and_says_which_heads_are_the_most_of_a_kind(tmp_path):
     corpus, folder = tmp_path / "corpus.txt", tmp_path / "tables"
     corpus.write_text("The horse ran away .\n\nThe boat turned slowly .\n", encoding="utf-8")
-    result = run("survey", str(corpus), "-o", str(folder), "--offset", "2", "--token", "horse")
+    result = run(
+        "survey", str(corpus), "-o", str(folder), "--offset", "2", "--token", "horse", "--gradients"
+    )
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("2 documents, 14 tokens: ")
     found = Survey.read(folder)
     layer, head = divmod(int(found.table("to_previous").argmax()), found.n_heads)
     assert re.search(rf"to_previous +most in layer {layer} head {head}: ", result.stdout)
-    assert {"to_offset_2", "to_token:horse_by_norm"} <= set(found.names)
+    assert {"to_offset_2", "to_token:horse_by_norm", "gradient_to_sep"} <= set(found.names)
     assert found.examples("to_sep", 0, 0) == ()
     fails(run("survey", str(corpus), "-o", str(folder)), "finished survey.* or .*--restart")
     again = run("survey", str(corpus), "-o", str(folder), "--restart", "--limit", "1")

@@ -49,9 +49,8 @@ IMPLEMENTATIONS = re.compile(rf"minibert\.kernels\.({_NAMES})$")
 # The only imports against the order, each inside a function that hands its work on.
 DOORS = {
     ("minibert.analysis", "minibert.viz"),
-    ("minibert.model", "minibert.loading"),
-    ("minibert.trace", "minibert.trace"),
-    ("minibert.trace", "minibert.viz"),
+    *(("minibert.model", below) for below in ("minibert.loading", "minibert.viz")),
+    *(("minibert.trace", beside) for beside in ("minibert.trace", "minibert.viz")),
 }
 
 # Third-party packages that one part of minibert may import, beside the runtime dependencies.
@@ -60,10 +59,11 @@ OPTIONAL = {
     "jaxtyping": "minibert.quantities",
     "matplotlib": "minibert.viz",
     "pyarrow": "minibert.survey",
+    "ray": "minibert.survey",
     "triton": "minibert.kernels",
+    **dict.fromkeys(("starlette", "uvicorn"), "minibert.viz.serve"),
 }
 COMMAND_LINE_ONLY = {"typer", "click", "rich"}
-
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 320, 60
 
 

@@ -1,8 +1,10 @@
 """Pictures of attention: one self-contained HTML file, opened without a network, and figures.
 
 viewing.py   `view` for traces and `attention_page` for tensors
-drop_in.py   `head_view` and `model_view` as BertViz has them
-neuron_view.py   `show` as BertViz has it
+drop_in.py   `head_view` and `model_view` as BertViz has them; in_cell.py, shown in a cell at once
+neuron_view.py   `show` and `get_attention` as BertViz has them
+one_text.py   a text in a model, however model and tokenizer are called; output_trace.py, in one of
+    BertViz' own models
 page.py      a page as a value that can be saved; notebook.py, as a notebook shows it
 plots/       figures for print (matplotlib)
 survey_report.py   the report of a survey (survey_facts.py: how it was made); survey_pages.py, its

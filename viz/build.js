@@ -14,13 +14,13 @@ const FOLDER = dirname(fileURLToPath(import.meta.url));
 const BUILT = join(FOLDER, "built");
 const ENTRIES = ["page", "vectors", "layers"];
 // What is a file of its own and never stands in a cell of a notebook.
-const REPORTS = ["survey", "live"];
+const REPORTS = ["survey", "live", "served"];
 // What runs the model of a live page; it has no style.
 const WORKERS = ["worker"];
 
 /**
  * Sizes of the window are those of the cell in a notebook, which is narrower and has no room for a
- * card below the picture.
+ * card below the picture; heights are parts of the tallest that the cell may be.
  *
  * @param {string} style
  */
@@ -28,7 +28,7 @@ function inCell(style) {
   return style
     .replaceAll("@media (max-width: 900px)", "@container (max-width: 700px)")
     .replace(/@media (?=\((?:min|max)-width:)/g, "@container ")
-    .replace(/(?<=\d)vh\b/g, "cqh");
+    .replace(/(\d+)vh\b/g, "calc($1 * var(--tallest) / 100)");
 }
 
 const CELL = {

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.viz.inputs import Array
-from minibert.viz.payload import Block, block_of
+from minibert.viz.payload import Block, block_of, bytes_of
 
-__all__ = ["STEPS", "Coded", "coded", "pack_coded", "pack_rest"]
+__all__ = ["STEPS", "Coded", "coded", "pack_coded", "pack_rest", "rests_of"]
 
 # Codes on either side of zero.
 STEPS = 100
@@ -97,3 +97,12 @@ def pack_rest(name: str, layer: int, head: int, vectors: Coded, place: int) -> B
         shape=rests.shape,
         packing="none",
     )
+
+
+def rests_of(block: Block) -> npt.NDArray[np.float32]:
+    """What `pack_rest` packed, in steps, read back."""
+    shape = block.entry["shape"]
+    pairs = np.frombuffer(bytes_of(block), np.uint8)
+    fours = np.stack([pairs & 15, pairs >> 4], 1).ravel()[: int(np.prod(shape))].astype(np.int8)
+    signed = np.where(fours < _PARTS // 2, fours, fours - _PARTS)
+    return signed.reshape(shape).astype(np.float32) / np.float32(_PARTS)

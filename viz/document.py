@@ -11,13 +11,23 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib.resources import files
 
-__all__ = ["LIVE_PARTS", "PARTS", "cell", "document", "packed_text", "worker_block"]
+__all__ = [
+    "LIVE_PARTS",
+    "PARTS",
+    "SERVED_PARTS",
+    "cell",
+    "document",
+    "packed_text",
+    "worker_block",
+]
 
 # What built/ has a script and a style of: the frame with the views of attention weights, the views
 # that need query and key, and the view of what each layer would predict.
 PARTS = ("page", "vectors", "layers")
 # The same with fields to type in, before a model that runs in a worker.
 LIVE_PARTS = ("page", "vectors", "live")
+# The same before a model behind a server.
+SERVED_PARTS = ("page", "vectors", "served")
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 # Neither in a page's HTML nor in its attributes: four digits are written as others.
@@ -60,13 +70,20 @@ def _shell(parts: tuple[str, ...]) -> dict[str, str]:
 
 
 def document(
-    header: str, blocks: Iterable[tuple[str, str]], *, parts: tuple[str, ...] = PARTS
+    header: str,
+    blocks: Iterable[tuple[str, str]],
+    *,
+    parts: tuple[str, ...] = PARTS,
+    connect: tuple[str, ...] = (),
 ) -> Iterator[str]:
     """The HTML file, a piece at a time.
 
-    `header` is JSON. Blocks are (name, base64) and put in as they are.
+    `header` is JSON. Blocks are (name, base64) and put in as they are. `connect` are the addresses
+    that the page may ask, by default none.
     """
     values = {**_shell(parts), "header": packed_text(header)}
+    if connect:
+        values["policy"] += f"; connect-src {' '.join(connect)}"
     # Split once: text that was put in is never searched for places again.
     for i, piece in enumerate(_PLACE.split(_text("page.html"))):
         if i % 2 == 0:
@@ -105,7 +122,7 @@ def cell(
     """A classic script that shows a page in the element `data-minibert="identity"`, in pieces.
 
     Blocks are as in `document`; the header is put in as it is, and `payload.header_json` makes it
-    safe. `height` is in CSS pixels.
+    safe. `height` is the most it takes, in CSS pixels.
     """
     before, after, code = _cell_shell(parts)
     yield before

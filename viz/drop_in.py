@@ -1,20 +1,26 @@
 """`head_view` and `model_view` with BertViz's parameters, in their order, for our pages.
 
 Code written for BertViz runs after a change of its import. What differs: nothing is fetched from
-the network, and the page has all views, whichever it opens with. See Vig 2019, "A multiscale
-visualization of attention in the Transformer model", for the two views.
+the network, and the page has all views, whichever it opens with; docs/bertviz.md has the rest. See
+Vig 2019, "A multiscale visualization of attention in the Transformer model", for the two views.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from minibert.errors import AttentionError
 from minibert.viz.example import Example, weights_example
+from minibert.viz.in_cell import shown_at_once
 from minibert.viz.inputs import (
+    ROW_SUM_TOLERANCE,
+    Array,
     attention_layers,
     checked_numbers,
     checked_second_start,
     checked_tokens,
+    from_the_end,
     numbers_on_page,
 )
 from minibert.viz.labels import Label, labels_from_strings
@@ -40,17 +46,22 @@ def head_view(
 ) -> Page:
     """The page of attention weights, opened with lines from each token to where it looks.
 
-    attention         one tensor (1, head, query, key) a layer, with `tokens`; or, of an encoder
-                      and a decoder, any of the three below
+    attention         one tensor (1, head, query, key) a layer, in a list or stacked, or one
+                      (layer, head, query, key), with `tokens`; or, of an encoder and a decoder,
+                      any of the three below. Rows that do not add up to 1, as after dropout, are
+                      drawn as they are, and the page says so; with weights above 1 all are divided
+                      by the largest
     sentence_b_start  the position of the second text's first token, where there are two
     prettify_tokens   show Ġ, ▁, ## and </w> as the spaces and joints they stand for
     layer, heads      what is chosen when the page opens; by default the first layer, all heads, or
-                      the first head of more than 200 tokens
+                      the first head of more than 200 tokens. `heads` may be one number
     encoder_attention, decoder_attention   self-attention, with the tokens of their side
     cross_attention   (1, head, decoder token, encoder token) a layer, with both sides' tokens
     include_layers    layers that the page holds; all by default
-    html_action       "view" or "return": either way the page is returned, and a notebook shows
-                      what the last line of a cell returns
+    html_action       "view" shows the page at once where a cell of a notebook runs; "return" does
+                      not. Either way it is returned, and outside of notebooks nothing is shown
+
+    Negative numbers of layers and heads count from the end.
 
     Raises AttentionError naming the argument.
     """
@@ -114,17 +125,20 @@ def shown(
         raise AttentionError(f'html_action={html_action!r}, expected "view" or "return"')
     start = []
     first = examples[0].about
+    sizes = first["sizes"]
     if layer is not None:
-        chosen = numbers_on_page([layer], first["layers"], "layer")
+        numbers = from_the_end([layer], sizes["n_layers"])
+        chosen = numbers_on_page(numbers, first["layers"], "layer")
         start.append(("layer", str(chosen[0])))
     if heads is not None:
-        chosen = numbers_on_page(heads, first["heads"], "heads")
+        chosen = numbers_on_page(from_the_end(heads, sizes["n_heads"]), first["heads"], "heads")
         start.append(("heads", ".".join(map(str, chosen))))
     if theme is not None:
         if theme not in ("dark", "light"):
             raise AttentionError(f'display_mode={theme!r}, expected "dark" or "light"')
         start.append(("theme", theme))
-    return Page(tuple(examples), view=view, start=tuple(start))
+    page = Page(tuple(examples), view=view, start=tuple(start))
+    return shown_at_once(page) if html_action == "view" else page
 
 
 def _examples(
@@ -159,6 +173,9 @@ def _examples(
     ]
 
 
+# Axes of the layers of one sentence on top of one another: (layer, 1, head, query, key).
+_STACKED = 5
+
 # The name in the page, and the tokens of those that look and of those that are looked at.
 _SIDES = {
     "attention": ("", "tokens", "tokens"),
@@ -179,9 +196,12 @@ def _example(
 ) -> Example:
     name, looking, looked_at = _SIDES[argument]
     square = looking == looked_at
+    if getattr(attention, "ndim", 0) == _STACKED:
+        attention = list(attention)
     if isinstance(attention, list | tuple):
         _check_one_sentence(attention, argument)
-    checked = attention_layers(attention, 0, argument, square=square)
+    given = attention_layers(attention, 0, argument, square=square, normalised=False)
+    checked, note = _drawable(given, argument)
     n_heads, n_queries, n_keys = checked[0].shape
     start = checked_second_start(sentence_b_start, n_queries)
     labels = _labels(tokens, looking, n_queries, f"{argument}'s query axis", start, prettify)
@@ -189,15 +209,49 @@ def _example(
     if not square:
         holder = f"{argument}'s key axis"
         key_labels = _labels(tokens, looked_at, n_keys, holder, None, prettify)
+    layers = from_the_end(layers, len(checked))
     shown_layers = checked_numbers(layers, len(checked), "include_layers")
-    return weights_example(
+    example = weights_example(
         {layer: checked[layer] for layer in shown_layers},
         labels,
         n_layers=len(checked),
-        heads=checked_numbers(heads, n_heads, "include_heads"),
+        heads=checked_numbers(from_the_end(heads, n_heads), n_heads, "include_heads"),
         key_labels=key_labels,
         name=name,
     )
+    return example.with_blocks((), note)
+
+
+def _sums(layers: list[Array], axis: int) -> tuple[float, float]:
+    """The least and the largest sum along an axis."""
+    sums = [layer.sum(axis=axis) for layer in layers]
+    return min(float(one.min()) for one in sums), max(float(one.max()) for one in sums)
+
+
+def _drawable(layers: list[Array], name: str) -> tuple[list[Array], str]:
+    """The layers with weights of at most 1, and what to say where rows have another sum.
+
+    Raises AttentionError where the columns add up to 1 in place of the rows.
+    """
+    low, high = _sums(layers, -1)
+    if max(1 - low, high - 1) <= ROW_SUM_TOLERANCE:
+        return layers, ""
+    column_low, column_high = _sums(layers, -2)
+    if max(1 - column_low, column_high - 1) <= ROW_SUM_TOLERANCE:
+        raise AttentionError(
+            f"in {name} the columns add up to 1 and the rows do not; expected (head, query, key),"
+            " where a row is a token that looks: swap the last two axes"
+        )
+    note = (
+        f"The weights of a token do not always add up to 1: the sums are from {low:.3g} to"
+        f" {high:.3g}. They are drawn as they were given, and statistics are of them as they are."
+        " Dropout does this (a model in training mode), and masks after the softmax."
+    )
+    largest = max(float(layer.max()) for layer in layers)
+    if largest <= 1 + ROW_SUM_TOLERANCE:
+        return layers, note
+    scaled = f"All weights here are divided by the largest, {largest:.4g}."
+    return [layer / np.float32(largest) for layer in layers], f"{scaled} {note}"
 
 
 def _check_one_sentence(attention: Sequence[Any], name: str) -> None:

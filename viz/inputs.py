@@ -4,7 +4,7 @@ Every message names the argument, says what came, what was wanted and what to do
 """
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from minibert.errors import AttentionError
 
 __all__ = [
+    "ROW_SUM_TOLERANCE",
     "Array",
     "attention_layers",
     "checked_index",
@@ -21,6 +22,7 @@ __all__ = [
     "checked_numbers",
     "checked_second_start",
     "checked_tokens",
+    "from_the_end",
     "numbers_on_page",
     "of_heads",
     "to_array",
@@ -30,6 +32,10 @@ Array = npt.NDArray[np.floating[Any]]
 
 # Half precision leaves a row of 512 weights up to 2e-3 from one; bfloat16, 8e-3.
 ROW_SUM_TOLERANCE = 1e-2
+_ASK_FOR_ATTENTION = (
+    'With transformers, load the model with attn_implementation="eager" and call it with'
+    " output_attentions=True"
+)
 
 
 def to_array(value: Any, name: str) -> Array:
@@ -49,12 +55,18 @@ def of_heads(numbers: Array, heads: Sequence[int]) -> Array:
 
 
 def attention_layers(
-    attention: Any, sentence: int, name: str = "attention", *, square: bool = True
+    attention: Any,
+    sentence: int,
+    name: str = "attention",
+    *,
+    square: bool = True,
+    normalised: bool = True,
 ) -> list[Array]:
     """One (head, query, key) array a layer from either form of `attention`.
 
     Takes a list or tuple of (batch, head, query, key), one a layer, of which `sentence` is
     picked, or one (layer, head, query, key) tensor or array. `name` is the argument's, for errors.
+    Rows add up to one, unless `normalised` is False; then any weights from zero up will do.
     """
     if isinstance(attention, list | tuple):
         layers = [_one_sentence(item, f"{name}[{i}]", sentence) for i, item in enumerate(attention)]
@@ -63,23 +75,29 @@ def attention_layers(
         _expect(table, name, "(layer, head, query, key)")
         layers = list(table)
     if not layers:
-        raise AttentionError(f"{name} is empty; a page needs at least one layer")
+        raise AttentionError(
+            f"{name} is empty; a page needs at least one layer. Since transformers 5 the last part"
+            " of some models' output is an empty cross_attentions: give outputs.attentions"
+        )
     for i, layer in enumerate(layers):
         if layer.shape != layers[0].shape:
             raise AttentionError(
                 f"{name}[{i}] has (head, query, key) {layer.shape}, {name}[0] has"
                 f" {layers[0].shape}; all layers of a page must be alike"
             )
-        checked_layer(layer, f"{name}[{i}]", row_sums=True, square=square)
+        checked_layer(
+            layer,
+            f"{name}[{i}]",
+            row_sums=normalised,
+            square=square,
+            largest=1.0 if normalised else np.inf,
+        )
     return layers
 
 
 def _one_sentence(item: Any, name: str, sentence: int) -> Array:
     if item is None:
-        raise AttentionError(
-            f"{name} is None: the model gave no attention. With transformers, load it"
-            ' with attn_implementation="eager" and call it with output_attentions=True'
-        )
+        raise AttentionError(f"{name} is None: the model gave no attention. {_ASK_FOR_ATTENTION}")
     table = to_array(item, name)
     _expect(table, name, "(batch, head, query, key)")
     return table[checked_index(sentence, len(table), "sentence", name)]
@@ -90,6 +108,8 @@ def _expect(table: Array, name: str, axes: str) -> None:
         hint = ""
         if axes.startswith("(layer") and table.ndim == 5:
             hint = f"; pick one sentence: {name}[:, i]"
+        elif table.ndim < 4:
+            hint = ". Is this another part of the model's output? " + _ASK_FOR_ATTENTION
         raise AttentionError(f"{name} has shape {table.shape}, expected {axes}{hint}")
 
 
@@ -104,11 +124,14 @@ def checked_index(chosen: Any, n: int, name: str, holder: str) -> int:
     return number
 
 
-def checked_layer(probs: Array, name: str, *, row_sums: bool, square: bool = True) -> Array:
+def checked_layer(
+    probs: Array, name: str, *, row_sums: bool, square: bool = True, largest: float = 1.0
+) -> Array:
     """`probs` of one layer, (head, query, key), if they can be attention weights.
 
     Raises AttentionError when an axis is empty, queries and keys differ in number (with
-    `square`), a value is NaN or outside [0, 1], or, with `row_sums`, a row does not add up to one.
+    `square`), a value is NaN, infinite, below 0 or above `largest`, or, with `row_sums`, a row
+    does not add up to one.
     """
     if probs.ndim != 3 or 0 in probs.shape:
         raise AttentionError(
@@ -120,23 +143,25 @@ def checked_layer(probs: Array, name: str, *, row_sums: bool, square: bool = Tru
             " the attention of a text to itself, where both are the tokens"
         )
     # NaN is neither: two passes over the numbers, where a search takes many.
-    if not (probs.min() >= -ROW_SUM_TOLERANCE and probs.max() <= 1 + ROW_SUM_TOLERANCE):
-        _refuse(probs, name)
+    top = min(largest + ROW_SUM_TOLERANCE, float(np.finfo(np.float32).max))
+    if not (probs.min() >= -ROW_SUM_TOLERANCE and probs.max() <= top):
+        _refuse(probs, name, top)
     if row_sums:
         _check_row_sums(probs, name)
     return probs
 
 
-def _refuse(probs: Array, name: str) -> None:
+def _refuse(probs: Array, name: str, top: float) -> None:
     """Raise AttentionError for the first value that is no weight."""
     finite = np.isfinite(probs)
     if not finite.all():
         head, query, key = np.argwhere(~finite)[0]
         raise AttentionError(
             f"{name} is {probs[head, query, key]} at head {head}, query {query}, key {key};"
-            " attention weights must be finite numbers"
+            " attention weights must be finite numbers. Where these are rows of padding, cut it"
+            " away from weights and tokens"
         )
-    outside = (probs < -ROW_SUM_TOLERANCE) | (probs > 1 + ROW_SUM_TOLERANCE)
+    outside = (probs < -ROW_SUM_TOLERANCE) | (probs > top)
     head, query, key = np.argwhere(outside)[0]
     raise AttentionError(
         f"{name} is {probs[head, query, key]:.4g} at head {head}, query {query}, key {key};"
@@ -189,12 +214,28 @@ def checked_numbers(chosen: Any, n: int, name: str) -> list[int]:
     return numbers
 
 
+def from_the_end(chosen: Any, n: int) -> Any:
+    """The numbers as a list, those from -n to -1 counted from the end as Python does; or None.
+
+    One number is a list of one. What is no number is left for the others here to refuse.
+    """
+    if chosen is None:
+        return None
+    try:
+        given = [operator.index(chosen)]
+    except TypeError:
+        given = list(chosen) if isinstance(chosen, Iterable) else [chosen]
+    return [one + n if hasattr(one, "__index__") and -n <= one < 0 else one for one in given]
+
+
 def numbers_on_page(chosen: Any, held: list[int], name: str) -> list[int]:
     """The numbers of layers or heads to open with, if the page holds them."""
     try:
         numbers = [operator.index(number) for number in chosen]
     except TypeError as error:
         raise AttentionError(f"{name}={chosen!r}, expected whole numbers") from error
+    if not numbers:
+        raise AttentionError(f"{name} is empty; leave it out to choose all that the page holds")
     for number in numbers:
         if number not in held:
             raise AttentionError(f"{name}={number} is not on the page, which holds {held}")

@@ -19,6 +19,10 @@ _CHEAP = 2 * 10**10
 _DECIMALS = 5
 
 _NO_HEAD = "lens=True: {reason}"
+_NONE = (
+    "There is no picture of what each layer would predict: this model has no output head over"
+    " words."
+)
 _LONG = (
     "What each layer would predict is left out, since it would take longer than the model itself;"
     " view(..., lens=True) puts it in."
@@ -40,7 +44,7 @@ def lens_of(
     except (MinibertError, AttributeError) as error:
         if wanted:
             raise AttentionError(_NO_HEAD.format(reason=error)) from error
-        return None, ""
+        return None, _NONE
     config = trace.config
     cost = (len(trace) + 1) * length * config.d_model * config.vocab_size
     if wanted is None and cost > _CHEAP:

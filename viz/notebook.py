@@ -14,23 +14,30 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from html import escape
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert.viz.document import cell
 from minibert.viz.example import Example, needed_parts
-from minibert.viz.payload import CODE_MAX, Block, pool
+from minibert.viz.less import SAVED, has_weights, layers_of, lessened
+from minibert.viz.payload import CODE_MAX, cells_of, pool
 
-__all__ = ["CELL_BYTES", "CELL_HEIGHT", "cell_html", "fitting", "picture", "surroundings"]
+__all__ = [
+    "CELL_BYTES",
+    "CELL_HEIGHT",
+    "CELL_TALLEST",
+    "cell_html",
+    "fitting",
+    "picture",
+    "surroundings",
+]
 
 # marimo shows no output above this size, Colab and VS Code become slow.
 CELL_BYTES = 8_000_000
-# CSS pixels.
-CELL_HEIGHT = 720
+# CSS pixels: of a frame, and of a cell at most, which is as tall as what it shows.
+CELL_HEIGHT, CELL_TALLEST = 720, 900
 # What the image and the text take beside script and numbers, at most.
 _STILL = 300_000
 # Pixels a side of a head in the picture without scripts, at most, and between two; of all heads.
@@ -38,56 +45,24 @@ _TILE, _GAP, _PIXELS = 36, 4, 250_000
 # Fewer shades than codes: the image is half as large, and looks the same.
 _SHADE = 8
 _PAPER, _INK = (255, 255, 255), (29, 60, 110)
-_SAVED = "`.save(path)` writes a page with all of it."
-_STEPS: tuple[tuple[tuple[str, ...], str], ...] = (
-    ((), ""),
-    (("value",), f"Left out here, to keep the notebook small: value. {_SAVED}"),
-    (
-        ("query", "key", "value"),
-        f"Left out here, to keep the notebook small: query, key and value. {_SAVED}",
-    ),
-    (
-        ("query", "key", "value", "probs"),
-        f"Only the overview is here, to keep the notebook small. {_SAVED}",
-    ),
-)
 
 
 def fitting(examples: Sequence[Example], limit: int = CELL_BYTES) -> tuple[Example, ...]:
     """The examples with as much of their numbers as a cell can hold, noting what was left out.
 
-    Vectors are left out first, then weights: a head is then seen in the overview alone. Empty
-    when not even that fits.
+    What goes first is in less.py; empty when not even an overview fits.
     """
     room = limit - surroundings()
-    for dropped, note in _STEPS:
-        tried = tuple(_without(example, dropped, note) for example in examples)
+    for tried in lessened(tuple(examples)):
         written = sum(example.size + len(json.dumps(example.about)) for example in tried)
-        if written <= room and all(_can_be_shown(example) for example in tried):
+        if written <= room:
             return tried
     return ()
 
 
 def surroundings() -> int:
     """Bytes of a cell that hold no numbers, at most."""
-    return sum(len(piece.encode()) for piece in cell("", "{}", (), height=CELL_HEIGHT)) + _STILL
-
-
-def _without(example: Example, dropped: tuple[str, ...], note: str) -> Example:
-    kept = tuple(one for one in example.blocks if one.entry["quantity"] not in dropped)
-    if len(kept) == len(example.blocks):
-        return example
-    return replace(example, blocks=kept).with_blocks((), note)
-
-
-def _can_be_shown(example: Example) -> bool:
-    """True when every layer has weights, or vectors that give them; or none has any."""
-    held = {(one.entry["quantity"], one.entry["layer"]) for one in example.blocks}
-    layers = example.about["layers"]
-    with_probs = all(("probs", layer) in held for layer in layers)
-    from_vectors = not example.about["edited"] and all(("query", n) in held for n in layers)
-    overview = {quantity for quantity, _ in held} == {"thumbnails"}
-    return with_probs or from_vectors or overview
+    return sum(len(piece.encode()) for piece in cell("", "{}", (), height=CELL_TALLEST)) + _STILL
 
 
 def cell_html(
@@ -95,7 +70,7 @@ def cell_html(
     header: Callable[[Sequence[Example]], str],
     *,
     limit: int = CELL_BYTES,
-    height: int = CELL_HEIGHT,
+    height: int = CELL_TALLEST,
 ) -> str:
     """HTML of at most `limit` bytes: an element with a text and an image, and a script for it.
 
@@ -103,7 +78,7 @@ def cell_html(
     """
     held = fitting(examples, limit)
     if not held:
-        too_large = f"This page is too large for a notebook. {_SAVED}"
+        too_large = f"This page is too large for a notebook. {SAVED}"
         return f"<div>{_still(examples, too_large)}</div>"
     untrusted = "To use the picture, trust this notebook or run its cell again."
     blocks = [named for i, one in enumerate(held) for named in one.named_blocks(i)]
@@ -171,9 +146,10 @@ def _pooled(example: Example) -> npt.NDArray[np.uint8] | None:
     side = _side(example)
     ready = [one for one in example.blocks if one.entry["quantity"] == "thumbnails"]
     if ready:
-        return _shrunk(ready[0], side)
-    layers = [one for one in example.blocks if one.entry["quantity"] == "probs"]
-    return np.stack([_shrunk(one, side) for one in layers]) if layers else None
+        return _shrunk(cells_of(ready[0]), side)
+    if not has_weights(example):
+        return None
+    return np.stack([_shrunk(codes, side) for codes in layers_of(example)])
 
 
 def _side(example: Example) -> int:
@@ -182,20 +158,8 @@ def _side(example: Example) -> int:
     return max(1, min(_TILE, math.isqrt(_PIXELS // n_heads)))
 
 
-def _shrunk(block: Block, side: int) -> npt.NDArray[np.uint8]:
-    return pool(_numbers(block).astype(np.float32), side).astype(np.uint8)
-
-
-def _numbers(block: Block) -> npt.NDArray[Any]:
-    entry = block.entry
-    data = base64.b64decode(block.data)
-    cells = np.frombuffer(zlib.decompress(data), np.uint8)
-    if not entry["triangle"]:
-        return cells.reshape(entry["shape"])
-    n_heads, n_queries, n_keys = entry["shape"]
-    codes = np.zeros(entry["shape"], np.uint8)
-    codes[:, *np.tril_indices(n_queries, 0, n_keys)] = cells.reshape(n_heads, -1)
-    return codes
+def _shrunk(codes: npt.NDArray[np.uint8], side: int) -> npt.NDArray[np.uint8]:
+    return pool(codes.astype(np.float32), side).astype(np.uint8)
 
 
 def _png(codes: npt.NDArray[np.uint8]) -> bytes:

@@ -51,8 +51,8 @@ def _of_result(given: "HeadPatterns") -> list[dict[str, Any]]:
         heads = [place for place, names in named.items() if name in names]
         scores = [[*place, round(float(given.score[name][place]), _DECIMALS)] for place in heads]
         if scores:
-            label = name.replace("_", " ")
-            found.append({"name": name, "label": label, "says": pattern.words, "heads": scores})
+            label, says = pattern.label, pattern.words
+            found.append({"name": name, "label": label, "says": says, "heads": scores})
     return found
 
 

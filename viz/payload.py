@@ -30,15 +30,19 @@ __all__ = [
     "THUMBNAIL",
     "Block",
     "block_of",
+    "bytes_of",
+    "cells_of",
     "encode_probs",
     "header_json",
     "is_triangle",
+    "pack_codes",
     "pack_layer",
     "pack_remainders",
     "pack_thumbnails",
     "pack_vectors",
     "pool",
     "refined",
+    "with_remainders",
 ]
 
 CODE_MAX = 255
@@ -77,7 +81,11 @@ def encode_probs(probs: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint8]:
 
 def pack_layer(layer: int, probs: npt.NDArray[np.floating[Any]]) -> Block:
     """The probabilities of one layer, (head, query, key), square-root coded."""
-    codes = encode_probs(probs)
+    return pack_codes(layer, encode_probs(probs))
+
+
+def pack_codes(layer: int, codes: npt.NDArray[np.uint8]) -> Block:
+    """The same from codes."""
     triangle = is_triangle(codes)
     _, n_queries, n_keys = codes.shape
     cells = codes[:, *np.tril_indices(n_queries, 0, n_keys)] if triangle else codes
@@ -90,6 +98,24 @@ def pack_layer(layer: int, probs: npt.NDArray[np.floating[Any]]) -> Block:
         coding="sqrt",
         triangle=triangle,
     )
+
+
+def cells_of(block: Block) -> npt.NDArray[np.uint8]:
+    """The codes of a block of `pack_layer` or `pack_thumbnails`, read back."""
+    entry = block.entry
+    cells = np.frombuffer(bytes_of(block), np.uint8)
+    if not entry["triangle"]:
+        return cells.reshape(entry["shape"])
+    n_heads, n_queries, n_keys = entry["shape"]
+    codes = np.zeros(entry["shape"], np.uint8)
+    codes[:, *np.tril_indices(n_queries, 0, n_keys)] = cells.reshape(n_heads, -1)
+    return codes
+
+
+def bytes_of(block: Block) -> bytes:
+    """The bytes of a block, inflated where they are packed."""
+    data = base64.b64decode(block.data)
+    return zlib.decompress(data) if block.entry["packing"] == "deflate" else data
 
 
 def is_triangle(weights: npt.NDArray[Any]) -> bool:
@@ -138,9 +164,16 @@ def refined(
     vectors: npt.NDArray[np.floating[Any]],
 ) -> npt.NDArray[np.floating[Any]]:
     """The vectors as halves and remainders give them: 2^-20 of their size from the truth."""
-    half = vectors.astype(np.float16)
-    steps = np.spacing(np.abs(half)).astype(np.float32) / _REST
-    return half + remainders(vectors) * steps
+    return with_remainders(vectors.astype(np.float16), remainders(vectors))
+
+
+def with_remainders(
+    halves: npt.NDArray[np.floating[Any]], rests: npt.NDArray[np.int8]
+) -> npt.NDArray[np.float32]:
+    """Halves, in any precision, with what `remainders` found that rounding took from them."""
+    half = halves.astype(np.float16)
+    steps = np.spacing(np.abs(half)).astype(np.float32) / np.float32(_REST)
+    return half + rests * steps
 
 
 def pack_remainders(

@@ -1,9 +1,9 @@
 """One sentence of a trace as a page holds it: weights, vectors, thumbnails.
 
 A browser can compute the weights of a long text from query and key, which take 256 bytes a token
-and head (128 where they are coded) where weights take one a token, head and token. It is given both
-for a short text, and only the vectors for a long one, if they give the model's weights: after an
-edit they may not.
+and head (128 where they are coded) where weights take one a token, head and token. It is given
+both for a short text, and only the vectors for a long one and on a page that would be large, if
+they give the model's weights: after an edit they may not.
 """
 
 import os
@@ -31,12 +31,10 @@ from minibert.viz.payload import (
 )
 from minibert.viz.vectors import Holding, packed_vectors
 
-__all__ = ["Sentence", "trace_example"]
+__all__ = ["Sentence", "trace_example", "without_folder"]
 
 # Above so many tokens a browser computes the weights: all of them, or those that are no future.
 _LONGEST, _LONGEST_CAUSAL = 256, 512
-# The same where vectors are coded, since the page would be large.
-_LONGEST_CODED = 64
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ def trace_example(sentence: Sentence, name: str, holding: Holding) -> Example:
         "key_tokens": None,
         "layers": list(holding.layers),
         "lens": None,
-        "model": _without_folder(trace.model_name),
+        "model": without_folder(trace.model_name),
         "name": name,
         "notes": [],
         "scale": _scales(config, holding) if read.vectors else None,
@@ -113,7 +111,7 @@ def trace_example(sentence: Sentence, name: str, holding: Holding) -> Example:
     return Example(about, (*thumbnails, *read.probs, *read.vectors))
 
 
-def _without_folder(name: str) -> str:
+def without_folder(name: str) -> str:
     """A model's name; of a path only its end, since pages are passed on to others."""
     is_path = os.path.isabs(name) or name.startswith((".", "~"))
     return os.path.basename(os.path.normpath(name)) if is_path else name
@@ -126,9 +124,8 @@ def _scales(config: Any, holding: Holding) -> list[float]:
 def _read(sentence: Sentence, holding: Holding) -> _Read:
     length, read = len(sentence.labels), _Read()
     longest = _LONGEST_CAUSAL if sentence.trace.config.causal else _LONGEST
-    if holding.coded:
-        longest = _LONGEST_CODED
-    with_probs = not holding.overview and (not holding.vectors or length <= longest)
+    short = length <= longest and not holding.coded
+    with_probs = not holding.overview and (short or not holding.vectors)
     for layer in holding.layers:
         probs = of_heads(sentence.probs(layer), holding.heads)
         if with_probs:

@@ -112,9 +112,9 @@ def view(
 
     Weights in the map, neuron and arithmetic views are within 1.2e-3 of the trace where the page
     holds query and key in half precision; those in the head and model views, and all where it does
-    not, are within 4e-3. Above 256 tokens (512 in a causal model, 64 where query and key take a
-    byte a number) only query and key are held, unless they do not give the weights, as after an
-    edit of scores. The same traces give the same bytes.
+    not, are within 4e-3. Above 256 tokens (512 in a causal model), and where query and key take a
+    byte a number, only these are held, unless they do not give the weights, as after an edit of
+    scores. The same traces give the same bytes.
 
     Raises AttentionError naming the argument when one does not fit.
     """

@@ -1,8 +1,9 @@
 """Numbers about attention, one file an idea.
 
 What heads do
-    patterns.py      how far each head follows the five known patterns (matrix_scores.py has the
-                     formulas, repeated.py the random sequences, scores.py the result)
+    patterns.py      how far each head follows the five known patterns (pattern_kinds.py declares
+                     them, matrix_scores.py scores one matrix, repeated.py has the random
+                     sequences, scores.py the result)
     norms.py         attention weighted by what it moves
     rollout.py       attention over all layers together; flow.py, the same as a flow
 What they add to the answer

@@ -7,6 +7,7 @@ Every axis of `probs` but the last two is left alone.
 import torch
 from torch import Tensor
 
+from minibert.analysis.pattern_kinds import KINDS
 from minibert.errors import AttentionError
 from minibert.quantities import Bool, Float
 
@@ -28,7 +29,7 @@ def previous_score(
 
     Source: Clark et al. 2019, section 3.1, who divide by the number of all rows instead.
     """
-    return _diagonal_mean(probs, -1, rows)
+    return _diagonal_mean(probs, KINDS["previous"].offset_in(0), rows)
 
 
 def next_score(
@@ -40,7 +41,7 @@ def next_score(
 
     Source: Clark et al. 2019, section 3.1, who divide by the number of all rows instead.
     """
-    return _diagonal_mean(probs, 1, rows)
+    return _diagonal_mean(probs, KINDS["next"].offset_in(0), rows)
 
 
 def duplicate_score(
@@ -55,7 +56,8 @@ def duplicate_score(
     Source: Wang et al. 2022, section 3 (duplicate token heads); TransformerLens' head detector
     marks the same cells.
     """
-    return _diagonal_mean(probs, -length, _second_half(probs, start, length))
+    offset = KINDS["duplicate"].offset_in(length)
+    return _diagonal_mean(probs, offset, _second_half(probs, start, length))
 
 
 def induction_score(
@@ -69,7 +71,8 @@ def induction_score(
     cells; ARENA takes the mean of the whole diagonal at offset 1 - length, which has one row of
     the first half as well.
     """
-    return _diagonal_mean(probs, 1 - length, _second_half(probs, start, length))
+    offset = KINDS["induction"].offset_in(length)
+    return _diagonal_mean(probs, offset, _second_half(probs, start, length))
 
 
 def delimiter_score(

@@ -1,15 +1,11 @@
 """The five patterns that attention heads are known by, and how far each head follows them.
 
-A score is the share of attention, 0 to 1, that goes where the pattern says:
+A score is the share of attention, 0 to 1, that goes where the pattern says: previous, next and
+delimiter on text, duplicate and induction on random sequences that come twice.
 
-previous    row i looks at i - 1; on text
-next        row i looks at i + 1; on text
-duplicate   row i looks at the same token, earlier; on random repeated sequences
-induction   row i looks at the token after that one; on random repeated sequences
-delimiter   row i looks at any delimiter ([SEP]); on text
-
-The formulas are in matrix_scores.py, the random sequences in repeated.py, the result in scores.py;
-here a model is run, and the mean taken over sentences.
+The patterns are declared in pattern_kinds.py; the scores of one matrix are in matrix_scores.py, the
+random sequences in repeated.py, the result in scores.py; here a model is run, and the mean taken
+over sentences.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -28,6 +24,7 @@ from minibert.analysis.matrix_scores import (
     next_score,
     previous_score,
 )
+from minibert.analysis.pattern_kinds import KINDS
 from minibert.analysis.repeated import Halves, draws_for, find_halves, repeated_ids
 from minibert.analysis.scores import PATTERNS, HeadScores
 from minibert.errors import TokenizationError
@@ -188,8 +185,8 @@ def _text_patterns(part: _Sentences, marks: Tensor, *, causal: bool) -> dict[str
     seen = delimiters.cumsum(1) > 0 if causal else delimiters.any(1, keepdim=True)
     others = part.real & ~delimiters & seen
     patterns = {
-        "previous": _Pattern(preceded, offset=-1),
-        "next": _Pattern(followed, offset=1),
+        "previous": _Pattern(preceded, offset=KINDS["previous"].offset),
+        "next": _Pattern(followed, offset=KINDS["next"].offset),
         "delimiter": _Pattern(others, keys=delimiters),
     }
     if causal:
@@ -203,8 +200,9 @@ def _repeat_patterns(part: _Sentences, halves: Halves) -> dict[str, _Pattern]:
     second = (position >= start + length) & (position < start + 2 * length)
     rows = part.real & second
     return {
-        "duplicate": _Pattern(rows, offset=-length),
-        "induction": _Pattern(rows, offset=1 - length),
+        name: _Pattern(rows, offset=kind.offset_in(length))
+        for name, kind in KINDS.items()
+        if kind.behind is not None
     }
 
 

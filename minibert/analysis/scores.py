@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from minibert.analysis.pattern_kinds import KINDS
 from minibert.errors import TraceError
 from minibert.quantities import Float
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PATTERNS", "HeadScores"]
 
-PATTERNS = ("previous", "next", "duplicate", "induction", "delimiter")
+PATTERNS = tuple(KINDS)
 
 # Heads that a printed table names for each pattern.
 _SHOWN = 3

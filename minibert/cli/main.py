@@ -23,6 +23,7 @@ from minibert.cli.models import models
 from minibert.cli.patterns import patterns
 from minibert.cli.predict import predict
 from minibert.cli.probe import probe
+from minibert.cli.serve import serve
 from minibert.cli.survey import survey
 from minibert.cli.survey_diff import survey_diff
 from minibert.cli.survey_report import survey_report
@@ -41,6 +42,10 @@ _OPTIONS = {
     "restart=True": "--restart",
     "resume=False": "--restart",
     'on_error="skip"': "--on-error skip",
+    'engine="ray"': "--engine ray",
+    "workers=": "--workers ",
+    "give threads=": "give --threads ",
+    "threads= is": "--threads is",
     "with kind=": "with --kind",
     "with encoding=": "with --encoding",
     "Survey.read": "minibert survey-report, survey-diff or patterns --survey",
@@ -143,6 +148,7 @@ for command in (
     explain,
     predict,
     generate,
+    serve,
     train,
     survey,
     survey_report,

@@ -2,10 +2,10 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,7 @@ from minibert.cli.corpus_options import (
     WhenWrong,
 )
 from minibert.cli.options import (
+    Dtype,
     DtypeName,
     ImplName,
     ModelName,
@@ -37,11 +38,20 @@ from minibert.cli.survey_report import PatternDocuments, write_report
 from minibert.terminal import note, say
 
 if TYPE_CHECKING:
+    from minibert.model import Model
+    from minibert.survey.documents import Documents
     from minibert.survey.tables import Survey
 
 __all__ = ["survey"]
 
 _SHOWN = ("to_previous", "to_next", "to_self", "to_first", "to_cls", "to_sep", "to_same_word")
+
+
+class Engine(StrEnum):
+    """What measures."""
+
+    local = "local"
+    ray = "ray"
 
 
 Output = Annotated[
@@ -79,6 +89,17 @@ Longest = Annotated[
     int | None,
     typer.Option(metavar="N", min=8, help="Tokens of a segment. Default: the model's positions."),
 ]
+EngineName = Annotated[
+    Engine, typer.Option(help="Measure in this process, or by workers of Ray (the extra ray).")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Workers of Ray. Default: as many as have room."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Of each worker. Default: those of this process."),
+]
 WithReport = Annotated[
     bool, typer.Option(help="Write report.html, and examples.html with pages of the best examples.")
 ]
@@ -105,6 +126,9 @@ def survey(
     on_error: WhenWrong = OnError.stop,
     restart: Restart = False,
     batch_tokens: BatchTokens = 4096,
+    engine: EngineName = Engine.local,
+    workers: Workers = None,
+    threads: Threads = None,
     report: WithReport = True,
     pattern_documents: PatternDocuments = 200,
     model: ModelName = None,
@@ -120,43 +144,36 @@ def survey(
     the loss changes with them. Tables are written as Parquet files, figures as a page that needs no
     network. A run that was interrupted goes on when the same command is given again.
     """
-    import torch
-
-    from minibert.survey.run import survey as measured
-
+    choices = {
+        "measures": measure, "offsets": tuple(offset or ()), "tokens": tuple(token or ()),
+        "by_norm": by_norm, "gradients": gradients, "profile": profile, "pairs": pairs,
+        "limit": limit, "longest": longest, "batch_tokens": batch_tokens,
+        "on_error": on_error.value, "resume": not restart,
+        "engine": engine.value, "workers": workers, "threads": threads,
+    }  # fmt: skip
     source = CorpusOptions(corpus, kind, unit, field, pair_field, encoding, on_error, shortest)
     # In this order: a corpus that cannot be read is known at once.
     documents, loaded = source.documents(), load_model(model, revision, offline, None, None, impl)
-    with _told_if_interrupted(output):
-        found = measured(
-            loaded,
-            documents,
-            output=output,
-            measures=measure,
-            offsets=tuple(offset or ()),
-            tokens=tuple(token or ()),
-            by_norm=by_norm,
-            gradients=gradients,
-            profile=profile,
-            pairs=pairs,
-            limit=limit,
-            longest=longest,
-            dtype=None if dtype is None else getattr(torch, dtype.value),
-            batch_tokens=batch_tokens,
-            on_error=on_error.value,
-            resume=not restart,
-            progress=True,
-        )
-    _show(found, output)
+    _show(_measured(loaded, documents, output, dtype, choices), output)
     if report:
         command = shlex.join(["minibert", *sys.argv[1:]])
         write_report(output, loaded, source.documents, pattern_documents, command=command)
 
 
-@contextmanager
-def _told_if_interrupted(output: Path) -> Iterator[None]:
+def _measured(
+    model: "Model",
+    documents: "Documents",
+    output: Path,
+    dtype: Dtype | None,
+    choices: Mapping[str, Any],
+) -> "Survey":
+    import torch
+
+    from minibert.survey.run import survey as measured
+
+    chosen = None if dtype is None else getattr(torch, dtype.value)
     try:
-        yield
+        return measured(model, documents, output=output, dtype=chosen, progress=True, **choices)
     except KeyboardInterrupt:
         note("note", f"interrupted; the same command goes on with what is in {output}.")
         raise

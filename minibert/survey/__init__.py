@@ -5,7 +5,7 @@ What is read
     conllu.py      dependency trees
 What is measured
     run.py         `survey`: windows.py of documents, cut by segments.py, kept in parts.py
-                   (output_folder.py)
+                   (output_folder.py); ray_workers.py for many processes or machines
     rows.py        what rows spend by kind of key (token_kinds.py): from the pass
                    (pass_masses.py), or from matrices
     loss_gradients.py  how much the loss (objective.py) changes with them, by a second pass

@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.kernels.call import AllowedKeys
+from minibert.errors import AttentionError, SurveyError
+from minibert.kernels.api import compute
+from minibert.kernels.call import AllowedKeys, Call
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import LayerPass
 from minibert.survey.objective import Objective, Predicted
@@ -41,7 +43,8 @@ class _OfLayer(NamedTuple):
 class LossGradients:
     """Gives the sums of |∂L/∂α| of every layer for batches of segments.
 
-    Raises SurveyError for a model that predicts no tokens.
+    Raises SurveyError for a model that predicts no tokens, and for an implementation of attention
+    that no gradients flow through.
     """
 
     def __init__(
@@ -50,6 +53,18 @@ class LossGradients:
         self.model, self.offsets = model, offsets
         self.impl = model.impl if impl is None else impl
         self.objective = Objective.of(model)
+        self._try_one_call()
+
+    def _try_one_call(self) -> None:
+        """Raise SurveyError where the first pass would fail."""
+        config, weight = self.model.config, self.model.body.word.weight
+        row = weight.new_zeros(1, config.n_heads, 2, config.d_head, requires_grad=True)
+        allowed = AllowedKeys(1, 2, weight.device, config.causal, packed=(2,))
+        try:
+            with torch.enable_grad():
+                compute(Call(row, row, row, 1.0, allowed), self.impl)
+        except AttentionError as error:
+            raise SurveyError(f"gradients=True: {error}") from error
 
     def __call__(self, batch: Batch) -> list[RowMasses]:
         """Those of layer 0, 1, ..., for all tokens of the batch."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minibert.errors import SurveyError
+from minibert.errors import SurveyError, how_to_install
 from minibert.kernels.registry import check_name
 from minibert.survey import windows
 from minibert.survey.loss_gradients import LossGradients, with_gradients
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "in_dtype"]
 
+ENGINES = ("local", "ray")
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -46,9 +47,13 @@ class Options:
     impl: str | None = None
     batch_tokens: int = 4096
     on_error: str = "raise"
+    engine: str = "local"
+    workers: int | None = None
+    threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("limit", 1), ("longest", 8), ("batch_tokens", 1)):
+        whole_numbers = {"limit": 1, "longest": 8, "batch_tokens": 1, "workers": 1, "threads": 1}
+        for name, least in whole_numbers.items():
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
             if value is not None and (not whole or value < least):
@@ -60,11 +65,24 @@ class Options:
                 raise SurveyError(f"{name}={getattr(self, name)!r:.80}: expected several texts.")
         if self.on_error not in ("raise", "skip"):
             raise SurveyError(f'on_error={self.on_error!r:.80}: expected "raise" or "skip".')
+        self._check_engine()
         if self.dtype is not None and self.dtype not in _DTYPES:
             known = ", ".join(map(str, _DTYPES))
             raise SurveyError(f"dtype={self.dtype!r}: expected one of {known}.")
         if self.impl is not None:
             check_name(self.impl)
+
+    def _check_engine(self) -> None:
+        if self.engine not in ENGINES:
+            raise SurveyError(f"engine={self.engine!r:.80}: expected {' or '.join(ENGINES)}.")
+        if self.engine == "ray":
+            try:
+                import ray  # noqa: F401
+            except ImportError:
+                raise SurveyError(f'engine="ray" needs Ray: {how_to_install("ray")}.') from None
+        for name in ("workers", "threads"):
+            if self.engine == "local" and getattr(self, name) is not None:
+                raise SurveyError(f'{name}= is for engine="ray"; leave it out.')
 
     def chosen(self) -> tuple[Measure, ...]:
         """The measures. Raises SurveyError for a name that is none of them."""
@@ -113,7 +131,10 @@ class Options:
         return model.dtype if self.dtype is None else self.dtype
 
     def told(self, model: "Model") -> dict[str, Any]:
-        """The same for JSON, what was left to the model filled in."""
+        """What the numbers depend on, for JSON; what was left to the model is filled in.
+
+        The engine is not among it: tables are the same with each.
+        """
         return {
             "measures": [one.name for one in self.chosen()],
             "offsets": list(self.every_offset),

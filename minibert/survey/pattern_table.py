@@ -1,5 +1,7 @@
 """The patterns that heads are named by: each declared once, as the keys that it looks at.
 
+Five of them are those of `head_scores`; what they look at is declared in analysis/pattern_kinds.py.
+
 A pattern says for every query which keys it means. The score of a row is the attention that goes
 there, 0 to 1, and rows count that have such a key; bag of words compares the whole row instead.
 What is known of a text is in marks.py; what is added up over documents, in pattern_sums.py.
@@ -15,6 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from minibert.analysis.pattern_kinds import KINDS
 from minibert.errors import AttentionError
 from minibert.quantities import Bool
 from minibert.survey.marks import Marks, Queries
@@ -48,13 +51,14 @@ class Pattern:
     texts: Texts = "corpus"
     baseline: Baseline = "uniform"
 
+    @property
+    def label(self) -> str:
+        """The name as a person writes it."""
+        return self.name.replace("_", " ")
 
-def _previous(marks: Marks, queries: Queries) -> Cells:
-    return _plain_rows(marks, queries) & (marks.offsets(queries) == -1)
 
-
-def _next(marks: Marks, queries: Queries) -> Cells:
-    return _plain_rows(marks, queries) & (marks.offsets(queries) == 1)
+def _at_offset(offset: int) -> Callable[[Marks, Queries], Cells]:
+    return lambda marks, queries: _plain_rows(marks, queries) & (marks.offsets(queries) == offset)
 
 
 def _first(marks: Marks, queries: Queries) -> Cells:
@@ -90,14 +94,13 @@ def _predictive(marks: Marks, queries: Queries) -> Cells:
     return _between_words(marks, queries) & of_one_word & (marks.offsets(queries) != 0)
 
 
-def _induction(marks: Marks, queries: Queries) -> Cells:
-    before = torch.cat([marks.token.new_full((1,), -1), marks.token[:-1]])
-    follows = marks.token[queries, None] == before
-    return _earlier(marks, queries) & follows
+def _behind_occurrence(behind: int) -> Callable[[Marks, Queries], Cells]:
+    def cells(marks: Marks, queries: Queries) -> Cells:
+        token = marks.token
+        before = torch.cat([token.new_full((behind,), -1), token[: len(token) - behind]])
+        return _earlier(marks, queries) & (token[queries, None] == before)
 
-
-def _duplicate(marks: Marks, queries: Queries) -> Cells:
-    return _earlier(marks, queries) & (marks.token[queries, None] == marks.token)
+    return cells
 
 
 def _plain_rows(marks: Marks, queries: Queries) -> Bool[Tensor, "query 1"]:
@@ -116,15 +119,26 @@ def _between_words(marks: Marks, queries: Queries) -> Cells:
     return cells
 
 
+def _known(name: str) -> Pattern:
+    """One of the five of analysis/pattern_kinds.py."""
+    kind = KINDS[name]
+    if kind.behind is not None:
+        return Pattern(
+            name, kind.words, kind.source, _behind_occurrence(kind.behind), texts="repeated"
+        )
+    cells = _delimiter if kind.offset is None else _at_offset(kind.offset)
+    return Pattern(name, kind.words, kind.source, cells)
+
+
 _VIG_1, _VIG_2 = "Vig 2019, Deconstructing BERT, part 1", "Vig 2019, Deconstructing BERT, part 2"
 _CLARK = "Clark et al. 2019, section 3"
 BAG_OF_WORDS = "bag_of_words"
 
 _ALL = (
-    Pattern("next", "the next token", f"{_VIG_1}; {_CLARK}.1", _next),
-    Pattern("previous", "the previous token", f"{_VIG_1}; {_CLARK}.1", _previous),
+    _known("next"),
+    _known("previous"),
     Pattern("first", "the first token", f"{_CLARK}.2; Vig and Belinkov 2019, section 4", _first),
-    Pattern("delimiter", "delimiters ([SEP])", f"{_VIG_1}; {_CLARK}.2", _delimiter),
+    _known("delimiter"),
     Pattern(
         BAG_OF_WORDS,
         "all words of the sentence alike",
@@ -147,20 +161,8 @@ _ALL = (
         _predictive,
         baseline="moved",
     ),
-    Pattern(
-        "induction",
-        "the token behind an earlier occurrence of this one",
-        "Olsson et al. 2022, prefix matching",
-        _induction,
-        texts="repeated",
-    ),
-    Pattern(
-        "duplicate",
-        "an earlier occurrence of this token",
-        "Wang et al. 2022, section 3",
-        _duplicate,
-        texts="repeated",
-    ),
+    _known("induction"),
+    _known("duplicate"),
 )
 PATTERNS = {pattern.name: pattern for pattern in _ALL}
 

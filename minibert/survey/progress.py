@@ -8,6 +8,7 @@ from tqdm import tqdm
 
 from minibert.survey.documents import Documents
 from minibert.survey.parts import Part
+from minibert.survey.windows import Window
 
 __all__ = ["Bar"]
 
@@ -23,6 +24,7 @@ class Bar:
         self._files, self._shown = files, shown
         self._total = limit if files is None else files.n_bytes
         self._skipped = 0
+        self._places: dict[int, int] = {}
         self._bar: Any = None
 
     def __enter__(self) -> "Bar":
@@ -41,8 +43,9 @@ class Bar:
         """A window was measured by an earlier run."""
         self._skipped = 0 if self._files is None else self._files.bytes_read
 
-    def begin(self) -> None:
-        """The first window of this run is about to be measured."""
+    def begin(self, window: Window) -> None:
+        """A window was read and is to be measured, perhaps while others are read."""
+        self._places[window.number] = 0 if self._files is None else self._files.bytes_read
         if self._bar is None:
             self._bar = tqdm(
                 total=self._total,
@@ -55,7 +58,7 @@ class Bar:
 
     def show(self, part: Part) -> None:
         """A window was measured: `part` is everything so far."""
-        self.begin()
-        place = part.documents if self._files is None else self._files.bytes_read
+        place = self._places.pop(part.windows - 1)
+        place = part.documents if self._files is None else place
         self._bar.set_postfix(documents=part.documents, tokens=part.tokens, refresh=False)
         self._bar.update(place - self._bar.n)

@@ -1,7 +1,8 @@
 """`survey`: what every head of a model does, over a corpus of any size."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from minibert.errors import SurveyError
 from minibert.survey.documents import Documents
 from minibert.survey.formats import Document
 from minibert.survey.options import Options, in_dtype
-from minibert.survey.output_folder import opened
+from minibert.survey.output_folder import OutputFolder, opened
 from minibert.survey.parts import Part, hash_documents
 from minibert.survey.progress import Bar
 from minibert.survey.rows import OFFSETS
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from minibert.model import Model
 
 __all__ = ["survey"]
+
+MeasureAll = Callable[[Iterator[Window]], Iterator[tuple[Window, Measured]]]
 
 FORMAT = 1
 #: Documents on which a narrower dtype is compared with float32.
@@ -54,6 +57,9 @@ def survey(
     batch_tokens: int = 4096,
     on_error: str = "raise",
     resume: bool = True,
+    engine: str = "local",
+    workers: int | None = None,
+    threads: int | None = None,
     progress: bool = False,
 ) -> Survey:
     """What every head of a model does, over documents: a `Survey`, and tables in a folder.
@@ -80,15 +86,20 @@ def survey(
     on_error      "raise", or "skip" documents that cannot become tokens, and count them
     resume        go on where an interrupted run into this folder stopped; the tables are the same
                   to the last bit
+    engine        "local" measures in this process, "ray" by workers of Ray (the extra `ray`): those
+                  of the cluster that Ray is connected to or finds, else of this machine. The tables
+                  are the same to the last bit, on the same kind of processor
+    workers       of Ray, by default as many as it has processor cores for
+    threads       that each of them computes with, by default as many as this process does
     progress      show a bar
 
     Raises SurveyError before anything is computed for options that do not fit, gradients of a
     model that predicts no tokens, a folder with a survey that is finished or of something else, and
-    without pyarrow where a folder is given;
-    while it runs, for what cannot be read or written.
+    without pyarrow where a folder is given or without Ray where it is asked for; while it runs, for
+    what cannot be read or written, and where one window loses five workers in a row.
     """
     chosen = (measures, offsets, tokens, by_norm, gradients, profile, pairs, limit, longest)
-    options = Options(*chosen, dtype, impl, batch_tokens, on_error)
+    options = Options(*chosen, dtype, impl, batch_tokens, on_error, engine, workers, threads)
     measure = options.window_survey(in_dtype(model, dtype))
     about = {
         "format": FORMAT,
@@ -97,21 +108,38 @@ def survey(
         "versions": versions(),
     }
     with opened(output, about, resume=resume) as folder:
-        part = folder.part() or Part(measure.empty(), "")
-        with Bar(documents, limit, shown=progress) as bar:
-            source = windows(_documents(documents, options))
-            for window, measured in _measured(source, measure, part, bar):
-                _check(window, measured, options)
-                if window.number == 0:
-                    part = replace(part, drift=_drift(measure, model, options, window))
-                part = part.with_window(window, measured)
-                folder.keep(part)
-                bar.show(part)
+        part = _measured(model, documents, options, measure, folder, progress=progress)
         found = {**about, "corpus": _told(part, documents)}
         # As it is read from its file, where a tuple is a list.
         result = _result(measure, part, json.loads(json.dumps(found)))
         folder.finish(result)
     return result
+
+
+def _measured(
+    model: "Model",
+    documents: Iterable[Document | str],
+    options: Options,
+    measure: WindowSurvey,
+    folder: OutputFolder,
+    *,
+    progress: bool,
+) -> Part:
+    """The sums of the whole corpus, each window kept in the folder when it is merged."""
+    part = folder.part() or Part(measure.empty(), "")
+    with (
+        _engine(model, options, measure) as measure_all,
+        Bar(documents, options.limit, shown=progress) as bar,
+    ):
+        unread = windows(_documents(documents, options))
+        for window, measured in measure_all(_new(unread, part, bar)):
+            _check(window, measured, options)
+            if window.number == 0:
+                part = replace(part, drift=_drift(measure, model, options, window))
+            part = part.with_window(window, measured)
+            folder.keep(part)
+            bar.show(part)
+    return part
 
 
 def _documents(documents: Iterable[Document | str], options: Options) -> Iterator[Document]:
@@ -122,10 +150,8 @@ def _documents(documents: Iterable[Document | str], options: Options) -> Iterato
     return islice(in_pairs(named) if options.pairs else named, options.limit)
 
 
-def _measured(
-    all_windows: Iterator[Window], measure: WindowSurvey, part: Part, bar: Bar
-) -> Iterator[tuple[Window, Measured]]:
-    """The windows that are not in the part yet, measured; raises where the corpus is another."""
+def _new(all_windows: Iterator[Window], part: Part, bar: Bar) -> Iterator[Window]:
+    """The windows that are not in the part yet; raises where the corpus is another."""
     corpus, seen = "", 0
     for window in all_windows:
         if window.number < part.windows:
@@ -134,11 +160,23 @@ def _measured(
                 raise _another_corpus()
             bar.skip()
             continue
-        bar.begin()
-        yield window, measure(window)
+        bar.begin(window)
+        yield window
         seen += 1
     if seen < part.windows:
         raise _another_corpus()
+
+
+@contextmanager
+def _engine(model: "Model", options: Options, measure: WindowSurvey) -> Iterator[MeasureAll]:
+    """What measures windows, in their order: this process, or workers of Ray."""
+    if options.engine == "ray":
+        from minibert.survey.ray_workers import ray_workers
+
+        with ray_workers(model, options) as workers:
+            yield workers.measured
+    else:
+        yield measure.in_order
 
 
 def _another_corpus() -> SurveyError:

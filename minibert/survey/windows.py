@@ -5,6 +5,7 @@ a window are sorted by length into batches, and what these give is added in thei
 measures a window, and in whichever order windows and batches are done, gets the same bits.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -104,6 +105,18 @@ class WindowSurvey:
         """What its documents give."""
         with batch_threads(self.device) as threads:
             return self.begin(window, threads)()
+
+    def in_order(self, unread: Iterable[Window]) -> Iterator[tuple[Window, Measured]]:
+        """Each window with what its documents give; while one ends, the next one has begun."""
+        begun: deque[tuple[Window, Callable[[], Measured]]] = deque()
+        with batch_threads(self.device) as threads:
+            for window in unread:
+                begun.append((window, self.begin(window, threads)))
+                if len(begun) > 1:
+                    first, finish = begun.popleft()
+                    yield first, finish()
+            for last, finish in begun:
+                yield last, finish()
 
     def begin(self, window: Window, threads: Executor) -> Callable[[], Measured]:
         """Have the window's batches measured by the threads; what is returned waits for them."""

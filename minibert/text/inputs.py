@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from minibert.errors import TokenizationError
+from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
 from minibert.quantities import TokenIds, TokenMask
 from minibert.text.id_range import in_range
@@ -27,6 +28,12 @@ class Inputs:
         return Tokens.from_ids(
             self.ids, mask=self.mask, segments=self.segments, tokenizer=tokenizer
         )
+
+    def packed(self, config: Config) -> AllowedKeys:
+        """Which keys a query may attend to where the sentences share one row, without padding."""
+        batch, position = self.ids.shape
+        lengths = (position,) * batch if self.mask is None else tuple(self.mask.sum(1).tolist())
+        return AllowedKeys(1, sum(lengths), self.ids.device, config.causal, packed=lengths)
 
     def checked(self, config: Config, name: str) -> "Inputs":
         """The same inputs, which the model of that name and config can read.

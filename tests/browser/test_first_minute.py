@@ -126,3 +126,19 @@ def test_the_neuron_view_of_a_long_text_opens_with_its_token_in_sight(open_page:
     assert strongest == int(some_vectors(200).rounded.probs(0, 0)[int(query or 0)].argmax())
     row = page.locator(f'.neuron-right .token[data-index="{strongest}"]')
     expect(row).to_be_in_viewport(ratio=1)
+
+
+def test_a_small_screen_shows_the_picture_and_folds_the_controls(open_page: Open) -> None:
+    page = open_page(pair_page(), viewport={"width": 360, "height": 800})
+    first = token(page, "query", 0).bounding_box()
+    assert first is not None
+    assert first["y"] < 420
+    strongest = page.get_by_role("combobox", name="Lines of each token")
+    expect(strongest).to_be_hidden()
+    expect(page.get_by_role("combobox", name="Layer")).to_be_visible()
+    page.get_by_role("button", name="More controls").click()
+    expect(strongest).to_be_visible()
+    expect(page.get_by_role("searchbox", name="Find a token")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.get_by_role("button", name="Fewer controls").click()
+    expect(strongest).to_be_hidden()

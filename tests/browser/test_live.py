@@ -1,4 +1,4 @@
-"""The live page in a real Chromium: what one types and changes, against the same in Python."""
+"""The live page in real browsers: what one types and changes, against the same in Python."""
 
 import math
 import re
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from browser.firefox import firefox
 from browser.head_view import Open
 from playwright.sync_api import Locator, Page
 
@@ -104,9 +105,7 @@ def test_tokens_weights_and_prediction_follow_each_key(
     page.keyboard.type(" It rained")
     trace = bert.trace(text := f"{TEXT} It rained")
     settled(page)
-    assert page.locator(".live-token").all_inner_texts() == [
-        raw for raw in trace.tokens.raw[0]
-    ]
+    assert page.locator(".live-token").all_inner_texts() == list(trace.tokens.raw[0])
     check_bars(page, "before", probs_of(trace, PLACE))
     assert field(page).input_value() == text
     assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"
@@ -206,9 +205,10 @@ def test_a_drawn_bar_sets_a_weight_and_scales_the_others(
     assert shown == pytest.approx((100 * expected).tolist(), abs=0.5)
     # One step, however often the bar was moved.
     page.locator(".live-weights li[data-key='2'] input").press("ArrowRight")
+    page.get_by_role("button", name="this layer").click()
     page.locator(".live-weights li[data-key='4'] button").click()
     settled(page)
-    assert "scores-hide-L0-H2-P3-K4" in page.evaluate("location.hash")
+    assert "scores-hide-L0-P3-K4" in page.evaluate("location.hash")
     page.keyboard.press("Control+z")
     page.keyboard.press("Control+z")
     settled(page)
@@ -222,7 +222,8 @@ def test_words_are_masked_tokens_hidden_and_changes_follow_their_tokens(
     page.locator(".live-token", has_text="tired").click()
     page.get_by_role("button", name="Mask this word").click()
     settled(page)
-    assert field(page).input_value() == (text := "The boys [MASK] very [MASK].")
+    text = "The boys [MASK] very [MASK]."
+    assert field(page).input_value() == text
     page.get_by_role("button", name="Masked word 2").click()
     settled(page)
     check_bars(page, "before", probs_of(bert.trace(text), 5))
@@ -281,6 +282,10 @@ def test_a_saved_page_has_the_numbers_and_no_model(
     alone = open_page(saved.read_text(), "layer=1&beside=1")
     assert alone.locator(".which").all_inner_texts()[:2] == ["Before", "After"]
     assert alone.locator("textarea").count() == 0
+    said = alone.locator(".note").all_inner_texts()
+    assert said[0].startswith("Predicted at “[MASK]”, token 3: “are” 58.7")
+    assert said[1:3] == ["Changed: Layer 0, head 1 to zero.", said[2]]
+    assert said[2].startswith("Predicted at “[MASK]”, token 3: “was” 69.5")
     lines = [one.locator(".lower").first for one in (page, alone)]
     assert lines[0].get_attribute("data-lines") == lines[1].get_attribute("data-lines")
 
@@ -338,3 +343,31 @@ def test_heads_are_changed_in_the_model_view_and_nothing_has_no_name(
     )
     assert nameless == 0
     assert re.search("Layer 2, head 1, set to zero", cell(page, 2, 1).get_attribute("aria-label"))
+
+
+def test_firefox_runs_the_model_too(bert: minibert.Model, bert_page: str, tmp_path: Path) -> None:
+    path = tmp_path / "live.html"
+    path.write_text(bert_page, encoding="utf-8")
+    (profile := tmp_path / "profile").mkdir()
+    idle = "document.querySelector('#page[aria-busy=false] [data-drawn]')"
+    type_it = (
+        "(() => { const field = document.querySelector('.live-text');"
+        f" field.value = {TEXT.replace('boys', 'men')!r};"
+        " field.dispatchEvent(new Event('input')); })()"
+    )
+    with firefox(profile) as tab:
+        tab.open(path)
+        tab.wait(idle)
+        tab.value(type_it)
+        tab.wait(f"{idle} && document.querySelectorAll('.live-token')[2].textContent === 'men'")
+        tab.value('document.querySelector(\'[data-layer="0"][data-head="1"]\').click()')
+        tab.wait(f"{idle} && document.querySelector('.live-bar [data-of=after]')")
+        shown = tab.value(
+            "[...document.querySelectorAll('.live-bar')].map((bar) => [bar.dataset.id,"
+            " bar.querySelector('[data-of=after]').value])"
+        )
+        assert tab.said == []
+    probs = probs_of(bert.trace(TEXT.replace("boys", "men"), edit={("z", 0, 1): zero}), PLACE)
+    assert {int(token) for token, _ in shown} >= set(probs.topk(5).indices.tolist())
+    for token, value in shown:
+        assert abs(float(value) - float(probs[int(token)])) < NEAR

@@ -11,7 +11,7 @@ from browser import jupyter
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from minibert.viz import attention_page
-from minibert.viz.notebook import CELL_HEIGHT
+from minibert.viz.notebook import CELL_TALLEST
 
 pytestmark = pytest.mark.browser
 
@@ -142,7 +142,7 @@ class TestFrontEnds:
     def test_has_its_height_and_styles_that_do_not_mix(self, notebook: Callable[..., Page]) -> None:
         page = notebook(RUNS["jupyter"], cell(40))
         host = drawn(page)
-        assert host.bounding_box()["height"] == CELL_HEIGHT
+        assert host.bounding_box()["height"] == CELL_TALLEST
         size, color = host.locator(".sizes").evaluate(
             "(p) => [getComputedStyle(p).fontSize, getComputedStyle(p).color]"
         )
@@ -150,6 +150,24 @@ class TestFrontEnds:
         outside = "[...document.querySelectorAll('style')].length"
         assert page.evaluate(outside) == 1
         assert page.evaluate("getComputedStyle(document.body).fontSize") == "16px"
+
+    @pytest.mark.parametrize("width", [1100, 700])
+    def test_is_as_tall_as_what_it_shows(self, notebook: Callable[..., Page], width: int) -> None:
+        page = notebook(RUNS["jupyter"], cell(5))
+        page.set_viewport_size({"width": width, "height": 900})
+        host = drawn(page)
+        for name in ("Head", "Model", "Map"):
+            host.get_by_role("tab", name=name).click()
+            page.wait_for_timeout(100)
+            scrolled, seen, empty = host.locator(".scroller").evaluate(
+                """(part) => {
+                  const [around, inside] = [part, part.firstChild].map(
+                    (one) => one.getBoundingClientRect());
+                  return [part.scrollHeight, part.clientHeight, around.bottom - inside.bottom];
+                }"""
+            )
+            assert scrolled == seen or seen == CELL_TALLEST
+            assert empty <= 1
 
     def test_what_is_scrolled_to_is_drawn(self, notebook: Callable[..., Page]) -> None:
         page = notebook(RUNS["jupyter"], cell(150))

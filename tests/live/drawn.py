@@ -132,7 +132,8 @@ def _value(edit: dict[str, Any], layer: int | None, trace: Any) -> Tensor:
 def _at(value: Tensor, position: int | None, last: int, new: Tensor | float) -> Tensor:
     rows = slice(None) if position is None else position
     if isinstance(new, Tensor):
-        new = new[..., 0 if new.shape[-2] == 1 else rows, last]
+        # A mean has one row, which stands for all.
+        new = new.expand_as(value)[..., rows, last]
     value[..., rows, last] = torch.as_tensor(new)
     return value
 

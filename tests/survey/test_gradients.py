@@ -154,7 +154,7 @@ def test_a_text_of_one_token_has_no_loss_to_differentiate():
     assert (found.table("gradient_to_self") > 0).all()
 
 
-def test_a_model_that_predicts_no_tokens_is_refused_before_a_document_is_read():
+def test_what_has_no_gradients_is_refused_before_a_document_is_read():
     def never():
         raise AssertionError("was read")
         yield
@@ -162,8 +162,10 @@ def test_a_model_that_predicts_no_tokens_is_refused_before_a_document_is_read():
     bert = minibert.load("tiny-bert")
     config = type(bert.config)(**{**vars(bert.config), "task": "none"})
     encoder = minibert.Model(config, tokenizer=bert.tokenizer, name="an-encoder")
-    who = r"an-encoder \(bert, task none\) predicts no tokens.*masked-lm, pre-training or causal-lm"
+    who = r"an-encoder \(bert, task none\) predicts no tokens.*masked-lm, causal-lm or, of"
     with pytest.raises(SurveyError, match=who):
         survey(encoder, never(), gradients=True)
     with pytest.raises(SurveyError, match=r"gradient_to_sep: not known.*gradients=True those of"):
         survey(bert, never(), measures=("gradient_to_sep",))
+    with pytest.raises(SurveyError, match='gradients=True: impl="chunked" cannot do this'):
+        survey(bert, never(), gradients=True, impl="chunked")

@@ -7,28 +7,40 @@ import base64
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from attention_pages import HOSTILE, names, softmax
 from PIL import Image
+from small_traces import small_trace
 
-from minibert.viz import attention_page
+from minibert.viz import attention_page, view
 from minibert.viz.example import Example
+from minibert.viz.less import lessened
 from minibert.viz.notebook import CELL_BYTES, cell_html, fitting, picture, surroundings
 from minibert.viz.page import Page
-from minibert.viz.payload import header_json, pack_layer, pack_thumbnails, pack_vectors, pool
+from minibert.viz.payload import (
+    cells_of,
+    header_json,
+    pack_layer,
+    pack_thumbnails,
+    pack_vectors,
+    pool,
+)
 
 LAYERS, HEADS, WIDTH = 2, 3, 5
 
 
-def example(n: int, *held: str) -> Example:
-    """An example of n tokens that holds what is named."""
+def example(n: int, *held: str, noise: bool = False) -> Example:
+    """An example of n tokens that holds what is named, of zeros or of what cannot be deflated."""
     page = attention_page(softmax((LAYERS, HEADS, n, n)), names(n))
     about = {**page.examples[0].about, "notes": []}
     probs = softmax((LAYERS, HEADS, n, n))
     vectors = np.zeros((HEADS, n, WIDTH), np.float32)
+    if noise:
+        vectors = np.random.default_rng(1).normal(0, 1, vectors.shape).astype(np.float32)
     blocks = [pack_thumbnails([pool(weights) for weights in probs])]
     blocks += [pack_layer(i, weights) for i, weights in enumerate(probs) if "probs" in held]
     for name in ("query", "key", "value"):
@@ -38,6 +50,10 @@ def example(n: int, *held: str) -> Example:
 
 def quantities(examples: tuple[Example, ...]) -> set[str]:
     return {block.entry["quantity"] for one in examples for block in one.blocks}
+
+
+def codes_of(one: Example) -> list[np.ndarray]:
+    return [cells_of(block) for block in one.blocks if block.entry["quantity"] == "probs"]
 
 
 def limit_for(wanted: Example) -> int:
@@ -117,30 +133,72 @@ class TestSize:
         assert fitting(whole) == whole
 
     @pytest.mark.parametrize(
-        "left",
-        [("probs", "query", "key"), ("probs",), ()],
+        ("left", "said"),
+        [
+            (("probs", "query", "key"), "small: value."),
+            (("probs",), "query, key and value."),
+            ((), "Only the overview"),
+        ],
         ids=["no value", "no vectors", "overview"],
     )
     def test_vectors_go_first_and_weights_last_and_a_note_says_so(
-        self, left: tuple[str, ...]
+        self, left: tuple[str, ...], said: str
     ) -> None:
-        whole = example(200, "probs", "query", "key", "value")
-        held = fitting([whole], limit_for(example(200, *left)))
+        whole = example(200, "probs", "query", "key", "value", noise=True)
+        held = fitting([whole], limit_for(example(200, *left, noise=True)))
         assert quantities(held) == {"thumbnails", *left}
         (note,) = held[0].about["notes"]
+        assert said in note
         assert ".save(path)" in note
 
-    def test_vectors_stay_where_they_give_the_weights(self) -> None:
-        whole = example(70, "query", "key", "value")
-        limit = limit_for(example(70, "query", "key"))
-        assert quantities(fitting([whole], limit)) == {"thumbnails", "query", "key"}
-        assert quantities(fitting([whole], limit_for(example(70)))) == {"thumbnails"}
+    def test_query_and_key_take_a_byte_a_number_before_they_go(self) -> None:
+        whole = example(200, "probs", "query", "key", "value", noise=True)
+        halves = limit_for(example(200, "probs", "query", "key", noise=True))
+        held = fitting([whole], halves - 5000)
+        assert quantities(held) == {"thumbnails", "probs", "query", "key"}
+        coding = {b.entry["coding"] for b in held[0].blocks if b.entry["quantity"] == "query"}
+        assert coding == {"steps"}
+        assert "a byte a number" in held[0].about["notes"][0]
 
-    def test_a_note_stands_on_the_page(self) -> None:
+    def test_of_weights_the_largest_stay_longest(self) -> None:
+        whole = example(200, "probs", "query", "key", noise=True)
+        few = example(200).size + LAYERS * HEADS * 200 * 16 * 2
+        held = fitting([whole], surroundings() + few)
+        assert quantities(held) == {"thumbnails", "probs"}
+        (note,) = held[0].about["notes"]
+        count = int(note.split("Only the ")[1].split(" ")[0])
+        for before, after in zip(codes_of(whole), codes_of(held[0]), strict=True):
+            assert ((after == 0) | (after == before)).all()
+            assert (np.count_nonzero(after, -1) <= count).all()
+            rows = np.sort(before, -1)[..., -count:].astype(int).sum(-1)
+            assert (after.astype(int).sum(-1) == rows).all()
+
+    @pytest.mark.parametrize("causal", [False, True])
+    def test_weights_that_were_left_to_the_browser_are_computed_before_vectors_go(
+        self, causal: bool
+    ) -> None:
+        trace = small_trace(150, causal=causal, n_positions=150)
+        page = view(trace, vectors=True, exact=(1, 0))
+        whole = page.examples[0]
+        alone = replace(whole, blocks=tuple(b for b in whole.blocks if "probs" not in b.name))
+        *_, held = (
+            tried[0]
+            for tried in lessened((alone,))
+            if "query, key and value" in str(tried[0].about)
+        )
+        for layer, codes in enumerate(codes_of(held)):
+            probs = trace[layer].probs[0].numpy()
+            largest = np.sort(probs, -1)[..., -4:]
+            kept = np.sort((codes / 255.0) ** 2, -1)[..., -4:]
+            np.testing.assert_allclose(kept, largest, atol=4e-3)
+
+    def test_the_head_view_of_a_long_text_fits_a_cell(self) -> None:
         page = attention_page(softmax((12, 12, 260, 260)), names(260))
         html = page._repr_mimebundle_()["text/html"]
         assert len(html.encode()) <= CELL_BYTES
-        assert "Only the overview is here" in Seen(html).script
+        assert "largest weights of each token" in Seen(html).script
+        held = fitting(page.examples)
+        assert sum(block.entry["quantity"] == "probs" for block in held[0].blocks) == 12
 
     def test_a_page_that_cannot_fit_is_its_image_and_what_to_do(self) -> None:
         page = attention_page(softmax((2, 3, 7, 7)), names(7))

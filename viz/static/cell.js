@@ -1,6 +1,6 @@
 /**
  * A page in a cell of a notebook: in a shadow DOM, so that the styles of notebook and page do not
- * meet, at a height of its own, and with its state in memory.
+ * meet, as tall as what it shows up to a limit, and with its state in memory.
  */
 
 import { blocksOfText } from "./core/data/base64.js";
@@ -11,6 +11,7 @@ import { NotebookDarkness } from "./cell_theme.js";
 /** @param {import("./core/hand_over.js").Cell} cell */
 export function mountCell({ host, height, style, header, blocks, kinds }) {
   host.style.height = `${height}px`;
+  host.style.setProperty("--tallest", `${height}px`);
   const page = element("div");
   const scroller = element("div", { class: "scroller" }, [page]);
   const cell = element("div", { class: "cell" }, [scroller]);
@@ -25,6 +26,8 @@ export function mountCell({ host, height, style, header, blocks, kinds }) {
     darkness: new NotebookDarkness(host),
   });
   keepKeys(host, page);
+  const fit = () => void (host.style.height = `${Math.min(Math.ceil(page.getBoundingClientRect().height), height)}px`);
+  new ResizeObserver(fit).observe(page);
   // Bringing a token into sight must not scroll the notebook.
   frame.reveal = () => {
     const kept = page.querySelector(".token.kept");

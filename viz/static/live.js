@@ -6,16 +6,9 @@ import { pageAddress } from "./core/state/address.js";
 import { engineInFile, workerOf } from "./engine/in_file.js";
 import { openLive } from "./live/live.js";
 import { withNumbers } from "./live/wider.js";
-import { markPainted, nameWindow, showPage, textOf, textOfBlock, unpacked } from "./show_page.js";
+import { markPainted, nameWindow, shell, showPage, textOfBlock, unpacked } from "./show_page.js";
 import { jointKind } from "./views/joint/joint.js";
 import { wholeKind } from "./views/whole/whole.js";
-
-/** What a file without the model is made of. @returns {import("./live/static_file.js").Shell} */
-function shell() {
-  const policy = document.querySelector("meta[http-equiv]")?.getAttribute("content") ?? "";
-  const opening = document.querySelector("body > script:not([type])")?.textContent ?? "";
-  return { policy, opening, code: textOf("code") };
-}
 
 /**
  * The engine that the page holds.

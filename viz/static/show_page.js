@@ -44,6 +44,14 @@ export async function markPainted(page) {
   setTimeout(() => performance.mark("minibert-painted"));
 }
 
+/** What a file with the same views and no model is made of. @returns {import("./live/static_file.js").Shell} */
+export function shell() {
+  const policy = document.querySelector("meta[http-equiv]")?.getAttribute("content") ?? "";
+  const opening = document.querySelector("body > script:not([type])")?.textContent ?? "";
+  // Such a file asks no server.
+  return { policy: policy.replace(/; connect-src [^;]*/, ""), opening, code: textOf("code") };
+}
+
 /** @param {string} title */
 export function nameWindow(title) {
   if (document.title !== title) document.title = title;

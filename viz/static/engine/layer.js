@@ -20,7 +20,7 @@
  */
 
 import { attentionProbs, attentionScores, weightedValues } from "./attention.js";
-import { sum } from "./tensor.js";
+import { rowOf, sum } from "./tensor.js";
 
 const STREAM_AXES = ["position", "d_model"];
 const HEAD_AXES = ["head", "position", "d_head"];
@@ -82,6 +82,8 @@ export const LAYER_QUANTITIES = {
   ),
 };
 
+const NAMES = /** @type {Name[]} */ (Object.keys(LAYER_QUANTITIES));
+
 /** One layer of one pass: what is known of it, resid_pre at least, and the table for the rest. */
 export class LayerPass {
   /**
@@ -121,6 +123,21 @@ export class LayerPass {
     return this.edits.has(name);
   }
 
+  /**
+   * resid_post at one position, (1, d_model). Behind z a position depends on no other, so that nothing
+   * is computed there for the others.
+   *
+   * @param {number} position
+   * @returns {Tensor}
+   */
+  lastRow(position) {
+    if (this.computed.resid_post || NAMES.slice(NAMES.indexOf("z") + 1).some((name) => this.given(name))) {
+      return rowOf(this.read("resid_post"), position);
+    }
+    const settled = { resid_pre: rowOf(this.read("resid_pre"), position), z: rowOf(this.read("z"), position) };
+    return new LayerPass(this.layer, { causal: this.causal, entering: this.entering, edits: new Map(), settled }).read("resid_post");
+  }
+
   /** What W_Q, W_K and W_V read; all three read the same. */
   get attentionInput() {
     return (this.input ??= this.layer.attentionInput(this.read("resid_pre")));
@@ -130,7 +147,7 @@ export class LayerPass {
   input;
 }
 
-for (const name of /** @type {Name[]} */ (Object.keys(LAYER_QUANTITIES))) {
+for (const name of NAMES) {
   Object.defineProperty(LayerPass.prototype, name, {
     get() {
       return this.read(name);

@@ -45,9 +45,20 @@ export function answerPage(port) {
   };
 }
 
-/** Lets a message in. @returns {Promise<void>} */
+/**
+ * Lets a message in. Not by a timeout, of which browsers make at least 4 ms.
+ *
+ * @returns {Promise<void>}
+ */
 function turn() {
-  return new Promise((resolve) => setTimeout(resolve));
+  const { port1, port2 } = new MessageChannel();
+  return new Promise((resolve) => {
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(null);
+  });
 }
 
 /** @param {unknown} error */

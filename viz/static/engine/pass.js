@@ -29,16 +29,14 @@ export class Pass {
     this.embed = before?.embed ?? plan.changed("embed", model.body.embed(tokens.ids, tokens.segments));
     /** @type {LayerPass[]} */
     this.layers = [];
-    /** @type {Tensor} */
-    let entering = this.embed;
     for (const [n, layer] of model.layers.entries()) {
+      // Of the last layer nothing is computed until it is read.
+      const entering = n ? this.layers[n - 1].read("resid_post") : this.embed;
       const settled = from && n === start.layer ? from.settledBefore(n, start.name) : {};
       const edits = plan.ofLayer(n);
       const at = (n < start.layer && before?.layers[n]) || new LayerPass(layer, { causal: model.config.causal, entering, edits, settled });
       this.layers.push(at);
-      entering = at.read("resid_post");
     }
-    this.hidden = model.body.final(entering);
     /** @type {Tensor | null} */
     this.allLogits = null;
   }
@@ -84,6 +82,11 @@ export class Pass {
     return (this.allLogits ??= this.plan.changed("logits", this.model.head ? this.model.head.forward(this.hidden) : this.hidden));
   }
 
+  /** What the task head reads: (position, d_model). */
+  get hidden() {
+    return this.model.body.final(this.layers[this.layers.length - 1].read("resid_post"));
+  }
+
   /**
    * The logits at one position alone.
    *
@@ -96,9 +99,7 @@ export class Pass {
       const { shape, values } = this.logits();
       return values.slice(position * shape[1], (position + 1) * shape[1]);
     }
-    const [, width] = this.hidden.shape;
-    const row = this.hidden.values.slice(position * width, (position + 1) * width);
-    return head.forward(tensor([1, width], row)).values;
+    return head.forward(this.model.body.final(this.layers[this.layers.length - 1].lastRow(position))).values;
   }
 
   /** 1 where attention is allowed: (1, query, key). */

@@ -172,6 +172,24 @@ export function mergeHeads({ shape: [heads, positions, dHead], values }) {
 }
 
 /**
+ * One position of a tensor whose last axes are a position and its numbers.
+ *
+ * @param {Tensor} x
+ * @param {number} position
+ * @returns {Tensor}
+ */
+export function rowOf({ shape, values }, position) {
+  const [positions, width] = shape.slice(-2);
+  const parts = values.length / positions / width;
+  const out = tensor([...shape.slice(0, -2), 1, width]);
+  for (let part = 0; part < parts; part += 1) {
+    const from = (part * positions + position) * width;
+    out.values.set(values.subarray(from, from + width), part * width);
+  }
+  return out;
+}
+
+/**
  * (rows, columns) to (columns, rows).
  *
  * @param {Float32Array} x

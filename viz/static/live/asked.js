@@ -28,9 +28,9 @@ export function askedOf(text) {
   return { text, second: null, other: null, edits: [], sampling: USUAL, to: "zero", shade: null, place: null, word: null };
 }
 
-/** @param {Asked} asked */
+/** One text, or two where the second has been begun. @param {Asked} asked */
 export function textsOf({ text, second }) {
-  return second === null ? [text] : [text, second];
+  return second ? [text, second] : [text];
 }
 
 /**

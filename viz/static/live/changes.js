@@ -15,10 +15,11 @@ export function createChanges(acts) {
   const none = element("p", { class: "live-key" }, [
     "No changes yet. Click a head in the grid, hide a token, or draw a bar under Weights; the picture then shows before and after.",
   ]);
-  const root = element("div", { class: "live-panel" }, [element("div", { class: "live-acts" }, [undo, redo, clear]), none, list]);
+  const root = element("div", { class: "live-panel" }, [none, list]);
   let built = "";
   return {
     root,
+    steps: element("div", { class: "live-acts live-steps" }, [undo, redo, clear]),
     /**
      * @param {import("./edits.js").Edit[]} edits
      * @param {(position: number) => string} token

@@ -1,6 +1,7 @@
 /** The panels whose numbers have to be asked for, while they are open: weights and neurons. */
 
 import { currentHead } from "../core/state/state.js";
+import { editAt, edgeOf } from "./edits.js";
 
 /**
  * @typedef {object} Asking
@@ -34,12 +35,13 @@ export async function showDetails({ shown, frame, asked, panel }, bench, fresh) 
     const head = currentHead(state, frame.limits());
     const all = await kept.example.head(layer, head);
     const size = tokens.text.length;
-    const own = asked.edits.filter((edit) => edit.layer === layer && edit.head === head && edit.position === query);
-    const keys = (/** @type {string} */ quantity) => own.filter((edit) => edit.quantity === quantity).map(({ key }) => Number(key));
+    const place = { layer, head, position: query };
+    const cut = (/** @type {number} */ key, /** @type {import("./weights.js").Reach} */ reach) => editAt(asked.edits, edgeOf(place, key, reach)) !== undefined;
+    const own = asked.edits.filter((edit) => edit.quantity === "probs" && edit.layer === layer && edit.head === head && edit.position === query);
     if (!fresh()) return;
     bench.weights.update({
       tokens, layer, head, query, weights: all.subarray(query * size, (query + 1) * size),
-      allowed: kept.example.causal ? query + 1 : size, cut: keys("scores"), set: keys("probs"),
+      allowed: kept.example.causal ? query + 1 : size, cut, set: own.map(({ key }) => Number(key)),
     });
   }
 }

@@ -55,6 +55,19 @@ export function toggled(edits, edit) {
 }
 
 /**
+ * The edit that cuts an edge: in one head, in all heads of a layer, or in all layers.
+ *
+ * @param {{layer: number, head: number, position: number}} place
+ * @param {number} key
+ * @param {"head" | "layer" | "all"} reach
+ * @returns {Edit}
+ */
+export function edgeOf({ layer, head, position }, key, reach) {
+  const where = reach === "all" ? {} : { layer, ...(reach === "head" && { head }) };
+  return { quantity: "scores", change: "hide", ...where, position, key };
+}
+
+/**
  * Where each token of a text is after the text was changed in one place; null: it is gone. Tokens
  * before and behind the change are the same.
  *

@@ -17,6 +17,9 @@ const FIELDS = {
   },
 };
 
+/** Characters from which on a text is written smaller. */
+const LONG = 120;
+
 /**
  * @param {boolean} pairs  the model takes a second text
  * @param {(name: Name, text: string | null) => void} typed  null: the field was removed
@@ -53,8 +56,10 @@ function createField(name, typed) {
     field.focus();
   }, { class: "quiet", title: hint });
   const fit = () => {
+    root.classList.toggle("long", field.value.length > LONG);
     field.style.height = "0";
-    field.style.height = `${field.scrollHeight}px`;
+    // With its borders, which no scroll height has.
+    field.style.height = `${field.scrollHeight + field.offsetHeight - field.clientHeight}px`;
   };
   field.addEventListener("input", () => {
     // A line break is a blank to the models, and Enter would only make room.

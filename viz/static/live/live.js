@@ -27,6 +27,7 @@ import { movedEdits, movedTokens, toggled, withEdit, withoutEdit } from "./edits
 import { GridNumbers } from "./grid_numbers.js";
 import { History, listenToUndo } from "./history.js";
 import { predictionsOf } from "./missing.js";
+import { notedExamples } from "./notes.js";
 import { besideOf, namedExamples } from "./pictures.js";
 import { pythonOf } from "./python.js";
 import { Runner } from "./runner.js";
@@ -129,7 +130,8 @@ class Live {
         this.change({ [name]: text }, text === null ? "" : `type ${name}`);
       },
       toggle: (edit) => edits(toggled(this.asked.edits, edit)),
-      set: (edit, kind) => edits(withEdit(this.asked.edits, edit), kind),
+      // At the end of the list: what is set last is not scaled by the others.
+      set: (edit, kind) => edits(withEdit(withoutEdit(this.asked.edits, edit), edit), kind),
       remove: (edit) => edits(withoutEdit(this.asked.edits, edit)),
       clear: () => edits([]),
       undo: () => this.step("undo"),
@@ -200,7 +202,8 @@ class Live {
     if (this.asked === asked || !this.typed) [this.counted, this.typed] = [words, false];
     const after = asked.edits.length ? await this.runs.of(requestOf(asked, true)) : null;
     const other = asked.other ? await this.runs.of({ texts: [asked.other], edits: [] }) : null;
-    const step = this.about.predicts === "causal" ? await this.engine.step(requestOf(asked, true), asked.sampling) : null;
+    // A text may fill all positions: then there is no next token.
+    const step = this.about.predicts === "causal" ? await this.engine.step(requestOf(asked, true), asked.sampling).catch(() => null) : null;
     const predictions = await predictionsOf(before, after, this.about.vocabulary);
     this.runs.keep([before, after, other]);
     const same = this.shown?.before === before && this.shown.after === after && this.shown.other === other;
@@ -290,6 +293,7 @@ class Live {
     const { shown, frame, around } = this;
     if (!shown || !frame || !around.shell) throw new Error("nothing is shown");
     const title = shown.before.example.header.texts.join(" / ");
-    return staticFile(around.shell, namedExamples(shown), { title, view: frame.store.get().view, start: this.bar.picture });
+    const examples = notedExamples(shown, this.asked.edits);
+    return staticFile(around.shell, examples, { title, view: frame.store.get().view, start: this.bar.picture });
   }
 }

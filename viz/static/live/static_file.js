@@ -8,14 +8,14 @@ import { deflate, toBase85 } from "../core/data/packed.js";
  * @property {string} opening  the script that unpacks the others
  * @property {string} code  the others, packed
  *
- * @typedef {import("../core/data/example.js").Example} Example
+ * @typedef {Pick<import("../core/data/example.js").Example, "header" | "blocks">} Held  the numbers of a run
  */
 
 /**
  * The HTML of the file.
  *
  * @param {Shell} shell
- * @param {Example[]} examples
+ * @param {Held[]} examples
  * @param {{title: string | null, view: string, start: string}} opening
  */
 export async function staticFile({ policy, opening: script, code }, examples, opening) {
@@ -48,7 +48,7 @@ function block(id, text) {
 /**
  * The header of an example whose bytes are put among the blocks.
  *
- * @param {Example} example
+ * @param {Held} example
  * @param {number} index
  * @param {[string, string][]} blocks
  */

@@ -56,7 +56,7 @@ export function createTokens(maskName, acts) {
       });
       const none = query === null;
       hide.disabled = none;
-      mask.disabled = none || Boolean(tokens.special[chosen]);
+      mask.disabled = none || Boolean(tokens.special[chosen]) || tokens.text[chosen] === maskName;
       hide.textContent = !none && hidden.includes(chosen) ? "Show this token again" : "Hide this token";
       said.textContent = none ? "Choose a token to mask or hide it." : `Chosen: “${tokenName(tokens, chosen)}”`;
     },

@@ -5,7 +5,7 @@ import { element } from "../core/draw/dom.js";
 import { counted } from "../core/text/numbers.js";
 import { running, tokenName, visible } from "../core/text/text.js";
 import { createChanges } from "./changes.js";
-import { editAt } from "./edits.js";
+import { edgeOf, editAt } from "./edits.js";
 import { createFields } from "./fields.js";
 import { createHeads } from "./heads.js";
 import { createNeurons } from "./neurons.js";
@@ -83,7 +83,7 @@ export class Workbench {
     this.weights = createWeights({
       set: ({ layer, head, query: position }, key, value) =>
         acts.set({ quantity: "probs", change: "set", layer, head, position, key, value }, `weight ${layer} ${head} ${position} ${key}`),
-      cut: ({ layer, head, query: position }, key) => acts.toggle({ quantity: "scores", change: "hide", layer, head, position, key }),
+      cut: ({ layer, head, query: position }, key, reach) => acts.toggle(edgeOf({ layer, head, position }, key, reach)),
     });
     this.neurons = createNeurons(about.layers, about.dMlp, {
       layer: acts.layer,
@@ -106,7 +106,7 @@ export class Workbench {
       this.fields.root,
       this.wrong,
       this.sentence,
-      this.tokens.root,
+      element("div", { class: "live-between" }, [this.tokens.root, this.changes.steps]),
       this.bench,
     ]);
     this.wrong.hidden = true;

@@ -151,8 +151,12 @@ export function gatherLines(layer, heads, shown, least, focus, top = 0) {
   return lines;
 }
 
+/** Where so many times the wanted lines are equally strong, none of them is the strongest. */
+const TOO_MANY = 8;
+
 /**
- * The highest code that at least `count` lines have; the lowest there is, where there are fewer.
+ * The highest code that at least `count` lines have, or fewer where the next ones are equally strong
+ * and too many; 256 where no few lines are stronger than the others.
  *
  * @param {Layer} layer
  * @param {number[]} heads  places in the head axis
@@ -163,9 +167,13 @@ export function gatherLines(layer, heads, shown, least, focus, top = 0) {
 export function codeOfStrongest(layer, heads, shown, count, focus) {
   const counts = new Uint32Array(256);
   forEachLine(layer, heads, shown, 1, focus, 0, (place) => void (counts[layer.codes[place]] += 1));
-  let code = 255;
-  for (let found = counts[code]; found < count && code > 1; found += counts[code]) code -= 1;
-  return code;
+  let strongest = 256;
+  for (let code = 255, found = 0; code > 0 && found < count; code -= 1) {
+    found += counts[code];
+    if (found > TOO_MANY * count) return strongest;
+    if (counts[code]) strongest = code;
+  }
+  return strongest;
 }
 
 /**

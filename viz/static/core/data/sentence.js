@@ -11,7 +11,8 @@
  * @typedef {string | {token: string}} Part  a token stands apart, whatever its direction
  *
  * @typedef {object} Place  where a head's tokens look
- * @property {"previous" | "next" | "itself" | "first" | "delimiter" | "spread"} id
+ * @property {"itself" | "near" | "first" | "delimiter" | "spread"} id
+ * @property {number} by  of "near": how far, below zero towards the beginning
  * @property {number} share  mean over tokens; of "spread", each token's largest weight
  * @property {boolean} every  each token gives it more than half
  *
@@ -30,19 +31,13 @@ import { largest, meanWeights, weightOf } from "./attention.js";
 import { aboutTokens } from "./statistics.js";
 
 /** A place with less of the attention than this is none to tell of. */
-const CLEAR = 0.4;
+export const CLEAR = 0.4;
+/** The furthest token that is told of by its distance. */
+const FURTHEST = 8;
 
 const WEIGHTS = Float32Array.from({ length: 256 }, (_, code) => weightOf(code));
 
-/** @type {Record<Place["id"], string>} */
-const WORDS = {
-  previous: "the one before it",
-  next: "the one after it",
-  itself: "itself",
-  first: "the first one, ",
-  delimiter: "",
-  spread: "",
-};
+export const WORDS = { itself: "itself", first: "the first one, ", previous: "the one before it", next: "the one after it" };
 
 /** A mean, and whether all of what it is of are above a half. */
 class Share {
@@ -73,7 +68,9 @@ class Share {
  */
 export function placeOf({ codes, nQueries, nKeys }, head, about, shown) {
   const { square, causal, plain, parted } = about;
-  const shares = { previous: new Share(), next: new Share(), itself: new Share(), first: new Share(), delimiter: new Share() };
+  const shares = { itself: new Share(), first: new Share(), delimiter: new Share() };
+  const furthest = Math.min(FURTHEST, Math.floor(nKeys / 2));
+  const near = Array.from({ length: 2 * furthest + 1 }, () => new Share());
   const most = new Share();
   const delimiters = Array.from(about.delimiter.keys()).filter((key) => about.delimiter[key] && shown.key[key]);
   for (let query = 0; query < nQueries; query += 1) {
@@ -82,8 +79,9 @@ export function placeOf({ codes, nQueries, nKeys }, head, about, shown) {
     const at = (/** @type {number} */ key) => (shown.key[key] ? WEIGHTS[codes[row + key]] : 0);
     if (square && plain[query]) {
       shares.itself.add(at(query));
-      if (query > 0) shares.previous.add(at(query - 1));
-      if (query < nKeys - 1 && !causal) shares.next.add(at(query + 1));
+      for (let by = -Math.min(furthest, query); by <= (causal ? -1 : Math.min(furthest, nKeys - 1 - query)); by += 1) {
+        if (by) near[by + furthest].add(at(query + by));
+      }
     }
     if (query > 0 || !square) shares.first.add(at(0));
     if (parted[query]) shares.delimiter.add(delimiters.reduce((sum, key) => sum + at(key), 0));
@@ -91,10 +89,13 @@ export function placeOf({ codes, nQueries, nKeys }, head, about, shown) {
     for (let key = 0; key < nKeys; key += 1) if (shown.key[key] && codes[row + key] > code) code = codes[row + key];
     most.add(WEIGHTS[code]);
   }
-  const ranked = Object.entries(shares).sort(([, one], [, other]) => other.mean - one.mean);
-  const [id, best] = ranked[0];
-  if (best.mean < CLEAR) return { id: "spread", share: most.mean, every: false };
-  return { id: /** @type {Place["id"]} */ (id), share: best.mean, every: best.every };
+  const places = [
+    ...near.map((found, i) => ({ id: /** @type {const} */ ("near"), by: i - furthest, found })),
+    ...Object.entries(shares).map(([id, found]) => ({ id: /** @type {keyof typeof shares} */ (id), by: 0, found })),
+  ];
+  const { id, by, found } = places.reduce((one, other) => (other.found.mean > one.found.mean ? other : one));
+  if (found.mean < CLEAR) return { id: "spread", by: 0, share: most.mean, every: false };
+  return { id, by, share: found.mean, every: found.every };
 }
 
 /**
@@ -123,7 +124,7 @@ function within(token, size) {
 }
 
 /** @param {number} share */
-function percent(share) {
+export function percent(share) {
   const value = share * 100;
   return value > 0 && value < 1 ? "less than 1\u202f%" : `${Math.round(value)}\u202f%`;
 }
@@ -147,20 +148,23 @@ function clearestHead({ example, numbers = example.heads, layer, heads, shown })
   const told = heads.length > 1 ? `${name}, the clearest of ${heads.length}: ` : `${name}: `;
   if (best.id === "spread") return [`${told}its tokens look at many places; the largest weight of each is ${percent(best.share)} on average.`];
   const who = best.every ? "every token looks at " : "a token looks mostly at ";
-  return [told, who, WORDS[best.id], ...named(best.id, example, about), `, ${percent(best.share)}${best.every ? "" : " on average"}.`];
+  return [told, who, ...named(best, example, about), `, ${percent(best.share)}${best.every ? "" : " on average"}.`];
 }
 
 /**
- * The token that a place is, where it is one.
+ * A place in words.
  *
- * @param {Place["id"]} id
+ * @param {Place} place
  * @param {Example} example
  * @param {import("./statistics.js").About} about
  * @returns {Part[]}
  */
-function named(id, { keyTokens }, { delimiter }) {
-  if (id === "first") return [{ token: tokenName(keyTokens, 0) }];
-  return id === "delimiter" ? [{ token: tokenName(keyTokens, delimiter.indexOf(1)) }] : [];
+function named({ id, by }, { keyTokens }, { delimiter }) {
+  if (id === "first") return [WORDS.first, { token: tokenName(keyTokens, 0) }];
+  if (id === "delimiter") return [{ token: tokenName(keyTokens, delimiter.indexOf(1)) }];
+  if (id === "itself") return [WORDS.itself];
+  if (Math.abs(by) === 1) return [by < 0 ? WORDS.previous : WORDS.next];
+  return [`the one ${Math.abs(by)} places ${by < 0 ? "before" : "after"} it`];
 }
 
 /**
@@ -229,72 +233,4 @@ export function sentenceOfRow({ tokens, keyTokens }, { layer, head, key: asked }
     { token: tokenName(keyTokens, best) },
     `${key === null ? "," : " with"} ${percent(weights[best])}.`,
   ];
-}
-
-/** @type {Record<string, (example: Example) => Part[]>} */
-const MEASURED = {
-  previous: () => [WORDS.previous],
-  next: () => [WORDS.next],
-  same: () => ["itself or its equals"],
-  first: ({ keyTokens }) => [WORDS.first, { token: tokenName(keyTokens, 0) }],
-  delimiter: (example) => [{ token: tokenName(example.keyTokens, aboutTokens(example).delimiter.indexOf(1)) }],
-};
-
-/**
- * The sentence of a whole model: its clearest head.
- *
- * @param {Example} example
- * @param {import("./measures.js").Measures} measures  finished, or else it says how many heads there are
- * @returns {Part[]}
- */
-export function sentenceOfModel(example, measures) {
-  const { layers, heads } = example;
-  const found = Object.keys(MEASURED).flatMap((id) =>
-    Array.from({ length: measures.finished ? measures.total : 0 }, (_, place) => ({ id, place, share: measures.of(place, id) })),
-  );
-  const best = found.reduce((one, other) => (other.share > (one?.share ?? 0) ? other : one), found[0]);
-  if (!best || !(best.share >= CLEAR)) return [`${layers.length * heads.length} heads: each is a picture of where every token looks, a row a token.`];
-  const [layer, head] = [layers[Math.floor(best.place / heads.length)], heads[best.place % heads.length]];
-  const among = layers.length * heads.length > 1 ? `, the clearest of ${layers.length * heads.length}` : "";
-  return [
-    `Head ${head} of layer ${layer}${among}: a token looks mostly at `,
-    ...MEASURED[best.id](example),
-    `, ${percent(best.share)} on average.`,
-  ];
-}
-
-/**
- * The sentence of a shaded text: the token with the largest number.
- *
- * @param {{measure: import("./shading.js").Measure, name: string, where: string, tokens: import("./data.js").Tokens, others: import("./data.js").Tokens, chosen: number | null, shading: import("./shading.js").Shading}} scene
- * @returns {Part[]}
- */
-export function sentenceOfText({ measure, name, where: place, tokens, others, chosen, shading: { values } }) {
-  const [best] = largest(values.map(Math.abs), 1, 0);
-  const needed = measure === "from" || measure === "to";
-  if (best === undefined || !values[best] || (needed && chosen === null)) return [];
-  const token = { token: tokenName(tokens, best) };
-  const own = chosen === null ? "" : { token: tokenName(others, chosen) };
-  if (measure === "relevance") return [token, ` counts most, by ${name}`, ...(own ? [" for ", own] : []), "."];
-  if (measure === "received") return [`${place}: `, token, ` is looked at most, with ${percent(values[best])} of all attention.`];
-  return [`${place}: `, own, measure === "from" ? " looks most at " : " is looked at most by ", token, `, ${percent(values[best])}.`];
-}
-
-/**
- * The sentence of what layers would predict: the answer at a position, and from which layer on it is given.
- *
- * @param {Example} example
- * @param {import("./data.js").Lens} lens
- * @param {number} position
- * @returns {Part[]}
- */
-export function sentenceOfLens({ tokens }, { strings, probs, points }, position) {
-  const last = points.length - 1;
-  const answer = strings[last][position][0];
-  let first = last;
-  while (first > 0 && strings[first - 1][position][0] === answer) first -= 1;
-  const since = { embed: "from the embedding on" }[points[first]] ?? `from layer ${points[first].replace(/\D+/g, "")} on`;
-  const said = first === last ? "the last layer alone says so" : `${since} every layer says so`;
-  const alone = { text: [answer], raw: [null], special: [0], segment: [0], piece: [0] };
-  return ["At ", { token: tokenName(tokens, position) }, " the model answers ", { token: tokenName(alone, 0) }, `, ${percent(probs[last][position][0])}; ${said}.`];
 }

@@ -37,6 +37,8 @@ export function createTabs(store, kinds, example) {
         tab.setAttribute("aria-selected", String(selected));
         tab.tabIndex = selected ? 0 : -1;
         tab.title = missing || kinds[i].title;
+        // Where the tabs are a row that scrolls.
+        if (selected) root.scrollLeft = tab.offsetLeft - root.offsetLeft - (root.clientWidth - tab.offsetWidth) / 2;
         if (missing) tab.setAttribute("aria-disabled", "true");
         else tab.removeAttribute("aria-disabled");
       });

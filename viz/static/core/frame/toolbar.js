@@ -31,7 +31,24 @@ export function createToolbar(store, limits, kind, { tokens, keyTokens }) {
   const controls = kind.controls.flatMap((name) => makers[name]());
   const root = element("div", { class: "toolbar", role: "toolbar", "aria-label": "What is shown" });
   root.append(...controls.map((control) => control.root));
+  if (controls.length > 1) root.append(unfolding(root));
   return { root, update: (theme) => controls.forEach((control) => control.update(theme)) };
+}
+
+/**
+ * What shows all controls where a narrow window has room for the first only.
+ *
+ * @param {HTMLElement} root
+ */
+function unfolding(root) {
+  const more = button("More controls", () => unfold(!root.classList.contains("unfolded")), { class: "quiet unfold" });
+  const unfold = (/** @type {boolean} */ on) => {
+    root.classList.toggle("unfolded", on);
+    more.setAttribute("aria-expanded", String(on));
+    more.textContent = on ? "Fewer controls" : "More controls";
+  };
+  unfold(false);
+  return more;
 }
 
 /**

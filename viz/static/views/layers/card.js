@@ -59,19 +59,32 @@ function bar(token, probability, theme) {
 }
 
 /**
+ * How to read the table.
+ *
  * @param {boolean} causal
- * @returns {{root: HTMLElement, update: (theme: "light" | "dark") => void}}
  */
 export function createLayersLegend(causal) {
-  const samples = [0.05, 0.25, 0.5, 1];
-  const patches = samples.map((sample) => element("li", {}, [`${100 * sample}\u202f%`]));
   const what = causal ? "the token that follows" : "the token that stands there";
   const parts = [
-    `Each cell is what the model would predict at that position, ${what}, if it stopped at that layer: its own output head reads what the layer leaves. The stronger its shade, the more probable its token.`,
-    element("ul", { class: "layers-samples" }, patches),
-    "Bold: the token that the output gives too. A click on a layer's number opens that layer in the other pictures.",
+    `Each cell is what the model would predict at that position, ${what}, if it stopped at that layer: its own output head reads what the layer leaves.`,
+    "A click on a layer's number opens that layer in the other pictures.",
   ];
-  const root = legendOf(parts, { "← →": "layer", "↑ ↓": "position", Enter: "keep", Esc: "let go" });
+  return legendOf(parts, { "← →": "layer", "↑ ↓": "position", Enter: "keep", Esc: "let go" });
+}
+
+/**
+ * What stands above the table, where it is seen before any of it: rows, columns, shades.
+ *
+ * @returns {{root: HTMLElement, update: (theme: "light" | "dark") => void}}
+ */
+export function createLayersKey() {
+  const samples = [0.05, 0.25, 0.5, 1];
+  const patches = samples.map((sample) => element("li", {}, [`${100 * sample}\u202f%`]));
+  const root = element("div", { class: "layers-key" }, [
+    element("p", {}, ["A row a token, a column a layer: what the model would say if it stopped there. "]),
+    element("ul", { class: "layers-samples", "aria-label": "Shades: how probable it is" }, patches),
+    element("p", {}, [element("strong", {}, ["bold"]), ": what the output says too"]),
+  ]);
   return {
     root,
     update(theme) {

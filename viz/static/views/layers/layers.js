@@ -5,11 +5,11 @@
  * Of a long text only the rows near the window are elements.
  */
 
-import { sentenceOfLens } from "../../core/data/sentence.js";
+import { sentenceOfLens } from "../../core/data/sentence_of_views.js";
 import { usualQuery } from "../../core/data/steps.js";
 import { element } from "../../core/draw/dom.js";
 import { afterEscape, keptToken } from "../../core/state/state.js";
-import { LayersCard, createLayersLegend } from "./card.js";
+import { LayersCard, createLayersKey, createLayersLegend } from "./card.js";
 import { layersFigure } from "./figure.js";
 import { LayersTable } from "./table.js";
 
@@ -30,8 +30,9 @@ export class LayersView {
     this.lens = /** @type {Lens} */ (example.header.lens);
     this.table = new LayersTable(example, this.lens, () => this.paint(), ended);
     this.card = new LayersCard(example, this.lens);
-    this.legend = createLayersLegend(example.header.causal);
-    this.root = element("div", { class: "layers-view" }, [this.table.root, this.card.root, this.legend.root]);
+    this.key = createLayersKey();
+    const legend = createLayersLegend(example.header.causal);
+    this.root = element("div", { class: "layers-view" }, [this.key.root, this.table.root, this.card.root, legend]);
     /** @type {HTMLElement[]} */
     this.side = [];
     /** @type {Cell | null} */
@@ -140,7 +141,7 @@ export class LayersView {
     const cell = this.cell();
     this.table.paint({ kept: query, layer, find, cell, theme });
     this.card.show(cell, theme);
-    this.legend.update(theme);
+    this.key.update(theme);
   }
 
   says() {

@@ -7,7 +7,7 @@
 
 import { Measures, hasThumbnails, thumbnailsOf } from "../../core/data/measures.js";
 import { headsNamed } from "../../core/data/named.js";
-import { sentenceOfModel } from "../../core/data/sentence.js";
+import { sentenceOfModel } from "../../core/data/sentence_of_views.js";
 import { STATISTICS } from "../../core/data/statistics.js";
 import { headColor } from "../../core/draw/colors.js";
 import { cssColors } from "../../core/draw/css_colors.js";

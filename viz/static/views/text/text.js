@@ -5,7 +5,7 @@
  */
 
 import { codesOf } from "../../core/data/codes.js";
-import { sentenceOfText } from "../../core/data/sentence.js";
+import { sentenceOfText } from "../../core/data/sentence_of_views.js";
 import { MEASURES, relevanceOf, shadedSide } from "../../core/data/shading.js";
 import { withAlpha } from "../../core/draw/colors.js";
 import { strongest } from "../../core/draw/contrast.js";

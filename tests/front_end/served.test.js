@@ -1,0 +1,193 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { ServedEngine, engineAddress } from "../../viz/static/engine/served.js";
+
+/** A server that answers when told to. */
+class FakeSocket {
+  constructor(address) {
+    Object.assign(this, { address, readyState: 0, sent: [] });
+  }
+
+  send(message) {
+    this.sent.push(JSON.parse(message));
+  }
+
+  accept() {
+    this.readyState = 1;
+    this.onopen();
+  }
+
+  /** Breaks, or is closed by the server. */
+  close(code = 1006) {
+    this.readyState = 3;
+    this.onclose({ code });
+  }
+
+  answer(head, ...blocks) {
+    this.onmessage({ data: frame({ blocks: [], ...head }, ...blocks) });
+  }
+}
+
+/** As viz/serve/frames.py says. */
+function frame(head, ...blocks) {
+  let text = JSON.stringify(head);
+  while ((new TextEncoder().encode(text).length + 4) % 8) text += " ";
+  const bytes = new TextEncoder().encode(text);
+  const data = new Uint8Array([0, 0, 0, 0, ...bytes, ...blocks.flatMap((block) => [...block])]);
+  new DataView(data.buffer).setUint32(0, bytes.length, true);
+  return data.buffer;
+}
+
+function opened() {
+  const sockets = [];
+  const engine = new ServedEngine("ws://here/engine", (address) => {
+    sockets.push(new FakeSocket(address));
+    return sockets.at(-1);
+  });
+  return { engine, sockets };
+}
+
+const REQUEST = { texts: ["a text"], edits: [] };
+
+async function traced(engine, socket, blocks = []) {
+  const run = engine.trace(REQUEST);
+  const { number } = socket.sent.at(-1);
+  const sizes = blocks.map(([name, bytes]) => ({ name, bytes: bytes.length }));
+  socket.answer({ number, answer: { header: { name: "é" }, predictions: [] }, blocks: sizes }, ...blocks.map(([, bytes]) => bytes));
+  return run;
+}
+
+test("the address is the page's own, with its token", () => {
+  const page = "https://here:7/?token=abc#layer=3";
+  assert.equal(engineAddress(page), "wss://here:7/engine?token=abc");
+});
+
+test("a question asked before the connection is there is sent when it is", async () => {
+  const { engine, sockets: [socket] } = opened();
+  const about = engine.about();
+  assert.deepEqual(socket.sent, []);
+  socket.accept();
+  const [{ number, ask }] = socket.sent;
+  assert.equal(ask, "about");
+  socket.answer({ number, answer: { layers: 4 } });
+  assert.deepEqual(await about, { layers: 4 });
+});
+
+test("the shown layer's weights travel with the answer, the others when they are looked at", async () => {
+  const { engine, sockets: [socket] } = opened();
+  socket.accept();
+  const run = await traced(engine, socket, [["probs-0", new Uint8Array([1, 2, 3, 4])]]);
+  assert.equal(run.header.name, "é");
+  assert.deepEqual(await run.blocks.bytes("probs-0", 1, 3), new Uint8Array([2, 3]));
+  assert.equal(socket.sent.length, 1);
+  const bytes = run.blocks.bytes("probs-3");
+  const again = run.blocks.bytes("probs-3");
+  const { number, ask, blocks, request } = socket.sent.at(-1);
+  assert.deepEqual({ ask, blocks, request }, { ask: "block", blocks: ["probs-3"], request: REQUEST });
+  socket.answer({ number, answer: null, blocks: [{ name: "probs-3", bytes: 2 }] }, new Uint8Array([7, 8]));
+  assert.deepEqual([await bytes, await again], [new Uint8Array([7, 8]), new Uint8Array([7, 8])]);
+  assert.equal(socket.sent.length, 2);
+  engine.trace(REQUEST);
+  assert.deepEqual(socket.sent.at(-1).blocks, ["probs-3"]);
+});
+
+test("numbers are read of the pass that was run", async () => {
+  const { engine, sockets: [socket] } = opened();
+  socket.accept();
+  const run = await traced(engine, socket);
+  const read = engine.read(run.number, "z", 2);
+  const { number, ...sent } = socket.sent.at(-1);
+  assert.deepEqual(sent, { ask: "read", request: REQUEST, quantity: "z", layer: 2 });
+  const values = new Float32Array([0.5, -2]);
+  socket.answer({ number, answer: { shape: [2, 1] }, blocks: [{ name: "values", bytes: 8 }] }, new Uint8Array(values.buffer));
+  assert.deepEqual(await read, { shape: [2, 1], values });
+  await assert.rejects(engine.read(999, "z", 2), /no longer kept/);
+});
+
+test("no more blocks are asked for at once than the server takes, and a text never waits for them", async () => {
+  const { engine, sockets: [socket] } = opened();
+  socket.accept();
+  const run = await traced(engine, socket);
+  const from = socket.sent.length;
+  const wanted = Array.from({ length: 60 }, (_, layer) => run.blocks.bytes(`key-${layer}`));
+  assert.equal(socket.sent.length - from, 24);
+  engine.trace(REQUEST);
+  assert.equal(socket.sent.at(-1).ask, "trace");
+  for (let i = from; i < socket.sent.length; i += 1) {
+    const { number, ask, blocks: [name] } = socket.sent[i];
+    if (ask === "block") socket.answer({ number, answer: null, blocks: [{ name, bytes: 1 }] }, new Uint8Array([i]));
+  }
+  assert.equal((await Promise.all(wanted)).length, 60);
+});
+
+test("an error of the server is an Error that says what it says", async () => {
+  const { engine, sockets: [socket] } = opened();
+  socket.accept();
+  const sweep = engine.sweep(REQUEST, { position: 1, id: 2 });
+  const step = engine.step(REQUEST, { temperature: 1, topK: null, topP: null, seed: 0 });
+  const [first, second] = socket.sent;
+  socket.answer({ number: first.number, error: { name: "AbortError", message: "newer" } });
+  socket.answer({ number: second.number, error: { name: "Error", message: "writes no next token" } });
+  await assert.rejects(sweep, { name: "AbortError", message: "newer" });
+  await assert.rejects(step, { name: "Error", message: "writes no next token" });
+});
+
+test("after a break everything unanswered is asked again, the newest of a kind only", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const { engine, sockets } = opened();
+  sockets[0].accept();
+  const read = engine.about();
+  const older = engine.trace(REQUEST);
+  sockets[0].close();
+  const newer = engine.trace({ texts: ["newer"], edits: [] });
+  await assert.rejects(older, { name: "AbortError" });
+  context.mock.timers.tick(250);
+  // A server that is not there yet is tried again, later and later.
+  sockets[1].close();
+  context.mock.timers.tick(499);
+  assert.equal(sockets.length, 2);
+  context.mock.timers.tick(1);
+  sockets[2].accept();
+  assert.deepEqual(sockets[2].sent.map(({ ask, request }) => [ask, request?.texts[0]]), [["about", undefined], ["trace", "newer"]]);
+  for (const { number } of sockets[2].sent) sockets[2].answer({ number, answer: {} });
+  await Promise.all([read, newer]);
+});
+
+test("a server that wants no more of this page says why, and is left alone", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const { engine, sockets } = opened();
+  sockets[0].accept();
+  const about = engine.about();
+  sockets[0].close(1013);
+  await assert.rejects(about, /Too many pages/);
+  await assert.rejects(engine.about(), /Too many pages/);
+  context.mock.timers.tick(60_000);
+  assert.equal(sockets.length, 1);
+});
+
+test("a server that is gone is said to be, and found again when it is back", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const { engine, sockets } = opened();
+  const about = engine.about();
+  for (const wait of [250, 500, 1000, 2000]) {
+    sockets.at(-1).close();
+    context.mock.timers.tick(wait);
+  }
+  await assert.rejects(about, /does not answer/);
+  await assert.rejects(engine.trace(REQUEST), /does not answer/);
+  sockets.at(-1).accept();
+  assert.equal(sockets.length, 5);
+  const again = engine.about();
+  sockets[4].answer({ number: sockets[4].sent[0].number, answer: { layers: 4 } });
+  assert.deepEqual(await again, { layers: 4 });
+});
+
+test("a closed engine answers nothing", async () => {
+  const { engine, sockets: [socket] } = opened();
+  socket.accept();
+  const about = engine.about();
+  engine.close();
+  await assert.rejects(about, /let the model go/);
+  await assert.rejects(engine.trace(REQUEST), /let the model go/);
+});

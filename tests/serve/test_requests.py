@@ -1,0 +1,86 @@
+"""Messages of a page: what is understood, and what is refused before anything is computed."""
+
+import json
+from typing import Any
+
+import pytest
+
+from minibert.viz.serve.requests import Message, RequestError, TextRequest, read
+
+REQUEST = {"texts": ["a"], "edits": []}
+
+
+def message(**given: Any) -> Message:
+    _, found = read(json.dumps({"number": 3, **given}))
+    assert isinstance(found, Message), found
+    return found
+
+
+def test_a_question_is_read() -> None:
+    sampling = {"temperature": 0.5, "topK": 3, "topP": None, "seed": 1}
+    assert message(ask="about").request is None
+    assert message(ask="trace", request=REQUEST, blocks=["probs-0"]).blocks == ("probs-0",)
+    assert message(ask="read", request=REQUEST, quantity="z", layer=2).layer == 2
+    assert message(ask="step", request=REQUEST, sampling=sampling).sampling == sampling
+    found = message(ask="sweep", request=REQUEST, question={"position": 1, "id": 9}).question
+    assert found is not None
+    assert (found.position, found.id) == (1, 9)
+
+
+def test_equal_requests_have_one_key() -> None:
+    def key(**request: Any) -> str:
+        found = message(ask="block", request={**REQUEST, **request}).request
+        assert found is not None
+        return found.key
+
+    assert key() == key(other=["b"]) == TextRequest.plain(("a",)).key
+    edit = {"quantity": "z", "change": "zero"}
+    assert key(edits=[edit]) == key(edits=[dict(reversed(edit.items()))])
+    assert (
+        len({key(), key(texts=["a", "b"]), key(edits=[edit]), key(edits=[edit], other=["b"])}) == 4
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "[]", "3", "null", "{}", '{"number": -1}', '{"number": true}', '{"number": 1.5}',
+     '{"number": 1e999}', '{"number": NaN}', '{"number": "1"}', "[" * 100_000, '{"a":' * 5_000,
+     '{"number": ' + "9" * 5_000 + "}", "\x00", '{"number": 9007199254740992}'],
+)  # fmt: skip
+def test_what_has_no_number_is_no_message(text: str) -> None:
+    with pytest.raises(RequestError, match="The message"):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({}, "ask is None"),
+        ({"ask": "eval"}, "expected one of about, trace"),
+        ({"ask": ["trace"]}, "ask is"),
+        ({"ask": "trace"}, "request: expected an object"),
+        ({"ask": "trace", "request": {"texts": "a"}}, "texts: expected a list"),
+        ({"ask": "trace", "request": {"texts": []}}, "texts: expected a list"),
+        ({"ask": "trace", "request": {"texts": ["a", "b", "c"]}}, "texts: expected a list"),
+        ({"ask": "trace", "request": {"texts": [1]}}, "texts: expected a list"),
+        ({"ask": "trace", "request": {"texts": ["a"], "edits": {}}}, "edits: expected a list"),
+        ({"ask": "trace", "request": {**REQUEST, "other": "b"}}, "other: expected a list"),
+        ({"ask": "trace", "request": REQUEST, "blocks": "probs-0"}, "blocks: expected a list"),
+        ({"ask": "trace", "request": REQUEST, "blocks": ["a"] * 65}, "blocks: expected a list"),
+        ({"ask": "trace", "request": REQUEST, "blocks": ["a" * 65]}, "blocks: expected a list"),
+        ({"ask": "read", "request": REQUEST, "quantity": 3}, "quantity is 3"),
+        ({"ask": "read", "request": REQUEST, "layer": -1}, "layer is -1"),
+        ({"ask": "sweep", "request": REQUEST}, "question: expected"),
+        ({"ask": "sweep", "request": REQUEST, "question": {"position": 1}}, "question.id is None"),
+        ({"ask": "step", "request": REQUEST}, "sampling: expected"),
+        ({"ask": "step", "request": REQUEST, "sampling": {"temperature": "1"}}, "temperature"),
+        ({"ask": "step", "request": REQUEST, "sampling": {"temperature": 1, "topK": 0.5}}, "topK"),
+        ({"ask": "step", "request": REQUEST, "sampling": {"temperature": 1, "top": 1}}, "top"),
+        ({"ask": "step", "request": REQUEST, "sampling": {"temperature": 10**400}}, "temperature"),
+    ],
+)
+def test_what_is_wrong_is_said(given: dict[str, Any], why: str) -> None:
+    number, found = read(json.dumps({"number": 3, **given}))
+    assert number == 3
+    assert isinstance(found, RequestError)
+    assert why in str(found)

@@ -1,0 +1,299 @@
+"""A real server on a free port: the page, its websocket, and clients that do not behave."""
+
+import json
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+import minibert
+from minibert.errors import MinibertError
+from minibert.viz.serve import app, connection, server
+from minibert.viz.serve.requests import MOST_MESSAGE_BYTES
+from minibert.viz.serve.server import PageServer
+from tests.served import Client, numbers, page_socket, request, serving
+
+TEXT = "the horse [MASK] away ."
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[PageServer]:
+    with serving(minibert.load()) as running:
+        yield running
+
+
+@pytest.fixture
+def client(served: PageServer) -> Iterator[Client]:
+    made = Client(served)
+    yield made
+    made.close()
+
+
+def get(served: PageServer, path: str, host: str | None = None, more: str = "") -> tuple[int, str]:
+    """The status and the rest of an answer over HTTP."""
+    host = f"127.0.0.1:{served.port}" if host is None else host
+    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as raw:
+        raw.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n".encode()
+        )
+        answer = b"".join(iter(lambda: raw.recv(65536), b"")).decode()
+    return int(answer.split()[1]), answer
+
+
+def token(served: PageServer) -> str:
+    return served.address.partition("?")[2]
+
+
+def until(happens: Callable[[], object], seconds: float = 10) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_the_page_may_ask_its_own_server_and_nobody_else(served: PageServer) -> None:
+    status, answer = get(served, f"/?{token(served)}")
+    assert status == 200
+    head, _, page = answer.partition("\r\n\r\n")
+    for line in (
+        "cache-control: no-store",
+        "referrer-policy: no-referrer",
+        "x-frame-options: DENY",
+    ):
+        assert line.lower() in head.lower()
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy
+    here = f"127.0.0.1:{served.port}"
+    assert f"connect-src ws://{here} wss://{here}" in policy[1]
+    assert "default-src 'none'" in policy[1]
+    assert not re.search(r'(?:src|href)="(?!data:)', page)
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "more"),
+    [("/", None, ""), ("/?token=x", None, ""), ("/?{token}", "evil.example", ""),
+     ("/?{token}", None, "Origin: http://evil.example\r\n")],
+)  # fmt: skip
+def test_a_visit_without_the_token_or_from_elsewhere_gets_no_page(
+    served: PageServer, path: str, host: str | None, more: str
+) -> None:
+    status, answer = get(served, path.format(token=token(served)), host, more)
+    assert status == 403
+    assert "<script" not in answer
+    assert token(served).partition("=")[2] not in answer
+
+
+def test_there_is_nothing_else_to_get(served: PageServer) -> None:
+    for path in ("/docs", "/engine", "/../etc/passwd", "//", "/static/live.js"):
+        assert get(served, f"{path}?{token(served)}")[0] in (403, 404, 400)
+
+
+@pytest.mark.parametrize(
+    ("origin", "token"), [("http://evil.example", None), (None, None), ("", "wrong"), ("", "")]
+)
+def test_a_websocket_of_another_origin_or_without_the_token_is_refused(
+    served: PageServer, origin: str | None, token: str | None
+) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        page_socket(served, origin=origin, token=token)
+    assert refused.value.response.status_code == 403
+
+
+def test_a_websocket_by_another_name_is_refused(served: PageServer) -> None:
+    for host in ("evil.example", f"evil.example:{served.port}"):
+        with socket.create_connection(("127.0.0.1", served.port), timeout=20) as raw:
+            raw.sendall(
+                f"GET /engine?{token(served)} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n"
+                "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+                "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+            )
+            assert b" 403 " in raw.recv(100)
+
+
+def test_the_answers_are_those_of_the_engine(client: Client) -> None:
+    model = minibert.load()
+    trace = model.trace(TEXT)
+    head, _ = client.ask("about")
+    assert head["answer"]["layers"] == 4
+    head, blocks = client.ask("trace", request=request([TEXT]), blocks=["probs-3"])
+    assert head["answer"]["header"]["tokens"]["text"] == list(trace.tokens.strings[0])
+    codes = np.frombuffer(blocks["probs-3"], np.uint8).reshape(4, 7, 7)
+    np.testing.assert_allclose((codes / 255.0) ** 2, trace[3].probs[0].numpy(), atol=4e-3)
+    _, blocks = client.ask("block", request=request([TEXT]), blocks=["query-1", "key-1"])
+    np.testing.assert_array_equal(numbers([4, 7, 32], blocks["key-1"]), trace[1].key[0].numpy())
+    head, blocks = client.ask("read", request=request([TEXT]), quantity="resid_mid", layer=2)
+    values = numbers(head["answer"]["shape"], blocks["values"])
+    np.testing.assert_array_equal(values, trace[2].resid_mid[0].numpy())
+    question = {"position": 3, "id": 7}
+    head, blocks = client.ask("sweep", request=request([TEXT]), question=question)
+    assert head["answer"]["shape"] == [4, 4]
+    assert numbers([4, 4], blocks["values"]).any()
+
+
+def test_an_error_is_said_and_the_page_goes_on(client: Client) -> None:
+    edit = {"quantity": "z", "change": "zero", "layer": 9}
+    head, _ = client.ask("trace", request=request([TEXT], [edit]))
+    assert head["error"]["name"] == "Error"
+    assert "Edit 1 (zero z): there is no layer 9" in head["error"]["message"]
+    head, _ = client.ask("delete", request=request([TEXT]))
+    assert "ask is 'delete'" in head["error"]["message"]
+    assert "error" not in client.ask("about")[0]
+
+
+def test_hostile_text_comes_back_as_it_was(client: Client) -> None:
+    hostile = "</script><b>\u202e\x00 é 語"
+    head, _ = client.ask("trace", request=request([hostile]))
+    assert head["answer"]["header"]["texts"] == [hostile]
+
+
+def closed_with(client: Client) -> int:
+    with pytest.raises(ConnectionClosed) as closed:
+        client.answer(20)
+    assert closed.value.rcvd is not None
+    return closed.value.rcvd.code
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [("not JSON", 1007), ("{}", 1007), (b"\x00\x01", 1007), ("[" * 100_000, 1007),
+     ("x" * (MOST_MESSAGE_BYTES + 1), 1009)],
+)  # fmt: skip
+def test_a_client_that_is_none_of_ours_is_let_go(
+    client: Client, served: PageServer, message: str | bytes, code: int
+) -> None:
+    client.socket.send(message)
+    assert closed_with(client) == code
+    # Others are served as before.
+    other = Client(served)
+    assert "answer" in other.ask("about")[0]
+    other.close()
+
+
+def test_typing_fast_is_answered_by_the_newest(client: Client) -> None:
+    texts = [f"the horse {'ran ' * n}" for n in range(1, 30)]
+    sent = [client.send("trace", request=request([text]), blocks=["probs-0"]) for text in texts]
+    heads = [client.answer()[0] for _ in sent]
+    assert sorted(head["number"] for head in heads) == sent
+    aborted = [head for head in heads if "error" in head]
+    assert {head["error"]["name"] for head in aborted} == {"AbortError"}
+    (last,) = [head for head in heads if head["number"] == sent[-1]]
+    assert last["answer"]["header"]["texts"] == [texts[-1]]
+
+
+def test_a_flood_of_reads_is_refused_in_part(client: Client) -> None:
+    asked = {"request": request(["the horse " * 50]), "blocks": ["probs-0"]}
+    sent = [client.send("block", **asked) for _ in range(300)]
+    heads = [client.answer()[0] for _ in sent]
+    refused = [head["error"]["message"] for head in heads if "error" in head]
+    assert all("wait already" in message for message in refused)
+    assert len(heads) - len(refused) >= 64
+
+
+def test_a_page_that_goes_in_the_middle_of_a_request_leaves_nothing(served: PageServer) -> None:
+    client = Client(served)
+    for layer in range(40):
+        client.send("block", request=request(["the horse " * 60]), blocks=[f"probs-{layer % 4}"])
+    client.socket.socket.shutdown(socket.SHUT_RDWR)
+    until(lambda: served.thread.n_waiting == 0)
+    other = Client(served)
+    assert "answer" in other.ask("about")[0]
+    other.close()
+
+
+def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "SLOW_SECONDS", 0.5)
+    with serving(minibert.load()) as running:
+        # It reads nothing, not even the frames that close the connection.
+        raw = socket.create_connection(("127.0.0.1", running.port), timeout=20)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host = f"127.0.0.1:{running.port}"
+        raw.sendall(
+            f"GET /engine?{token(running)} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n"
+            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+        )
+        until(lambda: b" 101 " in raw.recv(4096))
+        connections = running._server.server_state.connections
+        assert len(connections) == 1
+        for number in range(50):
+            asked = {"number": number, "ask": "read", "request": request(["the horse " * 60]),
+                     "quantity": "logits", "layer": None}  # fmt: skip
+            raw.sendall(masked(json.dumps(asked).encode()))
+        until(lambda: not connections, 20)
+        raw.close()
+
+
+def masked(payload: bytes) -> bytes:
+    """A text frame of a client (RFC 6455, 5.2) with a mask of zeros."""
+    return b"\x81" + bytes([0x80 | 126]) + len(payload).to_bytes(2, "big") + bytes(4) + payload
+
+
+def test_a_connection_that_never_asks_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_HTTP_SECONDS", 0.2)
+    monkeypatch.setattr(server, "_LOOK_SECONDS", 1)
+    with serving(minibert.load()) as running:
+        page = Client(running)
+        with socket.create_connection(("127.0.0.1", running.port), timeout=20) as raw:
+            raw.sendall(b"GET / HTTP/1.1\r\nHost: ")
+            assert raw.recv(10) == b""
+        assert "answer" in page.ask("about")[0]
+        page.close()
+
+
+def test_more_pages_than_fit_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "MOST_PAGES", 2)
+    with serving(minibert.load()) as running:
+        pages = [Client(running) for _ in range(3)]
+        assert closed_with(pages[2]) == 1013
+        pages[0].close()
+        until(lambda: "answer" in pages[1].ask("about")[0])
+        last = Client(running)
+        assert "answer" in last.ask("about")[0]
+        for page in (pages[1], last):
+            page.close()
+
+
+def test_many_pages_at_once_each_get_their_own_answers(served: PageServer) -> None:
+    def use(number: int) -> None:
+        page = Client(served)
+        for turn in range(3):
+            text = f"the horse {number} {turn}"
+            head, blocks = page.ask("trace", request=request([text]), blocks=["probs-1"])
+            assert head["answer"]["header"]["texts"] == [text]
+            n_tokens = len(head["answer"]["header"]["tokens"]["text"])
+            assert len(blocks["probs-1"]) == 4 * n_tokens**2
+        page.close()
+
+    with ThreadPoolExecutor(20) as pool:
+        for done in [pool.submit(use, number) for number in range(20)]:
+            done.result()
+    until(lambda: not served._server.server_state.connections)
+
+
+def test_a_page_in_a_notebook_is_a_frame_and_ends() -> None:
+    page = minibert.load().live(height=400)
+    try:
+        assert page.address.startswith("http://127.0.0.1:")
+        assert f'<iframe src="{page.address}"' in page._repr_html_()
+        assert "height: 400px" in page._repr_html_()
+        # A notebook is another page, and shows this one in a frame.
+        assert "x-frame-options" not in get(page._server, f"/?{token(page._server)}")[1].lower()
+    finally:
+        page.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", page._server.port), timeout=5)
+
+
+def test_a_port_that_is_taken_is_named(served: PageServer) -> None:
+    with pytest.raises(MinibertError, match=f"Cannot listen on 127.0.0.1, port {served.port}"):
+        PageServer(minibert.load(), port=served.port)
+
+
+def test_an_answer_that_is_no_number_is_an_error() -> None:
+    assert b"not finite" in connection._frame(1, connection.Answer({"prob": float("nan")}))

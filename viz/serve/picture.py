@@ -1,0 +1,91 @@
+"""A pass as the views draw it: the header of a page's example, and its blocks when looked at.
+
+The numbers are those of a static page (payload.py, static/core/data/data.js), not packed: weights
+in one byte, square-root coded; query, key and value in single precision, as the model had them.
+"""
+
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.errors import MinibertError
+from minibert.trace.read import Trace
+from minibert.viz.labels import label_columns
+from minibert.viz.payload import THUMBNAIL, encode_probs, pool
+from minibert.viz.trace_example import Sentence
+
+__all__ = ["block_of", "header_of"]
+
+_VECTORS = ("query", "key", "value")
+_BLOCK = re.compile(r"(probs|query|key|value)-(0|[1-9]\d{0,3})")
+
+
+def header_of(trace: Trace, model: str, *, edited: bool) -> dict[str, Any]:
+    """The header of the pass: ExampleHeader of data.js. `edited`: scores or probs were."""
+    config, labels = trace.config, Sentence(trace, 0).labels
+    sizes = {size: getattr(config, size) for size in ("d_head", "n_heads", "n_layers")}
+    arrays = [
+        _entry(name, layer, [config.n_heads, len(labels), _width(trace, name)])
+        for layer in range(config.n_layers)
+        for name in ("probs", *_VECTORS)
+    ]
+    if len(labels) > THUMBNAIL:
+        shape = [config.n_layers, config.n_heads, THUMBNAIL, THUMBNAIL]
+        arrays.insert(0, {**_entry("probs", 0, shape), "block": "thumbnails", "layer": None})
+        arrays[0]["quantity"] = "thumbnails"
+    return {
+        "arrays": arrays,
+        "causal": bool(config.causal),
+        "cut": False,
+        "edited": edited,
+        "heads": list(range(config.n_heads)),
+        "key_tokens": None,
+        "layers": list(range(config.n_layers)),
+        "lens": None,
+        "model": model,
+        "name": "",
+        "notes": [],
+        "scale": [float(config.attention_scale(layer)) for layer in range(config.n_layers)],
+        "sizes": sizes,
+        "texts": list(trace.tokens.texts[0]),
+        "tokens": label_columns(labels),
+    }
+
+
+def _width(trace: Trace, name: str) -> int:
+    return trace.allowed.position if name == "probs" else trace.config.d_head
+
+
+def _entry(name: str, layer: int, shape: list[int]) -> dict[str, Any]:
+    codes = name == "probs"
+    return {
+        "block": f"{name}-{layer}",
+        "coding": "sqrt" if codes else "plain",
+        "dtype": "uint8" if codes else "float32",
+        "head": None,
+        "layer": layer,
+        "packing": "none",
+        "quantity": name,
+        "shape": shape,
+        "triangle": False,
+    }
+
+
+def block_of(trace: Trace, name: str) -> npt.NDArray[Any]:
+    """The numbers of a block that `header_of` names, in its shape.
+
+    Raises MinibertError for another name, and AttentionError for numbers that are not finite.
+    """
+    sentence = Sentence(trace, 0)
+    if name == "thumbnails" and len(sentence.labels) > THUMBNAIL:
+        pooled = [pool(sentence.probs(layer)) for layer in range(trace.config.n_layers)]
+        return encode_probs(np.stack(pooled))
+    found = _BLOCK.fullmatch(name)
+    if not found or int(found[2]) >= trace.config.n_layers:
+        raise MinibertError(f"There is no block {name!r:.80} of this pass.")
+    quantity, layer = found[1], int(found[2])
+    if quantity == "probs":
+        return encode_probs(sentence.probs(layer))
+    return sentence.vectors(quantity, layer).astype(np.float32, copy=False)

@@ -1,0 +1,22 @@
+/** The script of a page before a model behind a server: its engine asks the server. */
+
+import { handOver } from "./core/hand_over.js";
+import { pageAddress } from "./core/state/address.js";
+import { ServedEngine, engineAddress } from "./engine/served.js";
+import { openLive } from "./live/live.js";
+import { markPainted, nameWindow, shell, showPage, unpacked } from "./show_page.js";
+
+/**
+ * @param {HTMLElement} page
+ * @param {import("./core/frame/kinds.js").Kind[]} kinds
+ */
+async function show(page, kinds) {
+  const { live } = await unpacked("header").json();
+  // What was saved without its model is a page as others.
+  if (!live) return showPage(page, kinds);
+  const engine = new ServedEngine(engineAddress(location.href));
+  await openLive(page, engine, { kinds, address: pageAddress(), keys: document, named: nameWindow, texts: live.texts, shell: shell() });
+  return markPainted(page);
+}
+
+handOver({ kinds: [], showPage: show });
