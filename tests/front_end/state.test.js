@@ -75,7 +75,7 @@ test("an address that asks for what is not here is passed over", () => {
   const wrong = [
     "view=neuron", "view=__proto__", "example=3", "example=-1", "layer=3", "layer=2.0", "heads=2.3", "heads=",
     "query=6", "key=9", "query=1e0", "query=<script>", "filter=cc", "min=4", "min=", "top=4", "theme=blue", "order=x",
-    "sort=x", "mark=entropy", "window=0-7-0-9", "scale=log", "shade=x", "nonsense=1", "%E0%A4%A", "=", "&&&",
+    "sort=x", "mark=entropy", "number=<b>", "dim=-1", "dim=1e3", "tint=x", "window=0-7-0-9", "scale=log", "shade=x", "nonsense=1", "%E0%A4%A", "=", "&&&",
   ];
 
   for (const hash of wrong) assert.deepEqual(fromHash(hash, LIMITS), initialState(LIMITS), hash);

@@ -80,7 +80,7 @@ export class Frame {
     this.built = "";
     /** Called when the examples are drawn. */
     this.drawn = () => {};
-    const shown = this.kinds.filter((kind) => this.examples.some((example) => !kind.missing(example)));
+    const shown = this.kinds.filter((kind) => kind.announced || this.examples.some((example) => !kind.missing(example)));
     this.tabs = createTabs(this.store, shown, () => this.example());
     this.chooser = createChooser(this.store, this.examples, (example) => this.open(example));
     this.giving = createExport(() => this.shown.map((view, i) => ({ name: ownName(this.both()[i]), view })));

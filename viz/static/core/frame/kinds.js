@@ -27,6 +27,7 @@
  * @property {string} title  what it shows, in words
  * @property {(example: import("../data/example.js").Example) => string} missing  why it cannot be shown;
  *   empty when it can
+ * @property {boolean} [announced]  its tab is there, and says why it is missing, where no text of the page has it
  * @property {boolean} oneHead  it shows a single head: tiles choose instead of switching
  * @property {("layer" | "heads" | "filter" | "minimum" | "top" | "special")[]} controls
  * @property {(stage: Stage) => View} create

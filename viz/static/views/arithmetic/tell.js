@@ -81,7 +81,7 @@ function lineOf(line) {
  */
 function sumTable({ factors, terms }, theme, go) {
   const { shown, rest } = largest(terms, LISTED);
-  const top = Math.max(...shown.map(({ value }) => Math.abs(value))) || 1;
+  const top = Math.max(...[...shown, ...(rest ? [rest] : [])].map(({ value }) => Math.abs(value))) || 1;
   const columns = ["", ...factors, factors.length ? factors.join(" × ") : "", ""];
   const head = element("tr", {}, columns.map((name, i) => element(name ? "th" : "td", name ? { scope: "col" } : {}, [i ? name : ""])));
   const rows = shown.map((term) => termRow(term, factors.length, top, theme, go));

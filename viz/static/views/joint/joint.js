@@ -116,7 +116,8 @@ export class JointView {
     if (!this.drawn) return;
     const { collected, plane } = this.drawn;
     const tokens = counted(collected.query.length / collected.width, "token");
-    const said = `Head ${head} of layer ${layer} over ${counted(collected.from.length, "text")}, ${tokens}: a query lies near the keys it looks at.`;
+    const texts = counted(collected.from.reduce((sum, one) => sum + one.texts.length, 0), "text");
+    const said = `Head ${head} of layer ${layer} over ${texts}, ${tokens}: a query lies near the keys it looks at.`;
     const how = `Two directions of ${collected.width} (principal components) hold ${percent(plane.covered)} of the spread. Keys are moved onto the mean of the queries and scaled, which changes no weight; between distance and q · k the correlation is then ${plane.correlation.toFixed(2).replace("-", "−")} (after Yeh et al. 2023, AttentionViz).`;
     this.lead.replaceChildren(element("strong", {}, [said]), ` ${how}`);
     this.canvas.setAttribute("aria-label", `${said} Arrows walk through the tokens, Enter opens a sentence.`);
@@ -256,6 +257,7 @@ export const jointKind = {
   title: "Queries and keys of one head over many sentences, in one plane",
   missing: ({ source }) =>
     source ? "" : "This page holds one text and no model. Many texts are drawn by a page that runs one: minibert live, or minibert serve.",
+  announced: true,
   oneHead: true,
   controls: ["layer", "heads"],
   create: (stage) => new JointView(stage, /** @type {Source} */ (stage.example.source)),

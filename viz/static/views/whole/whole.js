@@ -176,6 +176,7 @@ export const wholeKind = {
     if (!source) return "This page holds attention and no model. The whole is drawn by a page that runs one: minibert live, or minibert serve.";
     return source.shape.built ? "" : "The parts of this kind of model are not drawn.";
   },
+  announced: true,
   oneHead: false,
   controls: ["layer"],
   create: (stage) => new WholeView(stage, /** @type {import("../../core/data/source.js").Source} */ (stage.example.source)),
