@@ -202,7 +202,7 @@ def test_a_drawn_bar_sets_a_weight_and_scales_the_others(
     shown = [float(one[:-2]) for one in page.locator(".live-weights output").all_inner_texts()]
     expected = before * (0.6 / (1 - before[2]))
     expected[2] = 0.4
-    assert shown == pytest.approx((100 * expected).tolist(), abs=0.5)
+    assert shown == pytest.approx((100 * expected).tolist(), abs=0.06)
     # One step, however often the bar was moved.
     page.locator(".live-weights li[data-key='2'] input").press("ArrowRight")
     page.get_by_role("button", name="this layer").click()
@@ -250,6 +250,18 @@ def test_a_reload_gives_the_same(bert_page: str, opened: Callable[..., Page]) ->
     assert (bars(page, "after"), page.evaluate("location.hash")) == there
     assert page.locator(".picture .model-board").count() == 2
     assert page.locator(".live-token[aria-selected=true]").inner_text() == "boys"
+
+
+def test_one_picture_alone_and_a_pair_come_back_too(
+    bert_page: str, opened: Callable[..., Page]
+) -> None:
+    page = opened(bert_page, "text=A+[MASK]+ran.&second=It+slept.&edits=z-zero-L0-H1")
+    assert page.locator(".picture").count() == 2
+    page.get_by_role("combobox", name="Compare with").select_option("")
+    settled(page)
+    page = opened(bert_page, page.evaluate("location.hash")[1:])
+    assert page.locator(".picture").count() == 0
+    assert page.get_by_role("textbox", name="Second sentence").input_value() == "It slept."
 
 
 def test_the_next_token_is_drawn_as_its_bars_say(

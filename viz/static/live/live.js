@@ -64,7 +64,7 @@ class Live {
     const asked = readAddress(around.address.read(), text);
     const fresh = !new URLSearchParams(around.address.read().replace(/^#/, "")).has("text");
     /** @type {History<Asked>} */
-    this.history = new History(fresh ? { ...asked, second } : asked);
+    this.history = new History(fresh ? { ...asked, second: asked.second ?? second } : asked);
     this.bar = new AddressBar(around.address, () => this.asked);
     const open = (/** @type {string[]} */ [first, ...rest]) => this.change({ text: first, second: rest[0] ?? null, edits: [] });
     this.runs = new Runs(engine, sourceOf(engine, about, { samples: around.samples, own: "", open }));
@@ -251,7 +251,10 @@ class Live {
       kinds, keys, named, address: this.bar.ofPicture(), heading: this.bench.root,
     });
     this.host.classList.add("live");
-    this.bar.alone = () => examples.length > 1 && this.frame?.store.get().beside === null;
+    this.bar.alone = () => frame.examples.length > 1 && frame.store.get().beside === null;
+    // A page opens at its top, whatever token is kept further down.
+    const { reveal } = frame;
+    frame.reveal = () => void (frame.reveal = reveal);
     this.clicks = createClicks(frame, (layer, head) => this.bench.changeHead(layer, head));
     frame.pictures.body.before(this.clicks.root);
     frame.store.subscribe(() => this.update());
