@@ -44,6 +44,7 @@ class TestHelp:
             "explain",
             "predict",
             "generate",
+            "serve",
             "train",
             "survey",
             "survey-report",
