@@ -41,10 +41,10 @@ class TestHelp:
         assert re.findall(r"^  (\w[\w-]*)  ", result.stdout, re.M) == [
             "view",
             "live",
+            "serve",
             "explain",
             "predict",
             "generate",
-            "serve",
             "train",
             "survey",
             "survey-report",
