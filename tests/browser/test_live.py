@@ -24,7 +24,8 @@ EDITS = (
     "z-zero-L0-H1", "attn_out-mean-L2", "mlp_out-text-L3", "scores-hide-K4",
     "scores-hide-L1-H0-P3-K1", "scores-hide-L1-H0-P2-K1", "probs-set-L0-H2-P3-K2-V0.35",
     "mlp_post-zero-L2-N17", "mlp_post-mean-L2-P3-N18", "mlp_post-mean-L2-N19",
-    "mlp_post-text-L2-N20", "z-mean-L3-H2", "z-text-L2-H1",
+    "mlp_post-text-L2-N20", "z-mean-L3-H2", "z-text-L2-H1", "z-zero-L1-H3-P2",
+    "mlp_out-mean-L0-P4", "attn_out-text-L1-P3",
 )  # fmt: skip
 # Of an engine in single precision.
 NEAR = 1e-4
