@@ -65,7 +65,8 @@ export function createHeads({ layers, heads }, acts) {
   const scroll = element("div", { class: "live-scroll" }, [table]);
   const root = element("section", { class: "live-card live-heads", "aria-label": "Heads and layers" }, [
     element("h2", {}, ["Heads and layers"]),
-    element("div", { class: "live-row" }, [element("span", { class: "live-label" }, ["A click sets to"]), to.root, element("span", { class: "live-label" }, ["at"]), reach.root]),
+    element("div", { class: "live-row" }, [element("span", { class: "live-label" }, ["A click sets to"]), to.root]),
+    element("div", { class: "live-row" }, [element("span", { class: "live-label" }, ["at"]), reach.root]),
     scroll,
     element("div", { class: "live-row" }, [shades.root]),
     said,
