@@ -24,8 +24,20 @@ EDITS = (
     "z-zero-L0-H1", "attn_out-mean-L2", "mlp_out-text-L3", "scores-hide-K4",
     "scores-hide-L1-H0-P3-K1", "scores-hide-L1-H0-P2-K1", "probs-set-L0-H2-P3-K2-V0.35",
     "mlp_post-zero-L2-N17", "mlp_post-mean-L2-P3-N18", "mlp_post-mean-L2-N19",
-    "mlp_post-text-L2-N20", "z-mean-L3-H2", "z-text-L2-H1",
+    "mlp_post-text-L2-N20", "z-mean-L3-H2", "z-text-L2-H1", "z-zero-L1-H3-P2",
+    "mlp_out-mean-L0-P4", "attn_out-text-L1-P3",
 )  # fmt: skip
+# Counts the frames in which no drawn picture is seen.
+WATCH = """() => {
+  window.watched = { frames: 0, empty: 0 };
+  const look = () => {
+    watched.frames += 1;
+    const picture = document.querySelector(".pictures:not(.arriving) .lower");
+    watched.empty += Number(!picture?.matches("[data-drawn]"));
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
 # Of an engine in single precision.
 NEAR = 1e-4
 
@@ -102,13 +114,16 @@ def test_tokens_weights_and_prediction_follow_each_key(
     page = opened(bert_page)
     check_bars(page, "before", probs_of(bert.trace(TEXT), PLACE))
     field(page).press("End")
-    page.keyboard.type(" It rained")
+    page.evaluate(WATCH)
+    page.keyboard.type(" It rained", delay=40)
     trace = bert.trace(text := f"{TEXT} It rained")
     settled(page)
     assert page.locator(".live-token").all_inner_texts() == list(trace.tokens.raw[0])
     check_bars(page, "before", probs_of(trace, PLACE))
     assert field(page).input_value() == text
     assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+    assert page.evaluate("watched.frames") > 10
+    assert page.evaluate("watched.empty") == 0
     page.locator(".live-token").nth(2).click()
     page.get_by_role("tab", name="Weights").click()
     settled(page)
