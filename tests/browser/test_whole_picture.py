@@ -70,7 +70,7 @@ def boxes(page: Page) -> list[str]:
 
 
 def shown(page: Page, box: str) -> str:
-    return page.locator(f".whole-box[data-box=\"{box}\"] .whole-fact").inner_text()
+    return page.locator(f'.whole-box[data-box="{box}"] .whole-fact').inner_text()
 
 
 def test_the_diagram_is_wired_as_the_model_is(
@@ -82,13 +82,13 @@ def test_the_diagram_is_wired_as_the_model_is(
         *("resid_pre", *attention, "attention sum", "resid_mid"),
         *(*mlp, "mlp sum", "resid_post"),
     ]
-    assert "LayerNorm" in after.locator("[data-box=\"attention sum\"]").inner_text()
+    assert "LayerNorm" in after.locator('[data-box="attention sum"]').inner_text()
     before = opened(gpt2_page, "view=whole")
     assert boxes(before) == [
         *("resid_pre", "attention norm", *attention, "attention sum", "resid_mid"),
         *("mlp norm", *mlp, "mlp sum", "resid_post"),
     ]
-    assert "LayerNorm" not in before.locator("[data-box=\"attention sum\"]").inner_text()
+    assert "LayerNorm" not in before.locator('[data-box="attention sum"]').inner_text()
 
 
 def test_boxes_have_the_numbers_of_the_chosen_token_and_open_their_views(
@@ -97,7 +97,7 @@ def test_boxes_have_the_numbers_of_the_chosen_token_and_open_their_views(
     page = opened(bert_page, "view=whole&layer=1")
     trace = bert.trace(TEXT)
     assert shown(page, "embed") == f"length {float(trace.embed[0, PLACE].norm()):.1f}"
-    page.locator("[data-box=\"token 2\"]").click()
+    page.locator('[data-box="token 2"]').click()
     settled(page)
     assert shown(page, "resid_mid") == f"length {float(trace[1].resid_mid[0, 2].norm()):.1f}"
     weights = trace[1].probs[0, :, 2]
@@ -106,10 +106,10 @@ def test_boxes_have_the_numbers_of_the_chosen_token_and_open_their_views(
     probs = trace.logits[0, 2].softmax(-1)
     bars = page.locator(".whole-bar data").evaluate_all("(all) => all.map((one) => +one.value)")
     assert bars == pytest.approx(probs.topk(5).values.tolist(), abs=1e-4)
-    page.locator("[data-box=\"layer 3\"]").focus()
+    page.locator('[data-box="layer 3"]').focus()
     page.keyboard.press("Enter")
     assert asked(page)["layer"] == "3"
-    page.locator("[data-box=\"resid_pre\"]").focus()
+    page.locator('[data-box="resid_pre"]').focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     found = asked(page)
@@ -166,7 +166,9 @@ def test_every_number_is_worked_out_and_leads_to_those_that_it_is_made_of(
     best = int(trace.logits[0, 4].argmax())
     assert worked(page) == pytest.approx(float(trace.logits[0, 4, best]), abs=1e-4)
     prob = page.locator("[data-step=softmax] p:last-child data:last-child").get_attribute("value")
-    assert float(prob or "nan") == pytest.approx(float(trace.logits[0, 4].softmax(-1)[best]), abs=1e-4)
+    assert float(prob or "nan") == pytest.approx(
+        float(trace.logits[0, 4].softmax(-1)[best]), abs=1e-4
+    )
 
 
 def test_what_a_change_left_is_said_beside_what_would_have_been_computed(

@@ -42,6 +42,11 @@ def test_about_is_the_models_config(engine: Engine) -> None:
         "model": engine.name, "family": config.family, "layers": 4, "heads": 4, "dHead": 32,
         "dModel": 128, "dMlp": 512, "positions": 128, "vocabulary": 4096, "pairs": bert,
         "predicts": "masked" if bert else "causal", "mask": "[MASK]" if bert else None,
+        "built": {
+            "norm": "after" if bert else "before", "eps": config.norm_eps, "transform": bert,
+            "activation": config.activation, "segments": bert, "embedNorm": bert,
+            "finalNorm": not bert,
+        },
     }  # fmt: skip
 
 

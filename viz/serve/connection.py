@@ -26,14 +26,22 @@ _MALFORMED, _TOO_LARGE = 1007, 1009
 def answer_steps(engine: Engine, message: Message) -> Iterator[Answer | None]:
     """What is computed for a message: None where others may have their turn, then the answer."""
     request = message.request
-    if request is None:
+    if message.ask == "about":
         yield engine.about()
+    elif message.ask == "weights":
+        yield engine.weights(message.quantity, message.layer, message.row)
+    elif message.ask == "collect":
+        yield from engine.collect(message.texts, message.layer or 0, message.head)
+    elif request is None:
+        return
     elif message.ask == "trace":
         yield engine.trace(request, message.blocks)
     elif message.ask == "block":
         yield engine.block(request, message.blocks)
     elif message.ask == "read":
         yield engine.read(request, message.quantity, message.layer)
+    elif message.ask == "candidates":
+        yield engine.candidates(request, message.position)
     elif message.question is not None:
         yield from engine.sweep(request, message.question)
     elif message.sampling is not None:

@@ -4,6 +4,7 @@ from functools import lru_cache
 
 from minibert.viz.document import SERVED_PARTS, document
 from minibert.viz.payload import header_json
+from minibert.viz.samples import samples
 
 __all__ = ["served_page"]
 
@@ -11,12 +12,15 @@ _FORMAT = 2
 
 
 @lru_cache(maxsize=8)
-def served_page(host: str, text: str) -> str:
-    """The HTML of the page at `host`, which may be asked and nothing else; it opens with `text`."""
+def served_page(host: str, text: str, *, pairs: bool = False) -> str:
+    """The HTML of the page at `host`, which may be asked and nothing else; it opens with `text`.
+
+    `pairs`: the model takes two texts.
+    """
     header = {
         "examples": [],
         "format": _FORMAT,
-        "live": {"texts": [text]},
+        "live": {"samples": samples(pairs=pairs), "texts": [text]},
         "title": None,
         "view": "head",
     }

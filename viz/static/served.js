@@ -4,7 +4,10 @@ import { handOver } from "./core/hand_over.js";
 import { pageAddress } from "./core/state/address.js";
 import { ServedEngine, engineAddress } from "./engine/served.js";
 import { openLive } from "./live/live.js";
+import { withNumbers } from "./live/wider.js";
 import { markPainted, nameWindow, shell, showPage, unpacked } from "./show_page.js";
+import { jointKind } from "./views/joint/joint.js";
+import { wholeKind } from "./views/whole/whole.js";
 
 /**
  * @param {HTMLElement} page
@@ -15,8 +18,10 @@ async function show(page, kinds) {
   // What was saved without its model is a page as others.
   if (!live) return showPage(page, kinds);
   const engine = new ServedEngine(engineAddress(location.href));
-  await openLive(page, engine, { kinds, address: pageAddress(), keys: document, named: nameWindow, texts: live.texts, shell: shell() });
+  await openLive(page, engine, {
+    kinds: withNumbers(kinds), address: pageAddress(), keys: document, named: nameWindow, texts: live.texts, samples: live.samples, shell: shell(),
+  });
   return markPainted(page);
 }
 
-handOver({ kinds: [], showPage: show });
+handOver({ kinds: [wholeKind, jointKind], showPage: show });

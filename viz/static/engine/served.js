@@ -129,9 +129,32 @@ export class ServedEngine {
    * @param {number | null} layer
    */
   async read(run, quantity, layer) {
+    return numbersOf(await this.ask("read", { request: this.requestOf(run), quantity, layer }));
+  }
+
+  /** @param {number} run */
+  requestOf(run) {
     const request = this.runs.get(run);
     if (!request) throw new Error(`Pass ${run} is no longer kept; run the text again.`);
-    return numbersOf(await this.ask("read", { request, quantity, layer }));
+    return request;
+  }
+
+  /** @type {Engine["candidates"]} */
+  async candidates(run, position) {
+    return (await this.ask("candidates", { request: this.requestOf(run), position })).body;
+  }
+
+  /** @type {Engine["weights"]} */
+  async weights(name, layer, row) {
+    const answer = await this.ask("weights", { quantity: name, layer, row });
+    return answer.body ? numbersOf(answer) : null;
+  }
+
+  /** @type {Engine["collect"]} */
+  async collect(texts, layer, head) {
+    const { body, blocks } = await this.ask("collect", { texts, layer, head });
+    const vectors = (/** @type {string} */ name) => new Float32Array((blocks.get(name) ?? new Uint8Array()).buffer);
+    return { ...body, query: vectors("query"), key: vectors("key") };
   }
 
   /**
