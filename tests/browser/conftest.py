@@ -1,13 +1,17 @@
 """A real Chromium with no network; whatever a page asks for or complains about fails its test."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import live_pages
 from browser.head_view import Open
 from playwright.sync_api import Browser, Page, sync_playwright
+
+import minibert
+from minibert.viz.live import live_page
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
@@ -69,3 +73,31 @@ def watch(page: Page, address: str, complaints: list[str]) -> None:
     page.on("console", lambda said: complaints.append(f"console {said.type}: {said.text}"))
     page.on("pageerror", lambda error: complaints.append(f"exception: {error}"))
     page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
+
+
+@pytest.fixture(scope="session")
+def bert() -> minibert.Model:
+    return minibert.load("tiny-bert")
+
+
+@pytest.fixture(scope="session")
+def gpt2() -> minibert.Model:
+    return minibert.load("tiny-gpt2")
+
+
+@pytest.fixture(scope="session")
+def bert_page(bert: minibert.Model) -> str:
+    return live_page(bert, [live_pages.TEXT]).html
+
+
+@pytest.fixture(scope="session")
+def gpt2_page(gpt2: minibert.Model) -> str:
+    return live_page(gpt2, [live_pages.WORDS]).html
+
+
+@pytest.fixture
+def opened(open_page: Open) -> Callable[..., Page]:
+    def open_live(html: str, hash: str = "", **options: Any) -> Page:
+        return live_pages.settled(open_page(html, hash, ready="[data-drawn]", **options))
+
+    return open_live
