@@ -18,7 +18,7 @@ export class Pictures {
     this.root = element("div", { class: "pictures" });
     this.side = element("aside", { class: "side", "aria-label": "In numbers" });
     this.body = element("div", { class: "body", role: "tabpanel" }, [this.root, this.side]);
-    /** @type {{root: HTMLElement, cards: HTMLElement[], two: boolean} | null} */
+    /** @type {{root: HTMLElement, cards: HTMLElement[], two: boolean, views: HTMLElement[]} | null} */
     this.waiting = null;
   }
 
@@ -44,7 +44,7 @@ export class Pictures {
     if (!later) return this.put(this.root, roots, cards, two);
     const root = element("div", { class: `pictures arriving${two ? " two" : ""}` }, roots);
     this.root.after(root);
-    this.waiting = { root, cards, two };
+    this.waiting = { root, cards, two, views: shown.map((view) => view.root) };
     return undefined;
   }
 
@@ -65,8 +65,8 @@ export class Pictures {
   /** Done when the pictures that wait are drawn, or have taken too long. */
   async ready() {
     const until = performance.now() + LONGEST;
-    const roots = () => [...(this.waiting?.root.children ?? [])];
-    const drawn = (/** @type {Element} */ root) => root.matches("[data-drawn], .missing") || root.querySelector("[data-drawn], .missing");
+    const roots = () => this.waiting?.views ?? [];
+    const drawn = (/** @type {HTMLElement} */ root) => root.matches("[data-drawn], .missing") || root.querySelector("[data-drawn], .missing");
     // No frames come while a window is hidden.
     while (!roots().every(drawn) && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 4));
   }
