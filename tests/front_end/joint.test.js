@@ -51,7 +51,8 @@ test("weights are the softmax of the scaled products, of the keys that may be se
 });
 
 test("the scale is the one with which distance says most about the product", () => {
-  const { c, correlation: found, covered, x } = planeOf(collected());
+  const { c, correlation: found, covered, drawn: inPlane, x } = planeOf(collected());
+  assert.ok(inPlane >= -1 && inPlane <= 1);
   assert.ok(found <= 0 && found >= -1);
   assert.ok(c >= 1 / 8 && c <= 8);
   assert.ok(covered > 2 / 3 - 1e-9 && covered <= 1 + 1e-9, `${covered} of three dimensions`);
@@ -66,6 +67,14 @@ test("the plane is that of the largest spread", () => {
   assertNear(x, [-4, 4, 0, 0], 1e-9);
   assertNear(y, [0, 0, 1, -1], 1e-9);
   assertNear([covered], [1], 1e-12);
+});
+
+test("where all lies in a plane, nothing is lost in drawing it", () => {
+  const flat = collected();
+  flat.query = flat.query.map((value, i) => (i % WIDTH === 2 ? 0 : value));
+  flat.key = flat.key.map((value, i) => (i % WIDTH === 2 ? 0 : value));
+  const { correlation: found, drawn: inPlane, covered } = planeOf(flat);
+  assertNear([inPlane, covered], [found, 1], 1e-9);
 });
 
 test("correlation is Pearson's, and 0 of what does not vary", () => {
