@@ -198,6 +198,11 @@ def many_pages(
 ) -> Row:
     """Pages that type at once: answers, errors, and the server's memory."""
     texts = [text_of(model, 16, random.Random(number)) for number in range(200)]
+    first = Page(address)
+    for text in texts:
+        # The server keeps passes up to a number of bytes: memory is compared once they are there.
+        first.ask("trace", text, blocks=["probs-0"])
+    first.socket.close()
     errors: list[str] = []
     waited: list[float] = []
     end = time.monotonic() + seconds

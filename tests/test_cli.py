@@ -41,6 +41,7 @@ class TestHelp:
         assert re.findall(r"^  (\w[\w-]*)  ", result.stdout, re.M) == [
             "view",
             "live",
+            "serve",
             "explain",
             "predict",
             "generate",

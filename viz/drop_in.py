@@ -6,6 +6,7 @@ Vig 2019, "A multiscale visualization of attention in the Transformer model", fo
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -219,7 +220,8 @@ def _example(
         key_labels=key_labels,
         name=name,
     )
-    return example.with_blocks((), note)
+    about = {**example.about, "normalised": not note}
+    return replace(example, about=about).with_blocks((), note)
 
 
 def _sums(layers: list[Array], axis: int) -> tuple[float, float]:
@@ -242,16 +244,20 @@ def _drawable(layers: list[Array], name: str) -> tuple[list[Array], str]:
             f"in {name} the columns add up to 1 and the rows do not; expected (head, query, key),"
             " where a row is a token that looks: swap the last two axes"
         )
-    note = (
-        f"The weights of a token do not always add up to 1: the sums are from {low:.3g} to"
-        f" {high:.3g}. They are drawn as they were given, and statistics are of them as they are."
-        " Dropout does this (a model in training mode), and masks after the softmax."
+    sums = (
+        f"The weights of a token do not always add up to 1 here: the sums are from {low:.3g} to"
+        f" {high:.3g}."
     )
     largest = max(float(layer.max()) for layer in layers)
-    if largest <= 1 + ROW_SUM_TOLERANCE:
-        return layers, note
-    scaled = f"All weights here are divided by the largest, {largest:.4g}."
-    return [layer / np.float32(largest) for layer in layers], f"{scaled} {note}"
+    if largest > 1 + ROW_SUM_TOLERANCE:
+        layers = [layer / np.float32(largest) for layer in layers]
+        drawn = f"All of them are divided by the largest weight, {largest:.4g}."
+    else:
+        drawn = "They are drawn as they were given."
+    return layers, (
+        f"{sums} {drawn} Dropout does this (a model in training mode), and masks after the"
+        " softmax. Statistics are of the weights as drawn."
+    )
 
 
 def _check_one_sentence(attention: Sequence[Any], name: str) -> None:

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from minibert.errors import MinibertError
 from minibert.layers.config import ACTIVATIONS, Config
+from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.text.tokenizer import Tokenizer
 from minibert.viz.document import LIVE_PARTS, document, worker_block
 from minibert.viz.payload import header_json
-from minibert.viz.samples import samples
 from minibert.viz.saving import write_page
 
-__all__ = ["LIVE_TEXTS", "LivePage", "RunnableModel", "live_page"]
+__all__ = ["LIVE_TEXTS", "LivePage", "RunnableModel", "live_page", "live_samples"]
 
 # Heads that the engine has, by family.
 _TASKS = {"bert": ("none", "masked-lm", "pre-training"), "gpt2": ("none", "causal-lm")}
@@ -107,7 +107,7 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
         "live": {
             "config": _config(model),
             "entries": entries,
-            "samples": samples(pairs=config.n_segments > 1),
+            "samples": live_samples(pairs=config.n_segments > 1),
             "texts": list(texts) or list(LIVE_TEXTS[config.family]),
             "vocabulary": {
                 "mask": tokenizer.mask_id,
@@ -120,6 +120,13 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
         "view": "head",
     }
     return LivePage(header_json(header), base64.b64encode(weights).decode("ascii"))
+
+
+def live_samples(*, pairs: bool) -> list[list[str]]:
+    """Texts for a picture of many: pairs where the model takes two, else each as one text."""
+    if pairs:
+        return [list(pair) for pair in SAMPLE_PAIRS]
+    return [[" ".join(pair)] for pair in SAMPLE_PAIRS]
 
 
 def _checked(model: RunnableModel) -> Tokenizer:

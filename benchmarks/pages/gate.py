@@ -29,13 +29,14 @@ STATIC = REPOSITORY / "viz" / "static"
 # A place that is nowhere: all of it is answered here.
 ORIGIN = "https://page.invalid/"
 DECODE = """async ([layer, head]) => {
+  const { blocksOfText } = await import("./core/data/base64.js");
   const { Example } = await import("./core/data/example.js");
   const { fromBase85, inflate } = await import("./core/data/packed.js");
   const text = await (await fetch("./page.html")).text();
   const file = new DOMParser().parseFromString(text, "text/html");
   const read = (name) => file.getElementById(name).textContent;
   const header = await inflate(fromBase85(read("header"))).json();
-  const example = new Example(header.examples[0], { text: async (name) => read(name) }, 0);
+  const example = new Example(header.examples[0], blocksOfText(async (name) => read(name)), 0);
   const weights = head === null
     ? Float32Array.from((await example.thumbnails()).codes, (code) => (code / 255) ** 2)
     : await example.head(layer, head);

@@ -145,10 +145,10 @@ def _options(
 for command in (
     view,
     live,
+    serve,
     explain,
     predict,
     generate,
-    serve,
     train,
     survey,
     survey_report,

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,17 +77,26 @@ def firefox(profile: Path) -> Iterator[Tab]:
     if not found:
         pytest.skip("Firefox is not installed")
     command = [found, "--headless", "--no-remote", "--profile", str(profile)]
-    with subprocess.Popen(
-        [*command, "--remote-debugging-port=0"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+    log = profile / "log.txt"
+    # Into a file: a pipe that nobody reads is full one day, and the browser waits.
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(
+            [*command, "--remote-debugging-port=0"], stdout=out, stderr=out
+        ) as process,
+    ):
         try:
-            assert process.stderr is not None
-            places = filter(None, map(_LISTENS.search, process.stderr))
-            socket = create_connection(
-                f"{next(places)[1]}/session", timeout=60, suppress_origin=True
-            )
+            socket = create_connection(_place(log), timeout=60, suppress_origin=True)
             yield Tab(socket)
-            socket.close()
+            socket.close(timeout=1)
         finally:
-            process.terminate()
+            process.kill()
+
+
+def _place(log: Path) -> str:
+    """Where the browser listens, as it says when it is ready."""
+    for _ in range(600):
+        if found := _LISTENS.search(log.read_text(errors="replace")):
+            return f"{found[1]}/session"
+        time.sleep(0.1)
+    raise TimeoutError(f"Firefox did not say where it listens: {log.read_text(errors='replace')}")

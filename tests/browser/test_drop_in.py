@@ -1,7 +1,10 @@
 """Pages of head_view and model_view in a browser: they open with what was asked for."""
 
+import numpy as np
+import pytest
 from attention_pages import names, softmax
 from browser.head_view import Open, state
+from playwright.sync_api import expect
 
 from minibert.viz import head_view, model_view
 
@@ -39,3 +42,19 @@ def test_cross_attention_has_the_tokens_of_both_sides(open_page: Open) -> None:
     for side, shown in (("query", "abc"), ("key", "vwxyz")):
         tokens = page.locator(f".column.{side} .token").all_inner_texts()
         assert "".join(token.strip() for token in tokens) == shown
+
+
+@pytest.mark.parametrize(("factor", "whole"), [(1, True), (0.5, False), (3, False)])
+def test_weights_that_do_not_add_up_to_one_are_not_said_to(
+    open_page: Open, factor: float, whole: bool
+) -> None:
+    html = head_view(ATTENTION * np.float32(factor), names(6)).html
+    page = open_page(html)
+    legend = page.locator(".legend")
+    assert ("on the left add up to 100" in legend.inner_text()) is whole
+    note = "do not always add up to 1 here: the sums are from"
+    assert (note in page.locator(".about").inner_text()) is not whole
+    for shade, claim in (("received", "each would get"), ("from", "add up to 100")):
+        page = open_page(html, f"view=text&shade={shade}&query=1", ready=".text-view[data-drawn]")
+        expect(page.locator(".legend")).to_contain_text("The stronger a token’s shade")
+        assert (claim in page.locator(".legend").inner_text()) is whole

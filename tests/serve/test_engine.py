@@ -43,9 +43,9 @@ def test_about_is_the_models_config(engine: Engine) -> None:
         "dModel": 128, "dMlp": 512, "positions": 128, "vocabulary": 4096, "pairs": bert,
         "predicts": "masked" if bert else "causal", "mask": "[MASK]" if bert else None,
         "built": {
-            "norm": "after" if bert else "before", "eps": config.norm_eps, "transform": bert,
+            "norm": "after" if bert else "before", "eps": config.norm_eps,
             "activation": config.activation, "segments": bert, "embedNorm": bert,
-            "finalNorm": not bert,
+            "finalNorm": not bert, "transform": bert,
         },
     }  # fmt: skip
 

@@ -120,7 +120,7 @@ class TestWeightsThatDoNotAddUpToOne:
         assert largest > 1.5
         page = head_view(given, names(TOKENS))
         assert_holds(page, given, scale=largest)
-        assert f"All weights here are divided by the largest, {largest:.4g}." in notes(page)
+        assert f"All of them are divided by the largest weight, {largest:.4g}." in notes(page)
         assert "a model in training mode" in notes(page)
 
     def test_smaller_ones_are_not_scaled(self) -> None:

@@ -64,8 +64,7 @@ def application(
         refusal = gate.refusal(request.scope["query_string"], request.headers.raw, websocket=False)
         if refusal:
             return PlainTextResponse(refusal + "\n", 403, headers)
-        host = request.headers["host"]
-        html = served_page(host, engine.first_text, pairs=engine.takes_pairs)
+        html = served_page(request.headers["host"], engine.first_text, pairs=engine.takes_pairs)
         return HTMLResponse(html, headers=headers)
 
     async def engine_socket(websocket: WebSocket) -> None:

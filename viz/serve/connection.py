@@ -25,23 +25,21 @@ _MALFORMED, _TOO_LARGE = 1007, 1009
 
 def answer_steps(engine: Engine, message: Message) -> Iterator[Answer | None]:
     """What is computed for a message: None where others may have their turn, then the answer."""
-    request = message.request
-    if message.ask == "about":
-        yield engine.about()
-    elif message.ask == "weights":
-        yield engine.weights(message.quantity, message.layer, message.row)
+    request, place = message.request, message.place
+    if message.ask == "weights":
+        yield engine.weights(message.quantity, message.layer, place)
     elif message.ask == "collect":
-        yield from engine.collect(message.texts, message.layer or 0, message.head)
+        yield from engine.collect(message.texts, message.layer or 0, place or 0)
     elif request is None:
-        return
+        yield engine.about()
+    elif message.ask == "candidates":
+        yield engine.candidates(request, place or 0)
     elif message.ask == "trace":
         yield engine.trace(request, message.blocks)
     elif message.ask == "block":
         yield engine.block(request, message.blocks)
     elif message.ask == "read":
         yield engine.read(request, message.quantity, message.layer)
-    elif message.ask == "candidates":
-        yield engine.candidates(request, message.position)
     elif message.question is not None:
         yield from engine.sweep(request, message.question)
     elif message.sampling is not None:

@@ -24,8 +24,8 @@ from minibert.viz.engine_edit_checks import EngineEdit, checked_edits
 from minibert.viz.engine_edits import PointKey, needs, python_edits
 from minibert.viz.serve.passes import Passes
 from minibert.viz.serve.picture import block_of, header_of
-from minibert.viz.serve.requests import Question, TextRequest
-from minibert.viz.serve.weights import built_of, check_head, shape_of_head, weights_of
+from minibert.viz.serve.requests import Question, TextList, TextRequest
+from minibert.viz.serve.whole import built_of, collected, weight_of
 from minibert.viz.trace_example import without_folder
 
 __all__ = ["Answer", "Engine"]
@@ -111,7 +111,7 @@ class Engine:
         trace, edits = self._edited(request)
         changed = any(edit.quantity in ("scores", "probs") for edit in edits)
         header = header_of(trace, self.name, edited=changed)
-        ids = trace.inputs.ids[0].tolist()
+        ids = trace.tokens.ids[0].tolist()
         body = {"ids": ids, "header": header, "predictions": self._predictions(trace)}
         there = {entry["block"] for entry in header["arrays"]}
         return Answer(body, {name: block_of(trace, name) for name in blocks if name in there})
@@ -139,36 +139,26 @@ class Engine:
         return _numbers(value[0])
 
     def candidates(self, request: TextRequest, position: int) -> Answer:
-        """What the model says at any position. Raises MinibertError for one there is not."""
+        """What the model says at any position."""
         trace, _ = self._edited(request)
-        logits = self._vocabulary_logits(trace)
-        if position >= len(logits):
-            raise MinibertError(f"Position {position} is none of the text's {len(logits)} tokens.")
-        return Answer(self._candidates(logits[position]))
+        if position >= trace.allowed.position:
+            raise MinibertError(
+                f"position {position}: the text has {trace.allowed.position} tokens."
+            )
+        return Answer(self._candidates(self._vocabulary_logits(trace)[position]))
 
     def weights(self, name: str, layer: int | None, row: int | None) -> Answer:
-        """A weight or a row of it, or null; see `weights.weights_of`."""
-        weight = weights_of(self.model, name, layer, row)
+        """A weight of the model, or one row of it; null where there is none of this name."""
+        weight = weight_of(self.model, name, layer, row)
         return Answer(None) if weight is None else _numbers(weight)
 
-    def collect(
-        self, texts: tuple[tuple[str, ...], ...], layer: int, head: int
-    ) -> Iterator[Answer | None]:
-        """Query and key of one head in many texts; None after each, then the answer."""
-        check_head(self.config, layer, head)
-        read: list[dict[str, Any]] = []
-        parts: dict[str, list[Tensor]] = {"query": [], "key": []}
+    def collect(self, texts: TextList, layer: int, head: int) -> Iterator[Answer | None]:
+        """Query and key of one head in many texts; a text at a time, None before each."""
+        traces = []
         for one in texts:
-            trace = self.model.trace(self._tokens(one))
-            header = header_of(trace, self.name, edited=False)
-            read.append({"texts": header["texts"], "tokens": header["tokens"]})
-            for name, found in parts.items():
-                found.append(trace[layer, head].quantity(name)[0])
             yield None
-        joined = {
-            name: _numbers(torch.cat(found)).blocks["values"] for name, found in parts.items()
-        }
-        yield Answer({"from": read, **shape_of_head(self.config, layer)}, joined)
+            traces.append(self._clean(one))
+        yield Answer(*collected(traces, layer, head))
 
     def sweep(self, request: TextRequest, question: Question) -> Iterator[Answer | None]:
         """How much the log probability of a token changes where z of one head is 0 as well.

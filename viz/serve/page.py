@@ -3,8 +3,8 @@
 from functools import lru_cache
 
 from minibert.viz.document import SERVED_PARTS, document
+from minibert.viz.live import live_samples
 from minibert.viz.payload import header_json
-from minibert.viz.samples import samples
 
 __all__ = ["served_page"]
 
@@ -12,15 +12,15 @@ _FORMAT = 2
 
 
 @lru_cache(maxsize=8)
-def served_page(host: str, text: str, *, pairs: bool = False) -> str:
+def served_page(host: str, text: str, *, pairs: bool) -> str:
     """The HTML of the page at `host`, which may be asked and nothing else; it opens with `text`.
 
-    `pairs`: the model takes two texts.
+    `pairs`: the model takes a second text.
     """
     header = {
         "examples": [],
         "format": _FORMAT,
-        "live": {"samples": samples(pairs=pairs), "texts": [text]},
+        "live": {"texts": [text], "samples": live_samples(pairs=pairs)},
         "title": None,
         "view": "head",
     }

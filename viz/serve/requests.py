@@ -13,18 +13,20 @@ __all__ = [
     "Message",
     "Question",
     "RequestError",
+    "TextList",
     "TextRequest",
     "read",
 ]
 
 ASKS = ("about", "trace", "block", "read", "candidates", "weights", "collect", "sweep", "step")
-# Questions that are not about one pass.
-_WITHOUT_REQUEST = ("about", "weights", "collect")
-_MOST_TEXTS = 128
+TextList = tuple[tuple[str, ...], ...]
 MOST_MESSAGE_BYTES = 2**20
 _MOST_NAME = 64
+_MOST_TEXTS = 256
 _LARGEST_ID = 2**53
 _LARGEST_NUMBER = 1e300
+# What a question is about beside its layer.
+_PLACES = {"candidates": "position", "weights": "row", "collect": "head"}
 
 
 class RequestError(MinibertError):
@@ -60,11 +62,9 @@ class Message:
 
     number    comes back with the answer
     blocks    names of the blocks that travel with the answer to trace, or the one of block
-    quantity  of read; of weights the name
-    position  of candidates
-    row       of weights
-    head      of collect, as texts, each one or two
     sampling  temperature, topK, topP and seed of a step
+    place     of candidates the position, of collect the head, of weights the row
+    texts     of collect
     """
 
     number: int
@@ -73,12 +73,10 @@ class Message:
     blocks: tuple[str, ...] = ()
     quantity: str = ""
     layer: int | None = None
-    position: int = 0
-    row: int | None = None
-    head: int = 0
-    texts: tuple[tuple[str, ...], ...] = ()
     question: Question | None = None
     sampling: Mapping[str, Any] | None = None
+    place: int | None = None
+    texts: TextList = ()
 
 
 def read(text: str) -> tuple[int, "Message | RequestError"]:
@@ -115,23 +113,30 @@ def _message(number: int, given: Mapping[str, Any]) -> Message:
     quantity = given.get("quantity", "")
     if quantity != "" and not _is_name(quantity):
         raise RequestError(f"quantity is {quantity!r:.80}; expected a name.")
-    layer, row = given.get("layer"), given.get("row")
-    if ask == "collect" and layer is None:
-        raise RequestError("layer: expected a whole number from 0 up.")
+    layer, place = given.get("layer"), given.get(_PLACES.get(ask, ""))
+    whole_model = ask in ("weights", "collect")
     return Message(
         number,
         ask,
-        None if ask in _WITHOUT_REQUEST else _texts_and_edits(given.get("request")),
+        None if whole_model else _texts_and_edits(given.get("request")),
         blocks=tuple(names),
         quantity=quantity,
         layer=None if layer is None else _whole("layer", layer),
-        position=_whole("position", given.get("position")) if ask == "candidates" else 0,
-        row=None if row is None else _whole("row", row),
-        head=_whole("head", given.get("head")) if ask == "collect" else 0,
-        texts=_many_texts(given.get("texts")) if ask == "collect" else (),
         question=_question(given.get("question")) if ask == "sweep" else None,
         sampling=_sampling(given.get("sampling")) if ask == "step" else None,
+        place=None if place is None and ask == "weights" else _place(ask, place),
+        texts=_list_of_texts(given.get("texts")) if ask == "collect" else (),
     )
+
+
+def _place(ask: str, place: Any) -> int | None:
+    return _whole(_PLACES[ask], place) if ask in _PLACES else None
+
+
+def _list_of_texts(given: Any) -> TextList:
+    if not isinstance(given, list) or not 1 <= len(given) <= _MOST_TEXTS:
+        raise RequestError(f"texts: expected a list of 1 to {_MOST_TEXTS} lists of texts.")
+    return tuple(_texts("texts", one) for one in given)
 
 
 def _is_name(name: Any) -> bool:
@@ -159,12 +164,6 @@ def _texts(name: str, given: Any) -> tuple[str, ...]:
     ):
         raise RequestError(f"{name}: expected a list of one or two texts.")
     return tuple(given)
-
-
-def _many_texts(given: Any) -> tuple[tuple[str, ...], ...]:
-    if not isinstance(given, list) or not 1 <= len(given) <= _MOST_TEXTS:
-        raise RequestError(f"texts: expected a list of 1 to {_MOST_TEXTS} lists of texts.")
-    return tuple(_texts("texts", one) for one in given)
 
 
 def _whole(name: str, number: Any) -> int:

@@ -135,26 +135,37 @@ export class ServedEngine {
   /** @param {number} run */
   requestOf(run) {
     const request = this.runs.get(run);
-    if (!request) throw new Error(`Pass ${run} is no longer kept; run the text again.`);
-    return request;
+    if (request) return request;
+    throw new Error(`Pass ${run} is no longer kept; run the text again.`);
   }
 
-  /** @type {Engine["candidates"]} */
+  /**
+   * @param {number} run
+   * @param {number} position
+   */
   async candidates(run, position) {
     return (await this.ask("candidates", { request: this.requestOf(run), position })).body;
   }
 
-  /** @type {Engine["weights"]} */
+  /**
+   * @param {string} name
+   * @param {number | null} layer
+   * @param {number | null} row
+   */
   async weights(name, layer, row) {
     const answer = await this.ask("weights", { quantity: name, layer, row });
-    return answer.body ? numbersOf(answer) : null;
+    return answer.body && numbersOf(answer);
   }
 
-  /** @type {Engine["collect"]} */
+  /**
+   * @param {string[][]} texts
+   * @param {number} layer
+   * @param {number} head
+   */
   async collect(texts, layer, head) {
     const { body, blocks } = await this.ask("collect", { texts, layer, head });
-    const vectors = (/** @type {string} */ name) => new Float32Array((blocks.get(name) ?? new Uint8Array()).buffer);
-    return { ...body, query: vectors("query"), key: vectors("key") };
+    const [query, key] = ["query", "key"].map((name) => new Float32Array((blocks.get(name) ?? new Uint8Array()).buffer));
+    return { ...body, query, key };
   }
 
   /**
@@ -239,8 +250,7 @@ export class ServedEngine {
     const length = new DataView(frame).getUint32(0, true);
     const head = JSON.parse(new TextDecoder().decode(new Uint8Array(frame, 4, length)));
     const asked = this.asked.get(head.number);
-    if (!asked) return;
-    this.asked.delete(head.number);
+    if (!this.asked.delete(head.number) || !asked) return;
     this.send();
     if (head.error) {
       const { name, message } = head.error;

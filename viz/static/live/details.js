@@ -3,6 +3,9 @@
 import { currentHead } from "../core/state/state.js";
 import { editAt, edgeOf } from "./edits.js";
 
+/** Weights of a layer that are asked of an engine as they are; more of them are taken as the picture has them. */
+const LARGEST = 1e6;
+
 /**
  * @typedef {object} Asking
  * @property {import("./workbench.js").Shown} shown
@@ -33,8 +36,8 @@ export async function showDetails({ shown, frame, asked, panel }, bench, fresh) 
   } else if (panel === "weights") {
     const { layer } = state;
     const head = currentHead(state, frame.limits());
-    const all = await kept.example.head(layer, head);
     const size = tokens.text.length;
+    const all = await weightsOf(kept, layer, head);
     const place = { layer, head, position: query };
     const cut = (/** @type {number} */ key, /** @type {import("./weights.js").Reach} */ reach) => editAt(asked.edits, edgeOf(place, key, reach)) !== undefined;
     const own = asked.edits.filter((edit) => edit.quantity === "probs" && edit.layer === layer && edit.head === head && edit.position === query);
@@ -44,4 +47,18 @@ export async function showDetails({ shown, frame, asked, panel }, bench, fresh) 
       allowed: kept.example.causal ? query + 1 : size, cut, set: own.map(({ key }) => Number(key)),
     });
   }
+}
+
+/**
+ * The weights of a head, (query, key).
+ *
+ * @param {import("./runs.js").Kept} kept
+ * @param {number} layer
+ * @param {number} head
+ */
+async function weightsOf({ example, read }, layer, head) {
+  const cells = example.tokens.text.length ** 2;
+  if (cells * example.heads.length > LARGEST) return example.head(layer, head);
+  const { values } = await read("probs", layer);
+  return values.subarray(head * cells, (head + 1) * cells);
 }

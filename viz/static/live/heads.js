@@ -7,12 +7,14 @@ import { segments } from "../core/draw/controls.js";
 import { element } from "../core/draw/dom.js";
 import { shadeOf } from "../core/draw/sign_colors.js";
 import { percent } from "../core/text/text.js";
+import { editAt, placeOf } from "./edits.js";
 
 /**
  * @typedef {import("../engine/engine.js").Edit} Edit
  *
  * @typedef {object} Shown
- * @property {(layer: number, head: number | null, quantity: string) => Edit | undefined} edit  that is made there
+ * @property {Edit[]} edits
+ * @property {number | null} token  the one that is chosen
  * @property {"change" | "effect"} shade
  * @property {number[] | null} values  of the heads, layer by layer
  * @property {"zero" | "mean" | "text"} to
@@ -24,6 +26,8 @@ import { percent } from "../core/text/text.js";
 
 /** From this many heads on there is no room for numbers. */
 const MANY = 9;
+/** The opacity of the strongest colour: numbers on it have to be read. */
+const STRONGEST = { light: 0.6, dark: 0.48 };
 /** The changes of a click. */
 const CHANGES = /** @type {const} */ ([
   { id: "zero", label: "zero", title: "Nothing comes from it" },
@@ -42,6 +46,11 @@ export function createHeads({ layers, heads }, acts) {
     acts.shade,
     "What the grid shows",
   );
+  let everywhere = true;
+  const reach = segments([{ id: "all", label: "every token" }, { id: "one", label: "the chosen one" }], (id) => {
+    everywhere = id === "all";
+    if (shown) update(shown);
+  }, "The tokens at which a click changes it");
   const said = element("p", { class: "live-key" });
   const cells = Array.from({ length: layers }, (_, layer) => Array.from({ length: heads }, (_unused, head) => cell("z", layer, head)));
   const whole = Array.from({ length: layers }, (_, layer) => [cell("attn_out", layer, null), cell("mlp_out", layer, null)]);
@@ -50,33 +59,45 @@ export function createHeads({ layers, heads }, acts) {
   table.addEventListener("click", ({ target }) => {
     const made = target instanceof Element ? target.closest("button") : null;
     if (!made || !shown) return;
-    const { quantity = "", layer, head } = made.dataset;
-    acts.change({ quantity, change: shown.to, layer: Number(layer), ...(head !== undefined && { head: Number(head) }) });
+    acts.change(editOf(made, shown.to, everywhere ? null : shown.token));
   });
   table.addEventListener("keydown", (event) => walk(event, [...cells.map((row, i) => [...row, ...whole[i]])]));
   const scroll = element("div", { class: "live-scroll" }, [table]);
   const root = element("section", { class: "live-card live-heads", "aria-label": "Heads and layers" }, [
     element("h2", {}, ["Heads and layers"]),
     element("div", { class: "live-row" }, [element("span", { class: "live-label" }, ["A click sets to"]), to.root]),
+    element("div", { class: "live-row" }, [element("span", { class: "live-label" }, ["at"]), reach.root]),
     scroll,
     element("div", { class: "live-row" }, [shades.root]),
     said,
   ]);
   root.classList.toggle("many", heads >= MANY);
-  return {
-    root,
-    /** @param {Shown} now */
-    update(now) {
-      shown = now;
-      to.show(now.to);
-      shades.show(now.shade);
-      for (const one of to.root.children) if (/** @type {HTMLElement} */ (one).dataset.choice === "text") one.toggleAttribute("disabled", !now.other);
-      said.textContent = now.said;
-      const most = Math.max(now.shade === "change" ? 0.05 : 0.1, ...(now.values ?? []).map(Math.abs));
-      cells.flat().forEach((one, i) => paintCell(one, now, now.values?.[i] ?? null, most));
-      whole.flat().forEach((one) => paintCell(one, now, null, most));
-    },
+  const update = (/** @type {Shown} */ now) => {
+    shown = now;
+    if (now.token === null) everywhere = true;
+    to.show(now.to);
+    shades.show(now.shade);
+    reach.show(everywhere ? "all" : "one");
+    for (const one of reach.root.children) if (/** @type {HTMLElement} */ (one).dataset.choice === "one") one.toggleAttribute("disabled", now.token === null);
+    for (const one of to.root.children) if (/** @type {HTMLElement} */ (one).dataset.choice === "text") one.toggleAttribute("disabled", !now.other);
+    said.textContent = now.said;
+    const most = Math.max(now.shade === "change" ? 0.05 : 0.1, ...(now.values ?? []).map(Math.abs));
+    cells.flat().forEach((one, i) => paintCell(one, now, now.values?.[i] ?? null, most, everywhere ? null : now.token));
+    whole.flat().forEach((one) => paintCell(one, now, null, most, everywhere ? null : now.token));
   };
+  return { root, update };
+}
+
+/**
+ * The edit that a click on a cell makes.
+ *
+ * @param {HTMLElement} made
+ * @param {Edit["change"]} change
+ * @param {number | null} position  null: every token
+ * @returns {Edit}
+ */
+function editOf({ dataset: { quantity = "", layer, head } }, change, position) {
+  return { quantity, change, layer: Number(layer), ...(head !== undefined && { head: Number(head) }), ...(position !== null && { position }) };
 }
 
 /**
@@ -111,18 +132,22 @@ function tableOf(layers, heads, cells, whole) {
  * @param {Shown} shown
  * @param {number | null} value
  * @param {number} most
+ * @param {number | null} position  null: every token
  */
-function paintCell(made, { edit, shade, word, theme }, value, most) {
+function paintCell(made, { edits, shade, word, theme }, value, most, position) {
   const { quantity = "", layer = "", head } = made.dataset;
-  const done = edit(Number(layer), head === undefined ? null : Number(head), quantity);
+  const own = editOf(made, "zero", position);
+  const done = editAt(edits, own);
+  const elsewhere = edits.some((edit) => edit !== done && placeOf({ ...edit, position: null }) === placeOf({ ...own, position: null }));
   const name = head === undefined ? `${quantity === "attn_out" ? "Attention" : "MLP"} of layer ${layer}` : `Layer ${layer}, head ${head}`;
   const number = value === null ? "" : shade === "change" ? percent(value) : plain(value);
   const told = value === null ? "" : shade === "change" ? `: attention moved by ${number}` : `: without it log p of ${word} changes by ${number}`;
   made.setAttribute("aria-label", `${name}${done ? `, set to ${done.change}` : ""}${told}`);
   made.setAttribute("aria-pressed", String(done !== undefined));
+  made.classList.toggle("partly", elsewhere);
   made.title = `${name}${told}. Click to ${done ? "take the change back" : "change it"}.`;
   made.textContent = value === null ? "" : shade === "change" ? String(Math.round(value * 100)) : number;
-  made.style.background = value ? shadeOf(value, most, theme, 0.62) : "";
+  made.style.background = value ? shadeOf(value, most, theme, STRONGEST[theme]) : "";
   if (value === null) delete made.dataset.value;
   else made.dataset.value = String(value);
 }

@@ -34,7 +34,7 @@ import { Runner } from "./runner.js";
 import { Runs } from "./runs.js";
 import { sourceOf } from "./source.js";
 import { staticFile } from "./static_file.js";
-import { masked } from "./words.js";
+import { maskedIn } from "./words.js";
 import { Workbench } from "./workbench.js";
 
 /**
@@ -64,7 +64,7 @@ class Live {
     const asked = readAddress(around.address.read(), text);
     const fresh = !new URLSearchParams(around.address.read().replace(/^#/, "")).has("text");
     /** @type {History<Asked>} */
-    this.history = new History(fresh ? { ...asked, second } : asked);
+    this.history = new History(fresh ? { ...asked, second: asked.second ?? second } : asked);
     this.bar = new AddressBar(around.address, () => this.asked);
     const open = (/** @type {string[]} */ [first, ...rest]) => this.change({ text: first, second: rest[0] ?? null, edits: [] });
     this.runs = new Runs(engine, sourceOf(engine, about, { samples: around.samples, own: "", open }));
@@ -124,6 +124,7 @@ class Live {
   /** What the reader can do. @returns {import("./workbench.js").Acts} */
   acts() {
     const edits = (/** @type {Edit[]} */ next, kind = "") => this.change({ edits: next }, kind);
+    const state = () => this.frame?.store.get();
     return {
       type: (name, text) => {
         this.typed ||= name === "text" || name === "second";
@@ -138,10 +139,7 @@ class Live {
       redo: () => this.step("redo"),
       prefer: (part) => this.prefer(part),
       next: () => this.next(),
-      choose: (query) => {
-        const same = this.frame?.store.get().query === query;
-        this.frame?.store.set(same ? { query: null, key: null } : { query, anchor: "query" });
-      },
+      choose: (query) => this.frame?.store.set(state()?.query === query ? { query: null, key: null } : { query, anchor: "query" }),
       mask: (position) => this.mask(position),
       layer: (layer) => this.frame?.store.set({ layer }),
       opened: () => this.panels(),
@@ -184,11 +182,10 @@ class Live {
   /** @param {number} position */
   mask(position) {
     const { tokens } = this.shown?.before.example ?? {};
-    const name = tokens?.segment[position] && this.asked.second !== null ? "second" : "text";
-    const text = tokens && this.about.mask ? masked(this.asked[name] ?? "", tokens, position, this.about.mask) : null;
-    if (text === null) return this.bench.fail(new Error("This word was not found in the text as it is typed."));
+    const change = tokens && this.about.mask ? maskedIn(this.asked, tokens, position, this.about.mask) : null;
+    if (!change) return this.bench.fail(new Error("This word was not found in the text as it is typed."));
     this.typed = true;
-    return this.change({ [name]: text });
+    return this.change(change);
   }
 
   /** One run of what is asked for now. */
@@ -251,7 +248,10 @@ class Live {
       kinds, keys, named, address: this.bar.ofPicture(), heading: this.bench.root,
     });
     this.host.classList.add("live");
-    this.bar.alone = () => examples.length > 1 && this.frame?.store.get().beside === null;
+    this.bar.alone = () => frame.examples.length > 1 && frame.store.get().beside === null;
+    // A page opens at its top, whatever token is kept further down.
+    const { reveal } = frame;
+    frame.reveal = () => void (frame.reveal = reveal);
     this.clicks = createClicks(frame, (layer, head) => this.bench.changeHead(layer, head));
     frame.pictures.body.before(this.clicks.root);
     frame.store.subscribe(() => this.update());

@@ -55,3 +55,17 @@ export function masked(text, tokens, position, mask) {
   const [begin, end] = [spans[first], spans[last]];
   return begin && end ? `${text.slice(0, begin[0])}${mask}${text.slice(end[1])}` : null;
 }
+
+/**
+ * What changes of the texts when the word of a token is masked; null where that cannot be.
+ *
+ * @param {{text: string, second: string | null}} texts
+ * @param {import("../core/data/data.js").Tokens} tokens
+ * @param {number} position
+ * @param {string} mask
+ */
+export function maskedIn(texts, tokens, position, mask) {
+  const name = tokens.segment[position] && texts.second ? "second" : "text";
+  const text = masked(texts[name] ?? "", tokens, position, mask);
+  return text === null ? null : { [name]: text };
+}

@@ -5,7 +5,7 @@ import { element } from "../core/draw/dom.js";
 import { counted } from "../core/text/numbers.js";
 import { running, tokenName, visible } from "../core/text/text.js";
 import { createChanges } from "./changes.js";
-import { edgeOf, editAt } from "./edits.js";
+import { edgeOf } from "./edits.js";
 import { createFields } from "./fields.js";
 import { createHeads } from "./heads.js";
 import { createNeurons } from "./neurons.js";
@@ -151,7 +151,8 @@ export class Workbench {
     const named = predictions.before[place]?.candidates ?? [];
     const word = named.find(({ id }) => id === asked.word) ?? named[0];
     this.heads.update({
-      edit: (layer, head, quantity) => editAt(asked.edits, { quantity, change: "zero", layer, head }),
+      edits: asked.edits,
+      token: now.query,
       shade: now.shade,
       values: now.values,
       to: asked.to,

@@ -44,6 +44,7 @@
  * @property {boolean} causal  no token looks ahead
  * @property {number[] | null} scale  of each layer on the page: scores = scale * query . key
  * @property {boolean} edited  probs are not the softmax of these scores, as an edit changed them
+ * @property {boolean} [normalised]  false: the weights of a token do not always add up to 1
  * @property {Lens | null} lens
  * @property {Relevance | null} [relevance]
  * @property {import("./named.js").Named[] | null} [patterns]  names of heads, from many texts

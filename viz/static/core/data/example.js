@@ -50,6 +50,7 @@ export class Example {
     this.keyTokens = header.key_tokens ?? header.tokens;
     this.layers = header.layers;
     this.heads = header.heads;
+    this.normalised = !header.edited && header.normalised !== false;
     this.causal = header.causal && this.tokens.text.length > 1;
     /** @type {Map<string, Promise<any>>} */
     this.made = new Map();

@@ -215,6 +215,7 @@ export class Frame {
     const { generation } = this;
     const drawn = await Promise.allSettled(this.shown.map(async (view) => view.update()));
     const failed = drawn.find(({ status }) => status === "rejected");
+    if (!failed) await this.pictures.ready();
     if (generation !== this.generation) return;
     this.pictures.reveal();
     this.drawn();

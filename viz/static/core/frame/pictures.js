@@ -7,6 +7,9 @@ import { element } from "../draw/dom.js";
 
 /** @typedef {import("./kinds.js").View} View */
 
+/** Milliseconds that are waited for a picture that is drawn in several slices of time. */
+const LONGEST = 150;
+
 export class Pictures {
   /** @param {HTMLElement} host  of the page: two pictures need its whole width */
   constructor(host) {
@@ -57,6 +60,15 @@ export class Pictures {
     this.side.replaceChildren(...cards);
     this.side.hidden = !cards.length;
     this.body.classList.toggle("alone", !cards.length);
+  }
+
+  /** Done when the pictures that wait are drawn, or have taken too long. */
+  async ready() {
+    const until = performance.now() + LONGEST;
+    const roots = () => [...(this.waiting?.root.children ?? [])];
+    const drawn = (/** @type {Element} */ root) => root.matches("[data-drawn], .missing") || root.querySelector("[data-drawn], .missing");
+    // No frames come while a window is hidden.
+    while (!roots().every(drawn) && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 4));
   }
 
   /** Shows the pictures that wait; the keyboard stays where it was. */

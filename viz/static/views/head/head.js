@@ -72,7 +72,7 @@ export class HeadView {
     this.asked = 0;
     this.theme = theme();
     this.drawnLower = "";
-    this.legend = createLegend(example.causal, limits.examples);
+    this.legend = createLegend(example, limits.examples);
     this.side = [this.card.root, this.legend.root];
     this.listen(ended);
   }

@@ -11,11 +11,11 @@ const KEYS_OF_TEXTS = { "N P": "next, previous text" };
 const AHEAD = "This model reads in one direction: a token looks at itself and back.";
 
 /**
- * @param {boolean} causal
+ * @param {import("../../core/data/example.js").Example} example
  * @param {number} examples  texts on the page
  * @returns {{root: HTMLElement, setStrength: (strength: number) => void}}
  */
-export function createLegend(causal, examples) {
+export function createLegend({ causal, normalised }, examples) {
   const strokes = SAMPLES.map(() => element("span", { class: "stroke" }));
   const samples = SAMPLES.map((weight, i) =>
     element("li", {}, [strokes[i], percent(weight).replace(".0", "")]),
@@ -23,7 +23,9 @@ export function createLegend(causal, examples) {
   const parts = [
     "A line is one attention weight: how much the token on the left looks at the token on the right. The stronger and wider the line, the more.",
     element("ul", { class: "samples" }, samples),
-    "The colour is the head. In each head, the weights of a token on the left add up to 100\u202f%.",
+    normalised
+      ? "The colour is the head. In each head, the weights of a token on the left add up to 100\u202f%."
+      : "The colour is the head.",
     "Hiding tokens or weights does not change the others.",
     causal ? AHEAD : "",
   ];

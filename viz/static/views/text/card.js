@@ -131,10 +131,10 @@ function single(scene) {
 }
 
 /**
- * @param {boolean} causal
+ * @param {import("../../core/data/example.js").Example} example
  * @returns {{root: HTMLElement, update: (scene: Scene, ramp: string) => void}}
  */
-export function createTextLegend(causal) {
+export function createTextLegend(example) {
   const says = element("p");
   const ramp = createRamp();
   const norm = element("p", { class: "text-norm" });
@@ -144,7 +144,7 @@ export function createTextLegend(causal) {
     update(scene, colors) {
       const { measure, shading } = scene;
       const { scale } = shading;
-      says.textContent = meaning(scene, causal);
+      says.textContent = meaning(scene, example);
       const marks = measure === "relevance" ? [-scale, 0, scale] : [0, scale / 2, scale];
       const shown = scale > 0;
       for (const part of [...ramp.parts, norm]) part.hidden = !shown;
@@ -156,14 +156,15 @@ export function createTextLegend(causal) {
 
 /**
  * @param {Scene} scene
- * @param {boolean} causal
+ * @param {import("../../core/data/example.js").Example} example
  */
-function meaning({ measure, name, chosen, choice, takesPart }, causal) {
+function meaning({ measure, name, chosen, choice, takesPart }, { causal, normalised }) {
+  const sum = normalised ? " In each head these weights add up to 100\u202f%." : "";
+  const even = normalised ? ` Were all looked at alike, each would get ${written("received", 1 / takesPart.length)}.` : "";
   const ahead = causal ? " This model reads in one direction: a token looks at itself and back." : "";
-  const n = takesPart.length;
   return {
-    received: `The stronger a token’s shade, the more it is looked at: the mean over the tokens that look. Were all looked at alike, each would get ${written("received", 1 / n)}.${ahead}`,
-    from: `The stronger a token’s shade, the more the chosen one looks at it. In each head these weights add up to 100\u202f%.${ahead}`,
+    received: `The stronger a token’s shade, the more it is looked at: the mean over the tokens that look.${even}${ahead}`,
+    from: `The stronger a token’s shade, the more the chosen one looks at it.${sum}${ahead}`,
     to: `The stronger a token’s shade, the more it looks at the chosen one. These weights belong to different tokens and have no fixed sum.${ahead}`,
     relevance: `The stronger the shade, the more the token counts in “${name}”${chosen === null ? "" : " for the output of one token"}: blue above zero, orange below.${choice ? " Click a token to choose it." : ""}`,
   }[measure];

@@ -46,7 +46,7 @@ export class TextView {
     ]);
     this.root = element("div", { class: "text-view" }, [bar, ...this.texts.elements(), this.tip]);
     this.card = element("section", { class: "details text-card", "aria-live": "polite", "aria-label": "Numbers of this text" });
-    this.legend = createTextLegend(example.causal);
+    this.legend = createTextLegend(example);
     this.side = [this.card, this.legend.root];
     /** @type {Focus | null} */
     this.pointed = null;
