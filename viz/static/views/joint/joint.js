@@ -4,11 +4,13 @@
  */
 
 import { segments } from "../../core/draw/controls.js";
+import { cssColors } from "../../core/draw/css_colors.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { currentHead } from "../../core/state/state.js";
 import { counted, written } from "../../core/text/numbers.js";
 import { percent } from "../../core/text/text.js";
 import { gapsBefore } from "../../core/text/words.js";
+import { jointFigure } from "./figure.js";
 import { Legend } from "./legend.js";
 import { planeOf, startsOf, weightsOf } from "./plane.js";
 import { drawScatter, kindColor, kindOf, nearestPoint, positionColor, sideColor } from "./scatter.js";
@@ -184,6 +186,13 @@ export class JointView {
       element("p", {}, [`${pointed.side} of `, element("strong", {}, [tokenChip(tokens, pointed.index, 24)]), `, position ${pointed.index}${looks.length ? ":" : ""}`, ...looks]),
       sentenceOf(tokens, pointed.index),
     );
+  }
+
+  /** The picture to take away. */
+  async figure() {
+    if (!this.drawn) throw new Error("nothing is shown");
+    const title = this.lead.querySelector("strong")?.textContent ?? "";
+    return jointFigure({ title, ...this.drawn, color: (point) => this.colorOf(point) }, cssColors(this.root));
   }
 
   open() {
