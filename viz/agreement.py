@@ -14,8 +14,9 @@ __all__ = ["CODED_ERROR", "HALF_ERROR", "Comparing", "Named"]
 HALF_ERROR, _SINGLE_ERROR = 1.2e-3, 1e-4
 # What a byte a number may cost a weight: as much as the codes of weights themselves.
 CODED_ERROR = 4e-3
-# Queries of a head whose weights are computed from what is shipped, to see whether they agree.
-_CHECKED_QUERIES = 16
+# Queries of a head whose weights are computed from what is shipped, to see whether they agree: all
+# of most texts, and those that rounding changes most of a longer one.
+_CHECKED_QUERIES = 512
 
 Named = dict[str, Array]
 

@@ -22,11 +22,11 @@ def test_a_question_is_read() -> None:
     assert message(ask="trace", request=REQUEST, blocks=["probs-0"]).blocks == ("probs-0",)
     assert message(ask="read", request=REQUEST, quantity="z", layer=2).layer == 2
     assert message(ask="step", request=REQUEST, sampling=sampling).sampling == sampling
-    assert message(ask="candidates", request=REQUEST, position=4).position == 4
+    assert message(ask="candidates", request=REQUEST, position=4).place == 4
     found = message(ask="weights", quantity="body.word.weight", row=7)
-    assert (found.quantity, found.layer, found.row) == ("body.word.weight", None, 7)
+    assert (found.quantity, found.layer, found.place) == ("body.word.weight", None, 7)
     found = message(ask="collect", texts=[["a"], ["b", "c"]], layer=1, head=2)
-    assert (found.texts, found.layer, found.head) == ((("a",), ("b", "c")), 1, 2)
+    assert (found.texts, found.layer, found.place) == ((("a",), ("b", "c")), 1, 2)
     question = message(ask="sweep", request=REQUEST, question={"position": 1, "id": 9}).question
     assert question is not None
     assert (question.position, question.id) == (1, 9)
@@ -77,9 +77,9 @@ def test_what_has_no_number_is_no_message(text: str) -> None:
         ({"ask": "read", "request": REQUEST, "layer": -1}, "layer is -1"),
         ({"ask": "candidates", "request": REQUEST}, "position is None"),
         ({"ask": "weights", "quantity": "a", "row": -1}, "row is -1"),
-        ({"ask": "collect", "texts": [["a"]], "head": 0}, "layer: expected"),
+        ({"ask": "collect", "texts": [["a"]], "head": 0}, "layer is None"),
         ({"ask": "collect", "texts": [], "layer": 0, "head": 0}, "texts: expected a list of 1 to"),
-        ({"ask": "collect", "texts": [["a"]] * 129, "layer": 0, "head": 0}, "expected a list of 1"),
+        ({"ask": "collect", "texts": [["a"]] * 257, "layer": 0, "head": 0}, "expected a list of 1"),
         ({"ask": "collect", "texts": ["a"], "layer": 0, "head": 0}, "texts: expected a list of"),
         ({"ask": "sweep", "request": REQUEST}, "question: expected"),
         ({"ask": "sweep", "request": REQUEST, "question": {"position": 1}}, "question.id is None"),

@@ -121,7 +121,7 @@ def _message(number: int, given: Mapping[str, Any]) -> Message:
         None if whole_model else _texts_and_edits(given.get("request")),
         blocks=tuple(names),
         quantity=quantity,
-        layer=None if layer is None else _whole("layer", layer),
+        layer=None if layer is None and ask != "collect" else _whole("layer", layer),
         question=_question(given.get("question")) if ask == "sweep" else None,
         sampling=_sampling(given.get("sampling")) if ask == "step" else None,
         place=None if place is None and ask == "weights" else _place(ask, place),
