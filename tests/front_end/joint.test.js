@@ -5,6 +5,7 @@ import { test } from "node:test";
 
 import { correlation, joined, planeOf, principal, startsOf, weightsOf } from "../../viz/static/views/joint/plane.js";
 import { kindOf, nearestPoint, placeOf } from "../../viz/static/views/joint/scatter.js";
+import { workedFigure } from "../../viz/static/views/arithmetic/worked_figure.js";
 import { largest, layerNormSteps, sumStep } from "../../viz/static/views/arithmetic/worked/steps.js";
 import { assertNear, tokensOf } from "./near.js";
 
@@ -51,7 +52,8 @@ test("weights are the softmax of the scaled products, of the keys that may be se
 });
 
 test("the scale is the one with which distance says most about the product", () => {
-  const { c, correlation: found, covered, x } = planeOf(collected());
+  const { c, correlation: found, covered, drawn: inPlane, x } = planeOf(collected());
+  assert.ok(inPlane >= -1 && inPlane <= 1);
   assert.ok(found <= 0 && found >= -1);
   assert.ok(c >= 1 / 8 && c <= 8);
   assert.ok(covered > 2 / 3 - 1e-9 && covered <= 1 + 1e-9, `${covered} of three dimensions`);
@@ -66,6 +68,14 @@ test("the plane is that of the largest spread", () => {
   assertNear(x, [-4, 4, 0, 0], 1e-9);
   assertNear(y, [0, 0, 1, -1], 1e-9);
   assertNear([covered], [1], 1e-12);
+});
+
+test("where all lies in a plane, nothing is lost in drawing it", () => {
+  const flat = collected();
+  flat.query = flat.query.map((value, i) => (i % WIDTH === 2 ? 0 : value));
+  flat.key = flat.key.map((value, i) => (i % WIDTH === 2 ? 0 : value));
+  const { correlation: found, drawn: inPlane, covered } = planeOf(flat);
+  assertNear([inPlane, covered], [found, 1], 1e-9);
 });
 
 test("correlation is Pearson's, and 0 of what does not vary", () => {
@@ -95,4 +105,19 @@ test("LayerNorm of one dimension in four steps", () => {
   const steps = layerNormSteps({ x: [1, 2, 3], dimension: 2, weight: [1, 1, 4], bias: [0, 0, 0.5], eps: 0 });
   assert.deepEqual(steps.map(({ id }) => id), ["mean", "variance", "normal", "learned"]);
   assertNear(steps.map(({ value }) => value), [2, 2 / 3, Math.sqrt(1.5), 4 * Math.sqrt(1.5) + 0.5], 1e-12);
+});
+
+test("a worked number is taken away with all of its terms", () => {
+  const terms = Array.from({ length: 20 }, (_, i) => ({ name: `dimension ${i}`, factors: [i, 2], value: 2 * i }));
+  const steps = [sumStep("products", "Multiply", "", terms, ["x", "W"])];
+  const said = [];
+  const pen = { text: (x, y, text) => said.push(text), rect() {} };
+  const figure = workedFigure({ title: "query", steps, theme: "light" }, {});
+  figure.paint(pen);
+  const rows = [...figure.rows()];
+  assert.equal(rows.length, 21);
+  assert.deepEqual(rows[3], ["Multiply", "dimension 3", 3, 2, 6]);
+  assert.deepEqual(rows[20], ["Multiply", "", "", "", 380]);
+  assert.ok(said.includes("… and 12 more"));
+  assert.ok(said.includes("+380.000"));
 });

@@ -4,6 +4,7 @@
  */
 
 import { usualQuery } from "../../core/data/steps.js";
+import { cssColors } from "../../core/draw/css_colors.js";
 import { element } from "../../core/draw/dom.js";
 import { currentHead } from "../../core/state/state.js";
 import { tokenOf } from "../../marks/rows.js";
@@ -13,6 +14,7 @@ import { VectorStrip } from "./vector.js";
 import { softmaxStep } from "./worked/output.js";
 import { told, vectorAt, widthOf, workedIn } from "./worked/stories.js";
 import { Teller } from "./worked/teller.js";
+import { workedFigure } from "./worked_figure.js";
 
 /**
  * @typedef {import("../../core/frame/kinds.js").Kind} Kind
@@ -67,6 +69,8 @@ class EveryNumberView {
     const label = element("label", { class: "every-label" }, ["Work out ", this.menu]);
     this.root = element("div", { class: "every-view" }, [label, this.content, weights.root]);
     this.side = weights.side;
+    /** @type {{title: string, steps: import("./worked/steps.js").Step[]} | null} */
+    this.told = null;
     this.content.addEventListener("click", ({ target }) => {
       const token = tokenOf(target);
       if (token) this.choose(token.index);
@@ -117,6 +121,7 @@ class EveryNumberView {
     this.picker.show({ chosen: position, shade: null, masked: () => false });
     this.strip.show({ vector, candidates, dimension, theme: this.theme(), of: quantity.of });
     const all = vector ? steps : [...steps, softmaxStep(value, candidates)];
+    this.told = { title: this.answer.querySelector("h2")?.textContent ?? "", steps: all };
     this.steps.replaceChildren(...all.map((step) => stepOf(step, this.theme(), go)));
   }
 
@@ -138,7 +143,8 @@ class EveryNumberView {
 
   /** The picture to take away. */
   async figure() {
-    if (this.quantity() || !this.weights.figure) throw new Error("only an attention weight can be taken away as a picture");
+    if (this.quantity() && this.told) return workedFigure({ ...this.told, theme: this.theme() }, cssColors(this.root));
+    if (!this.weights.figure) throw new Error("nothing is shown");
     return this.weights.figure();
   }
 }

@@ -4,11 +4,13 @@
  */
 
 import { segments } from "../../core/draw/controls.js";
+import { cssColors } from "../../core/draw/css_colors.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { currentHead } from "../../core/state/state.js";
-import { counted } from "../../core/text/numbers.js";
+import { counted, written } from "../../core/text/numbers.js";
 import { percent } from "../../core/text/text.js";
 import { gapsBefore } from "../../core/text/words.js";
+import { jointFigure } from "./figure.js";
 import { Legend } from "./legend.js";
 import { planeOf, startsOf, weightsOf } from "./plane.js";
 import { drawScatter, kindColor, kindOf, nearestPoint, positionColor, sideColor } from "./scatter.js";
@@ -117,8 +119,8 @@ export class JointView {
     const { collected, plane } = this.drawn;
     const tokens = counted(collected.query.length / collected.width, "token");
     const texts = counted(collected.from.reduce((sum, one) => sum + one.texts.length, 0), "text");
-    const said = `Head ${head} of layer ${layer} over ${texts}, ${tokens}: a query lies near the keys it looks at.`;
-    const how = `Two directions of ${collected.width} (principal components) hold ${percent(plane.covered)} of the spread. Keys are moved onto the mean of the queries and scaled, which changes no weight; between distance and q · k the correlation is then ${plane.correlation.toFixed(2).replace("-", "−")} (after Yeh et al. 2023, AttentionViz).`;
+    const said = `Head ${head} of layer ${layer} over ${texts}, ${tokens}: ${nearness(plane.drawn)}.`;
+    const how = `Two directions of ${collected.width} (principal components) hold ${percent(plane.covered)} of the spread. Keys are moved onto the mean of the queries and scaled, which changes no weight. Between distance and q · k the correlation is then ${written(plane.correlation, 2)}, in this plane ${written(plane.drawn, 2)} (after Yeh et al. 2023, AttentionViz).`;
     this.lead.replaceChildren(element("strong", {}, [said]), ` ${how}`);
     this.canvas.setAttribute("aria-label", `${said} Arrows walk through the tokens, Enter opens a sentence.`);
   }
@@ -186,6 +188,13 @@ export class JointView {
     );
   }
 
+  /** The picture to take away. */
+  async figure() {
+    if (!this.drawn) throw new Error("nothing is shown");
+    const title = this.lead.querySelector("strong")?.textContent ?? "";
+    return jointFigure({ title, ...this.drawn, color: (point) => this.colorOf(point) }, cssColors(this.root));
+  }
+
   open() {
     if (!this.drawn || !this.pointed) return;
     this.source.texts.open(this.drawn.collected.from[this.pointed.text].texts);
@@ -209,6 +218,13 @@ export class JointView {
     this.point(points[(at + by + points.length) % points.length]);
     return true;
   }
+}
+
+/** How far the picture can be read: near means looked at only where distance goes with q · k. @param {number} correlation */
+function nearness(correlation) {
+  if (correlation <= -0.6) return "a query lies near the keys that it fits";
+  if (correlation <= -0.3) return "a query lies nearer to keys that it fits, on the whole";
+  return "for this head, distance in the plane says little about where it looks";
 }
 
 /**

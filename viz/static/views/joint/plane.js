@@ -15,6 +15,7 @@
  * @property {number} covered  part of the variance that the plane has
  * @property {number} c
  * @property {number} correlation  of distance and dot product, in all dimensions
+ * @property {number} drawn  the same in the plane
  */
 
 /** Values of c that are tried: 2^(n/4). */
@@ -65,7 +66,10 @@ export function planeOf(collected) {
   const all = new Float64Array(query.length + key.length);
   all.set(query);
   all.set(key, query.length);
-  return { ...principal(all, collected.width), c, correlation: found };
+  const plane = principal(all, collected.width);
+  const nTokens = query.length / collected.width;
+  const apart = Float64Array.from(pairs, ([i, j]) => Math.hypot(plane.x[i] - plane.x[nTokens + j], plane.y[i] - plane.y[nTokens + j]));
+  return { ...plane, c, correlation: found, drawn: correlation(apart, dots) };
 }
 
 /**
