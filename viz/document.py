@@ -25,9 +25,9 @@ __all__ = [
 # that need query and key, and the view of what each layer would predict.
 PARTS = ("page", "vectors", "layers")
 # The same with fields to type in, before a model that runs in a worker.
-LIVE_PARTS = ("page", "vectors", "live")
+LIVE_PARTS = ("page", "vectors", "layers", "live")
 # The same before a model behind a server.
-SERVED_PARTS = ("page", "vectors", "served")
+SERVED_PARTS = ("page", "vectors", "layers", "served")
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 # Neither in a page's HTML nor in its attributes: four digits are written as others.

@@ -10,7 +10,7 @@ from minibert.analysis.vocabulary import vocabulary_head
 from minibert.errors import AttentionError, MinibertError
 from minibert.trace.read import Trace
 
-__all__ = ["lens_of"]
+__all__ = ["computed_lens", "has_lens", "lens_of"]
 
 _TOP = 5
 # Multiplications that a page may cost beside the model's own: under a second on two cores.
@@ -49,10 +49,27 @@ def lens_of(
     cost = (len(trace) + 1) * length * config.d_model * config.vocab_size
     if wanted is None and cost > _CHEAP:
         return None, _LONG
+    return computed_lens(trace, sentence, length), ""
+
+
+def has_lens(trace: Trace) -> bool:
+    """True where the trace's model has a vocabulary head, which reads what each layer leaves."""
+    try:
+        vocabulary_head(trace.model)
+    except MinibertError:
+        return False
+    return True
+
+
+def computed_lens(trace: Trace, sentence: int, length: int) -> dict[str, Any]:
+    """`lens` of data.js: points, and the 5 most probable tokens at each, by position.
+
+    Raises TraceError for a model without a vocabulary head.
+    """
     one = rows_of(trace, torch.tensor([sentence]), torch.arange(length)[None])
     lens = logit_lens(one, points=("embed", "resid_post"), top=_TOP)
     probs = [
         [[round(p, _DECIMALS) for p in ranks] for ranks in row[0]] for row in lens.probs.tolist()
     ]
     strings = [[list(ranks) for ranks in row[0]] for row in lens.strings]
-    return {"points": list(lens.labels), "probs": probs, "strings": strings}, ""
+    return {"points": list(lens.labels), "probs": probs, "strings": strings}

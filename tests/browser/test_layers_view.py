@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, state, 
 from playwright.sync_api import Page, expect
 
 import minibert
+from minibert.analysis.lens import logit_lens
 from minibert.viz import attention_page
+from minibert.viz.live import live_page
 
 pytestmark = pytest.mark.browser
 READY = ".layers-view[data-drawn]"
@@ -224,3 +227,30 @@ def test_a_model_shows_what_its_layers_would_predict(open_page: Open) -> None:
     page.locator(".layers-row .layers-cell:last-child").nth(2).hover()
     assert predictions(page)[0][1] == pytest.approx(float(logits[2].max()), abs=1e-4)
     assert re.match(r"After layer \d+, the output", page.locator(".where").first.inner_text())
+
+
+def test_a_page_before_a_model_asks_for_it_when_it_is_looked_at_and_saves_it(
+    open_page: Open, tmp_path: Path
+) -> None:
+    text = "The boys [MASK] very tired."
+    model = minibert.load("tiny-bert")
+    lens = logit_lens(model.trace(text), points=("embed", "resid_post"), top=1)
+    expected = [[row[0][i][0] for row in lens.strings] for i in range(lens.ids.shape[2])]
+
+    def shown(page: Page) -> list[list[str]]:
+        page.wait_for_selector(READY)
+        return page.locator(".layers-row").evaluate_all(
+            "rows => rows.map(row => [...row.querySelectorAll('.layers-cell')]"
+            ".map(cell => cell.textContent))"
+        )
+
+    page = open_page(live_page(model, [text]).html, "", ready="[data-drawn]")
+    page.get_by_role("tab", name="Layers").click()
+    assert shown(page) == expected
+    page.get_by_role("tab", name="Python").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save without the model").click()
+    path = tmp_path / "saved.html"
+    download.value.save_as(path)
+    saved = open_page(path.read_text(encoding="utf-8"), "", ready=READY)
+    assert shown(saved) == expected

@@ -1,10 +1,15 @@
 """What the picture of the whole model asks a server for, against Python directly."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 
 import minibert
+from minibert.analysis.lens import logit_lens
 from minibert.errors import MinibertError
+from minibert.model import Model
 from minibert.viz.serve.engine import Engine
 from tests.served import text_request
 
@@ -53,3 +58,24 @@ def test_candidates_are_those_of_the_logits_at_any_position(engine: Engine) -> N
     assert first["prob"] == pytest.approx(float(logits.softmax(-1).max()), rel=1e-5)
     with pytest.raises(MinibertError, match="position 99"):
         engine.candidates(text_request(text), 99)
+
+
+def test_what_each_layer_would_predict_is_a_block_that_is_asked_for(engine: Engine) -> None:
+    request = text_request(TEXTS[engine.name][0])
+    name = engine.trace(request).body["header"]["lens"]["block"]
+    found = json.loads(engine.block(request, (name,)).blocks[name].tobytes())
+    trace = engine.model.trace(TEXTS[engine.name][0])
+    expected = logit_lens(trace, points=("embed", "resid_post"), top=5)
+    assert found["points"] == list(expected.labels)
+    assert found["strings"] == [[list(ranks) for ranks in row[0]] for row in expected.strings]
+    # They are written with five decimals.
+    np.testing.assert_allclose(found["probs"], expected.probs[:, 0].numpy(), rtol=0, atol=5e-6)
+
+
+def test_a_model_without_a_head_over_words_has_no_lens(engine: Engine) -> None:
+    config = dataclasses.replace(engine.config, task="none", causal=engine.config.causal)
+    bare = Engine(Model.from_config(config, tokenizer=engine.tokenizer, seed=0))
+    request = text_request(TEXTS[engine.name][0])
+    assert bare.trace(request).body["header"]["lens"] is None
+    with pytest.raises(MinibertError, match="no block 'lens'"):
+        bare.block(request, ("lens",))

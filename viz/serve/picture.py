@@ -4,6 +4,7 @@ The numbers are those of a static page (payload.py, static/core/data/data.js), n
 in one byte, square-root coded; query, key and value in single precision, as the model had them.
 """
 
+import json
 import re
 from typing import Any
 
@@ -13,11 +14,13 @@ import numpy.typing as npt
 from minibert.errors import MinibertError
 from minibert.trace.read import Trace
 from minibert.viz.labels import label_columns
+from minibert.viz.lens import computed_lens, has_lens
 from minibert.viz.payload import THUMBNAIL, encode_probs, pool
 from minibert.viz.trace_example import Sentence
 
 __all__ = ["block_of", "header_of"]
 
+_LENS = "lens"
 _VECTORS = ("query", "key", "value")
 _BLOCK = re.compile(r"(probs|query|key|value)-(0|[1-9]\d{0,3})")
 
@@ -43,7 +46,7 @@ def header_of(trace: Trace, model: str, *, edited: bool) -> dict[str, Any]:
         "heads": list(range(config.n_heads)),
         "key_tokens": None,
         "layers": list(range(config.n_layers)),
-        "lens": None,
+        "lens": {"block": _LENS} if has_lens(trace) else None,
         "model": model,
         "name": "",
         "notes": [],
@@ -74,11 +77,14 @@ def _entry(name: str, layer: int, shape: list[int]) -> dict[str, Any]:
 
 
 def block_of(trace: Trace, name: str) -> npt.NDArray[Any]:
-    """The numbers of a block that `header_of` names, in its shape.
+    """The numbers of a block that `header_of` names, in its shape; the lens as JSON.
 
-    Raises MinibertError for another name, and AttentionError for numbers that are not finite.
+    Raises MinibertError for another name and for predictions that are not finite, and
+    AttentionError for other numbers that are not.
     """
     sentence = Sentence(trace, 0)
+    if name == _LENS and has_lens(trace):
+        return _lens_block(trace, len(sentence.labels))
     if name == "thumbnails" and len(sentence.labels) > THUMBNAIL:
         pooled = [pool(sentence.probs(layer)) for layer in range(trace.config.n_layers)]
         return encode_probs(np.stack(pooled))
@@ -89,3 +95,15 @@ def block_of(trace: Trace, name: str) -> npt.NDArray[Any]:
     if quantity == "probs":
         return encode_probs(sentence.probs(layer))
     return sentence.vectors(quantity, layer).astype(np.float32, copy=False)
+
+
+def _lens_block(trace: Trace, length: int) -> npt.NDArray[Any]:
+    """The bytes of what each layer would predict."""
+    try:
+        text = json.dumps(computed_lens(trace, 0, length), allow_nan=False)
+    except ValueError as error:
+        raise MinibertError(
+            "What a layer would predict has NaN or infinity. An edit has set too large a value, or "
+            "the weights are broken."
+        ) from error
+    return np.frombuffer(text.encode(), np.uint8)

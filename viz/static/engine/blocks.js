@@ -6,6 +6,8 @@
  * @typedef {import("../core/data/data.js").ArrayEntry} ArrayEntry
  */
 
+import { predicts } from "./predictions.js";
+
 const VECTORS = /** @type {const} */ (["query", "key", "value"]);
 /** Blocks a side of a thumbnail, as THUMBNAIL in payload.py. */
 const THUMBNAIL = 64;
@@ -37,7 +39,7 @@ export function headerOf(pass) {
     causal: config.causal,
     scale: config.scale,
     edited: plan.list.some(({ quantity }) => quantity === "scores" || quantity === "probs"),
-    lens: null,
+    lens: predicts(config) === "none" ? null : { block: "lens" },
     relevance: null,
     patterns: null,
     notes: [],

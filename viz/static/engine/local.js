@@ -15,6 +15,7 @@
 
 import { bytesOf, headerOf } from "./blocks.js";
 import { Collection } from "./collect.js";
+import { lensOf } from "./lens.js";
 import { builtOf, Model } from "./model.js";
 import { Pass } from "./pass.js";
 import { Plan } from "./plan.js";
@@ -126,9 +127,12 @@ export class LocalEngine {
    * @param {string} name
    * @param {number} [from]
    * @param {number} [to]
+   * @param {() => Promise<void>} [pause]
    */
-  bytes(number, name, from, to) {
-    return bytesOf(this.pass(number), name, from, to);
+  async bytes(number, name, from, to, pause = async () => {}) {
+    const pass = this.pass(number);
+    if (name !== "lens") return bytesOf(pass, name, from, to);
+    return new TextEncoder().encode(JSON.stringify(await lensOf(pass, this.tokenizer, pause))).slice(from, to);
   }
 
   /**

@@ -13,6 +13,9 @@
 
 import { LocalEngine } from "./local.js";
 
+/** Methods that take long, and a function that lets other calls in as their last argument. */
+const PAUSING = new Set(["sweep", "collect", "bytes"]);
+
 /**
  * Lets the engine of a worker answer the page.
  *
@@ -35,8 +38,8 @@ export function answerPage(port) {
     const { call, method, given } = /** @type {Call} */ (data);
     try {
       if (!engine) throw new Error(broken);
-      // Between two heads of a sweep, and two texts of many, other calls are answered.
-      const more = method === "sweep" || method === "collect" ? [turn] : [];
+      // Between two heads of a sweep, two texts of many, and two layers of a lens, others are answered.
+      const more = PAUSING.has(method) ? [turn] : [];
       const result = await /** @type {any} */ (engine)[method](...given, ...more);
       port.postMessage({ call, result }, buffersOf(result));
     } catch (error) {

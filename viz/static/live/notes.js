@@ -20,6 +20,7 @@ export function notedExamples(shown, edits) {
   if (shown.after) noted.set(shown.after.example, [`Changed: ${changes.join("; ")}.`, ...said(tokens, shown.predictions.after ?? [])]);
   return namedExamples(shown).map((example) => ({
     blocks: example.blocks,
+    lens: () => example.lens(),
     header: { ...example.header, notes: [...example.header.notes, ...(noted.get(example) ?? [])] },
   }));
 }

@@ -8,7 +8,7 @@ import { deflate, toBase85 } from "../core/data/packed.js";
  * @property {string} opening  the script that unpacks the others
  * @property {string} code  the others, packed
  *
- * @typedef {Pick<import("../core/data/example.js").Example, "header" | "blocks">} Held  the numbers of a run
+ * @typedef {Pick<import("../core/data/example.js").Example, "header" | "blocks" | "lens">} Held  the numbers of a run
  */
 
 /**
@@ -52,7 +52,8 @@ function block(id, text) {
  * @param {number} index
  * @param {[string, string][]} blocks
  */
-async function packedExample({ header, blocks: from }, index, blocks) {
+async function packedExample(example, index, blocks) {
+  const { header, blocks: from } = example;
   const arrays = [];
   for (const entry of header.arrays) {
     const bytes = await from.bytes(entry.block);
@@ -62,7 +63,7 @@ async function packedExample({ header, blocks: from }, index, blocks) {
     blocks.push([name, toBase64(packs ? await deflate(bytes) : bytes)]);
     arrays.push({ ...entry, block: name, packing: packs ? "deflate" : entry.packing });
   }
-  return { ...header, arrays };
+  return { ...header, arrays, lens: await example.lens() };
 }
 
 /** @param {Uint8Array} bytes */

@@ -45,7 +45,7 @@
  * @property {number[] | null} scale  of each layer on the page: scores = scale * query . key
  * @property {boolean} edited  probs are not the softmax of these scores, as an edit changed them
  * @property {boolean} [normalised]  false: the weights of a token do not always add up to 1
- * @property {Lens | null} lens
+ * @property {Lens | {block: string} | null} lens  itself, or the block that holds it as JSON
  * @property {Relevance | null} [relevance]
  * @property {import("./named.js").Named[] | null} [patterns]  names of heads, from many texts
  * @property {string[]} notes  what was left out and why, for a person to read

@@ -195,6 +195,19 @@ export class Example {
     return bytes;
   }
 
+  /**
+   * What each layer would predict: on the page, or computed by an engine when it is first asked for.
+   *
+   * @returns {Promise<import("./data.js").Lens | null>}
+   */
+  lens() {
+    return this.once("lens", async () => {
+      const { lens } = this.header;
+      if (!lens || !("block" in lens)) return lens;
+      return JSON.parse(new TextDecoder().decode(await this.blocks.bytes(lens.block)));
+    });
+  }
+
   /** @returns {Promise<Thumbnails | null>} */
   thumbnails() {
     return this.once("thumbnails", async () => {

@@ -21,20 +21,61 @@ import { LayersTable } from "./table.js";
  */
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-export class LayersView {
+/** The view, which is there once its numbers are: a model behind the page is asked for them. */
+class AskedLayersView {
   /** @param {import("../../core/frame/kinds.js").Stage} stage */
-  constructor({ example, store, theme, ended }) {
+  constructor(stage) {
+    this.stage = stage;
+    this.root = element("div", { class: "layers-asked" });
+    /** @type {HTMLElement[]} */
+    this.side = [];
+    /** @type {LayersView | null} */
+    this.view = null;
+  }
+
+  async update() {
+    (await this.there()).update();
+  }
+
+  async there() {
+    const lens = await this.stage.example.lens();
+    if (!lens) throw new Error("this text has no predictions of its layers");
+    if (!this.view) {
+      this.view = new LayersView(this.stage, lens);
+      this.root.append(this.view.root);
+    }
+    return this.view;
+  }
+
+  /** @param {KeyboardEvent} event @returns {boolean} */
+  keydown(event) {
+    return this.view?.keydown(event) ?? false;
+  }
+
+  says() {
+    return this.view?.says() ?? [];
+  }
+
+  async figure() {
+    return (await this.there()).figure();
+  }
+}
+
+class LayersView {
+  /**
+   * @param {import("../../core/frame/kinds.js").Stage} stage
+   * @param {Lens} lens
+   */
+  constructor({ example, store, theme, ended }, lens) {
     this.example = example;
     this.store = store;
     this.theme = theme;
-    this.lens = /** @type {Lens} */ (example.header.lens);
+    this.lens = lens;
     this.table = new LayersTable(example, this.lens, () => this.paint(), ended);
     this.card = new LayersCard(example, this.lens);
     this.key = createLayersKey();
     const legend = createLayersLegend(example.header.causal);
     this.root = element("div", { class: "layers-view" }, [this.key.root, this.table.root, this.card.root, legend]);
-    /** @type {HTMLElement[]} */
-    this.side = [];
     /** @type {Cell | null} */
     this.pointed = null;
     /** Where the keyboard is. @type {Cell | null} */
@@ -153,12 +194,15 @@ export class LayersView {
     const { tokens, causal } = this.example;
     const { query } = this.store.get();
     if (query !== null && query < tokens.text.length) return query;
+    // Before a model the page says itself what it is about.
+    const predicted = this.example.source?.predicted ?? null;
+    if (predicted !== null) return predicted;
     const masked = tokens.text.findIndex((text, i) => tokens.special[i] && /mask/i.test(text));
     if (masked >= 0) return masked;
     return causal ? tokens.text.length - 1 : usualQuery(tokens);
   }
 
-  async figure() {
+  figure() {
     return layersFigure(this.example, this.lens, this.store.get(), this.theme(), this.root);
   }
 }
@@ -172,5 +216,5 @@ export const layersKind = {
     lens ? "" : "This model has no output head over words, or the page was made without its predictions.",
   oneHead: false,
   controls: ["layer"],
-  create: (stage) => new LayersView(stage),
+  create: (stage) => new AskedLayersView(stage),
 };
