@@ -14,7 +14,6 @@ import { sentenceOfHead } from "../../core/data/sentence.js";
 import { penOf } from "../../core/draw/canvas.js";
 import { cssColors } from "../../core/draw/css_colors.js";
 import { element } from "../../core/draw/dom.js";
-import { onPaper } from "../../core/draw/paper.js";
 import { currentHead } from "../../core/state/state.js";
 import { inside, isWhole, whole, zoomed } from "../../core/state/window.js";
 import { running } from "../../core/text/text.js";
@@ -242,8 +241,6 @@ export class MapView {
     const pen = canvasPen(this.pen, colors.font);
     pen.image(frame.left, frame.top, frame.width, frame.height, this.scratch);
     paintAround(pen, plot);
-    // Chromium prints nothing of a canvas that another was drawn on, unless it was read.
-    if (onPaper(this.root)) this.pen.getImageData(0, 0, 1, 1);
     this.cells.setAttribute("aria-label", `Weights of layer ${this.store.get().layer}, head ${this.shownHead.split(" ")[1]}`);
   }
 
