@@ -3,9 +3,9 @@
  * its attention and its MLP. A click changes one; the colours say what the changes did.
  */
 
+import { signedShade } from "../core/draw/contrast.js";
 import { segments } from "../core/draw/controls.js";
 import { element } from "../core/draw/dom.js";
-import { shadeOf } from "../core/draw/sign_colors.js";
 import { percent } from "../core/text/text.js";
 import { editAt, placeOf } from "./edits.js";
 
@@ -26,8 +26,6 @@ import { editAt, placeOf } from "./edits.js";
 
 /** From this many heads on there is no room for numbers. */
 const MANY = 9;
-/** The opacity of the strongest colour: numbers on it have to be read. */
-const STRONGEST = { light: 0.6, dark: 0.48 };
 /** The changes of a click. */
 const CHANGES = /** @type {const} */ ([
   { id: "zero", label: "zero", title: "Nothing comes from it" },
@@ -147,7 +145,7 @@ function paintCell(made, { edits, shade, word, theme }, value, most, position) {
   made.classList.toggle("partly", elsewhere);
   made.title = `${name}${told}. Click to ${done ? "take the change back" : "change it"}.`;
   made.textContent = value === null ? "" : shade === "change" ? String(Math.round(value * 100)) : number;
-  made.style.background = value ? shadeOf(value, most, theme, STRONGEST[theme]) : "";
+  made.style.background = value ? signedShade(value, most, theme) : "";
   if (value === null) delete made.dataset.value;
   else made.dataset.value = String(value);
 }

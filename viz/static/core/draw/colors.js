@@ -45,24 +45,26 @@ export function withAlpha(hex, alpha) {
 }
 
 /**
- * Black or white, whichever reads better on the colour (WCAG relative luminance).
+ * Relative luminance, 0 to 1 (WCAG 2).
+ *
+ * @param {number[]} color  red, green and blue, 0 to 255
+ */
+export function luminance(color) {
+  const [red, green, blue] = color.map((value) => {
+    const part = value / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+/** Where black and white have the same contrast with a colour, 4.6: the root of 1.05 * 0.05, less 0.05. */
+const EVEN = 0.179;
+
+/**
+ * Black or white, whichever has more contrast with the colour.
  *
  * @param {string} hex
  */
 export function inkOn(hex) {
-  const [red, green, blue] = channels(hex).map((value) => (value / 255) ** 2.2);
-  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.3 ? "#111" : "#fff";
-}
-
-/** The opacity behind a token with the weight 1. */
-const DARKEST = 0.6;
-
-/**
- * The colour behind a token that is looked at with this weight.
- *
- * @param {string} color
- * @param {number} weight
- */
-export function weightShade(color, weight) {
-  return withAlpha(color, (1 - (1 - Math.min(weight, 1)) ** 3) * DARKEST);
+  return luminance(channels(hex)) > EVEN ? "#000" : "#fff";
 }

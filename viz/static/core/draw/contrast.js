@@ -1,6 +1,7 @@
 /** Shades behind words: as strong as they can be while the words stay readable. */
 
-import { channels } from "./colors.js";
+import { channels, luminance, withAlpha } from "./colors.js";
+import { shadeOf, signColor } from "./sign_colors.js";
 
 /**
  * @typedef {"light" | "dark"} Theme
@@ -42,11 +43,25 @@ function contrast(color, alpha, theme) {
   return (bright + 0.05) / (dim + 0.05);
 }
 
-/** @param {number[]} color */
-function luminance(color) {
-  const [red, green, blue] = color.map((value) => {
-    const part = value / 255;
-    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
-  });
-  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+/**
+ * The colour behind a token that is looked at with this weight.
+ *
+ * @param {string} color
+ * @param {number} weight
+ * @param {Theme} theme
+ */
+export function weightShade(color, weight, theme) {
+  return withAlpha(color, (1 - (1 - Math.min(weight, 1)) ** 3) * strongest(color, theme));
+}
+
+/**
+ * The colour behind a word or a number that has this value: as strong above zero as below it.
+ *
+ * @param {number} value
+ * @param {number} scale  the number that has the strongest colour
+ * @param {Theme} theme
+ */
+export function signedShade(value, scale, theme) {
+  const most = Math.min(strongest(signColor(1, theme), theme), strongest(signColor(-1, theme), theme));
+  return shadeOf(value, scale, theme, most);
 }

@@ -21,6 +21,7 @@
 
 import { Example } from "../data/example.js";
 import { element } from "../draw/dom.js";
+import { listenToPrinter, onPaper } from "../draw/paper.js";
 import { createExport } from "../export/export.js";
 import { createStore, fittedState, fittedStore, fromHash, keptToken, toHash } from "../state/state.js";
 import { createChooser } from "./chooser.js";
@@ -112,6 +113,7 @@ export class Frame {
     this.darkness.addEventListener("change", () => this.update());
     this.around.address.listen(() => this.store.set(this.asked(this.around.address.read())));
     listenToKeys(this.around.keys, this);
+    listenToPrinter(this.host, () => void this.update());
   }
 
   /**
@@ -129,6 +131,7 @@ export class Frame {
 
   /** @returns {Theme} */
   theme() {
+    if (onPaper(this.host)) return "light";
     const chosen = this.store.get().theme;
     if (chosen !== "auto") return chosen;
     return this.darkness.matches ? "dark" : "light";

@@ -7,7 +7,8 @@
 
 import { weightOf } from "../../core/data/attention.js";
 import { dimensions, mixtureOf, pairOf, productsOf, vectorOf, whyAbsent } from "../../core/data/steps.js";
-import { headColor, weightShade } from "../../core/draw/colors.js";
+import { headColor } from "../../core/draw/colors.js";
+import { weightShade } from "../../core/draw/contrast.js";
 import { segments } from "../../core/draw/controls.js";
 import { cssColors } from "../../core/draw/css_colors.js";
 import { element } from "../../core/draw/dom.js";
@@ -113,7 +114,7 @@ export class ArithmeticView {
     this.pickers.query.show({ chosen: row.query, shade: null, masked: () => false });
     this.pickers.key.show({
       chosen: key,
-      shade: (i) => weightShade(color, row.weights[i]),
+      shade: (i) => weightShade(color, row.weights[i], this.theme()),
       masked: (i) => i >= row.allowed,
     });
     this.switches.show(story.order);

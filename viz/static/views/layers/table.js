@@ -3,6 +3,7 @@
 import { withAlpha } from "../../core/draw/colors.js";
 import { strongest } from "../../core/draw/contrast.js";
 import { element } from "../../core/draw/dom.js";
+import { onPaper } from "../../core/draw/paper.js";
 import { signColor } from "../../core/draw/sign_colors.js";
 import { matchesOf } from "../../core/text/matches.js";
 import { tokenName, visible } from "../../core/text/text.js";
@@ -100,6 +101,7 @@ export class LayersTable {
 
   /** How many rows are there at a time. */
   get held() {
+    if (onPaper(this.root)) return this.size;
     return Math.min(this.size, Math.floor(MOST / this.tables / (this.lens.points.length + 2)));
   }
 

@@ -57,14 +57,11 @@ export class MapView {
     this.card.setAttribute("aria-label", "One weight in numbers");
     this.legend = createMapLegend(store, example.causal);
     this.side = [this.card, this.legend.root];
-    /** @type {import("./plot.js").Weights | null} */
-    this.weights = null;
-    /** @type {import("./plot.js").Frame | null} */
-    this.frame = null;
+    this.weights = /** @type {import("./plot.js").Weights | null} */ (null);
+    this.frame = /** @type {import("./plot.js").Frame | null} */ (null);
     /** @type {import("./card.js").Reading["source"]} */
     this.source = "codes";
-    /** @type {Cell | null} */
-    this.pointed = null;
+    this.pointed = /** @type {Cell | null} */ (null);
     this.shownHead = "";
     this.painted = "";
     this.room = 0;

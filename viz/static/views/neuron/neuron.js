@@ -10,6 +10,7 @@ import { sentenceOfRow } from "../../core/data/sentence.js";
 import { pairOf, whyAbsent } from "../../core/data/steps.js";
 import { cssColors } from "../../core/draw/css_colors.js";
 import { tokenChip } from "../../core/draw/dom.js";
+import { onPaper } from "../../core/draw/paper.js";
 import { afterEscape, currentHead } from "../../core/state/state.js";
 import { share } from "../../core/text/numbers.js";
 import { tokenOf } from "../../marks/rows.js";
@@ -21,6 +22,8 @@ import { spanOf } from "./rows.js";
 
 /** CSS pixels drawn above and below what is in sight. */
 const NEAR = 160;
+/** Device pixels of the tallest canvas that browsers draw. */
+const TALLEST = 32000;
 
 /**
  * @typedef {import("./paint.js").Loaded} Loaded
@@ -41,14 +44,12 @@ export class NeuronView {
     this.tops = { query: this.frame.queries.tops, key: this.frame.keys.tops };
     this.loaded = /** @type {Loaded | null} */ (null);
     this.pointed = /** @type {number | null} */ (null);
-    /** @type {number | null} */
-    this.under = null;
+    this.under = /** @type {number | null} */ (null);
     this.cell = /** @type {Cell | null} */ (null);
-    /** @type {number | null} */
-    this.broughtIn = null;
+    this.broughtIn = /** @type {number | null} */ (null);
     this.waiting = 0;
-    const { tops } = this;
-    this.frame.body.style.height = `${Math.max(tops.query[tops.query.length - 1], tops.key[tops.key.length - 1])}px`;
+    this.all = Math.max(...[this.tops.query, this.tops.key].map((tops) => tops[tops.length - 1]));
+    this.frame.body.style.height = `${this.all}px`;
     this.listen();
   }
 
@@ -251,10 +252,9 @@ export class NeuronView {
     const pair = this.shownPair();
     if (!this.loaded || !pair) return null;
     const { scroll, head } = this.frame;
-    const top = Math.max(0, scroll.scrollTop - NEAR);
-    const end = this.tops.key[this.tops.key.length - 1];
-    const all = Math.max(end, this.tops.query[this.tops.query.length - 1]);
-    const height = Math.min(all, scroll.scrollTop + scroll.clientHeight - head.root.offsetHeight + NEAR) - top;
+    const whole = onPaper(this.root) && this.all * devicePixelRatio < TALLEST;
+    const top = whole ? 0 : Math.max(0, scroll.scrollTop - NEAR);
+    const height = whole ? this.all : Math.min(this.all, scroll.scrollTop + scroll.clientHeight - head.root.offsetHeight + NEAR) - top;
     const span = spanOf(this.tops.key, top, top + height);
     return { loaded: this.loaded, ...pair, theme: this.theme(), span, top, height, cell: this.cell };
   }

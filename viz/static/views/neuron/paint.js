@@ -26,18 +26,18 @@
 
 import { productsOf, vectorOf } from "../../core/data/steps.js";
 import { penOn } from "../../core/draw/canvas.js";
-import { headColor, weightShade } from "../../core/draw/colors.js";
+import { headColor } from "../../core/draw/colors.js";
+import { signedShade, weightShade } from "../../core/draw/contrast.js";
 import { cssColors } from "../../core/draw/css_colors.js";
-import { scaleFor, shadeOf, shadeTable } from "../../core/draw/sign_colors.js";
+import { scaleFor, shadeTable } from "../../core/draw/sign_colors.js";
 import { share, written } from "../../core/text/numbers.js";
 import { drawStrip, frameCell } from "../../marks/strips.js";
 import { drawFan } from "./fan.js";
 
 /** Height of the query's strip. */
 const TALL = 18;
-/** How strong masked keys are drawn, and the colour behind a score. */
+/** How strong masked keys are drawn. */
 const MASKED = 0.22;
-const BEHIND = 0.5;
 
 /**
  * Scores and weights in numbers.
@@ -53,10 +53,10 @@ export function writeNumbers(keys, { loaded, row, theme }) {
     item.classList.toggle("out", masked);
     score.value = masked ? "-Infinity" : String(row.scores[i]);
     score.textContent = masked ? "masked" : written(row.scores[i], 2);
-    score.style.backgroundColor = masked ? "" : shadeOf(row.scores[i], loaded.scales.scores, theme, BEHIND);
+    score.style.backgroundColor = masked ? "" : signedShade(row.scores[i], loaded.scales.scores, theme);
     weight.value = String(row.weights[i]);
     weight.textContent = masked ? "–" : share(row.weights[i]);
-    weight.style.backgroundColor = weightShade(color, row.weights[i]);
+    weight.style.backgroundColor = weightShade(color, row.weights[i], theme);
   }
 }
 

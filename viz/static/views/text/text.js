@@ -8,10 +8,9 @@ import { codesOf } from "../../core/data/codes.js";
 import { sentenceOfText } from "../../core/data/sentence_of_views.js";
 import { MEASURES, relevanceOf, shadedSide } from "../../core/data/shading.js";
 import { withAlpha } from "../../core/draw/colors.js";
-import { strongest } from "../../core/draw/contrast.js";
+import { signedShade, strongest } from "../../core/draw/contrast.js";
 import { segments } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
-import { shadeOf, signColor } from "../../core/draw/sign_colors.js";
 import { afterClick, keptToken, placesOf } from "../../core/state/state.js";
 import { tokenKey } from "../../core/state/token_keys.js";
 import { markFound } from "../../core/text/matches.js";
@@ -151,8 +150,7 @@ export class TextView {
       const most = strongest(color, theme);
       return (value) => withAlpha(color, Math.min(value / scale, 1) * most);
     }
-    const most = Math.min(strongest(signColor(1, theme), theme), strongest(signColor(-1, theme), theme));
-    return (value) => shadeOf(value, scale, theme, most);
+    return (value) => signedShade(value, scale, theme);
   }
 
   /** The shades of the legend. @param {Scene} scene */

@@ -125,14 +125,13 @@ export class Texts {
    * @param {Record<Side, number | null>} kept
    */
   paint(scene, shaded, shade, kept) {
-    const { values, scale } = scene.shading;
+    const { values } = scene.shading;
     for (const side of this.sides()) {
       const here = side === this.place(shaded);
       this.items[side].forEach((item, i) => {
         const index = this.first[side] + i;
         const value = here ? values[index] : 0;
         item.style.backgroundColor = value ? shade(value) : "";
-        item.classList.toggle("strong", value !== 0 && Math.abs(value) > 0.3 * scale);
         item.classList.toggle("out", here && !scene.takesPart[index]);
         const query = side === "query" && kept.query === index;
         const key = side === this.place("key") && kept.key === index;

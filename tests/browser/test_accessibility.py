@@ -1,0 +1,106 @@
+"""What axe-core finds in the pages: nothing, in every view, light and dark.
+
+axe-core checks rules of WCAG 2 and of good practice: contrast, names, roles, headings, landmarks.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser.head_view import Open
+from playwright.sync_api import Page
+from survey.made_surveys import distances_of, patterns_of, survey_of
+
+from minibert import load
+from minibert.survey.pattern_examples import Example
+from minibert.viz.live import live_page
+from minibert.viz.survey_report import survey_report
+
+pytestmark = pytest.mark.browser
+
+AXE = Path(__file__).parents[2] / "viz" / "node_modules" / "axe-core" / "axe.min.js"
+THEMES = ("light", "dark")
+# A token of each side is chosen, so that every view has something to say.
+CHOSEN = "query=2&key=3"
+FOUND = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
+  .flatMap(({ id, nodes }) => nodes.map(({ html, any, all, none }) =>
+    `${id}: ${html.slice(0, 160)}: ${[...any, ...all, ...none].map(({ message }) => message)}`))"""
+
+
+@pytest.fixture
+def found(open_page: Open) -> Callable[..., Page]:
+    """Opens a page that axe-core can run in: its own script is not one that the page allows."""
+    if not AXE.exists():
+        pytest.skip(f"no {AXE}; `npm ci` in viz/ installs it")
+
+    def opened(html: str, hash: str, ready: str) -> Page:
+        page = open_page(html, hash, ready=ready, bypass_csp=True, reduced_motion="reduce")
+        page.evaluate(AXE.read_text())
+        return page
+
+    return opened
+
+
+def findings(page: Page) -> list[str]:
+    """What axe-core finds in each view of a page, in both themes, each with view and theme."""
+    tabs = page.get_by_role("tablist", name="Picture").get_by_role("tab")
+    views = [tab.get_attribute("data-view") for tab in tabs.all()] or [None]
+    every = []
+    for view in views:
+        if view:
+            page.locator(f'.tab[data-view="{view}"]').click()
+            page.wait_for_selector(".body [data-drawn], .body .missing", state="attached")
+        for theme in THEMES:
+            page.emulate_media(color_scheme=theme)
+            page.wait_for_timeout(60)
+            every += [f"{view}, {theme}: {what}" for what in page.evaluate(FOUND)]
+    return every
+
+
+def report() -> str:
+    names = ("entropy", "to_cls", "to_previous", "gradient_to_sep", "gradient_to_any")
+    means = np.random.default_rng(4).uniform(0.02, 0.3, size=(len(names), 4, 4))
+    survey = survey_of(means, names, documents=("one", "two", "three"), reach=30)
+    scores = np.zeros((4, 4))
+    scores[2, 1] = 0.9
+    example = Example("one", 3, "the", 2, "horse", 0.7, 0.8)
+    patterns = patterns_of({"previous": scores, "delimiter": 0.9 - scores / 2}, [example])
+    return survey_report(survey, patterns=patterns, distances=distances_of(4, 4)).html
+
+
+@pytest.mark.parametrize("kind", ["view", "live", "survey"])
+def test_axe_finds_nothing(found: Callable[..., Page], kind: str) -> None:
+    model = load("tiny-bert")
+    if kind == "view":
+        trace = model.trace(["the horse ran away", "the boat [MASK]"], ["it was afraid", "it sank"])
+        page = found(trace.view().html, CHOSEN, ".lower[data-drawn]")
+    elif kind == "live":
+        page = found(live_page(model, ["The boys [MASK] very tired."]).html, CHOSEN, "[data-drawn]")
+        page.wait_for_selector("#page[aria-busy=false]")
+    else:
+        page = found(report(), "", "h1")
+    assert findings(page) == []
+
+
+def test_a_printed_neuron_view_has_each_strip_under_its_heading(open_page: Open) -> None:
+    """All tokens are there, light, and the cells stand where their headings do."""
+    words = " ".join(["the horse ran away and the boat sank"] * 8)
+    html = load("tiny-bert").trace(words).view().html
+    page = open_page(html, "view=neuron&theme=dark", ".neuron-view[data-drawn]")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_timeout(100)
+    assert page.locator("#page").get_attribute("data-theme") == "light"
+    assert page.locator(".neuron-right .token").count() == 66
+    left, right, width = page.evaluate(
+        """() => {
+          const box = (name) => document.querySelector(name).getBoundingClientRect();
+          const cells = box(".neuron-cells");
+          const [key, product] = [...document.querySelectorAll(".neuron-head .vectors")].map(
+            (one) => one.getBoundingClientRect());
+          return [cells.left - key.left, cells.right - product.right, innerWidth];
+        }"""
+    )
+    assert (left, right) == pytest.approx((0, 0), abs=1)
+    assert page.locator(".neuron-right .token").last.bounding_box()["width"] <= 690 < width
