@@ -23,6 +23,7 @@ import { AddressBar } from "./address_bar.js";
 import { askedOf, requestOf } from "./asked.js";
 import { createClicks } from "./clicks.js";
 import { showDetails } from "./details.js";
+import { ExercisesInPage } from "./exercises/in_page.js";
 import { movedEdits, movedTokens, toggled, withEdit, withoutEdit } from "./edits.js";
 import { GridNumbers } from "./grid_numbers.js";
 import { History, listenToUndo } from "./history.js";
@@ -74,6 +75,7 @@ class Live {
       address: () => `${location.href.split("#")[0]}#${this.bar.hash()}`,
       file: around.shell && (() => this.file()),
     });
+    this.exercises = new ExercisesInPage(this);
     /** @type {import("./workbench.js").Shown | null} */
     this.shown = null;
     /** @type {Frame | null} */
@@ -100,6 +102,7 @@ class Live {
     }
     if (!this.frame) throw this.failed;
     if (failed) this.bench.fail(failed);
+    this.exercises.follow();
   }
 
   /** @param {unknown} error */
@@ -117,7 +120,7 @@ class Live {
     this.around.address.listen(() => {
       this.typed = false;
       this.history.change(readAddress(this.around.address.read(), this.asked.text));
-      this.runner.ask();
+      this.runner.ask().then(() => this.exercises.follow());
     });
   }
 
