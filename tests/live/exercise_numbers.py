@@ -78,9 +78,8 @@ def one_weight(model: minibert.Model) -> dict[str, float]:
 
 
 def mean_weight(trace: Any, head: int, step: int) -> float:
-    """The mean weight of head 0-`head` on the token `step` further, over the inner tokens."""
-    probs = trace[0, head].probs[0]
-    return float(probs.diagonal(step)[max(0, -step) : len(probs) - max(0, step)].mean())
+    """The mean weight of head 0-`head` on the token `step` further, of queries that have one."""
+    return float(trace[0, head].probs[0].diagonal(step).mean())
 
 
 def word_order(model: minibert.Model, texts: Sequence[str]) -> dict[str, float]:
@@ -107,7 +106,7 @@ def word_order(model: minibert.Model, texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def agreement(model: minibert.Model) -> dict[str, Any]:
+def agreement(model: minibert.Model, endings: Sequence[str] = ENDINGS) -> dict[str, Any]:
     """Exercise 3: pairs that are right, plurals that flip without subject or a head."""
     was, were = id_of(model, "was"), id_of(model, "were")
 
@@ -120,7 +119,7 @@ def agreement(model: minibert.Model) -> dict[str, Any]:
     pairs = [
         (f"The {one} [MASK] {end}", f"The {many} [MASK] {end}")
         for one, many in NOUNS.items()
-        for end in ENDINGS
+        for end in endings
     ]
     right = [many for one, many in pairs if plural(many) and not plural(one)]
     hidden = {("scores", layer): hide(2) for layer in layers}
@@ -188,7 +187,7 @@ def copying(model: minibert.Model, number: int = 100) -> dict[str, float]:
         edit = {("z", 1, head): zero for head in heads}
         right = 0
         for words in draws(number, length):
-            again = length - 1 if length < 7 else 3
+            again = 2 if name == "short" else 3
             text = " ".join([*words, *words[:again]])
             trace = model.trace(text, edit=edit)
             best = int(trace.logits[0, -1].argmax())

@@ -2,19 +2,11 @@
  * A page that runs a model: what is typed and changed is asked of the engine, and the views of the
  * page follow. The engine may run in the page or behind it.
  *
+ * @typedef {import("./around.js").Around} Around
  * @typedef {import("./asked.js").Asked} Asked
  * @typedef {import("../engine/engine.js").Edit} Edit
  * @typedef {import("../engine/engine.js").Engine} Engine
  * @typedef {import("./runs.js").Kept} Kept
- *
- * @typedef {object} Around  what a live page stands in
- * @property {import("../core/frame/kinds.js").Kind[]} kinds
- * @property {import("../core/frame/frame.js").Address} address
- * @property {EventTarget} keys  where key strokes are heard
- * @property {(title: string) => void} named
- * @property {string[]} texts  to begin with
- * @property {string[][]} samples  texts, or pairs of them, that show what a head does
- * @property {import("./static_file.js").Shell | null} shell  of a file without the model; null: none can be made
  */
 
 import { Frame } from "../core/frame/frame.js";

@@ -98,7 +98,7 @@ export const agreement = {
       },
     },
     {
-      ask: () => "One head alone is set to zero. Which one makes the plural flip in nearly all of these sentences? Click heads in the grid to try “they” or other sentences first, if you like.",
+      ask: () => "One head alone is set to zero. Which one makes the plural flip in nearly all of these sentences?",
       choices: Array.from({ length: 16 }, (_, i) => `${Math.floor(i / 4)}-${i % 4}`),
       async reveal(lab) {
         const ids = await lab.ids("was were");

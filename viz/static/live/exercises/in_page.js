@@ -9,7 +9,7 @@ import { Player } from "./player.js";
  * @typedef {object} Page  a live page
  * @property {import("../../engine/engine.js").Engine} engine
  * @property {import("../../engine/engine.js").About} about
- * @property {import("../live.js").Around} around
+ * @property {import("../around.js").Around} around
  * @property {import("../address_bar.js").AddressBar} bar
  * @property {import("../runner.js").Runner} runner
  * @property {import("../workbench.js").Workbench} bench
