@@ -30,10 +30,28 @@ NOUNS = {
 ENDINGS = (
     "very tired.", "very happy.", "in the garden.", "very old.", "not there.", "near the river.",
 )  # fmt: skip
-WORDS = (
-    "red horse blue door green tree book water stone house child king fire road boat bird "
-    "star ship hand wall"
-).split()
+WORDS = [
+    "red",
+    "horse",
+    "blue",
+    "door",
+    "green",
+    "tree",
+    "book",
+    "water",
+    "stone",
+    "house",
+    "child",
+    "king",
+    "fire",
+    "road",
+    "boat",
+    "bird",
+    "star",
+    "ship",
+    "hand",
+    "wall",
+]
 
 
 def place(trace: Any, word: str) -> int:
