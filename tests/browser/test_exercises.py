@@ -1,4 +1,4 @@
-"""The exercises of the live page, played to their ends: what they reveal against Python's numbers."""
+"""The exercises of the live page, played to their ends: what they reveal, against Python."""
 
 import json
 import re

@@ -30,28 +30,10 @@ NOUNS = {
 ENDINGS = (
     "very tired.", "very happy.", "in the garden.", "very old.", "not there.", "near the river.",
 )  # fmt: skip
-WORDS = [
-    "red",
-    "horse",
-    "blue",
-    "door",
-    "green",
-    "tree",
-    "book",
-    "water",
-    "stone",
-    "house",
-    "child",
-    "king",
-    "fire",
-    "road",
-    "boat",
-    "bird",
-    "star",
-    "ship",
-    "hand",
-    "wall",
-]
+WORDS = (
+    "red", "horse", "blue", "door", "green", "tree", "book", "water", "stone", "house", "child",
+    "king", "fire", "road", "boat", "bird", "star", "ship", "hand", "wall",
+)  # fmt: skip
 
 
 def place(trace: Any, word: str) -> int:

@@ -128,7 +128,7 @@ export const agreement = {
           answer: numbers.was > numbers.were ? "was" : "were",
           numbers,
           said: `was ${rounded(numbers.was)}, were ${rounded(numbers.were)}.`,
-          means: "The model agrees with its neighbour, not with its subject: 60 right pairs had shown nothing of this.",
+          means: "The model agrees with its neighbour, not with its subject: the pairs, where both are one, could not show it.",
           show: { text: FAR, view: { layer: 0, head: 1 } },
         };
       },
