@@ -8,7 +8,7 @@
 import { askedOf, USUAL } from "./asked.js";
 
 /** Names in the address; core/state/fields.js has none of them. */
-const OWN = ["text", "second", "other", "edits", "temperature", "topk", "topp", "seed", "to", "heads-show", "place", "word"];
+const OWN = ["text", "second", "other", "edits", "temperature", "topk", "topp", "seed", "to", "heads-show", "place", "word", "exercise", "step"];
 /** Characters of a text, and edits, that an address may bring. */
 const [LONGEST, MOST] = [20000, 500];
 /** @type {Edit["change"][]} */
@@ -78,6 +78,17 @@ export function pictureOf(hash) {
   const all = new URLSearchParams(hash.replace(/^#/, ""));
   for (const name of OWN) all.delete(name);
   return String(all);
+}
+
+/**
+ * The exercise that is open, and its step, from 1; 0: none.
+ *
+ * @param {string} hash
+ */
+export function readExercise(hash) {
+  const all = new URLSearchParams(hash.replace(/^#/, ""));
+  const [exercise, step] = ["exercise", "step"].map((name) => (/^\d{1,2}$/.test(all.get(name) ?? "") ? Number(all.get(name)) : 0));
+  return { exercise, step: Math.max(1, step) };
 }
 
 /**

@@ -16,6 +16,8 @@ export class AddressBar {
     this.picture = pictureOf(address.read());
     /** Two pictures are usual with changes: one alone has to be written. */
     this.alone = () => false;
+    /** The exercise that is open. */
+    this.exercise = () => ({ exercise: 0, step: 1 });
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
   }
@@ -35,7 +37,9 @@ export class AddressBar {
   /** What is written at last. */
   hash() {
     const alone = this.alone() && !new URLSearchParams(this.picture).has("beside");
-    return writeAddress(this.asked(), [this.picture, ...(alone ? ["beside=none"] : [])].filter(Boolean).join("&"));
+    const { exercise, step } = this.exercise();
+    const open = exercise ? [`exercise=${exercise}`, `step=${step}`] : [];
+    return writeAddress(this.asked(), [this.picture, ...(alone ? ["beside=none"] : []), ...open].filter(Boolean).join("&"));
   }
 
   later() {

@@ -115,6 +115,10 @@ export function editInWords(edit, token) {
   const [layer, head, position, key] = [edit.layer ?? null, edit.head ?? null, edit.position ?? null, edit.key ?? null];
   const where = [layer === null ? "every layer" : `layer ${layer}`, ...(head === null ? [] : [`head ${head}`])].join(", ");
   const at = position === null ? "" : ` at “${token(position)}”`;
+  if (quantity === "scores" && change !== "hide") {
+    const looked = key === null ? "" : ` for “${token(key)}”`;
+    return `Scores of ${where}${at}${looked} ${change === "set" ? `to ${Number(Number(value).toFixed(3))}` : CHANGES[change]}`;
+  }
   if (quantity === "scores") {
     if (position === null && layer === null) return `“${token(Number(key))}” hidden from all tokens`;
     return `${capital(where)}: “${position === null ? "all" : token(position)}” cannot look at “${token(Number(key))}”`;

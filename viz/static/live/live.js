@@ -2,19 +2,11 @@
  * A page that runs a model: what is typed and changed is asked of the engine, and the views of the
  * page follow. The engine may run in the page or behind it.
  *
+ * @typedef {import("./around.js").Around} Around
  * @typedef {import("./asked.js").Asked} Asked
  * @typedef {import("../engine/engine.js").Edit} Edit
  * @typedef {import("../engine/engine.js").Engine} Engine
  * @typedef {import("./runs.js").Kept} Kept
- *
- * @typedef {object} Around  what a live page stands in
- * @property {import("../core/frame/kinds.js").Kind[]} kinds
- * @property {import("../core/frame/frame.js").Address} address
- * @property {EventTarget} keys  where key strokes are heard
- * @property {(title: string) => void} named
- * @property {string[]} texts  to begin with
- * @property {string[][]} samples  texts, or pairs of them, that show what a head does
- * @property {import("./static_file.js").Shell | null} shell  of a file without the model; null: none can be made
  */
 
 import { Frame } from "../core/frame/frame.js";
@@ -23,6 +15,7 @@ import { AddressBar } from "./address_bar.js";
 import { askedOf, requestOf } from "./asked.js";
 import { createClicks } from "./clicks.js";
 import { showDetails } from "./details.js";
+import { ExercisesInPage } from "./exercises/in_page.js";
 import { movedEdits, movedTokens, toggled, withEdit, withoutEdit } from "./edits.js";
 import { GridNumbers } from "./grid_numbers.js";
 import { History, listenToUndo } from "./history.js";
@@ -74,6 +67,7 @@ class Live {
       address: () => `${location.href.split("#")[0]}#${this.bar.hash()}`,
       file: around.shell && (() => this.file()),
     });
+    this.exercises = new ExercisesInPage(this);
     /** @type {import("./workbench.js").Shown | null} */
     this.shown = null;
     /** @type {Frame | null} */
@@ -100,6 +94,7 @@ class Live {
     }
     if (!this.frame) throw this.failed;
     if (failed) this.bench.fail(failed);
+    this.exercises.follow();
   }
 
   /** @param {unknown} error */
@@ -117,7 +112,7 @@ class Live {
     this.around.address.listen(() => {
       this.typed = false;
       this.history.change(readAddress(this.around.address.read(), this.asked.text));
-      this.runner.ask();
+      this.runner.ask().then(() => this.exercises.follow());
     });
   }
 

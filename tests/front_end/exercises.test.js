@@ -1,0 +1,76 @@
+/** The exercises: guesses, verdicts, the address, and the arithmetic that they do themselves. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { editInWords } from "../../viz/static/live/edits.js";
+import { readExercise } from "../../viz/static/live/address.js";
+import { guessOf, judged, rounded } from "../../viz/static/live/exercises/exercise.js";
+import { Lab } from "../../viz/static/live/exercises/lab.js";
+import { EXERCISES } from "../../viz/static/live/exercises/list.js";
+import { divergence, draws, meanWeight, softmax } from "../../viz/static/live/exercises/sums.js";
+import { assertNear } from "./near.js";
+
+test("a guess is a number in its range, or one of the choices", () => {
+  const number = { between: [0, 1] };
+  assert.equal(guessOf(number, " 0,5 "), 0.5);
+  for (const wrong of ["", " ", "many", "1.5", "-1", "NaN", "Infinity"]) assert.equal(guessOf(number, wrong), null);
+  const choice = { choices: ["was", "were"] };
+  assert.equal(guessOf(choice, "were"), "were");
+  assert.equal(guessOf(choice, ""), null);
+});
+
+test("a verdict says by how much a guess is off", () => {
+  const step = { tolerance: (answer) => answer / 100 };
+  assert.deepEqual(judged(step, 9, 9.0884), { right: true, said: "Right: you said 9, it is 9.0884, so you are off by 0.0884." });
+  assert.equal(judged(step, 8.9, 9.0884).right, false);
+  assert.equal(judged({}, 60, 60).right, true);
+  assert.deepEqual(judged({}, "was", "were"), { right: false, said: "You said “was”; it is “were”." });
+  assert.deepEqual([60, 0.71672, 0.00000123].map(rounded), ["60", "0.7167", "1.2e-6"]);
+});
+
+test("a guess of nothing is never right: each step has a tolerance below half of its range", () => {
+  for (const { steps } of EXERCISES) {
+    for (const { choices, between, tolerance } of steps) {
+      if (choices) assert.ok(choices.length > 1);
+      else if (between) assert.ok(tolerance(between[1]) < (between[1] - between[0]) / 4);
+    }
+  }
+});
+
+test("an address names an exercise and a step", () => {
+  assert.deepEqual(readExercise("#text=a&exercise=2&step=3"), { exercise: 2, step: 3 });
+  for (const none of ["", "exercise=x&step=-1", "exercise=1000"]) assert.deepEqual(readExercise(none), { exercise: 0, step: 1 });
+});
+
+test("scores that are set are told apart from tokens that are hidden", () => {
+  const edit = { quantity: "scores", change: "zero", layer: 0, head: 2, position: 1 };
+  const told = (more) => editInWords({ ...edit, ...more }, (at) => "abc"[at]);
+  assert.equal(told({}), "Scores of layer 0, head 2 at “b” to zero");
+  assert.equal(told({ change: "set", key: 2, value: 51.41188 }), "Scores of layer 0, head 2 at “b” for “c” to 51.412");
+  assert.equal(editInWords({ quantity: "scores", change: "zero" }, String), "Scores of every layer to zero");
+});
+
+test("sums", () => {
+  assertNear(softmax([0, Math.log(3)]), [0.25, 0.75]);
+  assertNear([divergence([0, 0], [0, Math.log(3)])], [0.5 * Math.log(2) + 0.5 * Math.log(2 / 3)]);
+  const probs = { shape: [1, 3, 3], values: Float32Array.of(0, 0.5, 0.5, 1, 0, 0, 0.25, 0.25, 0.5) };
+  assert.equal(meanWeight(probs, 0, -1), 0.625);
+  assert.equal(meanWeight(probs, 0, 1), 0.25);
+  assert.ok(draws([..."abcdefgh"], 20, 7).every((drawn) => new Set(drawn).size === 7));
+});
+
+test("the page's own run is waited for, and a run that it pushed aside is asked for again", async () => {
+  const log = [];
+  const trace = async () => {
+    log.push("trace");
+    if (log.length < 3) throw Object.assign(new Error("newer"), { name: "AbortError" });
+    return { number: 1, ids: [1, 2], header: { tokens: { text: ["a", "b"] } } };
+  };
+  const run = await new Lab({ trace }, {}, async () => void log.push("rested")).run("a b");
+  assert.deepEqual(log, ["rested", "trace", "rested", "trace"]);
+  assert.equal(run.place("b"), 1);
+  assert.throws(() => run.place("c"), /no token “c”/);
+  const broken = async () => { throw new Error("too long"); };
+  await assert.rejects(new Lab({ trace: broken }, {}, async () => {}).run("a"), /too long/);
+});
