@@ -86,13 +86,13 @@ def test_axe_finds_nothing(found: Callable[..., Page], kind: str) -> None:
 def test_a_printed_neuron_view_has_each_strip_under_its_heading(open_page: Open) -> None:
     """All tokens are there, light, and the cells stand where their headings do."""
     words = " ".join(["the horse ran away and the boat sank"] * 8)
-    html = load("tiny-bert").trace(words).view().html
-    page = open_page(html, "view=neuron&theme=dark", ".neuron-view[data-drawn]")
+    trace = load("tiny-bert").trace(words)
+    page = open_page(trace.view().html, "view=neuron&theme=dark", ".neuron-view[data-drawn]")
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.wait_for_timeout(100)
     assert page.locator("#page").get_attribute("data-theme") == "light"
-    assert page.locator(".neuron-right .token").count() == 66
+    assert page.locator(".neuron-right .token").count() == trace.tokens.lengths[0]
     left, right, width = page.evaluate(
         """() => {
           const box = (name) => document.querySelector(name).getBoundingClientRect();
