@@ -151,6 +151,11 @@ def unpacked(
     assert found
     data = base64.b64decode(found[1])
     data = zlib.decompress(data) if entry["packing"] == "deflate" else data
+    if entry["coding"] == "quarters":
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").reshape(-1, 2)
+        # Two's complement: the high bit counts -2.
+        twos = (bits @ np.array([1, -2]))[: int(np.prod(entry["shape"]))]
+        return (twos.reshape(entry["shape"]) + 0.5) / 4
     if entry["coding"] == "steps":
         return steps_read(data, entry["shape"], rests=entry["head"] is not None)
     cells = np.frombuffer(data, np.dtype(entry["dtype"]).newbyteorder("<"))

@@ -4,7 +4,7 @@ Half precision is enough for most heads: the weights that a browser computes fro
 less than can be seen. Where scores are large it is not, and such heads have a byte more for each
 number, or single precision where that is not enough; where no precision gives the model's weights,
 an edit has changed them. On a page that would be large, a byte a number takes the place of half
-precision, with half a byte more for heads whose weights need it.
+precision, with a quarter or half of a byte more for heads whose weights need it.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from minibert.viz.agreement import CODED_ERROR, HALF_ERROR, Comparing, Named
-from minibert.viz.coded import Coded, coded, pack_coded, pack_rest
+from minibert.viz.coded import Coded, coded, pack_coded, pack_quarters, pack_rest
 from minibert.viz.inputs import Array, of_heads
 from minibert.viz.payload import Block, pack_remainders, pack_vectors, refined
 
@@ -61,13 +61,16 @@ def packed_vectors(
     agreeing, off = comparing.agreement(form.numbers, form.error)
     if not agreeing:
         off = set()
-    fine = off - (comparing.off(form.finer(), form.error) if off else off)
+    quartered = form.quartered()
+    rough = comparing.off(quartered, form.error) if off and quartered else off
+    fine = off - (comparing.off(form.finer(), form.error) if rough & off else set())
     precise = {heads[place] for place in off - fine}
     blocks = []
     if holding.rounded(layer) and not precise.union(exact).issuperset(heads):
         blocks += form.blocks(layer, agreeing=agreeing)
         for place in sorted(fine):
-            blocks += form.rests(layer, heads[place], place)
+            pack = form.rests if place in rough else form.quarters
+            blocks += pack(layer, heads[place], place)
     for head in sorted(precise.union(exact) if holding.vectors else exact):
         for name, vectors in whole.items():
             blocks.append(pack_vectors(name, layer, vectors[head], head=head))
@@ -85,6 +88,10 @@ class _Halves:
         self.single = single
         self.numbers = {name: rounded(vectors) for name, vectors in single.items()}
 
+    def quartered(self) -> Named | None:
+        """None: there is nothing between these and `finer`."""
+        return None
+
     def finer(self) -> Named:
         """With a byte more for each number."""
         with np.errstate(over="ignore", invalid="ignore"):
@@ -101,6 +108,8 @@ class _Halves:
         single = self.single.items()
         return [pack_remainders(name, layer, head, part[place]) for name, part in single]
 
+    quarters = rests
+
 
 class _Codes:
     """The same in a byte a number."""
@@ -110,6 +119,10 @@ class _Codes:
     def __init__(self, codes: dict[str, Coded]) -> None:
         self.codes = codes
         self.numbers: Named = {name: one.numbers for name, one in codes.items()}
+
+    def quartered(self) -> Named:
+        """With a quarter of a byte more for each number."""
+        return {name: one.quartered for name, one in self.codes.items()}
 
     def finer(self) -> Named:
         """With half a byte more for each number."""
@@ -122,6 +135,10 @@ class _Codes:
     def rests(self, layer: int, head: int, place: int) -> list[Block]:
         """What makes one head finer."""
         return [pack_rest(name, layer, head, one, place) for name, one in self.codes.items()]
+
+    def quarters(self, layer: int, head: int, place: int) -> list[Block]:
+        """What makes one head finer, but less."""
+        return [pack_quarters(name, layer, head, one, place) for name, one in self.codes.items()]
 
 
 def _codes(single: Named) -> _Codes | None:

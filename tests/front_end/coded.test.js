@@ -30,3 +30,10 @@ test("a rest adds 16ths of a step, the low half of a byte first", () => {
   assert.deepEqual(Array.from(numbers), [6 + 2 / 16, -200 - 16 / 16, 10, 2 - 0.25 / 16, -2 - 2 / 16, 1]);
   assert.equal(within, 2 / 16);
 });
+
+test("a quarter is taken for its middle, the lowest bits of a byte first", () => {
+  // 1, -2, 0, -1; then 1, 0.
+  const { numbers, within } = headFromSteps(written(), SHAPE, 1, Uint8Array.of(0b11001001, 0b0001), true);
+  assert.deepEqual(Array.from(numbers), [6 + 2 * 0.375, -200 - 2 * 0.375, 10 + 2 * 0.125, 2 - 0.25 * 0.125, -2 + 0.25 * 0.375, 1 + 0.25 * 0.125]);
+  assert.equal(within, 2 / 8);
+});

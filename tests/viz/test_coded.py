@@ -1,5 +1,7 @@
 """query and key in a byte a number: how far numbers and weights are off, and what it saves."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from attention_pages import arrays, example_of, unpacked
@@ -10,7 +12,7 @@ import minibert
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.viz import Page, view
-from minibert.viz.coded import Coded, coded
+from minibert.viz.coded import Coded, coded, pack_quarters, pack_rest, rests_of
 
 TEXTS = (
     "the cat sat on the mat",
@@ -62,11 +64,20 @@ class TestNumbers:
         step = largest / 100 * 1.001 + 6e-8
         assert (np.abs(codes.numbers - vectors) <= step / 2).all()
         assert (np.abs(codes.finer - vectors) <= step / 16).all()
+        assert (np.abs(codes.quartered - vectors) <= step / 8 * (1 + 1e-5)).all()
         assert np.abs(codes.codes).max() <= 100
         assert (
             size < 1
             or np.abs(codes.codes).max(-1).min(initial=100, where=largest[..., 0] > 0) == 100
         )
+
+    @pytest.mark.parametrize("pack", [pack_quarters, pack_rest])
+    def test_what_makes_a_head_finer_is_read_back(self, pack: Any) -> None:
+        vectors = np.random.default_rng(1).normal(0, 1, (2, 5, 3)).astype(np.float32)
+        codes = Coded(vectors)
+        read = codes.numbers[1] + rests_of(pack("query", 0, 1, codes, 1)) * codes.steps[1][:, None]
+        finer = codes.quartered if pack is pack_quarters else codes.finer
+        np.testing.assert_allclose(read, finer[1], rtol=1e-5, atol=1e-6)
 
     def test_numbers_beyond_half_precision_are_not_coded(self) -> None:
         assert coded(np.full((1, 2, 3), 1e30, np.float32)) is None
@@ -86,7 +97,7 @@ class TestWeights:
                 expected = trace[layer, head].probs[0].float().numpy()
                 np.testing.assert_allclose(weights(page, layer, head), expected, atol=4e-3)
 
-    def test_a_head_that_a_byte_would_spoil_has_half_a_byte_more(self) -> None:
+    def test_a_head_that_a_byte_would_spoil_has_some_bits_more(self) -> None:
         trace = minibert.load("tiny-bert").trace(TEXTS[1])
         finer = {(one["layer"], one["head"]) for one in arrays(view(trace), "query rest")}
         assert 0 < len(finer) < 16

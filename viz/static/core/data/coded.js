@@ -29,17 +29,18 @@ export function fromSteps(bytes, shape) {
  * @param {number[]} shape  head, position, d_head
  * @param {number} place  in the head axis
  * @param {Uint8Array} [rests]  of that head, four bits a number, the first in the low half of a byte
+ * @param {boolean} [quarters]  they have two bits a number: the quarter of its step that it lies in
  * @returns {{numbers: Float32Array, within: number}}
  */
-export function headFromSteps(bytes, [heads, positions, width], place, rests) {
+export function headFromSteps(bytes, [heads, positions, width], place, rests, quarters = false) {
   const steps = fromHalf(new Uint16Array(bytes.buffer, place * positions * 2, positions));
   const codes = new Int8Array(bytes.buffer, 2 * heads * positions + place * positions * width, positions * width);
   const numbers = new Float32Array(positions * width);
   for (let i = 0; i < numbers.length; i += 1) {
-    const rest = rests ? restAt(rests, i) / PARTS : 0;
+    const rest = rests ? (quarters ? quarterAt(rests, i) : restAt(rests, i) / PARTS) : 0;
     numbers[i] = (codes[i] + rest) * steps[Math.floor(i / width)];
   }
-  return { numbers, within: steps.reduce((most, step) => Math.max(most, step), 0) / (rests ? PARTS : 2) };
+  return { numbers, within: steps.reduce((most, step) => Math.max(most, step), 0) / (rests ? (quarters ? 8 : PARTS) : 2) };
 }
 
 /**
@@ -49,4 +50,15 @@ export function headFromSteps(bytes, [heads, positions, width], place, rests) {
 function restAt(rests, i) {
   const four = (rests[i >> 1] >> (4 * (i & 1))) & 15;
   return four < 8 ? four : four - 16;
+}
+
+/**
+ * The middle of a quarter, in steps.
+ *
+ * @param {Uint8Array} quarters
+ * @param {number} i
+ */
+function quarterAt(quarters, i) {
+  const two = (quarters[i >> 2] >> (2 * (i & 3))) & 3;
+  return ((two < 2 ? two : two - 4) + 0.5) / 4;
 }

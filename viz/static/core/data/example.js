@@ -174,7 +174,7 @@ export class Example {
     const rest = this.entry(`${name} rest`, layer, head);
     if (entry.coding === "steps") {
       const rests = rest && (await bytesOf(rest, this.blocks));
-      return headFromSteps(await this.kept(entry), entry.shape, this.heads.indexOf(head), rests);
+      return headFromSteps(await this.kept(entry), entry.shape, this.heads.indexOf(head), rests, rest?.coding === "quarters");
     }
     const [, positions, width] = entry.shape;
     const length = positions * width;
