@@ -42,7 +42,7 @@ def html(trace: Trace) -> str:
 
 
 def opened(open_page: Open, html: str, name: str, hash: str = CHOSEN) -> Page:
-    drawn = f'#page[data-view="{name}"] .pictures > [data-drawn]'
+    drawn = f'#page[data-view="{name}"] .pictures [data-drawn]'
     return open_page(html, f"view={name}&{hash}", ready=READY.get(name, drawn))
 
 

@@ -1,6 +1,7 @@
 """The tokenizers of a live page give Python's tokens, for any text."""
 
 import json
+import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,6 +115,15 @@ def texts() -> st.SearchStrategy[str]:
         ]
     )
     return st.lists(st.one_of(characters(), words), max_size=30).map("".join)
+
+
+def test_every_mark_of_punctuation_splits_as_in_python(
+    embedded: tuple[Tokenizer, EngineProcess],
+) -> None:
+    marks = [c for c in map(chr, range(0x110000)) if unicodedata.category(c)[0] == "P"]
+    assert len(marks) > 800
+    for first in range(0, len(marks), 16):
+        compare(*embedded, [" ".join(f"a{mark}b" for mark in marks[first : first + 16])])
 
 
 @settings(max_examples=1000)

@@ -20,15 +20,17 @@
  * @typedef {{text: 0 | 1, segment: number} | {ids: number[], segment: number}} Piece  of a template
  */
 
-import { BertNormalizer, Tokenizer as Backend } from "@huggingface/tokenizers";
+import { BertNormalizer, BertPreTokenizer, Tokenizer as Backend } from "@huggingface/tokenizers";
 
 import { bertNormalized } from "./bert_normalizer.js";
+import { BERT_PARTS } from "./bert_splitting.js";
 
 export class Tokenizer {
   /** @param {Vocabulary} vocabulary */
   constructor({ tokenizer, structural, mask, size }) {
     this.backend = new Backend(tokenizer, {});
     mend(this.backend.normalizer);
+    mend(this.backend.pre_tokenizer);
     this.single = templateOf(tokenizer.post_processor, "single");
     this.pair = templateOf(tokenizer.post_processor, "pair");
     this.structural = new Set(structural);
@@ -101,16 +103,17 @@ export class Tokenizer {
 }
 
 /**
- * Puts our own in the place of the library's normalizer for BERT.
+ * Puts our own in the place of the library's normalizer and splitting for BERT.
  *
- * @param {any} normalizer
+ * @param {any} step  of the library, or several as one
  */
-function mend(normalizer) {
-  if (normalizer instanceof BertNormalizer) {
-    const settings = /** @type {any} */ (normalizer).config;
-    normalizer.normalize = (text) => bertNormalized(text, settings);
+function mend(step) {
+  if (step instanceof BertNormalizer) {
+    const settings = /** @type {any} */ (step).config;
+    step.normalize = (text) => bertNormalized(text, settings);
   }
-  for (const one of normalizer?.normalizers ?? []) mend(one);
+  if (step instanceof BertPreTokenizer) /** @type {any} */ (step).pattern = BERT_PARTS;
+  for (const one of step?.normalizers ?? step?.tokenizers ?? []) mend(one);
 }
 
 /**
