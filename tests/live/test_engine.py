@@ -83,7 +83,7 @@ def compare(model: Any, engine: EngineProcess, request: dict[str, Any], trace: A
 def test_every_quantity_is_that_of_python(both: tuple[Any, EngineProcess]) -> None:
     model, engine = both
     lengths = set()
-    for texts in real_texts(200, seed=1):
+    for texts in real_texts(100, seed=1):
         trace = model.trace(model.tokenize(*texts, truncate=True))
         lengths.add(trace.tokens.lengths[0])
         compare(model, engine, {"texts": texts, "edits": []}, trace)
@@ -94,7 +94,7 @@ def test_every_quantity_is_that_of_python_after_edits(both: tuple[Any, EnginePro
     model, engine = both
     draw = random.Random(2)
     changes = set()
-    for texts in real_texts(50, seed=3):
+    for texts in real_texts(25, seed=3):
         # The same words in another order: often, but not always, as many tokens.
         other = [" ".join(reversed(text.split())) for text in texts]
         clean, another = (
