@@ -136,8 +136,7 @@ def attend(
         ends=lengths if pages is not None else None,
     )
     wanted = parse_want(want, n_keys=K if packed is None else max(packed_keys or packed))
-    sentences = {"packed": packed, "packed_keys": packed_keys}
-    check_tensors(wanted, batch=B, heads=H, queries=Q, keys=K, **sentences)
+    check_tensors(wanted, (B, H, Q, K), packed=packed, packed_keys=packed_keys)
     scale = 1 / math.sqrt(D) if scale is None else float(scale)
     cap = None if soft_cap is None else float(soft_cap)
     changes: dict[str, Any] = {

@@ -17,8 +17,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from minibert.kernels.masks import Window
-from minibert.kernels.row_statistics import wide
+from minibert.kernels.masks import Window, wide
 from minibert.kernels.work_memory import LEAST_ROWS, WorkMemory
 from minibert.quantities import Bool, Float, Int
 

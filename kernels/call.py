@@ -28,8 +28,8 @@ class Call:
     """
 
     query: Float[Tensor, "batch head query d_head"]
-    key: Float[Tensor, "batch_or_page kv_head key d_head"]
-    value: Float[Tensor, "batch_or_page kv_head key d_value"]
+    key: Float[Tensor, "some_batch kv_head slot d_head"]
+    value: Float[Tensor, "some_batch kv_head slot d_value"]
     scale: float
     allowed: AllowedKeys
     bias: Float[Tensor, "#batch #head #query #key"] | None = None
@@ -37,7 +37,7 @@ class Call:
     """By name, "lse" among them; with the parameters of those that have some."""
     soft_cap: float | None = None
     """Scores are squeezed into −soft_cap … soft_cap (Gemma Team 2024, section 2)."""
-    alibi_slopes: Float[Tensor, "#batch head"] | None = None
+    alibi_slopes: Float[Tensor, "*#batch head"] | None = None
     """What a score loses for each position between query and key (Press et al. 2022)."""
     sinks: Float[Tensor, " head"] | None = None
     """One more logit in each row's softmax, of no key and no value (Xiao et al. 2024)."""

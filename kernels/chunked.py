@@ -33,7 +33,7 @@ def attend(
     packed: Sequence[int] | None = None,
     packed_keys: Sequence[int] | None = None,
     window: Window | None = None,
-    prefix: Int[Tensor, " batch"] | None = None,
+    prefix: Int[Tensor, " sentence"] | None = None,
     soft_cap: float | None = None,
     alibi_slopes: Float[Tensor, "*#batch head"] | None = None,
     sinks: Float[Tensor, " head"] | None = None,

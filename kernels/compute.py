@@ -10,7 +10,7 @@ from torch import Tensor
 from minibert.errors import AttentionError
 from minibert.kernels.attended import Attended, Statistics
 from minibert.kernels.call import Call
-from minibert.kernels.folding import folded, keywords, padded_call
+from minibert.kernels.folding import folded, keywords, padded_call, reads_packed
 from minibert.kernels.implementation import Implementation
 from minibert.kernels.outputs import named_outputs, outputs_of
 from minibert.kernels.packing import unpadded
@@ -48,9 +48,9 @@ def compute(call: Call, impl: str = "auto") -> Attended:
 def _outputs(chosen: Implementation, call: Call, asked: frozenset[str]) -> Mapping[str, Tensor]:
     """z and what is wanted, by name."""
     taken = chosen.options
-    if not asked <= taken:
+    if call.allowed.ends is not None or not asked <= taken:
         packed = call.allowed.packed
-        if packed is not None and "packed" not in taken:
+        if packed is not None and not reads_packed(asked, taken):
             of_rows = padded_call(call)
             found = _outputs(chosen, of_rows, of_rows.asks)
             return unpadded(found, packed, call.allowed.packed_keys)

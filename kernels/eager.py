@@ -11,10 +11,17 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.call import Call
-from minibert.kernels.masks import Window, additive_mask, allowed_keys, open_dead_rows
+from minibert.kernels.masks import (
+    Window,
+    additive_mask,
+    allowed_keys,
+    open_dead_rows,
+    wide,
+    with_alibi,
+)
 from minibert.kernels.packing import sentence_by_sentence
 from minibert.kernels.requests import Want
-from minibert.kernels.row_statistics import statistics_of_rows, wide
+from minibert.kernels.row_statistics import statistics_of_rows
 from minibert.quantities import Bool, Float, Int
 
 __all__ = ["attend", "attention_probs", "attention_scores", "of_call", "weighted_values"]
@@ -84,7 +91,8 @@ def attend(
     packed: Sequence[int] | None = None,
     packed_keys: Sequence[int] | None = None,
     window: Window | None = None,
-    prefix: Int[Tensor, " batch"] | None = None,
+    prefix: Int[Tensor, " sentence"] | None = None,
+    alibi_slopes: Float[Tensor, "*#batch head"] | None = None,
     soft_cap: float | None = None,
     sinks: Float[Tensor, " head"] | None = None,
 ) -> dict[str, Tensor]:
@@ -96,11 +104,13 @@ def attend(
     if packed is not None:
         options: dict[str, Any] = {"causal": causal, "window": window, "scale": scale}
         options |= {"soft_cap": soft_cap, "sinks": sinks, "prefix": prefix}
+        options["alibi_slopes"] = alibi_slopes
         options |= {"packed": packed, "packed_keys": packed_keys, "want": want}
         return sentence_by_sentence(attend, query, key, value, **options)
     allowed = allowed_keys(
         query, key, lengths=lengths, mask=mask, causal=causal, window=window, prefix=prefix
     )
+    bias = with_alibi(bias, alibi_slopes, query, key)
     shape: dict[str, Any] = {"scale": scale, "soft_cap": soft_cap, "bias": bias, "sinks": sinks}
     return _attend(query, key, value, allowed, lengths=lengths, want=want | {"lse": ()}, **shape)
 
@@ -112,8 +122,10 @@ def of_call(call: Call) -> dict[str, Tensor]:
     if keys.packed is not None:
         options |= {"causal": keys.causal, "window": keys.window, "prefix": keys.prefix}
         options |= {"packed": keys.packed, "packed_keys": keys.packed_keys, "want": call.want}
+        options["alibi_slopes"] = call.alibi_slopes
         return sentence_by_sentence(attend, *vectors, **options)
-    options |= {"bias": call.bias, "want": call.want, "lengths": keys.length_tensor}
+    bias = with_alibi(call.bias, call.alibi_slopes, call.query, call.key)
+    options |= {"bias": bias, "want": call.want, "lengths": keys.length_tensor}
     return _attend(*vectors, keys.mask(call.query.shape[2]), **options)
 
 

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.call import Call
+from minibert.kernels.masks import with_alibi
 from minibert.kernels.packing import padded
 from minibert.quantities import Float, Int
 
-__all__ = ["alibi_bias", "folded", "gathered", "keywords", "padded_call", "repeated"]
+__all__ = ["folded", "gathered", "keywords", "padded_call", "reads_packed", "repeated"]
 
 
 def folded(call: Call, taken: frozenset[str]) -> Call:
@@ -25,9 +26,11 @@ def folded(call: Call, taken: frozenset[str]) -> Call:
         heads = call.query.shape[1]
         key, value = repeated(call.key, heads), repeated(call.value, heads)
         call = replace(call, key=key, value=value)
-    if call.alibi_slopes is not None and "alibi_slopes" not in taken:
-        bias = alibi_bias(call)
-        bias = bias if call.bias is None else bias + call.bias
+    # Whoever takes ALiBi counts positions from the end of all keys.
+    alibi = "alibi_slopes" in taken and call.allowed.aligned
+    if call.alibi_slopes is not None and not alibi:
+        ends = call.allowed.ends
+        bias = with_alibi(call.bias, call.alibi_slopes, call.query, call.key, ends=ends)
         call = replace(call, bias=bias, alibi_slopes=None)
     return call
 
@@ -63,12 +66,17 @@ def gathered(call: Call) -> Call:
     assert pages is not None
     assert lengths is not None
     key, value = (_gathered(one, pages, lengths) for one in (call.key, call.value))
-    allowed = replace(call.allowed, position=key.shape[2], ends=lengths)
+    # As a mask: beside lengths, as many queries as keys would count as padded self-attention.
+    real = (torch.arange(key.shape[2], device=key.device) < lengths[:, None])[:, None, None]
+    given = real if call.allowed.given is None else call.allowed.given & real
+    allowed = replace(
+        call.allowed, position=key.shape[2], ends=lengths, lengths=None, on_device=None, given=given
+    )
     return replace(call, key=key, value=value, allowed=allowed, pages=None)
 
 
 def _gathered(
-    vectors: Float[Tensor, "page kv_head slot size"],
+    vectors: Float[Tensor, "n_pages kv_head slot size"],
     pages: Int[Tensor, "batch page"],
     lengths: Int[Tensor, " batch"],
 ) -> Float[Tensor, "batch kv_head key size"]:
@@ -81,17 +89,12 @@ def _gathered(
     return torch.where(real[:, None, :, None], found, 0)
 
 
-def alibi_bias(call: Call) -> Float[Tensor, "#batch head query key"]:
-    """−slope · |position of the query − position of the key| (Press et al. 2022, section 3)."""
-    keys, slopes = call.allowed, call.alibi_slopes
-    assert slopes is not None
-    Q, K, device = call.query.shape[2], call.key.shape[2], call.query.device
-    positions = torch.arange(K - Q, K, device=device)[:, None]
-    if keys.ends is not None:
-        positions = positions + (keys.ends - K)[:, None, None, None]
-    distance = (positions - torch.arange(K, device=device)).abs()
-    slopes = slopes if slopes.ndim == 2 else slopes[None]
-    return (-slopes[..., None, None] * distance).to(call.query.dtype)
+def reads_packed(asked: frozenset[str], taken: frozenset[str]) -> bool:
+    """Whether packed sentences are handed on as they are.
+
+    Not where something else becomes a mask or a bias, which packed sentences do not have.
+    """
+    return "packed" in taken and asked - taken <= {"groups"}
 
 
 def padded_call(call: Call) -> Call:

@@ -85,6 +85,7 @@ class Implementation:
     of_call         of_call(call) -> {"z": ...} and what is wanted, for a whole `Call`: it shares
                     between layers what they have in common; None: fn is called
     checked         what it gives is checked at each call
+    lse_error       how far lse may be off in half precision, beyond the rounding of float32 sums
     """
 
     name: str
@@ -100,6 +101,7 @@ class Implementation:
     second_pass: bool = False
     of_call: Callable[[Call], dict[str, Tensor]] | None = None
     checked: bool = True
+    lse_error: float = 0.0
 
     @property
     def bias(self) -> bool:
@@ -124,8 +126,9 @@ class Implementation:
         if apart and "packed" in request.options and "packed" not in self.options:
             return f"it pads packed sentences, where {listed(apart)} cannot be given"
         apart = request.wants & _BY_POSITION
-        if apart and "pages" in request.options and "pages" not in self.options:
-            return f"{listed(apart)} cannot be given where keys are in pages"
+        ends = {"pages", "packed_keys"} & request.options - self.options
+        if apart and ends:
+            return f"it cannot give {listed(apart)} with {listed(ends)}"
         if request.gradient and "z" not in self.differentiable:
             return "gradients do not flow through it (call it under torch.no_grad())"
         return None

@@ -14,10 +14,17 @@ __all__ = [
     "near_keys",
     "open_dead_rows",
     "positive_scale",
+    "wide",
+    "with_alibi",
 ]
 
 #: Keys before and after its own position that a query may see; None: as many as there are.
 Window = tuple[int | None, int | None]
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of lse and statistics: float64 for float64, float32 for everything narrower."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def allowed_keys(
@@ -76,6 +83,30 @@ def near_keys(
         inside = keys <= positions + after
         near = inside if near is None else near & inside
     return near if near is None or near.ndim == 4 else near[None, None]
+
+
+def with_alibi(
+    bias: Float[Tensor, "#batch #head #query #key"] | None,
+    alibi_slopes: Float[Tensor, "*#batch head"] | None,
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    *,
+    ends: Int[Tensor, " batch"] | None = None,
+) -> Float[Tensor, "#batch #head #query #key"] | None:
+    """The bias and −slope · |position of the query − position of the key| (Press et al. 2022).
+
+    `ends` are the keys that each sentence's queries are aligned to the end of; None: all keys.
+    """
+    if alibi_slopes is None:
+        return bias
+    (Q, K), device = (query.shape[2], key.shape[2]), query.device
+    positions = torch.arange(K - Q, K, device=device)[:, None]
+    if ends is not None:
+        positions = positions + (ends - K)[:, None, None, None]
+    distance = (positions - torch.arange(K, device=device)).abs()
+    slopes = alibi_slopes if alibi_slopes.ndim == 2 else alibi_slopes[None]
+    added = (-slopes.to(wide(query.dtype))[..., None, None] * distance).to(query.dtype)
+    return added if bias is None else added + bias
 
 
 def open_dead_rows(

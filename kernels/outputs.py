@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
+from minibert.kernels.masks import wide
 from minibert.kernels.requests import MATRICES, Want
-from minibert.kernels.row_statistics import wide
 
 __all__ = ["named_outputs", "outputs_of"]
 

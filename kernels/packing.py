@@ -17,9 +17,9 @@ Packed = Float[Tensor, "1 head token d_head"]
 
 def sentence_by_sentence(
     attend: Callable[..., dict[str, Tensor]],
-    query: Packed,
-    key: Packed,
-    value: Packed,
+    query: Float[Tensor, "1 head query d_head"],
+    key: Float[Tensor, "1 kv_head key d_head"],
+    value: Float[Tensor, "1 kv_head key d_value"],
     *,
     packed: Sequence[int],
     want: Want,

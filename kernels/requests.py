@@ -71,15 +71,13 @@ def parse_want(want: Iterable[Any], *, n_keys: int | None) -> Want:
 
 def check_tensors(
     want: Want,
+    shape: tuple[int, int, int, int],
     *,
-    batch: int,
-    heads: int,
-    queries: int,
-    keys: int,
     packed: Iterable[int] | None,
     packed_keys: Iterable[int] | None = None,
 ) -> None:
-    """Raises AttentionError where a wanted tensor does not fit the call; gives nothing back."""
+    """Raises AttentionError where a wanted tensor does not fit a call with scores of this shape."""
+    batch, heads, queries, keys = shape
     for name in TENSORS.keys() & want.keys():
         tensor = want[name]
         shape = tuple(tensor.shape)

@@ -20,9 +20,9 @@ from torch.nn.functional import pad
 from minibert.kernels.blocks import Block, Inputs, floor_of, parts_of
 from minibert.kernels.diagonals import diagonal_sums, skewed
 from minibert.kernels.map_cells import cell_size, counts, n_cells, pooled, sums_of_cells
+from minibert.kernels.masks import wide
 from minibert.kernels.pairs import Pairs
 from minibert.kernels.requests import Want
-from minibert.kernels.row_statistics import wide
 from minibert.quantities import Float, Int
 
 __all__ = ["RowSums", "attend_in_blocks"]

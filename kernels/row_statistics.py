@@ -12,7 +12,7 @@ from torch import Tensor
 from minibert.kernels.requests import Want
 from minibert.quantities import Bool, Float, Int
 
-__all__ = ["statistics_of_rows", "wide"]
+__all__ = ["statistics_of_rows"]
 
 _FROM_PROBS = (
     "received",
@@ -23,11 +23,6 @@ _FROM_PROBS = (
     "pair_mass",
     "profile",
 )
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of lse and statistics: float64 for float64, float32 for everything narrower."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def statistics_of_rows(
@@ -61,9 +56,9 @@ def statistics_of_rows(
     if sinks is not None:
         sink = sinks.to(scores.dtype)[:, None, None]
         lse = torch.logaddexp(keys_lse, sink)
+        left = (keys_lse - lse).exp()
         if alive is not None:
             lse = torch.where(alive, lse, sink)
-        left = (keys_lse - lse).exp()
     found = {"lse": lse}
     if "row_max" in want:
         found["row_max"] = row_max

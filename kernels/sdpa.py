@@ -28,6 +28,7 @@ from minibert.kernels.masks import (
     allowed_keys,
     open_dead_rows,
     positive_scale,
+    with_alibi,
 )
 from minibert.kernels.packing import sentence_by_sentence
 from minibert.kernels.requests import Want
@@ -39,7 +40,7 @@ __all__ = ["SDPA_OPTIONS", "attend", "fused_attention", "of_call", "packed_atten
 #: The options and shapes that `attend` takes.
 SDPA_OPTIONS = frozenset(
     {"lengths", "mask", "causal", "scale", "bias", "want", "packed", "packed_keys", "window"}
-    | {"prefix", "groups", "value_size"}
+    | {"prefix", "alibi_slopes", "groups", "value_size"}
 )
 #: The private operator that also returns lse; None in a torch that has dropped it.
 _flash_for_cpu = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
@@ -77,7 +78,7 @@ def of_call(call: Call) -> dict[str, Tensor]:
 def plain(call: Call) -> Float[Tensor, "batch head query d_value"]:
     """z alone: `fused_attention`, sentence by sentence where they are packed."""
     query, key, value, allowed = call.query, call.key, call.value, call.allowed
-    special = call.bias is not None or call.scale <= 0
+    special = call.bias is not None or call.alibi_slopes is not None or call.scale <= 0
     if allowed.packed is not None:
         special = special or allowed.window is not None or allowed.prefix is not None
         special = special or allowed.packed_keys is not None
@@ -133,7 +134,8 @@ def attend(
     packed: Sequence[int] | None = None,
     packed_keys: Sequence[int] | None = None,
     window: Window | None = None,
-    prefix: Int[Tensor, " batch"] | None = None,
+    prefix: Int[Tensor, " sentence"] | None = None,
+    alibi_slopes: Float[Tensor, "*#batch head"] | None = None,
 ) -> dict[str, Tensor]:
     """z in one fused pass; lse from the same pass on a CPU, otherwise by blocks of rows.
 
@@ -143,9 +145,11 @@ def attend(
     if packed is not None:
         options: dict[str, Any] = {"causal": causal, "window": window, "scale": scale}
         options |= {"packed": packed, "packed_keys": packed_keys, "prefix": prefix}
+        options["alibi_slopes"] = alibi_slopes
         return sentence_by_sentence(attend, query, key, value, want=want, **options)
     want = {name: parameters for name, parameters in want.items() if name != "lse"}
     query, scale = positive_scale(query, scale)
+    bias = with_alibi(bias, alibi_slopes, query, key)
     masks: dict[str, Any] = {"lengths": lengths, "mask": mask}
     masks |= {"causal": causal, "window": window, "prefix": prefix}
     unmasked = all(one is None for one in (lengths, mask, bias, window, prefix))

@@ -13,7 +13,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from minibert.kernels.row_statistics import wide
+from minibert.kernels.masks import wide
 from minibert.quantities import Bool, Float
 
 __all__ = ["WorkMemory", "release", "traced"]
