@@ -196,10 +196,11 @@ class Live {
     const other = asked.other ? await this.runs.of({ texts: [asked.other], edits: [] }) : null;
     this.runs.keep([before, after, other]);
     const runs = { before, after, other };
-    const [step, predictions] = await Promise.all([
+    // The picture asks first: an engine answers one after the other, the last while it is drawn.
+    const [, step, predictions] = await Promise.all([
+      this.picture(runs, moved),
       this.about.predicts === "causal" ? this.runs.next(requestOf(asked, true), asked.sampling) : null,
       predictionsOf(before, after, this.about.vocabulary),
-      this.picture(runs, moved),
     ]);
     this.shown = { ...runs, step, predictions };
     this.bench.fail(null);
