@@ -56,7 +56,7 @@ def _outputs(chosen: Implementation, call: Call, asked: frozenset[str]) -> Mappi
             found = _outputs(chosen, of_rows, of_rows.asks)
             return unpadded(found, packed, call.allowed.packed_keys)
         call = folded(call, taken)
-    if chosen.opaque and torch.compiler.is_compiling() and has_operator(call):
+    if chosen.opaque and call.want and torch.compiler.is_compiling() and has_operator(call):
         return call_operator(chosen.name, call)
     if chosen.of_call is not None:
         return chosen.of_call(call)

@@ -30,7 +30,7 @@ _OPTIONAL = (*_OF_CALL, *_OF_KEYS, "lengths", *sorted(TENSORS))
 def has_operator(call: Call) -> bool:
     """Whether the call can be one node of a graph: no gradient, and all queries in order."""
     gradient = torch.is_grad_enabled() and call.requires_grad
-    return bool(call.want) and not gradient and call.allowed.queries is None
+    return not gradient and call.allowed.queries is None
 
 
 def call_operator(name: str, call: Call) -> dict[str, Tensor]:
