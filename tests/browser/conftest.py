@@ -28,11 +28,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("browser_name", ["chromium", "firefox"], indirect=True)
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if BROWSER == "firefox" and (marker := item.get_closest_marker("chromium_only")):
-        pytest.skip(f"for Chromium only: {marker.args[0]}")
-
-
 @pytest.fixture(scope="session")
 def playwright() -> Iterator[Playwright]:
     with sync_playwright() as started:
