@@ -85,9 +85,7 @@ def count_kernels(call: Callable[[], Any], given: dict[str, Tensor]) -> Counts:
     given are the tensors of one head that it reads, by name.
     """
     n, d_head = given["query"].shape[2:]
-    places = {
-        name: (one.data_ptr(), one.data_ptr() + one.nbytes) for name, one in given.items()
-    }
+    places = {name: (one.data_ptr(), one.data_ptr() + one.nbytes) for name, one in given.items()}
     counts = Counts(n, d_head, places)
     with torch.no_grad(), KernelCounts(counts).noting():
         with TensorCounts(counts) as mode, _told_of_launches(mode):

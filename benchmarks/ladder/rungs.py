@@ -91,5 +91,3 @@ def _backward(module: ModuleType, given: dict[str, Tensor], *, causal: bool) -> 
     dz, d_lse = given["z_gradient"], torch.zeros_like(found["lse"])
     backward = module.Attention.backward
     return count_kernels(lambda: backward(kept, dz, d_lse), given)
-
-

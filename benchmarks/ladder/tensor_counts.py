@@ -83,9 +83,7 @@ def count_tensors(
 ) -> Counts:
     """The counts of `attention(query, key, value, None, causal)` for one head."""
     n, d_head = given["query"].shape[2:]
-    places = {
-        name: (one.data_ptr(), one.data_ptr() + one.nbytes) for name, one in given.items()
-    }
+    places = {name: (one.data_ptr(), one.data_ptr() + one.nbytes) for name, one in given.items()}
     counts = Counts(n, d_head, places)
     with torch.no_grad(), TensorCounts(counts):
         found = attention(*given.values(), None, causal)

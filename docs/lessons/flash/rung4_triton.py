@@ -16,7 +16,19 @@ NOTHING = tl.constexpr(-1e30)
 
 
 @triton.jit
-def kernel(query, key, value, lengths, z, lse, H, N, CAUSAL: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr):
+def kernel(
+    query,
+    key,
+    value,
+    lengths,
+    z,
+    lse,
+    H,
+    N,
+    CAUSAL: tl.constexpr,
+    D: tl.constexpr,
+    TILE: tl.constexpr,
+):
     """z and lse of a tile of queries."""
     first, head = tl.program_id(0) * TILE, tl.program_id(1)
     rows, columns = first + tl.arange(0, TILE), tl.arange(0, D)
@@ -51,7 +63,5 @@ def attention(query, key, value, lengths, causal):
     query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     B, H, N, D = query.shape
     z, lse = torch.empty_like(query), query.new_empty((B, H, N), dtype=torch.float32)
-    kernel[(triton.cdiv(N, TILE), B * H)](
-        query, key, value, lengths, z, lse, H, N, causal, D, TILE
-    )
+    kernel[(triton.cdiv(N, TILE), B * H)](query, key, value, lengths, z, lse, H, N, causal, D, TILE)
     return {"z": z, "lse": lse}

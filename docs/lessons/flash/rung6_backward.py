@@ -60,10 +60,16 @@ def key_kernel(
     left, head = tl.program_id(0) * TILE, tl.program_id(1)
     start = head.to(tl.int64) * N
     n_real = N if lengths is None else tl.load(lengths + head // H).to(tl.int32)
-    key_tile, value_tile = rows_at(key, start, left, N, D, TILE), rows_at(value, start, left, N, D, TILE)
+    key_tile, value_tile = (
+        rows_at(key, start, left, N, D, TILE),
+        rows_at(value, start, left, N, D, TILE),
+    )
     by_key, by_value = tl.zeros([TILE, D], tl.float32), tl.zeros([TILE, D], tl.float32)
     for first in range(left if CAUSAL else 0, N, TILE):
-        query_tile, dz_tile = rows_at(query, start, first, N, D, TILE), rows_at(dz, start, first, N, D, TILE)
+        query_tile, dz_tile = (
+            rows_at(query, start, first, N, D, TILE),
+            rows_at(dz, start, first, N, D, TILE),
+        )
         probs, d_scores = probs_and_d_scores(
             query_tile, dz_tile, key_tile, value_tile, lse, delta, start, first, left, n_real, N,
             CAUSAL,
@@ -84,10 +90,16 @@ def query_kernel(
     first, head = tl.program_id(0) * TILE, tl.program_id(1)
     start = head.to(tl.int64) * N
     n_real = N if lengths is None else tl.load(lengths + head // H).to(tl.int32)
-    query_tile, dz_tile = rows_at(query, start, first, N, D, TILE), rows_at(dz, start, first, N, D, TILE)
+    query_tile, dz_tile = (
+        rows_at(query, start, first, N, D, TILE),
+        rows_at(dz, start, first, N, D, TILE),
+    )
     by_query = tl.zeros([TILE, D], tl.float32)
     for left in range(0, min(N, first + TILE) if CAUSAL else N, TILE):
-        key_tile, value_tile = rows_at(key, start, left, N, D, TILE), rows_at(value, start, left, N, D, TILE)
+        key_tile, value_tile = (
+            rows_at(key, start, left, N, D, TILE),
+            rows_at(value, start, left, N, D, TILE),
+        )
         _, d_scores = probs_and_d_scores(
             query_tile, dz_tile, key_tile, value_tile, lse, delta, start, first, left, n_real, N,
             CAUSAL,
