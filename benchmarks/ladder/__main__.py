@@ -147,7 +147,7 @@ def said(row: Row) -> str:
 def table(rows: Sequence[Row]) -> str:
     """The table of the lesson: MB that are moved, arithmetic, and the time."""
     lines = [
-        "| rung | query, key, value | scores, mask | z and other rows | all MB | MFLOP | exp | time |",
+        "| rung | query, key, value | scores, mask | z, other rows | all MB | MFLOP | exp | time |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:

@@ -87,9 +87,9 @@ def count_kernels(call: Callable[[], Any], given: dict[str, Tensor]) -> Counts:
     n, d_head = given["query"].shape[2:]
     places = {name: (one.data_ptr(), one.data_ptr() + one.nbytes) for name, one in given.items()}
     counts = Counts(n, d_head, places)
-    with torch.no_grad(), KernelCounts(counts).noting():
-        with TensorCounts(counts) as mode, _told_of_launches(mode):
-            call()
+    noting = KernelCounts(counts).noting()
+    with torch.no_grad(), noting, TensorCounts(counts) as mode, _told_of_launches(mode):
+        call()
     return counts
 
 

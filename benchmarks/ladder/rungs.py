@@ -50,7 +50,7 @@ RUNGS = (
 @cache
 def loaded(rung: Rung) -> UserFunction:
     """Its function `attention`, as `minibert check` loads it."""
-    # Read when triton is imported. Where there is a GPU, a count needs the interpreter all the same.
+    # Read when triton is imported. A count needs the interpreter, on a machine with a GPU too.
     os.environ.setdefault("TRITON_INTERPRET", "1")
     return load_function(rung.path, "attention")
 
