@@ -1,7 +1,7 @@
 """Times the rungs of docs/lessons/flash, prints its table and draws its pictures.
 
     python -m benchmarks.ladder [--rounds 7] [--threads 1] [--output FILE]
-    python -m benchmarks.ladder --table RESULTS
+    python -m benchmarks.ladder --table [RESULTS]
     python -m benchmarks.ladder --pictures
 
 One head of 1,024 queries and keys with d_head 64, float32, not causal; of the last rung the
@@ -43,11 +43,11 @@ VECTORS = ("query", "key", "value")
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every rung is right."""
     parser = argparse.ArgumentParser(description="The rungs of docs/lessons/flash.")
-    parser.add_argument("--table", type=Path, metavar="RESULTS", help="print the lesson's table")
+    parser.add_argument("--table", type=Path, nargs="*", metavar="RESULTS", help="print the table")
     parser.add_argument("--pictures", action="store_true", help="draw the lesson's pictures")
     chosen = parse(arguments, "", rounds=7, quick_rounds=1, parser=parser)
-    if chosen.table:
-        print(table(read_rows(chosen.table)), end="")
+    if chosen.table is not None:
+        print(table([row for path in chosen.table for row in read_rows(path)]), end="")
         return 0
     if chosen.pictures:
         for rung in RUNGS:
@@ -145,28 +145,27 @@ def said(row: Row) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The table of the lesson: MB that are moved, arithmetic, and the time."""
+    """The table of the lesson: MB that are moved and arithmetic, counted now; the times of rows."""
+    times = {row["rung"]: f"{row['median_ms']:.3g} ms" if row["ok"] else "wrong" for row in rows}
     lines = [
         "| rung | query, key, value | scores, mask | z, other rows | all MB | MFLOP | exp | time |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for row in rows:
-        time = f"{row['median_ms']:.3g} ms" if row["ok"] else "wrong"
-        if "file" not in row:
-            lines.append(f"| {row['rung']} | | | | | | | {time} |")
-            continue
-        moved: dict[str, int] = {}
-        for names in (row["read_bytes"], row["written_bytes"]):
-            for name, n_bytes in names.items():
-                group = name if name in ("scores", "rows") else "vectors"
-                moved[group] = moved.get(group, 0) + n_bytes
-        parts = [moved.get(name, 0) for name in ("vectors", "scores", "rows")]
-        cells = [f"{one / 1e6:.1f}" for one in (*parts, sum(parts), row["flop"])]
-        interpreted = " (interpreter)" if row["written_in"] == "Triton" else ""
+    for rung in RUNGS:
+        counts = counted(rung, n=N, d_head=D)
+        moved = counts.read + counts.written
+        parts = [moved["scores"], moved["rows"]]
+        parts = [moved.total() - sum(parts), *parts, moved.total(), counts.flop]
+        cells = " | ".join(f"{one / 1e6:.1f}" for one in parts)
+        time = times.get(str(rung.number), "not measured")
+        interpreted = " (interpreter)" if rung.written_in == "Triton" and times else ""
         lines.append(
-            f"| [{row['rung']}]({row['file']}) | {' | '.join(cells)} | "
-            f"{row['exponentials'] / 1e6:.2f} M | {time}{interpreted} |"
+            f"| [{rung.number}]({rung.path.name}) | {cells} | "
+            f"{counts.exponentials / 1e6:.2f} M | {time}{interpreted} |"
         )
+    for name in (TORCH, TORCH_BACKWARD):
+        if name in times:
+            lines.append(f"| {name} | | | | | | | {times[name]} |")
     return "\n".join(lines) + "\n"
 
 
