@@ -89,7 +89,7 @@ BUILT_IN = tuple(
             differentiable=frozenset({"z", "lse"}),
             rank=None if _INTERPRETED else 5,
             unavailable=_without_triton(),
-            largest_head=128,
+            largest_head=256,
         ),
         Implementation("math", torch_backends.math_backend, options=_NO_STATISTICS),
         Implementation("flex", flex.attend, dtypes=FLOATS[:3], options=_NO_STATISTICS),

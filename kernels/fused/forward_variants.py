@@ -11,17 +11,9 @@ import torch
 from minibert.kernels.fused.cells import Grid
 from minibert.kernels.fused.columns import Columns, columns_kernel
 from minibert.kernels.fused.forward import forward_kernel
-from minibert.kernels.fused.launch import (
-    Chosen,
-    Config,
-    Inputs,
-    Outputs,
-    Sizes,
-    Strides,
-    best_of,
-    block_of_features,
-)
+from minibert.kernels.fused.launch import Config, Inputs, Sizes, Strides, block_of_features
 from minibert.kernels.fused.one_tile import LARGEST_TILE, Summed, fitted, one_tile_kernel
+from minibert.kernels.fused.outputs import Chosen, Outputs, best_of
 from minibert.kernels.fused.tuning import candidates
 
 __all__ = ["VARIANTS", "columns_kernel", "forward_kernel", "one_tile_kernel"]
@@ -36,8 +28,21 @@ _T2 = (*_T1, "argmax")
 
 def _inputs(kind: str, given: tuple[str, ...]) -> Inputs:
     types = {"lengths": "*i64", "starts": "*i64", "mask": "*u8", "bias": f"*{kind}"}
-    vectors = [f"*{kind}"] * 3
-    return Inputs(*vectors, *(types[name] if name in given else _NOTHING for name in types))
+    types |= {"slopes": "*fp32", "sinks": "*fp32", "soft_cap": "fp32"}
+    vectors = dict.fromkeys(("query", "key", "value"), f"*{kind}")
+    return _told(Inputs(**vectors, **{name: types[name] for name in types if name in given}))
+
+
+def _sizes(given: tuple[str, ...]) -> Sizes:
+    group = "i32" if "groups" in given else _ONE
+    return _told(Sizes(*("i32",) * 6, group, before="i32" if "window" in given else None))
+
+
+def _told(types: Any) -> Any:
+    """The same tuple, its absent parts as constants."""
+    return types._replace(
+        **{name: _NOTHING for name, one in types._asdict().items() if one is None}
+    )
 
 
 def _outputs(kind: str, wants: tuple[str, ...]) -> Outputs:
@@ -59,8 +64,9 @@ def _chosen(wants: tuple[str, ...]) -> Chosen:
 
 
 def _strides(given: tuple[str, ...]) -> Strides:
-    matrices = (_MATRIX if name in given else _NOTHING for name in ("mask", "bias"))
-    return Strides(_ROW, _ROW, _ROW, _ROW, *matrices)
+    matrices = {name: _MATRIX for name in ("mask", "bias") if name in given}
+    slopes = ("i32",) * 2 if "slopes" in given else None
+    return _told(Strides(_ROW, _ROW, _ROW, _ROW, **matrices, slopes=slopes))
 
 
 def _variant(
@@ -72,7 +78,8 @@ def _variant(
     d_head: int,
 ) -> dict[str, Any]:
     constants = {"PRECISION": "ieee", "D_HEAD": d_head, **constants}
-    constants |= {"BLOCK_D": block_of_features(d_head)}
+    constants |= {"BLOCK_D": block_of_features(d_head), "D_VALUE": d_head}
+    constants |= {"BLOCK_V": block_of_features(d_head)}
     constants |= {"BLOCK_M": cut.block_m, "BLOCK_N": cut.block_n}
     absent: dict[Any, Any] = {}
     for place, types in enumerate(signature.values()):
@@ -127,7 +134,7 @@ def _forward(
         "outputs": _outputs(kind, wants),
         "chosen": _chosen(wants),
         "strides": _strides(given),
-        "sizes": Sizes(*("i32",) * 6),
+        "sizes": _sizes(given),
         "scale": "fp32",
     }
     constants = {"CAUSAL": causal, "BEST": _best(kind, wants)}
@@ -152,8 +159,8 @@ def _columns(kind: str, d_head: int, *, causal: bool = False, cells: int = 0) ->
                 "*fp32", _NOTHING, _NOTHING, "*fp32", "*fp32" if cells else _NOTHING
             ),
             "grid": Grid("i32", "i32", number, "i32", "i32", number),
-            "strides": _strides(()),
-            "sizes": Sizes(*("i32",) * 6),
+            "strides": _told(_strides(())._replace(z=None)),
+            "sizes": _sizes(()),
             "scale": "fp32",
         }
         constants: dict[str, int] = {"CAUSAL": causal, "REAL_QUERIES": False}
@@ -173,7 +180,7 @@ def _one_tile(
         "summed": Summed("*fp32", "*fp32"),
         "grid": Grid("i32", "i32", _ONE, "i32", "i32", _ONE),
         "strides": _strides(given),
-        "sizes": Sizes(*("i32",) * 6),
+        "sizes": _sizes(given),
         "scale": "fp32",
     }
     constants: dict[str, Any] = {"CAUSAL": causal, "BEST": _best(kind, _T2), "REAL_QUERIES": True}

@@ -11,8 +11,9 @@ from torch.autograd.function import once_differentiable
 
 from minibert.kernels.check.gradient_check import check_gradients
 from minibert.kernels.fused.backward import backward
+from minibert.kernels.fused.launch import Options
 from minibert.kernels.requests import Want
-from minibert.quantities import Bool, Float, Int
+from minibert.quantities import Float
 
 __all__ = ["attend_with_gradient", "double_check"]
 
@@ -38,12 +39,8 @@ def attend_with_gradient(
     query: Float[Tensor, "batch head query d_head"],
     key: Float[Tensor, "batch head key d_head"],
     value: Float[Tensor, "batch head key d_head"],
+    options: Options,
     *,
-    lengths: Int[Tensor, " batch"] | None = None,
-    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
-    causal: bool = False,
-    scale: float,
-    bias: Float[Tensor, "#batch #head #query #key"] | None = None,
     want: Want,
 ) -> dict[str, Tensor]:
     """The result of `compute` for the same arguments; z and lse have gradients, statistics do not.
@@ -52,9 +49,10 @@ def attend_with_gradient(
     memory. The gradient of a gradient is refused by torch.
     """
     names: list[str] = []
-    call = {"compute": compute, "options": {"causal": causal, "scale": scale}, "want": want}
+    fixed = {"causal": options.causal, "scale": options.scale}
+    call = {"compute": compute, "options": fixed, "want": want}
     call |= {"names": names, "check": _double_check.get()}
-    outputs = _Attention.apply(query, key, value, bias, lengths, mask, call)
+    outputs = _Attention.apply(query, key, value, options.bias, options.lengths, options.mask, call)
     return dict(zip(names, outputs, strict=True))
 
 
@@ -73,7 +71,7 @@ class _Attention(torch.autograd.Function):
         call: dict[str, Any],
     ) -> tuple[Tensor, ...]:
         options = call["options"] | {"bias": bias, "lengths": lengths, "mask": mask}
-        found = call["compute"](query, key, value, want=call["want"], **options)
+        found = call["compute"](query, key, value, Options(**options), want=call["want"])
         call["names"].extend(["z", "lse", *(name for name in found if name not in ("z", "lse"))])
         outputs = tuple(found[name] for name in call["names"])
         ctx.options, ctx.check = call["options"], call["check"]

@@ -106,16 +106,19 @@ def test_any_shape_and_any_set_of_statistics_is_right(queries, keys, d_head, kin
 def test_how_the_kernel_is_cut_changes_nothing(cut, causal, triton_device):
     from minibert.kernels.fused.columns import received_and_map
     from minibert.kernels.fused.forward import forward
-    from minibert.kernels.fused.launch import Config
+    from minibert.kernels.fused.launch import Config, Options
 
     case = Case("causal lengths" if causal else "lengths", 70, 70, 1.0)
     problem = case.draw(
         dtype=torch.float32, device=torch.device(triton_device), d_head=16, wants=ALL, seed=3
     )
     query, key, value = problem.query, problem.key, problem.value
-    options = problem.options() | {"config": Config(*cut)}
-    found = forward(query, key, value, **options)
-    found |= received_and_map(query, key, lse=found["lse"], **options)
+    given = problem.options()
+    want, config = given.pop("want"), Config(*cut)
+    found = forward(query, key, value, Options(**given), want=want, config=config)
+    found |= received_and_map(
+        query, key, Options(**given), lse=found["lse"], want=want, config=config
+    )
     compare(problem, found, ("z", "lse", *ALL))
 
 
@@ -138,7 +141,7 @@ def test_vectors_may_lie_in_memory_as_a_model_leaves_them(triton_device):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_packed_sentences_do_not_see_one_another(causal, triton_device):
-    from minibert.kernels.fused.attention import packed_attend
+    from minibert.kernels.fused.attention import attend as attend_fused
 
     lengths = (17, 1, 40, 70)
     query, key, value = torch.randn(3, 1, 2, sum(lengths), 16, device=triton_device).unbind()
@@ -146,7 +149,7 @@ def test_packed_sentences_do_not_see_one_another(causal, triton_device):
     value[:, :, 3] = math.nan
     want = dict.fromkeys(("entropy", "argmax", "received"), ())
     want |= {"offset_mass": (-1, 0), "key_mass": (0,)}
-    found = packed_attend(query, key, value, lengths=lengths, causal=causal, scale=0.25, want=want)
+    found = attend_fused(query, key, value, packed=lengths, causal=causal, scale=0.25, want=want)
     names = tuple(want.items())
     parts = zip(*(one.split(lengths, dim=2) for one in (query, key, value)), strict=True)
     outputs = {name: one.split(lengths, dim=2) for name, one in found.items()}
@@ -162,23 +165,21 @@ def test_packed_sentences_do_not_see_one_another(causal, triton_device):
 
 
 def test_packed_sentences_agree_with_those_of_sdpa(triton_device):
-    from minibert.kernels.fused.attention import packed_attend
+    from minibert.kernels.fused.attention import attend as attend_fused
 
     lengths = (5, 30)
     query, key, value = torch.randn(3, 1, 3, 35, 8, device=triton_device).unbind()
-    found = packed_attend(query, key, value, lengths=lengths, scale=0.3, want={})
+    found = attend_fused(query, key, value, packed=lengths, scale=0.3, want={})
     expected = sdpa.packed_attention(query, key, value, lengths=lengths, scale=0.3)
     torch.testing.assert_close(found["z"], expected)
 
 
 def test_what_packed_sentences_cannot_give_is_refused(triton_device):
-    from minibert.kernels.fused.attention import packed_attend
+    from minibert.kernels.fused.attention import attend as attend_fused
 
     vectors = torch.randn(3, 1, 1, 4, 8, device=triton_device).unbind()
-    with pytest.raises(AttentionError, match="add up to 3; expected 4"):
-        packed_attend(*vectors, lengths=(1, 2), scale=1.0, want={})
     with pytest.raises(AttentionError, match="sentence by sentence"):
-        packed_attend(*vectors, lengths=(1, 3), scale=1.0, want={"map": (2,)})
+        attend_fused(*vectors, packed=(1, 3), scale=1.0, want={"map": (2,)})
 
 
 def test_a_nan_in_a_query_stays_in_its_row(triton_device):
@@ -206,8 +207,8 @@ def test_column_sums_take_a_weight_for_each_query(triton_device):
 
 
 def test_a_head_that_is_too_wide_is_refused_with_the_reason(triton_device):
-    vectors = torch.randn(3, 1, 1, 2, 130, device=triton_device).unbind()
-    with pytest.raises(AttentionError, match=r"d_head of at most 128.* can\."):
+    vectors = torch.randn(3, 1, 1, 2, 258, device=triton_device).unbind()
+    with pytest.raises(AttentionError, match=r"d_head of at most 256.* can\."):
         attend(*vectors, impl="triton")
 
 
