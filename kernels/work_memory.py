@@ -7,13 +7,14 @@ keeps what its last call used for its next one.
 
 import math
 import threading
+from collections.abc import Callable
 from functools import cached_property
 from types import TracebackType
 
 import torch
 from torch import Tensor
 
-from minibert.kernels.row_statistics import wide
+from minibert.kernels.masks import wide
 from minibert.quantities import Bool, Float
 
 __all__ = ["WorkMemory", "release", "traced"]
@@ -63,6 +64,7 @@ class WorkMemory:
         self.size = min(max(self.cells, LEAST_ROWS * n_keys), query[..., 0].numel() * n_keys)
         self._arrays: dict[str, Tensor] = {}
         self._views: dict[str, Tensor] = {}
+        self._known: dict[str, tuple[tuple[int, ...], Tensor]] = {}
 
     def __enter__(self) -> "WorkMemory":
         return self
@@ -79,7 +81,7 @@ class WorkMemory:
                 for name, array in self._arrays.items()
                 if array.numel() <= (self.most_cells if name in _BLOCKS else self.most_numbers)
             }
-        self._arrays, self._views = {}, {}
+        self._arrays, self._views, self._known = {}, {}, {}
 
     def n_units(self, n_heads: int, n_keys: int) -> tuple[int, int]:
         """Sentences of a part, and heads of each: as many as fit with all the rows of a block.
@@ -115,6 +117,26 @@ class WorkMemory:
     def ones(self) -> Float[Tensor, "1 rows"]:
         """A 1 for each row of the tallest block."""
         return torch.ones(1, self.n_queries, dtype=self.dtype, device=self.device)
+
+    def distances(self, first: int, shape: tuple[int, ...]) -> Float[Tensor, "rows key"]:
+        """Position of the query minus that of the key, of a block that begins with `first`."""
+
+        def made() -> Tensor:
+            positions = torch.arange(first, first + shape[-2], dtype=self.dtype, device=self.device)
+            keys = torch.arange(shape[-1], dtype=self.dtype, device=self.device)
+            return positions[:, None] - keys
+
+        return self.known("distances", first, shape, made)
+
+    def known(
+        self, name: str, first: int, shape: tuple[int, ...], make: Callable[[], Tensor]
+    ) -> Tensor:
+        """What was made for the last block, where this one has the same place in its window."""
+        place = (first, *shape[-2:])
+        last = self._known.get(name)
+        if last is None or last[0] != place:
+            last = self._known[name] = (place, make())
+        return last[1]
 
     def scores(self, shape: tuple[int, ...]) -> Tensor:
         """A block as a tensor of this shape; what it holds is left from before."""
