@@ -49,27 +49,10 @@ __all__ = ["forward", "forward_kernel"]
 @triton.jit
 @no_type_check
 def walk(
-    state,
-    query_tile,
-    head,
-    tiles,
-    inputs,
-    strides,
-    sizes,
-    place,
-    rows,
-    counts,
-    span,
-    scale,
-    EDGE: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    PRODUCT: tl.constexpr,
-    BEST: tl.constexpr,
-    PRECISION: tl.constexpr,
-    D_HEAD: tl.constexpr,
-    D_VALUE: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    state, query_tile, head, tiles, inputs, strides, sizes, place, rows, counts, span, scale,
+    EDGE: tl.constexpr, CAUSAL: tl.constexpr, PRODUCT: tl.constexpr, BEST: tl.constexpr,
+    PRECISION: tl.constexpr, D_HEAD: tl.constexpr, D_VALUE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """The rows' state after the keys of `span`, a block at a time."""
     SHAPED: tl.constexpr = inputs.soft_cap is not None or inputs.slopes is not None
     weighted, largest, total, product, best_key = state
@@ -121,24 +104,11 @@ def walk(
 @triton.jit
 @no_type_check
 def forward_kernel(
-    inputs,
-    outputs,
-    chosen,
-    strides,
-    sizes,
-    scale,
-    key_tiles,
-    value_tiles,
-    CAUSAL: tl.constexpr,
-    BEST: tl.constexpr,
-    PRECISION: tl.constexpr,
-    D_HEAD: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    D_VALUE: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    inputs, outputs, chosen, strides, sizes, scale, key_tiles, value_tiles,
+    CAUSAL: tl.constexpr, BEST: tl.constexpr, PRECISION: tl.constexpr,
+    D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr, D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """z = softmax(scale·query·keyᵀ + bias)·value of a block of queries, with lse and statistics.
 
     The named tuples are those of `launch.py`. Source: Dao 2023, algorithm 1.
@@ -155,7 +125,7 @@ def forward_kernel(
     seen = key_range(
         inputs, sizes, place // sizes.n_heads, first, first + (BLOCK_M - 1), counts, CAUSAL
     )
-    begin, full, whole, stop = whole_blocks(seen, BLOCK_N)
+    begin, full, whole, stop = whole_blocks(seen, BLOCK_N, sizes.before is not None)
     none = tl.zeros((BLOCK_M,), tl.float32)
     parts = tl.zeros((BLOCK_M, 4), tl.float32)
     weighted = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
@@ -228,6 +198,8 @@ def forward(
     with on_device(query):
         tma = not options.edges and takes_tma(inputs)
         shape = f"{options.words} {'tma ' * tma}{tier}".strip()
-        launch(config or best_config("forward", shape, query, key, launch))
+        # What decides is the wider vector, of keys or of values.
+        widest = (query, key) if query.shape[-1] >= value.shape[-1] else (value, query)
+        launch(config or best_config("forward", shape, *widest, launch))
     found = {**outputs._asdict(), "offset_mass": chosen.offset_mass, "key_mass": chosen.key_mass}
     return {name: one for name, one in found.items() if one is not None}
