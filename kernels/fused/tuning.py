@@ -35,7 +35,7 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
     """
     words = shape.split()
     if block_of_features(d_head) > 128:
-        return _widest(kernel, kind)
+        return _widest(kernel, kind, words)
     wide = block_of_features(d_head) > 64
     if kind == "fp32" and kernel == "one tile":
         return (Config(16 if wide else 32, 128, 8, 1),)
@@ -65,11 +65,14 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
     return (*cuts, *with_tma)
 
 
-def _widest(kernel: str, kind: str) -> tuple[Config, ...]:
+def _widest(kernel: str, kind: str, words: list[str]) -> tuple[Config, ...]:
     """The configs where a vector takes 256 places: its tiles take most of the memory."""
     if kind == "fp32":
-        return (Config(16, 32, 4, 1) if kernel == "columns" else Config(16, 16, 4, 2),)
-    return (Config(64, 64, 8, 2) if kernel == "columns" else Config(128, 32, 8, 2),)
+        return (Config(16, 16, 8, 1) if kernel == "columns" else Config(16, 16, 4, 2),)
+    # Statistics of 128 rows would not fit the registers beside sums of 256 places.
+    plain = kernel == "forward" and "plain" in words
+    narrow = Config(64, 64 if kernel == "columns" else 32, 8, 2)
+    return (Config(128, 64, 8, 2) if plain else narrow,)
 
 
 def best_config(
