@@ -96,14 +96,14 @@ BUILT_IN = tuple(
             "triton",
             _triton,
             wants=_IN_TRITON,
-            options=_PADDED,
+            options=_EVERYTHING,
             devices=("cuda", "cpu") if _INTERPRETED else ("cuda",),
             # The interpreter multiplies bfloat16 wrongly, and says nothing.
             dtypes=(torch.float16, torch.float32) if _INTERPRETED else FLOATS[:3],
             differentiable=frozenset({"z", "lse"}),
             rank=None if _INTERPRETED else 5,
             unavailable=_without_triton(),
-            largest_head=128,
+            largest_head=256,
         ),
         Implementation("math", torch_backends.math_backend, options=_NO_STATISTICS),
         Implementation(

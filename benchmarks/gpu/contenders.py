@@ -116,12 +116,12 @@ def with_config(given: Inputs, name: str, cut: tuple[int, ...]) -> Built:
         base, _, kernel = name.rpartition(" ")
         return our_backward(given, base, {kernel: cut})
     from minibert.kernels.fused.forward import forward
-    from minibert.kernels.fused.launch import Config
+    from minibert.kernels.fused.launch import Config, Options
 
     want, config = wanted(name, given.shape.positions), Config(*cut)
-    options: dict[str, Any] = {"causal": given.shape.causal, "scale": given.scale, "want": want}
+    options = Options(given.scale, given.shape.causal)
     vectors = (given.query, given.key, given.value)
-    return Built(lambda: dict(forward(*vectors, **options, config=config)), want)
+    return Built(lambda: dict(forward(*vectors, options, want=want, config=config)), want)
 
 
 def by_torch(name: str, given: Inputs, vectors: tuple[Tensor, ...] | None = None) -> Tensor:

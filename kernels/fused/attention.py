@@ -6,7 +6,7 @@ through `gradients.py`.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,85 +14,88 @@ from torch import Tensor
 from minibert.errors import AttentionError
 from minibert.kernels.fused.columns import received_and_map
 from minibert.kernels.fused.forward import forward
-from minibert.kernels.fused.launch import starts_of
+from minibert.kernels.fused.launch import Options, starts_of
 from minibert.kernels.fused.one_tile import fits, one_tile
 from minibert.kernels.requests import Want
 from minibert.quantities import Bool, Float, Int
 
-__all__ = ["attend", "packed_attend"]
+__all__ = ["attend"]
 
 
 def attend(
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch key_head key d_head"],
+    value: Float[Tensor, "batch key_head key d_value"],
     *,
     lengths: Int[Tensor, " batch"] | None = None,
     mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
     causal: bool = False,
     scale: float,
     bias: Float[Tensor, "#batch #head #query #key"] | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    prefix: Int[Tensor, " sentence"] | None = None,
+    soft_cap: float | None = None,
+    alibi_slopes: Float[Tensor, "... head"] | None = None,
+    sinks: Float[Tensor, " head"] | None = None,
+    packed: Sequence[int] | None = None,
+    packed_keys: Sequence[int] | None = None,
     want: Want,
 ) -> dict[str, Tensor]:
     """z, lse and every wanted statistic, without a matrix of probs.
 
     With `argmax` of 16-bit inputs the last bits of a score hold its column: scores closer than 63
     last places of float32, some 4e-6 of them, may tie, and row_max and max_prob err by as much.
+    Offsets, keys and argmax of packed sentences count from the first token of each.
+    Raises AttentionError when the map of packed sentences is wanted, as there is none of several.
     """
-    options: dict[str, Any] = {"lengths": lengths, "mask": mask, "bias": bias}
-    options |= {"causal": causal, "scale": scale}
+    options = Options(
+        scale=scale,
+        causal=causal,
+        lengths=lengths,
+        mask=mask,
+        bias=bias,
+        window=(None, None) if window is None else window,
+        prefix=prefix,
+        soft_cap=soft_cap,
+        alibi_slopes=alibi_slopes,
+        sinks=sinks,
+    )
+    if packed is not None:
+        if "map" in want:
+            raise AttentionError(
+                'packed sentences: "map" is wanted, but each sentence would have its own; '
+                "ask for it sentence by sentence."
+            )
+        options = _packed(options, tuple(packed), packed_keys, query.device)
     tensors = (query, key, value) if bias is None else (query, key, value, bias)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         from minibert.kernels.fused.gradients import attend_with_gradient
 
-        return attend_with_gradient(_attend, query, key, value, want=want, **options)
-    return _attend(query, key, value, want=want, **options)
+        return attend_with_gradient(_attend, query, key, value, options, want=want)
+    return _attend(query, key, value, options, want=want)
+
+
+def _packed(
+    options: Options,
+    lengths: tuple[int, ...],
+    keys: Sequence[int] | None,
+    device: torch.device,
+) -> Options:
+    """The same for sentences of so many tokens, and of so many keys where they differ."""
+    options = replace(options, starts=starts_of(lengths, device), longest=max(lengths, default=0))
+    if keys is None:
+        return options
+    key_starts = starts_of(tuple(keys), device)
+    return replace(options, key_starts=key_starts, longest_keys=max(keys, default=0))
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, *, want: Want, **options: Any
+    query: Tensor, key: Tensor, value: Tensor, options: Options, *, want: Want
 ) -> dict[str, Tensor]:
-    edges = options["mask"] is not None or options["bias"] is not None
-    if ("received" in want or "map" in want) and fits(query, key, want, edges=edges):
-        return one_tile(query, key, value, want=want, **options)
-    return _two_passes(query, key, value, want, options)
-
-
-def packed_attend(
-    query: Float[Tensor, "1 head token d_head"],
-    key: Float[Tensor, "1 head token d_head"],
-    value: Float[Tensor, "1 head token d_head"],
-    *,
-    lengths: Sequence[int],
-    causal: bool = False,
-    scale: float,
-    want: Want,
-) -> dict[str, Tensor]:
-    """z, lse and statistics of packed sentences; each sentence attends only to itself.
-
-    lengths are their tokens, all of them together. Offsets, keys and argmax count from the first
-    token of a sentence. Gradients do not flow. Raises AttentionError when the map is wanted, as
-    there is none of several sentences, and when the lengths are not those of the tokens.
-    """
-    if "map" in want:
-        raise AttentionError(
-            'packed sentences: "map" is wanted, but each sentence would have its own; '
-            "ask for it sentence by sentence."
-        )
-    if sum(lengths) != query.shape[2]:
-        raise AttentionError(
-            f"packed sentences: lengths add up to {sum(lengths)}; expected {query.shape[2]}, the "
-            "number of tokens."
-        )
-    options: dict[str, Any] = {"causal": causal, "scale": scale}
-    options |= {"starts": starts_of(lengths, query.device), "longest": max(lengths, default=0)}
-    return _two_passes(query, key, value, want, options)
-
-
-def _two_passes(
-    query: Tensor, key: Tensor, value: Tensor, want: Want, options: dict[str, Any]
-) -> dict[str, Tensor]:
-    found = forward(query, key, value, want=want, **options)
-    if "received" in want or "map" in want:
-        found |= received_and_map(query, key, lse=found["lse"], want=want, **options)
+    summed = "received" in want or "map" in want
+    if summed and options.starts is None and fits(query, key, value, want, options):
+        return one_tile(query, key, value, options, want=want)
+    found = forward(query, key, value, options, want=want)
+    if summed:
+        found |= received_and_map(query, key, options, lse=found["lse"], want=want)
     return found

@@ -18,27 +18,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minibert.kernels.fused.cells import cells_of, load_at, positions_of, tile_of
+from minibert.kernels.fused.cells import cells_of, load_at, positions_of, query_tiles
 from minibert.kernels.fused.launch import (
     Config,
-    Inputs,
-    block_of_features,
+    Options,
+    constants_of,
     inputs_of,
     on_device,
     sizes_of,
     strides_of,
 )
+from minibert.kernels.fused.masks import masked_scores, query_range, shaped_score
 from minibert.kernels.fused.primitives import (
     LOG2E,
     NOTHING,
     head_start,
     head_view,
     key_start,
-    masked_scores,
     program_place,
     row_start,
 )
 from minibert.kernels.fused.tuning import best_config
+from minibert.kernels.masks import positive_scale
 from minibert.kernels.requests import Want
 from minibert.quantities import Bool, Float, Int
 
@@ -66,7 +67,7 @@ def load_normaliser(columns, begin, queries, inside):
 @triton.jit
 @no_type_check
 def walk_queries(
-    state, key_tile, keys, head, inputs, columns, grid, strides, sizes, place, counts, span, scale2,
+    state, key_tile, keys, head, inputs, columns, grid, strides, sizes, place, counts, span, scale,
     EDGE: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, D_HEAD: tl.constexpr,
     QUERY_PLACES: tl.constexpr, KEY_PLACES: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
@@ -74,7 +75,9 @@ def walk_queries(
     sums, cells = state
     BLOCK_N: tl.constexpr = key_tile.shape[0]
     BLOCK_D: tl.constexpr = key_tile.shape[1]
+    SHAPED: tl.constexpr = inputs.soft_cap is not None or inputs.slopes is not None
     n_counted, begin = span[2], row_start(inputs, sizes, place)
+    batch, number = place // sizes.n_heads, place % sizes.n_heads
     for tile in range(span[0], span[1]):
         queries, filled = positions_of(
             tile, grid.query_cell, grid.query_parts, QUERY_PLACES, BLOCK_M
@@ -82,15 +85,21 @@ def walk_queries(
         inside = filled & (queries < n_counted)
         query_tile = load_at(head[0], queries, strides.query[2], inside, D_HEAD, BLOCK_D)
         normaliser = load_normaliser(columns, begin, queries, inside)
-        scores = tl.dot(key_tile, tl.trans(query_tile), input_precision=PRECISION) * scale2
+        scores = tl.dot(key_tile, tl.trans(query_tile), input_precision=PRECISION)
         if EDGE:
             scores = masked_scores(
-                scores, inputs, strides, place, sizes.n_heads, queries[None, :], keys[:, None],
+                scores, scale, inputs, strides, sizes, place, queries[None, :], keys[:, None],
                 counts, CAUSAL,
             )  # fmt: skip
+        elif SHAPED:
+            scores = shaped_score(
+                scores, scale, inputs, strides, sizes, batch, number, queries[None, :],
+                keys[:, None], counts, CAUSAL,
+            )  # fmt: skip
+        else:
+            scores *= scale * LOG2E
         probs = tl.math.exp2(scores - normaliser[None, :])
         if columns.weights is not None:
-            batch, number = place // sizes.n_heads, place % sizes.n_heads
             weights = columns.weights + head_start(columns.weight_strides, batch, number)
             probs *= tl.load(weights + queries, mask=inside, other=0.0)[None, :]
         if columns.map is not None:
@@ -125,7 +134,7 @@ def store_cells(map, cells, grid, place, tile, block, ROWS: tl.constexpr):
 def columns_kernel(
     inputs, columns, grid, strides, sizes, scale,
     CAUSAL: tl.constexpr, REAL_QUERIES: tl.constexpr, PRECISION: tl.constexpr,
-    D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
+    D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr, D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr,
     QUERY_PLACES: tl.constexpr, KEY_PLACES: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -142,40 +151,43 @@ def columns_kernel(
     n_counted = counts[0]
     if REAL_QUERIES:
         n_counted = tl.minimum(n_counted, counts[2])
-    first_key = tl.min(keys)
-    n_counted = tl.where(first_key < counts[2], n_counted, 0)
-    stop = tl.where(
-        n_counted > 0,
-        tile_of(n_counted - 1, grid.query_cell, grid.query_parts, QUERY_PLACES, BLOCK_M) + 1,
-        0,
+    last_key = tl.max(tl.where(keys < counts[2], keys, 0))
+    rows = query_range(
+        inputs, sizes, place // sizes.n_heads, tl.min(keys), last_key, counts, CAUSAL
     )
-    begin, whole = 0, 0
-    if CAUSAL:
-        shift = counts[1] - counts[0]
-        first = tl.maximum(first_key - shift, 0)
-        last = tl.maximum(tl.max(tl.where(keys < counts[2], keys, 0)) - shift, 0)
-        begin = tile_of(first, grid.query_cell, grid.query_parts, QUERY_PLACES, BLOCK_M)
-        whole = tile_of(last, grid.query_cell, grid.query_parts, QUERY_PLACES, BLOCK_M) + 1
-        whole = tl.minimum(whole, stop)
-    if inputs.mask is not None or inputs.bias is not None:
-        whole = stop
+    rows = (rows[0], rows[1], rows[2], tl.minimum(rows[3], n_counted))
+    BEFORE: tl.constexpr = sizes.before is not None
+    begin, full, whole, stop = query_tiles(rows, grid, BEFORE, QUERY_PLACES, BLOCK_M)
     COLUMNS: tl.constexpr = BLOCK_N // KEY_PLACES
     state = (
         tl.zeros((BLOCK_N,), tl.float32),
         tl.zeros((COLUMNS, BLOCK_M // QUERY_PLACES), tl.float32),
     )
-    if CAUSAL or inputs.mask is not None or inputs.bias is not None:
-        span = (begin, whole, n_counted, block)
+    LIMITED: tl.constexpr = CAUSAL or sizes.after is not None
+    if inputs.mask is not None or inputs.bias is not None:
+        span = (begin, stop, n_counted, block)
         state = walk_queries(
             state, key_tile, keys, head, inputs, columns, grid, strides, sizes, place, counts, span,
-            scale * LOG2E, True, CAUSAL, PRECISION, D_HEAD, QUERY_PLACES, KEY_PLACES, BLOCK_M,
+            scale, True, CAUSAL, PRECISION, D_HEAD, QUERY_PLACES, KEY_PLACES, BLOCK_M,
         )  # fmt: skip
-    if inputs.mask is None and inputs.bias is None:
-        span = (whole, stop, n_counted, block)
+    else:
+        if LIMITED:
+            span = (begin, full, n_counted, block)
+            state = walk_queries(
+                state, key_tile, keys, head, inputs, columns, grid, strides, sizes, place, counts,
+                span, scale, True, CAUSAL, PRECISION, D_HEAD, QUERY_PLACES, KEY_PLACES, BLOCK_M,
+            )  # fmt: skip
+        span = (full, whole, n_counted, block)
         state = walk_queries(
             state, key_tile, keys, head, inputs, columns, grid, strides, sizes, place, counts, span,
-            scale * LOG2E, False, CAUSAL, PRECISION, D_HEAD, QUERY_PLACES, KEY_PLACES, BLOCK_M,
+            scale, False, CAUSAL, PRECISION, D_HEAD, QUERY_PLACES, KEY_PLACES, BLOCK_M,
         )  # fmt: skip
+        if BEFORE:
+            span = (whole, stop, n_counted, block)
+            state = walk_queries(
+                state, key_tile, keys, head, inputs, columns, grid, strides, sizes, place, counts,
+                span, scale, True, CAUSAL, PRECISION, D_HEAD, QUERY_PLACES, KEY_PLACES, BLOCK_M,
+            )  # fmt: skip
     if columns.sums is not None:
         sums = tl.where(keys < counts[2], state[0], 0.0)
         at = key_start(inputs, sizes, place) + keys
@@ -184,7 +196,7 @@ def columns_kernel(
 
 def column_sums(
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch key_head key d_head"],
     *,
     lse: Float[Tensor, "batch head query"],
     weights: Float[Tensor, "batch #head query"] | None = None,
@@ -198,93 +210,76 @@ def column_sums(
 
     lengths says which keys are real; every query counts, by its weight (1 unless given).
     """
-    inputs, scale = inputs_of(query, key, key, scale=scale, lengths=lengths, mask=mask, bias=bias)
+    options = Options(scale, causal, lengths, mask, bias)
     B, H, Q = query.shape[:3]
     if weights is not None:
         weights = weights.float().expand(B, H, Q)
     sums = query.new_empty((B, H, key.shape[2]), dtype=lse.dtype)
     strides = None if weights is None else weights.stride()
     columns = Columns(lse.contiguous(), weights, strides, sums, None)
-    _launch(inputs, columns, scale=scale, causal=causal, real_queries=False)
+    _launch(query, key, columns, options, real_queries=False)
     return sums
 
 
 def received_and_map(
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch key_head key d_head"],
+    options: Options,
     *,
     lse: Float[Tensor, "batch head query"],
-    scale: float,
-    causal: bool,
-    lengths: Int[Tensor, " batch"] | None = None,
-    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
-    bias: Float[Tensor, "#batch #head #query #key"] | None = None,
-    starts: Int[Tensor, " start"] | None = None,
-    longest: int | None = None,
     want: Want,
     config: Config | None = None,
 ) -> dict[str, Tensor]:
     """The statistics received and map, as far as they are wanted, in one pass."""
-    inputs, scale = inputs_of(
-        query, key, key, scale=scale, lengths=lengths, mask=mask, bias=bias, starts=starts
-    )
     (B, H, Q), K = query.shape[:3], key.shape[2]
     found = {}
     if "received" in want:
         found["received"] = query.new_empty((B, H, K), dtype=torch.float32)
     blocks = want["map"][0] if "map" in want else None
     columns = Columns(lse, None, None, found.get("received"), None)
-    sums = _launch(
-        inputs, columns, scale=scale, causal=causal, real_queries=Q == K and lengths is not None,
-        blocks=blocks, longest=longest, config=config,
-    )  # fmt: skip
+    real = Q == K and options.lengths is not None
+    sums = _launch(query, key, columns, options, real_queries=real, blocks=blocks, config=config)
     if sums is not None:
-        found["map"] = _means(sums, lengths, Q, K)
+        found["map"] = _means(sums, options.lengths, Q, K)
     return found
 
 
 def _launch(
-    inputs: Inputs,
+    query: Tensor,
+    key: Tensor,
     columns: Columns,
+    options: Options,
     *,
-    scale: float,
-    causal: bool,
     real_queries: bool,
     blocks: int | None = None,
-    longest: int | None = None,
     config: Config | None = None,
 ) -> Tensor | None:
     """Runs the kernel; gives the sums of the map's cells, a part of a cell each, or None."""
-    (B, H, Q, D), K = inputs.query.shape, inputs.key.shape[2]
-    strides = strides_of(inputs, inputs.query)
-    constants = {
-        "CAUSAL": causal,
-        "REAL_QUERIES": real_queries,
-        "PRECISION": "ieee",
-        "D_HEAD": D,
-        "BLOCK_D": block_of_features(D),
-    }
+    query, scale = positive_scale(query, options.scale)
+    inputs = inputs_of(query, key, key, options)
+    (B, H, Q, _), K = query.shape, key.shape[2]
+    longest = options.longest_keys or options.longest or K
+    constants = constants_of(inputs, options) | {"REAL_QUERIES": real_queries}
     result = None
 
     def launch(cut: Config) -> None:
         nonlocal result
-        grid, query_places, key_places, tiles = cells_of(cut, Q, longest or K, blocks)
+        grid, query_places, key_places, tiles = cells_of(cut, Q, longest, blocks)
         if blocks is not None:
             shape = (B, H, grid.query_cells, grid.key_cells, grid.key_parts)
-            result = inputs.query.new_zeros(shape, dtype=torch.float32)
-        sizes, _ = sizes_of(inputs, cut.block_m, causal=causal)
+            result = query.new_zeros(shape, dtype=torch.float32)
+        sizes, _ = sizes_of(inputs, options, cut.block_m)
         sizes = sizes._replace(n_blocks=tiles)
         columns_kernel[(tiles * sizes.n_places,)](
-            inputs, columns._replace(map=result), grid, strides, sizes, scale, **constants,
-            QUERY_PLACES=query_places, KEY_PLACES=key_places,
+            inputs, columns._replace(map=result), grid, strides_of(inputs), sizes, scale,
+            **constants, QUERY_PLACES=query_places, KEY_PLACES=key_places,
             BLOCK_M=cut.block_m, BLOCK_N=cut.block_n,
             num_warps=cut.num_warps, num_stages=cut.num_stages,
         )  # fmt: skip
 
-    with on_device(inputs.query):
-        edges = inputs.mask is not None or inputs.bias is not None
-        shape = f"{'causal ' * causal}{'edges ' * edges}{'map' if blocks else 'sums'}"
-        launch(config or best_config("columns", shape, inputs.query, inputs.key, launch))
+    with on_device(query):
+        shape = f"{options.words} {'map' if blocks else 'sums'}".strip()
+        launch(config or best_config("columns", shape, query, key, launch))
     return result
 
 
@@ -294,13 +289,18 @@ def _means(
     n_queries: int,
     n_keys: int,
 ) -> Float[Tensor, "batch head query_block key_block"]:
-    """The sums of the map's cells divided by how many real positions each cell has."""
-    total = sums.sum(dim=-1)
+    """The sums of the map's cells divided by how many real positions each cell has.
+
+    Nothing is copied from the host, so that it can be part of a CUDA graph.
+    """
+    total = sums.squeeze(-1) if sums.shape[-1] == 1 else sums.sum(dim=-1)
     counts = []
     for n, cells in zip((n_queries, n_keys), total.shape[2:], strict=True):
         size = math.ceil(n / cells)
-        real = torch.tensor([n]) if lengths is None or n != n_keys else lengths.clamp(max=n)
         first = torch.arange(cells, device=sums.device) * size
-        counts.append((real.to(sums.device)[:, None] - first).clamp(0, size))
+        if lengths is None or n != n_keys:
+            counts.append((n - first).clamp(0, size)[None])
+        else:
+            counts.append((lengths.clamp(max=n)[:, None] - first).clamp(0, size))
     cells_of = counts[0][:, :, None] * counts[1][:, None, :]
     return total / cells_of.clamp_min(1).unsqueeze(1)

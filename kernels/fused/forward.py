@@ -19,30 +19,29 @@ from torch import Tensor
 from minibert.kernels.fused.fold import fold_scores, key_of_best, no_best, settled
 from minibert.kernels.fused.launch import (
     Config,
-    best_of,
-    block_of_features,
-    chosen_outputs,
+    Options,
+    constants_of,
     inputs_of,
     on_device,
-    row_outputs,
     sizes_of,
     strides_of,
 )
+from minibert.kernels.fused.masks import key_range, masked_scores, shaped_score, whole_blocks
 from minibert.kernels.fused.memory_copies import head_corner, rows_at, takes_tma, tiles_of
+from minibert.kernels.fused.outputs import best_of, chosen_outputs, row_outputs
 from minibert.kernels.fused.primitives import (
     LOG2E,
     NOTHING,
     block_offsets,
     head_view,
     load_rows,
-    masked_scores,
     program_place,
-    row_start,
 )
 from minibert.kernels.fused.row_outputs import store_chosen, store_rows, store_vectors
 from minibert.kernels.fused.tuning import best_config
+from minibert.kernels.masks import positive_scale
 from minibert.kernels.requests import Want
-from minibert.quantities import Bool, Float, Int
+from minibert.quantities import Float
 
 __all__ = ["forward", "forward_kernel"]
 
@@ -50,33 +49,19 @@ __all__ = ["forward", "forward_kernel"]
 @triton.jit
 @no_type_check
 def walk(
-    state,
-    query_tile,
-    head,
-    tiles,
-    inputs,
-    strides,
-    place,
-    n_heads,
-    rows,
-    counts,
-    span,
-    scale2,
-    EDGE: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    PRODUCT: tl.constexpr,
-    BEST: tl.constexpr,
-    PRECISION: tl.constexpr,
-    D_HEAD: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    state, query_tile, head, tiles, inputs, strides, sizes, place, rows, counts, span, scale,
+    EDGE: tl.constexpr, CAUSAL: tl.constexpr, PRODUCT: tl.constexpr, BEST: tl.constexpr,
+    PRECISION: tl.constexpr, D_HEAD: tl.constexpr, D_VALUE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """The rows' state after the keys of `span`, a block at a time."""
+    SHAPED: tl.constexpr = inputs.soft_cap is not None or inputs.slopes is not None
     weighted, largest, total, product, best_key = state
     before, best = largest, no_best(BEST, largest.shape[0])
     _, key, value = head
     BLOCK_D: tl.constexpr = query_tile.shape[1]
+    BLOCK_V: tl.constexpr = weighted.shape[1]
     key_offsets = block_offsets(strides.key[2], BLOCK_N, BLOCK_D)
-    value_offsets = block_offsets(strides.value[2], BLOCK_N, BLOCK_D)
+    value_offsets = block_offsets(strides.value[2], BLOCK_N, BLOCK_V)
     # Computing a block's address from the previous block takes fewer instructions.
     key += tl.cast(span[0], tl.int64) * strides.key[2]
     value += tl.cast(span[0], tl.int64) * strides.value[2]
@@ -86,19 +71,25 @@ def walk(
             key, key_offsets, left, tiles[0], tiles[2], first, D_HEAD, BLOCK_N, BLOCK_D, EDGE
         )
         scores = tl.dot(query_tile, tl.trans(key_tile), input_precision=PRECISION)
-        factor = scale2
+        factor = scale * LOG2E
+        columns = (first + tl.arange(0, BLOCK_N))[None, :]
         if EDGE:
-            columns = (first + tl.arange(0, BLOCK_N))[None, :]
             scores = masked_scores(
-                scores * scale2, inputs, strides, place, n_heads, rows[:, None], columns, counts,
-                CAUSAL,
+                scores, scale, inputs, strides, sizes, place, rows[:, None], columns, counts, CAUSAL
+            )
+            factor = 1.0
+        elif SHAPED:
+            batch, number = place // sizes.n_heads, place % sizes.n_heads
+            scores = shaped_score(
+                scores, scale, inputs, strides, sizes, batch, number, rows[:, None], columns,
+                counts, CAUSAL,
             )  # fmt: skip
             factor = 1.0
         weights, shrink, largest, total, product, best = fold_scores(
             scores, factor, first, largest, total, product, best, PRODUCT, BEST
         )
         value_tile = rows_at(
-            value, value_offsets, left, tiles[1], tiles[2], first, D_HEAD, BLOCK_N, BLOCK_D, EDGE
+            value, value_offsets, left, tiles[1], tiles[2], first, D_VALUE, BLOCK_N, BLOCK_V, EDGE
         )
         weighted = weighted * shrink[:, None]
         weights = weights.to(value_tile.dtype)
@@ -112,37 +103,12 @@ def walk(
 
 @triton.jit
 @no_type_check
-def spans(first, counts, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Where the whole blocks of keys end that all these queries see, and the keys that any sees."""
-    n_queries, n_keys, n_real = counts
-    shift = n_keys - n_queries
-    stop = tl.where(first < n_queries, n_real, 0)
-    whole = stop
-    if CAUSAL:
-        whole = tl.minimum(stop, tl.maximum(shift + first + 1, 0))
-        stop = tl.minimum(stop, tl.maximum(shift + first + BLOCK_M, 0))
-    return whole // BLOCK_N * BLOCK_N, stop
-
-
-@triton.jit
-@no_type_check
 def forward_kernel(
-    inputs,
-    outputs,
-    chosen,
-    strides,
-    sizes,
-    scale,
-    key_tiles,
-    value_tiles,
-    CAUSAL: tl.constexpr,
-    BEST: tl.constexpr,
-    PRECISION: tl.constexpr,
-    D_HEAD: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    inputs, outputs, chosen, strides, sizes, scale, key_tiles, value_tiles,
+    CAUSAL: tl.constexpr, BEST: tl.constexpr, PRECISION: tl.constexpr,
+    D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr, D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """z = softmax(scale·query·keyᵀ + bias)·value of a block of queries, with lse and statistics.
 
     The named tuples are those of `launch.py`. Source: Dao 2023, algorithm 1.
@@ -156,77 +122,71 @@ def forward_kernel(
     query_offsets = block_offsets(strides.query[2], BLOCK_M, BLOCK_D)
     left = counts[0] - first
     query_tile = load_rows(query, query_offsets, left, D_HEAD, BLOCK_M, BLOCK_D, True)
-    whole, stop = spans(first, counts, CAUSAL, BLOCK_M, BLOCK_N)
+    seen = key_range(
+        inputs, sizes, place // sizes.n_heads, first, first + (BLOCK_M - 1), counts, CAUSAL
+    )
+    begin, full, whole, stop = whole_blocks(seen, BLOCK_N, sizes.before is not None)
     none = tl.zeros((BLOCK_M,), tl.float32)
     parts = tl.zeros((BLOCK_M, 4), tl.float32)
-    weighted = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    weighted = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
     state = (weighted, none + NOTHING, parts, parts, tl.zeros((BLOCK_M,), tl.int32))
-    scale2 = scale * LOG2E
     PRODUCT: tl.constexpr = outputs.entropy is not None
     if inputs.mask is None and inputs.bias is None:
-        span = (0, whole)
+        if sizes.before is not None:
+            span = (begin, full)
+            state = walk(
+                state, query_tile, head, tiles, inputs, strides, sizes, place, rows, counts,
+                span, scale, True, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, D_VALUE, BLOCK_N,
+            )  # fmt: skip
+        span = (full, whole)
         state = walk(
-            state, query_tile, head, tiles, inputs, strides, place, sizes.n_heads, rows, counts,
-            span, scale2, False, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, BLOCK_N,
+            state, query_tile, head, tiles, inputs, strides, sizes, place, rows, counts,
+            span, scale, False, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, D_VALUE, BLOCK_N,
         )  # fmt: skip
         span = (whole, stop)
     else:
-        span = (0, stop)
+        span = (begin, stop)
     state = walk(
-        state, query_tile, head, tiles, inputs, strides, place, sizes.n_heads, rows, counts,
-        span, scale2, True, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, BLOCK_N,
+        state, query_tile, head, tiles, inputs, strides, sizes, place, rows, counts,
+        span, scale, True, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, D_VALUE, BLOCK_N,
     )  # fmt: skip
     weighted, largest, total, product, best = state
     total, product = tl.sum(total, 1), tl.sum(product, 1)
-    begin = row_start(inputs, sizes, place)
-    lse2, alive = store_rows(outputs, rows, begin, counts[0], largest, total, product, best)
-    weighted = weighted * tl.where(alive, 1.0 / total, 0.0)[:, None]
-    store_vectors(outputs.z, weighted, inputs, strides, sizes, place, rows, counts[0], D_HEAD)
+    lse2, share = store_rows(
+        outputs, inputs, sizes, place, rows, counts[0], largest, total, product, best
+    )
+    weighted = weighted * share[:, None]
+    store_vectors(outputs.z, weighted, inputs, strides, sizes, place, rows, counts[0], D_VALUE)
     store_chosen(
-        chosen, query_tile, inputs, strides, sizes, place, rows, counts, head, lse2, scale2, CAUSAL,
+        chosen, query_tile, inputs, strides, sizes, place, rows, counts, head, lse2, scale, CAUSAL,
         D_HEAD,
     )  # fmt: skip
 
 
 def forward(
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch key_head key d_head"],
+    value: Float[Tensor, "batch key_head key d_value"],
+    options: Options,
     *,
-    scale: float,
-    causal: bool,
-    lengths: Int[Tensor, " batch"] | None = None,
-    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
-    bias: Float[Tensor, "#batch #head #query #key"] | None = None,
-    starts: Int[Tensor, " start"] | None = None,
-    longest: int | None = None,
     want: Want,
     config: Config | None = None,
 ) -> dict[str, Tensor]:
     """z, lse and the wanted statistics of T1 and T2 (rows and chosen probs), of one kernel.
 
-    With `starts` (packed sentences, the longest of `longest` rows) batch is 1.
+    Of packed sentences batch is 1.
     """
-    inputs, scale = inputs_of(
-        query, key, value, scale=scale, lengths=lengths, mask=mask, bias=bias, starts=starts
-    )
-    outputs = row_outputs(query, want)
+    query, scale = positive_scale(query, options.scale)
+    inputs = inputs_of(query, key, value, options)
+    outputs = row_outputs(query, value, want)
     chosen = chosen_outputs(query, key.shape[2], want)
     strides = strides_of(inputs, outputs.z)
-    d_head, edges = query.shape[-1], mask is not None or bias is not None
-    constants = {
-        "CAUSAL": causal,
-        "BEST": best_of(query, want),
-        "PRECISION": "ieee",
-        "D_HEAD": d_head,
-        "BLOCK_D": block_of_features(d_head),
-    }
-
+    constants = constants_of(inputs, options) | {"BEST": best_of(query, want)}
     tier = "argmax" if "argmax" in want else "entropy" if "entropy" in want else "plain"
 
     def launch(cut: Config) -> None:
         cut = config or cut
-        sizes, programs = sizes_of(inputs, cut.block_m, causal=causal, longest=longest)
+        sizes, programs = sizes_of(inputs, options, cut.block_m)
         tiles = [tiles_of(one, cut) if cut.tma else None for one in (inputs.key, inputs.value)]
         blocks = {"BLOCK_M": cut.block_m, "BLOCK_N": cut.block_n}
         compiled = {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
@@ -236,10 +196,10 @@ def forward(
         )  # fmt: skip
 
     with on_device(query):
-        packed = starts is not None
-        tma = not edges and takes_tma(inputs)
-        words = {"packed": packed, "causal": causal, "edges": edges, "tma": tma, tier: True}
-        shape = " ".join(word for word, holds in words.items() if holds)
-        launch(config or best_config("forward", shape, query, key, launch))
+        tma = not options.edges and takes_tma(inputs)
+        shape = f"{options.words} {'tma ' * tma}{tier}".strip()
+        # What decides is the wider vector, of keys or of values.
+        widest = (query, key) if query.shape[-1] >= value.shape[-1] else (value, query)
+        launch(config or best_config("forward", shape, *widest, launch))
     found = {**outputs._asdict(), "offset_mass": chosen.offset_mass, "key_mass": chosen.key_mass}
     return {name: one for name, one in found.items() if one is not None}

@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from minibert.errors import AttentionError
 from minibert.kernels.check.gradient_check import check_gradients
 from minibert.kernels.fused.backward import backward
+from minibert.kernels.fused.launch import Options
 from minibert.kernels.requests import Want
-from minibert.quantities import Bool, Float, Int
+from minibert.quantities import Float
 
 __all__ = ["attend_with_gradient", "double_check"]
 
+_WITHOUT_GRADIENT = ("prefix", "soft_cap", "alibi_slopes", "sinks", "starts")
 _INPUTS = ("query", "key", "value", "bias")
 _double_check: ContextVar[bool] = ContextVar("double_check", default=False)
 
@@ -36,25 +39,32 @@ def double_check() -> Iterator[None]:
 def attend_with_gradient(
     compute: Callable[..., dict[str, Tensor]],
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch key_head key d_head"],
+    value: Float[Tensor, "batch key_head key d_value"],
+    options: Options,
     *,
-    lengths: Int[Tensor, " batch"] | None = None,
-    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
-    causal: bool = False,
-    scale: float,
-    bias: Float[Tensor, "#batch #head #query #key"] | None = None,
     want: Want,
 ) -> dict[str, Tensor]:
     """The result of `compute` for the same arguments; z and lse have gradients, statistics do not.
 
     Gradients reach query, key, value and bias; only those that are asked for are computed. O(N)
     memory. The gradient of a gradient is refused by torch.
+    Raises AttentionError for what the backward does not take yet.
     """
+    told = {name: getattr(options, name) for name in _WITHOUT_GRADIENT}
+    told["window"] = None if options.window == (None, None) else options.window
+    told["groups"] = True if key.shape[1] != query.shape[1] else None
+    told["value_size"] = True if value.shape[-1] != query.shape[-1] else None
+    told["d_head > 128"] = True if query.shape[-1] > 128 else None
+    if beyond := [name for name, one in told.items() if one is not None]:
+        raise AttentionError(
+            f'impl="triton" has no gradient with {", ".join(beyond)}; impl="eager" has.'
+        )
     names: list[str] = []
-    call = {"compute": compute, "options": {"causal": causal, "scale": scale}, "want": want}
+    fixed = {"causal": options.causal, "scale": options.scale}
+    call = {"compute": compute, "options": fixed, "want": want}
     call |= {"names": names, "check": _double_check.get()}
-    outputs = _Attention.apply(query, key, value, bias, lengths, mask, call)
+    outputs = _Attention.apply(query, key, value, options.bias, options.lengths, options.mask, call)
     return dict(zip(names, outputs, strict=True))
 
 
@@ -73,7 +83,7 @@ class _Attention(torch.autograd.Function):
         call: dict[str, Any],
     ) -> tuple[Tensor, ...]:
         options = call["options"] | {"bias": bias, "lengths": lengths, "mask": mask}
-        found = call["compute"](query, key, value, want=call["want"], **options)
+        found = call["compute"](query, key, value, Options(**options), want=call["want"])
         call["names"].extend(["z", "lse", *(name for name in found if name not in ("z", "lse"))])
         outputs = tuple(found[name] for name in call["names"])
         ctx.options, ctx.check = call["options"], call["check"]

@@ -1,46 +1,39 @@
-"""The arguments of the forward kernels: named tuples, outputs, grid and config.
+"""The arguments of every kernel, forward and backward: one set of named tuples, sizes and config.
 
 The kernels read the fields of the tuples by name. This file uses tensors only, not Triton.
-
-Row outputs are (batch, head, query), for packed sentences (1, head, token); contiguous.
 """
 
 import math
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from minibert.kernels.requests import Want
+from minibert.quantities import Bool, Float, Int
 
 __all__ = [
     "LARGEST_HEAD",
-    "Chosen",
     "Config",
     "Inputs",
-    "Outputs",
+    "Options",
     "Sizes",
     "Strides",
-    "best_of",
     "block_of_features",
-    "chosen_outputs",
+    "constants_of",
     "inputs_of",
     "on_device",
-    "row_outputs",
     "sizes_of",
     "starts_of",
     "strides_of",
 ]
 
 #: The widest head whose vectors fit the registers of a program together with its scores.
-LARGEST_HEAD = 128
+LARGEST_HEAD = 256
 #: Keys and values of the heads that run side by side: about half of the L2 cache of a large GPU.
 BYTES_TOGETHER = 24 * 2**20
-
-_ROWS = ("row_max", "max_prob", "entropy", "argmax")
 
 
 class Config(NamedTuple):
@@ -56,53 +49,105 @@ class Config(NamedTuple):
     tma: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What a call says beside its vectors, as `minibert.kernels.api.attend` explains it.
+
+    `starts` are the first rows of packed sentences, the longest of which has `longest`;
+    `key_starts` and `longest_keys` are the same of their keys where these differ.
+    """
+
+    scale: float
+    causal: bool = False
+    lengths: Int[Tensor, " batch"] | None = None
+    mask: Bool[Tensor, "#batch #head #query #key"] | None = None
+    bias: Float[Tensor, "#batch #head #query #key"] | None = None
+    window: tuple[int | None, int | None] = (None, None)
+    prefix: Int[Tensor, " sentence"] | None = None
+    soft_cap: float | None = None
+    alibi_slopes: Float[Tensor, "... head"] | None = None
+    sinks: Float[Tensor, " head"] | None = None
+    starts: Int[Tensor, " start"] | None = None
+    key_starts: Int[Tensor, " start"] | None = None
+    longest: int | None = None
+    longest_keys: int | None = None
+
+    @property
+    def edges(self) -> bool:
+        """True when cells of a mask or a bias are read."""
+        return self.mask is not None or self.bias is not None
+
+    @property
+    def shaped(self) -> bool:
+        """True when every score is changed beside the scale, by a soft cap or by ALiBi."""
+        return self.soft_cap is not None or self.alibi_slopes is not None
+
+    @property
+    def limits(self) -> tuple[int | None, int | None]:
+        """How far a query sees, before and after; causal order without a prefix ends after it."""
+        before, after = self.window
+        return before, None if self.causal and self.prefix is None else after
+
+    @property
+    def words(self) -> str:
+        """What decides about the fastest config, in words; see `tuning.candidates`."""
+        holds = {
+            "packed": self.starts is not None,
+            "causal": self.causal,
+            "edges": self.edges,
+            "window": self.limits != (None, None),
+            "shaped": self.shaped,
+        }
+        return " ".join(word for word, true in holds.items() if true)
+
+
 class Inputs(NamedTuple):
-    """Tensors a kernel reads; None where a call has none. mask is uint8."""
+    """Tensors a kernel reads, and the soft cap; None where a call has none. mask is uint8.
+
+    slopes are (batch, head) and sinks (head), float32. The last four are of the backward: lse (in
+    base 2), delta and weights are float32, (batch · head, queries filled up to whole blocks).
+    """
 
     query: Any
     key: Any
     value: Any
-    lengths: Any
-    starts: Any
-    mask: Any
-    bias: Any
-
-
-class Outputs(NamedTuple):
-    """Tensors with one number, or one vector, for each row; None where one is not wanted."""
-
-    z: Any
-    lse: Any
-    row_max: Any
-    max_prob: Any
-    entropy: Any
-    argmax: Any
-
-
-class Chosen(NamedTuple):
-    """Probs at chosen offsets and keys, and these offsets and keys; None where not wanted."""
-
-    offset_mass: Any
-    offsets: Any
-    n_offsets: Any
-    key_mass: Any
-    positions: Any
-    n_positions: Any
+    lengths: Any = None
+    starts: Any = None
+    mask: Any = None
+    bias: Any = None
+    key_starts: Any = None
+    prefix: Any = None
+    slopes: Any = None
+    sinks: Any = None
+    soft_cap: Any = None
+    z_gradient: Any = None
+    lse: Any = None
+    delta: Any = None
+    weights: Any = None
 
 
 class Strides(NamedTuple):
-    """In elements: (batch, head, row) of vectors, (batch, head, query, key) of mask and bias."""
+    """In elements: (batch, head, row) of vectors, (batch, head, query, key) of mask and bias.
+
+    slopes have (batch, head). z is what the forward writes.
+    """
 
     query: Any
     key: Any
     value: Any
-    z: Any
-    mask: Any
-    bias: Any
+    z: Any = None
+    mask: Any = None
+    bias: Any = None
+    slopes: Any = None
+    z_gradient: Any = None
 
 
 class Sizes(NamedTuple):
-    """Heads of all sentences, heads of one, rows, keys, blocks of rows; heads side by side."""
+    """Heads of all sentences, heads of one, rows, keys, blocks of rows; heads side by side.
+
+    `group` query heads read one key head. A query sees `before` keys before its own position and
+    `after` behind; None: no limit. The backward fills queries up to `n_filled`.
+    """
 
     n_places: Any
     n_heads: Any
@@ -110,6 +155,10 @@ class Sizes(NamedTuple):
     n_keys: Any
     n_blocks: Any
     n_together: Any
+    group: Any = 1
+    before: Any = None
+    after: Any = None
+    n_filled: Any = None
 
 
 def block_of_features(d_head: int) -> int:
@@ -117,113 +166,80 @@ def block_of_features(d_head: int) -> int:
     return max(16, 1 << (d_head - 1).bit_length())
 
 
-def best_of(query: Tensor, want: Want) -> str | None:
-    """How the kernels find the argmax: not at all, "exact", or "near" for inputs of 16 bits.
+def constants_of(inputs: Inputs, options: Options) -> dict[str, Any]:
+    """What every kernel is compiled for, beside its block sizes."""
+    d_head, d_value = inputs.query.shape[-1], inputs.value.shape[-1]
+    return {
+        "CAUSAL": options.causal,
+        # By default Triton rounds float32 to tf32.
+        "PRECISION": "ieee",
+        "D_HEAD": d_head,
+        "BLOCK_D": block_of_features(d_head),
+        "D_VALUE": d_value,
+        "BLOCK_V": block_of_features(d_value),
+    }
 
-    "near" tells scores apart, and gives row_max and max_prob's maximum, to 2^-18 of a score (a
-    tile of 256 keys: 2^-17), which is far below what 16 bits leave of one.
-    """
-    if "argmax" not in want:
-        return None
-    return "exact" if query.dtype == torch.float32 else "near"
 
-
-def inputs_of(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    scale: float,
-    lengths: Tensor | None,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    starts: Tensor | None = None,
-) -> tuple[Inputs, float]:
-    """The tensors as the kernels take them, and a scale that is positive.
-
-    The maximum of scaled scores is the scaled maximum only for a scale above 0, so its sign goes
-    into the query, and a scale of 0 altogether.
-    """
-    if scale <= 0:
-        sign = -1.0 if scale < 0 else 0.0
-        query, scale = query * sign, -scale or 1.0
+def inputs_of(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Inputs:
+    """The tensors as the kernels take them; copied only where vectors are not contiguous."""
     B, H, Q, K = (*query.shape[:3], key.shape[2])
     query, key, value = (
         one if one.stride(-1) == 1 else one.contiguous() for one in (query, key, value)
     )
-    if mask is not None:
-        mask = mask.view(torch.uint8).expand(B, H, Q, K)
-    if bias is not None:
-        bias = bias.expand(B, H, Q, K)
-    if lengths is not None:
-        lengths = lengths.contiguous()
-    return Inputs(query, key, value, lengths, starts, mask, bias), scale
+    mask, bias, slopes, sinks = options.mask, options.bias, options.alibi_slopes, options.sinks
+    return Inputs(
+        query,
+        key,
+        value,
+        lengths=None if options.lengths is None else options.lengths.contiguous(),
+        starts=options.starts,
+        mask=None if mask is None else mask.view(torch.uint8).expand(B, H, Q, K),
+        bias=None if bias is None else bias.expand(B, H, Q, K),
+        key_starts=options.key_starts,
+        prefix=None if options.prefix is None else options.prefix.contiguous(),
+        slopes=None if slopes is None else slopes.float().expand(B, H),
+        sinks=None if sinks is None else sinks.float().contiguous(),
+        soft_cap=options.soft_cap,
+    )
 
 
-def row_outputs(query: Tensor, want: Want) -> Outputs:
-    """Empty tensors for z, lse and the wanted numbers of rows."""
-    rows = [
-        query.new_empty(query.shape[:3], dtype=torch.int64 if name == "argmax" else torch.float32)
-        if name in want
-        else None
-        for name in _ROWS
-    ]
-    lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-    z = torch.empty_like(query, memory_format=torch.preserve_format)
-    return Outputs(z if z.stride(-1) == 1 else z.contiguous(), lse, *rows)
-
-
-def chosen_outputs(query: Tensor, n_keys: int, want: Want) -> Chosen:
-    """Empty tensors for offset_mass and key_mass, and their offsets and positions."""
-    reach = query.shape[2] + n_keys
-    # An offset larger than the length always points outside the text, so it can be limited.
-    offsets = tuple(max(-reach, min(reach, one)) for one in want.get("offset_mass", ()))
-    positions = want.get("key_mass", ())
-    parts: list[Any] = []
-    for numbers in (offsets, positions):
-        if numbers:
-            mass = query.new_empty((*query.shape[:3], len(numbers)), dtype=torch.float32)
-            parts += [mass, _on_device(numbers, query.device), len(numbers)]
-        else:
-            parts += [None, None, None]
-    return Chosen(*parts)
-
-
-@lru_cache(maxsize=256)
-def _on_device(numbers: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.int32, device=device)
-
-
-def strides_of(inputs: Inputs, z: Tensor) -> Strides:
+def strides_of(inputs: Inputs, z: Tensor | None = None) -> Strides:
     """The strides of the inputs and of z, without that of the contiguous axis of vectors."""
-    vectors = [one.stride()[:3] for one in (inputs.query, inputs.key, inputs.value, z)]
-    matrices = [None if one is None else one.stride() for one in (inputs.mask, inputs.bias)]
-    strides = [*vectors, *matrices]
+    vectors = (inputs.query, inputs.key, inputs.value, z, inputs.z_gradient)
+    *first, z_gradient = (None if one is None else one.stride()[:3] for one in vectors)
+    others = (inputs.mask, inputs.bias, inputs.slopes)
+    strides = [*first, *(None if one is None else one.stride() for one in others), z_gradient]
     if inputs.starts is not None:
         # Packed sentences have different lengths, so `starts` says where each begins, not a stride.
         strides = [None if one is None else (0, *one[1:]) for one in strides]
     return Strides(*strides)
 
 
-def sizes_of(
-    inputs: Inputs, block_m: int, *, causal: bool, longest: int | None = None
-) -> tuple[Sizes, int]:
-    """The sizes, and how many programs there are. `longest`: rows of the longest sentence."""
+def sizes_of(inputs: Inputs, options: Options, block_m: int) -> tuple[Sizes, int]:
+    """The sizes for blocks of `block_m` rows, and how many programs there are."""
     B, H, Q, D = inputs.query.shape
-    K = inputs.key.shape[2]
+    key_heads, K = inputs.key.shape[1:3]
     places = (B if inputs.starts is None else len(inputs.starts) - 1) * H
-    blocks = math.ceil((Q if longest is None else longest) / block_m)
+    blocks = math.ceil((Q if options.longest is None else options.longest) / block_m)
     together = 1
-    if causal:
+    if options.causal:
         together = BYTES_TOGETHER // (2 * K * D * inputs.key.element_size())
     together = max(1, min(places, together))
-    return Sizes(places, H, Q, K, blocks, together), places * blocks
+    before, after = options.limits
+    sizes = Sizes(places, H, Q, K, blocks, together, H // key_heads, before, after)
+    return sizes, places * blocks
 
 
-def starts_of(lengths: Sequence[int], device: torch.device) -> Tensor:
-    """The first row of each packed sentence, and the row after the last sentence."""
-    starts = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
-    return starts.to(device, non_blocking=True)
+@lru_cache(maxsize=256)
+def starts_of(lengths: tuple[int, ...], device: torch.device) -> Int[Tensor, " start"]:
+    """The first row of each packed sentence, and the row after the last sentence.
+
+    Made once for the same lengths: a copy to the device cannot be part of a CUDA graph.
+    """
+    # Kept beyond this call, so it must not belong to an inference mode around it.
+    with torch.inference_mode(False):
+        starts = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
+        return starts.to(device, non_blocking=True)
 
 
 def on_device(tensor: Tensor) -> AbstractContextManager[Any]:

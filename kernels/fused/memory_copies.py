@@ -33,12 +33,14 @@ _HAS_DESCRIPTORS = find_spec("triton.tools.tensor_descriptor") is not None
 @triton.jit
 @no_type_check
 def head_corner(inputs, sizes, place):
-    """Where a head begins in the descriptors: (batch, head, row)."""
-    batch, head = place // sizes.n_heads, place % sizes.n_heads
-    if inputs.starts is None:
-        return batch, head, 0
-    else:
+    """Where the keys of a head begin in the descriptors: (batch, head, row)."""
+    batch, head = place // sizes.n_heads, place % sizes.n_heads // sizes.group
+    if inputs.key_starts is not None:
+        return 0, head, tl.load(inputs.key_starts + batch).to(tl.int32)
+    elif inputs.starts is not None:
         return 0, head, tl.load(inputs.starts + batch).to(tl.int32)
+    else:
+        return batch, head, 0
 
 
 @triton.jit

@@ -17,27 +17,22 @@ from minibert.kernels.fused.cells import cells_of, load_at, positions_of
 from minibert.kernels.fused.fold import fold_scores, key_of_best, no_best
 from minibert.kernels.fused.launch import (
     Config,
-    best_of,
+    Options,
     block_of_features,
-    chosen_outputs,
+    constants_of,
     inputs_of,
     on_device,
-    row_outputs,
     sizes_of,
     strides_of,
 )
-from minibert.kernels.fused.primitives import (
-    LOG2E,
-    NOTHING,
-    head_view,
-    key_start,
-    masked_scores,
-    row_start,
-)
+from minibert.kernels.fused.masks import masked_scores
+from minibert.kernels.fused.outputs import best_of, chosen_outputs, row_outputs
+from minibert.kernels.fused.primitives import NOTHING, head_view, key_start
 from minibert.kernels.fused.row_outputs import store_chosen, store_rows, store_vectors
 from minibert.kernels.fused.tuning import best_config
+from minibert.kernels.masks import positive_scale
 from minibert.kernels.requests import Want
-from minibert.quantities import Bool, Float, Int
+from minibert.quantities import Float
 
 __all__ = ["LARGEST_TILE", "fits", "one_tile", "one_tile_kernel"]
 
@@ -86,7 +81,7 @@ def store_map(
 def one_tile_kernel(
     inputs, outputs, chosen, summed, grid, strides, sizes, scale,
     CAUSAL: tl.constexpr, BEST: tl.constexpr, REAL_QUERIES: tl.constexpr, PRECISION: tl.constexpr,
-    D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
+    D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr, D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr,
     QUERY_PLACES: tl.constexpr, KEY_PLACES: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -97,11 +92,10 @@ def one_tile_kernel(
     # An empty place counts as a key after the last one, which no query sees.
     keys = tl.where(filled, keys, counts[1])
     key_tile = load_at(head[1], keys, strides.key[2], keys < counts[2], D_HEAD, BLOCK_D)
-    value_tile = load_at(head[2], keys, strides.value[2], keys < counts[2], D_HEAD, BLOCK_D)
+    value_tile = load_at(head[2], keys, strides.value[2], keys < counts[2], D_VALUE, BLOCK_V)
     n_counted = counts[0]
     if REAL_QUERIES:
         n_counted = tl.minimum(n_counted, counts[2])
-    begin = row_start(inputs, sizes, place)
     received = tl.zeros((BLOCK_N,), tl.float32)
     none = tl.zeros((BLOCK_M,), tl.float32)
     parts = tl.zeros((BLOCK_M, 4), tl.float32)
@@ -112,8 +106,8 @@ def one_tile_kernel(
         query_tile = load_at(head[0], rows, strides.query[2], inside, D_HEAD, BLOCK_D)
         scores = tl.dot(query_tile, tl.trans(key_tile), input_precision=PRECISION)
         scores = masked_scores(
-            scores * (scale * LOG2E), inputs, strides, place, sizes.n_heads, rows[:, None],
-            keys[None, :], counts, CAUSAL,
+            scores, scale, inputs, strides, sizes, place, rows[:, None], keys[None, :], counts,
+            CAUSAL,
         )  # fmt: skip
         weights, _, largest, total, product, best = fold_scores(
             scores, 1.0, 0, none + NOTHING, parts, parts, no_best(BEST, BLOCK_M),
@@ -122,8 +116,9 @@ def one_tile_kernel(
         total, product = tl.sum(total, 1), tl.sum(product, 1)
         best = tl.where(largest > NOTHING, key_of_best(best, BEST, BLOCK_N), 0)
         best = best // KEY_PLACES * grid.key_cell + best % KEY_PLACES
-        lse2, alive = store_rows(outputs, rows, begin, counts[0], largest, total, product, best)
-        share = tl.where(alive, 1.0 / total, 0.0)
+        lse2, share = store_rows(
+            outputs, inputs, sizes, place, rows, counts[0], largest, total, product, best
+        )
         rounded = weights.to(value_tile.dtype)
         if summed.received is not None or summed.map is not None:
             probs = weights * tl.where(rows < n_counted, share, 0.0)[:, None]
@@ -135,25 +130,28 @@ def one_tile_kernel(
                 )  # fmt: skip
         z = tl.dot(rounded, value_tile, input_precision=PRECISION)
         z *= share[:, None]
-        store_vectors(outputs.z, z, inputs, strides, sizes, place, rows, counts[0], D_HEAD)
+        store_vectors(outputs.z, z, inputs, strides, sizes, place, rows, counts[0], D_VALUE)
         store_chosen(
             chosen, query_tile, inputs, strides, sizes, place, rows, counts, head, lse2,
-            scale * LOG2E, CAUSAL, D_HEAD,
+            scale, CAUSAL, D_HEAD,
         )  # fmt: skip
     if summed.received is not None:
         at = key_start(inputs, sizes, place) + keys
         tl.store(summed.received + at, received, mask=keys < counts[1])
 
 
-def fits(query: Tensor, key: Tensor, want: Want, *, edges: bool) -> bool:
-    """True when the keys fit one tile, whole cells of the map included; `edges`: mask or bias."""
-    if edges and query.element_size() > 2:
-        # With numbers of 32 bits, the registers have no room for the offsets of their cells.
+def fits(query: Tensor, key: Tensor, value: Tensor, want: Want, options: Options) -> bool:
+    """True when the keys fit one tile, whole cells of the map included."""
+    crowded = options.edges or options.shaped
+    if crowded and query.element_size() > 2:
+        # With numbers of 32 bits, the registers have no room for what is done to each score.
+        return False
+    if block_of_features(max(query.shape[-1], value.shape[-1])) > 128:
         return False
     Q, K = query.shape[2], key.shape[2]
     blocks = want["map"][0] if "map" in want else None
     query_cell = 1 if blocks is None else math.ceil(Q / blocks)
-    largest = _largest_tile(query)
+    largest = _largest_tile(query, value)
     return _tile(K, blocks) <= largest and Q <= MOST_QUERIES and query_cell <= SMALLEST_BLOCK
 
 
@@ -167,53 +165,46 @@ def fitted(cut: Config, keys: int, largest: int, *, edges: bool, wide: bool) -> 
         return cut._replace(block_n=max(keys, 32))
     if keys < largest:
         return cut._replace(block_n=keys)
-    # More threads share the additional work that mask and bias need for each score.
+    # More threads share the additional work that each score needs with `edges`.
     warps = 8 if edges and keys == LARGEST_TILE else 4
     return Config(SMALLEST_BLOCK, keys, warps, 1)
 
 
 def one_tile(
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch key_head key d_head"],
+    value: Float[Tensor, "batch key_head key d_value"],
+    options: Options,
     *,
-    scale: float,
-    causal: bool,
-    lengths: Int[Tensor, " batch"] | None = None,
-    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
-    bias: Float[Tensor, "#batch #head #query #key"] | None = None,
     want: Want,
     config: Config | None = None,
 ) -> dict[str, Tensor]:
     """z, lse and every wanted statistic in one pass; only where `fits` is True."""
-    inputs, scale = inputs_of(query, key, value, scale=scale, lengths=lengths, mask=mask, bias=bias)
-    (B, H, Q, D), K = query.shape, key.shape[2]
-    outputs, chosen = row_outputs(query, want), chosen_outputs(query, K, want)
+    query, scale = positive_scale(query, options.scale)
+    inputs = inputs_of(query, key, value, options)
+    (B, H, Q, _), K = query.shape, key.shape[2]
+    outputs, chosen = row_outputs(query, value, want), chosen_outputs(query, K, want)
     blocks = want["map"][0] if "map" in want else None
-    constants = {
-        "CAUSAL": causal,
+    constants = constants_of(inputs, options) | {
         "BEST": best_of(query, want),
-        "REAL_QUERIES": Q == K and lengths is not None,
-        "PRECISION": "ieee",
-        "D_HEAD": D,
-        "BLOCK_D": block_of_features(D),
+        "REAL_QUERIES": Q == K and options.lengths is not None,
     }
 
     def empty(*shape: int) -> Tensor:
         return query.new_empty((B, H, *shape), dtype=torch.float32)
 
-    edges = mask is not None or bias is not None
     summed = Summed(empty(K) if "received" in want else None, None)
 
     def launch(cut: Config) -> None:
         nonlocal summed
         if config is None:
-            wide = query.element_size() > 2
-            cut = fitted(cut, _tile(K, blocks), _largest_tile(query), edges=edges, wide=wide)
+            wide, largest = query.element_size() > 2, _largest_tile(query, value)
+            crowded = options.edges or options.shaped
+            cut = fitted(cut, _tile(K, blocks), largest, edges=crowded, wide=wide)
         grid, query_places, key_places, _ = cells_of(cut, Q, K, blocks)
         if blocks is not None:
             summed = summed._replace(map=empty(grid.query_cells, grid.key_cells))
-        sizes, _ = sizes_of(inputs, cut.block_m, causal=False)
+        sizes, _ = sizes_of(inputs, options, cut.block_m)
         tiles = math.ceil(grid.query_cells * query_places / cut.block_m)
         one_tile_kernel[(B * H,)](
             inputs, outputs, chosen, summed, grid, strides_of(inputs, outputs.z),
@@ -224,8 +215,10 @@ def one_tile(
         )  # fmt: skip
 
     with on_device(query):
-        shape = f"{'causal ' * causal}{'edges ' * edges}{_tile(K, blocks)} keys"
-        launch(config or best_config("one tile", shape, query, key, launch))
+        shape = f"{options.words} {_tile(K, blocks)} keys".strip()
+        # What decides is the wider vector, of keys or of values.
+        widest = (query, key) if query.shape[-1] >= value.shape[-1] else (value, query)
+        launch(config or best_config("one tile", shape, *widest, launch))
     found = {**outputs._asdict(), **summed._asdict()}
     found |= {"offset_mass": chosen.offset_mass, "key_mass": chosen.key_mass}
     return {name: one for name, one in found.items() if one is not None}
@@ -238,7 +231,8 @@ def _tile(n_keys: int, blocks: int | None) -> int:
     return max(16, 1 << (places - 1).bit_length())
 
 
-def _largest_tile(query: Tensor) -> int:
+def _largest_tile(query: Tensor, value: Tensor) -> int:
     """The most places of keys whose scores fit the registers beside the vectors."""
-    largest = LARGEST_TILE if block_of_features(query.shape[-1]) <= 64 else LARGEST_TILE // 2
+    widest = block_of_features(max(query.shape[-1], value.shape[-1]))
+    largest = LARGEST_TILE if widest <= 64 else LARGEST_TILE // 2
     return largest if query.element_size() <= 2 else largest // 4

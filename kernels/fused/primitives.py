@@ -1,4 +1,4 @@
-"""The jitted parts of the forward kernels: loads, offsets and masks.
+"""The jitted parts of the kernels: loads and offsets; `masks.py` has what is done to scores.
 
 Scores are in base 2 here, score·log2(e), because the hardware has an instruction for 2^x.
 A masked score is NOTHING and not −inf: in the sum of 2^t·t in `fold.py`, 0·(−inf) would be NaN.
@@ -23,7 +23,6 @@ __all__ = [
     "key_start",
     "load_cells",
     "load_rows",
-    "masked_scores",
     "program_place",
     "row_start",
 ]
@@ -108,18 +107,23 @@ def load_cells(matrix, strides, batch, head, rows, columns, inside):
 def head_view(inputs, strides, sizes, place):
     """Where one head's (query, key, value) begin, and its numbers of (queries, keys, real keys).
 
-    Packed sentences have `starts`: the first row of each, and one past the last row of all.
+    Each key head serves `sizes.group` query heads in a row. Packed sentences have `starts`: the
+    first row of each, and one past the last row of all; `key_starts` where their keys differ.
     """
     batch, head = place // sizes.n_heads, place % sizes.n_heads
+    key_head = head // sizes.group
     query = inputs.query + head_start(strides.query, batch, head)
-    key = inputs.key + head_start(strides.key, batch, head)
-    value = inputs.value + head_start(strides.value, batch, head)
+    key = inputs.key + head_start(strides.key, batch, key_head)
+    value = inputs.value + head_start(strides.value, batch, key_head)
     n_queries, n_keys = sizes.n_queries, sizes.n_keys
     if inputs.starts is not None:
         start = tl.load(inputs.starts + batch)
         n_queries = (tl.load(inputs.starts + batch + 1) - start).to(tl.int32)
         n_keys = n_queries
         query += start * strides.query[2]
+        if inputs.key_starts is not None:
+            start = tl.load(inputs.key_starts + batch)
+            n_keys = (tl.load(inputs.key_starts + batch + 1) - start).to(tl.int32)
         key += start * strides.key[2]
         value += start * strides.value[2]
     n_real = n_keys
@@ -144,30 +148,9 @@ def row_start(inputs, sizes, place):
 def key_start(inputs, sizes, place):
     """Where the sums of one head begin: (batch, head, key)."""
     begin = tl.cast(place, tl.int64) * sizes.n_keys
-    if inputs.starts is not None:
+    if inputs.key_starts is not None:
+        head = tl.cast(place % sizes.n_heads, tl.int64)
+        begin = head * sizes.n_keys + tl.load(inputs.key_starts + place // sizes.n_heads)
+    elif inputs.starts is not None:
         begin = row_start(inputs, sizes, place)
     return begin
-
-
-@triton.jit
-@no_type_check
-def masked_scores(
-    scores, inputs, strides, place, n_heads, rows, columns, counts, CAUSAL: tl.constexpr
-):
-    """The scores in base 2 with bias added, NOTHING where the key may not be seen.
-
-    rows and columns have shapes that go together: a tile's, or one key for each row.
-    """
-    n_queries, n_keys, n_real = counts
-    allowed = columns < n_real
-    if CAUSAL:
-        allowed = allowed & (columns <= rows + (n_keys - n_queries))
-    inside = allowed & (rows < n_queries)
-    batch, head = place // n_heads, place % n_heads
-    if inputs.bias is not None:
-        bias = load_cells(inputs.bias, strides.bias, batch, head, rows, columns, inside)
-        scores += bias.to(tl.float32) * LOG2E
-    if inputs.mask is not None:
-        mask = load_cells(inputs.mask, strides.mask, batch, head, rows, columns, inside)
-        allowed = allowed & (mask != 0)
-    return tl.where(allowed, scores, NOTHING)

@@ -31,12 +31,13 @@ def vectors(layout: str, device: str, *, d_head: int = 24) -> tuple[torch.Tensor
 def tiled(query, key, value, *, causal=False, packed=None, want=WANT):
     """By the kernel that is told to take tiles from the copy unit."""
     from minibert.kernels.fused.forward import forward
-    from minibert.kernels.fused.launch import Config, starts_of
+    from minibert.kernels.fused.launch import Config, Options, starts_of
 
-    options = {"scale": 0.2, "causal": causal, "config": Config(16, 16, 4, 1, tma=True)}
+    options = {"scale": 0.2, "causal": causal}
     if packed:
         options |= {"starts": starts_of(packed, query.device), "longest": max(packed)}
-    return forward(query, key, value, want=parse_want(want, n_keys=key.shape[2]), **options)
+    want, config = parse_want(want, n_keys=key.shape[2]), Config(16, 16, 4, 1, tma=True)
+    return forward(query, key, value, Options(**options), want=want, config=config)
 
 
 def assert_as_eager(found, query, key, value, *, causal=False):

@@ -14,17 +14,18 @@ ALL = ("row_max", "max_prob", "entropy", "argmax", "key_mass", "offset_mass", "r
 
 
 def compare(kind, n, d_head, dtype, device, config=None, wants=ALL):
+    from minibert.kernels.fused.launch import Options
     from minibert.kernels.fused.one_tile import fits, one_tile
 
     problem = Case(kind, n, n, 1.0).draw(
         dtype=dtype, device=torch.device(device), d_head=d_head, wants=wants, seed=n
     )
-    options = problem.options()
-    edges = kind in ("mask", "bias")
-    assert fits(problem.query, problem.key, options["want"], edges=edges)
+    given = problem.options()
+    options = Options(**{name: given[name] for name in given if name != "want"})
     vectors = problem.query, problem.key, problem.value
-    found = one_tile(*vectors, **options, config=config)
-    expected, yardstick = truth(problem), eager.attend(*vectors, **options)
+    assert fits(*vectors, given["want"], options)
+    found = one_tile(*vectors, options, want=given["want"], config=config)
+    expected, yardstick = truth(problem), eager.attend(*vectors, **given)
     for output in ("z", "lse", *wants):
         error = error_of(output, problem, found, expected)
         assert error <= tolerance_of(output, problem, yardstick, expected), output
@@ -51,11 +52,13 @@ def test_the_largest_tiles_are_right(kind, n, triton_device):
 
 
 def test_no_tile_is_larger_than_the_registers_hold(triton_device):
+    from minibert.kernels.fused.launch import Options
     from minibert.kernels.fused.one_tile import fits
 
     def fit(n, d_head, dtype, *, edges=False):
         vectors = torch.empty(1, 1, n, d_head, dtype=dtype, device=triton_device)
-        return fits(vectors, vectors, {"received": ()}, edges=edges)
+        bias = vectors.new_empty(1, 1, 1, 1) if edges else None
+        return fits(vectors, vectors, vectors, {"received": ()}, Options(1.0, bias=bias))
 
     assert fit(256, 64, torch.float16)
     assert not fit(257, 64, torch.float16)
