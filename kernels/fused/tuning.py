@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from minibert.kernels.fused.backward_configs import backward_candidates
 from minibert.kernels.fused.launch import Config, block_of_features
 
 __all__ = ["best_config", "cache_file", "candidates", "remembered"]
@@ -32,6 +33,8 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
     `shape` is what is computed, in words: "causal", "edges" (a mask or a bias), "packed",
     "tma" (keys and values that the copy unit can read), "plain" where there are no statistics.
     """
+    if kernel.startswith("backward"):
+        return backward_candidates(kernel, kind, d_head, shape)
     words = shape.split()
     wide = block_of_features(d_head) > 64
     if kind == "fp32" and kernel == "one tile":

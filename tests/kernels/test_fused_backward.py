@@ -3,10 +3,14 @@ import math
 
 import pytest
 import torch
-from attention_gradients import inputs, truth
+from attention_gradients import allowed_errors, inputs, truth
+from hypothesis import given as drawn_by
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
 
 from minibert.errors import AttentionError
-from minibert.kernels.check.gradient_check import gradient_tolerances
+from minibert.kernels.fused.launch import Config, Options, starts_of
+from minibert.kernels.fused.tuning import candidates
 
 fused_backward = pytest.importorskip(
     "minibert.kernels.fused.backward", reason="Triton is not installed", exc_type=ImportError
@@ -15,19 +19,19 @@ backward, relevance_columns = fused_backward.backward, fused_backward.relevance_
 
 #: Of the few turns of a loop there are in a test, each must be the first, an inner or the last one;
 #: more of them, as with the small tiles of float32, only take the interpreter longer.
-TILES = dict.fromkeys(("key_value", "query"), fused_backward.Tile(64, 64, 4, 1))
+CONFIGS = dict.fromkeys(("key_value", "query"), Config(64, 64, 4, 1))
+SMALL = [Config(16, 32, 4, 1), Config(32, 16, 4, 1)]
 GRADIENTS = ("query", "key", "value")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 #: Queries, keys, d_head and options: what a kernel can trip over, each with something else.
 CASES = {
     "one key": (1, 1, 16, {}),
-    "less than a tile": (17, 17, 40, {}),
     "one more than a tile": (65, 65, 64, {"causal": True}),
     "two tiles and two keys": (130, 130, 80, {"lengths": [130, 43]}),
     "more keys than queries": (23, 131, 64, {"causal": True}),
     "more queries than keys": (70, 19, 40, {"causal": True}),
     "an empty sentence": (37, 37, 64, {"lengths": [29, 0], "causal": True}),
     "a mask with dead rows": (41, 67, 48, {"mask": True}),
-    "a bias": (33, 65, 64, {"bias": (2, 2, 33, 65)}),
     "everything": (
         67,
         67,
@@ -36,11 +40,11 @@ CASES = {
     ),
     "a full block at the end": (64, 64, 128, {"lengths": [64, 31]}),
 }
-# The dtypes in turns, and both for what has the most in it.
 _BOTH = (torch.float32, torch.float16)
+# The dtypes in turns, and both for what has the most in it.
 WITH_DTYPES = dict.fromkeys(
     [
-        *zip(CASES, itertools.cycle(_BOTH), strict=False),
+        *zip(list(CASES)[2:], itertools.cycle(_BOTH), strict=False),
         *itertools.product(("one more than a tile", "everything"), _BOTH),
     ]
 )
@@ -59,25 +63,102 @@ def drawn(name, dtype, device, *, factor=1):
     if "bias" in wishes:
         options["bias"] = torch.randn(*wishes["bias"], generator=generator).to(dtype)
     options["lse_gradient"] = torch.randn(2, 2, n_queries, generator=generator)
-    expected = truth(given, options)
-    move = {n: o.to(device) if isinstance(o, torch.Tensor) else o for n, o in options.items()}
-    return {n: one.to(device) for n, one in given.items()}, move, expected
+    return given, options, truth(given, options)
+
+
+def moved(named):
+    return {n: o.to(DEVICE) if isinstance(o, torch.Tensor) else o for n, o in named.items()}
+
+
+def told(given, options):
+    """The options as the kernels take them."""
+    options = {"scale": 1 / math.sqrt(given["query"].shape[-1])} | moved(options)
+    options.pop("lse_gradient", None)
+    longest = {"packed": ("starts", "longest"), "packed_keys": ("key_starts", "longest_keys")}
+    for name, (starts, most) in longest.items():
+        if (lengths := options.pop(name, None)) is not None:
+            options |= {starts: starts_of(lengths, torch.device(DEVICE)), most: max(lengths)}
+    return Options(**options)
 
 
 def computed(given, options, expected, **more):
-    vectors = [given[name] for name in ("z_gradient", "query", "key", "value")]
-    z, lse = (expected[name].to(given["query"].device) for name in ("z", "lse"))
-    more = {"tiles": TILES} | more
-    return backward(*vectors, z.to(given["query"].dtype), lse.float(), **options, **more)
+    vectors = [given[name].to(DEVICE) for name in ("z_gradient", "query", "key", "value")]
+    z, lse = (expected[name].to(DEVICE) for name in ("z", "lse"))
+    if options.get("lse_gradient") is not None:
+        more["lse_gradient"] = options["lse_gradient"].to(DEVICE)
+    more = {"configs": CONFIGS} | more
+    z = z.to(given["query"].dtype)
+    return backward(*vectors, z, lse.float(), told(given, options), **more)
 
 
 def assert_as_good_as_eager(found, expected, given, options):
-    options = {"scale": 1 / math.sqrt(given["query"].shape[-1])} | options
-    order = [given[name] for name in ("z_gradient", "query", "key", "value")]
-    allowed = gradient_tolerances(*order, **options)
-    for name, tolerance in allowed.items():
-        error = float((found[name].cpu().double() - expected[name]).abs().max())
-        assert error <= tolerance, f"d {name}: {error:.3g} off, {tolerance:.3g} allowed"
+    for name, tolerance in allowed_errors(given, options, expected).items():
+        error = (found[name].cpu().double() - expected[name]).abs()
+        assert not error.numel() or error.max() <= tolerance, (
+            f"d {name}: {float(error.max()):.3g} off, {tolerance:.3g} allowed"
+        )
+
+
+@st.composite
+def calls(draw):
+    """Vectors and options of any kind together, and the config of the kernels."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 9999)))
+    dtype = draw(st.sampled_from(_BOTH))
+    group, packed = draw(st.sampled_from([1, 2, 4, 8])), draw(st.booleans())
+    key_heads = draw(st.integers(1, 2)) if group < 3 else 1
+    H, D = group * key_heads, draw(st.sampled_from([8, 20]))
+    options = {"causal": draw(st.booleans()), "scale": draw(st.sampled_from([0.3, -0.4, 1.0]))}
+
+    def maybe(name, make):
+        if draw(st.booleans()):
+            options[name] = make()
+
+    if packed:
+        tokens = st.lists(st.sampled_from([0, 1, 17, 40]), min_size=1, max_size=3)
+        options["packed"] = tuple(draw(tokens))
+        n, B, Q = len(options["packed"]), 1, sum(options["packed"])
+        maybe("packed_keys", lambda: tuple(draw(st.sampled_from([0, 1, 17, 65])) for _ in range(n)))
+        K, sentences = sum(options.get("packed_keys", options["packed"])), n
+    else:
+        B, K = draw(st.integers(1, 2)), draw(st.sampled_from([1, 17, 65]))
+        Q, sentences = draw(st.sampled_from([K, K, 1, 20])), B
+        maybe("lengths", lambda: torch.tensor([draw(st.sampled_from([0, 1, 9, K]))] * B))
+        if draw(st.integers(0, 3)) == 0:
+            options["mask"] = torch.rand(B, 1, Q, K, generator=generator) < 0.6
+            axes = [draw(st.sampled_from([1, n])) for n in (B, H, Q, K)]
+            options["bias"] = torch.randn(axes, generator=generator).to(dtype)
+    side = st.sampled_from([None, 0, 1, 7, K])
+    maybe("window", lambda: (draw(side), draw(side)))
+    maybe("soft_cap", lambda: draw(st.sampled_from([1.0, 20.0])))
+    maybe("alibi_slopes", lambda: torch.rand(B, H, generator=generator))
+    maybe("sinks", lambda: 3 * torch.randn(H, generator=generator))
+    if options["causal"] and not packed:
+        maybe("prefix", lambda: torch.randint(0, K + 1, (sentences,), generator=generator))
+    maybe("lse_gradient", lambda: torch.randn(B, H, Q, generator=generator))
+    given = inputs(
+        Q, K, D, dtype=dtype, seed=draw(st.integers(0, 9999)), batch=B, heads=(H, key_heads),
+        d_value=draw(st.sampled_from([D, 12])),
+    )  # fmt: skip
+    few = B * H * max(Q, K) < 150
+    return given, options, draw(st.sampled_from([Config(64, 64, 4, 1), *SMALL * few]))
+
+
+@drawn_by(calls())
+@settings(max_examples=25, phases=[Phase.generate])
+def test_any_options_together_are_right(call):
+    given, options, config = call
+    expected = truth(given, options)
+    wanted = (*GRADIENTS, *(name for name in ("bias", "sinks") if name in options))
+    configs = dict.fromkeys(("key_value", "query"), config)
+    found = computed(
+        given, options, expected, wanted=wanted, configs=configs, relevance="absolute_relevance"
+    )
+    assert_as_good_as_eager(found, expected, given, options)
+    cells = expected["relevance"].abs()
+    for name, axis in (("relevance_by_key", 2), ("relevance_by_query", 3)):
+        torch.testing.assert_close(
+            found[name].cpu().double(), cells.sum(axis), rtol=1e-5, atol=1e-4, msg=name
+        )
 
 
 @pytest.mark.parametrize(("name", "dtype"), WITH_DTYPES)
@@ -89,14 +170,31 @@ def test_gradients_err_at_most_twice_as_much_as_eager(name, dtype, triton_device
     assert_as_good_as_eager(found, expected, given, options)
 
 
-@pytest.mark.parametrize(("dtype", "d_head"), [(torch.float32, 80), (torch.float16, 40)])
+@pytest.mark.parametrize("dtype", _BOTH)
+def test_what_lies_outside_a_window_is_not_read(dtype, triton_device):
+    given = inputs(96, 96, 16, dtype=dtype, batch=1, heads=(2, 1))
+    options = {"window": (7, 9), "lse_gradient": torch.randn(1, 2, 96)}
+    expected = truth(given, options)
+    configs = dict.fromkeys(("key_value", "query"), Config(16, 16, 4, 1))
+    for names in (("query", "z_gradient"), ("key", "value")):
+        spoiled = dict(given)
+        for name in names:
+            spoiled[name] = given[name].clone()
+            spoiled[name][:, :, 64:] = math.nan
+        found = computed(spoiled, options, expected, configs=configs)
+        # Rows 0 … 47 look at keys up to 56, and keys 0 … 47 are seen by rows up to 54.
+        for name in set(GRADIENTS) - set(names):
+            allowed = allowed_errors(given, options, expected)[name]
+            error = (found[name].cpu().double() - expected[name])[:, :, :48].abs().max()
+            assert error <= allowed
+
+
 def test_the_tiles_that_a_gpu_gets_give_the_same(dtype, d_head, triton_device):
     given = inputs(37, 71, d_head, dtype=dtype)
     options = {"causal": True}
     expected = truth(given, options)
-    moved = {name: one.to(triton_device) for name, one in given.items()}
-    found = computed(moved, options, expected, tiles=None)
-    assert_as_good_as_eager(found, expected, moved, options)
+    found = computed(given, options, expected, configs=gpu_configs(dtype, d_head))
+    assert_as_good_as_eager(found, expected, given, options)
 
 
 @pytest.mark.parametrize(("dtype", "factor"), [(torch.float32, 30), (torch.float16, 10)])
