@@ -84,6 +84,8 @@ def truth(
         if options.get("lse_gradient") is not None:
             split = options["lse_gradient"].split(list(packed), dim=2)
             rest["lse_gradient"] = split[number]
+        if options.get("prefix") is not None:
+            rest["prefix"] = options["prefix"][number : number + 1]
         found.append(of_sentence({n: one[number] for n, one in parts.items()}, rest, dtype))
     joined = {}
     for name in found[0]:
@@ -91,7 +93,9 @@ def truth(
         if name == "sinks":
             joined[name] = torch.stack(every).sum(0)
         elif name in ("probs", "relevance"):
-            blocks = [torch.block_diag(*(one[0, h] for one in every)) for h in range(every[0].shape[1])]
+            blocks = [
+                torch.block_diag(*(one[0, h] for one in every)) for h in range(every[0].shape[1])
+            ]
             joined[name] = torch.stack(blocks)[None]
         else:
             joined[name] = torch.cat(every, dim=2)
@@ -151,8 +155,8 @@ def allowed_errors(
 
     u is the unit roundoff of the dtype, w that of float32, A the largest sum of absolute terms of a
     score, G that of dP, L the largest gradient of lse, R the largest sum of P that a key gets from
-    all that read it. A sum of D terms is off by about sqrt(D)·w of its absolute terms (Higham & Mary
-    2019), and P, dS and z are rounded once:
+    all that read it. A sum of D terms is off by about sqrt(D)·w of its absolute terms (Higham &
+    Mary 2019), and P, dS and z are rounded once:
 
         P:  p = 2·(sqrt(D) + 4)·w·A + 4·w of itself
         dS: e = (p + u)·(2·G + L) + (3·u + 2·sqrt(D)·w)·G for each P

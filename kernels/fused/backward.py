@@ -43,8 +43,8 @@ def backward(
     "relevance_by_query", the sum over the keys of f(P ∘ dP), (batch, head, query), both float32,
     with the query's heads. There f is the number itself, its positive part or its size,
     dP = z_gradient·valueᵀ, and w are `weights`, 1 unless given.
-    Memory beside the results: 8 bytes a query and head, 12 with weights. `configs` replaces the config of
-    "key_value" or "query". The same call gives the same bits.
+    Memory beside the results: 8 bytes a query and head, 12 with weights. `configs` replaces the
+    config of "key_value" or "query". The same call gives the same bits.
     Raises AttentionError for an unknown name, for "bias" or "sinks" without one, for heads too wide
     for this GPU.
     Source: Dao 2023, "FlashAttention-2", algorithm 2.

@@ -96,18 +96,21 @@ def over_head(
     """d key and d value with what one query head adds; writes the relevance that it gives."""
     KEYS: tl.constexpr = key_tile.shape[0]
     ORDERED: tl.constexpr = CAUSAL or sizes.before is not None or sizes.after is not None
-    seen = query_range(
-        inputs, sizes, place[0], first_key, first_key + (KEYS - 1), counts, CAUSAL
-    )
-    begin, full, whole, stop = whole_query_blocks(seen, counts[0], BLOCK_M)
     sums = (d_key, d_value, tl.zeros((KEYS,), tl.float32))
     if ORDERED:
+        seen = query_range(
+            inputs, sizes, place[0], first_key, first_key + (KEYS - 1), counts, CAUSAL
+        )
+        begin, full, whole, stop = whole_query_blocks(seen, counts[0], BLOCK_M)
         span = (begin, full + (stop - whole), full, whole)
         sums = over_queries(
             key_tile, value_tile, sums, inputs, strides, sizes, place, counts, scale, span,
             first_key, D_HEAD, D_VALUE, CAUSAL, True, KIND, BLOCK_M, PRECISION,
         )  # fmt: skip
-    span = (full, whole, full, whole)
+        span = (full, whole, full, whole)
+    else:
+        # No query attends to a block of padding.
+        span = (0, tl.where(first_key < counts[2], counts[0], 0), 0, 0)
     d_key, d_value, relevance = over_queries(
         key_tile, value_tile, sums, inputs, strides, sizes, place, counts, scale, span,
         first_key, D_HEAD, D_VALUE, False, False, KIND, BLOCK_M, PRECISION,
@@ -143,9 +146,7 @@ def backward_key_value_kernel(
         first_head = key_head * sizes.group
     head, counts = head_view(inputs, strides, sizes, batch * sizes.n_heads + first_head)
     n_keys = counts[1]
-    key_tile = rows_from(
-        head[1], strides.key[2], first_key, n_keys, D_HEAD, BLOCK_N, BLOCK_D, True
-    )
+    key_tile = rows_from(head[1], strides.key[2], first_key, n_keys, D_HEAD, BLOCK_N, BLOCK_D, True)
     value_tile = rows_from(
         head[2], strides.value[2], first_key, n_keys, D_VALUE, BLOCK_N, BLOCK_V, True
     )

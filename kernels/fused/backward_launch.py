@@ -64,7 +64,8 @@ class Problem:
         options, inputs = self.options, self.inputs
         n_queries = options.longest if inputs.starts is not None else inputs.query.shape[2]
         n_keys = n_queries if inputs.key_starts is None else options.longest_keys
-        assert n_queries is not None and n_keys is not None
+        assert n_queries is not None
+        assert n_keys is not None
         return n_queries, inputs.key.shape[2] if inputs.starts is None else n_keys
 
     @property
@@ -98,7 +99,8 @@ class Problem:
         Raises AttentionError when it has room for none.
         """
         query, key, wide = self.inputs.query, self.inputs.key, self._widest
-        words = " ".join(filter(None, (self.options.words, words)))
+        groups = "groups" * (self.sizes.group > 1)
+        words = " ".join(filter(None, (self.options.words, groups, words)))
         with on_device(query):
             if cut is not None:
                 return launch(cut)

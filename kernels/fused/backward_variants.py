@@ -27,7 +27,7 @@ _ROW, _MATRIX = ("i32",) * 3, ("i32",) * 4
 _NOTHING, _ONE = "constexpr", "constexpr 1"
 #: Of `Options.words`, those that follow from what is given.
 _WORDS = {"mask": "edges", "bias": "edges", "soft_cap": "shaped", "slopes": "shaped"}
-_WORDS |= {"window": "window", "starts": "packed"}
+_WORDS |= {"window": "window", "starts": "packed", "groups": "groups"}
 
 
 def _inputs(kind: str, given: tuple[str, ...]) -> Inputs:
@@ -123,7 +123,7 @@ def _variant(
 ) -> dict[str, Any]:
     """One variant of the kernel that owns keys ("key_value") or queries ("query")."""
     words = [_WORDS[name] for name in given if name in _WORDS]
-    words += ["relevance"] * (bool(relevance) and gradients)
+    words += ["causal"] * causal + ["relevance"] * (bool(relevance) and gradients)
     cut = _cut("keys" if kernel == "key_value" else "queries", kind, d_head, tuple(words))
     n_vectors = 2 if kernel == "key_value" else 1
     outputs = (f"*{kind}" if gradients else _NOTHING,) * n_vectors
@@ -142,7 +142,10 @@ def _variant(
     what = ["causal"] * causal + ["relevance"] * bool(relevance) + list(given)
     what += [] if gradients else ["columns"]
     name = " ".join([f"backward_{kernel} {kind} d{d_head}", *what])
-    return _compiled(name, kernel, signature, constants, cut)
+    found = _compiled(name, kernel, signature, constants, cut)
+    # wgmma takes 64 rows; fewer are for the older instruction.
+    rows = cut.block_n if kernel == "key_value" else cut.block_m
+    return found | ({"matrix": "HMMA"} if rows < 64 and kind != "fp32" else {})
 
 
 def _delta(kind: str, d_head: int, given: tuple[str, ...] = ()) -> dict[str, Any]:

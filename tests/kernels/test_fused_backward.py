@@ -5,7 +5,7 @@ import pytest
 import torch
 from attention_gradients import allowed_errors, inputs, truth
 from hypothesis import given as drawn_by
-from hypothesis import Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from minibert.errors import AttentionError
@@ -15,6 +15,7 @@ from minibert.kernels.fused.tuning import candidates
 fused_backward = pytest.importorskip(
     "minibert.kernels.fused.backward", reason="Triton is not installed", exc_type=ImportError
 )
+backward_launch = pytest.importorskip("minibert.kernels.fused.backward_launch")
 backward, relevance_columns = fused_backward.backward, fused_backward.relevance_columns
 
 #: Of the few turns of a loop there are in a test, each must be the first, an inner or the last one;
@@ -41,13 +42,14 @@ CASES = {
     "a full block at the end": (64, 64, 128, {"lengths": [64, 31]}),
 }
 _BOTH = (torch.float32, torch.float16)
-# The dtypes in turns, and both for what has the most in it.
-WITH_DTYPES = dict.fromkeys(
-    [
-        *zip(list(CASES)[2:], itertools.cycle(_BOTH), strict=False),
-        *itertools.product(("one more than a tile", "everything"), _BOTH),
-    ]
-)
+# The dtypes in turns, and both for what has the most in it; the others are drawn below.
+WITH_DTYPES = [
+    ("two tiles and two keys", torch.float32),
+    ("a mask with dead rows", torch.float16),
+    ("a full block at the end", torch.float16),
+    ("one more than a tile", torch.float32),
+    *itertools.product(["everything"], _BOTH),
+]
 
 
 def drawn(name, dtype, device, *, factor=1):
@@ -132,7 +134,7 @@ def calls(draw):
     maybe("soft_cap", lambda: draw(st.sampled_from([1.0, 20.0])))
     maybe("alibi_slopes", lambda: torch.rand(B, H, generator=generator))
     maybe("sinks", lambda: 3 * torch.randn(H, generator=generator))
-    if options["causal"] and not packed:
+    if options["causal"]:
         maybe("prefix", lambda: torch.randint(0, K + 1, (sentences,), generator=generator))
     maybe("lse_gradient", lambda: torch.randn(B, H, Q, generator=generator))
     given = inputs(
@@ -144,7 +146,7 @@ def calls(draw):
 
 
 @drawn_by(calls())
-@settings(max_examples=25, phases=[Phase.generate])
+@settings(max_examples=12)
 def test_any_options_together_are_right(call):
     given, options, config = call
     expected = truth(given, options)
@@ -189,6 +191,15 @@ def test_what_lies_outside_a_window_is_not_read(dtype, triton_device):
             assert error <= allowed
 
 
+def gpu_configs(dtype, d_head):
+    kind = "fp32" if dtype == torch.float32 else "fp16"
+    owners = {"key_value": "backward keys", "query": "backward queries"}
+    return {name: candidates(kernel, kind, d_head, "")[0] for name, kernel in owners.items()}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "d_head"), [(torch.float32, 80), (torch.float16, 40), (torch.float16, 256)]
+)
 def test_the_tiles_that_a_gpu_gets_give_the_same(dtype, d_head, triton_device):
     given = inputs(37, 71, d_head, dtype=dtype)
     options = {"causal": True}
@@ -222,9 +233,8 @@ def test_relevance_sums_are_those_of_the_cells(name, of, f, triton_device):
     options.pop("lse_gradient")
     lse = expected["lse"].float().to(triton_device)
     alone = relevance_columns(
-        given["query"], given["key"], value=given["value"], z_gradient=given["z_gradient"],
-        lse=lse, of=of, weights=weights.to(triton_device), **options,
-    )  # fmt: skip
+        **moved(given), lse=lse, of=of, weights=weights.to(triton_device), **moved(options)
+    )
     for sums, right in (
         (found["relevance_by_key"], by_key),
         (alone, by_key),
@@ -234,7 +244,9 @@ def test_relevance_sums_are_those_of_the_cells(name, of, f, triton_device):
 
 
 def test_the_gradients_are_the_same_with_relevance_and_each_time(triton_device):
-    given, options, expected = drawn("an empty sentence", torch.float16, triton_device)
+    given = inputs(65, 65, 16, dtype=torch.float16, batch=1, heads=(4, 2))
+    options = {"packed": (29, 0, 36), "causal": True, "lse_gradient": torch.randn(1, 4, 65)}
+    expected = truth(given, options)
     plain = computed(given, options, expected)
     again = computed(given, options, expected)
     beside = computed(given, options, expected, relevance="absolute_relevance")
@@ -263,9 +275,7 @@ def test_the_gradient_of_a_bias_is_summed_over_what_it_is_repeated_for(axes, tri
     given = inputs(29, 37, 16, dtype=torch.float32)
     options = {"bias": torch.randn(axes), "causal": True, "lse_gradient": torch.randn(2, 2, 29)}
     expected = truth(given, options)
-    moved = {name: one.to(triton_device) for name, one in given.items()}
-    options |= {n: options[n].to(triton_device) for n in ("bias", "lse_gradient")}
-    found = computed(moved, options, expected, wanted=["bias"])
+    found = computed(given, options, expected, wanted=["bias"])
     assert set(found) == {"bias"}
     torch.testing.assert_close(found["bias"].cpu().double(), expected["bias"], rtol=1e-5, atol=3e-5)
 
@@ -274,8 +284,7 @@ def test_gradients_agree_with_finite_differences(triton_device):
     given = inputs(5, 7, 16, dtype=torch.float32)
     options = {"causal": True}
     expected = truth(given, options)
-    moved = {name: one.to(triton_device) for name, one in given.items()}
-    found = computed(moved, options, expected)
+    found = computed(given, options, expected)
 
     def loss(changed):
         return (truth(changed, options)["z"] * given["z_gradient"].double()).sum()
@@ -300,6 +309,28 @@ def test_vectors_in_any_layout_give_the_same_gradients(triton_device):
     found = computed(given, options, expected)
     for name in GRADIENTS:
         assert torch.equal(found[name], plain[name])
+
+
+def test_a_gpu_with_less_memory_gets_smaller_tiles_or_is_refused(triton_device):
+    given = inputs(5, 5, 128, dtype=torch.float16, batch=1)
+    vectors = [given[n].to(triton_device) for n in ("query", "key", "value", "z_gradient")]
+    problem = backward_launch.problem_of(*vectors, Options(1.0))
+    from triton.runtime.errors import OutOfResources
+
+    tried = []
+
+    def launch(config):
+        tried.append(config)
+        if len(tried) <= failing:
+            raise OutOfResources(300_000, 100_000, "shared memory")
+
+    failing = 1
+    problem.tuned("backward keys", "", launch, None)
+    assert len(tried) == 2
+    assert tried[1].block_n < candidates("backward keys", "fp16", 128, "")[0].block_n
+    tried, failing = [], 9
+    with pytest.raises(AttentionError, match=r"d_head 128 in torch\.float16 .*300000.*eager"):
+        problem.tuned("backward keys", "", launch, None)
 
 
 def test_an_unknown_name_is_refused(triton_device):
