@@ -61,7 +61,8 @@ def attend_with_gradient(
     names: list[str] = []
     # Autograd keeps the tensors, and sees when one of them is changed before the backward.
     tensors = [getattr(options, name) for name in _TENSORS]
-    fixed = replace(options, **dict.fromkeys(_TENSORS))
+    nothing: dict[str, Any] = dict.fromkeys(_TENSORS)
+    fixed = replace(options, **nothing)
     call = {"compute": compute, "options": fixed, "want": want}
     call |= {"names": names, "check": _double_check.get()}
     outputs = _Attention.apply(query, key, value, call, *tensors)
