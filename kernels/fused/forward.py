@@ -155,7 +155,7 @@ def forward_kernel(
     seen = key_range(
         inputs, sizes, place // sizes.n_heads, first, first + (BLOCK_M - 1), counts, CAUSAL
     )
-    begin, full, whole, stop = whole_blocks(seen, BLOCK_N)
+    begin, full, whole, stop = whole_blocks(seen, BLOCK_N, sizes.before is not None)
     none = tl.zeros((BLOCK_M,), tl.float32)
     parts = tl.zeros((BLOCK_M, 4), tl.float32)
     weighted = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
