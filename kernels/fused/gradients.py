@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from minibert.errors import AttentionError
 from minibert.kernels.check.gradient_check import check_gradients
 from minibert.kernels.fused.backward import backward
 from minibert.kernels.fused.launch import Options
@@ -17,6 +18,7 @@ from minibert.quantities import Float
 
 __all__ = ["attend_with_gradient", "double_check"]
 
+_WITHOUT_GRADIENT = ("prefix", "soft_cap", "alibi_slopes", "sinks", "starts")
 _INPUTS = ("query", "key", "value", "bias")
 _double_check: ContextVar[bool] = ContextVar("double_check", default=False)
 
@@ -37,8 +39,8 @@ def double_check() -> Iterator[None]:
 def attend_with_gradient(
     compute: Callable[..., dict[str, Tensor]],
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch key_head key d_head"],
+    value: Float[Tensor, "batch key_head key d_value"],
     options: Options,
     *,
     want: Want,
@@ -47,7 +49,17 @@ def attend_with_gradient(
 
     Gradients reach query, key, value and bias; only those that are asked for are computed. O(N)
     memory. The gradient of a gradient is refused by torch.
+    Raises AttentionError for what the backward does not take yet.
     """
+    told = {name: getattr(options, name) for name in _WITHOUT_GRADIENT}
+    told["window"] = None if options.window == (None, None) else options.window
+    told["groups"] = True if key.shape[1] != query.shape[1] else None
+    told["value_size"] = True if value.shape[-1] != query.shape[-1] else None
+    told["d_head > 128"] = True if query.shape[-1] > 128 else None
+    if beyond := [name for name, one in told.items() if one is not None]:
+        raise AttentionError(
+            f'impl="triton" has no gradient with {", ".join(beyond)}; impl="eager" has.'
+        )
     names: list[str] = []
     fixed = {"causal": options.causal, "scale": options.scale}
     call = {"compute": compute, "options": fixed, "want": want}
