@@ -100,9 +100,9 @@ def _padded(call: Drawn, units: Units) -> Truth:
     distance = np.abs(positions[:, None, :, None] - np.arange(K))
     added = np.zeros((B, H, Q, K))
     if "bias" in options:
-        added = added + options["bias"].double().numpy()
+        added = added + options["bias"].detach().double().numpy()
     if "alibi_slopes" in options:
-        slopes = options["alibi_slopes"].double().numpy().reshape(-1, H)[:, :, None, None]
+        slopes = options["alibi_slopes"].detach().double().numpy().reshape(-1, H)[:, :, None, None]
         added = added - slopes * distance
         # Both are one bias where ALiBi is not taken.
         error = error + 3 * units.alibi * (slopes * distance + np.abs(added))
@@ -127,7 +127,7 @@ def _softmax(
     off = np.where(allowed, error, 0.0)
     if "sinks" in options:
         sinks = np.broadcast_to(
-            options["sinks"].double().numpy()[:, None, None], (*scores.shape[:3], 1)
+            options["sinks"].detach().double().numpy()[:, None, None], (*scores.shape[:3], 1)
         )
         logits = np.concatenate([logits, sinks], axis=-1)
         off = np.concatenate([off, np.full_like(sinks, 30 * units.scores)], axis=-1)
@@ -150,6 +150,50 @@ def _softmax(
     itself = Q == K and "pages" not in options
     real = np.arange(Q) < (lengths[:, None] if itself else np.full((len(lengths), 1), Q))
     return Truth(z, lse, probs, z_bound, lse_bound, probs_bound, positions, real)
+
+
+def gradients(call: Drawn, z_gradient: Array) -> dict[str, Array]:
+    """The gradients of z times `z_gradient`: of query, key and value, in the shapes they came in.
+
+    With P the probs and dP = dZ · Vᵀ: dV = Pᵀ · dZ, dS = P ∘ (dP − rowsum(P ∘ dP)); where a soft
+    cap squeezed a score, dS times 1 − tanh²; dQ = scale · dS · K, dK = scale · dSᵀ · Q (Dao et al.
+    2022, appendix B.2). A sink's share of the softmax is in P, whose rows then sum to less.
+    """
+    exact = truth(call, Units(0.0, 0.0, 0.0, 0.0, 0.0))
+    query, (key, value) = call.query.numpy(), _flat(call)
+    group = query.shape[1] // key.shape[1]
+    keys, values = (np.repeat(one, group, axis=1) for one in (key, value))
+    scale = call.options.get("scale", 1 / math.sqrt(query.shape[3]))
+    probs = exact.probs
+    of_probs = np.einsum("bhqd,bhkd->bhqk", z_gradient, values)
+    of_scores = probs * (of_probs - (probs * of_probs).sum(-1, keepdims=True))
+    if "soft_cap" in call.options:
+        cap = call.options["soft_cap"]
+        scores = scale * np.einsum("bhqd,bhkd->bhqk", query, keys)
+        of_scores = of_scores * (1 - np.tanh(scores / cap) ** 2)
+    found = {"query": scale * np.einsum("bhqk,bhkd->bhqd", of_scores, keys)}
+    of_key = scale * np.einsum("bhqk,bhqd->bhkd", of_scores, query)
+    of_value = np.einsum("bhqk,bhqd->bhkd", probs, z_gradient)
+    for name, numbers in (("key", of_key), ("value", of_value)):
+        summed = numbers.reshape(len(numbers), -1, group, *numbers.shape[2:]).sum(2)
+        found[name] = _in_pages(call, summed, getattr(call, name).shape)
+    return found
+
+
+def _flat(call: Drawn) -> tuple[Array, Array]:
+    _, key, value = _gathered(call)
+    return key.numpy(), value.numpy()
+
+
+def _in_pages(call: Drawn, numbers: Array, shape: tuple[int, ...]) -> Array:
+    """Numbers of each sentence's keys, back in the pages they came from."""
+    if "pages" not in call.options:
+        return numbers
+    found, slots = np.zeros(shape), shape[2]
+    for sentence, pages in enumerate(call.options["pages"].tolist()):
+        for number, page in enumerate(pages):
+            found[page] += numbers[sentence, :, number * slots : (number + 1) * slots]
+    return found
 
 
 def _gathered(call: Drawn) -> tuple[Tensor, Tensor, Tensor]:
