@@ -19,7 +19,7 @@ from minibert.kernels.masks import Window, allowed_keys
 from minibert.kernels.option_checks import check_prefix, check_score_options, check_window
 from minibert.kernels.registry import check_name, implementations, register
 from minibert.kernels.requests import Want, check_tensors, parse_want
-from minibert.kernels.validation import check_inputs, check_options, check_packed
+from minibert.kernels.validation import check_inputs, check_options, check_packed, may_look
 from minibert.quantities import Float, Shaped
 
 __all__ = [
@@ -120,7 +120,7 @@ def attend(
         raise AttentionError("packed_keys come without packed; expected both.")
     (B, H, Q, D), K = query.shape, key.shape[2] * (1 if pages is None else pages.shape[1])
     check_prefix(prefix, query, causal=causal, sentences=B if packed is None else len(packed))
-    stays = lengths is not None and not lengths.is_cpu
+    stays = lengths is not None and not may_look(lengths)
     allowed = AllowedKeys(
         batch=B,
         position=K,

@@ -12,6 +12,7 @@ from minibert.kernels.attended import Attended, Statistics
 from minibert.kernels.call import Call
 from minibert.kernels.folding import folded, keywords, padded_call, reads_packed
 from minibert.kernels.implementation import Implementation
+from minibert.kernels.operators import call_operator, has_operator
 from minibert.kernels.outputs import named_outputs, outputs_of
 from minibert.kernels.packing import unpadded
 from minibert.kernels.registry import chosen_for
@@ -55,6 +56,8 @@ def _outputs(chosen: Implementation, call: Call, asked: frozenset[str]) -> Mappi
             found = _outputs(chosen, of_rows, of_rows.asks)
             return unpadded(found, packed, call.allowed.packed_keys)
         call = folded(call, taken)
+    if chosen.opaque and call.want and torch.compiler.is_compiling() and has_operator(call):
+        return call_operator(chosen.name, call)
     if chosen.of_call is not None:
         return chosen.of_call(call)
     arguments = keywords(call, taken)

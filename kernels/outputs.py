@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
+from minibert.kernels.call import Call
 from minibert.kernels.masks import wide
 from minibert.kernels.requests import MATRICES, Want
 
-__all__ = ["named_outputs", "outputs_of"]
+__all__ = ["empty_outputs", "named_outputs", "outputs_of"]
 
 
 def named_outputs(result: Any, name: str) -> dict[str, Tensor]:
@@ -54,6 +55,17 @@ def outputs_of(
             wider = () if exact or not dtype.is_floating_point else (torch.float64,)
             _check_output(f'impl="{name}" gave {output}', found[output], shape, (dtype, *wider))
     return found
+
+
+def empty_outputs(call: Call) -> list[Tensor]:
+    """Tensors in the shapes and dtypes of z and of what the call wants, not filled."""
+    shapes = _promised_shapes(call.query, call.key, call.value, call.want)
+    if call.allowed.packed is not None:
+        keys = call.allowed.packed_keys or call.allowed.packed
+        both = zip(call.allowed.packed, keys, strict=True)
+        shapes["profile"] = (*shapes["z"][:2], sum(q + k - 1 for q, k in both))
+    query = call.query
+    return [query.new_empty(shapes[n], dtype=_dtype(n, query)) for n in ("z", *call.want)]
 
 
 def _promised_shapes(

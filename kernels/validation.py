@@ -17,6 +17,7 @@ __all__ = [
     "check_packed",
     "check_rows",
     "check_tensor",
+    "may_look",
 ]
 
 _VECTORS = "(batch, head, position, d_head)"
@@ -145,6 +146,11 @@ def check_rows(
         raise AttentionError(f"{name} has shape {_shape(tensor)}; expected {expected}.{advice}")
 
 
+def may_look(tensor: Tensor) -> bool:
+    """Whether the numbers of a tensor are looked at: not on a GPU, nor while torch compiles."""
+    return tensor.is_cpu and not torch.compiler.is_compiling()
+
+
 def check_tensor(name: str, tensor: Any, query: Any) -> None:
     """Raises AttentionError unless it is a dense tensor on the device of query."""
     if not isinstance(tensor, Tensor):
@@ -220,7 +226,7 @@ def _check_pages(pages: Tensor, lengths: Tensor | None, key: Tensor, n_sentences
             "has in its pages."
         )
     slots = key.shape[2]
-    if pages.is_cpu and lengths.shape == (n_sentences,):
+    if may_look(pages) and lengths.shape == (n_sentences,):
         used = torch.arange(pages.shape[1]) * slots < lengths[:, None]
         outside = used & ((pages < 0) | (pages >= len(key)))
         if bool(outside.any()):
@@ -252,7 +258,7 @@ def _check_lengths(lengths: Tensor, n_sentences: int, n_keys: int) -> None:
             f"lengths has shape {_shape(lengths)}; expected ({n_sentences},): one for each "
             "sentence of the batch."
         )
-    if not lengths.is_cpu:
+    if not may_look(lengths):
         return
     outside = (lengths < 0) | (lengths > n_keys)
     if bool(outside.any()):
@@ -279,7 +285,7 @@ def _check_bias(bias: Tensor, dtype: torch.dtype) -> None:
             f"bias is {bias.dtype}; expected query's dtype, {dtype}. "
             "Convert it: bias.to(query.dtype)."
         )
-    if bias.is_cpu and not bool(bias.isfinite().all()):
+    if may_look(bias) and not bool(bias.isfinite().all()):
         raise AttentionError(
             "bias holds NaN or an infinity; expected finite numbers. Keys that must not be seen "
             "go in as mask=, for instance mask=bias.isfinite() beside bias.nan_to_num(0, 0, 0)."
