@@ -96,7 +96,7 @@ BUILT_IN = tuple(
             "triton",
             _triton,
             wants=_IN_TRITON,
-            options=_PADDED,
+            options=_EVERYTHING,
             devices=("cuda", "cpu") if _INTERPRETED else ("cuda",),
             # The interpreter multiplies bfloat16 wrongly, and says nothing.
             dtypes=(torch.float16, torch.float32) if _INTERPRETED else FLOATS[:3],

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from minibert.kernels.fused.launch import Config
 
-__all__ = ["Grid", "cells_of", "load_at", "positions_of", "tile_of"]
+__all__ = ["Grid", "cells_of", "load_at", "positions_of", "query_tiles", "tile_of"]
 
 
 class Grid(NamedTuple):
@@ -47,6 +47,27 @@ def positions_of(tile, cell, parts, PLACES: tl.constexpr, BLOCK: tl.constexpr):
 def tile_of(position, cell, parts, PLACES: tl.constexpr, BLOCK: tl.constexpr):
     """The tile that contains a position."""
     return position // cell // (BLOCK // PLACES) * parts + position % cell // BLOCK
+
+
+@triton.jit
+@no_type_check
+def query_tiles(span, grid, LIMITED_AHEAD: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
+    """The tiles of the rows of `span` (see `masks.query_range`), whose masks are needed as there.
+
+    Without LIMITED_AHEAD the rows in full … whole go on until the last one.
+    """
+    begin, full, whole, stop = span
+    cell, parts = grid.query_cell, grid.query_parts
+    first = tile_of(begin, cell, parts, PLACES, BLOCK)
+    last = tl.where(stop > 0, tile_of(stop - 1, cell, parts, PLACES, BLOCK) + 1, 0)
+    full = tl.where(full > 0, tile_of(tl.maximum(full - 1, 0), cell, parts, PLACES, BLOCK) + 1, 0)
+    full, ending = tl.minimum(full, last), last
+    if LIMITED_AHEAD:
+        ending = tl.where(whole < stop, tile_of(whole, cell, parts, PLACES, BLOCK), last)
+        # Without a tile that sees everything, all of them are of the last kind.
+        nothing = full > ending
+        full, ending = tl.where(nothing, first, full), tl.where(nothing, first, ending)
+    return first, full, ending, last
 
 
 @triton.jit

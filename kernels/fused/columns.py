@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minibert.kernels.fused.cells import cells_of, load_at, positions_of, tile_of
+from minibert.kernels.fused.cells import cells_of, load_at, positions_of, query_tiles
 from minibert.kernels.fused.launch import (
     Config,
     Options,
@@ -127,27 +127,6 @@ def store_cells(map, cells, grid, place, tile, block, ROWS: tl.constexpr):
     inside = (row < grid.query_cells)[None, :] & (column < n_columns)[:, None]
     start = tl.cast(place, tl.int64) * grid.query_cells * n_columns
     tl.store(map + start + row[None, :] * n_columns + column[:, None], cells, mask=inside)
-
-
-@triton.jit
-@no_type_check
-def query_tiles(span, grid, LIMITED_AHEAD: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
-    """The tiles of the rows of `span` (see `query_range`), whose masks are needed as there.
-
-    Without LIMITED_AHEAD the rows in full … whole go on until the last one.
-    """
-    begin, full, whole, stop = span
-    cell, parts = grid.query_cell, grid.query_parts
-    first = tile_of(begin, cell, parts, PLACES, BLOCK)
-    last = tl.where(stop > 0, tile_of(stop - 1, cell, parts, PLACES, BLOCK) + 1, 0)
-    full = tl.where(full > 0, tile_of(tl.maximum(full - 1, 0), cell, parts, PLACES, BLOCK) + 1, 0)
-    full, ending = tl.minimum(full, last), last
-    if LIMITED_AHEAD:
-        ending = tl.where(whole < stop, tile_of(whole, cell, parts, PLACES, BLOCK), last)
-        # Without a tile that sees everything, all of them are of the last kind.
-        nothing = full > ending
-        full, ending = tl.where(nothing, first, full), tl.where(nothing, first, ending)
-    return first, full, ending, last
 
 
 @triton.jit

@@ -155,7 +155,7 @@ def forward_kernel(
     seen = key_range(
         inputs, sizes, place // sizes.n_heads, first, first + (BLOCK_M - 1), counts, CAUSAL
     )
-    begin, full, whole, stop = whole_blocks(seen, BLOCK_N)
+    begin, full, whole, stop = whole_blocks(seen, BLOCK_N, sizes.before is not None)
     none = tl.zeros((BLOCK_M,), tl.float32)
     parts = tl.zeros((BLOCK_M, 4), tl.float32)
     weighted = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
@@ -228,6 +228,8 @@ def forward(
     with on_device(query):
         tma = not options.edges and takes_tma(inputs)
         shape = f"{options.words} {'tma ' * tma}{tier}".strip()
-        launch(config or best_config("forward", shape, query, key, launch))
+        # What decides is the wider vector, of keys or of values.
+        widest = (query, key) if query.shape[-1] >= value.shape[-1] else (value, query)
+        launch(config or best_config("forward", shape, *widest, launch))
     found = {**outputs._asdict(), "offset_mass": chosen.offset_mass, "key_mass": chosen.key_mass}
     return {name: one for name, one in found.items() if one is not None}

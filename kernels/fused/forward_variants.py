@@ -139,9 +139,10 @@ def _forward(
     }
     constants = {"CAUSAL": causal, "BEST": _best(kind, wants)}
     tier = "T2" if "argmax" in wants else "T1" if wants else "plain"
-    packed, edges = "packed " * ("starts" in given), "edges " * ("mask" in given or "bias" in given)
+    words = _words(given)
+    shape = f"{words} {'tma ' * ('edges' not in words)}{tier}"
     found = []
-    for cut in candidates("forward", kind, d_head, f"{packed}{edges}{'tma ' * (not edges)}{tier}"):
+    for cut in candidates("forward", kind, d_head, shape):
         what = (kind, f"d{d_head}", *["causal"] * causal, tier, *given, _named(cut))
         tiles = f"tensordesc<{kind}[1, 1, {cut.block_n}, {block_of_features(d_head)}]>"
         called = signature | dict.fromkeys(("key_tiles", "value_tiles"), tiles if cut.tma else None)
@@ -149,23 +150,48 @@ def _forward(
     return found
 
 
-def _columns(kind: str, d_head: int, *, causal: bool = False, cells: int = 0) -> Any:
+def _words(given: tuple[str, ...]) -> str:
+    """What `Options.words` says of such a call."""
+    holds = {
+        "packed": {"starts"},
+        "edges": {"mask", "bias"},
+        "window": {"window"},
+        "shaped": {"slopes", "soft_cap"},
+    }
+    return " ".join(word for word, names in holds.items() if names & set(given))
+
+
+def _columns(
+    kind: str,
+    d_head: int,
+    *,
+    causal: bool = False,
+    cells: int = 0,
+    given: tuple[str, ...] = (),
+) -> Any:
     found = []
-    for cut in candidates("columns", kind, d_head, ""):
+    for cut in candidates("columns", kind, d_head, _words(given)):
         number = "i32" if cells else _ONE
         signature = {
-            "inputs": _inputs(kind, ()),
+            "inputs": _inputs(kind, given),
             "columns": Columns(
                 "*fp32", _NOTHING, _NOTHING, "*fp32", "*fp32" if cells else _NOTHING
             ),
             "grid": Grid("i32", "i32", number, "i32", "i32", number),
-            "strides": _told(_strides(())._replace(z=None)),
-            "sizes": _sizes(()),
+            "strides": _told(_strides(given)._replace(z=None)),
+            "sizes": _sizes(given),
             "scale": "fp32",
         }
         constants: dict[str, int] = {"CAUSAL": causal, "REAL_QUERIES": False}
         constants |= {"QUERY_PLACES": cells or cut.block_m, "KEY_PLACES": cells or cut.block_n}
-        what = (kind, f"d{d_head}", *["causal"] * causal, *["map"] * bool(cells), _named(cut))
+        what = (
+            kind,
+            f"d{d_head}",
+            *["causal"] * causal,
+            *["map"] * bool(cells),
+            *given,
+            _named(cut),
+        )
         found.append(_variant("columns", what, cut, signature, constants, d_head))
     return found
 
@@ -186,10 +212,17 @@ def _one_tile(
     constants: dict[str, Any] = {"CAUSAL": causal, "BEST": _best(kind, _T2), "REAL_QUERIES": True}
     constants |= {"QUERY_PLACES": 2, "KEY_PLACES": 2}
     found = []
-    shape = f"{'causal ' * causal}{'edges ' * bool(given)}{keys} keys"
+    words = _words(given)
+    shape = f"{'causal ' * causal}{words} {keys} keys"
     for cut in candidates("one tile", kind, d_head, shape):
         largest = LARGEST_TILE if d_head <= 64 else LARGEST_TILE // 2
-        cut = fitted(cut, keys, largest, edges=bool(given), wide=kind == "fp32")
+        cut = fitted(
+            cut,
+            keys,
+            largest,
+            edges=bool({"edges", "shaped"} & set(words.split())),
+            wide=kind == "fp32",
+        )
         what = (kind, f"d{d_head}", *["causal"] * causal, "all", *given, _named(cut))
         variant = _variant("one_tile", what, cut, signature, constants, d_head)
         # wgmma takes 64 rows; fewer are for the older instruction.
@@ -232,7 +265,25 @@ def _all() -> list[dict[str, Any]]:
             found += _one_tile("fp32", d_head, keys, causal=causal)
     found += _one_tile("bf16", 64, 128, causal=True, given=("mask", "bias"))
     found += _one_tile("bf16", 128, 64, causal=True, given=("mask", "bias"))
-    return found
+    return found + _with_options()
+
+
+def _with_options() -> list[dict[str, Any]]:
+    """The options that change the code of a loop, and the widest vectors."""
+    shaped, near = ("slopes", "sinks", "soft_cap"), ("window", "groups")
+    found = []
+    for d_head in (64, 128):
+        found += _forward("bf16", d_head, causal=True, wants=_T2, given=near)
+        found += _forward("bf16", d_head, causal=True, wants=_T2, given=shaped)[:1]
+        found += _columns("bf16", d_head, causal=True, given=near)
+        found += _columns("bf16", d_head, causal=True, given=shaped)
+    found += _forward("fp32", 64, causal=True, wants=_T2, given=(*near, *shaped))
+    found += _one_tile("bf16", 64, 128, causal=True, given=(*near, *shaped))
+    found += _one_tile("bf16", 64, 256, causal=True, given=(*near, *shaped))
+    for wants in ((), _T2):
+        found += _forward("bf16", 256, causal=True, wants=wants)[:1]
+    found += _columns("bf16", 256, causal=True) + _columns("fp32", 256, causal=True)
+    return found + _forward("fp32", 256, causal=True, wants=_T2)
 
 
 #: Each kernel of the forward as it would be compiled for calls of each kind.

@@ -63,9 +63,9 @@ class Options:
     mask: Bool[Tensor, "#batch #head #query #key"] | None = None
     bias: Float[Tensor, "#batch #head #query #key"] | None = None
     window: tuple[int | None, int | None] = (None, None)
-    prefix: Int[Tensor, " batch"] | None = None
+    prefix: Int[Tensor, " sentence"] | None = None
     soft_cap: float | None = None
-    alibi_slopes: Float[Tensor, "*batch head"] | None = None
+    alibi_slopes: Float[Tensor, "... head"] | None = None
     sinks: Float[Tensor, " head"] | None = None
     starts: Int[Tensor, " start"] | None = None
     key_starts: Int[Tensor, " start"] | None = None

@@ -74,8 +74,10 @@ def key_range(inputs, sizes, batch, first, last, counts, CAUSAL: tl.constexpr):
     """
     begin, whole = sight(inputs, sizes, batch, first, counts, CAUSAL)
     full, stop = sight(inputs, sizes, batch, last, counts, CAUSAL)
+    if CAUSAL or sizes.after is not None:
+        whole, stop = tl.maximum(whole, 0), tl.maximum(stop, 0)
     there = first < counts[0]
-    return begin, full, tl.where(there, tl.maximum(whole, 0), 0), tl.where(there, stop, 0)
+    return begin, full, tl.where(there, whole, 0), tl.where(there, stop, 0)
 
 
 @triton.jit
@@ -94,18 +96,21 @@ def query_range(inputs, sizes, batch, first, last, counts, CAUSAL: tl.constexpr)
 
 @triton.jit
 @no_type_check
-def whole_blocks(span, BLOCK: tl.constexpr):
+def whole_blocks(span, BLOCK: tl.constexpr, BEGINS: tl.constexpr = True):
     """The same range with its inner limits at whole blocks, counted from 0.
 
-    Masks are needed in begin … full and in whole … stop, where there may be nothing.
+    Masks are needed in begin … full and in whole … stop, where there may be nothing. BEGINS says
+    that the range may begin after 0, and with a mask.
     """
     begin, full, whole, stop = span
-    begin = begin // BLOCK * BLOCK
-    full = (full + BLOCK - 1) // BLOCK * BLOCK
     whole = whole // BLOCK * BLOCK
-    # Without a block that everything sees, all of them are of the last kind.
-    nothing = full > whole
-    return begin, tl.where(nothing, begin, full), tl.where(nothing, begin, whole), stop
+    if BEGINS:
+        begin = begin // BLOCK * BLOCK
+        full = (full + BLOCK - 1) // BLOCK * BLOCK
+        # Without a block that everything sees, all of them are of the last kind.
+        nothing = full > whole
+        full, whole = tl.where(nothing, begin, full), tl.where(nothing, begin, whole)
+    return begin, full, whole, stop
 
 
 @triton.jit

@@ -142,8 +142,11 @@ def one_tile_kernel(
 
 def fits(query: Tensor, key: Tensor, value: Tensor, want: Want, options: Options) -> bool:
     """True when the keys fit one tile, whole cells of the map included."""
-    if options.edges and query.element_size() > 2:
-        # With numbers of 32 bits, the registers have no room for the offsets of their cells.
+    crowded = options.edges or options.shaped
+    if crowded and query.element_size() > 2:
+        # With numbers of 32 bits, the registers have no room for what is done to each score.
+        return False
+    if block_of_features(max(query.shape[-1], value.shape[-1])) > 128:
         return False
     Q, K = query.shape[2], key.shape[2]
     blocks = want["map"][0] if "map" in want else None
@@ -162,7 +165,7 @@ def fitted(cut: Config, keys: int, largest: int, *, edges: bool, wide: bool) -> 
         return cut._replace(block_n=max(keys, 32))
     if keys < largest:
         return cut._replace(block_n=keys)
-    # More threads share the additional work that mask and bias need for each score.
+    # More threads share the additional work that each score needs with `edges`.
     warps = 8 if edges and keys == LARGEST_TILE else 4
     return Config(SMALLEST_BLOCK, keys, warps, 1)
 
@@ -196,7 +199,8 @@ def one_tile(
         nonlocal summed
         if config is None:
             wide, largest = query.element_size() > 2, _largest_tile(query, value)
-            cut = fitted(cut, _tile(K, blocks), largest, edges=options.edges, wide=wide)
+            crowded = options.edges or options.shaped
+            cut = fitted(cut, _tile(K, blocks), largest, edges=crowded, wide=wide)
         grid, query_places, key_places, _ = cells_of(cut, Q, K, blocks)
         if blocks is not None:
             summed = summed._replace(map=empty(grid.query_cells, grid.key_cells))
@@ -212,7 +216,9 @@ def one_tile(
 
     with on_device(query):
         shape = f"{options.words} {_tile(K, blocks)} keys".strip()
-        launch(config or best_config("one tile", shape, query, key, launch))
+        # What decides is the wider vector, of keys or of values.
+        widest = (query, key) if query.shape[-1] >= value.shape[-1] else (value, query)
+        launch(config or best_config("one tile", shape, *widest, launch))
     found = {**outputs._asdict(), **summed._asdict()}
     found |= {"offset_mass": chosen.offset_mass, "key_mass": chosen.key_mass}
     return {name: one for name, one in found.items() if one is not None}

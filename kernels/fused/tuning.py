@@ -31,11 +31,14 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
     """The candidate configs, the most promising first; all of them compile without spills.
 
     `shape` is what is computed, in words: "causal", "edges" (a mask or a bias), "packed",
-    "tma" (keys and values that the copy unit can read), "plain" where there are no statistics.
+    "window", "shaped" (a soft cap or ALiBi), "tma" (keys and values that the copy unit can read),
+    "plain" where there are no statistics. d_head is the wider of those of keys and values.
     """
     if kernel.startswith("backward"):
         return backward_candidates(kernel, kind, d_head, shape)
     words = shape.split()
+    if block_of_features(d_head) > 128:
+        return _widest(kernel, kind)
     wide = block_of_features(d_head) > 64
     if kind == "fp32" and kernel == "one tile":
         return (Config(16 if wide else 32, 128, 8, 1),)
@@ -43,15 +46,16 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
         # Without matrix instructions the registers hold what the multiplications need.
         return (Config(32, 16 if wide else 32, 4, 2),)
     if kernel == "one tile":
-        if "edges" in words:
+        if {"edges", "shaped"} & set(words):
             # The places of the cells of mask and bias take the registers of most of the rows.
             return (Config(16, 128, 4, 1),)
         # Fewer warps repeat less, as long as their registers hold a block's scores.
         crowded = "128 keys" in shape and ("causal" in words or kind == "fp16")
         return (Config(64, 128, 8 if crowded else 4, 1),)
     if kernel == "columns":
-        return (Config(64, 128, 8, 3),) if wide else (Config(64, 128, 4, 3), Config(64, 128, 8, 3))
-    if wide or "edges" in words:
+        crowded = wide or "shaped" in words
+        return (*[Config(64, 128, 4, 3)] * (not crowded), Config(64, 128, 8, 3))
+    if wide or {"edges", "shaped"} & set(words):
         cuts, likeliest = [Config(128, 64, 8, 3)], [Config(128, 64, 8, 3)]
     else:
         cuts, likeliest = [Config(128, 128, 8, 3), Config(128, 64, 8, 3)], [Config(128, 128, 8, 3)]
@@ -62,6 +66,13 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
             likeliest.append(Config(128, 64, 4, 3))
     with_tma = [cut._replace(tma=True) for cut in likeliest] if "tma" in words else []
     return (*cuts, *with_tma)
+
+
+def _widest(kernel: str, kind: str) -> tuple[Config, ...]:
+    """The configs where a vector takes 256 places: its tiles take most of the memory."""
+    if kind == "fp32":
+        return (Config(16, 16, 4, 2),)
+    return (Config(64, 64, 8, 2),) if kernel == "columns" else (Config(128, 64, 8, 2),)
 
 
 def best_config(

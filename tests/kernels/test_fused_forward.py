@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from minibert.errors import AttentionError
 from minibert.kernels import eager, sdpa
@@ -29,17 +27,15 @@ ODD = [
         *(("plain", n, 64, 1.0, torch.float32) for n in (1, 65, 200)),
         *(("lengths", n, 40, 1.0, torch.float16) for n in (1, 130)),
         *(("causal", n, 80, 1.0, torch.float16) for n in (17, 130)),
-        *(("causal lengths", n, 16, 1.0, torch.float32) for n in (17, 130)),
-        *(("mask", n, 24, 1.0, torch.float32) for n in (17, 130)),
-        *(("bias", n, 64, 1.0, torch.float16) for n in (17, 130)),
+        *(("causal lengths", n, 16, 1.0, torch.float32) for n in (17, 90)),
+        *(("mask", n, 24, 1.0, torch.float32) for n in (17, 70)),
+        *(("bias", n, 64, 1.0, torch.float16) for n in (17, 70)),
         ("scale", 65, 8, 1.0, torch.float32),
         # At 10 the softmax is nearly certain, at 30 wholly.
         ("plain", 65, 64, 10.0, torch.float16),
         ("plain", 65, 64, 30.0, torch.float32),
         ("causal lengths", 65, 64, 30.0, torch.float16),
         ("mask", 65, 64, 30.0, torch.float32),
-        ("causal", 257, 16, 1.0, torch.float16),
-        ("lengths", 257, 16, 1.0, torch.float32),
     ]
 ] + [
     ("causal cache", 22, 65, 40, 1.0, torch.float32),
@@ -82,33 +78,13 @@ def test_the_gate_before_every_benchmark_finds_nothing(triton_device):
     assert report.ok, str(report)
 
 
-@given(
-    queries=st.integers(1, 40),
-    keys=st.integers(1, 40),
-    d_head=st.integers(1, 24),
-    kind=st.sampled_from(["plain", "causal", "lengths", "mask"]),
-    wants=st.sets(st.sampled_from(ALL)),
-)
-@settings(max_examples=12)
-def test_any_shape_and_any_set_of_statistics_is_right(queries, keys, d_head, kind, wants):
-    case = Case(kind, queries, keys, 1.0)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    problem = case.draw(dtype=torch.float32, device=device, d_head=d_head, wants=wants, seed=0)
-    found = run(problem)
-    assert set(found) == {"z", "lse", *wants}
-    compare(problem, found, tuple(found))
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(
-    "cut", [(16, 32, 4, 1), (32, 16, 4, 1), (64, 64, 4, 1), (16, 16, 4, 1, True)]
-)
+@pytest.mark.parametrize(("cut", "causal"), [((16, 32, 4, 1), True), ((16, 16, 4, 1, True), False)])
 def test_how_the_kernel_is_cut_changes_nothing(cut, causal, triton_device):
     from minibert.kernels.fused.columns import received_and_map
     from minibert.kernels.fused.forward import forward
     from minibert.kernels.fused.launch import Config, Options
 
-    case = Case("causal lengths" if causal else "lengths", 70, 70, 1.0)
+    case = Case("causal lengths" if causal else "lengths", 50, 50, 1.0)
     problem = case.draw(
         dtype=torch.float32, device=torch.device(triton_device), d_head=16, wants=ALL, seed=3
     )

@@ -1,0 +1,172 @@
+"""Every option of the forward in Triton, drawn together, against NumPy float64."""
+
+import math
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from calls_by_hand import STATISTICS, Truth, Units, complaints, truth
+from drawn_calls import Drawn, drawn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minibert.kernels.api import attend
+
+pytest.importorskip("triton")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CUTS = [(16, 16, 4, 1), (16, 32, 4, 1), (32, 16, 4, 1), (64, 64, 4, 1)]
+
+
+def fused(call: Drawn, cut: tuple[int, ...], want: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """What the kernels give that are cut like this."""
+    from minibert.kernels.fused import attention, columns, forward, one_tile
+    from minibert.kernels.fused.launch import Config
+
+    told = {n: x.to(DEVICE) if torch.is_tensor(x) else x for n, x in call.options.items()}
+    told.setdefault("scale", 1 / math.sqrt(call.query.shape[-1]))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (columns, forward, one_tile):
+            patch.setattr(module, "best_config", lambda *_: Config(*cut))
+        vectors = (one.to(DEVICE) for one in (call.query, call.key, call.value))
+        found = attention.attend(*vectors, want=want, **told)
+    return {name: one.cpu() for name, one in found.items()}
+
+
+def first_keys(call: Drawn) -> Any:
+    """The first key of each query's sentence."""
+    queries = call.options.get("packed", (call.query.shape[2],))
+    keys = call.options.get("packed_keys", queries)
+    return np.repeat(np.cumsum((0, *keys))[:-1], queries)
+
+
+def others(
+    call: Drawn, found: dict[str, torch.Tensor], right: Truth, want: dict[str, Any]
+) -> list[str]:
+    """What `complaints` does not look at: the largest scores, chosen keys and the map."""
+    probs, bound = right.probs, right.probs_bound.max(-1, initial=0.0) + 1e-5
+    said, dead = [], probs.max(-1) == 0
+    if "argmax" in found:
+        best = found["argmax"].numpy()
+        # Keys count from the first of their own sentence.
+        best = np.where(best < 0, best, best + first_keys(call)[None, None])
+        prob = np.take_along_axis(probs, best.clip(0)[..., None], -1)[..., 0]
+        if ((best < 0) != dead).any() or (probs.max(-1) - prob > 2 * bound).any():
+            said.append("argmax")
+    if "row_max" in found:
+        with np.errstate(divide="ignore"):
+            row_max = right.lse + np.log(probs.max(-1))
+        off = np.where(dead, 0, abs(found["row_max"].numpy() - np.where(dead, 0, row_max)))
+        certain = probs.max(-1) > 1e-3
+        if (off > right.lse_bound + 2 * bound / probs.max(-1).clip(1e-3))[certain].any():
+            said.append("row_max")
+    if "key_mass" in found:
+        chosen = probs[..., list(want["key_mass"])]
+        if (abs(found["key_mass"].numpy() - chosen) > bound[..., None]).any():
+            said.append("key_mass")
+    if "map" in found:
+        Q, K = probs.shape[2:]
+        rows, columns = (math.ceil(n / want["map"][0]) for n in (Q, K))
+        real = probs * right.real[:, None, :, None]
+        sums = np.add.reduceat(real, range(0, Q, rows), axis=2)
+        sums = np.add.reduceat(sums, range(0, K, columns), axis=3)
+        counts = np.add.reduceat(right.real.astype(int), range(0, Q, rows), axis=1)
+        keys = right.real.sum(1) if Q == K else np.full(len(probs), K)
+        width = (keys[:, None] - np.arange(0, K, columns)).clip(0, columns)
+        area = (counts[:, :, None] * width[:, None, :]).clip(1)[:, None]
+        if (abs(found["map"].numpy() - sums / area) > bound.max()).any():
+            said.append("map")
+    return said
+
+
+@settings(max_examples=45)
+@given(st.integers(0, 2**32), st.sampled_from(CUTS), st.sets(st.sampled_from(STATISTICS)))
+def test_any_options_together_are_right(seed, cut, names):
+    random = Random(seed)
+    dtype = random.choice((torch.float32, torch.float16))
+    call = drawn(random, dtype)
+    while "pages" in call.options:
+        # Keys in pages are handed on one after the other: nothing of these kernels.
+        call = drawn(random, dtype)
+    want: dict[str, Any] = dict.fromkeys(names, ())
+    if "offset_mass" in want:
+        want["offset_mass"] = (-1, 0, 1)
+    if "packed" not in call.options and random.random() < 0.5:
+        want |= {"map": (5,), "key_mass": (0,)}
+    found = fused(call, cut, want)
+    assert set(found) == {"z", "lse", *want}
+    eps = torch.finfo(dtype).eps
+    right = truth(call, Units(2.0**-23, 2.0**-23, 2.0**-23, eps, eps))
+    # Below the smallest normal number the spacing is no longer relative: of z, and of weights.
+    spacing = torch.finfo(dtype).smallest_normal * eps
+    values = (
+        call.value.double()
+        .abs()
+        .sum(2, keepdim=True)
+        .repeat_interleave(call.query.shape[1] // call.value.shape[1], 1)
+    )
+    right.z_bound = right.z_bound + spacing * (1 + values.numpy())
+    statistics = {name: found.get(name) for name in STATISTICS}
+    given_ = SimpleNamespace(**found, statistics=SimpleNamespace(**statistics))
+    assert not complaints(call, given_, right) + others(call, found, right, want), f"{call} {want}"
+
+
+@pytest.mark.parametrize("window", [(20, 0), (40, 25)])
+def test_blocks_outside_the_window_are_not_read(window):
+    call = Drawn(*torch.randn(3, 1, 1, 160, 8).unbind(), {"window": window, "scale": 0.3})
+    want = {"entropy": ()}
+    expected = attend(
+        call.query, call.key, call.value, impl="reference", want=("entropy",), **call.options
+    )
+    # The queries 80 to 95 are a block, whose keys come in blocks of 16.
+    first, last = (80 - window[0]) // 16 * 16, math.ceil((96 + window[1]) / 16) * 16
+    for one in (call.key, call.value):
+        one[:, :, :first] = one[:, :, last:] = math.nan
+    found = fused(call, CUTS[0], want)
+    rows = slice(80, 96)
+    for ours, theirs in (
+        (found["z"][:, :, rows], expected.z[:, :, rows]),
+        (found["lse"][:, :, rows], expected.lse[:, :, rows]),
+        (found["entropy"][:, :, rows], expected.statistics.entropy[:, :, rows]),
+    ):
+        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [(20, 0), (40, 25)])
+def test_queries_that_do_not_see_a_key_are_not_read_for_its_sum(window):
+    from minibert.kernels.fused.columns import received_and_map
+    from minibert.kernels.fused.launch import Config, Options
+
+    query, key = torch.randn(2, 1, 1, 160, 8).unbind()
+    options, want = {"window": window, "scale": 0.3}, ("received",)
+    expected = attend(query, key, key, impl="reference", want=want, **options)
+    # The keys 80 to 95 are a block, which queries see from 80 − after to 95 + before.
+    first, last = (80 - window[1]) // 16 * 16, math.ceil((96 + window[0]) / 16) * 16
+    query[:, :, :first] = query[:, :, last:] = math.nan
+    found = received_and_map(
+        query.to(DEVICE), key.to(DEVICE), Options(**options),
+        lse=expected.lse.float().to(DEVICE), want={"received": ()}, config=Config(*CUTS[0]),
+    )["received"].cpu()  # fmt: skip
+    right = expected.statistics.received[:, :, 80:96]
+    torch.testing.assert_close(found[:, :, 80:96].double(), right, rtol=0, atol=1e-5)
+
+
+def test_nothing_is_made_on_the_host_at_the_second_call(monkeypatch):
+    lengths = torch.tensor([20], device=DEVICE)
+    vectors = torch.randn(3, 1, 2, 30, 8).unbind()
+    calls = [
+        (Drawn(*vectors, {"lengths": lengths}), {"map": (3,), "received": (), "key_mass": (0,)}),
+        (Drawn(*vectors, {"packed": (10, 20)}), {"received": (), "offset_mass": (-1,)}),
+    ]
+    for call, want in calls:
+        fused(call, CUTS[3], want)
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("a tensor was made on the host")
+
+    monkeypatch.setattr(torch, "tensor", refused)
+    for call, want in calls:
+        fused(call, CUTS[3], want)
