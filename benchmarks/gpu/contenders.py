@@ -185,10 +185,12 @@ def our_backward(given: Inputs, name: str, cuts: dict[str, tuple[int, ...]] | No
 
     `cuts` has other tiles for the kernels it names.
     """
-    from minibert.kernels.fused.backward import Tile, backward
+    from minibert.kernels.fused.backward import backward
+    from minibert.kernels.fused.launch import Config, Options
 
     relevance = RELEVANCE if name.endswith("relevance") else None
-    tiles = {kernel: Tile(*cut) for kernel, cut in (cuts or {}).items()}
+    configs = {kernel: Config(*cut) for kernel, cut in (cuts or {}).items()}
+    options = Options(given.scale, given.shape.causal)
     forward = registered("triton", given, {}).run()
     vectors = (given.query, given.key, given.value)
 
@@ -198,10 +200,9 @@ def our_backward(given: Inputs, name: str, cuts: dict[str, tuple[int, ...]] | No
             *vectors,
             forward["z"],
             forward["lse"],
-            causal=given.shape.causal,
-            scale=given.scale,
+            options,
             relevance=relevance,
-            tiles=tiles,
+            configs=configs,
         )
 
     return Built(run, {})

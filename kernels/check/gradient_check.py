@@ -13,28 +13,39 @@ from torch import Tensor
 from minibert.errors import AttentionError
 from minibert.kernels import eager
 from minibert.kernels.check.causes import distance
+from minibert.kernels.folding import repeated
 from minibert.quantities import Float
 
 __all__ = ["check_gradients", "eager_gradients", "gradient_tolerances"]
 
+#: What may be trained beside query, key and value.
+_TRAINED = ("bias", "sinks")
+#: What eager asks for even where there is none.
+_DEFAULTS: dict[str, Any] = {
+    "lengths": None,
+    "mask": None,
+    "causal": False,
+    "bias": None,
+    "want": {},
+}
 #: How much worse than torch eager's own gradients others may be.
 TIMES_EAGER = 2.0
 
 
 def check_gradients(
     found: dict[str, Tensor],
-    z_gradient: Float[Tensor, "batch head query d_head"],
+    z_gradient: Float[Tensor, "batch head query d_value"],
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch key_head key d_head"],
+    value: Float[Tensor, "batch key_head key d_value"],
     *,
     lse_gradient: Float[Tensor, "batch head query"] | None = None,
     **options: Any,
 ) -> None:
     """Raises AttentionError where a gradient in `found` is further off than rounding explains.
 
-    `found` holds gradients by the names of `eager_gradients`; `options` are lengths, mask, causal,
-    scale and bias of the call. The tolerance is that of `gradient_tolerances`.
+    `found` holds gradients by the names of `eager_gradients`; `options` are those of
+    `eager.attend`. The tolerance is that of `gradient_tolerances`.
     """
     tensors = (z_gradient, query, key, value)
     expected = eager_gradients(*tensors, torch.float64, lse_gradient=lse_gradient, **options)
@@ -54,28 +65,24 @@ def check_gradients(
 
 
 def eager_gradients(
-    z_gradient: Float[Tensor, "batch head query d_head"],
+    z_gradient: Float[Tensor, "batch head query d_value"],
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch key_head key d_head"],
+    value: Float[Tensor, "batch key_head key d_value"],
     dtype: torch.dtype,
     *,
-    lengths: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    scale: float,
-    bias: Tensor | None = None,
     lse_gradient: Float[Tensor, "batch head query"] | None = None,
+    **options: Any,
 ) -> dict[str, Tensor]:
-    """The gradients "query", "key", "value" and, with one, "bias", by autograd in `dtype`."""
+    """The gradients "query", "key", "value", and of bias and sinks, by autograd in `dtype`."""
     given = {"query": query, "key": key, "value": value}
-    if bias is not None:
-        given["bias"] = bias
+    given |= {name: options[name] for name in _TRAINED if options.get(name) is not None}
     with torch.enable_grad():
         leaves = {name: one.detach().to(dtype).requires_grad_() for name, one in given.items()}
-        options: dict[str, Any] = {"lengths": lengths, "mask": mask, "causal": causal}
-        options |= {"scale": scale, "bias": leaves.get("bias"), "want": {}}
-        attended = eager.attend(leaves["query"], leaves["key"], leaves["value"], **options)
+        others = {name: leaves[name] for name in _TRAINED if name in leaves}
+        options = _DEFAULTS | options | others
+        shared = (repeated(leaves[name], query.shape[1]) for name in ("key", "value"))
+        attended = eager.attend(leaves["query"], *shared, **options)
         outputs, gradients = [attended["z"]], [z_gradient.to(dtype)]
         if lse_gradient is not None:
             outputs.append(attended["lse"])
@@ -85,10 +92,10 @@ def eager_gradients(
 
 
 def gradient_tolerances(
-    z_gradient: Float[Tensor, "batch head query d_head"],
+    z_gradient: Float[Tensor, "batch head query d_value"],
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch key_head key d_head"],
+    value: Float[Tensor, "batch key_head key d_value"],
     *,
     lse_gradient: Float[Tensor, "batch head query"] | None = None,
     **options: Any,
@@ -112,46 +119,51 @@ def _floors(
     right: dict[str, Tensor],
     *,
     scale: float,
-    bias: Tensor | None = None,
     lse_gradient: Tensor | None = None,
-    lengths: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
+    **options: Any,
 ) -> dict[str, float]:
     """The error by which a backward that is right in every step may be off.
 
     u is the unit roundoff of the dtype, w that of float32, A the largest sum of absolute terms that
     a score is made of, G that of dP and δ, L the largest gradient of lse, R the largest sum of P
-    over the queries of a key. A sum of D terms is off by about sqrt(D)·w of its absolute terms
-    (Higham & Mary 2019), z and dS are rounded once to the dtype:
+    over the queries, and heads, that read a key. A sum of D terms is off by about sqrt(D)·w of its
+    absolute terms (Higham & Mary 2019), z and dS are rounded once to the dtype:
 
         P:  p = 2·(sqrt(D) + 4)·w·A + 4·w of itself
         dS: e = (p + u)·(2·G + L) + (3·u + 2·sqrt(D)·w)·G for each P
         d query: scale·max|key|·e      d key: scale·max|query|·e·R      d value: max|dz|·(p + u)·R
 
-    and each is rounded once more at the end. A bias adds e up over what it is repeated for.
+    and each is rounded once more at the end. A bias adds e up over what it is repeated for, a sink
+    over its rows.
     """
     unit, fine = torch.finfo(query.dtype).eps / 2, torch.finfo(torch.float32).eps / 2
     sizes = {"query": query, "key": key, "value": value, "dz": z_gradient}
     wide = {name: one.detach().double().abs() for name, one in sizes.items()}
     largest = {name: float(one.max()) for name, one in wide.items()}
-    root, (B, H, Q, _) = math.sqrt(query.shape[3]), query.shape
-    of_scores = abs(scale) * float((wide["query"] @ wide["key"].mT).max())
-    if bias is not None:
-        of_scores += float(bias.detach().abs().max())
-    of_probs = float((wide["dz"] @ wide["value"].mT).max())
+    B, H, Q, _ = query.shape
+    group = H // key.shape[1]
+    many = {name: repeated(wide[name], H) for name in ("key", "value")}
+    of_scores = abs(scale) * float((wide["query"] @ many["key"].mT).max())
+    for name in _TRAINED:
+        if options.get(name) is not None:
+            of_scores += float(options[name].detach().abs().max())
+    if options.get("alibi_slopes") is not None:
+        of_scores += float(options["alibi_slopes"].detach().abs().max()) * max(Q, key.shape[2])
+    of_probs = float((wide["dz"] @ many["value"].mT).max())
     of_lse = 0.0 if lse_gradient is None else float(lse_gradient.nan_to_num(0, 0, 0).abs().max())
-    allowed: dict[str, Any] = {"lengths": lengths, "mask": mask, "causal": causal, "scale": scale}
-    allowed |= {"bias": bias, "want": {}}
-    probs = eager.attend(query.double(), key.double(), value.double(), **allowed)["probs"]
-    received = max(1.0, float(probs.sum(dim=2).max()))
+    asked = _DEFAULTS | options | {"scale": scale, "want": {"received": ()}}
+    vectors = (one.detach().double() for one in (query, repeated(key, H), repeated(value, H)))
+    received = eager.attend(*vectors, **asked)["received"].unflatten(1, (-1, group)).sum(2)
+    most = max(1.0, float(received.max()))
+    root = math.sqrt(max(query.shape[3], value.shape[3]))
     p = 2 * (root + 4) * fine * of_scores + 4 * fine
     e = (p + unit) * (2 * of_probs + of_lse) + (3 * unit + 2 * root * fine) * of_probs
     found = {
         "query": abs(scale) * largest["key"] * e,
-        "key": abs(scale) * largest["query"] * e * received,
-        "value": largest["dz"] * (p + unit) * received,
+        "key": abs(scale) * largest["query"] * e * most,
+        "value": largest["dz"] * (p + unit) * most,
+        "sinks": e * (B * Q),
     }
-    if bias is not None:
-        found["bias"] = e * (B * H * Q) / math.prod(bias.shape[:3])
-    return {name: one + unit * float(right[name].abs().max()) for name, one in found.items()}
+    if options.get("bias") is not None:
+        found["bias"] = e * (B * H * Q) / math.prod(options["bias"].shape[:3])
+    return {name: found[name] + unit * float(one.abs().max()) for name, one in right.items()}

@@ -67,8 +67,9 @@ def attend(
                 "ask for it sentence by sentence."
             )
         options = _packed(options, tuple(packed), packed_keys, query.device)
-    tensors = (query, key, value) if bias is None else (query, key, value, bias)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    tensors = (query, key, value, bias, alibi_slopes, sinks)
+    trained = any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    if torch.is_grad_enabled() and trained:
         from minibert.kernels.fused.gradients import attend_with_gradient
 
         return attend_with_gradient(_attend, query, key, value, options, want=want)

@@ -1,171 +1,148 @@
-"""Starts the kernels of the backward: shapes, strides, block sizes and memory for the outputs."""
+"""Starts the kernels of the backward: their arguments, block sizes and memory for the outputs."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
+from minibert.errors import AttentionError
 from minibert.kernels.fused.backward_bias import backward_bias_kernel
 from minibert.kernels.fused.backward_keys import backward_key_value_kernel
 from minibert.kernels.fused.backward_queries import backward_delta_kernel, backward_query_kernel
-from minibert.kernels.fused.backward_tiles import Inputs, Sizes, Strides
+from minibert.kernels.fused.backward_tiles import FILL
+from minibert.kernels.fused.launch import (
+    Config,
+    Inputs,
+    Options,
+    Sizes,
+    Strides,
+    block_of_features,
+    constants_of,
+    inputs_of,
+    on_device,
+    sizes_of,
+    strides_of,
+)
+from minibert.kernels.fused.tuning import best_config, candidates
 
-__all__ = [
-    "Rows",
-    "Tile",
-    "by_keys",
-    "by_queries",
-    "d_block",
-    "delta_and_lse",
-    "filled_lse",
-    "filled_weights",
-    "of_bias",
-    "rows_of",
-    "tile_of",
-]
+__all__ = ["Problem", "Rows", "by_keys", "by_queries", "fill", "of_bias", "problem_of"]
 
-#: The number of queries is rounded up to a multiple of this; every tile size divides it.
-FILL = 128
-
-
-class Tile(NamedTuple):
-    """How a kernel is split: queries and keys of a tile, warps of a program, stages of its loop."""
-
-    queries: int
-    keys: int
-    warps: int
-    stages: int
+#: Of queries that are written together.
+_BLOCK: int = FILL.value
 
 
-#: Tiles that compile for sm_90a without spills, by kernel, bytes of a number and d_head.
-TILES = {
-    ("key_value", 2, 64): Tile(64, 128, 8, 3),
-    ("key_value", 2, 128): Tile(64, 128, 8, 2),
-    ("query", 2, 64): Tile(128, 64, 8, 3),
-    ("query", 2, 128): Tile(128, 64, 8, 2),
-    ("key_value", 4, 64): Tile(32, 32, 4, 2),
-    ("key_value", 4, 128): Tile(16, 32, 4, 2),
-    ("query", 4, 64): Tile(32, 32, 4, 2),
-    ("query", 4, 128): Tile(32, 16, 4, 2),
-}
-#: Smaller tiles, for cases in which those would spill.
-NARROW = {
-    ("key_value", 2, 64): Tile(32, 128, 8, 3),
-    ("key_value", 2, 128): Tile(32, 128, 8, 3),
-    ("query", 2, 128): Tile(128, 32, 8, 2),
-    ("key_value", 4, 64): Tile(16, 32, 4, 2),
-    ("key_value", 4, 128): Tile(16, 16, 4, 2),
-    ("query", 4, 64): Tile(32, 32, 8, 2),
-    ("query", 4, 128): Tile(16, 16, 8, 2),
-}
+class Rows(NamedTuple):
+    """What the forward gave for each row, as its kernels wrote it, and sums to be written.
 
-
-def tile_of(
-    kernel: str, dtype: torch.dtype, d_head: int, *, cells: bool = False, relevance: bool = False
-) -> Tile:
-    """The tile of "key_value" or "query" for vectors of this dtype and width.
-
-    `cells` says that there is a mask or a bias, `relevance` that it is summed beside gradients.
+    None for what is not given. sink_parts is (batch · head, block of queries).
     """
-    kind = (kernel, dtype.itemsize, 128 if d_head > 64 else 64)
-    # Relevance beside gradients takes too many registers of wide heads in 16 bits, and of others in
-    # 32.
-    crowded = relevance and kind in (("key_value", 2, 128), ("key_value", 4, 64))
-    return NARROW.get(kind, TILES[kind]) if cells or crowded else TILES[kind]
 
-
-def d_block(d_head: int) -> int:
-    """d_head rounded up to a size that a tile may have: a power of 2, at least 16."""
-    return max(16, 1 << (d_head - 1).bit_length())
+    z: Any
+    lse: Any
+    lse_gradient: Any
+    weights: Any
+    weight_strides: Any
+    sink_parts: Any
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """What every kernel of one backward reads: vectors with contiguous rows, mask in bytes.
+class Problem:
+    """What all the kernels of one backward read, and how they are compiled."""
 
-    mask and bias have all four axes, expanded.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    z_gradient: Tensor
-    lengths: Tensor | None
-    mask: Tensor | None
-    bias: Tensor | None
-    causal: bool
-    scale: float
+    inputs: Inputs
+    options: Options
+    strides: Strides
+    sizes: Sizes
 
     @property
-    def shape(self) -> tuple[int, int, int, int, int]:
-        """Batch, head, query, key, d_head."""
-        B, H, Q, D = self.query.shape
-        return B, H, Q, self.key.shape[2], D
+    def longest(self) -> tuple[int, int]:
+        """Queries and keys of the longest sentence."""
+        options, inputs = self.options, self.inputs
+        n_queries = options.longest if inputs.starts is not None else inputs.query.shape[2]
+        n_keys = n_queries if inputs.key_starts is None else options.longest_keys
+        assert n_queries is not None
+        assert n_keys is not None
+        return n_queries, inputs.key.shape[2] if inputs.starts is None else n_keys
 
     @property
-    def sizes(self) -> Sizes:
-        """For the kernels."""
-        _, H, Q, K, _ = self.shape
-        return Sizes(H, Q, -(-Q // FILL) * FILL, K)
+    def sentences(self) -> int:
+        """How many there are."""
+        return int(self.sizes.n_places // self.sizes.n_heads)
+
+    def strides_of(self, vectors: Tensor | None) -> tuple[int, ...]:
+        """Those of vectors that lie as the inputs do."""
+        if vectors is None:
+            return (0, 0, 0)
+        batch, head, row, _ = vectors.stride()
+        return (batch if self.inputs.starts is None else 0, head, row)
+
+    def arguments(self, cut: Config, *, owns_keys: bool = False) -> tuple[dict[str, Any], int]:
+        """Sizes and constants of a kernel whose programs own keys or queries; the programs."""
+        longest, block = self.longest[owns_keys], cut.block_n if owns_keys else cut.block_m
+        blocks = -(-longest // block)
+        heads = self.inputs.key.shape[1] if owns_keys else self.sizes.n_heads
+        constants = constants_of(self.inputs, self.options)
+        constants |= {"BLOCK_M": cut.block_m, "BLOCK_N": cut.block_n}
+        constants |= {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
+        constants |= {"sizes": self.sizes._replace(n_blocks=blocks), "scale": self.options.scale}
+        return constants, self.sentences * heads * blocks
+
+    def tuned(
+        self, kernel: str, words: str, launch: Callable[[Config], None], cut: Config | None
+    ) -> None:
+        """Runs `launch` with `cut`, or else with the fastest config that this GPU has room for.
+
+        Raises AttentionError when it has room for none.
+        """
+        query, key, wide = self.inputs.query, self.inputs.key, self._widest
+        groups = "groups" * (self.sizes.group > 1)
+        words = " ".join(filter(None, (self.options.words, groups, words)))
+        with on_device(query):
+            if cut is not None:
+                return launch(cut)
+            try:
+                return launch(best_config(kernel, words, wide, key, launch))
+            except OutOfResources as error:
+                said = error
+            for smaller in candidates(kernel, _KINDS[query.dtype], wide.shape[-1], words)[1:]:
+                try:
+                    return launch(smaller)
+                except OutOfResources as error:
+                    said = error
+        raise AttentionError(
+            f"The gradients of attention with d_head {wide.shape[-1]} in {query.dtype} need more "
+            f'memory than a program has on this GPU ({said}); impl="eager" has gradients too.'
+        )
 
     @property
-    def strides(self) -> Strides:
-        """For the kernels."""
-        vectors = (self.query, self.key, self.value, self.z_gradient)
-        return Strides(*(one.stride()[:3] for one in vectors), *map(_four, (self.mask, self.bias)))
-
-    @property
-    def cells(self) -> bool:
-        """True with a mask or a bias."""
-        return self.mask is not None or self.bias is not None
-
-    def inputs(self, lse: Tensor, delta: Tensor | None, weights: Tensor | None = None) -> Inputs:
-        """For the kernels."""
-        vectors = (self.query, self.key, self.value, self.z_gradient)
-        return Inputs(*vectors, lse, delta, weights, self.lengths, self.mask, self.bias)
-
-    def constants(self, tile: Tile) -> dict[str, Any]:
-        """What a kernel is compiled for."""
-        D = self.query.shape[3]
-        return {
-            "D_HEAD": D,
-            "D_BLOCK": d_block(D),
-            "CAUSAL": self.causal,
-            "QUERIES": tile.queries,
-            "KEYS": tile.keys,
-            # By default Triton rounds float32 to tf32.
-            "PRECISION": "ieee",
-            "num_warps": tile.warps,
-            "num_stages": tile.stages,
-        }
+    def _widest(self) -> Tensor:
+        # The tile sizes follow the wider ones of both kinds of vectors.
+        return max(self.inputs.query, self.inputs.z_gradient, key=lambda one: one.shape[-1])
 
 
-def rows_of(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    z_gradient: Tensor,
-    *,
-    lengths: Tensor | None,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    causal: bool,
-    scale: float | None,
-) -> Rows:
-    """The tensors as the kernels take them; copied only where the rows are not contiguous."""
-    (B, H, Q, D), K = query.shape, key.shape[2]
-    return Rows(
-        query=row_contiguous(query),
-        key=row_contiguous(key),
-        value=row_contiguous(value),
-        z_gradient=row_contiguous(z_gradient),
-        lengths=None if lengths is None else lengths.contiguous(),
-        mask=None if mask is None else mask.view(torch.uint8).expand(B, H, Q, K),
-        bias=None if bias is None else bias.detach().expand(B, H, Q, K),
-        causal=causal,
-        scale=1 / math.sqrt(D) if scale is None else float(scale),
+_KINDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+
+
+def problem_of(
+    query: Tensor, key: Tensor, value: Tensor, z_gradient: Tensor, options: Options
+) -> Problem:
+    """The tensors as the kernels take them, without their gradients."""
+    inputs = inputs_of(query.detach(), key.detach(), value.detach(), options)
+    z_gradient = row_contiguous(z_gradient)
+    inputs = inputs._replace(z_gradient=z_gradient)
+    if inputs.bias is not None:
+        inputs = inputs._replace(bias=inputs.bias.detach())
+    sizes, _ = sizes_of(inputs, options, _BLOCK)
+    filled = -(-sizes.n_queries // _BLOCK)
+    if inputs.starts is not None:
+        # See `backward_tiles.filled_start`.
+        filled = sizes.n_queries // _BLOCK + len(inputs.starts) - 1
+    return Problem(
+        inputs, options, strides_of(inputs), sizes._replace(n_filled=filled * _BLOCK, n_together=1)
     )
 
 
@@ -175,129 +152,109 @@ def row_contiguous(vectors: Tensor) -> Tensor:
     return vectors if vectors.stride(-1) == 1 else vectors.contiguous()
 
 
-def _four(matrix: Tensor | None) -> tuple[int, ...]:
-    return (0, 0, 0, 0) if matrix is None else matrix.stride()
-
-
-def delta_and_lse(
-    rows: Rows, z: Tensor, lse: Tensor, lse_gradient: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """δ = sum dz·z − d lse, and lse in base 2, (batch · head, filled queries), float32."""
-    (B, H, _, _, D), sizes = rows.shape, rows.sizes
-    z = row_contiguous(z)
-    delta, in_base_2 = torch.empty(2, B * H, sizes.n_filled, device=z.device).unbind()
-    with torch.cuda.device_of(z):
-        backward_delta_kernel[(B * H * (sizes.n_filled // FILL),)](
-            z,
-            rows.z_gradient,
-            lse.detach().float().contiguous(),
-            None if lse_gradient is None else lse_gradient.float().contiguous(),
-            delta,
-            in_base_2,
-            z.stride()[:3],
-            rows.z_gradient.stride()[:3],
-            sizes,
-            D_HEAD=D,
-            D_BLOCK=d_block(D),
-            QUERIES=FILL,
+def fill(
+    problem: Problem,
+    lse: Tensor,
+    *,
+    z: Tensor | None = None,
+    lse_gradient: Tensor | None = None,
+    weights: Tensor | None = None,
+    sinks: bool = False,
+) -> tuple[Problem, Tensor | None]:
+    """The problem with lse, with a z δ, and weights; with `sinks` their gradient, float32."""
+    inputs, sizes = problem.inputs, problem.sizes
+    heads = sizes.n_heads if inputs.starts is not None else sizes.n_places
+    names = ["lse", *["delta"] * (z is not None), *["weights"] * (weights is not None)]
+    filled = lse.new_empty(len(names), heads, sizes.n_filled, dtype=torch.float32)
+    inputs = inputs._replace(**dict(zip(names, filled, strict=True)))
+    blocks = -(-problem.longest[0] // _BLOCK)
+    parts = lse.new_empty(sizes.n_places, blocks, dtype=torch.float32) if sinks else None
+    z = None if z is None else row_contiguous(z)
+    if weights is not None:
+        weights = weights.detach().expand(-1, sizes.n_heads, -1)
+    given = Rows(
+        z,
+        lse.detach().float().contiguous(),
+        None if lse_gradient is None else lse_gradient.float().contiguous(),
+        weights,
+        None if weights is None else weights.stride(),
+        parts,
+    )
+    D = inputs.value.shape[-1]
+    with on_device(lse):
+        backward_delta_kernel[(sizes.n_places * blocks,)](
+            inputs,
+            given,
+            problem.strides._replace(z=problem.strides_of(z)),
+            sizes._replace(n_blocks=blocks),
+            D_VALUE=D,
+            BLOCK_V=block_of_features(D),
+            BLOCK_M=_BLOCK,
             num_warps=8,
         )
-    return delta, in_base_2
+    shape = (problem.sentences, sizes.n_heads, blocks)
+    of_sinks = None if parts is None else parts.view(shape).sum((0, 2))
+    return Problem(inputs, problem.options, problem.strides, sizes), of_sinks
 
 
-def filled_lse(lse: Tensor) -> Tensor:
-    """lse in base 2 as the kernels take it, without δ."""
-    in_base_2 = (lse.detach().float() * math.log2(math.e)).flatten(0, 1)
-    return _filled(in_base_2.masked_fill(in_base_2.isneginf(), 1e30), 1e30)
-
-
-def filled_weights(weights: Tensor | None, n_heads: int) -> Tensor | None:
-    """Weights (batch, head or 1, query) as the kernels take them."""
-    if weights is None:
-        return None
-    weights = weights.detach().float().expand(-1, n_heads, -1)
-    return _filled(weights.flatten(0, 1), 0.0)
-
-
-def _filled(numbers: Tensor, filling: float) -> Tensor:
-    padding = (0, -numbers.shape[-1] % FILL)
-    return torch.nn.functional.pad(numbers, padding, value=filling).contiguous()
-
-
-def by_keys(
-    rows: Rows,
-    lse: Tensor,
-    delta: Tensor | None,
-    *,
-    weights: Tensor | None,
-    kind: int,
-    tile: Tile | None,
-) -> dict[str, Tensor]:
+def by_keys(problem: Problem, *, kind: int, cut: Config | None) -> dict[str, Tensor]:
     """The gradients "key" and "value" where there is a δ, "relevance_by_key" with a kind."""
-    B, H, _, K, D = rows.shape
-    beside = bool(kind) and delta is not None
-    tile = tile or tile_of("key_value", rows.key.dtype, D, cells=rows.cells, relevance=beside)
+    inputs, sizes = problem.inputs, problem.sizes
     found: dict[str, Tensor] = {}
-    if delta is not None:
-        found = {"key": torch.empty_like(rows.key), "value": torch.empty_like(rows.value)}
+    if inputs.delta is not None:
+        found = {"key": torch.empty_like(inputs.key), "value": torch.empty_like(inputs.value)}
     if kind:
-        found["relevance_by_key"] = lse.new_empty(B, H, K)
+        shape = (inputs.query.shape[0], sizes.n_heads, inputs.key.shape[2])
+        found["relevance_by_key"] = inputs.lse.new_empty(shape)
     outputs = tuple(found.get(name) for name in ("key", "value", "relevance_by_key"))
-    with torch.cuda.device_of(lse):
-        backward_key_value_kernel[(B * H * -(-K // tile.keys),)](
-            rows.inputs(lse, delta, weights),
-            rows.strides,
-            outputs,
-            tuple(_four(one)[:3] for one in outputs[:2]),
-            rows.sizes,
-            rows.scale,
-            KIND=kind,
-            **rows.constants(tile),
-        )
+    strides = tuple(problem.strides_of(one) for one in outputs[:2])
+
+    def launch(cut: Config) -> None:
+        arguments, programs = problem.arguments(cut, owns_keys=True)
+        backward_key_value_kernel[(programs,)](
+            inputs, problem.strides, outputs, strides, GROUPED=sizes.group > 1, KIND=kind,
+            **arguments,
+        )  # fmt: skip
+
+    beside = bool(kind) and inputs.delta is not None
+    problem.tuned("backward keys", "relevance" * beside, launch, cut)
     return found
 
 
-def by_queries(
-    rows: Rows, lse: Tensor, delta: Tensor, *, kind: int, tile: Tile | None
-) -> dict[str, Tensor]:
+def by_queries(problem: Problem, *, kind: int, cut: Config | None) -> dict[str, Tensor]:
     """The gradient "query", and "relevance_by_query" with a kind."""
-    B, H, Q, _, D = rows.shape
-    tile = tile or tile_of("query", rows.query.dtype, D, cells=rows.cells)
-    found = {"query": torch.empty_like(rows.query)}
+    inputs = problem.inputs
+    found = {"query": torch.empty_like(inputs.query)}
     if kind:
-        found["relevance_by_query"] = lse.new_empty(B, H, Q)
-    with torch.cuda.device_of(lse):
-        backward_query_kernel[(B * H * -(-Q // tile.queries),)](
-            rows.inputs(lse, delta),
-            rows.strides,
-            (found["query"], found.get("relevance_by_query")),
-            (found["query"].stride()[:3],),
-            rows.sizes,
-            rows.scale,
-            KIND=kind,
-            **rows.constants(tile),
+        found["relevance_by_query"] = inputs.lse.new_empty(inputs.query.shape[:3])
+    outputs = (found["query"], found.get("relevance_by_query"))
+    strides = (problem.strides_of(found["query"]),)
+
+    def launch(cut: Config) -> None:
+        arguments, programs = problem.arguments(cut)
+        backward_query_kernel[(programs,)](
+            inputs, problem.strides, outputs, strides, KIND=kind, **arguments
         )
+
+    problem.tuned("backward queries", "relevance" * bool(kind), launch, cut)
     return found
 
 
-def of_bias(rows: Rows, lse: Tensor, delta: Tensor, bias: Tensor, *, tile: Tile | None) -> Tensor:
+def of_bias(problem: Problem, bias: Tensor, *, cut: Config | None) -> Tensor:
     """The gradient of a bias in its own shape: summed over the axes along which it was 1."""
-    B, H, Q, K, D = rows.shape
-    tile = tile or tile_of("query", rows.query.dtype, D, cells=rows.cells)
+    inputs, sizes = problem.inputs, problem.sizes
+    whole = (problem.sentences, sizes.n_heads, sizes.n_queries, sizes.n_keys)
     found = torch.empty(bias.shape, dtype=bias.dtype, device=bias.device)
-    steps = (1, 1, tile.queries, tile.keys)
-    blocks = [-(-size // step) for size, step in zip(bias.shape, steps, strict=True)]
-    axes = zip(bias.shape, (B, H, Q, K), steps, strict=True)
-    spans = tuple(whole if size == 1 else step for size, whole, step in axes)
-    with torch.cuda.device_of(lse):
-        backward_bias_kernel[(math.prod(blocks),)](
-            rows.inputs(lse, delta),
-            rows.strides,
-            found,
-            tuple(bias.shape),
-            spans,
-            rows.sizes,
-            rows.scale,
-            **rows.constants(tile),
+
+    def launch(cut: Config) -> None:
+        steps = (1, 1, cut.block_m, cut.block_n)
+        axes = list(zip(bias.shape, whole, steps, strict=True))
+        spans = tuple(n if size == 1 else step for size, n, step in axes)
+        programs = math.prod(-(-size // step) for size, _, step in axes)
+        arguments, _ = problem.arguments(cut)
+        backward_bias_kernel[(programs,)](
+            inputs, problem.strides, found, tuple(bias.shape), spans, **arguments
         )
+
+    problem.tuned("backward bias", "", launch, cut)
     return found

@@ -6,13 +6,13 @@ benchmarks/static_gate.py.
 
 from typing import Any
 
-import torch
-
 from minibert.kernels.fused.backward_bias import backward_bias_kernel
 from minibert.kernels.fused.backward_keys import backward_key_value_kernel
-from minibert.kernels.fused.backward_launch import FILL, d_block, tile_of
+from minibert.kernels.fused.backward_launch import Rows
 from minibert.kernels.fused.backward_queries import backward_delta_kernel, backward_query_kernel
-from minibert.kernels.fused.backward_tiles import Inputs, Sizes, Strides
+from minibert.kernels.fused.backward_tiles import FILL
+from minibert.kernels.fused.launch import Config, Inputs, Sizes, Strides, block_of_features
+from minibert.kernels.fused.tuning import candidates
 
 __all__ = [
     "VARIANTS",
@@ -22,18 +22,93 @@ __all__ = [
     "backward_query_kernel",
 ]
 
-_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-_ROW, _MATRIX = ("i32", "i32", "i32"), ("i32", "i32", "i32", "i32")
-_SIZES = Sizes("i32", "i32", "i32", "i32")
-#: None in a tuple is a constant, known by its place.
-_NOTHING = "constexpr"
+_ROW, _MATRIX = ("i32",) * 3, ("i32",) * 4
+#: A part that a call does not have is a constant: None, or 1 where it is a number.
+_NOTHING, _ONE = "constexpr", "constexpr 1"
+#: Of `Options.words`, those that follow from what is given.
+_WORDS = {"mask": "edges", "bias": "edges", "soft_cap": "shaped", "slopes": "shaped"}
+_WORDS |= {"window": "window", "starts": "packed", "groups": "groups"}
 
 
 def _inputs(kind: str, given: tuple[str, ...]) -> Inputs:
-    numbers = {"lse": "*fp32", "delta": "*fp32", "weights": "*fp32", "lengths": "*i64"}
-    types = numbers | {"mask": "*u8", "bias": f"*{kind}"}
-    vectors = [f"*{kind}"] * 4
-    return Inputs(*vectors, *(types[name] if name in given else _NOTHING for name in types))
+    rows = dict.fromkeys(("lse", "delta", "weights", "slopes", "sinks"), "*fp32")
+    places = dict.fromkeys(("lengths", "starts", "key_starts", "prefix"), "*i64")
+    types = rows | places | {"mask": "*u8", "bias": f"*{kind}", "soft_cap": "fp32"}
+    vectors = dict.fromkeys(("query", "key", "value", "z_gradient"), f"*{kind}")
+    chosen = {name: types[name] if name in given else _NOTHING for name in types}
+    return Inputs(**vectors, **chosen)
+
+
+def _strides(given: tuple[str, ...], *, z: bool = False) -> Strides:
+    types: dict[str, Any] = {"mask": _MATRIX, "bias": _MATRIX, "slopes": ("i32",) * 2}
+    chosen = {name: types[name] if name in given else _NOTHING for name in types}
+    vectors = dict.fromkeys(("query", "key", "value", "z_gradient"), _ROW)
+    return Strides(**vectors, **chosen, z=_ROW if z else _NOTHING)
+
+
+def _sizes(given: tuple[str, ...]) -> Sizes:
+    """For n_together and a group of one head the kernels are compiled with the number 1."""
+    before = "i32" if "window" in given else _NOTHING
+    group = "i32" if "groups" in given else _ONE
+    return Sizes(*("i32",) * 5, _ONE, group, before, _NOTHING, n_filled="i32")
+
+
+def _cut(kernel: str, kind: str, d_head: int, words: tuple[str, ...]) -> Config:
+    return candidates(f"backward {kernel}", kind, d_head, " ".join(words))[0]
+
+
+def _compiled(
+    name: str,
+    kernel: str,
+    signature: dict[str, Any],
+    constants: dict[str, Any],
+    cut: Config,
+) -> dict[str, Any]:
+    absent: dict[Any, Any] = {
+        (place, i): 1 if one == _ONE else None
+        for place, types in enumerate(signature.values())
+        if isinstance(types, tuple)
+        for i, one in enumerate(types)
+        if one in (_NOTHING, _ONE)
+    }
+    plain = {argument: _plain(types) for argument, types in signature.items()}
+    return {
+        "name": name,
+        "kernel": f"backward_{kernel}_kernel",
+        "signature": plain,
+        "constexprs": absent | constants,
+        "num_warps": cut.num_warps,
+        "num_stages": cut.num_stages,
+        "score_elements": cut.block_m * cut.block_n,
+        "divisible": _divisible(plain),
+    }
+
+
+def _plain(types: Any) -> Any:
+    if not isinstance(types, tuple):
+        return types
+    plain = [_NOTHING if one == _ONE else one for one in types]
+    return type(types)(*plain) if hasattr(types, "_fields") else tuple(plain)
+
+
+def _divisible(signature: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Pointers, strides and filled sizes: multiples of 16 in every call with d_head 64 or 128."""
+    found: list[tuple[Any, ...]] = [("sizes", Sizes._fields.index("n_filled"))]
+    for name, types in signature.items():
+        if isinstance(types, str) and types.startswith("*"):
+            found.append((name,))
+        elif "strides" in name:
+            rows = enumerate(types)
+            found += [(name, i, j) for i, row in rows if row != _NOTHING for j in range(len(row))]
+        elif isinstance(types, tuple):
+            found += [(name, i) for i, one in enumerate(types) if str(one).startswith("*")]
+    return found
+
+
+def _constants(d_head: int, cut: Config, *, causal: bool) -> dict[str, Any]:
+    constants = {"CAUSAL": causal, "PRECISION": "ieee", "D_HEAD": d_head, "D_VALUE": d_head}
+    constants |= dict.fromkeys(("BLOCK_D", "BLOCK_V"), block_of_features(d_head))
+    return constants | {"BLOCK_M": cut.block_m, "BLOCK_N": cut.block_n}
 
 
 def _variant(
@@ -46,102 +121,63 @@ def _variant(
     given: tuple[str, ...] = (),
     gradients: bool = True,
 ) -> dict[str, Any]:
-    """One variant of the kernel that owns keys or queries."""
-    cells = "mask" in given or "bias" in given
-    tile = tile_of(
-        kernel, _TYPES[kind], d_head, cells=cells, relevance=bool(relevance) and gradients
-    )
-    inputs = _inputs(kind, ("lse", "delta", *given) if gradients else ("lse", *given))
+    """One variant of the kernel that owns keys ("key_value") or queries ("query")."""
+    words = [_WORDS[name] for name in given if name in _WORDS]
+    words += ["causal"] * causal + ["relevance"] * (bool(relevance) and gradients)
+    cut = _cut("keys" if kernel == "key_value" else "queries", kind, d_head, tuple(words))
     n_vectors = 2 if kernel == "key_value" else 1
     outputs = (f"*{kind}" if gradients else _NOTHING,) * n_vectors
     outputs += ("*fp32" if relevance else _NOTHING,)
     signature = {
-        "inputs": inputs,
-        "strides": Strides(*(_ROW,) * 4, _MATRIX, _MATRIX),
+        "inputs": _inputs(kind, ("lse", *["delta"] * gradients, *given)),
+        "strides": _strides(given),
         "outputs": outputs,
         "output_strides": (_ROW,) * n_vectors,
-        "sizes": _SIZES,
+        "sizes": _sizes(given),
         "scale": "fp32",
     }
-    constants: dict[Any, Any] = {
-        (place, i): None
-        for place, types in ((0, inputs), (2, outputs))
-        for i, one in enumerate(types)
-        if one == _NOTHING
-    }
-    constants |= {"D_HEAD": d_head, "D_BLOCK": d_block(d_head), "CAUSAL": causal}
-    constants |= {"KIND": relevance, "QUERIES": tile.queries, "KEYS": tile.keys}
+    constants = _constants(d_head, cut, causal=causal) | {"KIND": relevance}
+    if kernel == "key_value":
+        constants["GROUPED"] = "groups" in given
     what = ["causal"] * causal + ["relevance"] * bool(relevance) + list(given)
     what += [] if gradients else ["columns"]
-    return {
-        "name": " ".join([f"backward_{kernel} {kind} d{d_head}", *what]),
-        "kernel": f"backward_{kernel}_kernel",
-        "signature": signature,
-        "constexprs": constants | {"PRECISION": "ieee"},
-        "num_warps": tile.warps,
-        "num_stages": tile.stages,
-        "score_elements": tile.queries * tile.keys,
-        "divisible": _divisible(signature),
+    name = " ".join([f"backward_{kernel} {kind} d{d_head}", *what])
+    found = _compiled(name, kernel, signature, constants, cut)
+    # wgmma takes 64 rows; fewer are for the older instruction.
+    rows = cut.block_n if kernel == "key_value" else cut.block_m
+    return found | ({"matrix": "HMMA"} if rows < 64 and kind != "fp32" else {})
+
+
+def _delta(kind: str, d_head: int, given: tuple[str, ...] = ()) -> dict[str, Any]:
+    sinks = "*fp32" if "sinks" in given else _NOTHING
+    signature: dict[str, Any] = {
+        "inputs": _inputs(kind, ("lse", "delta", *given)),
+        "rows": Rows(f"*{kind}", "*fp32", _NOTHING, _NOTHING, _NOTHING, sinks),
+        "strides": _strides((), z=True),
+        "sizes": _sizes(given),
     }
-
-
-def _divisible(signature: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Pointers, strides and filled sizes: multiples of 16 in every call with d_head 64 or 128."""
-    found: list[tuple[Any, ...]] = [("sizes", 2)]
-    for name in ("inputs", "outputs"):
-        found += [(name, i) for i, one in enumerate(signature[name]) if one != _NOTHING]
-    for name in ("strides", "output_strides"):
-        found += [(name, i, j) for i, row in enumerate(signature[name]) for j in range(len(row))]
-    return found
-
-
-def _delta(kind: str, d_head: int) -> dict[str, Any]:
-    signature: dict[str, Any] = {"z": f"*{kind}", "z_gradient": f"*{kind}"}
-    signature |= {"lse": "*fp32", "delta": "*fp32", "lse_in_base_2": "*fp32"}
-    signature |= {"z_strides": _ROW, "z_gradient_strides": _ROW, "sizes": _SIZES}
-    strides = [(name, i) for name in ("z_strides", "z_gradient_strides") for i in range(3)]
-    return {
-        "name": f"backward_delta {kind} d{d_head}",
-        "kernel": "backward_delta_kernel",
-        "signature": signature,
-        "constexprs": {"D_HEAD": d_head, "D_BLOCK": d_block(d_head), "QUERIES": FILL},
-        "num_warps": 8,
-        "num_stages": 3,
-        "score_elements": FILL * d_block(d_head),
-        "divisible": [*signature.keys() - {"sizes", "z_strides", "z_gradient_strides"}, *strides],
-        # Sums of products, row by row: nothing to multiply matrices for.
-        "matrix": None,
-    }
+    block: int = FILL.value
+    constants = {"D_VALUE": d_head, "BLOCK_V": block_of_features(d_head), "BLOCK_M": block}
+    name = " ".join([f"backward_delta {kind} d{d_head}", *given])
+    found = _compiled(name, "delta", signature, constants, Config(block, 1, 8, 3))
+    # Sums of products, row by row: nothing to multiply matrices for.
+    return found | {"score_elements": block * block_of_features(d_head), "matrix": None}
 
 
 def _bias(kind: str, d_head: int) -> dict[str, Any]:
     """The gradient of a bias that all sentences share."""
-    tile = tile_of("query", _TYPES[kind], d_head, cells=True)
-    inputs = _inputs(kind, ("lse", "delta", "bias"))
+    cut = _cut("bias", kind, d_head, ("edges",))
     signature = {
-        "inputs": inputs,
-        "strides": Strides(*(_ROW,) * 4, _MATRIX, _MATRIX),
+        "inputs": _inputs(kind, ("lse", "delta", "bias")),
+        "strides": _strides(("bias",)),
         "output": f"*{kind}",
         "shape": _MATRIX,
         "spans": _MATRIX,
-        "sizes": _SIZES,
+        "sizes": _sizes(()),
         "scale": "fp32",
     }
-    constants: dict[Any, Any] = {(0, i): None for i, one in enumerate(inputs) if one == _NOTHING}
-    constants |= {"D_HEAD": d_head, "D_BLOCK": d_block(d_head), "CAUSAL": False}
-    constants |= {"QUERIES": tile.queries, "KEYS": tile.keys, "PRECISION": "ieee"}
-    pointers = [("inputs", i) for i, one in enumerate(inputs) if one != _NOTHING]
-    strides = [("strides", i, j) for i in range(6) for j in range(3 if i < 4 else 4)]
-    return {
-        "name": f"backward_bias {kind} d{d_head}",
-        "kernel": "backward_bias_kernel",
-        "signature": signature,
-        "constexprs": constants,
-        "num_warps": tile.warps,
-        "num_stages": tile.stages,
-        "score_elements": tile.queries * tile.keys,
-        "divisible": [("sizes", 2), ("output",), *pointers, *strides],
-    }
+    constants = _constants(d_head, cut, causal=False)
+    return _compiled(f"backward_bias {kind} d{d_head}", "bias", signature, constants, cut)
 
 
 def _all() -> list[dict[str, Any]]:
@@ -168,6 +204,24 @@ def _all() -> list[dict[str, Any]]:
         for d_head in (64, 128):
             found.append(_variant(kernel, "fp32", d_head, causal=True, given=("mask", "bias")))
     found += [_bias("fp32", 64), _bias("fp32", 128), _variant("query", "fp32", 64, given=("mask",))]
+    return found + _beyond_one_head_a_key()
+
+
+def _beyond_one_head_a_key() -> list[dict[str, Any]]:
+    """Grouped heads, packed sentences, windows, shaped scores, and heads of 256."""
+    found = [_delta("bf16", 64, ("starts", "sinks"))]
+    for kernel in ("key_value", "query"):
+        for d_head in (64, 128):
+            given = ("groups", "window")
+            found.append(_variant(kernel, "bf16", d_head, causal=True, given=given))
+            found.append(_variant(kernel, "bf16", d_head, given=("soft_cap", "slopes")))
+        packed = ("groups", "starts", "key_starts")
+        found.append(_variant(kernel, "bf16", 128, causal=True, given=packed))
+        found.append(_variant(kernel, "bf16", 128, causal=True, relevance=3, given=("groups",)))
+        found.append(_variant(kernel, "fp32", 128, causal=True, given=("groups", "window")))
+        found.append(_variant(kernel, "bf16", 256, causal=True, given=("groups", "window")))
+        found.append(_variant(kernel, "bf16", 256, causal=True, relevance=3))
+        found.append(_variant(kernel, "fp32", 256))
     return found
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,8 +19,9 @@ from minibert.quantities import Float
 
 __all__ = ["attend_with_gradient", "double_check"]
 
-_WITHOUT_GRADIENT = ("prefix", "soft_cap", "alibi_slopes", "sinks", "starts")
-_INPUTS = ("query", "key", "value", "bias")
+_VECTORS = ("query", "key", "value")
+#: The tensors among the options; bias and sinks may be trained.
+_TENSORS = ("bias", "sinks", "lengths", "mask", "prefix", "alibi_slopes", "starts", "key_starts")
 _double_check: ContextVar[bool] = ContextVar("double_check", default=False)
 
 
@@ -47,24 +49,23 @@ def attend_with_gradient(
 ) -> dict[str, Tensor]:
     """The result of `compute` for the same arguments; z and lse have gradients, statistics do not.
 
-    Gradients reach query, key, value and bias; only those that are asked for are computed. O(N)
-    memory. The gradient of a gradient is refused by torch.
-    Raises AttentionError for what the backward does not take yet.
+    Gradients reach query, key, value, bias and sinks; only those that are asked for are computed.
+    O(N) memory. The gradient of a gradient is refused by torch.
+    Raises AttentionError where alibi_slopes ask for a gradient.
     """
-    told = {name: getattr(options, name) for name in _WITHOUT_GRADIENT}
-    told["window"] = None if options.window == (None, None) else options.window
-    told["groups"] = True if key.shape[1] != query.shape[1] else None
-    told["value_size"] = True if value.shape[-1] != query.shape[-1] else None
-    told["d_head > 128"] = True if query.shape[-1] > 128 else None
-    if beyond := [name for name, one in told.items() if one is not None]:
+    if options.alibi_slopes is not None and options.alibi_slopes.requires_grad:
         raise AttentionError(
-            f'impl="triton" has no gradient with {", ".join(beyond)}; impl="eager" has.'
+            'impl="triton" has no gradient for alibi_slopes; expected slopes that are not trained. '
+            'Detach them, or use impl="eager".'
         )
     names: list[str] = []
-    fixed = {"causal": options.causal, "scale": options.scale}
+    # Autograd keeps the tensors, and sees when one of them is changed before the backward.
+    tensors = [getattr(options, name) for name in _TENSORS]
+    nothing: dict[str, Any] = dict.fromkeys(_TENSORS)
+    fixed = replace(options, **nothing)
     call = {"compute": compute, "options": fixed, "want": want}
     call |= {"names": names, "check": _double_check.get()}
-    outputs = _Attention.apply(query, key, value, options.bias, options.lengths, options.mask, call)
+    outputs = _Attention.apply(query, key, value, call, *tensors)
     return dict(zip(names, outputs, strict=True))
 
 
@@ -77,17 +78,15 @@ class _Attention(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        bias: Tensor | None,
-        lengths: Tensor | None,
-        mask: Tensor | None,
         call: dict[str, Any],
+        *tensors: Tensor | None,
     ) -> tuple[Tensor, ...]:
-        options = call["options"] | {"bias": bias, "lengths": lengths, "mask": mask}
-        found = call["compute"](query, key, value, Options(**options), want=call["want"])
+        options = replace(call["options"], **dict(zip(_TENSORS, tensors, strict=True)))
+        found = call["compute"](query, key, value, options, want=call["want"])
         call["names"].extend(["z", "lse", *(name for name in found if name not in ("z", "lse"))])
         outputs = tuple(found[name] for name in call["names"])
         ctx.options, ctx.check = call["options"], call["check"]
-        ctx.save_for_backward(query, key, value, bias, lengths, mask, *outputs[:2])
+        ctx.save_for_backward(query, key, value, *outputs[:2], *tensors)
         ctx.mark_non_differentiable(*outputs[2:])
         # Otherwise a loss that uses only z would make torch compute a gradient of lse, which is 0.
         ctx.set_materialize_grads(False)
@@ -98,14 +97,28 @@ class _Attention(torch.autograd.Function):
     def backward(
         ctx: Any, z_gradient: Tensor | None, lse_gradient: Tensor | None, *_: Any
     ) -> tuple[Tensor | None, ...]:
-        query, key, value, bias, lengths, mask, z, lse = ctx.saved_tensors
-        wanted = [
-            name for name, needed in zip(_INPUTS, ctx.needs_input_grad, strict=False) if needed
-        ]
+        query, key, value, z, lse, *tensors = ctx.saved_tensors
+        options = replace(ctx.options, **dict(zip(_TENSORS, tensors, strict=True)))
+        names = (*_VECTORS, "", *_TENSORS)
+        asked = zip(names, ctx.needs_input_grad, strict=True)
         z_gradient = torch.zeros_like(z) if z_gradient is None else z_gradient
-        options = ctx.options | {"bias": bias, "lengths": lengths, "mask": mask}
-        options["lse_gradient"] = lse_gradient
-        found = backward(z_gradient, query, key, value, z, lse, wanted=wanted, **options)
+        found = backward(
+            z_gradient, query, key, value, z, lse, options,
+            lse_gradient=lse_gradient, wanted=[name for name, needed in asked if needed],
+        )  # fmt: skip
         if ctx.check:
-            check_gradients(found, z_gradient, query, key, value, **options)
-        return *(found.get(name) for name in _INPUTS), None, None, None
+            told = _keywords(options) | {"lse_gradient": lse_gradient}
+            check_gradients(found, z_gradient, query, key, value, **told)
+        return tuple(found.get(name) for name in names)
+
+
+def _keywords(options: Options) -> dict[str, Any]:
+    """What the options say, in the keywords of `minibert.kernels.eager.attend`."""
+    names = ("scale", "causal", "lengths", "mask", "bias", "prefix", "soft_cap")
+    found = {name: getattr(options, name) for name in (*names, "alibi_slopes", "sinks")}
+    if options.window != (None, None):
+        found["window"] = options.window
+    for name, starts in (("packed", options.starts), ("packed_keys", options.key_starts)):
+        if starts is not None:
+            found[name] = tuple(starts.diff().tolist())
+    return {name: one for name, one in found.items() if one is not None}

@@ -223,7 +223,7 @@ def sizes_of(inputs: Inputs, options: Options, block_m: int) -> tuple[Sizes, int
     blocks = math.ceil((Q if options.longest is None else options.longest) / block_m)
     together = 1
     if options.causal:
-        together = BYTES_TOGETHER // (2 * K * D * inputs.key.element_size())
+        together = BYTES_TOGETHER // max(1, 2 * K * D * inputs.key.element_size())
     together = max(1, min(places, together))
     before, after = options.limits
     sizes = Sizes(places, H, Q, K, blocks, together, H // key_heads, before, after)

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from minibert.kernels.fused.backward_configs import backward_candidates
 from minibert.kernels.fused.launch import Config, block_of_features
 
 __all__ = ["best_config", "cache_file", "candidates", "remembered"]
@@ -33,6 +34,8 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
     "window", "shaped" (a soft cap or ALiBi), "tma" (keys and values that the copy unit can read),
     "plain" where there are no statistics. d_head is the wider of those of keys and values.
     """
+    if kernel.startswith("backward"):
+        return backward_candidates(kernel, kind, d_head, shape)
     words = shape.split()
     if block_of_features(d_head) > 128:
         return _widest(kernel, kind, words)

@@ -3,31 +3,36 @@ import math
 
 import pytest
 import torch
-from attention_gradients import inputs, truth
+from attention_gradients import allowed_errors, inputs, truth
+from hypothesis import given as drawn_by
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from minibert.errors import AttentionError
-from minibert.kernels.check.gradient_check import gradient_tolerances
+from minibert.kernels.fused.launch import Config, Options, starts_of
+from minibert.kernels.fused.tuning import candidates
 
 fused_backward = pytest.importorskip(
     "minibert.kernels.fused.backward", reason="Triton is not installed", exc_type=ImportError
 )
+backward_launch = pytest.importorskip("minibert.kernels.fused.backward_launch")
 backward, relevance_columns = fused_backward.backward, fused_backward.relevance_columns
 
 #: Of the few turns of a loop there are in a test, each must be the first, an inner or the last one;
 #: more of them, as with the small tiles of float32, only take the interpreter longer.
-TILES = dict.fromkeys(("key_value", "query"), fused_backward.Tile(64, 64, 4, 1))
+CONFIGS = dict.fromkeys(("key_value", "query"), Config(64, 64, 4, 1))
+SMALL = [Config(16, 32, 4, 1), Config(32, 16, 4, 1)]
 GRADIENTS = ("query", "key", "value")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 #: Queries, keys, d_head and options: what a kernel can trip over, each with something else.
 CASES = {
     "one key": (1, 1, 16, {}),
-    "less than a tile": (17, 17, 40, {}),
     "one more than a tile": (65, 65, 64, {"causal": True}),
     "two tiles and two keys": (130, 130, 80, {"lengths": [130, 43]}),
     "more keys than queries": (23, 131, 64, {"causal": True}),
     "more queries than keys": (70, 19, 40, {"causal": True}),
     "an empty sentence": (37, 37, 64, {"lengths": [29, 0], "causal": True}),
     "a mask with dead rows": (41, 67, 48, {"mask": True}),
-    "a bias": (33, 65, 64, {"bias": (2, 2, 33, 65)}),
     "everything": (
         67,
         67,
@@ -36,14 +41,15 @@ CASES = {
     ),
     "a full block at the end": (64, 64, 128, {"lengths": [64, 31]}),
 }
-# The dtypes in turns, and both for what has the most in it.
 _BOTH = (torch.float32, torch.float16)
-WITH_DTYPES = dict.fromkeys(
-    [
-        *zip(CASES, itertools.cycle(_BOTH), strict=False),
-        *itertools.product(("one more than a tile", "everything"), _BOTH),
-    ]
-)
+# The dtypes in turns, and both for what has the most in it; the others are drawn below.
+WITH_DTYPES = [
+    ("two tiles and two keys", torch.float32),
+    ("a mask with dead rows", torch.float16),
+    ("a full block at the end", torch.float16),
+    ("one more than a tile", torch.float32),
+    *itertools.product(["everything"], _BOTH),
+]
 
 
 def drawn(name, dtype, device, *, factor=1):
@@ -59,25 +65,102 @@ def drawn(name, dtype, device, *, factor=1):
     if "bias" in wishes:
         options["bias"] = torch.randn(*wishes["bias"], generator=generator).to(dtype)
     options["lse_gradient"] = torch.randn(2, 2, n_queries, generator=generator)
-    expected = truth(given, options)
-    move = {n: o.to(device) if isinstance(o, torch.Tensor) else o for n, o in options.items()}
-    return {n: one.to(device) for n, one in given.items()}, move, expected
+    return given, options, truth(given, options)
+
+
+def moved(named):
+    return {n: o.to(DEVICE) if isinstance(o, torch.Tensor) else o for n, o in named.items()}
+
+
+def told(given, options):
+    """The options as the kernels take them."""
+    options = {"scale": 1 / math.sqrt(given["query"].shape[-1])} | moved(options)
+    options.pop("lse_gradient", None)
+    longest = {"packed": ("starts", "longest"), "packed_keys": ("key_starts", "longest_keys")}
+    for name, (starts, most) in longest.items():
+        if (lengths := options.pop(name, None)) is not None:
+            options |= {starts: starts_of(lengths, torch.device(DEVICE)), most: max(lengths)}
+    return Options(**options)
 
 
 def computed(given, options, expected, **more):
-    vectors = [given[name] for name in ("z_gradient", "query", "key", "value")]
-    z, lse = (expected[name].to(given["query"].device) for name in ("z", "lse"))
-    more = {"tiles": TILES} | more
-    return backward(*vectors, z.to(given["query"].dtype), lse.float(), **options, **more)
+    vectors = [given[name].to(DEVICE) for name in ("z_gradient", "query", "key", "value")]
+    z, lse = (expected[name].to(DEVICE) for name in ("z", "lse"))
+    if options.get("lse_gradient") is not None:
+        more["lse_gradient"] = options["lse_gradient"].to(DEVICE)
+    more = {"configs": CONFIGS} | more
+    z = z.to(given["query"].dtype)
+    return backward(*vectors, z, lse.float(), told(given, options), **more)
 
 
 def assert_as_good_as_eager(found, expected, given, options):
-    options = {"scale": 1 / math.sqrt(given["query"].shape[-1])} | options
-    order = [given[name] for name in ("z_gradient", "query", "key", "value")]
-    allowed = gradient_tolerances(*order, **options)
-    for name, tolerance in allowed.items():
-        error = float((found[name].cpu().double() - expected[name]).abs().max())
-        assert error <= tolerance, f"d {name}: {error:.3g} off, {tolerance:.3g} allowed"
+    for name, tolerance in allowed_errors(given, options, expected).items():
+        error = (found[name].cpu().double() - expected[name]).abs()
+        assert not error.numel() or error.max() <= tolerance, (
+            f"d {name}: {float(error.max()):.3g} off, {tolerance:.3g} allowed"
+        )
+
+
+@st.composite
+def calls(draw):
+    """Vectors and options of any kind together, and the config of the kernels."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 9999)))
+    dtype = draw(st.sampled_from(_BOTH))
+    group, packed = draw(st.sampled_from([1, 2, 4, 8])), draw(st.booleans())
+    key_heads = draw(st.integers(1, 2)) if group < 3 else 1
+    H, D = group * key_heads, draw(st.sampled_from([8, 20]))
+    options = {"causal": draw(st.booleans()), "scale": draw(st.sampled_from([0.3, -0.4, 1.0]))}
+
+    def maybe(name, make):
+        if draw(st.booleans()):
+            options[name] = make()
+
+    if packed:
+        tokens = st.lists(st.sampled_from([0, 1, 17, 40]), min_size=1, max_size=3)
+        options["packed"] = tuple(draw(tokens))
+        n, B, Q = len(options["packed"]), 1, sum(options["packed"])
+        maybe("packed_keys", lambda: tuple(draw(st.sampled_from([0, 1, 17, 65])) for _ in range(n)))
+        K, sentences = sum(options.get("packed_keys", options["packed"])), n
+    else:
+        B, K = draw(st.integers(1, 2)), draw(st.sampled_from([1, 17, 65]))
+        Q, sentences = draw(st.sampled_from([K, K, 1, 20])), B
+        maybe("lengths", lambda: torch.tensor([draw(st.sampled_from([0, 1, 9, K]))] * B))
+        if draw(st.integers(0, 3)) == 0:
+            options["mask"] = torch.rand(B, 1, Q, K, generator=generator) < 0.6
+            axes = [draw(st.sampled_from([1, n])) for n in (B, H, Q, K)]
+            options["bias"] = torch.randn(axes, generator=generator).to(dtype)
+    side = st.sampled_from([None, 0, 1, 7, K])
+    maybe("window", lambda: (draw(side), draw(side)))
+    maybe("soft_cap", lambda: draw(st.sampled_from([1.0, 20.0])))
+    maybe("alibi_slopes", lambda: torch.rand(B, H, generator=generator))
+    maybe("sinks", lambda: 3 * torch.randn(H, generator=generator))
+    if options["causal"]:
+        maybe("prefix", lambda: torch.randint(0, K + 1, (sentences,), generator=generator))
+    maybe("lse_gradient", lambda: torch.randn(B, H, Q, generator=generator))
+    given = inputs(
+        Q, K, D, dtype=dtype, seed=draw(st.integers(0, 9999)), batch=B, heads=(H, key_heads),
+        d_value=draw(st.sampled_from([D, 12])),
+    )  # fmt: skip
+    few = B * H * max(Q, K) < 150
+    return given, options, draw(st.sampled_from([Config(64, 64, 4, 1), *SMALL * few]))
+
+
+@drawn_by(calls())
+@settings(max_examples=12)
+def test_any_options_together_are_right(call):
+    given, options, config = call
+    expected = truth(given, options)
+    wanted = (*GRADIENTS, *(name for name in ("bias", "sinks") if name in options))
+    configs = dict.fromkeys(("key_value", "query"), config)
+    found = computed(
+        given, options, expected, wanted=wanted, configs=configs, relevance="absolute_relevance"
+    )
+    assert_as_good_as_eager(found, expected, given, options)
+    cells = expected["relevance"].abs()
+    for name, axis in (("relevance_by_key", 2), ("relevance_by_query", 3)):
+        torch.testing.assert_close(
+            found[name].cpu().double(), cells.sum(axis), rtol=1e-5, atol=1e-4, msg=name
+        )
 
 
 @pytest.mark.parametrize(("name", "dtype"), WITH_DTYPES)
@@ -89,14 +172,40 @@ def test_gradients_err_at_most_twice_as_much_as_eager(name, dtype, triton_device
     assert_as_good_as_eager(found, expected, given, options)
 
 
-@pytest.mark.parametrize(("dtype", "d_head"), [(torch.float32, 80), (torch.float16, 40)])
+@pytest.mark.parametrize("dtype", _BOTH)
+def test_what_lies_outside_a_window_is_not_read(dtype, triton_device):
+    given = inputs(96, 96, 16, dtype=dtype, batch=1, heads=(2, 1))
+    options = {"window": (7, 9), "lse_gradient": torch.randn(1, 2, 96)}
+    expected = truth(given, options)
+    configs = dict.fromkeys(("key_value", "query"), Config(16, 16, 4, 1))
+    for names in (("query", "z_gradient"), ("key", "value")):
+        spoiled = dict(given)
+        for name in names:
+            spoiled[name] = given[name].clone()
+            spoiled[name][:, :, 64:] = math.nan
+        found = computed(spoiled, options, expected, configs=configs)
+        # Rows 0 … 47 look at keys up to 56, and keys 0 … 47 are seen by rows up to 54.
+        for name in set(GRADIENTS) - set(names):
+            allowed = allowed_errors(given, options, expected)[name]
+            error = (found[name].cpu().double() - expected[name])[:, :, :48].abs().max()
+            assert error <= allowed
+
+
+def gpu_configs(dtype, d_head):
+    kind = "fp32" if dtype == torch.float32 else "fp16"
+    owners = {"key_value": "backward keys", "query": "backward queries"}
+    return {name: candidates(kernel, kind, d_head, "")[0] for name, kernel in owners.items()}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "d_head"), [(torch.float32, 80), (torch.float16, 40), (torch.float16, 256)]
+)
 def test_the_tiles_that_a_gpu_gets_give_the_same(dtype, d_head, triton_device):
     given = inputs(37, 71, d_head, dtype=dtype)
     options = {"causal": True}
     expected = truth(given, options)
-    moved = {name: one.to(triton_device) for name, one in given.items()}
-    found = computed(moved, options, expected, tiles=None)
-    assert_as_good_as_eager(found, expected, moved, options)
+    found = computed(given, options, expected, configs=gpu_configs(dtype, d_head))
+    assert_as_good_as_eager(found, expected, given, options)
 
 
 @pytest.mark.parametrize(("dtype", "factor"), [(torch.float32, 30), (torch.float16, 10)])
@@ -124,9 +233,8 @@ def test_relevance_sums_are_those_of_the_cells(name, of, f, triton_device):
     options.pop("lse_gradient")
     lse = expected["lse"].float().to(triton_device)
     alone = relevance_columns(
-        given["query"], given["key"], value=given["value"], z_gradient=given["z_gradient"],
-        lse=lse, of=of, weights=weights.to(triton_device), **options,
-    )  # fmt: skip
+        **moved(given), lse=lse, of=of, weights=weights.to(triton_device), **moved(options)
+    )
     for sums, right in (
         (found["relevance_by_key"], by_key),
         (alone, by_key),
@@ -136,7 +244,9 @@ def test_relevance_sums_are_those_of_the_cells(name, of, f, triton_device):
 
 
 def test_the_gradients_are_the_same_with_relevance_and_each_time(triton_device):
-    given, options, expected = drawn("an empty sentence", torch.float16, triton_device)
+    given = inputs(65, 65, 16, dtype=torch.float16, batch=1, heads=(4, 2))
+    options = {"packed": (29, 0, 36), "causal": True, "lse_gradient": torch.randn(1, 4, 65)}
+    expected = truth(given, options)
     plain = computed(given, options, expected)
     again = computed(given, options, expected)
     beside = computed(given, options, expected, relevance="absolute_relevance")
@@ -165,9 +275,7 @@ def test_the_gradient_of_a_bias_is_summed_over_what_it_is_repeated_for(axes, tri
     given = inputs(29, 37, 16, dtype=torch.float32)
     options = {"bias": torch.randn(axes), "causal": True, "lse_gradient": torch.randn(2, 2, 29)}
     expected = truth(given, options)
-    moved = {name: one.to(triton_device) for name, one in given.items()}
-    options |= {n: options[n].to(triton_device) for n in ("bias", "lse_gradient")}
-    found = computed(moved, options, expected, wanted=["bias"])
+    found = computed(given, options, expected, wanted=["bias"])
     assert set(found) == {"bias"}
     torch.testing.assert_close(found["bias"].cpu().double(), expected["bias"], rtol=1e-5, atol=3e-5)
 
@@ -176,8 +284,7 @@ def test_gradients_agree_with_finite_differences(triton_device):
     given = inputs(5, 7, 16, dtype=torch.float32)
     options = {"causal": True}
     expected = truth(given, options)
-    moved = {name: one.to(triton_device) for name, one in given.items()}
-    found = computed(moved, options, expected)
+    found = computed(given, options, expected)
 
     def loss(changed):
         return (truth(changed, options)["z"] * given["z_gradient"].double()).sum()
@@ -202,6 +309,28 @@ def test_vectors_in_any_layout_give_the_same_gradients(triton_device):
     found = computed(given, options, expected)
     for name in GRADIENTS:
         assert torch.equal(found[name], plain[name])
+
+
+def test_a_gpu_with_less_memory_gets_smaller_tiles_or_is_refused(triton_device):
+    given = inputs(5, 5, 128, dtype=torch.float16, batch=1)
+    vectors = [given[n].to(triton_device) for n in ("query", "key", "value", "z_gradient")]
+    problem = backward_launch.problem_of(*vectors, Options(1.0))
+    from triton.runtime.errors import OutOfResources
+
+    tried = []
+
+    def launch(config):
+        tried.append(config)
+        if len(tried) <= failing:
+            raise OutOfResources(300_000, 100_000, "shared memory")
+
+    failing = 1
+    problem.tuned("backward keys", "", launch, None)
+    assert len(tried) == 2
+    assert tried[1].block_n < candidates("backward keys", "fp16", 128, "")[0].block_n
+    tried, failing = [], 9
+    with pytest.raises(AttentionError, match=r"d_head 128 in torch\.float16 .*300000.*eager"):
+        problem.tuned("backward keys", "", launch, None)
 
 
 def test_an_unknown_name_is_refused(triton_device):

@@ -5,6 +5,7 @@ import torch
 from attention_gradients import inputs, truth
 
 from minibert.errors import AttentionError
+from minibert.kernels.fused.launch import Options, starts_of
 
 gradients = pytest.importorskip(
     "minibert.kernels.fused.gradients", reason="Triton is not installed", exc_type=ImportError
@@ -14,12 +15,16 @@ attend_with_gradient = gradients.attend_with_gradient
 NAMES = ("query", "key", "value")
 
 
-def by_formula(query, key, value, *, want, **options):
+def by_formula(query, key, value, told, *, want):
     """A forward to put before the backward: z, lse and, when wanted, entropy 0."""
-    given = {"query": query, "key": key, "value": value, "z_gradient": torch.zeros_like(query)}
-    given = {name: one.detach().cpu() for name, one in given.items()}
+    given = {"query": query, "key": key, "value": value}
+    z_gradient = query.new_zeros(*query.shape[:3], value.shape[3])
+    given = {name: one.detach().cpu() for name, one in given.items()} | {
+        "z_gradient": z_gradient.cpu()
+    }
     options = {
-        n: o.detach().cpu() if isinstance(o, torch.Tensor) else o for n, o in options.items()
+        n: o.detach().cpu() if isinstance(o, torch.Tensor) else o
+        for n, o in gradients._keywords(told).items()
     }
     with torch.enable_grad():
         expected = truth(given, options)
@@ -36,9 +41,10 @@ def leaves(*, wanted=NAMES, dtype=torch.float32, device="cpu"):
     return given
 
 
-def attended(given, **options):
-    options = {"scale": 0.25, "causal": True, "want": {}} | options
-    return attend_with_gradient(by_formula, *(given[name] for name in NAMES), **options)
+def attended(given, want=None, **options):
+    told = Options(**{"scale": 0.25, "causal": True} | options)
+    vectors = (given[name] for name in NAMES)
+    return attend_with_gradient(by_formula, *vectors, told, want=want or {})
 
 
 def test_autograd_gives_the_gradients_of_z_and_lse(triton_device):
@@ -86,6 +92,58 @@ def test_a_bias_gets_its_gradient(triton_device):
     expected = truth(cpu, {"scale": 0.25, "causal": True, "bias": bias.detach().cpu()})
     assert bias.grad.shape == bias.shape
     torch.testing.assert_close(bias.grad.cpu().double(), expected["bias"], rtol=1e-5, atol=2e-5)
+
+
+def test_sinks_get_their_gradient_also_of_rows_that_see_no_key(triton_device):
+    given = leaves(device=triton_device)
+    lengths, factors = torch.tensor([23, 0], device=triton_device), torch.randn(2, 2, 19)
+    sinks = torch.tensor([0.5, -1.0], device=triton_device, requires_grad=True)
+    found = attended(given, sinks=sinks, lengths=lengths)
+    dz = given["z_gradient"]
+    ((found["z"] * dz).sum() + (found["lse"] * factors.to(triton_device)).sum()).backward()
+    cpu = {name: one.detach().cpu() for name, one in given.items()}
+    options = {
+        "scale": 0.25,
+        "causal": True,
+        "sinks": sinks.detach().cpu(),
+        "lengths": lengths.cpu(),
+    }
+    expected = truth(cpu, options | {"lse_gradient": factors})
+    torch.testing.assert_close(sinks.grad.cpu().double(), expected["sinks"], rtol=1e-5, atol=2e-5)
+
+
+def test_slopes_that_are_trained_are_refused(triton_device):
+    given = leaves(device=triton_device)
+    slopes = torch.ones(2, device=triton_device, requires_grad=True)
+    with pytest.raises(AttentionError, match=r"no gradient for alibi_slopes.*eager"):
+        attended(given, alibi_slopes=slopes)
+    attended(given, alibi_slopes=slopes.detach())["z"].sum().backward()
+    assert given["query"].grad.isfinite().all()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_double_check_knows_every_option(packed, triton_device):
+    shapes = {"n_queries": 19, "n_keys": 19, "d_head": 16, "batch": 1, "heads": (4, 2)}
+    drawn = inputs(**shapes, d_value=8, dtype=torch.float32)
+    given = {name: one.to(triton_device) for name, one in drawn.items()}
+    given["key"].requires_grad_()
+    options = {
+        "window": (7, None),
+        "soft_cap": 2.0,
+        "alibi_slopes": torch.rand(4, device=triton_device),
+        "sinks": torch.randn(4, device=triton_device, requires_grad=True),
+    }
+    if packed:
+        starts = starts_of((11, 8), torch.device(triton_device))
+        options |= {"starts": starts, "longest": 11}
+    with gradients.double_check():
+        attended(given, **options)["z"].backward(given["z_gradient"])
+    cpu = {name: one.detach().cpu() for name, one in given.items()}
+    told = gradients._keywords(Options(scale=0.25, causal=True, **options))
+    told = {n: o.detach().cpu() if isinstance(o, torch.Tensor) else o for n, o in told.items()}
+    for name, found in (("key", given["key"].grad), ("sinks", options["sinks"].grad)):
+        expected = truth(cpu, told)[name]
+        torch.testing.assert_close(found.cpu().double(), expected, rtol=1e-5, atol=2e-5)
 
 
 def test_without_gradients_nothing_is_kept(triton_device):
