@@ -10,6 +10,7 @@ import torch
 from benchmarks.gpu import gate, parity
 from benchmarks.gpu.clock import sampled
 from benchmarks.gpu.contenders import build, inputs
+from benchmarks.gpu.matrix import row
 from benchmarks.gpu.measure import Begin, group, memory, size_of_z, survive
 from benchmarks.gpu.plan import Task
 from minibert.bench.clock import Clock
@@ -24,6 +25,9 @@ def rows(task: Task, device: torch.device, begin: Begin) -> Iterator[Row]:
     """The rows of a task, each with its contender."""
     if task.part.split()[0] in GROUPS:
         yield from group(task, device, begin)
+    elif task.cell is not None:
+        cell = task.cell
+        yield from _each(task, device, begin, lambda _, name, place: row(name, *cell, place))
     elif task.part.startswith("parity"):
         begin(task.contenders[0])
         yield from parity.rows(task, device)
