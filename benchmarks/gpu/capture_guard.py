@@ -46,7 +46,9 @@ class _Guard(TorchDispatchMode):
         if "cuda" in given and name in LOOKS:
             raise CaptureError(f"{name} looks at numbers that are on the GPU, so the host waits")
         if name == "aten::index" and "cuda" in given and _by_mask(args):
-            raise CaptureError("indexing by a mask on the GPU: how many there are, the host must wait for")
+            raise CaptureError(
+                "indexing by a mask on the GPU: how many there are, the host must wait for"
+            )
         result = func(*args, **(kwargs or {}))
         if name in ("aten::_to_copy", "aten::copy_", "aten::copy"):
             whole = given | _devices(result)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["D_HEADS", "DTYPES", "OPTIONS", "STATISTICS", "Drawn", "draw", "wanted"]
+__all__ = ["DTYPES", "D_HEADS", "OPTIONS", "STATISTICS", "Drawn", "draw", "wanted"]
 
 D_HEADS = (64, 128, 32, 256, 16)
 DTYPES = ("bfloat16", "float16", "float32")

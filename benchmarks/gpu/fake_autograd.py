@@ -1,7 +1,8 @@
 """Autograd functions on tensors without numbers: torch's own engine would ask a GPU's driver.
 
-So nothing is recorded, while who asks is told that it is. In `recorded_functions` an autograd function runs its forward at once and is kept; `run_backward`
-then runs its backward with gradients of the right shapes.
+So nothing is recorded, while who asks is told that it is. In `recorded_functions` an autograd
+function runs its forward at once and is kept; `run_backward` then runs its backward with gradients
+of the right shapes.
 """
 
 import contextlib

@@ -9,7 +9,6 @@ import functools
 import re
 import subprocess
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,9 @@ class FakeDriver:
         """What starts that kernel."""
         return functools.partial(self._launch, metadata)
 
-    def _launch(self, metadata: Any, x: int, y: int, z: int, _: Any, loaded: Any, *rest: Any) -> None:
+    def _launch(
+        self, metadata: Any, x: int, y: int, z: int, _: Any, loaded: Any, *rest: Any
+    ) -> None:
         # Between them and the arguments: packed metadata, launch metadata, two hooks.
         for one in rest[4:]:
             check_argument(metadata.name, one)
@@ -127,7 +128,9 @@ def check_argument(kernel: str, argument: Any) -> None:
 def _check_descriptor(kernel: str, told: Any) -> None:
     size = told.base.element_size()
     steps = [step * size for step in told.strides[:-1]]
-    if told.base.data_ptr() % ALIGNED or any(not 0 < step < 2**40 or step % ALIGNED for step in steps):
+    if told.base.data_ptr() % ALIGNED or any(
+        not 0 < step < 2**40 or step % ALIGNED for step in steps
+    ):
         raise ValueError(f"{kernel}: the copy unit cannot read strides of {steps} bytes")
     if any(side > LONGEST_BOX for side in told.block_shape):
         raise ValueError(f"{kernel}: the copy unit cannot read a box of {told.block_shape}")

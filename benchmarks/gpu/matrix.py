@@ -7,7 +7,6 @@ and for gradients eager in float64, on the same rounded inputs.
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor

@@ -71,7 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", metavar="REGEX", help="tasks with such a name")
     parser.add_argument("--minutes", type=float, help="only what begins in so many minutes")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
-    parser.add_argument("--part", default="1/1", metavar="I/N", help="each N-th task, from the I-th")
+    parser.add_argument(
+        "--part", default="1/1", metavar="I/N", help="each N-th task, from the I-th"
+    )
     return parser
 
 
