@@ -15,7 +15,7 @@ import argparse
 import re
 import sys
 import time
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
     except WorkerError as error:
         print(f"nothing was measured: {error}. Another Python: make gpu GPU_PYTHON=...")
         return 1
-    moment = datetime.now(UTC)
+    # Not datetime.UTC: many a GPU image has Python 3.10.
+    moment = datetime.now(timezone.utc)  # noqa: UP017
     folder = chosen.output or REPOSITORY / ("build/gpu" if chosen.quick else RESULTS)
     path = path_of(folder, facts["device"], moment)
     journal = Journal(path, {**facts, "run": moment.isoformat(timespec="seconds")})

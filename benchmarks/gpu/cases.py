@@ -146,7 +146,8 @@ OPTIONS: dict[str, Callable[[_Draw], Made]] = {
     "pages": lambda draw: draw.pages(),
     "value size": lambda draw: draw.vectors(d_value=2 * draw.d_head),
     "packed keys": lambda draw: {
-        **draw.vectors(batch=1, queries=70, keys=N), "packed": (30, 40), "packed_keys": (100, N - 100),
+        **draw.vectors(batch=1, queries=70, keys=N),
+        "packed": (30, 40), "packed_keys": (100, N - 100),
     },
 }  # fmt: skip
 
