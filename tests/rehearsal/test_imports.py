@@ -25,7 +25,7 @@ except ImportError:
 files = {getattr(one, "__file__", None) for one in list(sys.modules.values())}
 paths = [pathlib.Path(one).resolve() for one in files if one]
 ours = [str(one.relative_to(root)) for one in paths if one.is_relative_to(root)]
-print(json.dumps([one for one in ours if ".venv" not in one]))
+print(json.dumps([one for one in ours if ".venv" not in one and (root / one).exists()]))
 """
 
 
