@@ -18,15 +18,15 @@ from statistics import median, quantiles
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import minibert
-from benchmarks.session import Kept, parse, session
 from benchmarks.pages.browser import ARGUMENTS, CHROMIUM, WINDOW
+from benchmarks.session import Kept, parse, session
 from minibert.bench.result_rows import Row
 from minibert.bench.tables import line
 from minibert.viz.live import live_page
 
 PROBE = Path(__file__).with_name("live_probe.js").read_text(encoding="utf-8")
 TOKENS = (16, 128)
-WORDS = "the horse and the boat were in the river by the house when the child turned away".split()
+WORDS = "the horse and the boat were in the river by the house when the child turned away"
 # A word's last letter, typed: one token more at most.
 KEYS = "abcdefghijklmnopqrstuvwxyz"
 # Milliseconds at most, by what is done and by how many tokens.
@@ -73,7 +73,9 @@ def measured(browser: Browser, name: str, folder: Path, rounds: int) -> Iterator
         times: dict[str, list[float]] = {"first key": firsts, "key press": []}
         times |= {"ablation": [], "sweep": []}
         for turn in range(rounds):
-            pressed = page.evaluate("([text, key]) => live_probe.key(text, key)", [text, KEYS[turn]])
+            pressed = page.evaluate(
+                "([text, key]) => live_probe.key(text, key)", [text, KEYS[turn]]
+            )
             times["key press"].append(pressed["picture"])
             times["sweep"].append(pressed["sweep"])
             head = [turn % model.config.n_layers, turn % model.config.n_heads]
@@ -89,7 +91,7 @@ def text_of(model: minibert.Model, tokens: int) -> str:
     """English words and a space: so many tokens with a letter typed after them."""
     words = ["The", "[MASK]"] if not model.config.causal else ["The"]
     while len(model.tokenize(" ".join(words)).raw[0]) < tokens:
-        words.append(WORDS[len(words) % len(WORDS)])
+        words.append(WORDS.split()[len(words) % len(WORDS.split())])
     return " ".join(words[:-1]) + " "
 
 

@@ -1,31 +1,26 @@
-"""`attend` and `compute`: attention by any implementation, with the statistics of its rows.
+"""`attend`: attention by any implementation, with the statistics of its rows.
 
-`attend` checks tensors that a user gives; a model, which made them, calls `compute`.
+It checks tensors that a user gives; a model, which made them, calls `compute`.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
-from minibert.kernels.call import AllowedKeys, Call
+from minibert.kernels.allowed_keys import AllowedKeys
+from minibert.kernels.attended import Attended, Statistics
+from minibert.kernels.call import Call
+from minibert.kernels.compute import compute
 from minibert.kernels.implementation import Implementation
-from minibert.kernels.masks import allowed_keys
-from minibert.kernels.packing import padded, unpadded
-from minibert.kernels.registry import check_name, chosen_for, implementations, register
-from minibert.kernels.requests import MATRICES, Want, check_tensors, parse_want
-from minibert.kernels.validation import (
-    check_inputs,
-    check_options,
-    check_packed,
-    named_outputs,
-    outputs_of,
-)
-from minibert.quantities import Float, Int, Shaped
+from minibert.kernels.masks import Window, allowed_keys
+from minibert.kernels.option_checks import check_prefix, check_score_options, check_window
+from minibert.kernels.registry import check_name, implementations, register
+from minibert.kernels.requests import Want, check_tensors, parse_want
+from minibert.kernels.validation import check_inputs, check_options, check_packed
+from minibert.quantities import Float, Shaped
 
 __all__ = [
     "Attended",
@@ -39,73 +34,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, eq=False)
-class Statistics:
-    """Numbers that describe each attention row; None where `want` did not name them.
-
-    p is a row of probs, s the row of scores with bias added, both over the allowed keys alone.
-    A dead row (no key allowed) has probs 0. In float32; in float64 for float64 inputs. Of packed
-    sentences everything is counted within a token's own sentence: its rows, keys and positions.
-
-    row_max      max s: the largest score. Dead row: −inf.
-    max_prob     max p, in [0, 1]: how sure the query is. Dead row: 0.
-    entropy      −sum p·ln p, in nats: 0 for one key, ln n for n equal keys (Clark et al. 2019,
-                 §3.3). Dead row: 0.
-    argmax       the key with the largest s; of equals any. Dead row: −1.
-    received     sum of p over the query rows, per key: how much a key is looked at, in rows. With
-                 lengths and as many queries as keys (self-attention) padded query rows are left
-                 out; otherwise every row counts.
-    key_mass     p at the key positions asked for ("key_mass", positions), in their order
-                 (Clark et al. 2019, §3.2 with the positions of [CLS] and [SEP]).
-    offset_mass  p at the key that stands at the query's position + offset, for the offsets asked
-                 for: −1 previous, 0 itself, 1 next (Clark et al. 2019, §3.1). 0 outside the text.
-                 Query i stands at position K − Q + i.
-    map          mean of p over the real cells of each block, when queries and keys are cut into
-                 equal blocks, at most ("map", blocks) a side; 64 unless told. Real as in received;
-                 0 for a block without real cells.
-    key_sums     sum of p times each of the columns ("key_sums", columns), (batch, head, key,
-                 column), batch and head may be 1: the mass on a kind of keys where a column is 1
-                 at these and 0 elsewhere, or anything linear in keys.
-    pair_mass    p of each query and key of ("pair_mass", pairs), (batch, pair, 2), batch may be 1;
-                 0 for the pair −1, −1. Of packed sentences tokens are counted over all of them.
-    profile      sum of p along each diagonal, from offset 1 − K to Q − 1: how much goes how far.
-                 Real queries as in received. Of packed sentences 2·n − 1 numbers each, one after
-                 the other.
-    """
-
-    row_max: Float[Tensor, "batch *head query"] | None = None
-    max_prob: Float[Tensor, "batch *head query"] | None = None
-    entropy: Float[Tensor, "batch *head query"] | None = None
-    argmax: Int[Tensor, "batch *head query"] | None = None
-    received: Float[Tensor, "batch *head key"] | None = None
-    key_mass: Float[Tensor, "batch *head query position"] | None = None
-    offset_mass: Float[Tensor, "batch *head query offset"] | None = None
-    map: Float[Tensor, "batch *head query_block key_block"] | None = None
-    key_sums: Float[Tensor, "batch *head query column"] | None = None
-    pair_mass: Float[Tensor, "batch *head pair"] | None = None
-    profile: Float[Tensor, "batch *head diagonal"] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Attended:
-    """What `attend` and `compute` give; None where it was not wanted (`attend` always wants lse).
-
-    z           probs · value, in the dtype of the inputs (the reference: float64). Dead row: 0.
-    lse         ln sum exp(s), natural logarithm, s the allowed scores with bias: what the softmax
-                divides by, kept so that any prob is exp(s − lse) (Milakov & Gimelshein 2018;
-                Dao et al. 2022, §3.1). float32; float64 for float64 inputs. Dead row: −inf.
-    scores      scale · query · keyᵀ, before bias and mask.
-    probs       softmax of the allowed scores with bias; exactly 0 where masked. Dead row: 0.
-    statistics  see `Statistics`; None when none was asked for.
-    """
-
-    z: Float[Tensor, "batch head query d_head"]
-    lse: Float[Tensor, "batch head query"] | None = None
-    scores: Float[Tensor, "batch head query key"] | None = None
-    probs: Float[Tensor, "batch head query key"] | None = None
-    statistics: Statistics | None = None
-
-
 def attend(
     query: Shaped[Tensor, "..."],
     key: Shaped[Tensor, "..."],
@@ -114,28 +42,51 @@ def attend(
     lengths: Shaped[Tensor, "..."] | None = None,
     mask: Shaped[Tensor, "..."] | None = None,
     packed: Sequence[int] | None = None,
+    packed_keys: Sequence[int] | None = None,
+    pages: Shaped[Tensor, "..."] | None = None,
     causal: bool = False,
+    window: Window | None = None,
+    prefix: Shaped[Tensor, "..."] | None = None,
     scale: float | None = None,
+    soft_cap: float | None = None,
     bias: Shaped[Tensor, "..."] | None = None,
+    alibi_slopes: Shaped[Tensor, "..."] | None = None,
+    sinks: Shaped[Tensor, "..."] | None = None,
+    dropout: float = 0.0,
     impl: str = "auto",
     want: Iterable[Any] = (),
 ) -> Attended:
-    """z = softmax(scale · query · keyᵀ + bias, over the allowed keys) · value, and its statistics.
+    """z = softmax(scale · query · keyᵀ, changed as told, over the allowed keys) · value.
 
-    query is (batch, head, query, d_head), key and value are (batch, head, key, d_head).
+    query is (batch, head, query, d_head), key (batch, kv_head, key, d_head) and value (batch,
+    kv_head, key, d_value). There may be fewer kv_heads than heads: of H and G, query head h reads
+    key head h // (H / G) (Ainslie et al. 2023).
+
+    Which keys a query sees; all that is given must allow it:
     lengths, (batch), is the number of real keys of each sentence; the keys behind are padding,
     which must be finite: 0 · NaN is NaN, so a NaN in a key or value that nobody may see can still
     reach z.
     mask, (batch, head, query, key) with any axis 1, is True where attention is allowed.
     causal lets a query see the keys up to its own position. Positions are aligned to the end:
     query i of Q stands at position K − Q + i, so that the newest queries meet a KV cache.
-    A key must be allowed by all three.
+    window, (before, after), lets a query at position p see the keys p − before … p + after; None
+    for either is no limit.
+    prefix, (batch), with causal: the first keys of each sentence, which every query sees in spite
+    of causal order (not in spite of a window).
     packed, for instance (5, 7, 3), says that sentences of so many tokens lie one after the other in
-    a batch of one, and each sees itself alone. It stands without lengths, mask and bias, and
-    without scores, probs and map. Key positions count from 0 in each sentence; one that a sentence
-    does not have gets 0.
-    scale, finite, is 1/sqrt(d_head) unless given. bias,
-    finite, in the shape of mask, is added to the scaled scores before the softmax.
+    a batch of one, and each sees itself alone; packed_keys their numbers of keys where these are
+    others. It stands without lengths, mask, bias and pages, and without scores, probs and map.
+    Positions count from 0 in each sentence; a key position that it does not have gets 0.
+    pages, (batch, page), with lengths: key and value are (page, kv_head, slot, ...), and sentence b
+    has the keys of pages[b] one after the other. Its queries are aligned to the end of its length.
+
+    What its scores are, in this order:
+    scale, finite, is 1/sqrt(d_head) unless given. soft_cap c makes c · tanh(score / c) of a score.
+    bias, finite, in the shape of mask, is added. alibi_slopes, (head) or (batch, head), take
+    slope · |position of the query − position of the key| away. sinks, (head), are one more logit
+    in the softmax of each row, which has no key and no value. dropout is refused: a result has to
+    be the same each time.
+
     want names what to give beside z and lse: scores, probs, row_max, max_prob, entropy, argmax,
     received, ("key_mass", positions), "offset_mass" or ("offset_mass", offsets), "map" or
     ("map", blocks), ("key_sums", columns), ("pair_mass", pairs), profile.
@@ -145,134 +96,57 @@ def attend(
     Gradients: when an input requires them, "auto" takes an implementation through which they reach
     z, lse and everything wanted (eager). impl="sdpa" trains z alone, without an N x N tensor, and
     its lse is detached; `implementations()[impl].differentiable` says which outputs carry them.
+    On a GPU numbers in lengths, bias and the like are not looked at, which would stall it.
 
     Raises AttentionError when the tensors do not fit together, when a name or an option is not what
     it should be, or when the implementation named cannot give what is asked; the message names one
     that can.
-    Source: Vaswani et al. 2017, §3.2.1.
+    Source: Vaswani et al. 2017, §3.2.1; Gemma Team 2024 (soft cap); Press et al. 2022 (ALiBi); Xiao
+    et al. 2024 (sinks); Kwon et al. 2023 (pages).
 
     >>> query, key, value = torch.randn(3, 1, 2, 5, 8).unbind()
     >>> attended = attend(query, key, value, causal=True, want=("probs", "entropy"))
     >>> attended.probs.shape, attended.statistics.entropy.shape
     (torch.Size([1, 2, 5, 5]), torch.Size([1, 2, 5]))
     """
-    check_inputs(query, key, value, lengths=lengths, mask=mask, bias=bias)
-    check_options(causal=causal, scale=scale)
+    check_inputs(query, key, value, lengths=lengths, mask=mask, bias=bias, pages=pages)
+    check_options(causal=causal, scale=scale, dropout=dropout)
+    check_score_options(query, soft_cap=soft_cap, alibi_slopes=alibi_slopes, sinks=sinks)
     check_name(impl)
-    (B, _, _, D), K = query.shape, key.shape[2]
     if packed is not None:
-        packed = check_packed(packed, query, key, {"lengths": lengths, "mask": mask, "bias": bias})
+        others = {"lengths": lengths, "mask": mask, "bias": bias, "pages": pages}
+        packed, packed_keys = check_packed(packed, packed_keys, query, key, others)
+    elif packed_keys is not None:
+        raise AttentionError("packed_keys come without packed; expected both.")
+    (B, H, Q, D), K = query.shape, key.shape[2] * (1 if pages is None else pages.shape[1])
+    check_prefix(prefix, query, causal=causal, sentences=B if packed is None else len(packed))
+    stays = lengths is not None and not lengths.is_cpu
     allowed = AllowedKeys(
         batch=B,
         position=K,
         device=query.device,
         causal=causal,
-        lengths=None if lengths is None else tuple(lengths.tolist()),
+        lengths=None if lengths is None or stays else tuple(lengths.tolist()),
         packed=packed,
         given=mask,
+        window=check_window(window),
+        prefix=prefix,
+        packed_keys=packed_keys,
+        on_device=lengths if stays else None,
+        ends=lengths if pages is not None else None,
     )
-    wanted = parse_want(want, n_keys=K if packed is None else max(packed)) | {"lse": ()}
-    (_, H, Q, _) = query.shape
-    check_tensors(wanted, batch=B, heads=H, queries=Q, keys=K, packed=packed)
+    wanted = parse_want(want, n_keys=K if packed is None else max(packed_keys or packed))
+    check_tensors(wanted, (B, H, Q, K), packed=packed, packed_keys=packed_keys)
     scale = 1 / math.sqrt(D) if scale is None else float(scale)
-    return compute(Call(query, key, value, scale, allowed, bias, wanted), impl)
-
-
-def compute(call: Call, impl: str = "auto") -> Attended:
-    """z and what the call wants beside it, by any implementation; the inputs are not checked."""
-    query, bias, want = call.query, call.bias, call.want
-    gradient = torch.is_grad_enabled() and (
-        query.requires_grad
-        or call.key.requires_grad
-        or call.value.requires_grad
-        or (bias is not None and bias.requires_grad)
-    )
-    device, d_head, options = query.device.type, query.shape[-1], call.allowed.options
-    if bias is not None:
-        options = options | {"bias"}
-    # Whoever takes no scale takes that of Vaswani et al.
-    if abs(call.scale * call.scale * d_head - 1) > 1e-12 or call.scale < 0:
-        options = options | {"scale"}
-    chosen = chosen_for(impl, frozenset(want), options, device, query.dtype, gradient, d_head)
-    if torch.is_autocast_enabled(device):
-        with torch.autocast(device, enabled=False):
-            found = _outputs(chosen, call)
-    else:
-        found = _outputs(chosen, call)
-    if not want:
-        return Attended(found["z"])
-    statistics = {name: found[name] for name in want if name in _STATISTICS}
-    return Attended(
-        z=found["z"],
-        lse=found["lse"] if "lse" in want else None,
-        statistics=Statistics(**statistics) if statistics else None,
-        **{name: found[name] for name in MATRICES if name in want},
-    )
-
-
-def _outputs(chosen: Implementation, call: Call) -> Mapping[str, Tensor]:
-    """z and what is wanted, by name."""
-    if chosen.of_call is not None:
-        return chosen.of_call(call)
-    packed = call.allowed.packed
-    if packed is not None and "packed" not in chosen.options:
-        return unpadded(_outputs(chosen, _padded(call, packed)), packed)
-    query, key, keys = call.query, call.key, call.allowed
-    taken, options = chosen.options, call.options()
-    if "mask" in taken and not keys.options <= taken:
-        folded = {"lengths": "lengths" not in taken, "causal": "causal" not in taken}
-        options["mask"] = keys.mask(query.shape[2], **folded)
-    arguments = {name: options[name] for name in options if name in taken}
-    if not chosen.checked:
-        return named_outputs(chosen.fn(query, key, call.value, **arguments), chosen.name)
-    return _checked(chosen, call, arguments)
-
-
-def _checked(chosen: Implementation, call: Call, arguments: dict[str, Any]) -> dict[str, Tensor]:
-    """What a user's implementation gives.
-
-    Raises AttentionError when something is missing or has not the promised shape and dtype, and
-    when torch has written into an input. Numbers are not looked at: that is what
-    `check.parity.check` is for.
-    """
-    want = {name: parameters for name, parameters in call.want.items() if name != "lse"}
-    if "want" in arguments:
-        arguments["want"] = want
-    before = _versions(call)
-    result = chosen.fn(call.query, call.key, call.value, **arguments)
-    if written := [name for name, version in _versions(call).items() if version != before[name]]:
-        raise AttentionError(
-            f'impl="{chosen.name}" wrote into {", ".join(written)}, or into memory shared with it; '
-            "expected its inputs to stay as they are. Write into a copy: query.clone()."
-        )
-    found = outputs_of(result, chosen.name, call.query, call.key, want)
-    if missing := [output for output in ("z", *call.want) if output not in found]:
-        raise AttentionError(
-            f'impl="{chosen.name}" gave {", ".join(found)} and not {", ".join(missing)}; expected '
-            "z, lse and everything it was registered with as wants."
-        )
-    return {name: found[name] for name in ("z", *call.want)}
-
-
-def _versions(call: Call) -> dict[str, int]:
-    """How often torch has written into each input; it does not count for inference tensors."""
-    given = {"query": call.query, "key": call.key, "value": call.value, "bias": call.bias}
-    if torch.compiler.is_compiling():
-        return {}
-    return {
-        name: one._version
-        for name, one in given.items()
-        if one is not None and not one.is_inference()
+    cap = None if soft_cap is None else float(soft_cap)
+    changes: dict[str, Any] = {
+        "soft_cap": cap,
+        "alibi_slopes": alibi_slopes,
+        "sinks": sinks,
+        "pages": pages,
     }
-
-
-def _padded(call: Call, packed: tuple[int, ...]) -> Call:
-    """The same sentences as a padded batch."""
-    query, key, value = (padded(one, packed) for one in (call.query, call.key, call.value))
-    return Call(query, key, value, call.scale, call.allowed.padded, None, call.want)
-
-
-_STATISTICS = frozenset(field.name for field in fields(Statistics))
+    wanted |= {"lse": ()}
+    return compute(Call(query, key, value, scale, allowed, bias, wanted, **changes), impl)
 
 
 def arguments_for(

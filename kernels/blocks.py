@@ -11,12 +11,13 @@ and keys that lie ahead of every query of the block, are not computed.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 import torch
 from torch import Tensor
 
-from minibert.kernels.row_statistics import wide
+from minibert.kernels.masks import Window, wide
 from minibert.kernels.work_memory import LEAST_ROWS, WorkMemory
 from minibert.quantities import Bool, Float, Int
 
@@ -28,12 +29,17 @@ class Inputs:
     """What the scores are made of; the options as `api.attend` hands them on."""
 
     query: Float[Tensor, "batch head query d_head"]
-    key: Float[Tensor, "batch head key d_head"]
+    key: Float[Tensor, "batch kv_head key d_head"]
     scale: float
     lengths: Int[Tensor, " batch"] | None = None
     mask: Bool[Tensor, "#batch #head #query #key"] | None = None
     causal: bool = False
     bias: Float[Tensor, "#batch #head #query #key"] | None = None
+    window: Window | None = None
+    prefix: Int[Tensor, " batch"] | None = None
+    soft_cap: float | None = None
+    alibi_slopes: Float[Tensor, "*#batch head"] | None = None
+    sinks: Float[Tensor, " head"] | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -44,6 +50,43 @@ class Inputs:
     def shift(self) -> int:
         """K − Q: query i stands at position i + shift."""
         return self.key.shape[2] - self.query.shape[2]
+
+    @property
+    def group(self) -> int:
+        """Query heads that read one key head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    @cached_property
+    def longest_prefix(self) -> int:
+        """Keys that some sentence's queries see in spite of causal order."""
+        return 0 if self.prefix is None else int(self.prefix.max())
+
+    @cached_property
+    def slopes(self) -> Float[Tensor, "#batch head 1 1"]:
+        """`alibi_slopes` beside scores."""
+        assert self.alibi_slopes is not None
+        slopes = self.alibi_slopes.to(self.dtype)
+        return (slopes if slopes.ndim == 2 else slopes[None])[..., None, None]
+
+    def span(self, rows: slice, n_keys: int) -> slice:
+        """The first n_keys keys as far as one of these rows may see them; empty where none may."""
+        first, last = rows.start + self.shift, rows.stop - 1 + self.shift
+        before, after = self.window or (None, None)
+        start, stop = 0, n_keys
+        if before is not None:
+            start = max(0, first - before)
+        if self.causal:
+            stop = min(stop, max(last + 1, self.longest_prefix))
+        if after is not None:
+            stop = min(stop, last + 1 + after)
+        return slice(start, max(start, stop))
+
+    def widest(self, n_rows: int, n_keys: int) -> int:
+        """The most keys that so many rows one after the other may see."""
+        before, after = self.window or (None, None)
+        if before is None or (after is None and not self.causal):
+            return n_keys
+        return min(n_keys, n_rows + before + (0 if after is None else after))
 
     def query_lengths(self) -> Int[Tensor, " batch"] | None:
         """Real queries of each sentence; None: all. Lengths count keys: known in self-attention."""
@@ -79,6 +122,7 @@ class Part:
     def keys(self) -> Float[Tensor, "unit real_key d_head"]:
         """The real keys, times the scale."""
         key = self._of_keys(self.inputs.key)
+        # Heads that are read by several come as often: a product takes them one by one.
         out = self.memory.vectors("keys", tuple(key.shape))
         # Before and not after: a product may be more than a number can hold.
         if key.dtype == out.dtype:
@@ -86,8 +130,8 @@ class Part:
         return out.copy_(key).mul_(self.inputs.scale).flatten(0, 1)
 
     def values(
-        self, value: Float[Tensor, "batch head key d_head"]
-    ) -> Float[Tensor, "unit real_key d_head"]:
+        self, value: Float[Tensor, "batch kv_head key d_value"]
+    ) -> Float[Tensor, "unit real_key d_value"]:
         """The values of the real keys."""
         return self._flat("values", self._of_keys(value))
 
@@ -98,7 +142,11 @@ class Part:
         return self._flat(name, vectors[self.sentences, self.heads])
 
     def _of_keys(self, vectors: Tensor) -> Tensor:
-        return vectors[self.sentences, self.heads, : self.n_keys]
+        group = self.inputs.group
+        if group == 1:
+            return vectors[self.sentences, self.heads, : self.n_keys]
+        heads = torch.arange(self.heads.start, self.heads.stop) // group
+        return vectors[self.sentences, :, : self.n_keys].index_select(1, heads.to(vectors.device))
 
     def _flat(self, name: str, vectors: Tensor) -> Tensor:
         # A matrix product reads the heads of one sentence where they are.
@@ -114,46 +162,77 @@ class Part:
         """
         inputs = self.inputs
         first, stop, _ = rows.indices(inputs.query.shape[2])
-        if inputs.causal:
+        if inputs.causal and inputs.prefix is None:
             first = max(first, -inputs.shift)
         query, columns = self.queries(), self.keys().transpose(-2, -1)
         n_sentences = self.sentences.stop - self.sentences.start
-        step = self.memory.n_rows(n_sentences * self.n_together, self.n_keys)
+        widest = inputs.widest(self.memory.most_rows, self.n_keys)
+        step = self.memory.n_rows(n_sentences * self.n_together, widest)
         aligned = step // multiple * multiple
         step = aligned if aligned >= LEAST_ROWS else step
         for head in range(self.heads.start, self.heads.stop, self.n_together):
             heads = slice(head, min(head + self.n_together, self.heads.stop))
             for start in range(first, stop, step):
-                place = (self.sentences, heads, slice(start, min(start + step, stop)))
-                yield self._block(query, columns, place)
+                rows = slice(start, min(start + step, stop))
+                keys = inputs.span(rows, self.n_keys)
+                if keys.start < keys.stop:
+                    yield self._block(query, columns, (self.sentences, heads, rows), keys)
 
-    def _block(self, query: Tensor, columns: Tensor, place: tuple[slice, slice, slice]) -> "Block":
-        inputs, n_keys = self.inputs, self.n_keys
+    def _block(
+        self, query: Tensor, columns: Tensor, place: tuple[slice, slice, slice], keys: slice
+    ) -> "Block":
         _, heads, rows = place
-        if inputs.causal:
-            n_keys = min(n_keys, inputs.shift + rows.stop)
         units = self._units(heads)
-        shape = (len(query[units]), rows.stop - rows.start, n_keys)
+        shape = (len(query[units]), rows.stop - rows.start, keys.stop - keys.start)
         flat = self.memory.scores(shape)
-        torch.bmm(query[units, rows], columns[units, :, :n_keys], out=flat)
+        torch.bmm(query[units, rows], columns[units, :, keys], out=flat)
         scores = flat.view(-1, heads.stop - heads.start, *shape[1:])
-        if inputs.bias is not None or inputs.mask is not None or inputs.causal:
-            self._mask(scores, place)
-        return Block(self, place, units, n_keys, scores)
+        self._shape(scores, place, keys)
+        self._mask(scores, place, keys)
+        return Block(self, place, units, keys, scores)
 
-    def _mask(self, scores: Tensor, place: tuple[slice, slice, slice]) -> None:
-        """Adds the bias to the scores of a block, and puts `floor_of` where none is allowed."""
-        inputs, n_keys, floor = self.inputs, scores.shape[-1], floor_of(scores)
-        where = (*place, slice(n_keys))
+    def _shape(self, scores: Tensor, place: tuple[slice, slice, slice], keys: slice) -> None:
+        """Soft cap, bias and ALiBi, in the scores of a block."""
+        inputs, (sentences, heads, rows) = self.inputs, place
+        if inputs.soft_cap is not None:
+            scores.div_(inputs.soft_cap).tanh_().mul_(inputs.soft_cap)
         if inputs.bias is not None:
-            scores += _cut(inputs.bias, where)
+            scores += _cut(inputs.bias, (*place, keys))
+        if inputs.alibi_slopes is not None:
+            distance = self.memory.distances(rows.start + inputs.shift - keys.start, scores.shape)
+            slopes = _cut(inputs.slopes, (sentences, heads))
+            scores.addcmul_(slopes, distance.abs(), value=-1)
+
+    def _mask(self, scores: Tensor, place: tuple[slice, slice, slice], keys: slice) -> None:
+        """Puts `floor_of` where no key is allowed."""
+        inputs, floor = self.inputs, floor_of(scores)
         if inputs.mask is not None:
-            scores.masked_fill_(~_cut(inputs.mask, where), floor)
-        if inputs.causal:
+            scores.masked_fill_(~_cut(inputs.mask, (*place, keys)), floor)
+        rows = place[2]
+        if inputs.window is not None or inputs.prefix is not None:
+            distance = self.memory.distances(rows.start + inputs.shift - keys.start, scores.shape)
+            scores.masked_fill_(self._far(distance, place[0], keys), floor)
+        elif inputs.causal:
             # Only the last keys can lie ahead of any row of the block.
-            left = min(place[2].start + inputs.shift, n_keys)
+            left = min(rows.start + inputs.shift, keys.stop)
             tail = scores[..., left:]
             tail.masked_fill_(self.memory.ahead[: tail.shape[-2], : tail.shape[-1]], floor)
+
+    def _far(self, distance: Tensor, sentences: slice, keys: slice) -> Tensor:
+        """True where the order, a window or a prefix lets no query look; distance (rows, key)."""
+        inputs = self.inputs
+        far = torch.zeros_like(distance, dtype=torch.bool)
+        if inputs.causal:
+            far = distance < 0
+            if inputs.prefix is not None:
+                numbers = torch.arange(keys.start, keys.stop, device=distance.device)
+                far = far & (numbers >= inputs.prefix[sentences, None, None, None])
+        before, after = inputs.window or (None, None)
+        if before is not None:
+            far = far | (distance > before)
+        if after is not None:
+            far = far | (distance < -after)
+        return far
 
     def _units(self, heads: slice) -> slice:
         """Where the units of these heads are."""
@@ -171,7 +250,8 @@ class Block:
     """Where its rows stand in (batch, head, query)."""
     units: slice
     """Where its heads stand among those of the part."""
-    n_keys: int
+    keys: slice
+    """Which of the keys they are of."""
     scores: Float[Tensor, "sentence head rows key"]
 
     @property
@@ -182,7 +262,8 @@ class Block:
     @property
     def may_be_masked(self) -> bool:
         """Whether all the keys of a row can be masked."""
-        return self.part.inputs.mask is not None
+        inputs = self.part.inputs
+        return any(one is not None for one in (inputs.mask, inputs.window, inputs.prefix))
 
     def of_rows(self, numbers: Tensor) -> Tensor:
         """Its part of (batch, head, query, ...); an axis of 1 stays."""
@@ -197,7 +278,8 @@ def parts_of(inputs: Inputs) -> Iterator[Part]:
     """All sentences and heads, in parts; sentences without a key are left out."""
     (B, H, _, D), K = inputs.query.shape, inputs.key.shape[2]
     counts = [K] * B if inputs.lengths is None else inputs.lengths.tolist()
-    with WorkMemory(inputs.query, n_keys=K, causal=inputs.causal) as memory:
+    ordered = inputs.causal or inputs.window is not None
+    with WorkMemory(inputs.query, n_keys=K, causal=ordered) as memory:
         for n_keys, run in groupby(range(B), key=lambda sentence: counts[sentence]):
             together = list(run)
             if not n_keys:

@@ -9,7 +9,7 @@ import torch
 
 from minibert.errors import how_to_install
 from minibert.kernels import chunked, eager, flex, reference, sdpa, torch_backends
-from minibert.kernels.implementation import FLOATS, OPTIONS, Implementation
+from minibert.kernels.implementation import FLOATS, OPTIONS, SHAPES, Implementation
 from minibert.kernels.requests import MATRICES, WANTS
 
 __all__ = ["BUILT_IN"]
@@ -32,18 +32,20 @@ def _without_triton() -> str | None:
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _STATISTICS = frozenset(WANTS) - frozenset(MATRICES)
 _IN_TRITON = _STATISTICS - {"key_sums", "pair_mass", "profile"}
-_PADDED = frozenset(OPTIONS) - {"packed"}
+_PADDED = frozenset({"lengths", "mask", "causal", "scale", "bias", "want"})
 _NO_STATISTICS = _PADDED - {"want"}
+_EVERYTHING = frozenset((*OPTIONS, *SHAPES)) - {"pages"}
 _SQUARE = frozenset({"causal", "scale"})
 #: They are right by the tests, so that a call does not look at what they give.
 BUILT_IN = tuple(
     replace(one, checked=False)
     for one in (
-        Implementation("reference", reference.attend, wants=frozenset(WANTS)),
+        Implementation("reference", reference.attend, wants=frozenset(WANTS), options=_EVERYTHING),
         Implementation(
             "eager",
             eager.attend,
             wants=frozenset(WANTS),
+            options=_EVERYTHING - {"groups"},
             differentiable=frozenset({"z", "lse", *WANTS} - {"argmax"}),
             rank=20,
             of_call=eager.of_call,
@@ -52,12 +54,22 @@ BUILT_IN = tuple(
             "sdpa",
             sdpa.attend,
             wants=_STATISTICS,
+            options=sdpa.SDPA_OPTIONS,
+            # On a CPU torch takes a short series for the exponential function of half types.
+            lse_error=2e-4,
             differentiable=frozenset({"z"}),
             rank=10,
             second_pass=True,
             of_call=sdpa.of_call,
         ),
-        Implementation("chunked", chunked.attend, wants=_STATISTICS, devices=("cpu",), rank=15),
+        Implementation(
+            "chunked",
+            chunked.attend,
+            wants=_STATISTICS,
+            options=_EVERYTHING,
+            devices=("cpu",),
+            rank=15,
+        ),
         Implementation(
             "flash",
             torch_backends.flash,
@@ -92,6 +104,11 @@ BUILT_IN = tuple(
             largest_head=128,
         ),
         Implementation("math", torch_backends.math_backend, options=_NO_STATISTICS),
-        Implementation("flex", flex.attend, dtypes=FLOATS[:3], options=_NO_STATISTICS),
+        Implementation(
+            "flex",
+            flex.attend,
+            dtypes=FLOATS[:3],
+            options=_EVERYTHING - {"packed", "packed_keys", "want"},
+        ),
     )
 )

@@ -45,7 +45,7 @@ def column_sums(
 
     `of` names f: "probs" P, "relevance" P∘dP, "positive_relevance" max(P∘dP, 0),
     "absolute_relevance" |P∘dP|, where dP = z_gradient · valueᵀ is the gradient of P. The last three
-    need value and z_gradient, (batch, head, query, d_head).
+    need value and z_gradient, (batch, head, query, d_value).
     weights, (batch, head or 1, query), are w, 1 unless given. Every query counts, padding too:
     give it weight 0. Rows before the first and behind the last weight that is not 0 are not
     computed. lse is that of `attend` for the same inputs (in half precision not that of
@@ -70,7 +70,8 @@ def column_sums(
     options["scale"] = scale
     # float32 is promised, whatever autocast would make of the products.
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
-        if _back_end(impl, query, options) == "chunked":
+        groups = query.shape[1] != key.shape[1]
+        if _back_end(impl, query, options, groups=groups) == "chunked":
             gradients = None if value is None or z_gradient is None else (value, z_gradient)
             inputs = Inputs(query, key, **options)
             return _in_blocks(inputs, lse=lse, weights=weights, gradients=gradients, of=of)
@@ -107,7 +108,7 @@ def _in_blocks(
             factors = factors * block.of_rows(counted)
             summed = factors.flatten(0, 1).unsqueeze(1) @ cells.flatten(0, 1)  # unit 1 key
             sentences, heads, _ = block.place
-            sums[sentences, heads, : block.n_keys] += summed.view(*cells.shape[:2], -1)
+            sums[sentences, heads, block.keys] += summed.view(*cells.shape[:2], -1)
     return sums
 
 
@@ -134,7 +135,7 @@ class _Slopes:
     def of(self, block: Block) -> Tensor:
         out = block.second()
         rows = self.gradients[block.units, block.rows]
-        columns = self.columns[block.units, :, : block.n_keys]
+        columns = self.columns[block.units, :, block.keys]
         torch.bmm(rows, columns, out=out.flatten(0, 1))
         return out
 
@@ -162,7 +163,8 @@ def _check(
             f'of="{of}" without {missing}: expected value and z_gradient, the gradient of z, whose '
             "product is the gradient of the probs."
         )
-    B, H, Q, D = query.shape
+    B, H, Q, _ = query.shape
+    D = query.shape[3] if value is None else value.shape[3]
     given: dict[str, tuple[Any, list[tuple[int, ...]], str]] = {
         "z_gradient": (z_gradient, [(B, H, Q, D)], "that of z"),
         "weights": (weights, [(B, H, Q), (B, 1, Q)], "a number for each query"),
@@ -173,7 +175,7 @@ def _check(
             check_rows(name, tensor, query, shapes, meaning)
 
 
-def _back_end(impl: str, query: Tensor, options: dict[str, Any]) -> str:
+def _back_end(impl: str, query: Tensor, options: dict[str, Any], *, groups: bool) -> str:
     if not isinstance(impl, str) or impl not in _BACK_ENDS:
         known = ", ".join(f'"{name}"' for name in _BACK_ENDS)
         raise AttentionError(
@@ -182,6 +184,8 @@ def _back_end(impl: str, query: Tensor, options: dict[str, Any]) -> str:
     if impl == "chunked":
         return impl
     given = frozenset(n for n, one in options.items() if one is not None and one is not False)
+    if groups:
+        given |= {"groups"}
     triton = implementations().get("triton")
     request = Request(
         wants=frozenset({"received"}),

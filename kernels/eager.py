@@ -3,6 +3,7 @@
 A model calls the three functions below where scores or probs are edited.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,10 +11,17 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.call import Call
-from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows
+from minibert.kernels.masks import (
+    Window,
+    additive_mask,
+    allowed_keys,
+    open_dead_rows,
+    wide,
+    with_alibi,
+)
 from minibert.kernels.packing import sentence_by_sentence
 from minibert.kernels.requests import Want
-from minibert.kernels.row_statistics import statistics_of_rows, wide
+from minibert.kernels.row_statistics import statistics_of_rows
 from minibert.quantities import Bool, Float, Int
 
 __all__ = ["attend", "attention_probs", "attention_scores", "of_call", "weighted_values"]
@@ -36,13 +44,19 @@ def attention_scores(
 def attention_probs(
     scores: Float[Tensor, "batch head query key"],
     mask: Bool[Tensor, "#batch #head #query #key"] | None,
+    sinks: Float[Tensor, " head"] | None = None,
 ) -> Float[Tensor, "batch head query key"]:
     """The softmax of the allowed scores of each row: rows sum to 1, masked cells are exactly 0.
 
     probs = exp(scores − max) / sum(exp(scores − max)), maximum and sum over the allowed keys.
     A row without an allowed key is all zeros. `mask` is True where attention is allowed.
+    With sinks each row has one more logit, which takes its share and is left out.
     `scores` is left as it is.
     """
+    if sinks is not None:
+        masked = scores if mask is None else scores.masked_fill(~mask, -math.inf)
+        sink = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
+        return torch.softmax(torch.cat([masked, sink], dim=-1), dim=-1)[..., :-1]
     if mask is None:
         return torch.softmax(scores, dim=-1)
     opened, alive = open_dead_rows(mask)
@@ -66,7 +80,7 @@ def weighted_values(
 def attend(
     query: Float[Tensor, "batch head query d_head"],
     key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    value: Float[Tensor, "batch head key d_value"],
     *,
     lengths: Int[Tensor, " batch"] | None,
     mask: Bool[Tensor, "#batch #head #query #key"] | None,
@@ -75,6 +89,12 @@ def attend(
     bias: Float[Tensor, "#batch #head #query #key"] | None,
     want: Want,
     packed: Sequence[int] | None = None,
+    packed_keys: Sequence[int] | None = None,
+    window: Window | None = None,
+    prefix: Int[Tensor, " sentence"] | None = None,
+    alibi_slopes: Float[Tensor, "*#batch head"] | None = None,
+    soft_cap: float | None = None,
+    sinks: Float[Tensor, " head"] | None = None,
 ) -> dict[str, Tensor]:
     """z, lse, scores, probs and the wanted statistics; gradients reach every one of them.
 
@@ -82,23 +102,31 @@ def attend(
     statistics are computed from those scores in float32 (float64 for float64).
     """
     if packed is not None:
-        vectors = (query, key, value)
-        options: dict[str, Any] = {"want": want, "causal": causal, "scale": scale}
-        return sentence_by_sentence(attend, *vectors, packed=packed, **options)
-    allowed = allowed_keys(query, key, lengths=lengths, mask=mask, causal=causal)
-    want = want | {"lse": ()}
-    return _attend(query, key, value, allowed, lengths=lengths, scale=scale, bias=bias, want=want)
+        options: dict[str, Any] = {"causal": causal, "window": window, "scale": scale}
+        options |= {"soft_cap": soft_cap, "sinks": sinks, "prefix": prefix}
+        options["alibi_slopes"] = alibi_slopes
+        options |= {"packed": packed, "packed_keys": packed_keys, "want": want}
+        return sentence_by_sentence(attend, query, key, value, **options)
+    allowed = allowed_keys(
+        query, key, lengths=lengths, mask=mask, causal=causal, window=window, prefix=prefix
+    )
+    bias = with_alibi(bias, alibi_slopes, query, key)
+    shape: dict[str, Any] = {"scale": scale, "soft_cap": soft_cap, "bias": bias, "sinks": sinks}
+    return _attend(query, key, value, allowed, lengths=lengths, want=want | {"lse": ()}, **shape)
 
 
 def of_call(call: Call) -> dict[str, Tensor]:
     """The same for a call, whose mask all layers share; lse and statistics only when wanted."""
     keys, vectors = call.allowed, (call.query, call.key, call.value)
-    options: dict[str, Any] = {"scale": call.scale, "want": call.want}
+    options: dict[str, Any] = {"scale": call.scale, "soft_cap": call.soft_cap, "sinks": call.sinks}
     if keys.packed is not None:
-        options["causal"] = keys.causal
-        return sentence_by_sentence(attend, *vectors, packed=keys.packed, **options)
-    allowed = keys.mask(call.query.shape[2])
-    return _attend(*vectors, allowed, lengths=keys.length_tensor, bias=call.bias, **options)
+        options |= {"causal": keys.causal, "window": keys.window, "prefix": keys.prefix}
+        options |= {"packed": keys.packed, "packed_keys": keys.packed_keys, "want": call.want}
+        options["alibi_slopes"] = call.alibi_slopes
+        return sentence_by_sentence(attend, *vectors, **options)
+    bias = with_alibi(call.bias, call.alibi_slopes, call.query, call.key)
+    options |= {"bias": bias, "want": call.want, "lengths": keys.length_tensor}
+    return _attend(*vectors, keys.mask(call.query.shape[2]), **options)
 
 
 def _attend(
@@ -108,23 +136,27 @@ def _attend(
     allowed: Tensor | None,
     *,
     lengths: Tensor | None,
-    scale: float,
-    bias: Tensor | None,
     want: Want,
+    scale: float,
+    soft_cap: float | None,
+    bias: Tensor | None,
+    sinks: Tensor | None,
 ) -> dict[str, Tensor]:
     scores = attention_scores(query, key, scale=scale)
-    biased = scores if bias is None else scores + bias
-    probs = attention_probs(biased, allowed)
+    shaped = scores if soft_cap is None else soft_cap * torch.tanh(scores / soft_cap)
+    shaped = shaped if bias is None else shaped + bias
+    probs = attention_probs(shaped, allowed, sinks)
     found = {"z": weighted_values(probs, value), "scores": scores, "probs": probs}
     if want.keys() <= found.keys():
         return found
     opened, alive = (None, None) if allowed is None else open_dead_rows(allowed)
     return found | statistics_of_rows(
-        biased.to(wide(biased.dtype)),
+        shaped.to(wide(shaped.dtype)),
         allowed=opened,
         alive=alive,
         lengths=lengths,
         want=want,
         first=0,
         n_queries=query.shape[2],
+        sinks=sinks,
     )

@@ -9,7 +9,7 @@ Source: Dong et al. 2024, "Flex Attention".
 import math
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as library
 
 from minibert.errors import AttentionError
+from minibert.kernels.masks import Window
 from minibert.quantities import Bool, Float, Int
 
 __all__ = ["attend", "block_mask", "compiled"]
@@ -30,48 +31,96 @@ def compiled() -> Callable[..., Any]:
 
 def attend(
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_value"],
     *,
     lengths: Int[Tensor, " batch"] | None,
     mask: Bool[Tensor, "#batch #head #query #key"] | None,
     causal: bool,
     scale: float,
     bias: Float[Tensor, "#batch #head #query #key"] | None,
-) -> tuple[Float[Tensor, "batch head query d_head"], Float[Tensor, "batch head query"]]:
+    window: Window | None = None,
+    prefix: Int[Tensor, " batch"] | None = None,
+    soft_cap: float | None = None,
+    alibi_slopes: Float[Tensor, "*#batch head"] | None = None,
+    sinks: Float[Tensor, " head"] | None = None,
+) -> tuple[Float[Tensor, "batch head query d_value"], Float[Tensor, "batch head query"]]:
     """z and lse by FlexAttention; the mask of blocks is made anew for each call."""
-    options: dict[str, Any] = {"scale": scale}
-    if lengths is not None or mask is not None or causal:
-        options["block_mask"] = block_mask(query, key, lengths=lengths, mask=mask, causal=causal)
-    if bias is not None:
-        added = bias.expand(*query.shape[:3], key.shape[2])
-        options["score_mod"] = lambda score, b, h, q, k: score + added[b, h, q, k]
+    options: dict[str, Any] = {"scale": scale, "enable_gqa": query.shape[1] != key.shape[1]}
+    rules: dict[str, Any] = {"lengths": lengths, "mask": mask, "causal": causal}
+    rules |= {"window": window, "prefix": prefix}
+    if any(rule is not None and rule is not False for rule in rules.values()):
+        options["block_mask"] = block_mask(query, key, **rules)
+    options["score_mod"] = score_change(
+        query, key, soft_cap=soft_cap, bias=bias, alibi_slopes=alibi_slopes
+    )
     z, lse = _called(compiled() if query.is_cuda else _uncompiled, query, key, value, options)
     dead = lse == -math.inf
-    return z.masked_fill(dead.unsqueeze(-1), 0), lse
+    z = z.masked_fill(dead.unsqueeze(-1), 0)
+    if sinks is None:
+        return z, lse
+    with_sink = torch.logaddexp(lse, sinks.to(lse.dtype)[:, None])
+    return z * (lse - with_sink).exp().unsqueeze(-1).to(z.dtype), with_sink
+
+
+def score_change(
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    *,
+    soft_cap: float | None,
+    bias: Float[Tensor, "#batch #head #query #key"] | None,
+    alibi_slopes: Float[Tensor, "*#batch head"] | None,
+) -> Callable[..., Tensor] | None:
+    """What torch does to each score: soft cap, bias and ALiBi, in this order; None for nothing."""
+    (B, H, Q, _), K = query.shape, key.shape[2]
+    changes: list[Callable[..., Tensor]] = []
+    if soft_cap is not None:
+        changes.append(lambda score, b, h, q, k: soft_cap * torch.tanh(score / soft_cap))
+    if bias is not None:
+        added = bias.expand(B, H, Q, K)
+        changes.append(lambda score, b, h, q, k: score + added[b, h, q, k])
+    if alibi_slopes is not None:
+        slopes = alibi_slopes.expand(B, H)
+        changes.append(lambda score, b, h, q, k: score - slopes[b, h] * abs(q + (K - Q) - k))
+    return reduce(_after, changes) if changes else None
+
+
+def _after(first: Callable[..., Tensor], second: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    # A loop over both would be a side effect to torch, which traces this.
+    return lambda score, b, h, q, k: second(first(score, b, h, q, k), b, h, q, k)
 
 
 def block_mask(
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
     *,
     lengths: Int[Tensor, " batch"] | None = None,
     mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
     causal: bool = False,
+    window: Window | None = None,
+    prefix: Int[Tensor, " batch"] | None = None,
 ) -> Any:
     """torch's BlockMask of these options: blocks that nobody may see are left out."""
     (B, H, Q, _), K = query.shape, key.shape[2]
     # Lambdas: torch looks at how many arguments they take, and traces them.
     rules: list[Callable[..., Tensor]] = []
-    if causal:
+    if prefix is not None:
+        first_keys = prefix
+        rules.append(lambda b, h, q, k: (k <= q + (K - Q)) | (k < first_keys[b]))
+    elif causal:
         rules.append(lambda b, h, q, k: k <= q + (K - Q))
+    before, after = window or (None, None)
+    if before is not None:
+        rules.append(lambda b, h, q, k: k >= q + (K - Q) - before)
+    if after is not None:
+        rules.append(lambda b, h, q, k: k <= q + (K - Q) + after)
     if lengths is not None:
         rules.append(lambda b, h, q, k: k < lengths[b])
     if mask is not None:
         everywhere = mask.expand(B, H, Q, K)
         rules.append(lambda b, h, q, k: everywhere[b, h, q, k])
     allowed = library.and_masks(*rules)
-    sentences = None if lengths is None and mask is None else B
+    sentences = B if any(one is not None for one in (lengths, mask, prefix)) else None
     heads = None if mask is None else H
     return library.create_block_mask(allowed, sentences, heads, Q, K, device=str(query.device))
 

@@ -11,12 +11,49 @@ from torch import Tensor
 from minibert.errors import AttentionError
 from minibert.kernels.call import Call
 
-__all__ = ["FLOATS", "OPTIONS", "Implementation", "Request", "accepted_options", "listed"]
+__all__ = [
+    "FLOATS",
+    "OPTIONS",
+    "SHAPES",
+    "Implementation",
+    "Request",
+    "accepted_options",
+    "foldable",
+    "listed",
+]
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 #: Asked for, or given, by numbers of the tokens of all packed sentences.
 _OF_PACKED_TOKENS = frozenset({"key_sums", "pair_mass", "profile"})
-OPTIONS = ("lengths", "mask", "causal", "scale", "bias", "want", "packed")
+#: Keywords of every implementation's function.
+_COMMON = ("lengths", "mask", "causal", "scale", "bias", "want")
+OPTIONS = (
+    *_COMMON,
+    "packed",
+    "packed_keys",
+    "window",
+    "prefix",
+    "soft_cap",
+    "alibi_slopes",
+    "sinks",
+    "pages",
+)
+#: Shapes that not every implementation takes: fewer key heads than query heads, and values whose
+#: size is not that of the keys.
+SHAPES = ("groups", "value_size")
+#: What is handed on in another form to whoever does not take it, and what they must take instead.
+#: Groups come as repeated keys and values, pages as keys and values one after the other.
+_IN_ANOTHER_FORM = {
+    "lengths": ("mask",),
+    "causal": ("mask",),
+    "window": ("mask",),
+    "prefix": ("mask",),
+    "alibi_slopes": ("bias",),
+    "groups": (),
+    "pages": (),
+}
+#: Numbers by positions, of which sentences in pages each have their own.
+_BY_POSITION = frozenset({"offset_mass", "profile", "map"})
 
 
 @dataclass(frozen=True)
@@ -39,7 +76,7 @@ class Implementation:
     wants           the names of `want=` it can give
     devices         device types it runs on ("cpu", "cuda"); () means any
     dtypes          dtypes of query, key and value it takes
-    options         which of lengths, mask, causal, scale, bias, want and packed `fn` accepts
+    options         which of OPTIONS `fn` accepts as keywords, and which of SHAPES it takes
     differentiable  the outputs through which gradients flow back; without "z" it refuses to train
     rank            auto tries the smallest first; None: only when named
     unavailable     why it cannot run on this machine; None when it can
@@ -48,6 +85,7 @@ class Implementation:
     of_call         of_call(call) -> {"z": ...} and what is wanted, for a whole `Call`: it shares
                     between layers what they have in common; None: fn is called
     checked         what it gives is checked at each call
+    lse_error       how far lse may be off in half precision, beyond the rounding of float32 sums
     """
 
     name: str
@@ -55,7 +93,7 @@ class Implementation:
     wants: frozenset[str] = frozenset()
     devices: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = FLOATS
-    options: frozenset[str] = frozenset(OPTIONS)
+    options: frozenset[str] = frozenset((*_COMMON, "packed"))
     differentiable: frozenset[str] = frozenset()
     rank: int | None = None
     unavailable: str | None = None
@@ -63,6 +101,7 @@ class Implementation:
     second_pass: bool = False
     of_call: Callable[[Call], dict[str, Tensor]] | None = None
     checked: bool = True
+    lse_error: float = 0.0
 
     @property
     def bias(self) -> bool:
@@ -81,17 +120,15 @@ class Implementation:
             return f"it takes a d_head of at most {self.largest_head}, and this is {request.d_head}"
         if missing := request.wants - self.wants - {"lse"}:
             return f"it cannot give {listed(missing)} (it gives {listed(self.wants)})"
-        foldable = {"lengths", "causal"} if "mask" in self.options else set()
-        if request.wants & {"received", "map"}:
-            # Sums over queries leave padding out, of which a mask says nothing.
-            foldable -= {"lengths"}
-        if "lengths" in self.options | foldable:
-            foldable = foldable | {"packed"}
-        if missing := request.options - self.options - foldable:
+        if missing := request.options - self.options - foldable(self.options, request.wants):
             return f"it takes no {listed(missing)}"
         apart = request.wants & _OF_PACKED_TOKENS
         if apart and "packed" in request.options and "packed" not in self.options:
             return f"it pads packed sentences, where {listed(apart)} cannot be given"
+        apart = request.wants & _BY_POSITION
+        ends = {"pages", "packed_keys"} & request.options - self.options
+        if apart and ends:
+            return f"it cannot give {listed(apart)} with {listed(ends)}"
         if request.gradient and "z" not in self.differentiable:
             return "gradients do not flow through it (call it under torch.no_grad())"
         return None
@@ -104,7 +141,7 @@ class Implementation:
 
 
 def accepted_options(fn: Callable[..., Any]) -> frozenset[str]:
-    """Which of lengths, mask, causal, scale, bias, want and packed `fn` takes as keywords.
+    """Which of OPTIONS `fn` takes as keywords; a `**rest` takes those that came first alone.
 
     Raises AttentionError when they cannot be read, as with functions that are written in C.
     """
@@ -116,8 +153,21 @@ def accepted_options(fn: Callable[..., Any]) -> frozenset[str]:
             "Wrap it: def attention(query, key, value, *, scale): ..."
         ) from error
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-        return frozenset(OPTIONS) - {"packed"} | ({"packed"} & parameters.keys())
+        return frozenset(_COMMON) | (set(OPTIONS) & parameters.keys())
     return frozenset(option for option in OPTIONS if option in parameters)
+
+
+def foldable(taken: frozenset[str], wants: frozenset[str]) -> frozenset[str]:
+    """What can be handed on in another form to an implementation that takes these options."""
+    found = {name for name, instead in _IN_ANOTHER_FORM.items() if set(instead) <= taken}
+    if wants & {"received", "map"}:
+        # Sums over queries leave padding out, of which a mask says nothing.
+        found -= {"lengths"}
+    if "lengths" in taken | found:
+        found |= {"packed"}
+        if "mask" in taken:
+            found |= {"packed_keys"}
+    return frozenset(found)
 
 
 def listed(names: Iterable[object]) -> str:

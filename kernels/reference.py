@@ -10,7 +10,7 @@ Nothing here is made fast.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from minibert.kernels.masks import Window
 from minibert.kernels.packing import sentence_by_sentence
 from minibert.kernels.requests import Want
 from minibert.quantities import Bool, Float, Int
@@ -28,31 +29,52 @@ Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 
-def softmax(scores: Array) -> tuple[Array, float]:
+def softmax(scores: Array, sink: float | None = None) -> tuple[Array, float]:
     """The probabilities exp(sᵢ) / sum exp(sⱼ), and ln sum exp(sⱼ), the normaliser's logarithm.
 
-    The largest score is subtracted first: the quotient stays the same and exp cannot overflow
-    (Milakov & Gimelshein 2018).
+    A sink is one more term of the sum. The largest score is subtracted first: the quotient stays
+    the same and exp cannot overflow (Milakov & Gimelshein 2018).
     """
-    largest = scores.max()
-    weights = np.exp(scores - largest)
-    return weights / weights.sum(), float(largest + np.log(weights.sum()))
+    logits = scores if sink is None else np.append(scores, sink)
+    largest = logits.max()
+    weights = np.exp(logits - largest)
+    return weights[: len(scores)] / weights.sum(), float(largest + np.log(weights.sum()))
+
+
+@dataclass(frozen=True)
+class Shaping:
+    """What is done to the scores of one head: bias is (query, key), ALiBi in it; of a row (key)."""
+
+    scale: float
+    bias: Array
+    soft_cap: float | None = None
+    sink: float | None = None
+
+    def of_row(self, row: int) -> "Shaping":
+        """That of one query."""
+        return replace(self, bias=self.bias[row])
+
+    def shaped(self, scores: Array) -> Array:
+        """The scores with soft cap, bias and ALiBi: what the softmax is of."""
+        cap = self.soft_cap
+        capped = scores if cap is None else cap * np.tanh(scores / cap)
+        return capped + self.bias
 
 
 def attend_one_query(
-    query: Array, keys: Array, values: Array, *, allowed: Flags, scale: float, bias: Array
+    query: Array, keys: Array, values: Array, *, allowed: Flags, shaping: Shaping
 ) -> tuple[Array, Array, float, Array]:
     """What one query sees: its scores, its probs, its lse and its z.
 
-    query is (d_head), keys and values are (key, d_head), allowed and bias are (key).
+    query is (d_head), keys (key, d_head), values (key, d_value), allowed (key).
     """
-    scores = scale * (keys @ query)  # (key)
+    scores = shaping.scale * (keys @ query)  # (key)
     probs = np.zeros_like(scores)
-    lse = -math.inf
+    lse = -math.inf if shaping.sink is None else shaping.sink
     if allowed.any():
         # A key that is not allowed takes no part, as if it were not there.
-        probs[allowed], lse = softmax((scores + bias)[allowed])
-    z = probs @ values  # (d_head)
+        probs[allowed], lse = softmax(shaping.shaped(scores)[allowed], shaping.sink)
+    z = probs @ values  # (d_value)
     return scores, probs, lse, z
 
 
@@ -67,38 +89,55 @@ class HeadAttention:
 
 
 def attend_one_head(
-    query: Array, keys: Array, values: Array, *, allowed: Flags, scale: float, bias: Array
+    query: Array, keys: Array, values: Array, *, allowed: Flags, shaping: Shaping
 ) -> HeadAttention:
-    """One query after the other: query is (query, d_head), allowed and bias are (query, key)."""
+    """One query after the other: query is (query, d_head), allowed (query, key)."""
     rows = [
-        attend_one_query(one, keys, values, allowed=seen, scale=scale, bias=added)
-        for one, seen, added in zip(query, allowed, bias, strict=True)
+        attend_one_query(one, keys, values, allowed=seen, shaping=shaping.of_row(row))
+        for row, (one, seen) in enumerate(zip(query, allowed, strict=True))
     ]
     scores, probs, lse, z = zip(*rows, strict=True)
     return HeadAttention(np.array(scores), np.array(probs), np.array(lse), np.array(z))
 
 
 def allowed_keys(
-    n_queries: int, n_keys: int, *, length: int | None, mask: Flags | None, causal: bool
+    n_queries: int,
+    n_keys: int,
+    *,
+    length: int | None,
+    mask: Flags | None,
+    causal: bool,
+    window: Window | None,
+    prefix: int | None,
 ) -> Flags:
-    """True (query, key) where one sentence may attend: the key is real, unmasked, not ahead."""
+    """True (query, key) where one sentence may attend, by all that is given."""
     keys = np.arange(n_keys)
-    positions = n_keys - n_queries + np.arange(n_queries)[:, None]
+    positions = positions_of(n_queries, n_keys)
     allowed = np.ones((n_queries, n_keys), dtype=bool)
     if length is not None:
         allowed &= keys < length
     if causal:
-        allowed &= keys <= positions
+        allowed &= (keys <= positions) | (keys < (prefix or 0))
+    before, after = window or (None, None)
+    if before is not None:
+        allowed &= keys >= positions - before
+    if after is not None:
+        allowed &= keys <= positions + after
     return allowed if mask is None else allowed & mask
 
 
+def positions_of(n_queries: int, n_keys: int) -> npt.NDArray[np.int64]:
+    """The position (query, 1) of each query, aligned to the end of the keys."""
+    return n_keys - n_queries + np.arange(n_queries)[:, None]
+
+
 def statistics_of_head(
-    head: HeadAttention, *, allowed: Flags, bias: Array, length: int | None, want: Want
+    head: HeadAttention, *, allowed: Flags, shaping: Shaping, length: int | None, want: Want
 ) -> dict[str, npt.NDArray[Any]]:
     """The wanted statistics of one head, each as `api.Statistics` defines it."""
     Q, K = head.probs.shape
     alive = allowed.any(axis=1)
-    masked = np.where(allowed, head.scores + bias, -math.inf)
+    masked = np.where(allowed, shaping.shaped(head.scores), -math.inf)
     real_query = np.arange(Q) < (length if length is not None and Q == K else Q)
     real_key = np.arange(K) < (K if length is None else length)
     found: dict[str, npt.NDArray[Any]] = {}
@@ -170,8 +209,8 @@ def block_map(probs: Array, blocks: int, real_query: Flags, real_key: Flags) -> 
 
 def attend(
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_value"],
     *,
     lengths: Int[Tensor, " batch"] | None,
     mask: Bool[Tensor, "#batch #head #query #key"] | None,
@@ -180,32 +219,39 @@ def attend(
     bias: Float[Tensor, "#batch #head #query #key"] | None,
     want: Want,
     packed: Sequence[int] | None = None,
+    packed_keys: Sequence[int] | None = None,
+    window: Window | None = None,
+    prefix: Int[Tensor, " sentence"] | None = None,
+    soft_cap: float | None = None,
+    alibi_slopes: Float[Tensor, "*#batch head"] | None = None,
+    sinks: Float[Tensor, " head"] | None = None,
 ) -> dict[str, Tensor]:
     """Everything `want` names, head after head, in float64 whatever the dtype that came in."""
     if packed is not None:
-        vectors = (query, key, value)
-        options: dict[str, Any] = {"want": want, "causal": causal, "scale": scale}
-        return sentence_by_sentence(attend, *vectors, packed=packed, **options)
+        options: dict[str, Any] = {"causal": causal, "window": window, "scale": scale}
+        options |= {"soft_cap": soft_cap, "alibi_slopes": alibi_slopes, "sinks": sinks}
+        options |= {"packed": packed, "packed_keys": packed_keys, "prefix": prefix, "want": want}
+        return sentence_by_sentence(attend, query, key, value, **options)
     B, H, Q, K = (*query.shape[:3], key.shape[2])
     queries, keys, values = (_float64(tensor) for tensor in (query, key, value))
     masks = None if mask is None else mask.expand(B, H, Q, K).cpu().numpy()
-    biases = np.zeros((B, H, Q, K)) if bias is None else _float64(bias.expand(B, H, Q, K))
+    biases = _biases((B, H, Q, K), bias, alibi_slopes)
+    group = H // key.shape[1]
     found: dict[str, list[Array]] = {}
     for b in range(B):
         length = None if lengths is None else int(lengths[b])
+        order: dict[str, Any] = {"causal": causal, "window": window}
+        order["prefix"] = None if prefix is None else int(prefix[b])
         for h in range(H):
             seen = None if masks is None else masks[b, h]
-            allowed = allowed_keys(Q, K, length=length, mask=seen, causal=causal)
-            head = attend_one_head(
-                queries[b, h],
-                keys[b, h],
-                values[b, h],
-                allowed=allowed,
-                scale=scale,
-                bias=biases[b, h],
-            )
+            allowed = allowed_keys(Q, K, length=length, mask=seen, **order)
+            sink = None if sinks is None else float(sinks[h])
+            shaping = Shaping(scale, biases[b, h], soft_cap, sink)
+            vectors = (queries[b, h], keys[b, h // group], values[b, h // group])
+            head = attend_one_head(*vectors, allowed=allowed, shaping=shaping)
+            wanted = of_head(want, b, h)
             statistics = statistics_of_head(
-                head, allowed=allowed, bias=biases[b, h], length=length, want=of_head(want, b, h)
+                head, allowed=allowed, shaping=shaping, length=length, want=wanted
             )
             for name, numbers in (vars(head) | statistics).items():
                 found.setdefault(name, []).append(numbers)
@@ -213,6 +259,18 @@ def attend(
         name: torch.from_numpy(np.array(heads).reshape(B, H, *heads[0].shape)).to(query.device)
         for name, heads in found.items()
     }
+
+
+def _biases(
+    shape: tuple[int, int, int, int], bias: Tensor | None, alibi_slopes: Tensor | None
+) -> Array:
+    """What is added to the scores, ALiBi with it, (batch, head, query, key)."""
+    B, H, Q, K = shape
+    added = np.zeros(shape) if bias is None else _float64(bias.expand(shape))
+    if alibi_slopes is None:
+        return added
+    slopes = _float64(alibi_slopes.expand(B, H))[..., None, None]
+    return added - slopes * np.abs(positions_of(Q, K) - np.arange(K))
 
 
 def of_head(want: Want, batch: int, head: int) -> Want:

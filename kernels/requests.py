@@ -70,9 +70,14 @@ def parse_want(want: Iterable[Any], *, n_keys: int | None) -> Want:
 
 
 def check_tensors(
-    want: Want, *, batch: int, heads: int, queries: int, keys: int, packed: Iterable[int] | None
+    want: Want,
+    shape: tuple[int, int, int, int],
+    *,
+    packed: Iterable[int] | None,
+    packed_keys: Iterable[int] | None = None,
 ) -> None:
-    """Raises AttentionError where a wanted tensor does not fit the call; gives nothing back."""
+    """Raises AttentionError where a wanted tensor does not fit a call with scores of this shape."""
+    batch, heads, queries, keys = shape
     for name in TENSORS.keys() & want.keys():
         tensor = want[name]
         shape = tuple(tensor.shape)
@@ -87,19 +92,22 @@ def check_tensors(
                 f"{batch}, head {heads} and key {keys}."
             )
     if "pair_mass" in want:
-        _check_pairs(want["pair_mass"], queries, keys, packed)
+        _check_pairs(want["pair_mass"], queries, keys, packed, packed_keys or packed)
 
 
-def _check_pairs(pairs: Tensor, queries: int, keys: int, packed: Iterable[int] | None) -> None:
+def _check_pairs(
+    pairs: Tensor,
+    queries: int,
+    keys: int,
+    packed: Iterable[int] | None,
+    packed_keys: Iterable[int] | None,
+) -> None:
     query, key = pairs.unbind(-1)
     inside = (query >= 0) & (query < queries) & (key >= 0) & (key < keys)
     wrong = ~(inside | ((query == -1) & (key == -1)))
-    if packed is not None:
-        lengths = torch.tensor(tuple(packed), device=pairs.device)
-        sentence = torch.arange(len(lengths), device=pairs.device).repeat_interleave(lengths)
-        wrong |= inside & (
-            sentence[query.clamp(0, queries - 1)] != sentence[key.clamp(0, keys - 1)]
-        )
+    if packed is not None and packed_keys is not None:
+        of_query, of_key = (_sentences(one, pairs.device) for one in (packed, packed_keys))
+        wrong |= inside & (of_query[query.clamp(0, queries - 1)] != of_key[key.clamp(0, keys - 1)])
     if bool(wrong.any()):
         _, number = wrong.nonzero()[0].tolist()
         raise AttentionError(
@@ -107,6 +115,12 @@ def _check_pairs(pairs: Tensor, queries: int, keys: int, packed: Iterable[int] |
             f"query from 0 to {queries - 1} and a key from 0 to {keys - 1}, of the same sentence "
             "where they are packed, or −1 and −1 for no pair."
         )
+
+
+def _sentences(lengths: Iterable[int], device: torch.device) -> Tensor:
+    """Which sentence each token is of."""
+    numbers = torch.tensor(tuple(lengths), device=device)
+    return torch.arange(len(numbers), device=device).repeat_interleave(numbers)
 
 
 def _name_and_parameters(item: Any) -> tuple[str, Any]:

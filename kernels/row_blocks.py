@@ -15,13 +15,14 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from minibert.kernels.blocks import Block, Inputs, floor_of, parts_of
 from minibert.kernels.diagonals import diagonal_sums, skewed
 from minibert.kernels.map_cells import cell_size, counts, n_cells, pooled, sums_of_cells
+from minibert.kernels.masks import wide
 from minibert.kernels.pairs import Pairs
 from minibert.kernels.requests import Want
-from minibert.kernels.row_statistics import wide
 from minibert.quantities import Float, Int
 
 __all__ = ["RowSums", "attend_in_blocks"]
@@ -37,9 +38,15 @@ class RowSums:
     product: Float[Tensor, "sentence head rows 1"] | None = None
     """W; None where it is not needed."""
     argmax: Int[Tensor, "sentence head rows 1"] | None = None
+    sink: Float[Tensor, "1 head 1 1"] | None = None
 
     @classmethod
-    def empty(cls, rows: Float[Tensor, "sentence head rows any"], want: Want) -> "RowSums":
+    def empty(
+        cls,
+        rows: Float[Tensor, "sentence head rows any"],
+        want: Want,
+        sinks: Float[Tensor, " head"] | None = None,
+    ) -> "RowSums":
         """Those of as many rows, none of which sees a key."""
         numbers = rows.new_ones((*rows.shape[:3], 1), dtype=wide(rows.dtype))
         return cls(
@@ -47,6 +54,7 @@ class RowSums:
             numbers,
             torch.zeros_like(numbers) if "entropy" in want else None,
             torch.full_like(numbers, -1, dtype=torch.int64) if "argmax" in want else None,
+            None if sinks is None else sinks.to(numbers.dtype)[None, :, None, None],
         )
 
     def of(self, block: Block) -> "RowSums":
@@ -56,6 +64,7 @@ class RowSums:
             self.total[block.place],
             None if self.product is None else self.product[block.place],
             None if self.argmax is None else self.argmax[block.place],
+            None if self.sink is None else self.sink[:, block.place[1]],
         )
 
     def weights(self, block: Block) -> Float[Tensor, "sentence head rows key"]:
@@ -75,9 +84,18 @@ class RowSums:
         return weights
 
     def normaliser(self, *, dead_rows: bool) -> Float[Tensor, "sentence head rows 1"]:
-        """1 / l; with `dead_rows` 0 for a row without an allowed key."""
-        normaliser = self.total.reciprocal()
+        """1 / (l + exp(sink − m)); with `dead_rows` 0 for a row without an allowed key."""
+        total = self.total
+        if self.sink is not None:
+            total = total + (self.sink - self.row_max).exp()
+        normaliser = total.reciprocal()
         return normaliser.masked_fill_(self.dead, 0) if dead_rows else normaliser
+
+    def log_total(self) -> Float[Tensor, "sentence head rows 1"]:
+        """lse − m."""
+        if self.sink is None:
+            return self.total.log()
+        return torch.logaddexp(self.total.log(), self.sink - self.row_max)
 
     @property
     def dead(self) -> Tensor:
@@ -104,13 +122,13 @@ class _Results:
 
     def __init__(self, inputs: Inputs, value: Tensor | None, want: Want) -> None:
         self.inputs, self.want = inputs, want
-        (B, H, Q, D), K = inputs.query.shape, inputs.key.shape[2]
-        self.sums = RowSums.empty(inputs.query, want)
+        (B, H, Q), K = inputs.query.shape[:3], inputs.key.shape[2]
+        self.sums = RowSums.empty(inputs.query, want, inputs.sinks)
         self.z: Tensor | None = None
         if value is not None:
             # Where no row is dead all of it is written.
             new = inputs.query.new_zeros if self.dead_rows else inputs.query.new_empty
-            self.z = new((B, H, Q, D))
+            self.z = new((B, H, Q, value.shape[3]))
         #: Still without the normalisers of their rows.
         self.masses: dict[str, Tensor] = {}
         for name in ("key_mass", "offset_mass"):
@@ -162,7 +180,7 @@ class _Results:
             normaliser = sums.normaliser(dead_rows=block.may_be_masked)
             flat = weights.flatten(0, 1)
             if values is not None:
-                self._put_z(block, normaliser, flat, values[block.units, : block.n_keys])
+                self._put_z(block, normaliser, flat, values[block.units, block.keys])
             if self.pair_mass is not None:
                 self._put_pair_mass(block, normaliser, weights)
             if self.of_keys:
@@ -191,16 +209,17 @@ class _Results:
         return torch.tensor(self.want["key_mass"], device=self.inputs.query.device)
 
     def _add_key_mass(self, block: Block, weights: Tensor) -> None:
-        last = block.n_keys - 1
+        last, first = block.keys.stop - 1, block.keys.start
         mass = self.masses["key_mass"][block.place]
-        torch.index_select(weights, -1, self.watched_keys.clamp(max=last), out=mass)
-        if max(self.want["key_mass"]) > last:
+        where = self.watched_keys.clamp(first, last) - first
+        torch.index_select(weights, -1, where, out=mass)
+        if max(self.want["key_mass"]) > last or min(self.want["key_mass"]) < first:
             # Not computed, since no query of the block sees it.
-            mass *= self.watched_keys <= last
+            mass *= (self.watched_keys <= last) & (self.watched_keys >= first)
 
     def _add_offset_mass(self, block: Block, weights: Tensor) -> None:
         mass = self.masses["offset_mass"][block.place]
-        position = block.rows.start + self.inputs.shift
+        position = block.rows.start + self.inputs.shift - block.keys.start
         for number, offset in enumerate(self.want["offset_mass"]):
             diagonal = weights.diagonal(position + offset, -2, -1)
             first = max(0, -(position + offset))
@@ -208,7 +227,7 @@ class _Results:
 
     def _add_key_sums(self, block: Block, weights: Tensor) -> None:
         sentences, heads, _ = block.place
-        columns = self.columns[sentences, heads, : block.n_keys]
+        columns = self.columns[sentences, heads, block.keys]
         # As rows: with few columns a product of matrices is several times slower.
         self.masses["key_sums"][block.place] = (columns.mT @ weights.mT).mT
 
@@ -219,8 +238,9 @@ class _Results:
             pairs = self.pairs[sentence % len(self.pairs)]
             own = pairs.of(rows)
             query, key = pairs.query[own] - rows.start, pairs.key[own]
-            seen = key < block.n_keys
-            masses = weights[number][:, query, key.clamp(max=block.n_keys - 1)]
+            first, last = block.keys.start, block.keys.stop - 1
+            seen = (key >= first) & (key <= last)
+            masses = weights[number][:, query, key.clamp(first, last) - first]
             masses *= normaliser[number, :, query, 0] * seen
             self.pair_mass[sentence, heads, own] = masses
 
@@ -232,38 +252,44 @@ class _Results:
         heads = block.scores.shape[:2]
         if "profile" in found:
             sums = diagonal_sums(counted, skewed(flat, block.part.memory.diagonals))
-            last = self.inputs.query.shape[2] - block.rows.stop
+            last = self.inputs.query.shape[2] - block.rows.stop + block.keys.start
             found["profile"][B, H, last : last + sums.shape[-1]] += sums.view(*heads, -1)
         if "map" not in found:
             if "received" in found:
                 sums = torch.bmm(counted, flat)
-                found["received"][B, H, : block.n_keys] += sums.view(*heads, -1)
+                found["received"][B, H, block.keys] += sums.view(*heads, -1)
             return
-        size = self.cell[0]
-        sums = sums_of_cells(counted, flat, block.rows.start, size).view(*heads, -1, block.n_keys)
+        size, width = self.cell
+        sums = sums_of_cells(counted, flat, block.rows.start, size)
+        sums = sums.view(*heads, -1, sums.shape[-1])
         if "received" in found:
-            found["received"][B, H, : block.n_keys] += sums.sum(dim=2)
-        in_cells = pooled(sums, self.cell[1])
-        first = block.rows.start // size
-        cells = slice(first, first + in_cells.shape[2])
-        found["map"][B, H, cells, : in_cells.shape[3]] += in_cells
+            found["received"][B, H, block.keys] += sums.sum(dim=2)
+        # Cells of the map begin at the first key: zeros stand for the keys before those seen.
+        in_cells = pooled(pad(sums, (block.keys.start % width, 0)), width)
+        rows, column = block.rows.start // size, block.keys.start // width
+        cells = slice(rows, rows + in_cells.shape[2])
+        found["map"][B, H, cells, column : column + in_cells.shape[3]] += in_cells
 
     def finished(self) -> dict[str, Tensor]:
         """z, lse and the statistics of all rows."""
         sums, want = self.sums, self.want
-        log_total, normaliser = sums.total.log(), sums.normaliser(dead_rows=self.dead_rows)
+        log_total, normaliser = sums.log_total(), sums.normaliser(dead_rows=self.dead_rows)
         found = {"lse": sums.row_max + log_total}
         if "row_max" in want:
             found["row_max"] = sums.row_max
         if "max_prob" in want:
             found["max_prob"] = normaliser
         if sums.product is not None:
-            found["entropy"] = log_total.addcmul_(sums.product, normaliser, value=-1)
+            # What a sink takes is no key's: of ln l only the keys' share counts.
+            share = log_total if sums.sink is None else log_total * sums.total * normaliser
+            found["entropy"] = share.addcmul_(sums.product, normaliser, value=-1)
         if sums.argmax is not None:
             found["argmax"] = sums.argmax
         if self.dead_rows:
             dead, nothing = sums.dead, {"lse": -math.inf, "row_max": -math.inf, "argmax": -1}
             found = {n: rows.masked_fill(dead, nothing.get(n, 0)) for n, rows in found.items()}
+            if sums.sink is not None:
+                found["lse"] = torch.where(dead, sums.sink, found["lse"])
         found = {name: rows.squeeze(-1) for name, rows in found.items()}
         found |= {name: rows.mul_(normaliser) for name, rows in self.masses.items()}
         if self.pair_mass is not None:
@@ -278,7 +304,8 @@ class _Results:
     def dead_rows(self) -> bool:
         """Whether a row can be without an allowed key, by mask, length or causal order."""
         inputs = self.inputs
-        masked = inputs.mask is not None or inputs.lengths is not None
+        masks = (inputs.mask, inputs.lengths, inputs.window, inputs.prefix)
+        masked = any(one is not None for one in masks)
         return masked or not inputs.key.shape[2] or (inputs.causal and inputs.shift < 0)
 
     def _means(self) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from minibert.kernels.requests import Want
 from minibert.quantities import Bool, Float, Int
 
-__all__ = ["statistics_of_rows", "wide"]
+__all__ = ["statistics_of_rows"]
 
 _FROM_PROBS = (
     "received",
@@ -25,11 +25,6 @@ _FROM_PROBS = (
 )
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of lse and statistics: float64 for float64, float32 for everything narrower."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def statistics_of_rows(
     scores: Float[Tensor, "batch head rows key"],
     *,
@@ -39,11 +34,14 @@ def statistics_of_rows(
     want: Want,
     first: int,
     n_queries: int,
+    sinks: Float[Tensor, " head"] | None = None,
 ) -> dict[str, Tensor]:
     """lse and the wanted statistics of the rows `first`, `first + 1`, ... of `n_queries`.
 
     With t = scores − row_max, l = sum exp(t) and W = sum exp(t)·t:
     lse = row_max + ln l, max_prob = 1 / l, entropy = ln l − W / l, a sum of two terms >= 0.
+    With a sink lse = ln(exp(row_max + ln l) + exp(sink)), and with the share k = exp(row_max +
+    ln l − lse) that is left for the keys max_prob = k / l and entropy = k · (entropy − ln k).
     `allowed` has its dead rows opened and `alive` says which they are (`masks.open_dead_rows`).
     """
     if allowed is not None:
@@ -53,19 +51,32 @@ def statistics_of_rows(
     shifted = scores - row_max
     weights = shifted.exp()
     total = weights.sum(dim=-1, keepdim=True)
-    found = {"lse": row_max + total.log()}
+    keys_lse = row_max + total.log()
+    lse, left = keys_lse, None
+    if sinks is not None:
+        sink = sinks.to(scores.dtype)[:, None, None]
+        lse = torch.logaddexp(keys_lse, sink)
+        left = (keys_lse - lse).exp()
+        if alive is not None:
+            lse = torch.where(alive, lse, sink)
+    found = {"lse": lse}
     if "row_max" in want:
         found["row_max"] = row_max
     if "max_prob" in want:
-        found["max_prob"] = 1 / total
+        found["max_prob"] = 1 / total if left is None else left / total
     if "entropy" in want:
         product = torch.linalg.vecdot(weights, shifted).unsqueeze(-1)
         found["entropy"] = total.log() - product / total
+        if left is not None:
+            found["entropy"] = left * (found["entropy"] + (lse - keys_lse))
     if "argmax" in want:
         found["argmax"] = scores.argmax(dim=-1, keepdim=True)
-    found = {name: _bury(name, values, alive).squeeze(-1) for name, values in found.items()}
+    dead = None if alive is None else ~alive
+    found = {name: _bury(name, one, dead, sinks).squeeze(-1) for name, one in found.items()}
     if any(name in want for name in _FROM_PROBS):
-        probs = weights / total if alive is None else weights / total * alive
+        probs = weights / total
+        probs = probs if left is None else probs * left
+        probs = probs if alive is None else probs * alive
         found |= _from_probs(probs, lengths=lengths, want=want, first=first, n_queries=n_queries)
     return found
 
@@ -155,8 +166,8 @@ def _averaging(
     return (weights / weights.sum(dim=-1, keepdim=True).clamp_min(1)).unsqueeze(1)
 
 
-def _bury(name: str, values: Tensor, alive: Tensor | None) -> Tensor:
-    if alive is None:
+def _bury(name: str, values: Tensor, dead: Tensor | None, sinks: Tensor | None) -> Tensor:
+    if dead is None or (name == "lse" and sinks is not None):
         return values
     nothing = {"lse": -math.inf, "row_max": -math.inf, "argmax": -1}.get(name, 0)
-    return values.masked_fill(~alive, nothing)
+    return values.masked_fill(dead, nothing)

@@ -21,27 +21,40 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from minibert.kernels.blocks import Inputs
 from minibert.kernels.call import Call
-from minibert.kernels.masks import additive_mask, allowed_keys, open_dead_rows, positive_scale
+from minibert.kernels.folding import keywords
+from minibert.kernels.masks import (
+    Window,
+    additive_mask,
+    allowed_keys,
+    open_dead_rows,
+    positive_scale,
+    with_alibi,
+)
 from minibert.kernels.packing import sentence_by_sentence
 from minibert.kernels.requests import Want
 from minibert.kernels.row_blocks import attend_in_blocks
-from minibert.quantities import Bool, Float, Int
+from minibert.quantities import Bool, Float, Int, Shaped
 
-__all__ = ["attend", "fused_attention", "of_call", "packed_attention", "plain"]
+__all__ = ["SDPA_OPTIONS", "attend", "fused_attention", "of_call", "packed_attention", "plain"]
 
+#: The options and shapes that `attend` takes.
+SDPA_OPTIONS = frozenset(
+    {"lengths", "mask", "causal", "scale", "bias", "want", "packed", "packed_keys", "window"}
+    | {"prefix", "alibi_slopes", "groups", "value_size"}
+)
 #: The private operator that also returns lse; None in a torch that has dropped it.
 _flash_for_cpu = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 
 
 def fused_attention(
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_value"],
     *,
-    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
+    mask: Shaped[Tensor, "#batch #head #query #key"] | None = None,
     causal: bool = False,
     scale: float | None = None,
-) -> Float[Tensor, "batch head query d_head"]:
+) -> Float[Tensor, "batch head query d_value"]:
     """z = softmax(scale · query · keyᵀ, masked) · value, by the kernel torch picks, unchecked.
 
     `causal` is only right for as many queries as keys (torch aligns it to the start) and cannot
@@ -49,8 +62,9 @@ def fused_attention(
     keys, does a row whose scores are all NaN, for instance by a NaN in its query: that inputs are
     finite is for the caller to check, as looking costs more than 1 % of the pass. `attend` looks.
     """
+    groups = query.shape[1] != key.shape[1]
     return scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=causal, scale=scale
+        query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=groups
     )
 
 
@@ -58,14 +72,18 @@ def of_call(call: Call) -> dict[str, Tensor]:
     """z alone by `plain` where nothing else is wanted; otherwise what `attend` gives."""
     if not call.want:
         return {"z": plain(call)}
-    return attend(call.query, call.key, call.value, **call.options())
+    return attend(call.query, call.key, call.value, **keywords(call, SDPA_OPTIONS))
 
 
-def plain(call: Call) -> Float[Tensor, "batch head query d_head"]:
+def plain(call: Call) -> Float[Tensor, "batch head query d_value"]:
     """z alone: `fused_attention`, sentence by sentence where they are packed."""
     query, key, value, allowed = call.query, call.key, call.value, call.allowed
-    if call.bias is not None or call.scale <= 0:
-        return attend(query, key, value, **call.options())["z"]
+    special = call.bias is not None or call.alibi_slopes is not None or call.scale <= 0
+    if allowed.packed is not None:
+        special = special or allowed.window is not None or allowed.prefix is not None
+        special = special or allowed.packed_keys is not None
+    if special:
+        return attend(query, key, value, **keywords(call, SDPA_OPTIONS))["z"]
     if allowed.packed is not None:
         lengths, causal = allowed.packed, allowed.causal
         return packed_attention(query, key, value, lengths=lengths, causal=causal, scale=call.scale)
@@ -78,8 +96,8 @@ def plain(call: Call) -> Float[Tensor, "batch head query d_head"]:
 
 def packed_attention(
     query: Float[Tensor, "1 head token d_head"],
-    key: Float[Tensor, "1 head token d_head"],
-    value: Float[Tensor, "1 head token d_head"],
+    key: Float[Tensor, "1 kv_head token d_head"],
+    value: Float[Tensor, "1 kv_head token d_value"],
     *,
     lengths: Sequence[int],
     causal: bool = False,
@@ -96,7 +114,7 @@ def packed_attention(
             fused_attention(*one, causal=causal, scale=scale) for one in zip(*vectors, strict=True)
         ]
         return torch.cat(parts, dim=2)
-    z = torch.empty_like(query)
+    z = query.new_empty((*query.shape[:3], value.shape[3]))
     for *one, one_z in zip(*vectors, z.split(list(lengths), dim=2), strict=True):
         one_z.copy_(fused_attention(*one, causal=causal, scale=scale))
     return z
@@ -104,8 +122,8 @@ def packed_attention(
 
 def attend(
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_value"],
     *,
     lengths: Int[Tensor, " batch"] | None,
     mask: Bool[Tensor, "#batch #head #query #key"] | None,
@@ -114,6 +132,10 @@ def attend(
     bias: Float[Tensor, "#batch #head #query #key"] | None,
     want: Want,
     packed: Sequence[int] | None = None,
+    packed_keys: Sequence[int] | None = None,
+    window: Window | None = None,
+    prefix: Int[Tensor, " sentence"] | None = None,
+    alibi_slopes: Float[Tensor, "*#batch head"] | None = None,
 ) -> dict[str, Tensor]:
     """z in one fused pass; lse from the same pass on a CPU, otherwise by blocks of rows.
 
@@ -121,14 +143,18 @@ def attend(
     lost a NaN. Gradients reach z and nothing else: lse is detached.
     """
     if packed is not None:
-        vectors = (query, key, value)
-        options: dict[str, Any] = {"want": want, "causal": causal, "scale": scale}
-        return sentence_by_sentence(attend, *vectors, packed=packed, **options)
+        options: dict[str, Any] = {"causal": causal, "window": window, "scale": scale}
+        options |= {"packed": packed, "packed_keys": packed_keys, "prefix": prefix}
+        options["alibi_slopes"] = alibi_slopes
+        return sentence_by_sentence(attend, query, key, value, want=want, **options)
     want = {name: parameters for name, parameters in want.items() if name != "lse"}
     query, scale = positive_scale(query, scale)
-    unmasked = lengths is None and mask is None and bias is None
+    bias = with_alibi(bias, alibi_slopes, query, key)
+    masks: dict[str, Any] = {"lengths": lengths, "mask": mask}
+    masks |= {"causal": causal, "window": window, "prefix": prefix}
+    unmasked = all(one is None for one in (lengths, mask, bias, window, prefix))
     triangle = causal and unmasked and query.shape[2] == key.shape[2]
-    allowed = allowed_keys(query, key, lengths=lengths, mask=mask, causal=causal)
+    allowed = allowed_keys(query, key, **masks)
     opened, alive = (None, None) if allowed is None else open_dead_rows(allowed)
     added = None if triangle else _added_to_scores(opened, bias, query.dtype)
     lse: Tensor | None = None
@@ -142,14 +168,12 @@ def attend(
         if alive is not None:
             lse = lse.masked_fill(~alive.squeeze(-1), -math.inf)
     else:
-        z = scaled_dot_product_attention(
-            query, key, value, attn_mask=added, is_causal=triangle, scale=scale
-        )
+        z = fused_attention(query, key, value, mask=added, causal=triangle, scale=scale)
     # Right by chance or a lost NaN: the second pass tells.
     if lse is not None and not bool((lse == 0).any()):
         found = {"lse": lse}
     else:
-        inputs = Inputs(query, key, scale, lengths=lengths, mask=mask, causal=causal, bias=bias)
+        inputs = Inputs(query, key, scale, bias=bias, **masks)
         found = attend_in_blocks(inputs, None, want)
         z = z.masked_fill(found["lse"].isnan().unsqueeze(-1), math.nan)
     return {"z": z if alive is None else z.masked_fill(~alive, 0), **found}
@@ -167,7 +191,7 @@ def _added_to_scores(
 
 
 def _flash_applies(query: Tensor, key: Tensor, value: Tensor, added: Tensor | None) -> bool:
-    if _flash_for_cpu is None or not query.is_cpu:
+    if _flash_for_cpu is None or not query.is_cpu or query.shape[3] != value.shape[3]:
         return False
     # Its lse would look differentiable and its mask has no gradient: training takes the public way.
     tensors = (query, key, value) if added is None else (query, key, value, added)

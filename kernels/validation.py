@@ -1,6 +1,5 @@
-"""The check of what comes into `attend` and of what an implementation gives back."""
+"""The check of the tensors that come into `attend`."""
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -11,16 +10,13 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.kernels.implementation import FLOATS
-from minibert.kernels.requests import MATRICES, Want
-from minibert.kernels.row_statistics import wide
 
 __all__ = [
     "check_inputs",
     "check_options",
     "check_packed",
     "check_rows",
-    "named_outputs",
-    "outputs_of",
+    "check_tensor",
 ]
 
 _VECTORS = "(batch, head, position, d_head)"
@@ -34,15 +30,22 @@ def check_inputs(
     lengths: Tensor | None,
     mask: Tensor | None,
     bias: Tensor | None,
+    pages: Tensor | None = None,
 ) -> None:
-    """Raises AttentionError when the tensors do not fit together; gives nothing back."""
+    """Raises AttentionError when the tensors do not fit together; gives nothing back.
+
+    On a CPU the numbers in lengths, bias and pages are looked at; on another device that would
+    stall it, and a length beyond the keys counts as all of them.
+    """
     given = {"query": query, "key": key, "value": value}
-    optional = {"lengths": lengths, "mask": mask, "bias": bias}
+    optional = {"lengths": lengths, "mask": mask, "bias": bias, "pages": pages}
     given |= {name: tensor for name, tensor in optional.items() if tensor is not None}
     for name, tensor in given.items():
-        _check_tensor(name, tensor, query)
-    _check_vectors(query, key, value)
+        check_tensor(name, tensor, query)
+    _check_vectors(query, key, value, paged=pages is not None)
     B, H, Q, K = (*query.shape[:3], key.shape[2])
+    if pages is not None:
+        K = _check_pages(pages, lengths, key, B)
     if lengths is not None:
         _check_lengths(lengths, B, K)
     if mask is not None:
@@ -57,8 +60,13 @@ def check_inputs(
         _check_bias(bias, query.dtype)
 
 
-def check_options(*, causal: Any, scale: Any) -> None:
-    """Raises AttentionError unless causal is a bool and scale None or a finite number."""
+def check_options(*, causal: Any, scale: Any, dropout: Any = 0.0) -> None:
+    """Raises AttentionError unless causal is a bool, scale None or finite, and dropout 0."""
+    if dropout != 0:
+        raise AttentionError(
+            f"dropout is {dropout!r:.80}; expected 0: attention here gives the same numbers each "
+            "time. For training apply torch.nn.functional.dropout to z, or to probs."
+        )
     if not isinstance(causal, bool):
         raise AttentionError(
             f"causal is {causal!r}; expected True or False. A mask of your own goes in as mask=."
@@ -75,28 +83,44 @@ def check_options(*, causal: Any, scale: Any) -> None:
 
 
 def check_packed(
-    packed: Any, query: Tensor, key: Tensor, others: Mapping[str, Tensor | None]
-) -> tuple[int, ...]:
-    """The tokens of each packed sentence.
+    packed: Any,
+    packed_keys: Any,
+    query: Tensor,
+    key: Tensor,
+    others: Mapping[str, Tensor | None],
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """The queries of each packed sentence, and its keys where they are not as many.
 
     Raises AttentionError unless they are whole numbers that add up to the tokens of a batch of one.
     """
-    numbers = tuple(packed) if isinstance(packed, Sequence) and not isinstance(packed, str) else ()
-    if not numbers or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in numbers):
-        raise AttentionError(
-            f"packed is {packed!r:.80}; expected the number of tokens of each sentence, whole "
-            "numbers from 1, for instance packed=(5, 7, 3)."
-        )
+    numbers = _packed_numbers("packed", packed)
     if given := [name for name, tensor in others.items() if tensor is not None]:
         raise AttentionError(
-            f"packed comes with {' and '.join(given)}; expected it alone or with causal. Each "
-            "sentence sees itself alone; pad them into a batch for more than that."
+            f"packed comes with {' and '.join(given)}; expected it without. Each sentence sees "
+            "itself alone; pad them into a batch for more than that."
         )
-    B, _, Q, _ = query.shape
-    if B != 1 or not Q == key.shape[2] == sum(numbers):
+    keys = numbers if packed_keys is None else _packed_numbers("packed_keys", packed_keys)
+    if len(keys) != len(numbers):
         raise AttentionError(
-            f"packed={numbers!s:.80} holds {sum(numbers)} tokens, beside query {_shape(query)} "
-            f"and key {_shape(key)}; expected a batch of one with as many queries and keys."
+            f"packed_keys is of {len(keys)} sentences and packed of {len(numbers)}; expected one "
+            "number of keys for each sentence."
+        )
+    for name, given_numbers, vectors in (("packed", numbers, query), ("packed_keys", keys, key)):
+        if vectors.shape[0] != 1 or vectors.shape[2] != sum(given_numbers):
+            which = "query" if vectors is query else "key"
+            raise AttentionError(
+                f"{name}={given_numbers!s:.80} holds {sum(given_numbers)} tokens, beside {which} "
+                f"{_shape(vectors)}; expected a batch of one with as many."
+            )
+    return numbers, None if keys == numbers else keys
+
+
+def _packed_numbers(name: str, given: Any) -> tuple[int, ...]:
+    numbers = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    if not numbers or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in numbers):
+        raise AttentionError(
+            f"{name} is {given!r:.80}; expected the number of tokens of each sentence, whole "
+            f"numbers from 1, for instance {name}=(5, 7, 3)."
         )
     return numbers
 
@@ -105,7 +129,7 @@ def check_rows(
     name: str, tensor: Any, query: Tensor, shapes: Sequence[tuple[int, ...]], meaning: str
 ) -> None:
     """Raises AttentionError unless it is a floating tensor of one of the shapes beside query."""
-    _check_tensor(name, tensor, query)
+    check_tensor(name, tensor, query)
     expected = f"{' or '.join(map(str, shapes))}, {meaning}"
     if not tensor.is_floating_point():
         raise AttentionError(
@@ -121,80 +145,8 @@ def check_rows(
         raise AttentionError(f"{name} has shape {_shape(tensor)}; expected {expected}.{advice}")
 
 
-def named_outputs(result: Any, name: str) -> dict[str, Tensor]:
-    """What an implementation gave, by name: a mapping, or (z, lse), or z alone.
-
-    Raises AttentionError when it is none of these.
-    """
-    if isinstance(result, Tensor):
-        return {"z": result}
-    if isinstance(result, tuple) and len(result) == 2:
-        return {"z": result[0], "lse": result[1]}
-    if isinstance(result, Mapping):
-        return dict(result)
-    raise AttentionError(
-        f'impl="{name}" gave a {type(result).__name__}; '
-        'expected z, (z, lse) or a mapping with at least "z" and "lse".'
-    )
-
-
-def outputs_of(
-    result: Any, name: str, query: Tensor, key: Tensor, want: Want, *, exact: bool = True
-) -> dict[str, Tensor]:
-    """What an implementation gave, by name.
-
-    Raises AttentionError when an output has not the shape and the dtype that `api.Attended` and
-    `api.Statistics` promise, and as `named_outputs` does. Not `exact`, float64 is allowed for any
-    floating output, which is what the reference gives.
-    """
-    found = named_outputs(result, name)
-    for output, shape in _promised_shapes(query, key, want).items():
-        if output in found:
-            dtype = _dtype(output, query)
-            wider = () if exact or not dtype.is_floating_point else (torch.float64,)
-            _check_output(f'impl="{name}" gave {output}', found[output], shape, (dtype, *wider))
-    return found
-
-
-def _promised_shapes(query: Tensor, key: Tensor, want: Want) -> dict[str, tuple[int, ...]]:
-    B, H, Q, K = (*query.shape[:3], key.shape[2])
-    rows = dict.fromkeys(("lse", "row_max", "max_prob", "entropy", "argmax"), (B, H, Q))
-    shapes = {"z": _shape(query), **rows, **dict.fromkeys(MATRICES, (B, H, Q, K))}
-    shapes["received"] = (B, H, K)
-    for name in ("key_mass", "offset_mass"):
-        shapes[name] = (B, H, Q, len(want.get(name, ())))
-    if "map" in want:
-        (blocks,) = want["map"]
-        shapes["map"] = (B, H, *(math.ceil(n / math.ceil(n / blocks)) for n in (Q, K)))
-    if "key_sums" in want:
-        shapes["key_sums"] = (B, H, Q, want["key_sums"].shape[-1])
-    if "pair_mass" in want:
-        shapes["pair_mass"] = (B, H, want["pair_mass"].shape[1])
-    shapes["profile"] = (B, H, Q + K - 1)
-    return {name: shape for name, shape in shapes.items() if name in {"z", "lse", *want}}
-
-
-def _dtype(output: str, query: Tensor) -> torch.dtype:
-    if output == "argmax":
-        return torch.int64
-    return query.dtype if output in ("z", *MATRICES) else wide(query.dtype)
-
-
-def _check_output(
-    gave: str, found: Any, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
-) -> None:
-    blame = "The kernel is wrong; minibert.kernels.check.parity.check tells more."
-    if not isinstance(found, Tensor):
-        raise AttentionError(
-            f"{gave} as a {type(found).__name__}; expected a torch tensor. {blame}"
-        )
-    if _shape(found) != shape:
-        raise AttentionError(f"{gave} of shape {_shape(found)}; expected {shape}. {blame}")
-    if found.dtype not in dtypes:
-        raise AttentionError(f"{gave} in {found.dtype}; expected {dtypes[0]}. {blame}")
-
-
-def _check_tensor(name: str, tensor: Any, query: Any) -> None:
+def check_tensor(name: str, tensor: Any, query: Any) -> None:
+    """Raises AttentionError unless it is a dense tensor on the device of query."""
     if not isinstance(tensor, Tensor):
         raise AttentionError(
             f"{name} is a {type(tensor).__name__}; expected a torch tensor. "
@@ -217,7 +169,7 @@ def _check_tensor(name: str, tensor: Any, query: Any) -> None:
         )
 
 
-def _check_vectors(query: Tensor, key: Tensor, value: Tensor) -> None:
+def _check_vectors(query: Tensor, key: Tensor, value: Tensor, *, paged: bool) -> None:
     for name, vectors in (("query", query), ("key", key), ("value", value)):
         if vectors.ndim != 4 or 0 in vectors.shape:
             raise AttentionError(
@@ -235,18 +187,49 @@ def _check_vectors(query: Tensor, key: Tensor, value: Tensor) -> None:
                 f"Convert it: {name}.to(query.dtype)."
             )
     B, H, _, D = query.shape
-    K = key.shape[2]
-    if key.shape != (B, H, K, D):
+    batch, kv_heads, K, _ = key.shape
+    if (batch != B and not paged) or H % kv_heads or key.shape[3] != D:
+        first = "pages" if paged else B
         raise AttentionError(
             f"key has shape {_shape(key)} beside query {_shape(query)}; expected "
-            f"({B}, {H}, keys, {D}): the same batch, heads and d_head. Fewer key heads than query "
-            "heads are repeated by the caller: key.repeat_interleave(groups, dim=1)."
+            f"({first}, kv_heads, keys, {D}): the same batch and d_head, and kv_heads by which the "
+            f"{H} query heads can be divided."
         )
-    if value.shape != key.shape:
+    if value.shape[:3] != key.shape[:3]:
         raise AttentionError(
-            f"value has shape {_shape(value)}; expected key's shape {_shape(key)}: "
-            "one value for each key."
+            f"value has shape {_shape(value)}; expected ({batch}, {kv_heads}, {K}, d_value) beside "
+            f"key {_shape(key)}: one value for each key."
         )
+
+
+def _check_pages(pages: Tensor, lengths: Tensor | None, key: Tensor, n_sentences: int) -> int:
+    """How many keys the pages of a sentence have room for."""
+    if pages.dtype not in (torch.int32, torch.int64) or pages.ndim != 2:
+        raise AttentionError(
+            f"pages is {pages.dtype} of shape {_shape(pages)}; expected whole numbers (batch, "
+            "page): which of key's pages each sentence has, in order."
+        )
+    if len(pages) != n_sentences:
+        raise AttentionError(
+            f"pages has {len(pages)} rows beside a query of {n_sentences} sentences; expected one "
+            "for each."
+        )
+    if lengths is None:
+        raise AttentionError(
+            "pages come without lengths; expected lengths=, the number of keys that each sentence "
+            "has in its pages."
+        )
+    slots = key.shape[2]
+    if pages.is_cpu and lengths.shape == (n_sentences,):
+        used = torch.arange(pages.shape[1]) * slots < lengths[:, None]
+        outside = used & ((pages < 0) | (pages >= len(key)))
+        if bool(outside.any()):
+            sentence, page = outside.nonzero()[0].tolist()
+            raise AttentionError(
+                f"pages[{sentence}, {page}] is {int(pages[sentence, page])}; expected 0 to "
+                f"{len(key) - 1}, one of key's pages."
+            )
+    return pages.shape[1] * slots
 
 
 def _converted(name: str, dtype: torch.dtype) -> str:
@@ -269,6 +252,8 @@ def _check_lengths(lengths: Tensor, n_sentences: int, n_keys: int) -> None:
             f"lengths has shape {_shape(lengths)}; expected ({n_sentences},): one for each "
             "sentence of the batch."
         )
+    if not lengths.is_cpu:
+        return
     outside = (lengths < 0) | (lengths > n_keys)
     if bool(outside.any()):
         raise AttentionError(
@@ -294,7 +279,7 @@ def _check_bias(bias: Tensor, dtype: torch.dtype) -> None:
             f"bias is {bias.dtype}; expected query's dtype, {dtype}. "
             "Convert it: bias.to(query.dtype)."
         )
-    if not bool(bias.isfinite().all()):
+    if bias.is_cpu and not bool(bias.isfinite().all()):
         raise AttentionError(
             "bias holds NaN or an infinity; expected finite numbers. Keys that must not be seen "
             "go in as mask=, for instance mask=bias.isfinite() beside bias.nan_to_num(0, 0, 0)."

@@ -13,7 +13,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from minibert.kernels.row_statistics import wide
+from minibert.kernels.masks import wide
 from minibert.quantities import Bool, Float
 
 __all__ = ["WorkMemory", "release", "traced"]
@@ -63,6 +63,8 @@ class WorkMemory:
         self.size = min(max(self.cells, LEAST_ROWS * n_keys), query[..., 0].numel() * n_keys)
         self._arrays: dict[str, Tensor] = {}
         self._views: dict[str, Tensor] = {}
+        #: Blocks inside a window all have the same.
+        self._distances: tuple[tuple[int, int, int], Tensor] | None = None
 
     def __enter__(self) -> "WorkMemory":
         return self
@@ -115,6 +117,15 @@ class WorkMemory:
     def ones(self) -> Float[Tensor, "1 rows"]:
         """A 1 for each row of the tallest block."""
         return torch.ones(1, self.n_queries, dtype=self.dtype, device=self.device)
+
+    def distances(self, first: int, shape: tuple[int, ...]) -> Float[Tensor, "rows key"]:
+        """Position of the query minus that of the key, of a block that begins with `first`."""
+        rows, keys = shape[-2:]
+        if self._distances is None or self._distances[0] != (first, rows, keys):
+            positions = torch.arange(first, first + rows, dtype=self.dtype, device=self.device)
+            others = torch.arange(keys, dtype=self.dtype, device=self.device)
+            self._distances = ((first, rows, keys), positions[:, None] - others)
+        return self._distances[1]
 
     def scores(self, shape: tuple[int, ...]) -> Tensor:
         """A block as a tensor of this shape; what it holds is left from before."""

@@ -11,7 +11,7 @@ from minibert.answers.generate import generate
 from minibert.answers.predict import Prediction, predict
 from minibert.checkpoint.weights import to_state_dict
 from minibert.errors import CheckpointError, TokenizationError, TraceError, check_flag
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.bodies import build_body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation

@@ -15,7 +15,7 @@ from data import data_path
 from safetensors.torch import load_file, save_file
 
 import minibert
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.eager import attention_probs
 
 SENTENCES = [

@@ -8,8 +8,8 @@ from minibert.errors import MinibertError
 from minibert.kernels.api import arguments_for
 from minibert.kernels.check.cases import Problem
 from minibert.kernels.check.poison import poisoned_memory
+from minibert.kernels.outputs import outputs_of
 from minibert.kernels.registry import Implementation
-from minibert.kernels.validation import outputs_of
 
 __all__ = ["Caller", "CheckEndedError", "InProcess"]
 
@@ -49,9 +49,8 @@ class InProcess:
         with poisoned_memory(problem.query, problem.key.shape[2]):
             result = self._called(given)
         record = self._record
-        found = outputs_of(
-            result, record.name, problem.query, problem.key, problem.want, exact=record.checked
-        )
+        vectors = (problem.query, problem.key, problem.value)
+        found = outputs_of(result, record.name, *vectors, problem.want, exact=record.checked)
         self._outputs = {name: one for name, one in found.items() if isinstance(one, Tensor)}
         return {name: one.clone() for name, one in self._outputs.items()}
 

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from minibert.kernels.check.cases import Problem
 from minibert.kernels.check.causes import distance
-from minibert.kernels.masks import allowed_keys
-from minibert.kernels.row_statistics import wide
+from minibert.kernels.masks import allowed_keys, wide
 
 __all__ = ["TIMES_EAGER", "error_of", "floors", "tolerance_of"]
 

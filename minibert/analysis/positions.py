@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import QUANTITIES, Int
 from minibert.text.inputs import Inputs

@@ -11,8 +11,8 @@ from minibert.bench.shared_bytes import described, room_for
 from minibert.bench.user_file import OUTPUTS, target_parts
 from minibert.bench.worker_process import WorkerError, WorkerProcess
 from minibert.kernels.check.cases import Problem
+from minibert.kernels.outputs import outputs_of
 from minibert.kernels.registry import Implementation
-from minibert.kernels.validation import outputs_of
 
 __all__ = ["JudgedFunction"]
 
@@ -92,7 +92,7 @@ class JudgedFunction:
             raise self.worker.distrust("answered with what are no tensors.") from None
         if unknown := shapes.keys() - set(OUTPUTS):
             raise WorkerError(f"gave {', '.join(sorted(unknown))}; known are {', '.join(OUTPUTS)}")
-        outputs_of(shapes, self.label, problem.query, problem.key, problem.want)
+        outputs_of(shapes, self.label, problem.query, problem.key, problem.value, problem.want)
         return self._taken("outputs", about)
 
     def _taken(self, file: str, about: Any) -> dict[str, Tensor]:

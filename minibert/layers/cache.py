@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.quantities import Float, Int
 
 __all__ = ["Cache", "LayerCache"]

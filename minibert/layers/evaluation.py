@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from minibert.kernels.call import AllowedKeys, kept
+from minibert.kernels.allowed_keys import AllowedKeys, kept
 from minibert.kernels.requests import Want
 from minibert.quantities import Quantity
 

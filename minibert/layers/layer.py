@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from minibert.errors import EditError
+from minibert.kernels.allowed_keys import AllowedKeys, kept
 from minibert.kernels.api import Attended, Statistics, compute
-from minibert.kernels.call import AllowedKeys, Call, kept
+from minibert.kernels.call import Call
 from minibert.kernels.eager import attention_probs, attention_scores, weighted_values
 from minibert.layers.evaluation import EVERYTHING, Evaluation, Past, Rows, cut
 from minibert.quantities import (

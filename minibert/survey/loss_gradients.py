@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError, SurveyError
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import compute
-from minibert.kernels.call import AllowedKeys, Call
+from minibert.kernels.call import Call
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import LayerPass
 from minibert.survey.objective import Objective, Predicted

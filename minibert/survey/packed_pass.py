@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import SurveyError
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import LayerPass

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.requests import Want
 from minibert.layers.bodies import Body
 from minibert.layers.config import Config

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from minibert.errors import TokenizationError
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.quantities import TokenIds, TokenMask
 from minibert.text.id_range import in_range

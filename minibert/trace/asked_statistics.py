@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
-from minibert.kernels.call import AllowedKeys
 from minibert.kernels.registry import check_name
 from minibert.kernels.requests import Want, parse_want
 from minibert.layers.evaluation import Evaluation

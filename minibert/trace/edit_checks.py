@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import EditError
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.trace.edit import Edit
 from minibert.trace.places import Places

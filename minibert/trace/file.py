@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from minibert.errors import CheckpointError, TokenizationError, TraceError
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs

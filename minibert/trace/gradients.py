@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Rows, cut
 from minibert.layers.layer import LayerPass, layer_quantities

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from torch import Tensor
 
 from minibert.errors import TraceError
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
-from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.layer import LayerQuantities, layer_quantities
 from minibert.quantities import QUANTITIES, Float, Quantity

@@ -5,8 +5,8 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics, attend
-from minibert.kernels.call import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs

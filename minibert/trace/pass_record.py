@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from minibert.errors import TraceError
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
-from minibert.kernels.call import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, Evaluation
 from minibert.layers.layer import LayerPass

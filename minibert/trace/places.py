@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import MinibertError, TraceError
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys
 
 __all__ = ["Chosen", "Places", "check_index", "indices_of"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import EditError
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.layer import Change
 from minibert.trace.edit import Edit, as_edit

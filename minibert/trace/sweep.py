@@ -9,7 +9,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from minibert.errors import EditError
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import Change
 from minibert.quantities import QUANTITIES, Float, HeadVectors

@@ -91,7 +91,7 @@ def test_default_scale_is_one_over_the_root_of_d_head():
         ({"query": torch.ones(Q, D)}, r"query has shape \(5, 11\).*four axes.*x\[None, None\]"),
         ({"query": torch.ones(B, H, 0, D)}, "query has shape.*none of them empty"),
         ({"query": torch.ones(B, H, Q, D, dtype=torch.int64)}, "query is torch.int64.*floating"),
-        ({"key": torch.ones(B, 1, K, D)}, r"key has shape.*\(2, 3, keys, 11\).*repeat_interleave"),
+        ({"key": torch.ones(B, 2, K, D)}, r"key has shape.*kv_heads by which the 3 query heads"),
         ({"key": torch.ones(B, H, K, D).half()}, "key is torch.float16.*query.dtype"),
         ({"value": torch.ones(B, H, K + 1, D)}, "value has shape.*one value for each key"),
         ({"value": torch.ones(B, H, K, D, device="meta")}, "value is on meta.*query on cpu"),

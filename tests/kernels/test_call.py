@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minibert.kernels.call import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys
 
 LENGTHS, POSITIONS = (5, 2, 7), 7
 

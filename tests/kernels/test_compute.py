@@ -10,8 +10,9 @@ import torch
 from attention_inputs import B, D, H, K, Q, by_torch, vectors
 
 from minibert.errors import AttentionError
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import attend, compute, register
-from minibert.kernels.call import AllowedKeys, Call
+from minibert.kernels.call import Call
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ALLOWED = {
@@ -70,7 +71,8 @@ PLAIN = """
 import sys, warnings
 import torch
 from minibert.kernels.api import compute
-from minibert.kernels.call import AllowedKeys, Call
+from minibert.kernels.allowed_keys import AllowedKeys
+from minibert.kernels.call import Call
 
 query, key, value = torch.randn(3, 1, 2, 16, 8).unbind()
 allowed = AllowedKeys(1, 16, query.device, causal=True)

@@ -6,8 +6,9 @@ from attention_inputs import D, H
 
 from minibert.errors import AttentionError
 from minibert.kernels import registry
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Attended, attend, compute, implementations, register
-from minibert.kernels.call import AllowedKeys, Call
+from minibert.kernels.call import Call
 
 LENGTHS = (5, 1, 150, 7)
 TOKENS = sum(LENGTHS)
@@ -155,7 +156,7 @@ def test_gradients_reach_packed_sentences():
         ({"packed": (0, 163)}, r"packed is \(0, 163\); expected.*whole numbers from 1"),
         ({"packed": "five"}, "packed is 'five'; expected"),
         ({"packed": ()}, r"packed is \(\); expected"),
-        ({"lengths": torch.tensor([3])}, "packed comes with lengths; expected it alone"),
+        ({"lengths": torch.tensor([3])}, "packed comes with lengths; expected it without"),
         ({"want": ("map",)}, "packed sentences: map wanted, but each sentence"),
         ({"want": ("scores", "probs")}, "packed sentences: probs, scores wanted"),
         ({"want": (("key_mass", (150,)),)}, r"positions \[150\] do not exist"),

@@ -18,7 +18,7 @@ from attention_inputs import (
 from data import data_path
 
 from minibert.kernels.api import attend
-from minibert.kernels.reference import attend_one_query, softmax
+from minibert.kernels.reference import Shaping, attend_one_query, softmax
 
 
 def test_softmax_of_logarithms_gives_the_numbers_they_came_from():
@@ -40,8 +40,7 @@ def test_one_query_worked_by_hand():
         keys,
         values,
         allowed=np.array([True, True, False]),
-        scale=0.5,
-        bias=np.zeros(3),
+        shaping=Shaping(0.5, np.zeros(3)),
     )
     np.testing.assert_allclose(scores, [math.log(3), 0, 25])
     np.testing.assert_allclose(probs, [0.75, 0.25, 0])
@@ -55,8 +54,7 @@ def test_a_query_without_an_allowed_key_sees_nothing():
         np.ones((3, 2)),
         np.ones((3, 2)),
         allowed=np.zeros(3, dtype=bool),
-        scale=1.0,
-        bias=np.zeros(3),
+        shaping=Shaping(1.0, np.zeros(3)),
     )
     assert probs.tolist() == [0, 0, 0]
     assert z.tolist() == [0, 0]

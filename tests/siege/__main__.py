@@ -24,6 +24,7 @@ import torch
 import transformers
 
 from tests.siege import (
+    attention,
     checkpoints,
     fork,
     known,
@@ -52,6 +53,7 @@ CLASSES: dict[str, tuple[fork.Build, fork.Use, int]] = {
     "text": (texts.build, texts.use, 4),
     "kill": (writes.build, writes.use, 3),
     "hub": (hubs.build, hubs.use, 2),
+    "attention": (attention.build, attention.use, 4),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 LINE = r"(\d+) (\w[\w ]*: \w+)"
 HOSTILE = ("damaged checkpoint", "trace", "vocabulary", "hub")
-CLASSES = (*HOSTILE, "legal checkpoint", "text", "kill")
+CLASSES = (*HOSTILE, "legal checkpoint", "text", "kill", "attention")
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -1,0 +1,78 @@
+"""Implementations of attention asked for drawn calls, and what they give against the truth."""
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from calls_by_hand import STATISTICS, Units, complaints, gradients, truth
+from drawn_calls import Drawn, drawn
+from torch import Tensor
+
+from minibert.kernels.api import attend, implementations
+
+EPS = {one: torch.finfo(one).eps for one in (torch.float64, torch.float32, torch.bfloat16)}
+#: Options that torch's fused attention does not know.
+NOT_FUSED = {"soft_cap", "sinks"}
+CASES = [
+    (impl, dtype)
+    for impl in ("eager", "sdpa", "chunked", "flex")
+    for dtype in EPS
+    if dtype in implementations()[impl].dtypes
+]
+
+
+def units_of(impl: str, dtype: torch.dtype, options: dict[str, Any]) -> Units:
+    """Where an implementation rounds: chunked at the end alone, torch's own the probs as well.
+
+    ALiBi is rounded where it becomes a bias: to whoever does not take it, and beside pages.
+    """
+    sums = EPS[torch.float64 if dtype == torch.float64 else torch.float32]
+    scores = EPS[dtype] if impl == "eager" else sums
+    added = impl in ("eager", "sdpa") or "pages" in options or "packed" in options
+    probs = sums if impl == "chunked" else EPS[dtype]
+    return Units(sums, scores, EPS[dtype] if added else sums, probs, EPS[dtype])
+
+
+def wrong(impl: str, dtype: torch.dtype, seed: int) -> list[str]:
+    """What an implementation gives wrongly for the call of a seed; empty where all is right.
+
+    Raises AttentionError for a call that it does not take.
+    """
+    call = drawn(Random(seed), dtype)
+    want = () if impl == "flex" else STATISTICS
+    if "pages" in call.options:
+        want = tuple(name for name in want if name != "offset_mass")
+    found = attend(call.query, call.key, call.value, impl=impl, want=want, **call.options)
+    lse_error = implementations()[impl].lse_error if dtype == torch.bfloat16 else 0.0
+    right = truth(call, units_of(impl, dtype, call.options))
+    return [f"{one} in {call}" for one in complaints(call, found, right, lse_error=lse_error)]
+
+
+def wrong_gradients(impl: str, seed: int) -> list[str]:
+    """Which gradients of z, in float64, are not those of the formulas; see `wrong`."""
+    call = drawn(Random(seed), torch.float64)
+    leaves = {name: _leaf(getattr(call, name)) for name in ("query", "key", "value")}
+    options = dict(call.options)
+    for name in ("bias", "alibi_slopes", "sinks"):
+        if name in options:
+            leaves[name] = options[name] = _leaf(options[name].double())
+    z = attend(leaves["query"], leaves["key"], leaves["value"], impl=impl, **options).z
+    generator = torch.Generator().manual_seed(seed)
+    z_gradient = torch.randn(z.shape, generator=generator, dtype=torch.float64)
+    z.backward(z_gradient)
+    right = gradients(Drawn(call.query, call.key, call.value, options), z_gradient.numpy())
+    said = []
+    for name, expected in right.items():
+        leaf = leaves[name]
+        found = np.zeros(leaf.shape) if leaf.grad is None else leaf.grad.numpy()
+        size = 1 + np.abs(expected).max(initial=0)
+        if not np.abs(found - expected).max(initial=0) <= 1e-10 * size:
+            said.append(
+                f"gradient of {name} is off by {np.abs(found - expected).max():.1e} in {call}"
+            )
+    return said
+
+
+def _leaf(numbers: Tensor) -> Tensor:
+    return numbers.detach().requires_grad_()

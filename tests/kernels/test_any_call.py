@@ -1,0 +1,34 @@
+"""Any call of `attend`, drawn over all its fields, against NumPy float64 and bounds of rounding."""
+
+from random import Random
+
+import pytest
+import torch
+from any_call import CASES, NOT_FUSED, wrong, wrong_gradients
+from drawn_calls import drawn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minibert.errors import AttentionError
+
+SEEDS = st.integers(0, 2**32)
+
+
+@pytest.mark.parametrize(("impl", "dtype"), CASES, ids=str)
+@settings(max_examples=40, deadline=None)
+@given(seed=SEEDS)
+def test_any_call_is_right_to_rounding(impl: str, dtype: torch.dtype, seed: int) -> None:
+    if impl == "sdpa" and NOT_FUSED & drawn(Random(seed), dtype).options.keys():
+        with pytest.raises(AttentionError, match="it takes no"):
+            wrong(impl, dtype, seed)
+        return
+    assert not wrong(impl, dtype, seed)
+
+
+@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+@settings(max_examples=40, deadline=None)
+@given(seed=SEEDS)
+def test_any_calls_gradients_are_those_of_the_formulas(impl: str, seed: int) -> None:
+    if impl == "sdpa" and NOT_FUSED & drawn(Random(seed), torch.float64).options.keys():
+        return
+    assert not wrong_gradients(impl, seed)
