@@ -12,6 +12,7 @@ from minibert.kernels.attended import Attended, Statistics
 from minibert.kernels.call import Call
 from minibert.kernels.folding import folded, keywords, padded_call, reads_packed
 from minibert.kernels.implementation import Implementation
+from minibert.kernels.operators import as_operator
 from minibert.kernels.outputs import named_outputs, outputs_of
 from minibert.kernels.packing import unpadded
 from minibert.kernels.registry import chosen_for
@@ -19,17 +20,24 @@ from minibert.kernels.requests import MATRICES
 
 __all__ = ["compute"]
 
+#: What torch.compile cannot look into: kernels that are launched, and threads.
+_NOT_TRACED = ("triton", "chunked")
 _STATISTICS = frozenset(field.name for field in fields(Statistics))
 
 
-def compute(call: Call, impl: str = "auto") -> Attended:
-    """z and what the call wants beside it, by any implementation; the inputs are not checked."""
+def compute(call: Call, impl: str = "auto", *, whole: bool = False) -> Attended:
+    """z and what the call wants beside it, by any implementation; the inputs are not checked.
+
+    `whole` makes one operator of it, into which torch.compile does not look.
+    """
     query, want = call.query, call.want
     gradient = torch.is_grad_enabled() and call.requires_grad
     device, largest = query.device.type, max(query.shape[3], call.value.shape[3])
     asked = call.asks
     chosen = chosen_for(impl, frozenset(want), asked, device, query.dtype, gradient, largest)
-    if torch.is_autocast_enabled(device):
+    if whole or (torch.compiler.is_compiling() and chosen.name in _NOT_TRACED):
+        found: Mapping[str, Tensor] = as_operator(call, chosen.name)
+    elif torch.is_autocast_enabled(device):
         with torch.autocast(device, enabled=False):
             found = _outputs(chosen, call, asked)
     else:

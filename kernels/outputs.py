@@ -1,17 +1,18 @@
 """The check of what an implementation gives back."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
+from minibert.kernels.call import Call
 from minibert.kernels.masks import wide
 from minibert.kernels.requests import MATRICES, Want
 
-__all__ = ["named_outputs", "outputs_of"]
+__all__ = ["named_outputs", "outputs_of", "promised_outputs"]
 
 
 def named_outputs(result: Any, name: str) -> dict[str, Tensor]:
@@ -54,6 +55,17 @@ def outputs_of(
             wider = () if exact or not dtype.is_floating_point else (torch.float64,)
             _check_output(f'impl="{name}" gave {output}', found[output], shape, (dtype, *wider))
     return found
+
+
+def promised_outputs(call: Call, names: Iterable[str]) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """The shape and the dtype of each output of a call."""
+    keys, query = call.allowed, call.query
+    key = query.new_empty((*query.shape[:2], keys.position, 0))
+    shapes = _promised_shapes(query, key, call.value, call.want)
+    if keys.packed is not None and "profile" in shapes:
+        both = zip(keys.packed, keys.packed_keys or keys.packed, strict=True)
+        shapes["profile"] = (*query.shape[:2], sum(q + k - 1 for q, k in both))
+    return [(shapes[name], _dtype(name, query)) for name in names]
 
 
 def _promised_shapes(

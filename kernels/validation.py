@@ -10,9 +10,11 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.kernels.implementation import FLOATS
+from minibert.kernels.masks import readable
 
 __all__ = [
     "check_inputs",
+    "check_lengths",
     "check_options",
     "check_packed",
     "check_rows",
@@ -47,7 +49,7 @@ def check_inputs(
     if pages is not None:
         K = _check_pages(pages, lengths, key, B)
     if lengths is not None:
-        _check_lengths(lengths, B, K)
+        check_lengths(lengths, B, K)
     if mask is not None:
         _check_matrix("mask", mask, (B, H, Q, K))
         if mask.dtype != torch.bool:
@@ -220,7 +222,7 @@ def _check_pages(pages: Tensor, lengths: Tensor | None, key: Tensor, n_sentences
             "has in its pages."
         )
     slots = key.shape[2]
-    if pages.is_cpu and lengths.shape == (n_sentences,):
+    if readable(pages) and lengths.shape == (n_sentences,):
         used = torch.arange(pages.shape[1]) * slots < lengths[:, None]
         outside = used & ((pages < 0) | (pages >= len(key)))
         if bool(outside.any()):
@@ -241,7 +243,8 @@ def _converted(name: str, dtype: torch.dtype) -> str:
     return f"{name}.to(torch.float32)"
 
 
-def _check_lengths(lengths: Tensor, n_sentences: int, n_keys: int) -> None:
+def check_lengths(lengths: Tensor, n_sentences: int, n_keys: int) -> None:
+    """Raises AttentionError unless they are one for each sentence, from 0 to the keys."""
     if lengths.dtype not in (torch.int32, torch.int64):
         raise AttentionError(
             f"lengths is {lengths.dtype}; expected torch.int64, the number of real keys of each "
@@ -252,7 +255,7 @@ def _check_lengths(lengths: Tensor, n_sentences: int, n_keys: int) -> None:
             f"lengths has shape {_shape(lengths)}; expected ({n_sentences},): one for each "
             "sentence of the batch."
         )
-    if not lengths.is_cpu:
+    if not readable(lengths):
         return
     outside = (lengths < 0) | (lengths > n_keys)
     if bool(outside.any()):
@@ -279,7 +282,7 @@ def _check_bias(bias: Tensor, dtype: torch.dtype) -> None:
             f"bias is {bias.dtype}; expected query's dtype, {dtype}. "
             "Convert it: bias.to(query.dtype)."
         )
-    if bias.is_cpu and not bool(bias.isfinite().all()):
+    if readable(bias) and not bool(bias.isfinite().all()):
         raise AttentionError(
             "bias holds NaN or an infinity; expected finite numbers. Keys that must not be seen "
             "go in as mask=, for instance mask=bias.isfinite() beside bias.nan_to_num(0, 0, 0)."

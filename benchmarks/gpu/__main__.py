@@ -3,6 +3,7 @@
     python3 -m benchmarks.gpu [--minutes 9] [--output FOLDER] [--only REGEX] [--fresh]
     python3 -m benchmarks.gpu --device cpu --quick     every line of it, on tiny inputs
     python3 -m benchmarks.gpu --table FILE             the table of rows that are already there
+    python3 -m benchmarks.gpu.rehearsal --minutes 9    what it launches, compiled without a GPU
 
 Needs torch, triton, numpy and this checkout, nothing installed. Each result is a line of JSON in
 `<output>/<accelerator>-<date>.jsonl` as soon as it is known, the most important first; what fails

@@ -162,6 +162,8 @@ def draw(option: str, d_head: int, dtype: str, device: torch.device, *, seed: in
 
 def wanted(option: str) -> tuple[Any, ...]:
     """The statistics that such a call can be asked for."""
+    if option == "packed keys":
+        return tuple(one for one in STATISTICS if one not in (("map", 8), "offset_mass"))
     if "packed" in option:
         return tuple(one for one in STATISTICS if one != ("map", 8))
     return () if option == "pages" else STATISTICS
