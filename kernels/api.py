@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
@@ -16,11 +15,11 @@ from minibert.kernels.attended import Attended, Statistics
 from minibert.kernels.call import Call
 from minibert.kernels.compute import compute
 from minibert.kernels.implementation import Implementation
-from minibert.kernels.masks import Window, allowed_keys, readable
+from minibert.kernels.masks import Window, allowed_keys
 from minibert.kernels.option_checks import check_prefix, check_score_options, check_window
 from minibert.kernels.registry import check_name, implementations, register
 from minibert.kernels.requests import Want, check_tensors, parse_want
-from minibert.kernels.validation import check_inputs, check_options, check_packed
+from minibert.kernels.validation import check_inputs, check_options, check_packed, may_look
 from minibert.quantities import Float, Shaped
 
 __all__ = [
@@ -97,8 +96,7 @@ def attend(
     Gradients: when an input requires them, "auto" takes an implementation through which they reach
     z, lse and everything wanted (eager). impl="sdpa" trains z alone, without an N x N tensor, and
     its lse is detached; `implementations()[impl].differentiable` says which outputs carry them.
-    On a GPU numbers in lengths, bias and the like are not looked at, which would stall it; inside
-    torch.compile, which has one graph around a call, those of bias and the like neither.
+    On a GPU numbers in lengths, bias and the like are not looked at, which would stall it.
 
     Raises AttentionError when the tensors do not fit together, when a name or an option is not what
     it should be, or when the implementation named cannot give what is asked; the message names one
@@ -122,7 +120,7 @@ def attend(
         raise AttentionError("packed_keys come without packed; expected both.")
     (B, H, Q, D), K = query.shape, key.shape[2] * (1 if pages is None else pages.shape[1])
     check_prefix(prefix, query, causal=causal, sentences=B if packed is None else len(packed))
-    stays = lengths is not None and not readable(lengths)
+    stays = lengths is not None and not may_look(lengths)
     allowed = AllowedKeys(
         batch=B,
         position=K,
@@ -148,8 +146,7 @@ def attend(
         "pages": pages,
     }
     wanted |= {"lse": ()}
-    call = Call(query, key, value, scale, allowed, bias, wanted, **changes)
-    return compute(call, impl, whole=torch.compiler.is_compiling())
+    return compute(Call(query, key, value, scale, allowed, bias, wanted, **changes), impl)
 
 
 def arguments_for(

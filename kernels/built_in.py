@@ -57,6 +57,7 @@ BUILT_IN = tuple(
             options=sdpa.SDPA_OPTIONS,
             # On a CPU torch takes a short series for the exponential function of half types.
             lse_error=2e-4,
+            opaque=True,
             differentiable=frozenset({"z"}),
             rank=10,
             second_pass=True,
@@ -69,6 +70,7 @@ BUILT_IN = tuple(
             options=_EVERYTHING,
             devices=("cpu",),
             rank=15,
+            opaque=True,
         ),
         Implementation(
             "flash",

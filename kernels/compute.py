@@ -12,7 +12,7 @@ from minibert.kernels.attended import Attended, Statistics
 from minibert.kernels.call import Call
 from minibert.kernels.folding import folded, keywords, padded_call, reads_packed
 from minibert.kernels.implementation import Implementation
-from minibert.kernels.operators import as_operator
+from minibert.kernels.operators import call_operator, has_operator
 from minibert.kernels.outputs import named_outputs, outputs_of
 from minibert.kernels.packing import unpadded
 from minibert.kernels.registry import chosen_for
@@ -20,24 +20,17 @@ from minibert.kernels.requests import MATRICES
 
 __all__ = ["compute"]
 
-#: What torch.compile cannot look into: kernels that are launched, and threads.
-_NOT_TRACED = ("triton", "chunked")
 _STATISTICS = frozenset(field.name for field in fields(Statistics))
 
 
-def compute(call: Call, impl: str = "auto", *, whole: bool = False) -> Attended:
-    """z and what the call wants beside it, by any implementation; the inputs are not checked.
-
-    `whole` makes one operator of it, into which torch.compile does not look.
-    """
+def compute(call: Call, impl: str = "auto") -> Attended:
+    """z and what the call wants beside it, by any implementation; the inputs are not checked."""
     query, want = call.query, call.want
     gradient = torch.is_grad_enabled() and call.requires_grad
     device, largest = query.device.type, max(query.shape[3], call.value.shape[3])
     asked = call.asks
     chosen = chosen_for(impl, frozenset(want), asked, device, query.dtype, gradient, largest)
-    if whole or (torch.compiler.is_compiling() and chosen.name in _NOT_TRACED):
-        found: Mapping[str, Tensor] = as_operator(call, chosen.name)
-    elif torch.is_autocast_enabled(device):
+    if torch.is_autocast_enabled(device):
         with torch.autocast(device, enabled=False):
             found = _outputs(chosen, call, asked)
     else:
@@ -63,6 +56,8 @@ def _outputs(chosen: Implementation, call: Call, asked: frozenset[str]) -> Mappi
             found = _outputs(chosen, of_rows, of_rows.asks)
             return unpadded(found, packed, call.allowed.packed_keys)
         call = folded(call, taken)
+    if chosen.opaque and call.want and torch.compiler.is_compiling() and has_operator(call):
+        return call_operator(chosen.name, call)
     if chosen.of_call is not None:
         return chosen.of_call(call)
     arguments = keywords(call, taken)

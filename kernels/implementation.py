@@ -85,6 +85,7 @@ class Implementation:
     of_call         of_call(call) -> {"z": ...} and what is wanted, for a whole `Call`: it shares
                     between layers what they have in common; None: fn is called
     checked         what it gives is checked at each call
+    opaque          torch.compile cannot look into it: in a graph it is one operator
     lse_error       how far lse may be off in half precision, beyond the rounding of float32 sums
     """
 
@@ -101,6 +102,7 @@ class Implementation:
     second_pass: bool = False
     of_call: Callable[[Call], dict[str, Tensor]] | None = None
     checked: bool = True
+    opaque: bool = False
     lse_error: float = 0.0
 
     @property

@@ -14,18 +14,12 @@ __all__ = [
     "near_keys",
     "open_dead_rows",
     "positive_scale",
-    "readable",
     "wide",
     "with_alibi",
 ]
 
 #: Keys before and after its own position that a query may see; None: as many as there are.
 Window = tuple[int | None, int | None]
-
-
-def readable(tensor: Tensor) -> bool:
-    """Whether its numbers can be looked at without stalling a device or breaking a graph."""
-    return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
-from minibert.kernels.masks import Window, readable
-from minibert.kernels.validation import check_tensor
+from minibert.kernels.masks import Window
+from minibert.kernels.validation import check_tensor, may_look
 
 __all__ = ["check_prefix", "check_score_options", "check_window"]
 
@@ -46,7 +46,7 @@ def check_prefix(prefix: Any, query: Tensor, *, causal: bool, sentences: int) ->
             "prefix comes without causal=True; expected both: without causal order every query "
             "sees all keys as it is."
         )
-    if readable(prefix) and bool((prefix < 0).any()):
+    if may_look(prefix) and bool((prefix < 0).any()):
         raise AttentionError(f"prefix is {prefix.tolist()!s:.80}; expected numbers from 0.")
 
 
@@ -73,7 +73,7 @@ def check_score_options(query: Tensor, *, soft_cap: Any, alibi_slopes: Any, sink
                 f"{name} is {given.dtype} of shape {tuple(given.shape)}; expected floating numbers "
                 f"of shape {expected}, one for each query head."
             )
-        if readable(given) and not bool(given.isfinite().all()):
+        if may_look(given) and not bool(given.isfinite().all()):
             raise AttentionError(f"{name} holds NaN or an infinity; expected finite numbers.")
 
 

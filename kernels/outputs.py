@@ -1,7 +1,7 @@
 """The check of what an implementation gives back."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from minibert.kernels.call import Call
 from minibert.kernels.masks import wide
 from minibert.kernels.requests import MATRICES, Want
 
-__all__ = ["named_outputs", "outputs_of", "promised_outputs"]
+__all__ = ["empty_outputs", "named_outputs", "outputs_of"]
 
 
 def named_outputs(result: Any, name: str) -> dict[str, Tensor]:
@@ -57,15 +57,15 @@ def outputs_of(
     return found
 
 
-def promised_outputs(call: Call, names: Iterable[str]) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """The shape and the dtype of each output of a call."""
-    keys, query = call.allowed, call.query
-    key = query.new_empty((*query.shape[:2], keys.position, 0))
-    shapes = _promised_shapes(query, key, call.value, call.want)
-    if keys.packed is not None and "profile" in shapes:
-        both = zip(keys.packed, keys.packed_keys or keys.packed, strict=True)
-        shapes["profile"] = (*query.shape[:2], sum(q + k - 1 for q, k in both))
-    return [(shapes[name], _dtype(name, query)) for name in names]
+def empty_outputs(call: Call) -> list[Tensor]:
+    """Tensors in the shapes and dtypes of z and of what the call wants, not filled."""
+    shapes = _promised_shapes(call.query, call.key, call.value, call.want)
+    if call.allowed.packed is not None:
+        keys = call.allowed.packed_keys or call.allowed.packed
+        both = zip(call.allowed.packed, keys, strict=True)
+        shapes["profile"] = (*shapes["z"][:2], sum(q + k - 1 for q, k in both))
+    query = call.query
+    return [query.new_empty(shapes[n], dtype=_dtype(n, query)) for n in ("z", *call.want)]
 
 
 def _promised_shapes(

@@ -74,6 +74,8 @@ class RowSums:
             torch.amax(scores, dim=-1, keepdim=True, out=self.row_max)
         else:
             torch.max(scores, dim=-1, keepdim=True, out=(self.row_max, self.argmax))
+            if block.keys.start:
+                self.argmax.add_(block.keys.start)
         shifted = scores.sub_(self.row_max)
         # W needs both t and exp(t).
         weights = torch.exp(shifted, out=shifted if self.product is None else block.second())
@@ -159,8 +161,8 @@ class _Results:
 
     def _sums(self, *shape: int) -> Tensor:
         # Of many blocks: in float32 each would round what is there. Not every device has float64.
-        on_cpu = self.inputs.query.device.type == "cpu"
-        return self._zeros(*shape).double() if on_cpu else self._zeros(*shape)
+        zeros = self._zeros(*shape)
+        return zeros.double() if zeros.is_cpu else zeros
 
     @cached_property
     def real(self) -> Tensor | None:
@@ -260,8 +262,7 @@ class _Results:
                 found["received"][B, H, block.keys] += sums.view(*heads, -1)
             return
         size, width = self.cell
-        sums = sums_of_cells(counted, flat, block.rows.start, size)
-        sums = sums.view(*heads, -1, sums.shape[-1])
+        sums = sums_of_cells(counted, flat, block.rows.start, size).unflatten(0, heads)
         if "received" in found:
             found["received"][B, H, block.keys] += sums.sum(dim=2)
         # Cells of the map begin at the first key: zeros stand for the keys before those seen.

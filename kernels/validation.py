@@ -10,15 +10,14 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.kernels.implementation import FLOATS
-from minibert.kernels.masks import readable
 
 __all__ = [
     "check_inputs",
-    "check_lengths",
     "check_options",
     "check_packed",
     "check_rows",
     "check_tensor",
+    "may_look",
 ]
 
 _VECTORS = "(batch, head, position, d_head)"
@@ -49,7 +48,7 @@ def check_inputs(
     if pages is not None:
         K = _check_pages(pages, lengths, key, B)
     if lengths is not None:
-        check_lengths(lengths, B, K)
+        _check_lengths(lengths, B, K)
     if mask is not None:
         _check_matrix("mask", mask, (B, H, Q, K))
         if mask.dtype != torch.bool:
@@ -147,6 +146,11 @@ def check_rows(
         raise AttentionError(f"{name} has shape {_shape(tensor)}; expected {expected}.{advice}")
 
 
+def may_look(tensor: Tensor) -> bool:
+    """Whether the numbers of a tensor are looked at: not on a GPU, nor while torch compiles."""
+    return tensor.is_cpu and not torch.compiler.is_compiling()
+
+
 def check_tensor(name: str, tensor: Any, query: Any) -> None:
     """Raises AttentionError unless it is a dense tensor on the device of query."""
     if not isinstance(tensor, Tensor):
@@ -222,7 +226,7 @@ def _check_pages(pages: Tensor, lengths: Tensor | None, key: Tensor, n_sentences
             "has in its pages."
         )
     slots = key.shape[2]
-    if readable(pages) and lengths.shape == (n_sentences,):
+    if may_look(pages) and lengths.shape == (n_sentences,):
         used = torch.arange(pages.shape[1]) * slots < lengths[:, None]
         outside = used & ((pages < 0) | (pages >= len(key)))
         if bool(outside.any()):
@@ -243,8 +247,7 @@ def _converted(name: str, dtype: torch.dtype) -> str:
     return f"{name}.to(torch.float32)"
 
 
-def check_lengths(lengths: Tensor, n_sentences: int, n_keys: int) -> None:
-    """Raises AttentionError unless they are one for each sentence, from 0 to the keys."""
+def _check_lengths(lengths: Tensor, n_sentences: int, n_keys: int) -> None:
     if lengths.dtype not in (torch.int32, torch.int64):
         raise AttentionError(
             f"lengths is {lengths.dtype}; expected torch.int64, the number of real keys of each "
@@ -255,7 +258,7 @@ def check_lengths(lengths: Tensor, n_sentences: int, n_keys: int) -> None:
             f"lengths has shape {_shape(lengths)}; expected ({n_sentences},): one for each "
             "sentence of the batch."
         )
-    if not readable(lengths):
+    if not may_look(lengths):
         return
     outside = (lengths < 0) | (lengths > n_keys)
     if bool(outside.any()):
@@ -282,7 +285,7 @@ def _check_bias(bias: Tensor, dtype: torch.dtype) -> None:
             f"bias is {bias.dtype}; expected query's dtype, {dtype}. "
             "Convert it: bias.to(query.dtype)."
         )
-    if readable(bias) and not bool(bias.isfinite().all()):
+    if may_look(bias) and not bool(bias.isfinite().all()):
         raise AttentionError(
             "bias holds NaN or an infinity; expected finite numbers. Keys that must not be seen "
             "go in as mask=, for instance mask=bias.isfinite() beside bias.nan_to_num(0, 0, 0)."

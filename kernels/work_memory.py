@@ -7,6 +7,7 @@ keeps what its last call used for its next one.
 
 import math
 import threading
+from collections.abc import Callable
 from functools import cached_property
 from types import TracebackType
 
@@ -63,8 +64,7 @@ class WorkMemory:
         self.size = min(max(self.cells, LEAST_ROWS * n_keys), query[..., 0].numel() * n_keys)
         self._arrays: dict[str, Tensor] = {}
         self._views: dict[str, Tensor] = {}
-        #: Blocks inside a window all have the same.
-        self._distances: tuple[tuple[int, int, int], Tensor] | None = None
+        self._known: dict[str, tuple[tuple[int, ...], Tensor]] = {}
 
     def __enter__(self) -> "WorkMemory":
         return self
@@ -81,7 +81,7 @@ class WorkMemory:
                 for name, array in self._arrays.items()
                 if array.numel() <= (self.most_cells if name in _BLOCKS else self.most_numbers)
             }
-        self._arrays, self._views = {}, {}
+        self._arrays, self._views, self._known = {}, {}, {}
 
     def n_units(self, n_heads: int, n_keys: int) -> tuple[int, int]:
         """Sentences of a part, and heads of each: as many as fit with all the rows of a block.
@@ -120,12 +120,23 @@ class WorkMemory:
 
     def distances(self, first: int, shape: tuple[int, ...]) -> Float[Tensor, "rows key"]:
         """Position of the query minus that of the key, of a block that begins with `first`."""
-        rows, keys = shape[-2:]
-        if self._distances is None or self._distances[0] != (first, rows, keys):
-            positions = torch.arange(first, first + rows, dtype=self.dtype, device=self.device)
-            others = torch.arange(keys, dtype=self.dtype, device=self.device)
-            self._distances = ((first, rows, keys), positions[:, None] - others)
-        return self._distances[1]
+
+        def made() -> Tensor:
+            positions = torch.arange(first, first + shape[-2], dtype=self.dtype, device=self.device)
+            keys = torch.arange(shape[-1], dtype=self.dtype, device=self.device)
+            return positions[:, None] - keys
+
+        return self.known("distances", first, shape, made)
+
+    def known(
+        self, name: str, first: int, shape: tuple[int, ...], make: Callable[[], Tensor]
+    ) -> Tensor:
+        """What was made for the last block, where this one has the same place in its window."""
+        place = (first, *shape[-2:])
+        last = self._known.get(name)
+        if last is None or last[0] != place:
+            last = self._known[name] = (place, make())
+        return last[1]
 
     def scores(self, shape: tuple[int, ...]) -> Tensor:
         """A block as a tensor of this shape; what it holds is left from before."""

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 beside=(tests/browser tests/kernels tests/siege tests/test_cheats.py tests/test_cli_bench.py tests/test_cli_check.py
-    tests/test_documents.py tests/test_gpu_benchmark.py tests/test_instruments.py)
+    tests/test_documents.py tests/test_packaging.py tests/test_gpu_benchmark.py tests/test_instruments.py)
 mkdir -p build
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 

@@ -40,8 +40,12 @@ class Truth:
     z_bound: Array
     lse_bound: Array
     probs_bound: Array
+    row_max: Array
+    row_max_bound: Array
     positions: npt.NDArray[np.int64]
     real: npt.NDArray[np.bool_]
+    starts: npt.NDArray[np.int64]
+    """The first key of each query's own sentence, (batch, query)."""
 
 
 def truth(call: Drawn, units: Units) -> Truth:
@@ -63,7 +67,7 @@ def truth(call: Drawn, units: Units) -> Truth:
         first, first_key = first + Q, first_key + K
     width = sum(keys)
     joined: dict[str, Any] = {}
-    for name in ("z", "lse", "z_bound", "lse_bound"):
+    for name in ("z", "lse", "row_max", "z_bound", "lse_bound", "row_max_bound"):
         joined[name] = np.concatenate([getattr(one, name) for one, _ in found], axis=2)
     for name in ("probs", "probs_bound"):
         wide = []
@@ -75,6 +79,7 @@ def truth(call: Drawn, units: Units) -> Truth:
     starts = np.cumsum((0, *keys))[:-1]
     positions = [one.positions + start for (one, _), start in zip(found, starts, strict=True)]
     joined["positions"] = np.concatenate(positions, axis=1)
+    joined["starts"] = np.repeat(starts, queries)[None]
     joined["real"] = np.ones((1, sum(queries)), dtype=bool)
     return Truth(**joined)
 
@@ -149,7 +154,10 @@ def _softmax(
     z_bound = z_bound + 2 * units.outputs * np.abs(z) + 1e-30
     itself = Q == K and "pages" not in options
     real = np.arange(Q) < (lengths[:, None] if itself else np.full((len(lengths), 1), Q))
-    return Truth(z, lse, probs, z_bound, lse_bound, probs_bound, positions, real)
+    row_max = np.where(allowed, scores, -np.inf).max(-1)
+    row_max_bound = np.where(allowed, error, 0.0).max(-1) + 1e-30
+    found = (z, lse, probs, z_bound, lse_bound, probs_bound, row_max, row_max_bound)
+    return Truth(*found, positions, real, np.zeros_like(positions))
 
 
 def gradients(call: Drawn, z_gradient: Array) -> dict[str, Array]:
@@ -236,8 +244,12 @@ def _allowed(
 def complaints(call: Drawn, found: Any, right: Truth, *, lse_error: float = 0.0) -> list[str]:
     """What is further off than it may be; empty where all is right."""
     said = []
-    for name, bound in (("z", right.z_bound), ("lse", right.lse_bound + lse_error)):
-        numbers, expected = getattr(found, name).double().numpy(), getattr(right, name)
+    bounds = {"z": right.z_bound, "lse": right.lse_bound + lse_error}
+    given = {"z": found.z, "lse": found.lse}
+    if found.statistics is not None:
+        given["row_max"], bounds["row_max"] = found.statistics.row_max, right.row_max_bound
+    for name, bound in bounds.items():
+        numbers, expected = given[name].double().numpy(), getattr(right, name)
         if numbers.shape != expected.shape:
             said.append(f"{name} has shape {numbers.shape} and not {expected.shape}")
             continue
@@ -280,7 +292,7 @@ def _of_statistics(call: Drawn, found: Any, right: Truth, more: float) -> list[s
             where = np.broadcast_to(where, (*probs.shape[:3], 1))
             masses.append(np.take_along_axis(probs, where, -1)[..., 0] * inside[:, None])
         expected["offset_mass"] = (np.stack(masses, -1), bound.max(-1)[..., None] + slack)
-    said = []
+    said = _of_argmax(found.argmax.numpy(), right, bound)
     for name, (numbers, allowed) in expected.items():
         given = getattr(found, name)
         if given is None:
@@ -289,3 +301,14 @@ def _of_statistics(call: Drawn, found: Any, right: Truth, more: float) -> list[s
         if not (off <= allowed).all():
             said.append(f"{name} is off by {np.nanmax(off - allowed):.1e} more than it may be")
     return said
+
+
+def _of_argmax(argmax: npt.NDArray[np.int64], right: Truth, bound: Array) -> list[str]:
+    """Whether each is a key of the largest prob, counted in its own sentence, or -1 for none."""
+    dead = np.isneginf(right.row_max)
+    if (argmax[dead] != -1).any():
+        return ["argmax of a row without a key is not -1"]
+    keys = np.where(dead, 0, argmax) + right.starts[:, None, :]
+    most = np.take_along_axis(right.probs + bound, keys[..., None], -1)[..., 0]
+    wrong = ~dead & (most < right.probs.max(-1) - bound.max(-1))
+    return ["argmax is not the key of the largest prob"] if wrong.any() else []

@@ -4,10 +4,16 @@ minibert is not imported here at the top: jaxtyping has to instrument it first.
 """
 
 import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from tests.packages import copy_tree, environment, run
 
 # Without a GPU, Triton runs in its interpreter. Triton reads this when it is first imported, which
 # parts of torch do.
@@ -31,3 +37,30 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 def fixed_seed() -> None:
     """Every test draws the same random numbers, whatever ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist and the wheel built from it."""
+    base = tmp_path_factory.mktemp("built")
+    copy_tree(base / "tree")
+    command = [sys.executable, "-m", "build", "--no-isolation", "-o", base, "tree"]
+    run(command, where=base, seconds=1200)
+    return base
+
+
+@pytest.fixture(scope="session")
+def wheel(built: Path) -> Path:
+    """The wheel."""
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="session")
+def python_beside(
+    tmp_path_factory: pytest.TempPathFactory, wheel: Path
+) -> Callable[[tuple[str, ...]], Path]:
+    """Gives a Python with minibert, only what it declares, and the distributions named."""
+    return cache(
+        lambda beside: environment(tmp_path_factory.mktemp("beside"), wheel, beside=beside)
+    )

@@ -10,15 +10,15 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 from tests.data import data_path
-from tests.packages import PROJECT, REPOSITORY, copy_tree, environment, run
+from tests.packages import PROJECT, REPOSITORY, run
 
 DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("lessons/*.md"))]
@@ -42,6 +42,8 @@ for code in json.load(sys.stdin):
 json.dump(printed, sys.stdout)
 """
 
+PythonWith = Callable[[tuple[str, ...]], Path]
+
 
 @dataclass(frozen=True)
 class Block:
@@ -62,18 +64,25 @@ def blocks_of(page: Path) -> list[Block]:
     return found
 
 
-@pytest.fixture(scope="module")
-def python_with(tmp_path_factory: pytest.TempPathFactory):
-    """Gives the Python of an environment with minibert, what it declares, and these extras."""
-    tree = tmp_path_factory.mktemp("documents") / "tree"
-    copy_tree(tree, "tests", "results")
+def lines_of(block: Block) -> list[str]:
+    """The commands of a block of a shell, but those that stand for what these tests installed."""
+    lines = block.code.splitlines() if block.language == "sh" else []
+    return [line for line in lines if line and not line.startswith(INSTALLS)]
 
-    @cache
+
+def fewest_extras(line: str, extras: tuple[str, ...]) -> tuple[str, ...]:
+    """The fewest of these extras that a page says the command needs: there it is run, and once."""
+    named = [b.extras for page in PAGES for b in blocks_of(page) if line in lines_of(b)]
+    return min((one for one in named if set(one) <= set(extras)), key=len)
+
+
+@pytest.fixture(scope="module")
+def python_with(python_beside: Callable[[tuple[str, ...]], Path]) -> PythonWith:
+    """Gives the Python of an environment with minibert, what it declares, and these extras."""
+
     def make(extras: tuple[str, ...]) -> Path:
         lines = [line for extra in extras for line in PROJECT["optional-dependencies"][extra]]
-        beside = tuple(Requirement(line).name for line in lines)
-        options = ["--no-build-isolation", "--no-deps"]
-        return environment(tmp_path_factory.mktemp("python"), tree, beside=beside, options=options)
+        return python_beside(tuple(Requirement(line).name for line in lines))
 
     return make
 
@@ -111,14 +120,12 @@ def run_line(line: str, python: Path, where: Path, done: set[tuple[str, Path]]) 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_runs_with_what_it_says_to_install(
-    page: Path, clone: Path, python_with, done_before: set[tuple[str, Path]]
+    page: Path, clone: Path, python_with: PythonWith, done_before: set[tuple[str, Path]]
 ) -> None:
     blocks = blocks_of(page)
     for block in blocks:
-        python = python_with(block.extras)
-        for line in block.code.splitlines() if block.language == "sh" else []:
-            if line and not line.startswith(INSTALLS):
-                run_line(line, python, clone, done_before)
+        for line in lines_of(block):
+            run_line(line, python_with(fewest_extras(line, block.extras)), clone, done_before)
     code = [block for block in blocks if block.language == "python"]
     assert not any(block.extras for block in code)
     settings = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}

@@ -8,11 +8,12 @@ import runpy
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.packages import PROJECT, REPOSITORY, copy_tree, environment, run
+from tests.packages import PROJECT, REPOSITORY, run
 
 LINK = re.compile(r"\]\((?!#)([^)\s]+)\)")
 
@@ -45,31 +46,15 @@ Outside().feed(page)
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist and the wheel built from it."""
-    base = tmp_path_factory.mktemp("built")
-    copy_tree(base / "tree")
-    run([sys.executable, "-m", "build", "--no-isolation", "-o", base, "tree"], where=base)
-    return base
-
-
-@pytest.fixture(scope="module")
-def wheel(built: Path) -> Path:
-    """The wheel."""
-    (found,) = built.glob("*.whl")
-    return found
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+def alone(python_beside: Callable[[tuple[str, ...]], Path]) -> Path:
     """A Python with minibert and only what it declares."""
-    return environment(tmp_path_factory.mktemp("alone"), wheel)
+    return python_beside(())
 
 
 @pytest.fixture(scope="module")
-def neighbours(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+def neighbours(python_beside: Callable[[tuple[str, ...]], Path]) -> Path:
     """A Python with minibert and transformers."""
-    return environment(tmp_path_factory.mktemp("neighbours"), wheel, beside=("transformers",))
+    return python_beside(("transformers",))
 
 
 def shipped() -> dict[str, bytes]:

@@ -41,7 +41,7 @@ def test_a_run_that_was_cut_off_goes_on_where_it_stopped(tmp_path: Path) -> None
 
 
 def promises(**changes: Any) -> list[str]:
-    base = {"task": "a", "T": 4096, "ok": True, "median_ms": 2.0, "peak_bytes": 1000}
+    base = {"task": "a", "T": 4096, "ok": True, "median_ms": 2.5, "peak_bytes": 1000}
     ours = base | {"implementation": OURS, "median_ms": 1.0, "peak_bytes": 10} | changes
     others = [base | {"implementation": name} for name in MATERIALISING]
     return list(statistics.broken_promises([ours, *others]))
@@ -49,7 +49,15 @@ def promises(**changes: Any) -> list[str]:
 
 def test_what_is_not_kept_is_said() -> None:
     assert promises() == []
-    assert promises(median_ms=2.0) == [f"a: slower than {MATERIALISING[0]}"]
+    assert promises(median_ms=2.0) == [f"a: not 2 x as fast as {MATERIALISING[0]}"]
+    assert promises(T=512, median_ms=2.0) == []
+    assert promises(T=512, median_ms=2.5) == [f"a: not 1 x as fast as {MATERIALISING[0]}"]
     assert promises(T=511, median_ms=3.0) == []
+    full = {"T": 4096, "ok": True, "median_ms": 1.0, "peak_bytes": 10, "implementation": OURS}
+    others = [full | {"ok": False, "implementation": name} for name in MATERIALISING]
+    both = [full | {"task": "a"}, full | {"task": "a window 256", "median_ms": 0.5}]
+    rows = [one | {"task": task["task"]} for task in both for one in others]
+    found = list(statistics.broken_promises([*both, *rows]))
+    assert found[0] == "a window 256: 0.50 of the time without a window, not 0.35"
     assert promises(peak_bytes=101) == ["a: 9.9 x less memory, not 10"]
     assert promises(ok=False, reason="z differs") == [f"a: {OURS} is wrong: z differs"]

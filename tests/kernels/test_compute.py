@@ -99,6 +99,39 @@ def test_a_plain_call_takes_few_calls_of_python_and_compiles_whole():
     assert done.returncode == 0, done.stderr
 
 
+#: In a process of its own, as above. Lengths, a window and statistics beside z.
+COMPILED = """
+import warnings
+import torch
+from minibert.kernels.api import attend
+
+query, key, value = torch.randn(3, 2, 2, 33, 8).unbind()
+options = {"lengths": torch.tensor([33, 20]), "causal": True, "window": (5, None)}
+
+def layer(query, key, value, impl, want):
+    found = attend(query, key, value, impl=impl, want=want, **options)
+    return found.z, found.lse, *([found.statistics.received] if want else [])
+
+warnings.simplefilter("error")
+for impl, want in (("auto", ()), ("auto", ("received",)), ("chunked", ("received",)), ("sdpa", ())):
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    for one, two in zip(*(f(query, key, value, impl, want) for f in (compiled, layer))):
+        assert torch.equal(one, two), (impl, want)
+    torch._dynamo.reset()
+"""
+
+
+def test_attend_is_compiled_into_one_graph():
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("impl", ["eager", "sdpa", "chunked", "flex"])
 def test_autocast_changes_nothing(impl):
     query, key, value = vectors(queries=16, keys=16, dtype=torch.float32)

@@ -110,10 +110,11 @@ def agreement(model: minibert.Model, endings: Sequence[str] = ENDINGS) -> dict[s
     """Exercise 3: pairs that are right, plurals that flip without subject or a head."""
     was, were = id_of(model, "was"), id_of(model, "were")
 
-    def plural(text: str, edit: Any = None) -> bool:
-        trace = model.trace(text, edit=edit or {})
-        probs = said(trace, place(trace, "[MASK]"))
-        return bool(probs[were] > probs[was])
+    def plural(texts: Sequence[str], edit: Any = None) -> list[bool]:
+        trace = model.trace(list(texts), edit=edit or {})
+        masks = [list(tokens).index("[MASK]") for tokens in trace.tokens.raw]
+        logits = trace.logits[range(len(masks)), masks]
+        return (logits[:, were] > logits[:, was]).tolist()
 
     layers, heads = range(model.config.n_layers), range(model.config.n_heads)
     pairs = [
@@ -121,10 +122,11 @@ def agreement(model: minibert.Model, endings: Sequence[str] = ENDINGS) -> dict[s
         for one, many in NOUNS.items()
         for end in endings
     ]
-    right = [many for one, many in pairs if plural(many) and not plural(one)]
+    ones, many = (plural(texts) for texts in zip(*pairs, strict=True))
+    right = [pair[1] for pair, a, b in zip(pairs, ones, many, strict=True) if b and not a]
     hidden = {("scores", layer): hide(2) for layer in layers}
     flipped = {
-        f"{layer}-{head}": sum(not plural(text, {("z", layer, head): zero}) for text in right)
+        f"{layer}-{head}": plural(right, {("z", layer, head): zero}).count(False)
         for layer in layers
         for head in heads
     }
@@ -133,7 +135,7 @@ def agreement(model: minibert.Model, endings: Sequence[str] = ENDINGS) -> dict[s
     return {
         "pairs": len(pairs),
         "right": len(right),
-        "hidden": sum(not plural(text, hidden) for text in right),
+        "hidden": plural(right, hidden).count(False),
         "heads": flipped,
         "was": float(probs[was]),
         "were": float(probs[were]),
@@ -185,12 +187,12 @@ def copying(model: minibert.Model, number: int = 100) -> dict[str, float]:
     counts = {}
     for name, length, heads in (("all", 7, ()), ("without", 7, (0, 2, 3)), ("short", 3, ())):
         edit = {("z", 1, head): zero for head in heads}
+        again = 2 if name == "short" else 3
+        lists = draws(number, length)
+        trace = model.trace([" ".join([*words, *words[:again]]) for words in lists], edit=edit)
         right = 0
-        for words in draws(number, length):
-            again = 2 if name == "short" else 3
-            text = " ".join([*words, *words[:again]])
-            trace = model.trace(text, edit=edit)
-            best = int(trace.logits[0, -1].argmax())
+        for i, words in enumerate(lists):
+            best = int(trace.logits[i, trace.tokens.lengths[i] - 1].argmax())
             right += model.tokenizer.string(best).strip() == words[again]
         counts[name] = right / number
     return counts

@@ -109,6 +109,24 @@ def test_every_quantity_is_that_of_python_after_edits(both: tuple[Any, EnginePro
     assert len(changes) > 25, changes
 
 
+def test_a_text_that_is_typed_gives_the_bits_of_one_that_is_there(
+    continued: tuple[Any, EngineProcess],
+) -> None:
+    model, typing = continued
+    text = "the horse and the boat were in the river"
+    for last in (text, text.replace("boat", "house")):
+        # Letter by letter, then many taken back.
+        for end in (*range(3, len(text)), 20):
+            typing.trace({"texts": [text[:end]], "edits": []})
+        _, found, _ = typing.trace({"texts": [last], "edits": []}, everything(model))
+        fresh = opened("tiny-gpt2")
+        _, engine = next(fresh)
+        _, expected, _ = engine.trace({"texts": [last], "edits": []}, everything(model))
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert next(fresh, None) is None
+
+
 def test_a_sweep_is_the_difference_that_zero_makes(both: tuple[Any, EngineProcess]) -> None:
     model, engine = both
     tokens = model.tokenize("The horse pulled the cart up the hill.")

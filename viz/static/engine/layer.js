@@ -20,7 +20,7 @@
  */
 
 import { attentionProbs, attentionScores, weightedValues } from "./attention.js";
-import { rowOf, sum } from "./tensor.js";
+import { joined, rowOf, rowsFrom, sum } from "./tensor.js";
 
 const STREAM_AXES = ["position", "d_model"];
 const HEAD_AXES = ["head", "position", "d_head"];
@@ -83,6 +83,10 @@ export const LAYER_QUANTITIES = {
 };
 
 const NAMES = /** @type {Name[]} */ (Object.keys(LAYER_QUANTITIES));
+/** What a longer text takes from a shorter one: what is multiplied by weights on the way to resid_post. */
+const CONTINUED = /** @type {Name[]} */ (["query", "key", "value", "resid_post"]);
+
+/** @typedef {{count: number, computed: Partial<Record<string, Tensor>>}} Past  of a layer where no query sees a key behind it: what is known of as many positions in front */
 
 /** One layer of one pass: what is known of it, resid_pre at least, and the table for the rest. */
 export class LayerPass {
@@ -93,13 +97,15 @@ export class LayerPass {
    * @param {Tensor} pass.entering  resid_pre, before an edit of it
    * @param {Map<string, Change>} pass.edits  what changes a quantity, by its name
    * @param {Partial<Record<string, Tensor>>} [pass.settled]  values from before, edits of them made
+   * @param {Past} [pass.past]  of a pass without edits, as this one is
    */
-  constructor(layer, { causal, entering, edits, settled = {} }) {
+  constructor(layer, { causal, entering, edits, settled = {}, past }) {
     this.layer = layer;
     this.attention = layer.attention;
     this.causal = causal;
     this.entering = entering;
     this.edits = edits;
+    this.past = past;
     /** @type {Partial<Record<string, Tensor>>} */
     this.computed = { ...settled };
   }
@@ -113,9 +119,32 @@ export class LayerPass {
   read(name) {
     const known = this.computed[name];
     if (known) return known;
-    const value = LAYER_QUANTITIES[name].compute(/** @type {At} */ (/** @type {unknown} */ (this)));
+    const value = this.continued(name) ?? LAYER_QUANTITIES[name].compute(/** @type {At} */ (/** @type {unknown} */ (this)));
     const change = this.edits.get(name);
     return (this.computed[name] = change ? change(value) : value);
+  }
+
+  /**
+   * What is known of the positions in front, and the others computed; null where nothing is known.
+   *
+   * @param {Name} name
+   */
+  continued(name) {
+    const known = CONTINUED.includes(name) ? this.past?.computed[name] : undefined;
+    if (!this.past || !known) return null;
+    const { count } = this.past;
+    const settled = { resid_pre: rowsFrom(this.read("resid_pre"), count), ...(name === "resid_post" && { z: rowsFrom(this.read("z"), count) }) };
+    return joined(known, count, this.alone(settled).read(name));
+  }
+
+  /** This layer of a few positions. @param {Partial<Record<string, Tensor>>} settled */
+  alone(settled) {
+    return new LayerPass(this.layer, { causal: this.causal, entering: this.entering, edits: new Map(), settled });
+  }
+
+  /** What a pass that begins with the same tokens may take from this one. @param {number} count @returns {Past} */
+  pastOf(count) {
+    return { count, computed: Object.fromEntries(CONTINUED.map((name) => [name, this.computed[name]])) };
   }
 
   /** True where this quantity may differ from what those before it give. @param {Name} name */
@@ -134,8 +163,7 @@ export class LayerPass {
     if (this.computed.resid_post || NAMES.slice(NAMES.indexOf("z") + 1).some((name) => this.given(name))) {
       return rowOf(this.read("resid_post"), position);
     }
-    const settled = { resid_pre: rowOf(this.read("resid_pre"), position), z: rowOf(this.read("z"), position) };
-    return new LayerPass(this.layer, { causal: this.causal, entering: this.entering, edits: new Map(), settled }).read("resid_post");
+    return this.alone({ resid_pre: rowOf(this.read("resid_pre"), position), z: rowOf(this.read("z"), position) }).read("resid_post");
   }
 
   /** What W_Q, W_K and W_V read; all three read the same. */

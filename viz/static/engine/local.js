@@ -112,7 +112,21 @@ export class LocalEngine {
   /** @param {string[]} texts */
   newPass(texts) {
     if (texts.length < 1 || texts.length > 2) throw new Error(`${texts.length} texts: expected one, or two`);
-    return new Pass(this.model, this.tokenizer.tokens(texts, this.config.n_positions), new Plan([], this.config, 0));
+    const tokens = this.tokenizer.tokens(texts, this.config.n_positions);
+    return new Pass(this.model, tokens, new Plan([], this.config, 0), null, undefined, this.pastsOf(tokens));
+  }
+
+  /**
+   * What the passes that are kept know of these tokens, as long as none looks ahead: of a text that is
+   * typed all but the last.
+   *
+   * @param {import("./tokens.js").Tokens} tokens
+   */
+  pastsOf(tokens) {
+    if (!this.config.causal) return [];
+    const begun = [...this.clean.values()].map((pass) => ({ pass, count: sharedTokens(tokens, pass.tokens) }));
+    const [nearest] = begun.sort((one, other) => other.count - one.count);
+    return nearest?.count ? nearest.pass.layers.map((layer) => layer.pastOf(nearest.count)) : [];
   }
 
   /** @param {number} number */
@@ -207,6 +221,19 @@ export class LocalEngine {
     const chosen = listed.find((one) => one.id === id) ?? candidates(logits, this.tokenizer, [id])[0];
     return { chosen, candidates: listed, drawn: listed.map((one) => probs[one.id]), text: this.tokenizer.decode([...ids, id]) };
   }
+}
+
+/**
+ * How many tokens two texts begin with that are the same; of the first text one is left to be computed.
+ *
+ * @param {import("./tokens.js").Tokens} one
+ * @param {import("./tokens.js").Tokens} other
+ */
+function sharedTokens(one, other) {
+  const most = Math.min(one.ids.length - 1, other.ids.length);
+  let count = 0;
+  while (count < most && one.ids[count] === other.ids[count] && one.segments[count] === other.segments[count]) count += 1;
+  return count;
 }
 
 /** @param {Map<any, any>} kept  the oldest first */

@@ -20,8 +20,9 @@ export class Pass {
    * @param {Plan} plan  its edits
    * @param {Pass | null} [from]  a pass that is the same before `start`
    * @param {import("./plan.js").Place} [start]  the first place at which they differ
+   * @param {import("./layer.js").Past[]} [pasts]  of each layer, from a pass without edits that begins with the same tokens
    */
-  constructor(model, tokens, plan, from = null, start = from ? plan.first : { layer: 0, name: "embed" }) {
+  constructor(model, tokens, plan, from = null, start = from ? plan.first : { layer: 0, name: "embed" }, pasts = []) {
     this.model = model;
     this.tokens = tokens;
     this.plan = plan;
@@ -34,11 +35,14 @@ export class Pass {
       const entering = n ? this.layers[n - 1].read("resid_post") : this.embed;
       const settled = from && n === start.layer ? from.settledBefore(n, start.name) : {};
       const edits = plan.ofLayer(n);
-      const at = (n < start.layer && before?.layers[n]) || new LayerPass(layer, { causal: model.config.causal, entering, edits, settled });
+      const about = { causal: model.config.causal, entering, edits, settled, past: pasts[n] };
+      const at = (n < start.layer && before?.layers[n]) || new LayerPass(layer, about);
       this.layers.push(at);
     }
     /** @type {Tensor | null} */
     this.allLogits = null;
+    /** By position. @type {Map<number, Float32Array>} */
+    this.logitsThere = new Map();
   }
 
   /**
@@ -99,7 +103,10 @@ export class Pass {
       const { shape, values } = this.logits();
       return values.slice(position * shape[1], (position + 1) * shape[1]);
     }
-    return head.forward(this.model.body.final(this.layers[this.layers.length - 1].lastRow(position))).values;
+    const last = () => this.layers[this.layers.length - 1].lastRow(position);
+    const made = this.logitsThere.get(position) ?? head.forward(this.model.body.final(last())).values;
+    this.logitsThere.set(position, made);
+    return made;
   }
 
   /** 1 where attention is allowed: (1, query, key). */

@@ -46,11 +46,20 @@ export function candidates(logits, tokenizer, ids) {
 
 /** @param {Float32Array} logits */
 export function softmax(logits) {
-  const largest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
+  const largest = largestOf(logits);
   if (!Number.isFinite(largest)) throw new Error("the logits have NaN or infinity, so nothing can be predicted");
-  const probs = Float64Array.from(logits, (logit) => Math.exp(logit - largest));
-  const total = probs.reduce((a, b) => a + b, 0);
-  return probs.map((weight) => weight / total);
+  const probs = new Float64Array(logits.length);
+  let total = 0;
+  for (let i = 0; i < probs.length; i += 1) total += probs[i] = Math.exp(logits[i] - largest);
+  for (let i = 0; i < probs.length; i += 1) probs[i] /= total;
+  return probs;
+}
+
+/** NaN where one of them is. @param {ArrayLike<number>} logits */
+function largestOf(logits) {
+  let largest = -Infinity;
+  for (let i = 0; i < logits.length; i += 1) largest = Math.max(largest, logits[i]);
+  return largest;
 }
 
 /**
@@ -60,8 +69,10 @@ export function softmax(logits) {
  * @param {number} id
  */
 export function logProb(logits, id) {
-  const largest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
-  return logits[id] - largest - Math.log(logits.reduce((sum, logit) => sum + Math.exp(logit - largest), 0));
+  const largest = largestOf(logits);
+  let total = 0;
+  for (let i = 0; i < logits.length; i += 1) total += Math.exp(logits[i] - largest);
+  return logits[id] - largest - Math.log(total);
 }
 
 /**

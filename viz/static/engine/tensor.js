@@ -35,6 +35,7 @@ let left = new Float64Array(0);
  * @returns {Float32Array}
  */
 export function multiply(x, w, rows, width, columns, bias = null) {
+  if (rows === 1) return oneRow(x, w, width, columns, bias);
   const filled = Math.ceil(rows / ROWS) * ROWS;
   if (left.length < filled * width) left = new Float64Array(filled * width);
   left.set(x.length === rows * width ? x : x.subarray(0, rows * width));
@@ -85,6 +86,41 @@ function fourRows(x, w, row, width, columns, out) {
     out[to + 2 * columns + 1] = c1;
     out[to + 3 * columns + 1] = d1;
   }
+}
+
+/**
+ * The same of one row, as a prediction is made of: four columns at a time.
+ *
+ * @param {Float32Array} x
+ * @param {Float32Array} w
+ * @param {number} width
+ * @param {number} columns
+ * @param {Float32Array | null} bias
+ * @returns {Float32Array}
+ */
+function oneRow(x, w, width, columns, bias) {
+  const row = Float64Array.from(x.subarray(0, width));
+  const out = new Float32Array(columns);
+  for (let column = 0; column < columns; column += 4) {
+    // Of a number of columns that is no multiple of four some are taken twice.
+    const from = Math.max(0, Math.min(column, columns - 4));
+    const first = from * width;
+    const [second, third, fourth] = [1, 2, 3].map((more) => Math.min(from + more, columns - 1) * width);
+    let a = 0, b = 0, c = 0, d = 0;
+    for (let i = 0; i < width; i += 1) {
+      const own = row[i];
+      a += own * w[first + i];
+      b += own * w[second + i];
+      c += own * w[third + i];
+      d += own * w[fourth + i];
+    }
+    out[from] = a;
+    out[from + 1] = b;
+    out[from + 2] = c;
+    out[from + 3] = d;
+  }
+  if (bias) addRow(out, bias);
+  return out;
 }
 
 /**
@@ -185,6 +221,43 @@ export function rowOf({ shape, values }, position) {
   for (let part = 0; part < parts; part += 1) {
     const from = (part * positions + position) * width;
     out.values.set(values.subarray(from, from + width), part * width);
+  }
+  return out;
+}
+
+/**
+ * The positions of a tensor from one on.
+ *
+ * @param {Tensor} x  whose last axes are a position and its numbers
+ * @param {number} first
+ * @returns {Tensor}
+ */
+export function rowsFrom({ shape, values }, first) {
+  const [positions, width] = shape.slice(-2);
+  const size = positions * width;
+  const out = tensor([...shape.slice(0, -2), positions - first, width]);
+  for (let from = 0, to = 0; from < values.length; from += size, to += size - first * width) {
+    out.values.set(values.subarray(from + first * width, from + size), to);
+  }
+  return out;
+}
+
+/**
+ * The first positions of one tensor, and behind them all of another.
+ *
+ * @param {Tensor} one
+ * @param {number} count
+ * @param {Tensor} behind
+ * @returns {Tensor}
+ */
+export function joined(one, count, behind) {
+  const [positions, width] = one.shape.slice(-2);
+  const more = behind.shape[behind.shape.length - 2];
+  const out = tensor([...one.shape.slice(0, -2), count + more, width]);
+  for (let part = 0; part < one.values.length / positions / width; part += 1) {
+    const to = part * (count + more) * width;
+    out.values.set(one.values.subarray(part * positions * width, (part * positions + count) * width), to);
+    out.values.set(behind.values.subarray(part * more * width, (part + 1) * more * width), to + count * width);
   }
   return out;
 }

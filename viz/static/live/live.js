@@ -21,7 +21,7 @@ import { GridNumbers } from "./grid_numbers.js";
 import { History, listenToUndo } from "./history.js";
 import { predictionsOf } from "./missing.js";
 import { notedExamples } from "./notes.js";
-import { besideOf, namedExamples } from "./pictures.js";
+import { followed, namedExamples, sameRuns } from "./pictures.js";
 import { pythonOf } from "./python.js";
 import { Runner } from "./runner.js";
 import { Runs } from "./runs.js";
@@ -76,7 +76,7 @@ class Live {
     this.clicks = null;
     /** The tokens that the places of the edits are counted in. @type {string[] | null} */
     this.counted = null;
-    this.typed = false;
+    this.typed = this.arriving = false;
     /** @type {unknown} */
     this.failed = null;
     this.listen();
@@ -194,15 +194,16 @@ class Live {
     if (this.asked === asked || !this.typed) [this.counted, this.typed] = [words, false];
     const after = asked.edits.length ? await this.runs.of(requestOf(asked, true)) : null;
     const other = asked.other ? await this.runs.of({ texts: [asked.other], edits: [] }) : null;
-    // A text may fill all positions: then there is no next token.
-    const step = this.about.predicts === "causal" ? await this.engine.step(requestOf(asked, true), asked.sampling).catch(() => null) : null;
-    const predictions = await predictionsOf(before, after, this.about.vocabulary);
     this.runs.keep([before, after, other]);
-    const same = this.shown?.before === before && this.shown.after === after && this.shown.other === other;
-    const had = { after: Boolean(this.shown?.after), other: Boolean(this.shown?.other), moved };
-    this.shown = { before, after, other, step, predictions };
+    const runs = { before, after, other };
+    // The picture asks first: an engine answers one after the other, the last while it is drawn.
+    const [, step, predictions] = await Promise.all([
+      this.picture(runs, moved),
+      this.about.predicts === "causal" ? this.runs.next(requestOf(asked, true), asked.sampling) : null,
+      predictionsOf(before, after, this.about.vocabulary),
+    ]);
+    this.shown = { ...runs, step, predictions };
     this.bench.fail(null);
-    if (!same) await this.picture(had);
     this.update();
   }
 
@@ -219,20 +220,24 @@ class Live {
   }
 
   /**
-   * Shows the runs in the views of the page.
+   * Shows the runs in the views of the page, if they are others than before.
    *
-   * @param {{after: boolean, other: boolean, moved: (number | null)[]}} had
+   * @param {import("./pictures.js").Shown} runs
+   * @param {(number | null)[]} moved  where each token is now
    */
-  async picture(had) {
-    if (!this.shown) return;
-    const examples = namedExamples(this.shown);
+  async picture(runs, moved) {
+    if (sameRuns(this.shown, runs)) return;
+    const examples = namedExamples(runs);
     if (!this.frame) {
       this.frame = this.open(examples);
       return;
     }
-    const state = this.frame.store.get();
-    const moved = (/** @type {number | null} */ at) => (at === null ? null : (had.moved[at] ?? null));
-    await this.frame.show(examples, { ...besideOf(state, had, this.shown), query: moved(state.query), key: moved(state.key) });
+    this.arriving = true;
+    try {
+      await this.frame.show(examples, followed(this.frame.store.get(), this.shown, runs, moved));
+    } finally {
+      this.arriving = false;
+    }
   }
 
   /** @param {import("../core/data/example.js").Example[]} examples */
@@ -255,8 +260,9 @@ class Live {
     return frame;
   }
 
-  /** Shows in the panels what there is. */
+  /** Shows in the panels what there is; with a picture that arrives they change once, when it is there. */
   update() {
+    if (this.arriving) return;
     this.panels();
     this.bar.later();
   }

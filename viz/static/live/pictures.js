@@ -24,6 +24,29 @@ export function namedExamples({ before, after, other }) {
 }
 
 /**
+ * @param {Shown | null} one
+ * @param {Shown} other
+ */
+export function sameRuns(one, other) {
+  return one?.before === other.before && one.after === other.after && one.other === other.other;
+}
+
+/**
+ * The state of the picture that is chosen with other runs: what stands in it, and what was kept where
+ * its token is now.
+ *
+ * @param {import("../core/state/state.js").State} state
+ * @param {Shown | null} shown  the runs before
+ * @param {Shown} runs
+ * @param {(number | null)[]} moved  where each token is now
+ */
+export function followed(state, shown, runs, moved) {
+  const had = { after: Boolean(shown?.after), other: Boolean(shown?.other) };
+  const now = (/** @type {number | null} */ at) => (at === null ? null : (moved[at] ?? null));
+  return { ...besideOf(state, had, runs), query: now(state.query), key: now(state.key) };
+}
+
+/**
  * What stands in the picture after runs came or went: what is new beside the text, and else the same
  * as before.
  *

@@ -40,6 +40,16 @@ export class Runs {
     return kept;
   }
 
+  /**
+   * The next token; null where there is none, as a text may fill all positions.
+   *
+   * @param {Request} request
+   * @param {import("../engine/engine.js").Sampling} sampling
+   */
+  next(request, sampling) {
+    return this.engine.step(request, sampling).catch(() => null);
+  }
+
   /** Lets go of all other runs. @param {(Kept | null)[]} looked */
   keep(looked) {
     const names = looked.map((one) => one?.name);

@@ -16,6 +16,9 @@ export const BEND = 0.4;
 /** Full ink, and what the second integer of a pair is multiplied by. */
 const INK = 2 ** 16;
 const SECOND = 2 ** 24;
+/** By products with these a power of two is divided by, exactly and without a division. */
+const PER_INK = 1 / INK;
+const PER_SECOND = 1 / SECOND;
 /** Numbers a line takes. */
 const PARTS = 6;
 /** The slope of a line where it is steepest, in the middle, is 1.67 times its mean. */
@@ -41,6 +44,30 @@ export function riseAt(across) {
   return low * low * (3 - 2 * low);
 }
 
+/** @typedef {{rises: Float64Array<ArrayBuffer>, slopes: Float64Array<ArrayBuffer>}} Bend  in each column: the part of its rise that a line has behind it, and what it rises there */
+
+/** By columns and span: each text that is typed has a new sheet, as wide as the one before. @type {Map<string, Bend>} */
+const bends = new Map();
+/** Of two pictures, at both resolutions, before and after a change of their width. */
+const KEPT = 8;
+
+/**
+ * @param {number} width
+ * @param {number} span
+ * @returns {Bend}
+ */
+function bendOf(width, span) {
+  const name = `${width} ${span}`;
+  const known = bends.get(name);
+  if (known) return known;
+  const edges = Float64Array.from({ length: width + 1 }, (_, x) => riseAt(x / span));
+  const rises = Float64Array.from({ length: width }, (_, x) => riseAt((x + 0.5) / span));
+  const made = { rises, slopes: edges.subarray(1).map((rise, x) => rise - edges[x]) };
+  bends.set(name, made);
+  for (const oldest of [...bends.keys()].slice(0, -KEPT)) bends.delete(oldest);
+  return made;
+}
+
 /** Lines at one resolution, and one column of their picture. */
 class Layer {
   constructor() {
@@ -59,11 +86,7 @@ class Layer {
    * @param {number} span
    */
   start(width, height, span) {
-    if (this.span !== span || this.rises.length !== width) {
-      const edges = Float64Array.from({ length: width + 1 }, (_, x) => riseAt(x / span));
-      this.rises = Float64Array.from({ length: width }, (_, x) => riseAt((x + 0.5) / span));
-      this.slopes = edges.subarray(1).map((rise, x) => rise - edges[x]);
-    }
+    ({ rises: this.rises, slopes: this.slopes } = bendOf(width, span));
     if (this.height !== height) this.sums = new Float64Array(2 * height);
     this.height = height;
     this.span = span;
@@ -117,17 +140,18 @@ class Layer {
       const fade = slope > 1 ? slope : 1;
       const reach = half + fade / 2;
       const alpha = lines[line + 3];
-      const ramp = alpha / fade;
+      const ramp = slope > 1 ? alpha / slope : alpha;
       const peak = 2 * half < fade ? 2 * half * ramp : alpha;
       const first = lines[line + 4];
       const second = lines[line + 5];
-      const last = Math.min(height - 1, Math.floor(middle + reach));
-      for (let y = Math.max(0, Math.ceil(middle - reach)); y <= last; y += 1) {
-        const there = sums[2 * y + 1];
-        const covered = Math.min(peak, (reach - Math.abs(y - middle)) * ramp);
-        const own = Math.floor(covered * (INK - there / SECOND) + 0.5);
-        sums[2 * y] += own * first;
-        sums[2 * y + 1] = there + own * second;
+      const last = Math.min(height - 1, Math.floor(middle + reach)) | 0;
+      for (let y = Math.max(0, Math.ceil(middle - reach)) | 0; y <= last; y += 1) {
+        const place = y << 1;
+        const there = sums[place | 1];
+        const edge = (reach - Math.abs(y - middle)) * ramp;
+        const own = Math.floor((edge < peak ? edge : peak) * (INK - there * PER_SECOND) + 0.5);
+        sums[place] += own * first;
+        sums[place | 1] = there + own * second;
       }
     }
   }
@@ -212,11 +236,11 @@ export class Raster {
       const below = back[y & -2];
       const last = back[y | 1];
       if (second + last === 0) continue;
-      const ink = Math.floor(second / SECOND);
-      const left = 1 - ink / INK;
-      const behind = Math.floor(last / SECOND);
-      const green = Math.floor(first / SECOND);
-      const greenBehind = Math.floor(below / SECOND);
+      const ink = Math.floor(second * PER_SECOND);
+      const left = 1 - ink * PER_INK;
+      const behind = Math.floor(last * PER_SECOND);
+      const green = Math.floor(first * PER_SECOND);
+      const greenBehind = Math.floor(below * PER_SECOND);
       const alpha = ink + left * behind;
       const red = (first - green * SECOND + left * (below - greenBehind * SECOND)) / alpha;
       const blue = (second - ink * SECOND + left * (last - behind * SECOND)) / alpha;

@@ -28,6 +28,8 @@ export function createTabs(store, kinds, example) {
     to.focus();
     to.click();
   });
+  /** @type {HTMLElement | null} */
+  let seen = null;
   return {
     root,
     update() {
@@ -37,8 +39,9 @@ export function createTabs(store, kinds, example) {
         tab.setAttribute("aria-selected", String(selected));
         tab.tabIndex = selected ? 0 : -1;
         tab.title = missing || kinds[i].title;
-        // Where the tabs are a row that scrolls.
-        if (selected) root.scrollLeft = tab.offsetLeft - root.offsetLeft - (root.clientWidth - tab.offsetWidth) / 2;
+        // Where the tabs are a row that scrolls; it would lay out the page each time.
+        if (selected && seen !== tab) root.scrollLeft = tab.offsetLeft - root.offsetLeft - (root.clientWidth - tab.offsetWidth) / 2;
+        if (selected) seen = tab;
         if (missing) tab.setAttribute("aria-disabled", "true");
         else tab.removeAttribute("aria-disabled");
       });

@@ -128,17 +128,17 @@ export class HeadView {
 
   says() {
     if (!this.layer || !this.whole) return [];
-    const { query, key } = this.store.get();
-    const { layer, heads, shown } = this.scene(this.layer);
-    return sentenceOf({ example: this.example, layer, heads, shown, query, key });
+    const { query, key, filter, special } = this.store.get();
+    // Without the geometry of a scene, for which the page would be laid out once more.
+    const shown = shownTokens(this.example.tokens, filter, special, this.example.keyTokens);
+    return sentenceOf({ example: this.example, layer: this.layer, heads: placesOf(this.store, this.example), shown, query, key });
   }
 
   async figure() {
     const { layer: number } = this.store.get();
-    const wanted = () => true;
     const take = (/** @type {Layer} */ read) => void (this.layer = read);
     if (this.layer?.number !== number || !this.whole) {
-      await codesOf(this.example).read(number, placesOf(this.store, this.example), take, wanted);
+      await codesOf(this.example).read(number, placesOf(this.store, this.example), take, () => true);
     }
     const scene = this.scene(/** @type {Layer} */ (this.layer));
     const focus = this.inside(keptToken(this.store.get()));
