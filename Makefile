@@ -15,6 +15,8 @@ PYTHON ?=
 GPU_PYTHON ?= python3
 # For `make gpu`: --minutes 9, --output FOLDER, --only REGEX; `make gpu GPU_OPTIONS=--help` says all.
 GPU_OPTIONS ?=
+# For `make rehearsal`: --only REGEX, --no-compile, --part 1/4.
+REHEARSAL_OPTIONS ?=
 # How long `make siege` goes on.
 MINUTES ?= 60
 # A folder with the texts that scripts/train_embedded.py names.
@@ -38,7 +40,7 @@ endef
 export EXAMPLE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test firefox check locks siege bench gpu gpu-train static clean
+.PHONY: help demo test firefox check locks siege bench gpu gpu-train rehearsal static clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -74,6 +76,9 @@ bench: $(DEVELOPMENT) ## speed of whole models beside the peers that are install
 
 gpu: ## are the kernels right and how fast, 9 minutes a run, resumes; uses GPU_PYTHON, installs nothing
 	$(GPU_PYTHON) -m benchmarks.gpu $(GPU_OPTIONS)
+
+rehearsal: $(DEVELOPMENT) ## what `make gpu` launches in nine minutes, compiled and looked at without a GPU
+	env -u TRITON_INTERPRET $(RUN)/python -m benchmarks.gpu.rehearsal --minutes 9 $(REHEARSAL_OPTIONS)
 
 static: $(STATIC) ## the kernels compiled for Hopper, no GPU needed: spills, registers, instructions
 	PYTHONPATH=$(STATIC) $(RUN)/python -m benchmarks.static_gate

@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -110,4 +110,5 @@ def kept_before(partial: Path | None) -> list[Row]:
 def default_output(kind: str) -> Path:
     """benchmarks/results/<kind>-<processor>-<date>.jsonl."""
     slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(\w+\)", "", processor()).lower()).strip("-")
-    return RESULTS / f"{kind}-{slug}-{datetime.now(UTC):%Y-%m-%d}.jsonl"
+    # Not datetime.UTC: many a GPU image has Python 3.10.
+    return RESULTS / f"{kind}-{slug}-{datetime.now(timezone.utc):%Y-%m-%d}.jsonl"  # noqa: UP017

@@ -8,11 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from gpu_results import row
 
+from benchmarks.gpu import cases
 from benchmarks.gpu.facts import sources
 from benchmarks.gpu.journal import Journal, path_of, read
-from benchmarks.gpu.plan import FORWARD, Shape, Task, from_message, order, plan
+from benchmarks.gpu.plan import (
+    FORWARD,
+    Shape,
+    Task,
+    first_minutes,
+    from_message,
+    order,
+    plan,
+)
 from benchmarks.gpu.supervisor import Supervisor, Worker, WorkerError
 
 STAMP = {"device": "Fast 1", "sources": "abc", "versions": {"torch": "2"}, "run": "monday"}
@@ -24,7 +34,7 @@ def test_every_key_of_the_plan_is_its_own_and_ours_is_gated_before_it_is_timed()
     assert len(set(keys)) == len(keys)
     assert len({task.name for task in tasks}) == len(tasks)
     parts = [task.part for task in tasks]
-    assert parts.index("parity first") < parts.index("forward")
+    assert parts.index("matrix") < parts.index("forward")
 
 
 def test_the_plan_asks_for_the_twelve_shapes_of_the_table() -> None:
@@ -35,6 +45,40 @@ def test_the_plan_asks_for_the_twelve_shapes_of_the_table() -> None:
     assert {one.batch * one.positions for one in shapes if one} == {16384}
     flex = [task.shape for task in plan() if task.part == "flex"]
     assert set(flex) == set(shapes)
+
+
+def test_the_first_nine_minutes_are_parity_then_speed_and_flex_comes_after() -> None:
+    """The fault: they ended inside FlexAttention, and whole parity was left for after."""
+    tasks = plan()
+    first = first_minutes(tasks, 9)
+    parts = list(dict.fromkeys(task.part for task in first))
+    assert parts[:6] == ["ceilings", "matrix", "matrix first", "forward", "statistics", "backward"]
+    assert "million" in parts
+    assert not {"flex", "parity"} & set(parts)
+    cells = {task.cell for task in first if task.cell}
+    assert cells == {(d_head, dtype) for d_head in cases.D_HEADS for dtype in cases.DTYPES}
+    assert {16, 32, 64, 128, 256} == set(cases.D_HEADS)
+
+
+def test_in_the_end_every_option_is_asked_about_in_every_cell() -> None:
+    """The fault: d_head 64 only; no packed, lengths, mask, bias; backward of float32 never."""
+    asked = {(task.cell, one) for task in plan() if task.cell for one in task.contenders}
+    cells = [(d_head, dtype) for d_head in cases.D_HEADS for dtype in cases.DTYPES]
+    assert asked == {(cell, option) for cell in cells for option in cases.OPTIONS}
+    named = {"lengths", "mask", "bias", "packed", "groups", "window", "soft cap", "alibi", "sinks"}
+    assert named <= cases.OPTIONS.keys()
+
+
+@pytest.mark.parametrize("option", cases.OPTIONS)
+def test_every_option_draws_the_fields_of_a_call(option: str) -> None:
+    drawn = cases.draw(option, 32, "float16", torch.device("cpu"))
+    again = cases.draw(option, 32, "float16", torch.device("cpu"))
+    assert torch.equal(drawn.query, again.query)
+    assert drawn.query.shape[3] == drawn.key.shape[3] == 32
+    assert drawn.query.dtype == torch.float16
+    exact = drawn.to(torch.device("cpu"), torch.float64)
+    assert exact.query.dtype == torch.float64
+    assert set(drawn.with_gradient().leaves()) >= {"query", "key", "value"}
 
 
 def test_what_matters_most_fits_in_the_first_five_minutes() -> None:

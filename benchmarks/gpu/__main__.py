@@ -3,6 +3,7 @@
     python3 -m benchmarks.gpu [--minutes 9] [--output FOLDER] [--only REGEX] [--fresh]
     python3 -m benchmarks.gpu --device cpu --quick     every line of it, on tiny inputs
     python3 -m benchmarks.gpu --table FILE             the table of rows that are already there
+    python3 -m benchmarks.gpu.rehearsal --minutes 9    what it launches, compiled without a GPU
 
 Needs torch, triton, numpy and this checkout, nothing installed. Each result is a line of JSON in
 `<output>/<accelerator>-<date>.jsonl` as soon as it is known, the most important first; what fails
@@ -15,7 +16,7 @@ import argparse
 import re
 import sys
 import time
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     except WorkerError as error:
         print(f"nothing was measured: {error}. Another Python: make gpu GPU_PYTHON=...")
         return 1
-    moment = datetime.now(UTC)
+    # Not datetime.UTC: many a GPU image has Python 3.10.
+    moment = datetime.now(timezone.utc)  # noqa: UP017
     folder = chosen.output or REPOSITORY / ("build/gpu" if chosen.quick else RESULTS)
     path = path_of(folder, facts["device"], moment)
     journal = Journal(path, {**facts, "run": moment.isoformat(timespec="seconds")})

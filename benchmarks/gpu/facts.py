@@ -8,7 +8,14 @@ from benchmarks.session import REPOSITORY
 from minibert.bench.result_rows import Row, facts
 
 # What decides a number: measured with the same of these, a row need not be measured again.
-SOURCES = ("kernels/**/*.py", "benchmarks/gpu/*.py", "minibert/bench/*.py")
+SOURCES = (
+    "kernels/**/*.py",
+    "benchmarks/gpu/**/*.py",
+    "benchmarks/session.py",
+    "minibert/bench/**/*.py",
+    "minibert/errors.py",
+    "minibert/quantities.py",
+)
 
 
 def machine(device: Any) -> Row:

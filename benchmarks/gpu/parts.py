@@ -10,8 +10,10 @@ import torch
 from benchmarks.gpu import gate, parity
 from benchmarks.gpu.clock import sampled
 from benchmarks.gpu.contenders import build, inputs
+from benchmarks.gpu.matrix import row
 from benchmarks.gpu.measure import Begin, group, memory, size_of_z, survive
 from benchmarks.gpu.plan import Task
+from benchmarks.gpu.resources import watched
 from minibert.bench.clock import Clock
 from minibert.bench.gate import WrongError, failure
 from minibert.bench.result_rows import Row
@@ -24,6 +26,9 @@ def rows(task: Task, device: torch.device, begin: Begin) -> Iterator[Row]:
     """The rows of a task, each with its contender."""
     if task.part.split()[0] in GROUPS:
         yield from group(task, device, begin)
+    elif task.cell is not None:
+        cell = task.cell
+        yield from _each(task, device, begin, lambda _, name, place: row(name, *cell, place))
     elif task.part.startswith("parity"):
         begin(task.contenders[0])
         yield from parity.rows(task, device)
@@ -77,9 +82,10 @@ def million(task: Task, name: str, device: torch.device) -> Row:
     given, clock = inputs(task.shape, device), Clock(device)
     built = build(name, given)
     start = time.perf_counter()
-    found = built.run()
+    with watched() as kernels:
+        found = built.run()
     clock.settle()
-    row: Row = {"first_call_s": round(time.perf_counter() - start, 3)}
+    row: Row = {"first_call_s": round(time.perf_counter() - start, 3), "kernels": kernels()}
     # Sums over a million rows, again in float64, would take longer than all the rest.
     kept = {key: one for key, one in found.items() if key not in gate.SUMMED}
     row |= gate.check(built, kept, given, left_out=gate.SUMMED)

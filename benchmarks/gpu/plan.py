@@ -8,6 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from benchmarks.gpu import cases
+
+# Whole cells of the parity matrix come later; of these options every cell is asked about first.
+FEW = ("causal lengths",)
 D_HEAD, HEADS, TOKENS = 64, 32, 16_384
 SIZES = (4096, 16_384, 1024, 512, 2048, 8192)
 SHORT = (128, 256, 64)
@@ -47,12 +51,16 @@ class Task:
     limit: float = 60.0
     # Left out this time, because they ended the worker before.
     skip: tuple[str, ...] = field(default=())
+    # Of the parity matrix: d_head and dtype; the contenders are options of `cases.OPTIONS`.
+    cell: tuple[int, str] | None = None
 
     @property
     def name(self) -> str:
         """What rows and the journal know it by."""
         if self.shape:
             return f"{self.part} {self.shape}"
+        if self.cell:
+            return f"{self.part} D{self.cell[0]} {self.cell[1]}"
         return self.part if len(self.contenders) > 1 else f"{self.part} {self.contenders[0]}"
 
     def row_keys(self) -> list[str]:
@@ -67,8 +75,9 @@ class Task:
 def from_message(message: Mapping[str, Any]) -> Task:
     """The task that `Task.message` wrote."""
     shape = Shape(**message["shape"]) if message["shape"] else None
-    tuples = {name: tuple(message[name]) for name in ("contenders", "skip")}
-    return Task(**{**message, **tuples, "shape": shape})
+    tuples: dict[str, Any] = {name: tuple(message[name]) for name in ("contenders", "skip")}
+    d_head, dtype = message["cell"] or (0, "")
+    return Task(**{**message, **tuples, "shape": shape, "cell": (d_head, dtype) if dtype else None})
 
 
 FORWARD = ("plain", "cudnn", "flash")
@@ -88,47 +97,62 @@ QUICK_TILES = ("query 32x32w4s1",)
 
 
 def plan(*, quick: bool = False) -> list[Task]:
-    """Every task, the most important first; `quick` asks the same of tiny inputs."""
+    """Every task, the most important first; `quick` asks the same of tiny inputs.
+
+    First is what is right, then what is fast and holds for the first nine minutes, then the rest:
+    FlexAttention compiles for each shape, so that it comes near the end.
+    """
     sizes, short = ((32,), (16,)) if quick else (SIZES, SHORT)
-    first_look = "triton float32" if quick else "triton bfloat16"
-    tasks = [
-        Task("ceilings", ("matrix product", "copy"), seconds=15),
-        # Compiles many small kernels: most of its time, and little the second time.
-        # The interpreter's bfloat16 is wrong, so the dry run looks at float32.
-        Task(f"parity {'quick' if quick else 'first'}", (first_look,), seconds=60, limit=150),
-    ]
-    for size in sizes[:1]:
+    first, rest = sizes[:1], sizes[1:]
+    tasks = [Task("ceilings", ("matrix product", "copy"), seconds=15), *_matrix_first(quick)]
+    for size in first:
         tasks += _both("forward", FORWARD, size, quick, seconds=15, limit=90)
         tasks += _both("statistics", STATISTICS, size, quick, seconds=25, limit=120)
-    tasks += _both("eager", EAGER, sizes[0], quick, heads=32, seconds=8)
+        tasks += _both("backward", BACKWARD, size, quick, seconds=20, limit=90)
     for size in short:
         tasks += _both("short", ("plain", "all"), size, quick, seconds=10)[:1]
-    for size in sizes[:1]:
-        tasks += _both("backward", BACKWARD, size, quick, seconds=20, limit=90)
-    for size in sizes[1:]:
+    tasks += _both("eager", EAGER, sizes[0], quick, heads=32, seconds=8)
+    for size in rest:
         tasks += _both("forward", FORWARD, size, quick, seconds=5, limit=60)
-    for size in sizes[1:]:
+    for size in rest:
         tasks += _both("statistics", STATISTICS, size, quick, seconds=8, limit=90)
-    if not quick:
-        # tf32 where float32 was asked for shows on a GPU alone.
-        tasks.append(Task("parity first", ("triton float32",), seconds=30, limit=90))
     tasks.append(_million(quick))
     tasks.append(Task("profile", ("T1", "T3", "backward relevance"), _shape(sizes[0], quick)))
     tasks.append(Task("tuned", ("configs",), seconds=5))
-    for size in sizes[:1]:
-        tasks += _both("flex", ("plain", "flex"), size, quick, seconds=25, limit=90)
+    for size in (1024, 16_384) if not quick else ():
+        tasks += _both("backward", BACKWARD, size, quick, seconds=12)
+    return [*tasks, *([] if quick else _matrix_rest()), *_later(sizes, quick)]
+
+
+def _matrix_first(quick: bool) -> list[Task]:
+    """All options at the usual width, and a few of them in every other cell."""
+    if quick:
+        # The interpreter's bfloat16 is wrong, so the dry run looks at float32.
+        return [Task("matrix first", FEW, seconds=60, limit=150, cell=(16, "float32"))]
+    cells = [(d_head, dtype) for d_head in cases.D_HEADS for dtype in cases.DTYPES]
+    whole = Task("matrix", tuple(cases.OPTIONS), seconds=60, limit=240, cell=cells[0])
+    return [whole, *(Task("matrix first", FEW, seconds=5, limit=60, cell=one) for one in cells[1:])]
+
+
+def _matrix_rest() -> list[Task]:
+    cells = [(d_head, dtype) for d_head in cases.D_HEADS for dtype in cases.DTYPES]
+    left = tuple(one for one in cases.OPTIONS if one not in FEW)
+    return [Task("matrix", left, seconds=60, limit=240, cell=one) for one in cells[1:]]
+
+
+def _later(sizes: tuple[int, ...], quick: bool) -> list[Task]:
+    """What is good to know when all that matters is known."""
+    tasks: list[Task] = []
     for size, heads in ((8192, 16), (16_384, 4)) if not quick else ():
         tasks += _both("eager", EAGER, size, quick, heads=heads, seconds=8)
-    for size in sizes[1:]:
-        tasks += _both("flex", ("plain", "flex"), size, quick, seconds=12, limit=60)
     for tier in ("plain", "T1"):
         cuts = tuple(f"{tier} {cut}" for cut in (QUICK_CONFIGS if quick else CONFIGS))
         tasks += _both(f"configs {tier}", (tier, *cuts), sizes[0], quick, seconds=20, limit=90)
     for base in ("backward", "backward relevance"):
         cuts = tuple(f"{base} {cut}" for cut in (QUICK_TILES if quick else TILES))
         tasks += _both(f"configs {base}", (base, *cuts), sizes[0], quick, seconds=20, limit=90)
-    for size in (1024, 16_384) if not quick else ():
-        tasks += _both("backward", BACKWARD, size, quick, seconds=12)
+    for size in sizes:
+        tasks += _both("flex", ("plain", "flex"), size, quick, seconds=25, limit=90)
     return tasks if quick else [*tasks, *_parity()]
 
 
@@ -180,6 +204,17 @@ def order(tasks: Iterable[Task], tried: Iterable[str], done: Iterable[str]) -> l
     tried, done = set(tried), set(done)
     left = [task for task in tasks if not set(task.row_keys()) <= done]
     return sorted(left, key=lambda task: set(task.row_keys()) <= tried)
+
+
+def first_minutes(tasks: Iterable[Task], minutes: float) -> list[Task]:
+    """Those that begin in so many minutes, when each takes its `seconds`."""
+    chosen, seconds = [], 0.0
+    for task in tasks:
+        if seconds + task.seconds > minutes * 60:
+            break
+        seconds += task.seconds
+        chosen.append(task)
+    return chosen
 
 
 def fits(task: Task, seconds_left: float) -> bool:

@@ -1,8 +1,9 @@
 """Hands tasks to a worker, writes down what comes, and outlives it.
 
 A worker that ends, or that says nothing for as long as its task may take, is replaced; the
-contender it had begun gets a row with the reason and is left out when the task is tried again. No
-task is begun for which there is no time left.
+contender it had begun gets a row with the reason and is left out when the task is tried again. One
+that ends before it has begun anything is replaced, and nobody is blamed. No task is begun for which
+there is no time left.
 """
 
 import contextlib
@@ -121,7 +122,7 @@ class Supervisor:
     def do(self, task: Task) -> None:
         """One task, tried again without the contender that ended the worker."""
         lost: set[str] = set()
-        for _ in range(MOST_DEATHS + 1):
+        for attempt in range(MOST_DEATHS + 1):
             names = [name for name in task.contenders if name not in lost]
             if not names or self.left() <= 0:
                 return
@@ -129,6 +130,9 @@ class Supervisor:
             told, begun, reason = self._attempt(without)
             if reason is None:
                 return
+            if not told and begun is None and attempt < MOST_DEATHS:
+                # It died of the task before, or at its start: none of these is to blame.
+                continue
             # What was already written stays; a clock that died spoils all that were to be timed.
             guilty = {begun} if begun in names else set(names) - told
             for name in sorted(guilty - told):

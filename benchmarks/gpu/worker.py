@@ -48,12 +48,13 @@ def main() -> int:
             for name in task.contenders:
                 if name not in task.skip:
                     say({"row": {"implementation": name, **failure(error)}})
-        say({"end": True})
         try:
             measure.survive(device)
         except Exception as error:
+            # Without an `end` the next task is for another worker.
             print(f"the device is lost: {error}", file=sys.stderr)
             return 1
+        say({"end": True})
     return 0
 
 

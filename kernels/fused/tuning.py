@@ -2,12 +2,15 @@
 
 A shape class is the kernel, what it computes, the dtype, the width of a head, and the length
 rounded up to a power of two. On a GPU the candidates of a class are timed at its first call. This
-takes some tens of milliseconds, and their compilation. The fastest is written to a file for this
-GPU and these versions. With MINIBERT_TUNING=off, and on a CPU, the first candidate is used.
+takes some tens of milliseconds, at most about a second unless two launches take longer, and their
+compilation. The fastest is written to a file of its own for this GPU, these versions and these
+sources. With MINIBERT_TUNING=off, and on a CPU, the first candidate is used.
 """
 
+import hashlib
 import json
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -23,8 +26,10 @@ from minibert.kernels.fused.launch import Config, block_of_features
 __all__ = ["best_config", "cache_file", "candidates", "remembered"]
 
 _KINDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
-#: How often a candidate is timed; the median is compared.
+#: How often a candidate is timed at most; the median is compared.
 _REPEATS = 9
+#: Milliseconds of the GPU for all candidates of a class.
+_BUDGET = 1000.0
 
 
 def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config, ...]:
@@ -90,22 +95,42 @@ def best_config(
         return tried[0]
     length = 1 << (max(query.shape[2], key.shape[2]) - 1).bit_length()
     name = f"{kernel}, {shape}, {kind}, {block_of_features(d_head)}, {length}"
-    known = remembered(cache_file(query.device))
-    if name not in known:
-        best = _fastest(name, tried, lambda cut: _milliseconds(launch, cut))
-        _remember(cache_file(query.device), name, best)
-        return best
-    return known[name]
+    path = cache_file(query.device)
+    known = remembered(path).get(name)
+    if known in tried:
+        return known
+    if torch.cuda.is_current_stream_capturing():
+        # A graph that is being recorded launches nothing that could be timed.
+        return tried[0]
+    if known is not None:
+        warnings.warn(
+            f"{path.name} names {known} for {name}, which is none of its candidates; "
+            "they are timed again.",
+            stacklevel=2,
+        )
+    best = _fastest(name, tried, lambda cut, budget: _milliseconds(launch, cut, budget))
+    _remember(path, name, best)
+    return best
 
 
 @cache
 def cache_file(device: torch.device) -> Path:
-    """The path of the file with the fastest configs for this GPU and these versions."""
+    """The path of the file with the fastest configs for this GPU, these versions and sources."""
     import triton
 
     folder = os.environ.get("MINIBERT_CACHE") or os.path.expanduser("~/.cache/minibert")
-    gpu = torch.cuda.get_device_name(device).replace(" ", "-")
-    return Path(folder) / f"triton-{triton.__version__}-torch-{torch.__version__}-{gpu}.json"
+    gpu = re.sub(r"\W+", "-", torch.cuda.get_device_name(device)).strip("-")
+    measured = "\0".join((triton.__version__, torch.__version__, sources(Path(__file__).parent)))
+    digest = hashlib.sha256(measured.encode()).hexdigest()[:12]
+    return Path(folder) / f"tuning-{gpu}-{digest}.json"
+
+
+def sources(folder: Path) -> str:
+    """A digest of the kernels: with other sources another config may be the fastest."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 #: The contents of the file when it was last read or written; reading it takes longer than a kernel.
@@ -113,14 +138,27 @@ _known: dict[Path, dict[str, Config]] = {}
 
 
 def remembered(path: Path) -> dict[str, Config]:
-    """The configs in the file, by shape class; empty where it is missing or cannot be read."""
+    """The configs in the file, by shape class; empty where it is missing or, said, damaged."""
     if path not in _known:
+        _known[path] = {}
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            _known[path] = {name: Config(*numbers) for name, numbers in found.items()}
-        except (OSError, ValueError, TypeError, AttributeError):
-            _known[path] = {}
+            text = path.read_text(encoding="utf-8")
+        except OSError:
+            return _known[path]
+        try:
+            _known[path] = {name: _config(one) for name, one in json.loads(text).items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            warnings.warn(
+                f"{path} is damaged ({error}), so that tile sizes are timed again.", stacklevel=2
+            )
     return _known[path]
+
+
+def _config(stored: list[int]) -> Config:
+    found = Config(*stored)
+    if any(type(one) is not int for one in found[:4]) or type(found.tma) is not bool:
+        raise ValueError(f"{stored} is no config")
+    return found
 
 
 def _remember(path: Path, name: str, best: Config) -> None:
@@ -141,14 +179,26 @@ def _remember(path: Path, name: str, best: Config) -> None:
 
 
 def _fastest(
-    name: str, tried: tuple[Config, ...], milliseconds: Callable[[Config], float]
+    name: str,
+    tried: tuple[Config, ...],
+    milliseconds: Callable[[Config, float], tuple[float, float]],
 ) -> Config:
-    """The fastest candidate that runs. An error of the first one is raised."""
-    times = {tried[0]: milliseconds(tried[0])}
-    for cut in tried[1:]:
+    """The fastest candidate that runs. An error of the first one is raised.
+
+    `milliseconds(cut, budget)` gives the time of a launch and of all that it launched. When the
+    budget is spent, the candidates that are left are not tried.
+    """
+    times: dict[Config, float] = {}
+    left = _BUDGET
+    for place, cut in enumerate(tried):
+        if left <= 0:
+            break
         try:
-            times[cut] = milliseconds(cut)
+            times[cut], spent = milliseconds(cut, left / (len(tried) - place))
+            left -= spent
         except Exception as error:
+            if not times:
+                raise
             warnings.warn(
                 f"{name}: {cut} does not run on this GPU and was left out ({error}). Results are "
                 "not touched by that; please report it.",
@@ -157,14 +207,22 @@ def _fastest(
     return min(times, key=lambda cut: times[cut])
 
 
-def _milliseconds(launch: Callable[[Config], None], cut: Config) -> float:
+def _milliseconds(
+    launch: Callable[[Config], None], cut: Config, budget: float
+) -> tuple[float, float]:
+    """The median of a few launches, as many as the budget holds, and what all of them took."""
     launch(cut)
-    times = []
-    for _ in range(_REPEATS):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        launch(cut)
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop))
-    return sorted(times)[_REPEATS // 2]
+    times = [_one_launch(launch, cut)]
+    # The launch that compiled took as long as the one that was timed first.
+    for _ in range(min(_REPEATS - 1, int(budget / max(times[0], 1e-6)) - 2)):
+        times.append(_one_launch(launch, cut))
+    return sorted(times)[len(times) // 2], times[0] + sum(times)
+
+
+def _one_launch(launch: Callable[[Config], None], cut: Config) -> float:
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    launch(cut)
+    stop.record()
+    stop.synchronize()
+    return float(start.elapsed_time(stop))

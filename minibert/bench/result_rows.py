@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,8 @@ def facts(
         "versions": versions,
         "commit": commit(),
         "command": command(),
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        # Not datetime.UTC: many a GPU image has Python 3.10.
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017
     }
 
 

@@ -1,7 +1,6 @@
 """The forward in Triton against NumPy float64: in the interpreter, or on a GPU if there."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -186,37 +185,3 @@ def test_a_head_that_is_too_wide_is_refused_with_the_reason(triton_device):
     vectors = torch.randn(3, 1, 1, 2, 258, device=triton_device).unbind()
     with pytest.raises(AttentionError, match=r"d_head of at most 256.* can\."):
         attend(*vectors, impl="triton")
-
-
-def test_the_fastest_config_is_remembered_and_half_a_file_does_no_harm(tmp_path: Path):
-    from minibert.kernels.fused import tuning
-    from minibert.kernels.fused.launch import Config
-
-    path = tmp_path / "deep" / "triton.json"
-    assert tuning.remembered(path) == {}
-    tuning._remember(path, "forward, plain", Config(128, 64, 8, 3))
-    tuning._known.clear()
-    assert tuning.remembered(path) == {"forward, plain": Config(128, 64, 8, 3)}
-    path.write_text('{"forward, plain": [1', encoding="utf-8")
-    tuning._known.clear()
-    assert tuning.remembered(path) == {}
-    assert [one.name for one in path.parent.iterdir()] == ["triton.json"]
-
-
-def test_a_config_that_does_not_run_is_left_out_and_told_unless_it_is_the_first():
-    from minibert.kernels.fused import tuning
-    from minibert.kernels.fused.launch import Config
-
-    tried = tuple(Config(128, 64, 8, stages) for stages in (1, 2, 3))
-
-    def milliseconds(cut: Config) -> float:
-        if cut.num_stages == failing:
-            raise RuntimeError("out of shared memory")
-        return 4.0 - cut.num_stages
-
-    failing = 3
-    with pytest.warns(UserWarning, match="num_stages=3.*out of shared memory"):
-        assert tuning._fastest("forward, plain", tried, milliseconds) == tried[1]
-    failing = 1
-    with pytest.raises(RuntimeError):
-        tuning._fastest("forward, plain", tried, milliseconds)

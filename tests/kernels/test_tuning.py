@@ -1,0 +1,152 @@
+"""The choice of tile sizes: bounded in time, kept for its sources, never trusted."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from minibert.kernels.fused import tuning
+from minibert.kernels.fused.launch import Config
+
+NAME, BEST = "forward, plain", Config(128, 64, 8, 3)
+
+
+def test_what_was_found_is_kept_in_a_file_that_is_always_whole(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "tuning.json"
+    assert tuning.remembered(path) == {}
+    tuning._remember(path, NAME, BEST)
+    tuning._known.clear()
+    assert tuning.remembered(path) == {NAME: BEST}
+    assert [one.name for one in path.parent.iterdir()] == ["tuning.json"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"forward, plain": [1',
+        "[]",
+        '{"forward, plain": 7}',
+        '{"forward, plain": [128, 64]}',
+        '{"forward, plain": [128, 64, 8, "3"]}',
+        '{"forward, plain": [128, 64, 8, 3, 1]}',
+    ],
+)
+def test_a_damaged_file_is_ignored_with_a_warning(text: str, tmp_path: Path) -> None:
+    """The fault: it was ignored without a word, or what it held was used."""
+    path = tmp_path / "tuning.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"tuning\.json is damaged"):
+        assert tuning.remembered(path) == {}
+
+
+class Gpu:
+    """A GPU on which every launch takes as long as told; nothing else of it is asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, *, launch_ms: float) -> None:
+        self.launched: list[Config] = []
+        event = SimpleNamespace(
+            record=lambda: None, synchronize=lambda: None, elapsed_time=lambda _: launch_ms
+        )
+        monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Fast 1")
+        monkeypatch.setenv("MINIBERT_CACHE", str(folder))
+        monkeypatch.delenv("MINIBERT_TUNING", raising=False)
+        monkeypatch.setattr(tuning, "_known", {})
+        tuning.cache_file.cache_clear()
+
+    def tune(self, length: int = 4096) -> Config:
+        query = torch.empty(1, 1, length, 64, device="meta", dtype=torch.bfloat16)
+        return tuning.best_config("forward", "plain", query, query, self.launched.append)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    yield lambda **options: Gpu(monkeypatch, tmp_path, **options)
+    tuning.cache_file.cache_clear()
+
+
+def test_a_config_that_is_no_candidate_is_not_used(gpu: Any) -> None:
+    """The fault: [512, 512, 8, 9] stood in the file and was launched."""
+    fast = gpu(launch_ms=1.0)
+    path = tuning.cache_file(torch.device("meta"))
+    name = "forward, plain, bf16, 64, 4096"
+    path.write_text(json.dumps({name: [512, 512, 8, 9, False]}), encoding="utf-8")
+    with pytest.warns(UserWarning, match="none of its candidates"):
+        best = fast.tune()
+    assert best in tuning.candidates("forward", "bf16", 64, "plain")
+    assert Config(512, 512, 8, 9) not in fast.launched
+    assert json.loads(path.read_text()) == {name: list(best)}
+    launched = len(fast.launched)
+    assert fast.tune() == best
+    assert len(fast.launched) == launched
+
+
+def test_tuning_is_bounded_by_time_and_not_by_launches(gpu: Any) -> None:
+    """The fault: ten launches of each candidate, of a second each at a million keys."""
+    slow = gpu(launch_ms=1000.0)
+    slow.tune(2**20)
+    assert len(slow.launched) == 2
+    middle = gpu(launch_ms=100.0)
+    middle.tune(2**16)
+    assert len(middle.launched) <= 12
+    fast = gpu(launch_ms=0.1)
+    fast.tune(512)
+    tried = tuning.candidates("forward", "bf16", 64, "plain")
+    assert len(fast.launched) == 10 * len(tried)
+
+
+def test_other_sources_versions_or_devices_have_a_file_of_their_own(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The fault: no source hash, so that a mended kernel was run as the old one was fastest."""
+    gpu(launch_ms=1.0)
+    triton = pytest.importorskip("triton")
+
+    places = {
+        "sources": (tuning, "sources", lambda _: "others"),
+        "device": (torch.cuda, "get_device_name", lambda _: "Fast 2"),
+        "triton": (triton, "__version__", "9.0"),
+        "torch": (torch, "__version__", "9.0"),
+    }
+    names = [tuning.cache_file(torch.device("meta")).name]
+    for place in places.values():
+        with monkeypatch.context() as patch:
+            patch.setattr(*place)
+            tuning.cache_file.cache_clear()
+            names.append(tuning.cache_file(torch.device("meta")).name)
+    assert len(set(names)) == 1 + len(places)
+    (tmp_path / "one.py").write_text("a = 1")
+    before = tuning.sources(tmp_path)
+    (tmp_path / "one.py").write_text("a = 2")
+    assert tuning.sources(tmp_path) != before
+
+
+def test_nothing_is_timed_while_a_graph_is_recorded(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = gpu(launch_ms=1.0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert fast.tune() == tuning.candidates("forward", "bf16", 64, "plain")[0]
+    assert fast.launched == []
+
+
+def test_a_config_that_does_not_run_is_left_out_and_told_unless_it_is_the_first() -> None:
+    tried = tuple(Config(128, 64, 8, stages) for stages in (1, 2, 3))
+
+    def milliseconds(cut: Config, _: float) -> tuple[float, float]:
+        if cut.num_stages == failing:
+            raise RuntimeError("out of shared memory")
+        return 4.0 - cut.num_stages, 1.0
+
+    failing = 3
+    with pytest.warns(UserWarning, match="num_stages=3.*out of shared memory"):
+        assert tuning._fastest(NAME, tried, milliseconds) == tried[1]
+    failing = 1
+    with pytest.raises(RuntimeError):
+        tuning._fastest(NAME, tried, milliseconds)
