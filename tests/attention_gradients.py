@@ -8,9 +8,12 @@ import math
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
-__all__ = ["allowed_errors", "inputs", "truth"]
+from minibert.kernels.fused.launch import Config
+
+__all__ = ["allowed_errors", "calls", "inputs", "truth"]
 
 
 def inputs(
@@ -202,3 +205,48 @@ def allowed_errors(
 def largest(numbers: Tensor | None) -> float:
     """The largest size; 0 of nothing."""
     return 0.0 if numbers is None or not numbers.numel() else float(numbers.double().abs().max())
+
+
+@st.composite
+def calls(draw):
+    """Vectors and options of any kind together, and the config of the kernels."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 9999)))
+    dtype = draw(st.sampled_from([torch.float32, torch.float16]))
+    group, packed = draw(st.sampled_from([1, 2, 4, 8])), draw(st.booleans())
+    key_heads = draw(st.integers(1, 2)) if group < 3 else 1
+    H, D = group * key_heads, draw(st.sampled_from([8, 20]))
+    options = {"causal": draw(st.booleans()), "scale": draw(st.sampled_from([0.3, -0.4, 1.0]))}
+
+    def maybe(name, make):
+        if draw(st.booleans()):
+            options[name] = make()
+
+    if packed:
+        tokens = st.lists(st.sampled_from([0, 1, 17, 40]), min_size=1, max_size=3)
+        options["packed"] = tuple(draw(tokens))
+        n, B, Q = len(options["packed"]), 1, sum(options["packed"])
+        maybe("packed_keys", lambda: tuple(draw(st.sampled_from([0, 1, 17, 65])) for _ in range(n)))
+        K, sentences = sum(options.get("packed_keys", options["packed"])), n
+    else:
+        B, K = draw(st.integers(1, 2)), draw(st.sampled_from([1, 17, 65]))
+        Q, sentences = draw(st.sampled_from([K, K, 1, 20])), B
+        maybe("lengths", lambda: torch.tensor([draw(st.sampled_from([0, 1, 9, K]))] * B))
+        if draw(st.integers(0, 3)) == 0:
+            options["mask"] = torch.rand(B, 1, Q, K, generator=generator) < 0.6
+            axes = [draw(st.sampled_from([1, n])) for n in (B, H, Q, K)]
+            options["bias"] = torch.randn(axes, generator=generator).to(dtype)
+    side = st.sampled_from([None, 0, 1, 7, K])
+    maybe("window", lambda: (draw(side), draw(side)))
+    maybe("soft_cap", lambda: draw(st.sampled_from([1.0, 20.0])))
+    maybe("alibi_slopes", lambda: torch.rand(B, H, generator=generator))
+    maybe("sinks", lambda: 3 * torch.randn(H, generator=generator))
+    if options["causal"]:
+        maybe("prefix", lambda: torch.randint(0, K + 1, (sentences,), generator=generator))
+    maybe("lse_gradient", lambda: torch.randn(B, H, Q, generator=generator))
+    given = inputs(
+        Q, K, D, dtype=dtype, seed=draw(st.integers(0, 9999)), batch=B, heads=(H, key_heads),
+        d_value=draw(st.sampled_from([D, 12])),
+    )  # fmt: skip
+    small = [Config(16, 32, 4, 1), Config(32, 16, 4, 1)]
+    few = B * H * max(Q, K) < 150
+    return given, options, draw(st.sampled_from([Config(64, 64, 4, 1), *small * few]))
