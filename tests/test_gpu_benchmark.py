@@ -163,7 +163,7 @@ def test_a_dry_run_writes_rows_and_a_second_one_only_tries_again_what_failed(
 
 
 # A task of each part; `--quick` without --only runs all. The dry run above has the forward.
-PARTS = "parity|statistics.*causal|short|backward B.*causal|million|profile|tuned|flex.*full"
+PARTS = "matrix|statistics.*causal|short|backward B.*causal|million|profile|tuned|flex.*full"
 CONFIGS = "configs (T1|backward relevance).*causal"
 
 

