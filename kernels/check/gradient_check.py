@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
-from minibert.kernels import eager
 from minibert.kernels.check.causes import distance
+from minibert.kernels.check.problem import Problem, by_eager, largest_score, unfolded
 from minibert.quantities import Float
 
 __all__ = ["check_gradients", "eager_gradients", "gradient_tolerances"]
@@ -23,10 +23,10 @@ TIMES_EAGER = 2.0
 
 def check_gradients(
     found: dict[str, Tensor],
-    z_gradient: Float[Tensor, "batch head query d_head"],
+    z_gradient: Float[Tensor, "batch head query d_value"],
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_value"],
     *,
     lse_gradient: Float[Tensor, "batch head query"] | None = None,
     **options: Any,
@@ -54,28 +54,33 @@ def check_gradients(
 
 
 def eager_gradients(
-    z_gradient: Float[Tensor, "batch head query d_head"],
+    z_gradient: Float[Tensor, "batch head query d_value"],
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_value"],
     dtype: torch.dtype,
     *,
+    scale: float,
     lengths: Tensor | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
-    scale: float,
     bias: Tensor | None = None,
     lse_gradient: Float[Tensor, "batch head query"] | None = None,
+    **fields: Any,
 ) -> dict[str, Tensor]:
-    """The gradients "query", "key", "value" and, with one, "bias", by autograd in `dtype`."""
+    """The gradients "query", "key", "value" and, with one, "bias", by autograd in `dtype`.
+
+    `fields` are the others of the call, by the names of `Problem`.
+    """
     given = {"query": query, "key": key, "value": value}
     if bias is not None:
         given["bias"] = bias
     with torch.enable_grad():
         leaves = {name: one.detach().to(dtype).requires_grad_() for name, one in given.items()}
-        options: dict[str, Any] = {"lengths": lengths, "mask": mask, "causal": causal}
-        options |= {"scale": scale, "bias": leaves.get("bias"), "want": {}}
-        attended = eager.attend(leaves["query"], leaves["key"], leaves["value"], **options)
+        options: dict[str, Any] = {"lengths": lengths, "mask": mask, "causal": causal} | fields
+        options |= {"scale": scale, "bias": leaves.get("bias")}
+        problem = Problem(leaves["query"], leaves["key"], leaves["value"], **options)
+        attended = by_eager(problem, dtype)
         outputs, gradients = [attended["z"]], [z_gradient.to(dtype)]
         if lse_gradient is not None:
             outputs.append(attended["lse"])
@@ -85,10 +90,10 @@ def eager_gradients(
 
 
 def gradient_tolerances(
-    z_gradient: Float[Tensor, "batch head query d_head"],
+    z_gradient: Float[Tensor, "batch head query d_value"],
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_value"],
     *,
     lse_gradient: Float[Tensor, "batch head query"] | None = None,
     **options: Any,
@@ -111,12 +116,8 @@ def _floors(
     value: Tensor,
     right: dict[str, Tensor],
     *,
-    scale: float,
-    bias: Tensor | None = None,
     lse_gradient: Tensor | None = None,
-    lengths: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
+    **options: Any,
 ) -> dict[str, float]:
     """The error by which a backward that is right in every step may be off.
 
@@ -132,24 +133,21 @@ def _floors(
     and each is rounded once more at the end. A bias adds e up over what it is repeated for.
     """
     unit, fine = torch.finfo(query.dtype).eps / 2, torch.finfo(torch.float32).eps / 2
+    problem = Problem(query.detach(), key.detach(), value.detach(), **options)
+    plain, bias, scale = unfolded(problem), problem.bias, abs(problem.scale)
     sizes = {"query": query, "key": key, "value": value, "dz": z_gradient}
-    wide = {name: one.detach().double().abs() for name, one in sizes.items()}
-    largest = {name: float(one.max()) for name, one in wide.items()}
+    largest = {name: float(one.detach().abs().max()) for name, one in sizes.items()}
     root, (B, H, Q, _) = math.sqrt(query.shape[3]), query.shape
-    of_scores = abs(scale) * float((wide["query"] @ wide["key"].mT).max())
-    if bias is not None:
-        of_scores += float(bias.detach().abs().max())
-    of_probs = float((wide["dz"] @ wide["value"].mT).max())
+    of_probs = float((z_gradient.detach().double().abs() @ plain.value.abs().mT).max())
     of_lse = 0.0 if lse_gradient is None else float(lse_gradient.nan_to_num(0, 0, 0).abs().max())
-    allowed: dict[str, Any] = {"lengths": lengths, "mask": mask, "causal": causal, "scale": scale}
-    allowed |= {"bias": bias, "want": {}}
-    probs = eager.attend(query.double(), key.double(), value.double(), **allowed)["probs"]
-    received = max(1.0, float(probs.sum(dim=2).max()))
-    p = 2 * (root + 4) * fine * of_scores + 4 * fine
+    probs = by_eager(plain, torch.float64)["probs"]
+    # A key is seen by the queries of all heads of its group.
+    received = max(1.0, float(probs.sum(dim=2).max()) * (H // key.shape[1]))
+    p = 2 * (root + 4) * fine * largest_score(problem) + 4 * fine
     e = (p + unit) * (2 * of_probs + of_lse) + (3 * unit + 2 * root * fine) * of_probs
     found = {
-        "query": abs(scale) * largest["key"] * e,
-        "key": abs(scale) * largest["query"] * e * received,
+        "query": scale * largest["key"] * e,
+        "key": scale * largest["query"] * e * received,
         "value": largest["dz"] * (p + unit) * received,
     }
     if bias is not None:
