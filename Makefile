@@ -38,7 +38,7 @@ endef
 export EXAMPLE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check locks siege bench gpu gpu-train static clean
+.PHONY: help demo test firefox check locks siege bench gpu gpu-train static clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -53,6 +53,9 @@ demo: $(RUNTIME) ## predict, explain, view and a Python example; needs no networ
 
 test: check ## check, then every test that needs no network
 	PYTHON=$(RUN)/python scripts/run_tests.sh
+
+firefox: $(DEVELOPMENT) ## every test of the pages and of notebook cells in an installed Firefox
+	MINIBERT_BROWSER=firefox $(RUN)/pytest tests/browser
 
 check: $(DEVELOPMENT) ## formatting, lint and types; those of the pages where node and npm are
 	$(RUN)/ruff format --check .

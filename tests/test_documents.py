@@ -21,7 +21,11 @@ from tests.data import data_path
 from tests.packages import PROJECT, REPOSITORY, run
 
 DOCS = REPOSITORY / "docs"
-PAGES = [REPOSITORY / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("lessons/*.md"))]
+PAGES = [
+    REPOSITORY / "README.md",
+    *sorted(DOCS.glob("*.md")),
+    *sorted(DOCS.glob("lessons/**/*.md")),
+]
 BLOCK = re.compile(
     r"(?:<!-- extras: (?P<extras>[\w ]+) -->\n\n)?"
     r"```(?P<language>python|sh)\n(?P<code>.*?)```(?:\n\n```text\n(?P<printed>.*?)```)?",
@@ -96,7 +100,8 @@ def done_before() -> set[tuple[str, Path]]:
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A folder with what a reader has who follows the pages in a clone."""
-    shutil.copytree(DOCS / "kernels", tmp_path / "docs" / "kernels")
+    for folder in ("kernels", "lessons/flash"):
+        shutil.copytree(DOCS / folder, tmp_path / "docs" / folder)
     shutil.copy(REPOSITORY / "LICENSE", tmp_path)
     return tmp_path
 
@@ -140,7 +145,7 @@ def test_a_page_runs_with_what_it_says_to_install(
 
 
 def test_the_pages_have_blocks_and_every_extra_that_readme_lists_exists() -> None:
-    lessons = ("induction.md", "looking.md", "sorting.md")
+    lessons = ("induction.md", "looking.md", "sorting.md", "flash/README.md")
     assert all(blocks_of(DOCS / "lessons" / name) for name in lessons)
     readme = blocks_of(REPOSITORY / "README.md")
     assert {"python", "sh"} == {block.language for block in readme}

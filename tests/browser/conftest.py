@@ -1,4 +1,8 @@
-"""A real Chromium with no network; whatever a page asks for or complains about fails its test."""
+"""Real browsers with no network; whatever a page asks for or complains about fails its test.
+
+Tests run in Chromium, those marked `both` in Firefox too; with MINIBERT_BROWSER=firefox all do in
+Firefox and none in Chromium.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -7,24 +11,56 @@ from typing import Any
 
 import pytest
 from browser import live_pages
+from browser.firefox import firefox
 from browser.head_view import Open
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
 import minibert
 from minibert.viz.live import live_page
 
+BROWSER = os.environ.get("MINIBERT_BROWSER", "chromium")
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if BROWSER == "chromium" and metafunc.definition.get_closest_marker("both"):
+        metafunc.parametrize("browser_name", ["chromium", "firefox"], indirect=True)
+
+
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def in_chromium(playwright: Playwright) -> Iterator[Browser]:
     if not Path(CHROMIUM).exists():
         pytest.skip(f"no Chromium at {CHROMIUM}; install it or set CHROMIUM to its path")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+    browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def in_firefox(
+    playwright: Playwright, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Browser]:
+    with firefox(playwright, tmp_path_factory.mktemp("firefox")) as browser:
         yield browser
-        browser.close()
+
+
+@pytest.fixture
+def browser_name(request: pytest.FixtureRequest) -> str:
+    return str(getattr(request, "param", BROWSER))
+
+
+@pytest.fixture
+def browser(request: pytest.FixtureRequest, browser_name: str) -> Browser:
+    found = request.getfixturevalue(f"in_{browser_name}")
+    assert isinstance(found, Browser)
+    return found
 
 
 @pytest.fixture

@@ -3,11 +3,9 @@
 import math
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from browser.firefox import firefox
-from browser.live_pages import NEAR, PLACE, TEXT, bars, cell, check_bars, field, probs_of, settled
+from browser.live_pages import PLACE, TEXT, bars, cell, check_bars, field, probs_of, settled
 from playwright.sync_api import Page
 
 import minibert
@@ -26,6 +24,7 @@ WATCH = """() => {
 }"""
 
 
+@pytest.mark.both
 def test_tokens_weights_and_prediction_follow_each_key(
     bert: minibert.Model, bert_page: str, opened: Callable[..., Page]
 ) -> None:
@@ -52,6 +51,7 @@ def test_tokens_weights_and_prediction_follow_each_key(
     )
 
 
+@pytest.mark.both
 def test_a_head_is_switched_off_and_on_again_by_keyboard_alone(
     bert: minibert.Model, bert_page: str, opened: Callable[..., Page]
 ) -> None:
@@ -187,31 +187,3 @@ def test_heads_are_changed_in_the_model_view_and_nothing_has_no_name(
     )
     assert nameless == 0
     assert re.search("Layer 2, head 1, set to zero", cell(page, 2, 1).get_attribute("aria-label"))
-
-
-def test_firefox_runs_the_model_too(bert: minibert.Model, bert_page: str, tmp_path: Path) -> None:
-    path = tmp_path / "live.html"
-    path.write_text(bert_page, encoding="utf-8")
-    (profile := tmp_path / "profile").mkdir()
-    idle = "document.querySelector('#page[aria-busy=false] [data-drawn]')"
-    type_it = (
-        "(() => { const field = document.querySelector('.live-text');"
-        f" field.value = {TEXT.replace('boys', 'men')!r};"
-        " field.dispatchEvent(new Event('input')); })()"
-    )
-    with firefox(profile) as tab:
-        tab.open(path)
-        tab.wait(idle)
-        tab.value(type_it)
-        tab.wait(f"{idle} && document.querySelectorAll('.live-token')[2].textContent === 'men'")
-        tab.value('document.querySelector(\'[data-layer="0"][data-head="1"]\').click()')
-        tab.wait(f"{idle} && document.querySelector('.live-bar [data-of=after]')")
-        shown = tab.value(
-            "[...document.querySelectorAll('.live-bar')].map((bar) => [bar.dataset.id,"
-            " bar.querySelector('[data-of=after]').value])"
-        )
-        assert tab.said == []
-    probs = probs_of(bert.trace(TEXT.replace("boys", "men"), edit={("z", 0, 1): zero}), PLACE)
-    assert {int(token) for token, _ in shown} >= set(probs.topk(5).indices.tolist())
-    for token, value in shown:
-        assert abs(float(value) - float(probs[int(token)])) < NEAR

@@ -15,8 +15,7 @@ from minibert.viz.notebook import CELL_TALLEST
 
 pytestmark = pytest.mark.browser
 
-# How front ends run the scripts of an output, which innerHTML alone does not.
-RUNS = {
+RUNS = {  # How front ends run the scripts of an output, which innerHTML alone does not.
     # JupyterLab, Notebook 7: a copy in the place of each script, which runs when it is attached.
     "jupyter": """(html) => {
       const output = document.createElement("div");
@@ -178,6 +177,7 @@ class TestFrontEnds:
 
 
 class TestKeys:
+    @pytest.mark.both
     def test_are_heard_only_where_the_pointer_or_the_focus_is(
         self, notebook: Callable[..., Page]
     ) -> None:

@@ -1,0 +1,142 @@
+"""The lesson docs/lessons/flash: every rung is right, every exercise is refused as it says."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from benchmarks.ladder.__main__ import picture, picture_path, table
+from benchmarks.ladder.rungs import FOLDER, RUNGS, counted, loaded
+from benchmarks.session import RESULTS
+from minibert.bench.result_rows import read_rows
+from minibert.bench.user_file import load_function
+from minibert.errors import AttentionError
+from minibert.kernels.check.gradient_check import check_gradients
+from minibert.kernels.check.parity import check
+from minibert.kernels.registry import Implementation
+
+LESSON = (FOLDER / "README.md").read_text(encoding="utf-8")
+FORWARD = [rung for rung in RUNGS if rung.name != "backward"]
+EXERCISE = re.compile(
+    r"Replace\s`(?P<old>.+?)`\sby\s`(?P<new>.+?)`.*?</summary>\s+\"(?P<says>.+?)\"", re.S
+)
+SIZE = 1024 * 64 * 4
+
+
+def exercises(number):
+    """The exercises of a rung that change its file: what, by what, and what is then said."""
+    section = LESSON.split(f"## Rung {number}:")[1].split("\n## ")[0]
+    parts = section.split("**Exercise ")[1:]
+    found = [EXERCISE.search(one) for one in parts]
+    return [(one["old"], one["new"], one["says"]) for one in found if one]
+
+
+def changed(folder: Path, rung, old: str, new: str):
+    """The rung's function from a copy of its file with a change."""
+    source = rung.path.read_text(encoding="utf-8")
+    assert source.count(old) == 1, old
+    file = folder / rung.path.name
+    file.write_text(source.replace(old, new), encoding="utf-8")
+    return load_function(file, "attention")
+
+
+def judged(function, **few):
+    """The report of the judge of `minibert check`, on few cases."""
+    few = {"kinds": ("plain",), "input_scales": (1.0,), "sizes": (65,), **few}
+    vectors = torch.randn(3, 1, 1, 3, 64)
+    with torch.no_grad():
+        outputs = function(*vectors)
+    record = Implementation(
+        name="rung",
+        fn=function,
+        wants=frozenset(outputs) - {"z", "lse"},
+        options=frozenset({"lengths", "causal"}),
+    )
+    return check(record, dtypes=[torch.float32], **few)
+
+
+def gradients_of(function, *, causal=True):
+    """Raises AttentionError where the gradients of a function are wrong."""
+    generator = torch.Generator().manual_seed(5)
+    *vectors, dz = torch.randn(4, 2, 2, 70, 16, generator=generator)
+    d_lse = torch.randn(2, 2, 70, generator=generator)
+    lengths = torch.tensor([70, 37])
+    leaves = [one.clone().requires_grad_() for one in vectors]
+    found = function(*leaves, lengths=lengths, causal=causal)
+    gradients = torch.autograd.grad([found["z"], found["lse"]], leaves, [dz, d_lse])
+    named = dict(zip(("query", "key", "value"), gradients, strict=True))
+    check_gradients(
+        named, dz, *vectors, lse_gradient=d_lse, lengths=lengths, causal=causal, scale=0.25
+    )
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.path.stem)
+def test_a_rung_is_right(rung):
+    report = judged(loaded(rung), kinds=("strided", "causal lengths"), input_scales=(1.0, 30.0))
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize(
+    ("rung", "old", "new", "says"),
+    [
+        pytest.param(rung, *one, id=f"{rung.path.stem}-{i}")
+        for rung in FORWARD
+        for i, one in enumerate(exercises(rung.number))
+    ],
+)
+def test_what_an_exercise_breaks_is_refused_as_the_lesson_says(tmp_path, rung, old, new, says):
+    scales = (1.0, 30.0) if "overflows" in says else (1.0,)
+    kind = "causal" if "causal" in old else "lengths" if "lengths" in says else "plain"
+    report = judged(changed(tmp_path, rung, old, new), input_scales=scales, kinds=(kind,))
+    assert not report.ok
+    assert says in str(report), str(report)
+
+
+def test_each_rung_has_an_exercise_that_breaks_it():
+    assert [len(exercises(rung.number)) for rung in RUNGS] == [2, 1, 2, 2, 2, 1]
+
+
+def test_the_gradients_of_the_last_rung_are_right_and_those_of_its_exercise_are_not(tmp_path):
+    gradients_of(loaded(RUNGS[-1]))
+    ((old, new, says),) = exercises(6)
+    with pytest.raises(AttentionError, match=says):
+        gradients_of(changed(tmp_path, RUNGS[-1], old, new))
+
+
+def test_what_is_counted_is_what_the_loops_say():
+    naive, online, tiled, triton, statistics = (counted(rung) for rung in FORWARD)
+    assert {one.flop for one in (naive, online, tiled, triton, statistics)} == {4 * 1024**2 * 64}
+    assert naive.written["scores"] > 4 * 1024**2 * 4
+    assert not tiled.read["scores"]
+    assert online.read["query"] == 1024 * SIZE
+    for one in (tiled, triton, statistics):
+        assert (one.read["query"], one.read["key"], one.read["value"]) == (
+            SIZE,
+            16 * SIZE,
+            16 * SIZE,
+        )
+    assert triton.written["rows"] == SIZE + 1024 * 4
+    assert statistics.written["rows"] == SIZE + 1024 * (4 * 4 + 8)
+
+
+def test_a_causal_walk_leaves_out_the_tiles_above_the_diagonal():
+    (walk,) = counted(RUNGS[3], causal=True).walks
+    expected = [
+        (range(q, q + 64), range(k, k + 64))
+        for q in range(0, 1024, 64)
+        for k in range(0, q + 1, 64)
+    ]
+    assert walk.tiles == expected
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.path.stem)
+def test_the_picture_is_the_one_that_is_drawn_from_the_run(rung):
+    assert picture_path(rung).read_text(encoding="utf-8") == picture(rung)
+
+
+def test_the_table_is_counted_and_its_times_are_those_of_the_newest_result_file():
+    newest = sorted(RESULTS.glob("ladder-*.jsonl"))[-1:]
+    assert table([row for path in newest for row in read_rows(path)]) in LESSON
