@@ -15,18 +15,17 @@ from minibert.kernels.attended import Attended, Statistics
 from minibert.kernels.call import Call
 from minibert.kernels.compute import compute
 from minibert.kernels.implementation import Implementation
-from minibert.kernels.masks import Window, allowed_keys
+from minibert.kernels.masks import Window
 from minibert.kernels.option_checks import check_prefix, check_score_options, check_window
 from minibert.kernels.registry import check_name, implementations, register
-from minibert.kernels.requests import Want, check_tensors, parse_want
+from minibert.kernels.requests import check_tensors, parse_want
 from minibert.kernels.validation import check_inputs, check_options, check_packed, may_look
-from minibert.quantities import Float, Shaped
+from minibert.quantities import Shaped
 
 __all__ = [
     "Attended",
     "Implementation",
     "Statistics",
-    "arguments_for",
     "attend",
     "compute",
     "implementations",
@@ -147,30 +146,3 @@ def attend(
     }
     wanted |= {"lse": ()}
     return compute(Call(query, key, value, scale, allowed, bias, wanted, **changes), impl)
-
-
-def arguments_for(
-    implementation: Implementation,
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    options: dict[str, Any],
-    want: Want,
-) -> dict[str, Any]:
-    """The keywords for `implementation.fn`, in the form it takes.
-
-    Every option it names is there, with its default when not given. lengths and causal are folded
-    into the mask of an implementation that takes only a mask.
-    """
-    taken = implementation.options
-    given: dict[str, Any] = {"lengths": None, "mask": None, "causal": False, "bias": None}
-    given |= {"scale": 1 / math.sqrt(query.shape[-1]), "want": want} | options
-    fold_lengths, fold_causal = "lengths" not in taken, "causal" not in taken
-    if "mask" in taken and (fold_lengths or fold_causal):
-        given["mask"] = allowed_keys(
-            query,
-            key,
-            lengths=given["lengths"] if fold_lengths else None,
-            mask=given["mask"],
-            causal=given["causal"] and fold_causal,
-        )
-    return {name: value for name, value in given.items() if name in taken}

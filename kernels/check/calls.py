@@ -1,17 +1,22 @@
 """How `parity.check` calls an implementation: in this process, or in another by `Caller`."""
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from minibert.errors import MinibertError
-from minibert.kernels.api import arguments_for
-from minibert.kernels.check.cases import Problem
+from minibert.kernels.allowed_keys import AllowedKeys
+from minibert.kernels.call import Call
+from minibert.kernels.check.backward import gradients_of
 from minibert.kernels.check.poison import poisoned_memory
-from minibert.kernels.outputs import outputs_of
+from minibert.kernels.check.problem import Problem
+from minibert.kernels.folding import folded, keywords, padded_call
+from minibert.kernels.outputs import named_outputs, outputs_of
+from minibert.kernels.packing import unpadded
 from minibert.kernels.registry import Implementation
 
-__all__ = ["Caller", "CheckEndedError", "InProcess"]
+__all__ = ["Caller", "CheckEndedError", "InProcess", "bound"]
 
 
 class CheckEndedError(MinibertError):
@@ -46,20 +51,70 @@ class InProcess:
         """See `Caller`. Raises what the function raises, and AttentionError for wrong outputs."""
         known = self._given if again else None
         given = self._given = problem.copy() if known is None else known.take(problem)
-        with poisoned_memory(problem.query, problem.key.shape[2]):
-            result = self._called(given)
+        backward = problem.z_gradient is not None
+        for one in (given.query, given.key, given.value):
+            one.requires_grad_(backward)
+        with poisoned_memory(problem.query, problem.n_keys):
+            result = bound(self._record, given)()
         record = self._record
-        vectors = (problem.query, problem.key, problem.value)
-        found = outputs_of(result, record.name, *vectors, problem.want, exact=record.checked)
-        self._outputs = {name: one for name, one in found.items() if isinstance(one, Tensor)}
+        shapes, exact = problem.shapes, record.checked
+        found = outputs_of(result, record.name, *shapes, problem.want, exact=exact)
+        outputs = {name: one for name, one in found.items() if isinstance(one, Tensor)}
+        if backward:
+            outputs |= gradients_of(outputs["z"], given)
+        self._outputs = {name: one.detach() for name, one in outputs.items()}
         return {name: one.clone() for name, one in self._outputs.items()}
 
     def later(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """See `Caller`."""
-        return {} if self._given is None else self._given.tensors(), self._outputs
+        given = {} if self._given is None else self._given.tensors()
+        return {name: one.detach() for name, one in given.items()}, self._outputs
 
-    def _called(self, given: Problem) -> Any:
-        options = {name: one for name, one in given.options().items() if one is not None}
-        want = options.pop("want")
-        arguments = arguments_for(self._record, given.query, given.key, options, want)
-        return self._record.fn(given.query, given.key, given.value, **arguments)
+
+def bound(record: Implementation, problem: Problem) -> Callable[[], Any]:
+    """The call of an implementation in the form that it takes, without arguments.
+
+    What it does not take is folded into what it takes: masks are made once, keys and values that
+    are repeated or laid out in another way are made by each call, from what stands there then.
+    """
+    call = _call_of(problem)
+    return lambda: _run(record, call)
+
+
+def _run(record: Implementation, call: Call) -> Any:
+    packed, taken = call.allowed.packed, record.options
+    if packed is not None and "packed" not in taken:
+        found = named_outputs(_run(record, padded_call(call)), record.name)
+        return unpadded(found, packed, call.allowed.packed_keys)
+    call = folded(call, taken)
+    return record.fn(call.query, call.key, call.value, **keywords(call, taken))
+
+
+def _call_of(problem: Problem) -> Call:
+    keys = AllowedKeys(
+        batch=problem.query.shape[0],
+        position=problem.n_keys,
+        device=problem.query.device,
+        causal=problem.causal,
+        packed=problem.packed,
+        packed_keys=problem.packed_keys,
+        given=problem.mask,
+        window=problem.window,
+        prefix=problem.prefix,
+        ends=problem.lengths if problem.pages is not None else None,
+        # The tensor itself, so that writing into it shows.
+        on_device=problem.lengths,
+    )
+    return Call(
+        problem.query,
+        problem.key,
+        problem.value,
+        problem.scale,
+        keys,
+        problem.bias,
+        problem.want,
+        problem.soft_cap,
+        problem.alibi_slopes,
+        problem.sinks,
+        problem.pages,
+    )

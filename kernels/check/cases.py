@@ -1,81 +1,81 @@
 """The inputs on which `parity.check` compares an implementation with the reference."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from minibert.errors import AttentionError
-from minibert.kernels import reference
-from minibert.kernels.requests import Want
-from minibert.quantities import Bool, Float, Int
+from minibert.kernels.check.drawing import drawn, lengths_for_checking
+from minibert.kernels.check.problem import Problem, truth
+from minibert.kernels.check.workload import Workload
 
-__all__ = ["INPUT_SCALES", "KINDS", "SIZES", "Case", "Problem", "cases", "truth"]
+__all__ = [
+    "FIELD_KINDS",
+    "INPUT_SCALES",
+    "KINDS",
+    "LEFT_OUT",
+    "SIZES",
+    "Case",
+    "Problem",
+    "cases",
+    "kinds_of",
+    "known_kind",
+    "truth",
+]
 
 #: One key; less than a tile; one more than a tile of 64; two tiles of 64 and two keys.
 SIZES = (1, 17, 65, 130)
 #: At 10 the softmax is nearly certain, at 30 wholly: overflow and lost digits show there.
 INPUT_SCALES = (1.0, 10.0, 30.0)
 BATCH, HEADS = 3, 2
+#: At how many keys the workloads below are written down.
+_TOKENS = 16
 
-#: What varies, and the options an implementation must take for it.
-KINDS: dict[str, frozenset[str]] = {
-    "plain": frozenset(),
-    # A model hands over views: (batch, position, head, d_head) in memory.
-    "strided": frozenset(),
-    "scale": frozenset({"scale"}),
-    "lengths": frozenset({"lengths"}),
-    "mask": frozenset({"mask"}),
-    "causal": frozenset({"causal"}),
-    "causal cache": frozenset({"causal"}),
-    "causal lengths": frozenset({"causal", "lengths"}),
-    "bias": frozenset({"bias"}),
+#: Numbers that a layout has none of, or that each sentence has its own of.
+LEFT_OUT = {
+    "padded": frozenset[str](),
+    "packed": frozenset({"scores", "probs", "map", "pair_mass", "profile"}),
+    "paged": frozenset({"offset_mass", "profile", "map"}),
 }
 
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """The inputs of one call, already rounded to the dtype that is checked."""
-
-    query: Float[Tensor, "batch head query d_head"]
-    key: Float[Tensor, "batch head key d_head"]
-    value: Float[Tensor, "batch head key d_head"]
-    scale: float
-    lengths: Int[Tensor, " batch"] | None = None
-    mask: Bool[Tensor, "#batch #head #query #key"] | None = None
-    causal: bool = False
-    bias: Float[Tensor, "#batch #head #query #key"] | None = None
-    want: Want = field(default_factory=dict)
-
-    def options(self) -> dict[str, Any]:
-        """The keywords of the call, all of them."""
-        names = ("lengths", "mask", "causal", "scale", "bias", "want")
-        return {name: getattr(self, name) for name in names}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the call by name, those that are wanted of included."""
-        given = {one.name: getattr(self, one.name) for one in fields(self)} | self.want
-        return {name: one for name, one in given.items() if isinstance(one, Tensor)}
-
-    def copy(self) -> "Problem":
-        """The same numbers in other memory."""
-        copies: dict[str, Any] = {name: one.clone() for name, one in self.tensors().items()}
-        want = {name: copies.pop(name, one) for name, one in self.want.items()}
-        return replace(self, want=want, **copies)
-
-    def take(self, other: "Problem") -> "Problem":
-        """Itself, its tensors filled in place with the numbers of `other`."""
-        theirs = other.tensors()
-        for name, mine in self.tensors().items():
-            mine.copy_(theirs[name])
-        return self
-
-    def differing(self, others: Mapping[str, Tensor]) -> list[str]:
-        """The names of the tensors that do not hold the same numbers in `others`."""
-        return [name for name, one in self.tensors().items() if not torch.equal(one, others[name])]
+_PLAIN = Workload(BATCH, HEADS, _TOKENS, 64, "float32", causal=False)
+_CAUSAL = replace(_PLAIN, causal=True)
+_PACKED = replace(_PLAIN, layout="packed", lengths="varied")
+#: What varies, as workloads at 16 keys.
+KINDS: dict[str, Workload] = {
+    "plain": _PLAIN,
+    # A model hands over views: (batch, position, head, d_head) in memory.
+    "strided": replace(_PLAIN, strided=True),
+    "scale": replace(_PLAIN, scale=0.37),
+    "lengths": replace(_PLAIN, lengths="varied"),
+    "mask": replace(_PLAIN, mask=True),
+    "causal": _CAUSAL,
+    "causal cache": replace(_CAUSAL, queries=6),
+    "causal lengths": replace(_CAUSAL, lengths="varied"),
+    "bias": replace(_PLAIN, bias=True),
+}
+#: The fields that not every function takes.
+FIELD_KINDS: dict[str, Workload] = {
+    # Four groups of two would look alike where there are as many groups as queries a group.
+    "groups": replace(_PLAIN, heads=6, key_heads=2),
+    "value size": replace(_PLAIN, d_value=24),
+    "window": replace(_PLAIN, window=(5, 2)),
+    "causal window": replace(_CAUSAL, window=(4, None)),
+    "causal window cache": replace(_CAUSAL, window=(4, None), queries=6),
+    "window lengths": replace(_PLAIN, window=(5, 2), lengths="varied"),
+    "prefix": replace(_CAUSAL, prefix=6),
+    "soft cap": replace(_PLAIN, soft_cap=1.5),
+    "alibi": replace(_PLAIN, alibi=True),
+    "causal alibi cache": replace(_CAUSAL, alibi=True, queries=6),
+    "sinks": replace(_PLAIN, sinks=True),
+    "sinks lengths": replace(_PLAIN, sinks=True, lengths="varied"),
+    "packed": _PACKED,
+    "causal packed": replace(_PACKED, causal=True),
+    "causal packed cache": replace(_PACKED, causal=True, queries=6),
+    "paged": replace(_PLAIN, layout="paged", lengths="varied", queries=1),
+    "causal paged": replace(_CAUSAL, layout="paged", lengths="varied", queries=6),
+}
 
 
 @dataclass(frozen=True)
@@ -86,52 +86,62 @@ class Case:
     n_queries: int
     n_keys: int
     input_scale: float
+    # None: that of KINDS or FIELD_KINDS.
+    workload: Workload | None = None
 
     def __str__(self) -> str:
         return f"{self.kind}, {self.n_queries} x {self.n_keys}, inputs x {self.input_scale:g}"
+
+    @property
+    def work(self) -> Workload:
+        """What is drawn, of its size."""
+        known = self.workload or known_kind(self.kind)
+        work = known.cut(self.n_keys)
+        if known.queries is None and self.n_queries == self.n_keys:
+            return work
+        return replace(work, queries=self.n_queries)
 
     def draw(
         self,
         *,
         dtype: torch.dtype,
         device: torch.device,
-        d_head: int,
         wants: Iterable[str],
         seed: int,
+        d_head: int | None = None,
     ) -> Problem:
-        """Fresh inputs; another seed gives others, and another sentence of `lengths` is empty."""
-        B, H, Q, K, D = BATCH, HEADS, self.n_queries, self.n_keys, d_head
-        generator = torch.Generator().manual_seed(seed)
+        """Fresh inputs; another seed gives others, and another sentence of `lengths` is empty.
 
-        def normal(*shape: int) -> Tensor:
-            numbers = torch.randn(*shape, generator=generator, dtype=torch.float64)
-            if self.kind == "strided":
-                numbers = numbers.transpose(1, 2).contiguous().transpose(1, 2)
-            return numbers.to(device, dtype)
-
-        options: dict[str, Any] = {}
-        if "lengths" in self.kind:
-            lengths = torch.tensor([K, max(1, 2 * K // 3), 0], device=device)
-            options["lengths"] = lengths.roll(seed)
-        if self.kind == "mask":
-            mask = torch.rand(B, H, Q, K, generator=generator) < 0.7
-            mask[1, :, 0] = False
-            options["mask"] = mask.to(device)
-        if self.kind == "bias":
-            options["bias"] = normal(1, H, Q, K)
-        return Problem(
-            query=normal(B, H, Q, D) * self.input_scale,
-            key=normal(B, H, K, D) * self.input_scale,
-            value=normal(B, H, K, D),
-            scale=0.37 if self.kind == "scale" else 1 / math.sqrt(D),
-            causal="causal" in self.kind,
-            want={name: _parameters(name, Q, K, normal, generator, device) for name in wants},
-            **options,
+        What is wanted is left out where the layout has no such numbers. Without `d_head` it is
+        that of the workload.
+        """
+        work = self.work if d_head is None else replace(self.work, d_head=d_head)
+        return drawn(
+            work,
+            lengths_for_checking(work, seed),
+            seed=seed,
+            device=device,
+            dtype=dtype,
+            input_scale=self.input_scale,
+            wants=set(wants) - LEFT_OUT[work.layout],
         )
 
 
+def kinds_of(work: Workload, *, heads: int = 6) -> dict[str, Workload]:
+    """What is checked of a workload: itself, with few sentences and heads, and as a strided view.
+
+    The groups stay, up to 3 query heads a key head.
+    """
+    groups = min(3, work.heads // work.n_key_heads)
+    few = replace(work, batch=BATCH, heads=2 * groups, key_heads=2)
+    strided = {f"{work.name} strided": replace(few, strided=True)}
+    return {work.name or "workload": few} | strided
+
+
 def cases(
-    sizes: Iterable[int], input_scales: Iterable[float], kinds: Iterable[str] = tuple(KINDS)
+    sizes: Iterable[int],
+    input_scales: Iterable[float],
+    kinds: Mapping[str, Workload],
 ) -> Iterator[Case]:
     """Every kind at every size with inputs x 1; one size, past a tile, with larger inputs.
 
@@ -153,36 +163,22 @@ def cases(
     middle = sorted(sizes)[len(sizes) // 2]
     # With one key different slips look alike: it comes last, so that others name the cause.
     ordered = sorted(sizes, key=lambda size: size == 1)
-    for kind in kinds:
+    for kind, work in kinds.items():
         for size in ordered:
-            yield Case(kind, _n_queries(kind, size), size, first)
+            yield Case(kind, _n_queries(work, size), size, first, work)
         for input_scale in larger:
-            yield Case(kind, _n_queries(kind, middle), middle, input_scale)
+            yield Case(kind, _n_queries(work, middle), middle, input_scale, work)
 
 
-def truth(problem: Problem) -> dict[str, Tensor]:
-    """What the float64 reference gives for the same, already rounded, inputs."""
-    return reference.attend(problem.query, problem.key, problem.value, **problem.options())
+def known_kind(kind: str) -> Workload:
+    """The kind of this name. Raises AttentionError when there is none."""
+    known = KINDS | FIELD_KINDS
+    if kind not in known:
+        raise AttentionError(f"no kind {kind}; known are {', '.join(known)}.")
+    return known[kind]
 
 
-def _n_queries(kind: str, n_keys: int) -> int:
-    return 1 + n_keys // 3 if kind == "causal cache" and n_keys > 1 else n_keys
-
-
-def _parameters(
-    name: str,
-    n_queries: int,
-    n_keys: int,
-    normal: Callable[..., Tensor],
-    generator: torch.Generator,
-    device: torch.device,
-) -> Any:
-    if name == "key_sums":
-        return normal(BATCH, HEADS, n_keys, 3)
-    if name == "pair_mass":
-        size = (BATCH, 2 * n_keys, 1)
-        query = torch.randint(n_queries, size, generator=generator)
-        pairs = torch.cat([query, torch.randint(n_keys, size, generator=generator)], dim=-1)
-        pairs[1, 0] = -1
-        return pairs.to(device)
-    return {"key_mass": (0, n_keys - 1), "offset_mass": (-1, 0, 1), "map": (8,)}.get(name, ())
+def _n_queries(work: Workload, n_keys: int) -> int:
+    if work.queries is None or work.queries == 1:
+        return work.queries or n_keys
+    return 1 + n_keys // 3 if n_keys > 1 else n_keys

@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from minibert.kernels.check.cases import Problem, truth
-from minibert.kernels.check.known_faults import allowed_in, suspects
+from minibert.kernels.check.known_faults import suspects
+from minibert.kernels.check.problem import Problem, truth, unfolded
 from minibert.kernels.rounding import rounding_cause
 
 __all__ = ["distance", "likely_cause"]
@@ -98,7 +98,7 @@ def _overflow(problem: Problem, found: Tensor, wrong: Tensor) -> str | None:
         info = torch.finfo(dtype)
         high, low = math.log(info.max), math.log(info.tiny)
         # The sum of a row, and its products with value, are larger than its largest exp.
-        near = row_max > high - math.log(problem.key.shape[2]) - 2
+        near = row_max > high - math.log(problem.n_keys) - 2
         beyond = row_max > high + 1
         # Beside rows that a rounded score has put on the other side, all has to fit.
         against = (beyond & ~lost) | (rows & ~((near & lost) | (row_max < low)))
@@ -122,8 +122,8 @@ def _stale_part(wrong: Tensor, found: Tensor, previous: Tensor) -> str | None:
 
 
 def _dead_rows(problem: Problem) -> Tensor:
-    B, H, Q, K = (*problem.query.shape[:3], problem.key.shape[2])
-    allowed = allowed_in(problem)
+    B, H, Q, K = (*problem.query.shape[:3], problem.n_keys)
+    allowed = unfolded(problem).mask
     if allowed is None:
         return torch.zeros(B, H, Q, dtype=torch.bool, device=problem.query.device)
     return ~allowed.expand(B, H, Q, K).any(dim=-1)
@@ -139,7 +139,7 @@ def _only_dead_rows(problem: Problem, wrong: Tensor) -> bool:
 
 def _only_padded_queries(problem: Problem, wrong: Tensor) -> bool:
     Q = problem.query.shape[2]
-    if problem.lengths is None or problem.key.shape[2] != Q or wrong.shape[2] != Q:
+    if problem.lengths is None or problem.n_keys != Q or wrong.shape[2] != Q:
         return False
     padded = torch.arange(Q, device=wrong.device) >= problem.lengths[:, None, None]
     rows = wrong if wrong.ndim == 3 else wrong.any(dim=-1)

@@ -11,23 +11,12 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
-from minibert.kernels import eager
 from minibert.kernels.check.causes import distance
-from minibert.kernels.folding import repeated
+from minibert.kernels.check.problem import Problem, by_eager, largest_score, unfolded
 from minibert.quantities import Float
 
 __all__ = ["check_gradients", "eager_gradients", "gradient_tolerances"]
 
-#: What may be trained beside query, key and value.
-_TRAINED = ("bias", "sinks")
-#: What eager asks for even where there is none.
-_DEFAULTS: dict[str, Any] = {
-    "lengths": None,
-    "mask": None,
-    "causal": False,
-    "bias": None,
-    "want": {},
-}
 #: How much worse than torch eager's own gradients others may be.
 TIMES_EAGER = 2.0
 
@@ -36,16 +25,16 @@ def check_gradients(
     found: dict[str, Tensor],
     z_gradient: Float[Tensor, "batch head query d_value"],
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch key_head key d_head"],
-    value: Float[Tensor, "batch key_head key d_value"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_value"],
     *,
     lse_gradient: Float[Tensor, "batch head query"] | None = None,
     **options: Any,
 ) -> None:
     """Raises AttentionError where a gradient in `found` is further off than rounding explains.
 
-    `found` holds gradients by the names of `eager_gradients`; `options` are those of
-    `eager.attend`. The tolerance is that of `gradient_tolerances`.
+    `found` holds gradients by the names of `eager_gradients`; `options` are lengths, mask, causal,
+    scale and bias of the call. The tolerance is that of `gradient_tolerances`.
     """
     tensors = (z_gradient, query, key, value)
     expected = eager_gradients(*tensors, torch.float64, lse_gradient=lse_gradient, **options)
@@ -67,22 +56,31 @@ def check_gradients(
 def eager_gradients(
     z_gradient: Float[Tensor, "batch head query d_value"],
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch key_head key d_head"],
-    value: Float[Tensor, "batch key_head key d_value"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_value"],
     dtype: torch.dtype,
     *,
+    scale: float,
+    lengths: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    bias: Tensor | None = None,
+    sinks: Tensor | None = None,
     lse_gradient: Float[Tensor, "batch head query"] | None = None,
-    **options: Any,
+    **fields: Any,
 ) -> dict[str, Tensor]:
-    """The gradients "query", "key", "value", and of bias and sinks, by autograd in `dtype`."""
+    """The gradients "query", "key", "value" and, where given, "bias", "sinks", by autograd.
+
+    `fields` are the others of the call, by the names of `Problem`.
+    """
     given = {"query": query, "key": key, "value": value}
-    given |= {name: options[name] for name in _TRAINED if options.get(name) is not None}
+    given |= {n: one for n, one in (("bias", bias), ("sinks", sinks)) if one is not None}
     with torch.enable_grad():
         leaves = {name: one.detach().to(dtype).requires_grad_() for name, one in given.items()}
-        others = {name: leaves[name] for name in _TRAINED if name in leaves}
-        options = _DEFAULTS | options | others
-        shared = (repeated(leaves[name], query.shape[1]) for name in ("key", "value"))
-        attended = eager.attend(leaves["query"], *shared, **options)
+        options: dict[str, Any] = {"lengths": lengths, "mask": mask, "causal": causal} | fields
+        options |= {"scale": scale, "bias": leaves.get("bias"), "sinks": leaves.get("sinks")}
+        problem = Problem(leaves["query"], leaves["key"], leaves["value"], **options)
+        attended = by_eager(problem, dtype)
         outputs, gradients = [attended["z"]], [z_gradient.to(dtype)]
         if lse_gradient is not None:
             outputs.append(attended["lse"])
@@ -94,8 +92,8 @@ def eager_gradients(
 def gradient_tolerances(
     z_gradient: Float[Tensor, "batch head query d_value"],
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch key_head key d_head"],
-    value: Float[Tensor, "batch key_head key d_value"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_value"],
     *,
     lse_gradient: Float[Tensor, "batch head query"] | None = None,
     **options: Any,
@@ -118,7 +116,6 @@ def _floors(
     value: Tensor,
     right: dict[str, Tensor],
     *,
-    scale: float,
     lse_gradient: Tensor | None = None,
     **options: Any,
 ) -> dict[str, float]:
@@ -126,8 +123,8 @@ def _floors(
 
     u is the unit roundoff of the dtype, w that of float32, A the largest sum of absolute terms that
     a score is made of, G that of dP and δ, L the largest gradient of lse, R the largest sum of P
-    over the queries, and heads, that read a key. A sum of D terms is off by about sqrt(D)·w of its
-    absolute terms (Higham & Mary 2019), z and dS are rounded once to the dtype:
+    over the queries of a key. A sum of D terms is off by about sqrt(D)·w of its absolute terms
+    (Higham & Mary 2019), z and dS are rounded once to the dtype:
 
         P:  p = 2·(sqrt(D) + 4)·w·A + 4·w of itself
         dS: e = (p + u)·(2·G + L) + (3·u + 2·sqrt(D)·w)·G for each P
@@ -137,33 +134,25 @@ def _floors(
     over its rows.
     """
     unit, fine = torch.finfo(query.dtype).eps / 2, torch.finfo(torch.float32).eps / 2
+    problem = Problem(query.detach(), key.detach(), value.detach(), **options)
+    plain, bias, scale = unfolded(problem), problem.bias, abs(problem.scale)
     sizes = {"query": query, "key": key, "value": value, "dz": z_gradient}
-    wide = {name: one.detach().double().abs() for name, one in sizes.items()}
-    largest = {name: float(one.max()) for name, one in wide.items()}
-    B, H, Q, _ = query.shape
-    group = H // key.shape[1]
-    many = {name: repeated(wide[name], H) for name in ("key", "value")}
-    of_scores = abs(scale) * float((wide["query"] @ many["key"].mT).max())
-    for name in _TRAINED:
-        if options.get(name) is not None:
-            of_scores += float(options[name].detach().abs().max())
-    if options.get("alibi_slopes") is not None:
-        of_scores += float(options["alibi_slopes"].detach().abs().max()) * max(Q, key.shape[2])
-    of_probs = float((wide["dz"] @ many["value"].mT).max())
+    largest = {name: float(one.detach().abs().max()) for name, one in sizes.items()}
+    root, (B, H, Q, _) = math.sqrt(query.shape[3]), query.shape
+    of_probs = float((z_gradient.detach().double().abs() @ plain.value.abs().mT).max())
     of_lse = 0.0 if lse_gradient is None else float(lse_gradient.nan_to_num(0, 0, 0).abs().max())
-    asked = _DEFAULTS | options | {"scale": scale, "want": {"received": ()}}
-    vectors = (one.detach().double() for one in (query, repeated(key, H), repeated(value, H)))
-    received = eager.attend(*vectors, **asked)["received"].unflatten(1, (-1, group)).sum(2)
-    most = max(1.0, float(received.max()))
-    root = math.sqrt(max(query.shape[3], value.shape[3]))
-    p = 2 * (root + 4) * fine * of_scores + 4 * fine
+    probs = by_eager(plain, torch.float64)["probs"]
+    # A key is seen by the queries of all heads of its group.
+    received = max(1.0, float(probs.sum(dim=2).max()) * (H // key.shape[1]))
+    p = 2 * (root + 4) * fine * largest_score(problem) + 4 * fine
     e = (p + unit) * (2 * of_probs + of_lse) + (3 * unit + 2 * root * fine) * of_probs
     found = {
-        "query": abs(scale) * largest["key"] * e,
-        "key": abs(scale) * largest["query"] * e * most,
-        "value": largest["dz"] * (p + unit) * most,
-        "sinks": e * (B * Q),
+        "query": scale * largest["key"] * e,
+        "key": scale * largest["query"] * e * received,
+        "value": largest["dz"] * (p + unit) * received,
     }
-    if options.get("bias") is not None:
-        found["bias"] = e * (B * H * Q) / math.prod(options["bias"].shape[:3])
-    return {name: found[name] + unit * float(one.abs().max()) for name, one in right.items()}
+    if bias is not None:
+        found["bias"] = e * (B * H * Q) / math.prod(bias.shape[:3])
+    if problem.sinks is not None:
+        found["sinks"] = e * (B * Q)
+    return {name: one + unit * float(right[name].abs().max()) for name, one in found.items()}

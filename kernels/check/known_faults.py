@@ -5,49 +5,24 @@ gives the kernel's numbers, the kernel makes that mistake.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from minibert.kernels import eager
-from minibert.kernels.check.cases import Problem
-from minibert.kernels.masks import allowed_keys
+from minibert.kernels.check.known_faults_of_fields import about_fields
+from minibert.kernels.check.problem import Problem, unfolded
+from minibert.kernels.check.suspect import Suspect, as_it_is, with_mask
 
-__all__ = ["Suspect", "allowed_in", "suspects"]
+__all__ = ["suspects"]
 
 _TILES = (16, 32, 64, 128)
 _VECTORS = ("query", "key", "value")
+_OLD = {"lengths", "mask", "causal", "scale", "bias", "want"}
 _LAYOUT = "expected (batch, head, position, d_head)"
-
-
-def _as_it_is(output: Tensor) -> Tensor:
-    return output
-
-
-@dataclass(frozen=True, eq=False)
-class Suspect:
-    """A slip: what is said of it, and the problem it solves in place of the right one.
-
-    `written` puts the numbers of an output where the slip has them.
-    """
-
-    sentence: str
-    problem: Problem
-    written: Callable[[Tensor], Tensor] = _as_it_is
-
-    def gives(self, output: str) -> Tensor | None:
-        """The output of a kernel that makes this slip and no other; None where it is not known."""
-        problem = self.problem
-        vectors = (one.double() for one in (problem.query, problem.key, problem.value))
-        options = problem.options()
-        if problem.bias is not None:
-            options["bias"] = problem.bias.double()
-        # Eager and not the reference, which goes query by query: there are many suspects.
-        right = eager.attend(*vectors, **options).get(output)
-        return None if right is None else self.written(right)
 
 
 def suspects(problem: Problem) -> Iterator[Suspect]:
@@ -55,20 +30,10 @@ def suspects(problem: Problem) -> Iterator[Suspect]:
     yield from _about_strides(problem)
     yield from _about_scale(problem)
     yield from _about_options(problem)
+    yield from about_fields(problem)
     yield from _about_vectors(problem)
     yield from _about_layout(problem)
     yield from _about_tiles(problem)
-
-
-def allowed_in(problem: Problem) -> Tensor | None:
-    """Where attention is allowed, (batch, head, query, key) with any axis 1; None: everywhere."""
-    return allowed_keys(
-        problem.query,
-        problem.key,
-        lengths=problem.lengths,
-        mask=problem.mask,
-        causal=problem.causal,
-    )
 
 
 def _about_strides(problem: Problem) -> Iterator[Suspect]:
@@ -88,11 +53,13 @@ def _about_strides(problem: Problem) -> Iterator[Suspect]:
 
 def _about_scale(problem: Problem) -> Iterator[Suspect]:
     D, scale = problem.query.shape[-1], problem.scale
+    of_values = 1 / math.sqrt(problem.value.shape[-1])
     for name, factor in (
         ("1: the scale is left out", 1.0),
         ("1/d_head in place of 1/sqrt(d_head)", 1 / D),
         ("sqrt(d_head): multiplied where it should divide", math.sqrt(D)),
         ("1/sqrt(d_head): `scale` is ignored", 1 / math.sqrt(D)),
+        ("1/sqrt(d_value) in place of 1/sqrt(d_head)", of_values),
         ("scale twice over", scale**2),
         ("scale · ln 2: 2 to the power in place of e, without log2(e)", scale * math.log(2)),
         ("scale · log2(e): log2(e) without 2 to the power", scale / math.log(2)),
@@ -122,8 +89,8 @@ def _about_options(problem: Problem) -> Iterator[Suspect]:
 def _about_lengths(problem: Problem) -> Iterator[Suspect]:
     if problem.lengths is None:
         return
-    K = problem.key.shape[2]
-    yield Suspect("lengths is ignored: padding keys are seen", replace(problem, lengths=None))
+    K = problem.n_keys
+    yield Suspect("lengths is ignored: padding keys are seen", _all_keys(problem))
     for slip, shift in (
         ("one key too many is seen behind the length: write key < length, not key <= length", 1),
         ("the last real key is not seen: write key < length, not key < length - 1", -1),
@@ -132,25 +99,41 @@ def _about_lengths(problem: Problem) -> Iterator[Suspect]:
         yield Suspect(f"lengths is off by one: {slip}", replace(problem, lengths=shifted))
 
 
+def _all_keys(problem: Problem) -> Problem:
+    if problem.pages is None:
+        return replace(problem, lengths=None)
+    return replace(problem, lengths=torch.full_like(problem.pages[:, 0], problem.n_keys))
+
+
 def _about_causal(problem: Problem) -> Iterator[Suspect]:
-    Q, K = problem.query.shape[2], problem.key.shape[2]
-    yield Suspect("causal is ignored: the future is seen", replace(problem, causal=False))
+    Q, K = problem.query.shape[2], problem.n_keys
+    yield Suspect(
+        "causal is ignored: the future is seen", replace(problem, causal=False, prefix=None)
+    )
+    if problem.packed is not None or problem.pages is not None or problem.prefix is not None:
+        return
     square = torch.ones(1, 1, Q, K, dtype=torch.bool, device=problem.query.device)
+    free = replace(problem, causal=False)
     yield Suspect(
         "causal is aligned to the start: query i stands at position K − Q + i",
-        replace(problem, causal=False, mask=square.tril()),
+        with_mask(free, _both(unfolded(free).mask, square.tril())),
     )
     for slip, shift in (("leaves out the query's own position", -1), ("is one key too far", 1)):
-        mask = square.tril(K - Q + shift)
-        yield Suspect(f"causal {slip}", replace(problem, causal=False, mask=mask))
+        mask = _both(unfolded(free).mask, square.tril(K - Q + shift))
+        yield Suspect(f"causal {slip}", with_mask(free, mask))
+
+
+def _both(one: Tensor | None, other: Tensor) -> Tensor:
+    return other if one is None else one & other
 
 
 def _about_vectors(problem: Problem) -> Iterator[Suspect]:
     query, key, value = problem.query, problem.key, problem.value
-    yield Suspect(
-        "key and value are swapped: z = softmax(scale · query · keyᵀ) · value",
-        replace(problem, key=value, value=key),
-    )
+    if value.shape == key.shape:
+        yield Suspect(
+            "key and value are swapped: z = softmax(scale · query · keyᵀ) · value",
+            replace(problem, key=value, value=key),
+        )
     if query.shape == key.shape:
         yield Suspect(
             "query and key are swapped: the softmax is over the keys of a query",
@@ -178,9 +161,9 @@ def _about_layout(problem: Problem) -> Iterator[Suspect]:
             yield Suspect(
                 f"layout: {' and '.join(parts)} as {layout}; {_LAYOUT}",
                 replace(problem, **changed),
-                written if writes else _as_it_is,
+                written if writes else as_it_is,
             )
-    if problem.mask is None and problem.bias is None and problem.query.shape == problem.key.shape:
+    if problem.options().keys() <= _OLD and problem.mask is None and _same_shapes(problem):
         lengths, H = problem.lengths, problem.query.shape[1]
         turned: dict[str, Any] = {name: getattr(problem, name).transpose(1, 2) for name in _VECTORS}
         yield Suspect(
@@ -189,6 +172,11 @@ def _about_layout(problem: Problem) -> Iterator[Suspect]:
             replace(problem, lengths=None if lengths is None else lengths.clamp_max(H), **turned),
             lambda output: output.transpose(1, 2),
         )
+
+
+def _same_shapes(problem: Problem) -> bool:
+    shapes = {getattr(problem, name).shape for name in _VECTORS}
+    return len(shapes) == 1 and problem.bias is None
 
 
 def _read_by_position(vectors: Tensor) -> Tensor:
@@ -210,60 +198,59 @@ def _written_by_dimension(output: Tensor) -> Tensor:
 
 
 def _about_tiles(problem: Problem) -> Iterator[Suspect]:
-    K, device = problem.key.shape[2], problem.query.device
+    plain, device = unfolded(problem), problem.query.device
+    K, allowed = problem.n_keys, plain.mask
+    padded = problem.packed is None and problem.pages is None
     for tile in _TILES:
         tail = torch.arange(K, device=device) >= (K - 1) // tile * tile
-        allowed = allowed_in(problem)
         if allowed is not None:
             yield Suspect(
                 f"the mask is missing on the last block of {tile} keys",
-                _with_mask(problem, allowed | tail),
+                replace(plain, mask=allowed | tail),
             )
-        if problem.lengths is not None:
+        if problem.lengths is not None and padded:
             edge = (problem.lengths[:, None, None, None] + tile - 1) // tile * tile
             seen = torch.arange(K, device=device) < edge
+            free = unfolded(replace(problem, lengths=None))
             yield Suspect(
                 f"lengths is rounded up to blocks of {tile} keys or more: its edge has no mask",
-                replace(problem, lengths=None, mask=seen),
+                replace(free, mask=_both(free.mask, seen)),
             )
         if tile < K and K % tile:
-            kept = ~tail if allowed is None else allowed & ~tail
+            kept = (~tail)[None, None, None]
             yield Suspect(
                 f"the last, incomplete block of {tile} keys is left out",
-                _with_mask(problem, kept.expand(1, 1, 1, K) if allowed is None else kept),
+                replace(plain, mask=_both(allowed, kept)),
             )
-        if K % tile:
+        if K % tile and padded:
             yield Suspect(
                 "the mask is missing on the last block: keys are filled up with zeros to a "
                 f"multiple of {tile}, and these are seen",
-                _padded(problem, -K % tile),
+                _padded(plain, -K % tile),
             )
             yield Suspect(
                 f"the mask is missing on the last block of {tile} keys: it reads on into the "
                 "memory of the next head",
                 _reading_on(problem, -K % tile),
             )
+    if K > 1:
+        last = torch.arange(K, device=device) < K - 1
+        yield Suspect(
+            "the last key is not seen, where there is no length",
+            replace(plain, mask=_both(allowed, last[None, None, None])),
+        )
 
 
-def _with_mask(problem: Problem, mask: Tensor) -> Problem:
-    return replace(problem, lengths=None, causal=False, mask=mask)
-
-
-def _padded(problem: Problem, extra: int) -> Problem:
+def _padded(plain: Problem, extra: int) -> Problem:
     """The problem with `extra` keys and values of zero behind, which every query sees."""
-    allowed, key, value = allowed_in(problem), problem.key, problem.value
-    if allowed is not None:
-        B, H, Q, K = (*problem.query.shape[:3], key.shape[2])
-        allowed = torch.nn.functional.pad(allowed.expand(B, H, Q, K), (0, extra), value=True)
-    bias = problem.bias
-    return Problem(
-        query=problem.query,
-        key=torch.nn.functional.pad(key, (0, 0, 0, extra)),
-        value=torch.nn.functional.pad(value, (0, 0, 0, extra)),
-        scale=problem.scale,
-        mask=allowed,
-        bias=None if bias is None else torch.nn.functional.pad(bias, (0, extra)),
-        want=problem.want,
+    B, H, Q, K = (*plain.query.shape[:3], plain.n_keys)
+    mask, bias = plain.mask, plain.bias
+    return replace(
+        plain,
+        key=pad(plain.key, (0, 0, 0, extra)),
+        value=pad(plain.value, (0, 0, 0, extra)),
+        mask=None if mask is None else pad(mask.expand(B, H, Q, K), (0, extra), value=True),
+        bias=None if bias is None else pad(bias, (0, extra)),
     )
 
 
@@ -272,17 +259,21 @@ def _reading_on(problem: Problem, extra: int) -> Problem:
 
     Behind the last heads stands what nobody knows: their values are NaN.
     """
-    B, H, K, D = problem.key.shape
+    B, H, K, _ = problem.key.shape
     starts = torch.arange(B * H, device=problem.key.device)[:, None] * K
     places = starts + torch.arange(K + extra, device=problem.key.device)
     unknown = places[:, -1] >= B * H * K
+    groups = problem.query.shape[1] // H
 
     def read_on(vectors: Tensor) -> Tensor:
-        memory = vectors.reshape(B * H * K, D)
+        memory = vectors.double().reshape(B * H * K, vectors.shape[3])
         return memory[places.clamp_max(B * H * K - 1)].clone()
 
-    padded = _padded(problem, extra)
+    def repeated(vectors: Tensor) -> Tensor:
+        heads = vectors.reshape(B, H, K + extra, vectors.shape[2])
+        return heads.repeat_interleave(groups, dim=1)
+
     value = read_on(problem.value)
     value[unknown] = math.nan
-    shape = (B, H, K + extra, D)
-    return replace(padded, key=read_on(problem.key).reshape(shape), value=value.reshape(shape))
+    plain = _padded(unfolded(problem), extra)
+    return replace(plain, key=repeated(read_on(problem.key)), value=repeated(value))

@@ -18,7 +18,7 @@ import inspect
 import math
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -28,11 +28,21 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError, MinibertError
-from minibert.kernels import eager
+from minibert.kernels.check.backward import gradient_cause, right_gradients, tolerances
 from minibert.kernels.check.calls import Caller, CheckEndedError, InProcess
-from minibert.kernels.check.cases import INPUT_SCALES, KINDS, SIZES, Case, Problem, cases, truth
-from minibert.kernels.check.causes import likely_cause
+from minibert.kernels.check.cases import (
+    INPUT_SCALES,
+    KINDS,
+    LEFT_OUT,
+    SIZES,
+    Case,
+    cases,
+    known_kind,
+)
+from minibert.kernels.check.causes import distance, likely_cause
+from minibert.kernels.check.problem import Problem, by_eager, truth
 from minibert.kernels.check.tolerances import error_of, tolerance_of
+from minibert.kernels.check.workload import Workload
 from minibert.kernels.registry import (
     Implementation,
     Request,
@@ -71,7 +81,7 @@ class _Run:
     record: Implementation
     caller: Caller
     device: torch.device
-    d_head: int
+    d_head: int | None
     previous: dict[tuple[str, torch.Size], Tensor] = field(default_factory=dict)
 
 
@@ -127,19 +137,22 @@ def check(
     wants: Iterable[str] | None = None,
     sizes: Iterable[int] = SIZES,
     input_scales: Iterable[float] = INPUT_SCALES,
-    d_head: int = 64,
+    d_head: int | None = 64,
     seed: int = 0,
-    kinds: Iterable[str] = tuple(KINDS),
+    kinds: Iterable[str] | Mapping[str, Workload] = tuple(KINDS),
     watch: Callable[[int, int, str], None] | None = None,
     caller: Caller | None = None,
+    backward: bool = False,
 ) -> ParityReport:
     """The report on a registered name, an `Implementation`, or a function (see `register`).
 
     A bare function may give z alone; it is checked in float32 and bfloat16, and on the options
     (lengths, mask, causal, scale, bias) it names; what it does not name is listed as not covered.
     An exception in the function is a failure of its case, not of the check. kinds, of
-    `cases.KINDS`, are all that is tried. watch(done, of, case) is called before each case.
-    caller, when given, calls the function in place of this process.
+    `cases.KINDS` and `cases.FIELD_KINDS`, are all that is tried; or workloads by name, whose own
+    d_head is taken where `d_head` is None. watch(done, of, case) is called before each case.
+    caller, when given, calls the function in place of this process. With `backward` the gradients
+    of query, key and value are checked as well, for a drawn gradient of z.
     Raises AttentionError when the name is unknown, it cannot run on `device`, or sizes or
     input_scales are empty.
     """
@@ -149,17 +162,22 @@ def check(
     run = _Run(record, caller or InProcess(record), torch.device(device), d_head)
     findings: list[Finding] = []
     skipped: dict[str, str] = {}
-    tried = tuple(cases(sizes, input_scales, kinds))
+    known = kinds if isinstance(kinds, Mapping) else {one: known_kind(one) for one in kinds}
+    if backward:
+        known = {name: replace(one, backward=True) for name, one in known.items()}
+    tried = tuple(cases(sizes, input_scales, known))
     tasks = list(product(record.dtypes if dtypes is None else dtypes, tried))
     for done, (dtype, case) in enumerate(tasks):
-        request = Request(record.wants, KINDS[case.kind], run.device.type, dtype, gradient=False)
+        asks = case.work.asks()
+        wants_here = record.wants - LEFT_OUT[case.work.layout]
+        request = Request(wants_here, asks, run.device.type, dtype, gradient=False)
         if refusal := record.refusal(request):
             skipped[f"{case.kind} in {_short(dtype)}: {refusal}"] = refusal
             continue
         if watch is not None:
             watch(done, len(tasks), f"{case}, {_short(dtype)}")
-        known = any(one.cause and one.case.startswith(f"{case.kind},") for one in findings)
-        findings += _examine(run, case, dtype, seed=seed, explain=not known)
+        told = any(one.cause and one.case.startswith(f"{case.kind},") for one in findings)
+        findings += _examine(run, case, dtype, seed=seed, explain=not told)
         seed += 2
     if not findings:
         reasons = "; ".join(dict.fromkeys(skipped.values()))
@@ -230,9 +248,9 @@ def _compare(
     run: _Run, where: str, problem: Problem, outputs: dict[str, Tensor], *, explain: bool
 ) -> list[Finding]:
     expected = truth(problem)
-    yardstick = eager.attend(problem.query, problem.key, problem.value, **problem.options())
+    yardstick = by_eager(problem, problem.query.dtype)
     dtype, findings = problem.query.dtype, []
-    for output in ("z", "lse", *sorted(run.record.wants)):
+    for output in ("z", "lse", *problem.want):
         if output not in outputs:
             if output != "lse":
                 cause = f"gave {', '.join(outputs)} and no {output}"
@@ -249,6 +267,27 @@ def _compare(
                 output, problem, found, right, tolerance=tolerance, previous=previous
             )
         findings.append(Finding(where, dtype, output, error, tolerance, cause))
+    if problem.z_gradient is not None:
+        findings += _compare_gradients(where, problem, outputs, explain=explain)
+    return findings
+
+
+def _compare_gradients(
+    where: str, problem: Problem, outputs: dict[str, Tensor], *, explain: bool
+) -> list[Finding]:
+    expected, allowed, findings = right_gradients(problem), tolerances(problem), []
+    for output, right in expected.items():
+        found, cause = outputs.get(output), ""
+        if found is None or found.shape != right.shape:
+            said = "none" if found is None else f"shape {tuple(found.shape)}"
+            cause = f"gave {said} as {output}; expected shape {tuple(right.shape)}"
+            error = math.inf
+        else:
+            error = distance(found, right)
+            if explain and not error <= allowed[output]:
+                explain = False
+                cause = gradient_cause(output, problem, found, right, allowed[output])
+        findings.append(Finding(where, problem.query.dtype, output, error, allowed[output], cause))
     return findings
 
 

@@ -1,13 +1,14 @@
 """How far an output is from the reference, and how far `parity.py` allows it to be."""
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from minibert.kernels.check.cases import Problem
 from minibert.kernels.check.causes import distance
-from minibert.kernels.masks import allowed_keys, wide
+from minibert.kernels.check.problem import Problem, by_eager, largest_score, unfolded
+from minibert.kernels.masks import wide
 
 __all__ = ["TIMES_EAGER", "error_of", "floors", "tolerance_of"]
 
@@ -27,9 +28,9 @@ def floors(problem: Problem) -> dict[str, float]:
     """The error, by output, that a kernel right in every step may have from rounding alone.
 
     u is the unit roundoff of the dtype, w that of the accumulator (float32; float64 for float64),
-    A = scale · max sum |query·key| + max |bias| the largest sum a score is made of, and ds the
-    error of a score: d_head terms added in any order are off by about sqrt(d_head)·w·A
-    (Higham & Mary 2019), whatever the order.
+    A = scale · max sum |query·key| + max |bias| + max |ALiBi| the largest sum a score is made of (a
+    soft cap makes it smaller, a sink is one more score), and ds the error of a score: d_head terms
+    added in any order are off by about sqrt(d_head)·w·A (Higham & Mary 2019), whatever the order.
 
     scores    ds, and the number itself rounded: u·A
     lse       ds, and a few roundings of exp, sum and ln: 4·w·(1 + ln K); row_max likewise
@@ -41,13 +42,12 @@ def floors(problem: Problem) -> dict[str, float]:
               others one prob
     key_sums  as z, with columns in the place of values, and rounded to the accumulator alone
     """
-    query, key = problem.query.double().abs(), problem.key.double().abs()
-    (Q, D), K = query.shape[2:], key.shape[2]
+    (Q, D), K = problem.query.shape[2:], problem.n_keys
     unit = torch.finfo(problem.query.dtype).eps / 2
     fine = torch.finfo(wide(problem.query.dtype)).eps / 2
-    largest_sum = problem.scale * float((query @ key.transpose(-2, -1)).max())
-    if problem.bias is not None:
-        largest_sum += float(problem.bias.abs().max())
+    largest_sum = largest_score(problem)
+    if problem.sinks is not None:
+        largest_sum = max(largest_sum, float(problem.sinks.abs().max()))
     step = math.sqrt(D) * fine * largest_sum
     few, prob = 4 * fine * (1 + math.log(K)), 2 * step + 4 * fine
     largest_value = float(problem.value.double().abs().max())
@@ -75,28 +75,32 @@ def error_of(
     if found.shape != right.shape:
         return math.inf
     if output == "argmax":
-        return _argmax_error(found, expected)
+        return _argmax_error(problem, found, expected)
     if output == "probs" and _leaks(problem, found):
         return math.inf
     return distance(found, right)
 
 
-def _argmax_error(found: Tensor, expected: dict[str, Tensor]) -> float:
+def _argmax_error(problem: Problem, found: Tensor, expected: dict[str, Tensor]) -> float:
     """How much smaller the score of the key that was given is than the largest: 0 for a tie."""
-    dead, K = expected["argmax"] < 0, expected["probs"].shape[-1]
-    if not torch.equal(found < 0, dead) or int(found.max()) >= K:
+    dead, probs = expected["argmax"] < 0, expected.get("probs")
+    if probs is None:
+        # Of packed sentences, each of which counts its keys from 0.
+        probs = by_eager(replace(problem, want={}), torch.float64)["probs"]
+        found = torch.where(found < 0, found, found + _first_keys(problem))
+    if not torch.equal(found < 0, dead) or int(found.max()) >= probs.shape[-1]:
         return math.inf
-    probs = expected["probs"]
     chosen = probs.gather(-1, found.clamp_min(0).unsqueeze(-1)).squeeze(-1)
     return float((probs.amax(dim=-1).log() - chosen.log()).masked_fill(dead, 0).max())
 
 
+def _first_keys(problem: Problem) -> Tensor:
+    """For each packed query the place of the first key of its sentence."""
+    queries = torch.tensor(problem.packed or ())
+    keys = torch.tensor(problem.packed_keys or problem.packed or ())
+    return (keys.cumsum(0) - keys).repeat_interleave(queries).to(problem.query.device)
+
+
 def _leaks(problem: Problem, probs: Tensor) -> bool:
-    allowed = allowed_keys(
-        problem.query,
-        problem.key,
-        lengths=problem.lengths,
-        mask=problem.mask,
-        causal=problem.causal,
-    )
+    allowed = unfolded(problem).mask
     return allowed is not None and bool((probs[~allowed.expand(probs.shape)] != 0).any())

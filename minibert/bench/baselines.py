@@ -4,6 +4,8 @@ Masks, the blocks of FlexAttention and the choice of the back end are made befor
 A baseline that cannot do a shape says why; no other takes its place.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,11 +14,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from minibert.bench.contest import Contender
 from minibert.bench.gate import GateError, Outputs
+from minibert.bench.signatures import SIGNATURES
 from minibert.bench.workload import Inputs, Workload
 from minibert.errors import MinibertError
 from minibert.kernels import flex
-from minibert.kernels.api import arguments_for
-from minibert.kernels.masks import allowed_keys
+from minibert.kernels.check.backward import gradients_of
+from minibert.kernels.check.calls import bound
 from minibert.kernels.registry import Request, implementations
 from minibert.kernels.torch_backends import BACKENDS, forced
 
@@ -44,45 +47,32 @@ def baseline(name: str, workload: Workload, inputs: Inputs) -> Contender:
     known = implementations()
     if name not in known:
         raise MinibertError(f"no baseline {name}; known are {', '.join(known)}")
-    options = {"causal"} if workload.causal else set()
-    options |= {"lengths"} if inputs.lengths is not None else set()
+    problem = inputs.problem
     request = Request(
-        frozenset(), frozenset(options), inputs.query.device.type, inputs.query.dtype, False
+        frozenset(),
+        workload.asks(),
+        problem.query.device.type,
+        problem.query.dtype,
+        workload.backward,
+        max(workload.d_head, workload.value_size),
     )
     if refusal := known[name].refusal(request):
         raise GateError(refusal)
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
     if name in BACKENDS:
-        return _backend(name, workload, inputs)
-    if name == "flex":
-        return _flex(workload, inputs)
-    given: dict[str, Any] = {"lengths": inputs.lengths} if inputs.lengths is not None else {}
-    given |= {"causal": True} if workload.causal else {}
-    arguments = arguments_for(known[name], inputs.query, inputs.key, given, {})
-    return Contender(partial(known[name].fn, *inputs.vectors, **arguments), z_of)
+        function, convention = scaled_dot_product_attention, SIGNATURES["sdpa"]
+        run, around = convention.bind(function, problem, None), partial(forced, name)
+    elif name == "flex":
+        if not problem.query.is_cuda:
+            raise GateError("FlexAttention is compiled on CUDA alone; uncompiled it is no baseline")
+        run = SIGNATURES["flex"].bind(flex.compiled(), problem, None)
+    else:
+        run = bound(known[name], problem)
+    if not workload.backward:
+        return Contender(run, z_of, around)
+    return Contender(lambda: _with_gradients(run(), inputs), dict, around)
 
 
-def _backend(name: str, workload: Workload, inputs: Inputs) -> Contender:
-    """torch's back end through torch's public function, which may leave lse out."""
-    mask = None
-    if inputs.lengths is not None:
-        mask = allowed_keys(
-            inputs.query, inputs.key, lengths=inputs.lengths, mask=None, causal=workload.causal
-        )
-    run = partial(
-        scaled_dot_product_attention,
-        *inputs.vectors,
-        attn_mask=mask,
-        is_causal=workload.causal and mask is None,
-    )
-    return Contender(run, z_of, partial(forced, name))
-
-
-def _flex(workload: Workload, inputs: Inputs) -> Contender:
-    if not inputs.query.is_cuda:
-        raise GateError("FlexAttention is compiled on CUDA alone; uncompiled it is no baseline")
-    blocks = None
-    if workload.causal or inputs.lengths is not None:
-        blocks = flex.block_mask(
-            inputs.query, inputs.key, lengths=inputs.lengths, causal=workload.causal
-        )
-    return Contender(partial(flex.compiled(), *inputs.vectors, block_mask=blocks), z_of)
+def _with_gradients(result: Any, inputs: Inputs) -> Outputs:
+    z = z_of(result)["z"]
+    return {"z": z.detach()} | gradients_of(z, inputs.problem)

@@ -11,7 +11,7 @@ from minibert.terminal import Terminal
 
 __all__ = ["Change", "changes", "comparison_lines", "kernel_rows"]
 
-_PLACE = ("tokens", "batch", "heads", "d_head", "dtype", "causal", "lengths", "cache")
+_PLACE = ("tokens", "batch", "heads", "d_head", "dtype", "causal", "lengths", "about", "cache")
 #: Less than this is noise, however quiet both machines say they were.
 _LEAST_NOISE = 0.02
 _TIMES = ("median_ms", "p20_ms", "p80_ms")
@@ -78,7 +78,7 @@ def changes(before: list[Row], after: list[Row]) -> list[Change]:
             continue
         noise = max(_LEAST_NOISE, _noise(row), _noise(other))
         name = "yours" if row["role"] == "kernel" else row["implementation"]
-        place = ", ".join(_said(row, one) for one in _PLACE)
+        place = ", ".join(said for one in _PLACE if (said := _said(row, one)))
         found.append(Change(name, place, other["median_ms"], row["median_ms"], noise))
     return found
 
@@ -117,7 +117,8 @@ def comparison_lines(paths: tuple[Path, Path], terminal: Terminal) -> tuple[list
 
 def _key(row: Row) -> tuple[object, ...]:
     name = "yours" if row["role"] == "kernel" else row["implementation"]
-    return (name, *(row.get(one) for one in _PLACE))
+    # Rows of before there was "about" said nothing by it.
+    return (name, *(row.get(one, "") for one in _PLACE))
 
 
 def _noise(row: Row) -> float:
@@ -126,7 +127,7 @@ def _noise(row: Row) -> float:
 
 
 def _said(row: Row, name: str) -> str:
-    value = row.get(name)
+    value = row.get(name, "")
     if name == "causal":
         return "causal" if value else "full"
     return f"{name} {value}" if name in ("tokens", "batch", "heads", "d_head") else str(value)

@@ -1,16 +1,21 @@
 """A user's function as the judge sees it: numbers in, numbers out, from another process."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from minibert.bench.messages import sent_tensors, settings_of
 from minibert.bench.printed import Printed
 from minibert.bench.shared_bytes import described, room_for
+from minibert.bench.signatures import SIGNATURES
 from minibert.bench.user_file import OUTPUTS, target_parts
 from minibert.bench.worker_process import WorkerError, WorkerProcess
-from minibert.kernels.check.cases import Problem
+from minibert.kernels.check.backward import GRADIENTS
+from minibert.kernels.check.problem import Problem
+from minibert.kernels.implementation import SHAPES
 from minibert.kernels.outputs import outputs_of
 from minibert.kernels.registry import Implementation
 
@@ -24,24 +29,43 @@ class JudgedFunction:
     numbers of the promised shapes and dtypes, or not at all.
     """
 
-    def __init__(self, target: str, device: torch.device, *, seconds: float) -> None:
+    def __init__(
+        self,
+        target: str,
+        device: torch.device,
+        *,
+        seconds: float,
+        signature: str | None = None,
+        causal_only: bool = False,
+    ) -> None:
         """Run the file.
+
+        `signature` names the calling convention; None: it is guessed. With `causal_only` the
+        function is always causal, without being told.
 
         Raises MinibertError when there is no such file or function, and WorkerEndedError when it
         ends the process.
         """
-        self.path, self.name = target_parts(target)
-        self.device = device
-        self.label = f"{self.path.name}:{self.name}"
-        self.printed = Printed(self.path.name)
+        self.source, self.name = target_parts(target)
+        self.device, self.causal_only = device, causal_only
+        known = self.source if isinstance(self.source, str) else self.source.name
+        self.label = f"{known}:{self.name}"
+        self.printed = Printed(known)
         self.worker = WorkerProcess(self.label, str(device), seconds, self.printed)
         try:
-            answer = self.worker.ask("read", path=str(self.path), name=self.name)
+            path = str(self.source) if isinstance(self.source, Path) else None
+            module = None if path else str(self.source)
+            answer = self.worker.ask(
+                "read", path=path, module=module, name=self.name, signature=signature
+            )
         except BaseException:
             self.close()
             raise
+        self.signature = SIGNATURES[str(answer.get("signature"))]
         options = {str(one) for one in answer.get("options", ())}
-        self.options = tuple(one for one in ("lengths", "causal") if one in options)
+        self.options = tuple(one for one in self.signature.options if one in options)
+        if causal_only:
+            self.options = (*self.options, *({"causal"} - {*self.options}))
         self.triton = bool(answer.get("triton"))
 
     def close(self) -> None:
@@ -55,22 +79,19 @@ class JudgedFunction:
             # Not the method itself, whose own lines are not where the user's errors arise.
             fn=partial(self.call),
             wants=frozenset(outputs) - {"z", "lse"},
-            options=frozenset(self.options),
+            # Of shapes nothing can be known before a call.
+            options=frozenset(self.options) | frozenset(SHAPES),
         )
 
     def call(self, problem: Problem, *, again: bool = False) -> dict[str, Tensor]:
         """The outputs when the call returns. Raises WorkerError for what it does instead."""
-        tensors = {
-            name: one
-            for name, one in problem.tensors().items()
-            if name in ("query", "key", "value", *self.options)
-        }
+        tensors = sent_tensors(problem)
         files = self.worker.files(inputs=room_for(tensors.values()), outputs=_room(problem))
         answer = self.worker.ask(
             "call",
             files={name: (str(one.path), one.size) for name, one in files.items()},
             tensors=files["inputs"].put(tensors),
-            causal=problem.causal,
+            settings=settings_of(problem),
             again=again,
         )
         self._asked = problem
@@ -90,9 +111,10 @@ class JudgedFunction:
             shapes = described(about)
         except ValueError:
             raise self.worker.distrust("answered with what are no tensors.") from None
-        if unknown := shapes.keys() - set(OUTPUTS):
+        if unknown := shapes.keys() - {*OUTPUTS, *GRADIENTS}:
             raise WorkerError(f"gave {', '.join(sorted(unknown))}; known are {', '.join(OUTPUTS)}")
-        outputs_of(shapes, self.label, problem.query, problem.key, problem.value, problem.want)
+        forward = {name: one for name, one in shapes.items() if name not in GRADIENTS}
+        outputs_of(forward, self.label, *problem.shapes, problem.want)
         return self._taken("outputs", about)
 
     def _taken(self, file: str, about: Any) -> dict[str, Tensor]:
@@ -105,5 +127,6 @@ class JudgedFunction:
 
 def _room(problem: Problem) -> int:
     """The bytes that all outputs take at most, each number in 8 bytes."""
-    (B, H, Q, D), K = problem.query.shape, problem.key.shape[2]
-    return 8 * B * H * (Q * (D + 2 * K + 16) + K) + 1024
+    (B, H, Q, D), K = problem.z_shape, problem.n_keys
+    vectors = problem.query.numel() + problem.key.numel() + problem.value.numel()
+    return 8 * (B * H * (Q * (D + 2 * K + 16) + K) + vectors) + 2048

@@ -8,6 +8,7 @@ On a GPU waiting for the processes would outweigh a short kernel, so there the w
 call by CUDA events, and the judge compares what it says with its own clock.
 """
 
+import math
 import random
 import secrets
 import statistics
@@ -21,11 +22,12 @@ from torch import Tensor
 
 from minibert.bench.clock import calls_of_a_turn
 from minibert.bench.gate import GateError, WrongError
-from minibert.bench.kernel_gate import sampled
 from minibert.bench.result_rows import Row
+from minibert.bench.sampled_rows import sampled, sampled_gradients
 from minibert.bench.shared_bytes import described, room_for
 from minibert.bench.worker_process import WorkerError, WorkerProcess
 from minibert.bench.workload import Inputs, Workload
+from minibert.kernels.check.backward import GRADIENTS
 
 __all__ = ["JudgedRun", "one_thread"]
 
@@ -51,8 +53,9 @@ class JudgedRun:
         self.name, self._worker, self._workload = name, worker, workload
         self._inputs, self._seed = inputs, 0
         self._last = 0.0
-        z = inputs.query.numel()
-        files = worker.files(inputs=room_for(inputs.vectors), outputs=8 * z + 1024)
+        vectors = inputs.vectors
+        z = math.prod(inputs.problem.z_shape) + sum(one.numel() for one in vectors.values())
+        files = worker.files(inputs=room_for(vectors.values()), outputs=8 * z + 2048)
         self._ask(
             "prepare",
             baseline=baseline,
@@ -100,7 +103,7 @@ class JudgedRun:
 
     @property
     def _on_gpu(self) -> bool:
-        return self._inputs.query.is_cuda
+        return self._inputs.problem.query.is_cuda
 
     def _ask(self, task: str, **fields: Any) -> dict[str, Any]:
         try:
@@ -117,36 +120,46 @@ class JudgedRun:
 
     def _check(self, answer: dict[str, Any]) -> Row:
         """The error of z, as it was when the answer came, in rows that nobody could foresee."""
-        z = self._taken("outputs", answer.get("outputs"))["z"]
+        found = self._taken("outputs", answer.get("outputs"))
         mine = self._inputs
         mine.refresh(self._seed)
         mine.complete(self._last)
-        if z.dtype != mine.query.dtype:
-            raise WrongError(f"gave z in {z.dtype}; expected {mine.query.dtype}")
-        looked = sampled(*mine.vectors, z, lengths=mine.lengths, causal=self._workload.causal)
-        if not looked.ok:
-            raise WrongError(
-                f"wrong: error {looked.error:.2e}, allowed {looked.tolerance:.2e}, in rows of this "
-                "size"
-            )
+        dtype = mine.problem.query.dtype
+        for name, one in found.items():
+            if one.dtype != dtype:
+                raise WrongError(f"gave {name} in {one.dtype}; expected {dtype}")
+        looked = {"z": sampled(mine.problem, found["z"])}
+        if self._workload.backward:
+            looked |= sampled_gradients(mine.problem, found)
+        for name, rows in looked.items():
+            if not rows.ok:
+                raise WrongError(
+                    f"wrong: error of {name} {rows.error:.2e}, allowed {rows.tolerance:.2e}, in "
+                    "rows of this size"
+                )
         later = self._worker.ask("later")
-        if not torch.equal(self._taken("outputs", later.get("outputs"))["z"], z):
-            raise WrongError("z changed after the call had returned: the work goes on behind it")
+        after = self._taken("outputs", later.get("outputs"))
+        if changed := [name for name, one in found.items() if not torch.equal(after[name], one)]:
+            raise WrongError(
+                f"{changed[0]} changed after the call had returned: the work goes on behind it"
+            )
         given = self._taken("inputs", later.get("inputs"))
-        pairs = zip(("query", "key", "value"), mine.vectors, strict=True)
+        pairs = mine.vectors.items()
         if changed := [name for name, one in pairs if not torch.equal(given[name], one)]:
             raise WrongError(f"changes its inputs: {', '.join(changed)}")
-        return {"errors": {"z": looked.error}}
+        return {"errors": {name: one.error for name, one in looked.items()}}
 
     def _taken(self, file: str, about: Any) -> dict[str, Tensor]:
         try:
-            wanted = {"z"} if file == "outputs" else {"query", "key", "value"}
+            outputs = {"z", *(GRADIENTS if self._workload.backward else ())}
+            wanted = outputs if file == "outputs" else self._inputs.vectors.keys()
             if not wanted <= described(about).keys():
                 raise ValueError("something is missing")
             found = self._worker.files()[file].take(about)
         except (ValueError, TypeError, KeyError, RuntimeError):
             raise self._worker.distrust("answered with tensors that are not there.") from None
-        return {name: one.to(self._inputs.query.device) for name, one in found.items()}
+        device = self._inputs.problem.query.device
+        return {name: found[name].to(device) for name in wanted}
 
     def _claimed(self, answer: dict[str, Any], taken: float) -> float:
         """What the worker says a call took."""

@@ -15,7 +15,7 @@ from minibert.bench.printed import Watch
 from minibert.bench.result_rows import Row
 from minibert.bench.roofline import ceilings, least_times
 from minibert.bench.worker_process import WorkerProcess
-from minibert.bench.workload import FLOP_FORMULA, Workload
+from minibert.bench.workload import Workload, inputs_of
 
 __all__ = ["measure"]
 
@@ -59,7 +59,7 @@ class _Contest:
 
     def rows(self) -> list[Row]:
         """All rows."""
-        inputs = self.workload.draw(self.user.device)
+        inputs = inputs_of(self.workload, self.user.device)
         for name in (self.user.label, _AGAIN, *self.baselines):
             self._tell(name)
             mine = name in (self.user.label, _AGAIN)
@@ -126,12 +126,13 @@ def _rows(
             continue
         row: Row = {"implementation": name, "role": "kernel" if name == label else "baseline"}
         row |= workload.fields() | {"cache": "cold" if cold else "warm"}
+        row["about"] = workload.about()
         if name in failed:
             rows.append(row | failed[name] | common)
             continue
         timing = timings[name]
         row |= {"ok": True, **timing.fields()}
-        row |= {"flop": workload.flop, "flop_formula": FLOP_FORMULA}
+        row |= {"flop": workload.flop, "flop_formula": workload.flop_formula}
         row |= {"tflops": workload.flop / row["median_ms"] / 1e9}
         row |= {"bound": bound, "percent": 100 * least[bound] / row["median_ms"]}
         row |= {"least_ms": least, "ceilings": dict(reached)}

@@ -1,9 +1,9 @@
 """How fast this machine can be at all, measured, and which part of that a time is.
 
-Attention needs the matrix units (4·d_head operations a pair of query
-and key), an exponential a pair, some instructions a pair, and its inputs and output in memory
-once; the largest of the four times is the least it can take. On a GPU the four units work at the
-same time, so that the largest counts and not the sum.
+Attention needs the matrix units (2·(d_head + d_value) operations a pair of query and key, and those
+of the backward), an exponential a pair (two with the backward), some instructions a pair, and its
+inputs and output in memory once; the largest of the four times is the least it can take. On a GPU
+the four units work at the same time, so that the largest counts and not the sum.
 """
 
 import time
@@ -12,8 +12,8 @@ from functools import cache
 
 import torch
 
-from minibert.bench.workload import Workload
 from minibert.kernels.ceilings import exponentials_per_second, instructions_per_second
+from minibert.kernels.check.workload import Workload
 
 __all__ = ["INSTRUCTIONS", "ceilings", "least_times"]
 
@@ -41,8 +41,9 @@ def least_times(workload: Workload, reached: Mapping[str, float]) -> dict[str, f
     """The least milliseconds of each unit; the largest of them is the roofline."""
     work = {
         "tensor": workload.flop,
-        "exponential": workload.pairs,
-        "issue": INSTRUCTIONS * workload.pairs,
+        # A backward computes the probabilities once more.
+        "exponential": workload.pairs * (2 if workload.backward else 1),
+        "issue": INSTRUCTIONS * workload.pairs * (2 if workload.backward else 1),
         "memory": workload.bytes,
     }
     return {name: 1e3 * work[name] / value for name, value in reached.items()}

@@ -74,6 +74,7 @@ def time_lines(rows: Sequence[dict[str, object]], terminal: Terminal) -> list[st
 def _place(row: dict[str, object]) -> str:
     order = "causal" if row["causal"] else "full"
     lengths = "" if row["lengths"] == "full" else f", {row['lengths']} lengths"
+    lengths += f", {row['about']}" if row.get("about") else ""
     return (
         f"{row['batch']} x {row['heads']} heads, {row['tokens']} tokens, d_head {row['d_head']}, "
         f"{row['dtype']}, {order}{lengths}, {row['cache']} cache"

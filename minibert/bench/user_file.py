@@ -1,14 +1,10 @@
 """FILE.py:function, loaded and called. It runs in the worker, never beside the judge.
 
-The function is
-
-    f(query, key, value, lengths, causal) -> {"z": ..., "lse": ..., "entropy": ...}
-
-query, key and value are (batch, head, position, d_head); lengths is (batch), int64, or None where
-every key is real; causal is a bool; the scale is 1/sqrt(d_head). z must be there, lse and the
-statistics of `OUTPUTS` may be.
+The function is of one of the conventions of `signatures`; what it gives is handed on as a
+dictionary with z, and with lse and the statistics of `OUTPUTS` where it gave a dictionary.
 """
 
+import importlib
 import importlib.util
 import inspect
 import sys
@@ -21,7 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minibert.bench.calling import SYNONYMS
+from minibert.bench.signatures import SIGNATURES, Names, Signature, guessed, parameter_names
 from minibert.errors import MinibertError, how_to_install
+from minibert.kernels.check.backward import gradients_of
+from minibert.kernels.check.problem import Problem
 
 __all__ = ["OUTPUTS", "UserFunction", "load_function", "target_parts"]
 
@@ -38,41 +38,62 @@ OUTPUTS = (
     "scores",
     "probs",
 )
-_OPTIONS = ("lengths", "causal")
 
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A function of a user's file, and what of the contract it takes."""
+    """A function of a user's file, how it is called, and what can be told to it."""
 
-    path: Path
+    # None for a function of an installed module.
+    path: Path | None
     function: Callable[..., Any]
-    options: tuple[str, ...]
+    signature: Signature
+    names: Names
     triton: bool
 
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        lengths: Tensor | None = None,
-        causal: bool = False,
-    ) -> dict[str, Tensor]:
-        """What the function gives. Raises MinibertError, in one line, whatever it does instead."""
-        given = {"lengths": lengths, "causal": causal}
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of a call that it can be told."""
+        return self.signature.taken(self.names)
+
+    def run(self, problem: Problem) -> None:
+        """Call it, and leave what it gives unread. Raises MinibertError as `bound` does."""
+        self._result(self.signature.bind(self.function, problem, self.names))
+
+    def bound(self, problem: Problem) -> Callable[[], dict[str, Tensor]]:
+        """A call with these inputs, and the gradients where the problem has one of z.
+
+        What the convention makes of the inputs is made here, once. The call raises MinibertError,
+        in one line, whatever the function does instead of giving tensors.
+        """
+        run = self.signature.bind(self.function, problem, self.names)
+
+        def call() -> dict[str, Tensor]:
+            found = self._outputs(self._result(run), problem)
+            if problem.z_gradient is None:
+                return found
+            z = found["z"]
+            return {"z": z.detach()} | self._result(lambda: gradients_of(z, problem))
+
+        return call
+
+    def _result(self, run: Callable[[], Any]) -> Any:
         try:
-            result = self.function(
-                query, key, value, **{name: given[name] for name in self.options}
-            )
+            return run()
         except SystemExit as error:
             raise MinibertError(f"calls sys.exit(){self._line(error)}") from error
+        except MinibertError:
+            raise
         except Exception as error:
             raise MinibertError(f"raised {self._told(error)}") from error
         # What else is no Exception would pass by everything that looks after errors.
         except BaseException as error:
             raise MinibertError(f"raises {self._told(error)}, which is no Exception") from error
-        return _checked(result, query)
+
+    def _outputs(self, result: Any, problem: Problem) -> dict[str, Tensor]:
+        if type(result) is not dict or self.signature.known_by:
+            result = {"z": self.signature.z(result, problem)}
+        return _checked(result, problem.query)
 
     def _told(self, error: BaseException) -> str:
         """The error in one line, with the line of the file where it arose."""
@@ -80,35 +101,83 @@ class UserFunction:
         return f"{type(error).__name__}{': ' if text else ''}{text}{self._line(error)}"
 
     def _line(self, error: BaseException) -> str:
-        lines = _lines(error, self.path)
-        return f" (line {lines[-1]} of {self.path.name})" if lines else ""
+        lines = [] if self.path is None else _lines(error, self.path)
+        return f" (line {lines[-1]} of {self.path.name})" if lines and self.path else ""
 
 
-def target_parts(target: str) -> tuple[Path, str]:
-    """The file and the name of "FILE.py:function".
+def target_parts(target: str) -> tuple[Path | str, str]:
+    """The file and the function of "FILE.py:function", or the module of "package.module:function".
 
     Raises MinibertError for another text, and where there is no such file.
     """
-    file, colon, name = target.rpartition(":")
-    if not colon or not file or not name.isidentifier():
+    source, colon, name = target.rpartition(":")
+    if not colon or not source or not name.isidentifier():
         raise MinibertError(f'"{target}" names no function; expected FILE.py:function.')
-    path = Path(file)
+    path = Path(source)
+    dotted = all(part.isidentifier() for part in source.split("."))
+    if dotted and path.suffix != ".py" and not path.exists():
+        return source, name
     if not path.is_file():
-        raise MinibertError(f"There is no file {file}.")
+        raise MinibertError(f"There is no file {source}.")
     return path.resolve(), name
 
 
-def load_function(path: Path, name: str) -> UserFunction:
-    """The function of this name. The file is run, with its folder on sys.path.
+def load_function(source: Path | str, name: str, signature: str | None = None) -> UserFunction:
+    """The function of this name; the convention is guessed where none is named.
 
-    Raises MinibertError when there is no such function or when the file fails.
+    A file is run, with its folder on sys.path; a module, by its dotted name, is imported. Raises
+    MinibertError when there is no such function or when the file fails.
     """
     known = set(sys.modules)
-    module = _executed(path)
-    function = _function(module, path, name)
+    path = source if isinstance(source, Path) else None
+    module = _imported(str(source)) if path is None else _executed(path)
+    told = str(source) if path is None else path.name
+    function = _function(module, told, name)
     new = [vars(sys.modules[one]) for one in set(sys.modules) - known if one in sys.modules]
-    triton = any(map(_uses_triton, (vars(module), *new)))
-    return UserFunction(path, function, _options(function, path, name), triton)
+    triton = path is not None and any(map(_uses_triton, (vars(module), *new)))
+    chosen = _signature(function, told, name, signature)
+    names = parameter_names(function)
+    if names is not None and not chosen.known_by:
+        _check_contract(function, told, name, chosen, names)
+    return UserFunction(path, function, chosen, names, triton)
+
+
+def _signature(
+    function: Callable[..., Any], told: str, name: str, signature: str | None
+) -> Signature:
+    try:
+        named = signature or guessed(function)
+    except MinibertError as error:
+        raise MinibertError(f"{name} in {told}: {error}.") from error
+    if named is None:
+        raise MinibertError(
+            f"{name} in {told}: expected {name}(query, key, value, lengths, causal), a Python "
+            "function; the arguments of this one cannot be read. A Triton kernel needs a Python "
+            "function that launches it; for others say how they are called: --signature NAME."
+        )
+    return SIGNATURES[named]
+
+
+def _check_contract(
+    function: Callable[..., Any], told: str, name: str, chosen: Signature, names: frozenset[str]
+) -> None:
+    signature = inspect.signature(function)
+    usual = [one for one in signature.parameters if one in chosen.options or one in SYNONYMS]
+    try:
+        signature.bind(None, None, None, **dict.fromkeys(usual))
+    except TypeError as error:
+        raise MinibertError(
+            f"{name} in {told}: expected {name}(query, key, value, lengths, causal); it is "
+            f"{name}{signature}."
+        ) from error
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except BaseException as error:
+        text = " ".join(str(error).split())[:300]
+        raise MinibertError(f"{name}: {type(error).__name__}: {text}.") from error
 
 
 def _checked(result: Any, query: Tensor) -> dict[str, Tensor]:
@@ -166,7 +235,7 @@ def _lines(error: BaseException, path: Path) -> list[int | None]:
     return [frame.lineno for frame in frames if frame.filename == str(path)]
 
 
-def _function(module: Any, path: Path, name: str) -> Callable[..., Any]:
+def _function(module: Any, told: str, name: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if function is None:
         there = [
@@ -175,34 +244,12 @@ def _function(module: Any, path: Path, name: str) -> Callable[..., Any]:
             if inspect.isfunction(value) and value.__module__ == module.__name__
         ]
         found = f"it has {', '.join(there)}" if there else "it has none"
-        raise MinibertError(f"{path.name} has no function {name}; {found}.")
+        raise MinibertError(f"{told} has no function {name}; {found}.")
     if not callable(function):
-        raise MinibertError(
-            f"{name} in {path.name} is a {type(function).__name__} and no function."
-        )
+        raise MinibertError(f"{name} in {told} is a {type(function).__name__} and no function.")
     return function
 
 
-def _options(function: Callable[..., Any], path: Path, name: str) -> tuple[str, ...]:
-    """Which of lengths and causal it takes."""
-    contract = f"{name} in {path.name}: expected {name}(query, key, value, lengths, causal)"
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError) as error:
-        raise MinibertError(
-            f"{contract}, a Python function; the arguments of this one cannot be read. A Triton "
-            "kernel needs a Python function that launches it."
-        ) from error
-    kinds = {one.kind for one in signature.parameters.values()}
-    if inspect.Parameter.VAR_KEYWORD in kinds:
-        return _OPTIONS
-    options = tuple(option for option in _OPTIONS if option in signature.parameters)
-    try:
-        signature.bind(None, None, None, **dict.fromkeys(options))
-    except TypeError as error:
-        raise MinibertError(f"{contract}; it is {name}{signature}.") from error
-    return options
-
-
 def _uses_triton(names: dict[str, Any]) -> bool:
-    return any(type(one).__module__.startswith("triton.runtime") for one in list(names.values()))
+    modules = (str(type(one).__module__) for one in list(names.values()))
+    return any(one.startswith("triton.runtime") for one in modules)

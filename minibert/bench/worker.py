@@ -25,10 +25,12 @@ from minibert.bench.clock import Clock
 from minibert.bench.contest import Contender
 from minibert.bench.gate import reason
 from minibert.bench.memory import peak_bytes
+from minibert.bench.messages import problem_of
 from minibert.bench.shared_bytes import SharedBytes
 from minibert.bench.user_file import UserFunction, load_function
-from minibert.bench.workload import Inputs, Workload
+from minibert.bench.workload import Inputs, Workload, inputs_of
 from minibert.errors import MinibertError
+from minibert.kernels.check.backward import GRADIENTS
 from minibert.kernels.check.poison import poisoned_memory
 
 __all__ = ["serve"]
@@ -71,6 +73,11 @@ def _detach(printed: Connection, crash: str) -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
+def _judged(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What of a timed call is looked at: z, and the gradients."""
+    return {name: one for name, one in outputs.items() if name in ("z", *GRADIENTS)}
+
+
 class _Worker:
     """What is loaded, and the tensors of the last call."""
 
@@ -111,26 +118,33 @@ class _Worker:
         self.clock = Clock(self.device, cache_bytes=cache_bytes)
         return {}
 
-    def read(self, path: str, name: str) -> dict[str, Any]:
-        """Run the user's file."""
-        self.user = load_function(Path(path), name)
-        return {"options": self.user.options, "triton": self.user.triton}
+    def read(
+        self, path: str | None, module: str | None, name: str, signature: str | None
+    ) -> dict[str, Any]:
+        """Run the user's file, or import a module."""
+        self.user = load_function(Path(path) if path else str(module), name, signature)
+        return {
+            "options": self.user.options,
+            "triton": self.user.triton,
+            "signature": self.user.signature.name,
+        }
 
     def call(
-        self, files: dict[str, Any], tensors: list[Any], causal: bool, again: bool
+        self, files: dict[str, Any], tensors: list[Any], settings: dict[str, Any], again: bool
     ) -> dict[str, Any]:
         """One call on the judge's inputs; with `again` in the tensors of the call before."""
         self._open(files)
         given = self.files["inputs"].take(tensors)
         if again:
-            for name, one in given.items():
-                self.inputs[name].copy_(one)
+            with torch.no_grad():
+                for name, one in given.items():
+                    self.inputs[name].copy_(one)
         else:
             self.inputs = {name: one.to(self.device) for name, one in given.items()}
-        user, inputs = self._user(), self.inputs
-        with poisoned_memory(inputs["query"], inputs["key"].shape[2]):
-            vectors = (inputs["query"], inputs["key"], inputs["value"])
-            self.outputs = user(*vectors, lengths=inputs.get("lengths"), causal=causal)
+        problem = problem_of(self.inputs, settings)
+        run = self._user().bound(problem)
+        with poisoned_memory(problem.query, problem.n_keys):
+            self.outputs = run()
             self.clock.settle()
         return {"outputs": self._put_outputs()}
 
@@ -145,7 +159,7 @@ class _Worker:
         self._open(files)
         work = Workload(**workload)
         if work not in self.drawn:
-            self.drawn = {work: work.draw(self.device)}
+            self.drawn = {work: inputs_of(work, self.device)}
             self.contenders.clear()
             self.set_for = ""
         inputs = self.drawn[work]
@@ -155,11 +169,7 @@ class _Worker:
 
             one = baselines.baseline(contender, work, inputs)
         else:
-            user = self._user()
-            one = Contender(
-                lambda: user(*inputs.vectors, lengths=inputs.lengths, causal=work.causal),
-                lambda result: {"z": result["z"]},
-            )
+            one = Contender(self._user().bound(inputs.problem), _judged)
         self.contenders[contender] = (one, inputs)
         return {}
 
@@ -187,8 +197,7 @@ class _Worker:
             (milliseconds,), result = self.clock.turn(one.run, calls=1)
         else:
             result = one.run()
-        vectors = zip(("query", "key", "value"), inputs.vectors, strict=True)
-        self.inputs, self.outputs = dict(vectors), dict(one.outputs(result))
+        self.inputs, self.outputs = inputs.vectors, dict(one.outputs(result))
         return {"outputs": self._put_outputs(), "ms": milliseconds}
 
     def repeat(self, contender: str, calls: int) -> dict[str, Any]:

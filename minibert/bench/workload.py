@@ -1,117 +1,131 @@
-"""What is timed: a batch of attention of one shape, its inputs, and what it costs at least."""
+"""What is timed: the inputs of a workload at its full size, which get new numbers before each call.
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+The workloads themselves are declared in `kernels/check/workload.py`.
+"""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["FLOP_FORMULA", "Inputs", "Workload", "workloads"]
+from minibert.kernels.check.drawing import drawn
+from minibert.kernels.check.problem import Problem
+from minibert.kernels.check.workload import Workload
 
-#: query·key and probs·value: a multiplication and an addition for each d_head, twice.
-FLOP_FORMULA = "4 * d_head * allowed (query, key) pairs"
+__all__ = ["Inputs", "Workload", "cut_for", "inputs_of", "workloads"]
+
+_CUDA_TOKENS = [512, 1024, 2048, 4096, 8192, 16384]
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """The tensors of a call, and how they get new numbers.
 
-    A seed says all numbers but one: that of the key and the value at position 0 of each head. It
-    comes with the call. Every query sees it, so that nothing can be computed before.
+    A seed says all numbers of query, key and value (and of the gradient of z) but some of the keys
+    and values: those at `places`, of which every query sees one. They come with the call, so that
+    nothing can be computed before.
     """
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    lengths: Tensor | None
+    problem: Problem
+    places: Tensor
 
     @property
-    def vectors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """query, key and value."""
-        return self.query, self.key, self.value
+    def vectors(self) -> dict[str, Tensor]:
+        """query, key and value, and z_gradient where there is one."""
+        given = self.problem.tensors()
+        names = ("query", "key", "value", "z_gradient")
+        return {name: given[name] for name in names if name in given}
 
+    @torch.no_grad()
     def refresh(self, seed: int) -> None:
         """The numbers of this seed, in the same memory."""
-        generator = torch.Generator(self.query.device).manual_seed(seed)
-        for one in self.vectors:
+        generator = torch.Generator(self.problem.query.device).manual_seed(seed)
+        for one in self.vectors.values():
             one.normal_(generator=generator)
 
+    @torch.no_grad()
     def complete(self, last: float) -> None:
         """Put the last number in its places."""
-        self.key[:, :, 0].fill_(last)
-        self.value[:, :, 0].fill_(last)
+        self.problem.key.index_fill_(2, self.places, last)
+        self.problem.value.index_fill_(2, self.places, last)
 
 
-@dataclass(frozen=True)
-class Workload:
-    """Self-attention of a batch; lengths "full", or "varied" from a quarter to all of tokens."""
+def inputs_of(work: Workload, device: torch.device) -> Inputs:
+    """Inputs of this workload on this device; leaves of autograd where it goes backward."""
+    dtype = getattr(torch, work.dtype)
+    problem = drawn(work, work.real_keys(), seed=0, device=device, dtype=dtype)
+    for one in (problem.query, problem.key, problem.value):
+        one.requires_grad_(work.backward)
+    return Inputs(problem, torch.tensor(_places(work, problem), device=device))
 
-    batch: int
-    heads: int
-    tokens: int
-    d_head: int
-    dtype: str
-    causal: bool
-    lengths: str = "full"
 
-    def fields(self) -> dict[str, Any]:
-        """The fields of a row."""
-        return asdict(self)
-
-    def real_keys(self) -> list[int]:
-        """The length of each sentence."""
-        if self.lengths == "full":
-            return [self.tokens] * self.batch
-        steps = max(1, self.batch - 1)
-        return [max(1, round(self.tokens * (1 - 0.75 * i / steps))) for i in range(self.batch)]
-
-    def draw(self, device: torch.device) -> Inputs:
-        """Inputs on this device."""
-        shape = (self.batch, self.heads, self.tokens, self.d_head)
-        dtype = getattr(torch, self.dtype)
-        query, key, value = (torch.randn(shape, device=device, dtype=dtype) for _ in range(3))
-        lengths = None
-        if self.lengths != "full":
-            lengths = torch.tensor(self.real_keys(), device=device)
-        return Inputs(query, key, value, lengths)
-
-    @property
-    def pairs(self) -> int:
-        """The (query, key) pairs that are allowed, in all heads: padded queries count."""
-        n = self.tokens
-        if not self.causal:
-            return self.heads * sum(n * length for length in self.real_keys())
-        return self.heads * sum(
-            length * (length + 1) // 2 + (n - length) * length for length in self.real_keys()
-        )
-
-    @property
-    def flop(self) -> int:
-        """`FLOP_FORMULA`."""
-        return 4 * self.d_head * self.pairs
-
-    @property
-    def bytes(self) -> int:
-        """query, key, value read once and z written once."""
-        itemsize: int = getattr(torch, self.dtype).itemsize
-        return 4 * self.batch * self.heads * self.tokens * self.d_head * itemsize
+def _places(work: Workload, problem: Problem) -> list[int]:
+    """Keys of which every query that sees any sees one: the first, and then one a window."""
+    before, _ = work.window or (None, None)
+    step = None if before is None else before + 1
+    if work.layout == "paged":
+        return list(range(0, problem.key.shape[2], step or problem.key.shape[2]))
+    if work.layout == "padded":
+        return list(range(0, work.tokens, step or work.tokens))
+    found: list[int] = []
+    first = 0
+    for keys in problem.packed_keys or problem.packed or ():
+        found += range(first, first + keys, step or keys)
+        first += keys
+    return found
 
 
 def workloads(
+    device: torch.device,
     *,
-    tokens: list[int],
+    tokens: list[int] | None,
+    heads: int | None,
+    batch: int | None,
+    quick: bool,
     dtypes: list[str],
     orders: list[bool],
     d_head: int,
-    heads: int,
-    batch: int | None,
-    total: int,
     lengths: str,
-) -> Iterator[Workload]:
-    """Every combination; without `batch` as many sentences as make `total` tokens."""
-    for dtype in dtypes:
-        for causal in orders:
-            for n in tokens:
-                size = batch or max(1, total // n)
-                yield Workload(size, heads, n, d_head, dtype, causal, lengths)
+    backward: bool,
+) -> list[Workload]:
+    """Every combination; where a size is not given, the usual one for the device."""
+    if device.type == "cuda":
+        usual, total, usual_heads = [1024, 4096] if quick else _CUDA_TOKENS, 16384, 2048 // d_head
+    else:
+        usual, total, usual_heads = [256] if quick else [512, 1024], 1, 4
+    return [
+        Workload(
+            batch or max(1, total // n),
+            heads or max(1, usual_heads),
+            n,
+            d_head,
+            dtype,
+            causal,
+            lengths,
+            backward=backward,
+        )
+        for dtype in dtypes
+        for causal in orders
+        for n in tokens or usual
+    ]
+
+
+def cut_for(
+    work: Workload,
+    device: torch.device,
+    *,
+    tokens: list[int] | None,
+    heads: int | None,
+    batch: int | None,
+    quick: bool,
+) -> list[Workload]:
+    """The workload as large as this device times it in a sitting, unless sizes are given.
+
+    On a GPU it is whole; on a CPU one sentence of at most 1024 tokens and 8 heads.
+    """
+    if device.type == "cuda":
+        most = 1024 if quick else work.tokens
+    else:
+        most, heads, batch = 256 if quick else 1024, heads or 8, batch or 1
+    sizes = tokens or [min(work.tokens, most)]
+    return [work.cut(size, batch=batch, heads=heads) for size in sizes]

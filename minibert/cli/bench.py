@@ -4,6 +4,7 @@ import hashlib
 import sys
 import tempfile
 from contextlib import closing
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,28 +12,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minibert.cli.check import (
+    Asked,
+    Backward,
+    CausalOnly,
     Device,
     Dtypes,
     HeadWidth,
     Quick,
+    SignatureName,
     Timeout,
+    WorkloadName,
     chosen_dtypes,
     judged,
     run_check,
     unusable,
+    workload_of,
 )
 from minibert.errors import MinibertError
 from minibert.terminal import Terminal, note, say
 
 if TYPE_CHECKING:
-    import torch
-
     from minibert.bench.judged_function import JudgedFunction
     from minibert.bench.workload import Workload
 
 __all__ = ["bench"]
-
-_CUDA_TOKENS = [512, 1024, 2048, 4096, 8192, 16384]
 
 
 class Lengths(StrEnum):
@@ -83,6 +86,12 @@ Compare = Annotated[
     tuple[Path, Path] | None,
     typer.Option(metavar="BEFORE AFTER", help="Compare two files of rows; nothing is run."),
 ]
+ListAll = Annotated[
+    bool,
+    typer.Option(
+        "--list", help="What each implementation takes, the workloads and signatures; runs nothing."
+    ),
+]
 
 
 def bench(
@@ -93,13 +102,18 @@ def bench(
     tokens: Tokens = None,
     causal: Causal = None,
     lengths: LengthsName = Lengths.full,
-    d_head: HeadWidth = 64,
+    d_head: HeadWidth = None,
     heads: Heads = None,
     batch: Batch = None,
+    workload: WorkloadName = None,
+    signature: SignatureName = None,
+    causal_only: CausalOnly = False,
+    backward: Backward = False,
     rounds: Rounds = None,
     output: Output = None,
     plot: Plot = None,
     compare: Compare = None,
+    list_all: ListAll = False,
     quick: Quick = False,
     timeout: Timeout = 300,
 ) -> None:
@@ -117,30 +131,87 @@ def bench(
     if compare is not None:
         _compare(compare)
         return
+    if list_all:
+        _list()
+        return
     if target is None:
         unusable("no function is given; expected FILE.py:FUNCTION, or --compare BEFORE AFTER.")
     _check_files(output, plot)
 
-    with judged(target, device, timeout) as user:
+    named = workload_of(workload)
+    if named is not None and (causal is not None or d_head or lengths is not Lengths.full):
+        unusable("--workload says --causal, --lengths and --d-head itself; leave them out.")
+    orders = [False, True] if causal is None else [causal]
+    with judged(target, device, timeout, signature, causal_only) as user:
         types = chosen_dtypes(dtypes, user, timed=True)
         _check_baselines(baselines)
-        run_check(user, types, None, d_head, False, quick)
+        run_check(user, types, Asked(named, d_head, backward=backward, quick=quick))
         if user.triton and user.device.type == "cpu":
             say("", "Not timed: a CPU only interprets this Triton kernel. Times need a GPU.")
             return
-        shapes = _workloads(
-            user.device,
-            quick=quick,
-            tokens=tokens,
-            dtypes=[str(one).removeprefix("torch.") for one in types],
-            orders=[False, True] if causal is None else [causal],
-            d_head=d_head,
-            heads=heads,
-            batch=batch,
+        kinds = [str(one).removeprefix("torch.") for one in types]
+        sizes = _Sizes(tokens, heads, batch, quick)
+        shapes = _shapes(
+            user,
+            named,
+            sizes,
+            dtypes=kinds,
+            orders=[True] if causal_only else orders,
+            d_head=d_head or 64,
             lengths=lengths.value,
+            backward=backward,
         )
         rows = _time(user, shapes, baselines, rounds or (2 if quick else 5), output)
         _finish(rows, plot)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """How large the timed batches are; None: the usual for the device."""
+
+    tokens: list[int] | None
+    heads: int | None
+    batch: int | None
+    quick: bool
+
+
+def _list() -> None:
+    from minibert.bench.lists import list_lines
+
+    say(*list_lines(Terminal.of(sys.stdout)))
+
+
+def _shapes(
+    user: "JudgedFunction", named: "Workload | None", sizes: _Sizes, **others: Any
+) -> list["Workload"]:
+    """What is timed: the named workload, or every combination of the options."""
+    from minibert.bench.workload import workloads
+
+    if named is not None:
+        return _of_workload(user, named, sizes, others["dtypes"], others["backward"])
+    return workloads(user.device, **vars(sizes), **others)
+
+
+def _of_workload(
+    user: "JudgedFunction", named: "Workload", sizes: _Sizes, dtypes: list[str], backward: bool
+) -> list["Workload"]:
+    """The workload at its full size on a GPU; on a CPU cut, and what was cut is printed."""
+    from minibert.bench.workload import cut_for
+    from minibert.kernels.check.backward import refused
+
+    work = user.signature.fitted(named) or named
+    if backward and (why := refused(work)):
+        unusable(f"--backward: {why}")
+    cut = cut_for(work, user.device, **vars(sizes))
+    small = cut[0]
+    if (small.batch, small.heads, small.tokens) != (work.batch, work.heads, work.tokens):
+        say(
+            "",
+            f"{named.name} is {work.batch} x {work.heads} heads, {work.tokens} tokens; here "
+            f"{small.batch} x {small.heads} heads, {', '.join(str(one.tokens) for one in cut)} "
+            "tokens",
+        )
+    return [replace(one, dtype=dtype, backward=backward) for dtype in dtypes for one in cut]
 
 
 def _finish(rows: list[dict[str, Any]], plot: Path | None) -> None:
@@ -152,28 +223,6 @@ def _finish(rows: list[dict[str, Any]], plot: Path | None) -> None:
 
         bench_times(rows, plot)
         say("", str(plot))
-
-
-def _workloads(
-    place: "torch.device",
-    *,
-    quick: bool,
-    tokens: list[int] | None,
-    d_head: int,
-    heads: int | None,
-    **others: Any,
-) -> list["Workload"]:
-    """The shapes to time; where an option is not given, the usual values for the device."""
-    from minibert.bench.workload import workloads
-
-    if place.type == "cuda":
-        usual, total = ([1024, 4096] if quick else _CUDA_TOKENS), 16384
-    else:
-        usual, total = ([256] if quick else [512, 1024]), 1
-    heads = heads or (max(1, 2048 // d_head) if place.type == "cuda" else 4)
-    return list(
-        workloads(tokens=tokens or usual, total=total, d_head=d_head, heads=heads, **others)
-    )
 
 
 def _time(
@@ -195,7 +244,8 @@ def _time(
 
     place = user.device
     common = facts(threads=torch.get_num_threads(), device=place)
-    common["file_sha256"] = hashlib.sha256(user.path.read_bytes()).hexdigest()
+    if isinstance(user.source, Path):
+        common["file_sha256"] = hashlib.sha256(user.source.read_bytes()).hexdigest()
     if place.type == "cpu" and (warning := busy(common)):
         note("warning", warning)
     rows: list[dict[str, Any]] = []

@@ -1,5 +1,7 @@
 """What a worker says of its time is held against the judge's clock; what it gives, against ours."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from planted_kernels import written
@@ -7,7 +9,8 @@ from planted_kernels import written
 from minibert.bench.gate import GateError, WrongError
 from minibert.bench.judged_function import JudgedFunction
 from minibert.bench.judged_run import JudgedRun, one_thread
-from minibert.bench.workload import Workload
+from minibert.bench.workload import Workload, inputs_of
+from minibert.kernels.check.backward import GRADIENTS
 
 CPU = torch.device("cpu")
 WORK = Workload(1, 2, 65, 16, "float32", True, "varied")
@@ -30,8 +33,25 @@ def user(tmp_path_factory):
     one.close()
 
 
+EVERY_FIELD = """
+from minibert.kernels.check.problem import Problem, by_eager
+
+def attention(query, key, value, lengths, causal, scale, window, prefix, soft_cap, alibi_slopes,
+              sinks, mask, bias, packed, packed_keys, pages):
+    return {"z": by_eager(Problem(**locals()), query.dtype)["z"]}
+"""
+
+
+@pytest.fixture(scope="module")
+def every_field(tmp_path_factory):
+    one = JudgedFunction(written(tmp_path_factory.mktemp("every"), EVERY_FIELD), CPU, seconds=60.0)
+    one.worker.place = "a turn"
+    yield one
+    one.close()
+
+
 def ready(user, workload=WORK):
-    return JudgedRun(user.label, user.worker, workload, workload.draw(CPU), baseline=False)
+    return JudgedRun(user.label, user.worker, workload, inputs_of(workload, CPU), baseline=False)
 
 
 def test_numbers_of_a_seed_are_the_same_in_both_processes_and_a_turn_is_timed_from_outside(user):
@@ -53,6 +73,44 @@ def test_events_that_say_less_than_the_clock_are_not_trusted(user):
     run._compare(8.0)
     with pytest.raises(WrongError, match=r"a call of 1 ms by its events takes \d.* by the judge's"):
         run._compare(1.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"backward": True},
+        {"backward": True, "heads": 4, "key_heads": 2, "tokens": 7, "causal": False},
+        {"backward": True, "layout": "packed", "batch": 3},
+        {"window": (5, None), "alibi": True, "sinks": True, "soft_cap": 2.0, "prefix": 3},
+        {"layout": "paged", "queries": 4, "batch": 3, "heads": 4, "key_heads": 2, "d_value": 8},
+        {"layout": "packed", "batch": 3, "queries": 9, "bias": False, "strided": True},
+        {"mask": True, "bias": True, "lengths": "full"},
+    ],
+)
+def test_every_field_of_a_workload_is_drawn_alike_in_both_processes(every_field, changes):
+    work = replace(WORK, **changes)
+    run = ready(every_field, work)
+    errors = run.gate()["errors"]
+    wanted = {"z"} | ({*GRADIENTS} if work.backward else set())
+    assert errors.keys() == wanted
+    assert all(one < 1e-4 for one in errors.values())
+
+
+def test_gradients_of_another_gradient_of_z_are_wrong(every_field, monkeypatch):
+    work = replace(WORK, backward=True)
+    run = ready(every_field, work)
+    run._refresh(cold=False)
+    answer = run._call()
+    # As if only the gradient of z were another one.
+    refresh = type(run._inputs).refresh
+
+    def other(inputs, seed):
+        refresh(inputs, seed)
+        inputs.problem.z_gradient.neg_()
+
+    monkeypatch.setattr(type(run._inputs), "refresh", other)
+    with pytest.raises(WrongError, match="error of query_gradient"):
+        run._check(answer)
 
 
 @pytest.mark.parametrize("said", [None, "1.0", 0.0, -1.0, float("nan"), 3.0, True])

@@ -1,11 +1,15 @@
 """The roofline against operations and bytes counted by hand, and ceilings on a clock of our own."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from minibert.bench import roofline
 from minibert.bench.roofline import INSTRUCTIONS, ceilings, least_times
-from minibert.bench.workload import Workload
+from minibert.kernels.check.drawing import drawn
+from minibert.kernels.check.problem import unfolded
+from minibert.kernels.check.workload import WORKLOADS, Workload
 
 CPU = torch.device("cpu")
 FULL = Workload(batch=2, heads=3, tokens=5, d_head=7, dtype="float32", causal=False)
@@ -31,8 +35,56 @@ def test_work_is_what_is_counted_pair_by_pair(causal, lengths, real):
     assert one.pairs == pairs
     # query · key and probs · value: 7 multiplications and 7 additions each.
     assert one.flop == pairs * (7 + 7) * 2
-    # query, key, value and z: 4 tensors of 2 x 3 x 5 x 7 numbers of 4 bytes.
-    assert one.bytes == 4 * 2 * 3 * 5 * 7 * 4
+    # query and z: 2 tensors of 2 x 3 x 5 x 7 numbers of 4 bytes; key and value of real keys alone.
+    assert one.bytes == 2 * (2 * 3 * 5 * 7) * 4 + 2 * (3 * sum(real) * 7) * 4
+
+
+FIELDS = [
+    {"window": (2, 1)},
+    {"window": (2, None), "causal": True},
+    {"window": (1, 0), "causal": True, "prefix": 2, "lengths": "full"},
+    {"causal": True, "prefix": 3, "lengths": "full"},
+    {"queries": 2, "causal": True},
+    {"queries": 2, "causal": True, "window": (1, None), "layout": "paged", "tokens": 37},
+    {"layout": "packed", "causal": True, "window": (1, None)},
+    {"layout": "packed", "queries": 3, "causal": True},
+    {"layout": "paged", "queries": 1},
+]
+
+
+SMALL = Workload(3, 4, 7, 5, "float32", False, "varied", key_heads=2, d_value=3)
+
+
+@pytest.mark.parametrize("changes", FIELDS)
+def test_work_of_every_field_is_what_a_mask_of_drawn_inputs_counts(changes):
+    work = replace(SMALL, **changes)
+    problem = drawn(work, work.real_keys(), seed=0, device=CPU, dtype=torch.float32)
+    mask = unfolded(problem).mask
+    if work.prefix:
+        # Each sentence is drawn with a prefix of its own; the first one's is that of the workload.
+        work, mask = replace(work, batch=1), mask[:1]
+        problem = drawn(work, work.real_keys(), seed=0, device=CPU, dtype=torch.float32)
+    B, H, Q, _ = problem.query.shape
+    allowed = mask.expand(B, H, Q, problem.n_keys)
+    pairs = int(allowed.sum())
+    assert work.pairs == pairs
+    assert work.flop == 2 * (5 + 3) * pairs
+    seen = int(allowed[:, 0].any(dim=1).sum())
+    assert work.bytes == 4 * (4 * B * Q * (5 + 3) + 2 * seen * (5 + 3))
+    # Again q·kᵀ, dz·vᵀ; and dv, dq, dk.
+    backward = replace(work, backward=True)
+    assert backward.flop == pairs * 2 * ((5 + 3) + (5 + 3) + (3 + 5 + 5))
+    vectors = 4 * B * Q * 5 + 2 * seen * 8
+    assert backward.bytes == 4 * (3 * vectors + 3 * 4 * B * Q * 3)
+
+
+def test_a_named_workload_that_is_cut_keeps_its_groups_and_its_window_in_proportion():
+    work = WORKLOADS["mistral-window"].cut(1024, batch=1, heads=8)
+    assert (work.heads, work.n_key_heads, work.window) == (8, 2, (256, None))
+    assert {one.cut(64).tokens for one in WORKLOADS.values()} == {64}
+    decode = WORKLOADS["llama3-8b-decode"].cut(512)
+    assert decode.n_queries == 1
+    assert decode.asks() == {"lengths", "pages", "causal", "groups"}
 
 
 def test_half_the_bytes_are_moved_in_half_precision():

@@ -1,0 +1,315 @@
+"""The inputs of one call, as the checker holds them, and the truth about them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.kernels import eager, reference
+from minibert.kernels.check.workload import Window
+from minibert.kernels.requests import Want
+from minibert.quantities import Bool, Float, Int
+
+__all__ = ["Problem", "by_eager", "largest_score", "part", "truth", "unfolded"]
+
+_ALWAYS = ("lengths", "mask", "causal", "scale", "bias", "want")
+_WHERE_GIVEN = (
+    "window",
+    "prefix",
+    "soft_cap",
+    "alibi_slopes",
+    "sinks",
+    "packed",
+    "packed_keys",
+    "pages",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The inputs of one call, already rounded to the dtype that is checked.
+
+    The fields are those of `attend`.
+    """
+
+    query: Float[Tensor, "batch head query d_head"]
+    key: Float[Tensor, "batch_or_page kv_head key d_head"]
+    value: Float[Tensor, "batch_or_page kv_head key d_value"]
+    scale: float
+    lengths: Int[Tensor, " batch"] | None = None
+    mask: Bool[Tensor, "#batch #head #query #key"] | None = None
+    causal: bool = False
+    bias: Float[Tensor, "#batch #head #query #key"] | None = None
+    window: Window | None = None
+    prefix: Int[Tensor, " batch"] | None = None
+    soft_cap: float | None = None
+    alibi_slopes: Float[Tensor, " head"] | None = None
+    sinks: Float[Tensor, " head"] | None = None
+    packed: tuple[int, ...] | None = None
+    packed_keys: tuple[int, ...] | None = None
+    pages: Int[Tensor, "batch page"] | None = None
+    want: Want = field(default_factory=dict)
+    # What is given backward; not an option of the call.
+    z_gradient: Float[Tensor, "batch head query d_value"] | None = None
+
+    @property
+    def n_keys(self) -> int:
+        """Keys of a row of the scores."""
+        return self.key.shape[2] * (1 if self.pages is None else self.pages.shape[1])
+
+    @property
+    def z_shape(self) -> tuple[int, int, int, int]:
+        """The shape of z: batch, head, query, d_value."""
+        B, H, Q, _ = self.query.shape
+        return B, H, Q, self.value.shape[3]
+
+    @property
+    def shapes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """query, key and value without numbers, (batch, head, position, size) with pages too."""
+        B, heads, size = self.query.shape[0], self.key.shape[1], self.n_keys
+        key, value = (
+            self.query.new_empty(B, heads, size, one.shape[3], device="meta")
+            for one in (self.key, self.value)
+        )
+        return self.query, key, value
+
+    def options(self) -> dict[str, Any]:
+        """The keywords of the call; of those that not everybody takes the ones that are given."""
+        told = {name: getattr(self, name) for name in _WHERE_GIVEN}
+        given = {name: one for name, one in told.items() if one is not None}
+        return {name: getattr(self, name) for name in _ALWAYS} | given
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the call by name, those that are wanted of included."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)} | self.want
+        return {name: one for name, one in given.items() if isinstance(one, Tensor)}
+
+    def copy(self) -> "Problem":
+        """The same numbers in other memory."""
+        copies: dict[str, Any] = {name: one.clone() for name, one in self.tensors().items()}
+        want = {name: copies.pop(name, one) for name, one in self.want.items()}
+        return replace(self, want=want, **copies)
+
+    @torch.no_grad()
+    def take(self, other: "Problem") -> "Problem":
+        """Its own tensors, filled in place with the numbers of `other`; all else is the other's."""
+        theirs, mine = other.tensors(), self.tensors()
+        for name, one in mine.items():
+            one.copy_(theirs[name])
+        given: dict[str, Any] = dict(mine)
+        want = {name: given.pop(name, one) for name, one in other.want.items()}
+        return replace(other, want=want, **given)
+
+    def differing(self, others: Mapping[str, Tensor]) -> list[str]:
+        """The names of the tensors that do not hold the same numbers in `others`."""
+        return [name for name, one in self.tensors().items() if not torch.equal(one, others[name])]
+
+
+def truth(problem: Problem) -> dict[str, Tensor]:
+    """What the float64 reference gives for the same, already rounded, inputs."""
+    if problem.pages is not None:
+        problem = replace(unfolded(problem), lengths=problem.lengths)
+    return reference.attend(problem.query, problem.key, problem.value, **problem.options())
+
+
+def by_eager(problem: Problem, dtype: torch.dtype) -> dict[str, Tensor]:
+    """What torch eager gives in this dtype, for an output of any kind."""
+    plain = replace(unfolded(problem, dtype), lengths=problem.lengths)
+    return eager.attend(plain.query, plain.key, plain.value, **plain.options())
+
+
+def unfolded(problem: Problem, dtype: torch.dtype = torch.float64) -> Problem:
+    """The same attention told by a mask, a bias, a soft cap and sinks alone, in this dtype.
+
+    Heads are repeated and pages laid one after the other; z, lse, scores and probs are the same.
+    It is written for the checker alone, so that it shares no slip with an implementation.
+    """
+    key, value = _keys(problem, problem.key), _keys(problem, problem.value)
+    distance, allowed = _distances(problem, key.shape[2])
+    bias = problem.bias
+    if problem.alibi_slopes is not None:
+        slopes = problem.alibi_slopes.double()[..., :, None, None]
+        lost = -slopes * distance.abs()
+        bias = lost if bias is None else lost + bias
+    return Problem(
+        query=problem.query.to(dtype),
+        key=key.to(dtype),
+        value=value.to(dtype),
+        scale=problem.scale,
+        mask=allowed,
+        bias=None if bias is None else bias.to(dtype),
+        soft_cap=problem.soft_cap,
+        sinks=None if problem.sinks is None else problem.sinks.to(dtype),
+        want=problem.want,
+    )
+
+
+def _keys(problem: Problem, vectors: Tensor) -> Tensor:
+    """Keys or values, (batch, head, key, size)."""
+    if problem.pages is not None:
+        table, (_, _, slots, size) = problem.pages.long(), vectors.shape
+        B, pages = table.shape
+        vectors = vectors[table].permute(0, 2, 1, 3, 4).reshape(B, -1, pages * slots, size)
+    return vectors.repeat_interleave(problem.query.shape[1] // vectors.shape[1], dim=1)
+
+
+def _distances(
+    problem: Problem, n_keys: int, *, rows: Tensor | None = None, end: int | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Position of the key − that of the query; where attention is allowed, None for everywhere.
+
+    Both (#batch, #head, query, key). With `rows` of these queries alone; the last of all queries
+    stands before position `end`, which is n_keys unless given.
+    """
+    Q, device = problem.query.shape[2], problem.query.device
+    allowed: list[Tensor] = [] if problem.mask is None else [problem.mask]
+    if problem.packed is not None:
+        query, key, same = _packed_positions(problem.packed, problem.packed_keys or problem.packed)
+        query, key = query.to(device)[:, None], key.to(device)
+        allowed.append(same.to(device)[None, None])
+    else:
+        key = torch.arange(n_keys, device=device)
+        chosen = torch.arange(Q, device=device) if rows is None else rows
+        query = (chosen + (n_keys if end is None else end) - Q)[:, None]
+        if problem.lengths is not None:
+            lengths = problem.lengths[:, None, None, None]
+            allowed.append(key < lengths)
+            if problem.pages is not None:
+                query = query + lengths - n_keys
+    distance = key - query
+    distance = distance if distance.ndim == 4 else distance[None, None]
+    return distance, _allowed(problem, distance, key, allowed)
+
+
+def _allowed(
+    problem: Problem, distance: Tensor, key: Tensor, others: list[Tensor]
+) -> Tensor | None:
+    """`others`, and what order, prefix and window allow."""
+    allowed = list(others)
+    prefix = None if problem.prefix is None else problem.prefix[:, None, None, None]
+    if problem.causal:
+        allowed.append(distance <= 0 if prefix is None else (distance <= 0) | (key < prefix))
+    before, after = problem.window or (None, None)
+    if before is not None:
+        allowed.append(distance >= -before)
+    if after is not None and (prefix is not None or not problem.causal):
+        allowed.append(distance <= after)
+    return reduce(torch.Tensor.__and__, allowed) if allowed else None
+
+
+def _packed_positions(
+    queries: tuple[int, ...], keys: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The positions of queries and keys in their sentences, and where the two are of the same."""
+    query = torch.cat([torch.arange(k - q, k) for q, k in zip(queries, keys, strict=True)])
+    key = torch.cat([torch.arange(k) for k in keys])
+    sentence = torch.arange(len(keys))
+    of_query = sentence.repeat_interleave(torch.tensor(queries))
+    of_key = sentence.repeat_interleave(torch.tensor(keys))
+    return query, key, of_query[:, None] == of_key
+
+
+def largest_score(problem: Problem) -> float:
+    """The largest sum of absolute terms that a score is made of."""
+    plain = unfolded(problem)
+    largest = abs(plain.scale) * float((plain.query.abs() @ plain.key.abs().mT).max())
+    return largest + (0.0 if plain.bias is None else float(plain.bias.abs().max()))
+
+
+def part(problem: Problem, sentence: int, heads: slice, rows: Tensor) -> Problem:
+    """Some query rows of one sentence, in query heads that share a key head.
+
+    In the dtype of the inputs; which keys are seen, ALiBi and bias are a mask and a bias of these
+    rows alone, so that it can be taken of a problem whose scores would not fit into memory.
+    """
+    leaves = {name: getattr(problem, name).detach() for name in ("query", "key", "value")}
+    problem = replace(problem, **leaves)
+    queries, keys = _places(problem, sentence)
+    group = problem.query.shape[1] // problem.key.shape[1]
+    of_keys = slice(heads.start // group, heads.start // group + 1)
+    batch = 0 if problem.packed is not None else sentence
+    if problem.pages is not None:
+        table = problem.pages[sentence].long()
+        key, value = (
+            one[table][:, of_keys].transpose(0, 1).flatten(1, 2)[None, :, : len(keys)]
+            for one in (problem.key, problem.value)
+        )
+    else:
+        key, value = (
+            one[batch : batch + 1, of_keys][:, :, keys] for one in (problem.key, problem.value)
+        )
+    places = queries[rows]
+    mask, bias = _of_rows(problem, sentence, heads, rows, (len(queries), len(keys)))
+    gradient = problem.z_gradient
+    return Problem(
+        query=problem.query[batch : batch + 1, heads][:, :, places],
+        key=key,
+        value=value,
+        scale=problem.scale,
+        mask=mask,
+        bias=bias,
+        soft_cap=problem.soft_cap,
+        sinks=None if problem.sinks is None else problem.sinks[heads],
+        z_gradient=None if gradient is None else gradient[batch : batch + 1, heads][:, :, places],
+    )
+
+
+def _places(problem: Problem, sentence: int) -> tuple[Tensor, Tensor]:
+    """Where the queries and keys of a sentence lie in their tensors."""
+    queries, keys, device = problem.packed, problem.packed_keys, problem.query.device
+    if queries is None:
+        Q, K = problem.query.shape[2], problem.n_keys
+        return torch.arange(Q, device=device), torch.arange(K, device=device)
+    keys = keys or queries
+    first, first_key = sum(queries[:sentence]), sum(keys[:sentence])
+    return (
+        torch.arange(first, first + queries[sentence], device=device),
+        torch.arange(first_key, first_key + keys[sentence], device=device),
+    )
+
+
+def _of_rows(
+    problem: Problem, sentence: int, heads: slice, rows: Tensor, sizes: tuple[int, int]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Mask and bias, (1, head or 1, row, key), of rows of a sentence of these sizes."""
+    Q, K = sizes
+    one: Any = replace(
+        problem,
+        # Of the sizes of the sentence; the numbers are not looked at.
+        query=problem.query.new_zeros(1, 1, Q, 1),
+        key=problem.key.new_zeros(1, 1, K, 1),
+        value=problem.value.new_zeros(1, 1, K, 1),
+        bias=None,
+        alibi_slopes=None,
+        sinks=None,
+        z_gradient=None,
+        packed=None,
+        packed_keys=None,
+        pages=None,
+        mask=None,
+        lengths=None if problem.lengths is None else problem.lengths[sentence : sentence + 1],
+        prefix=None if problem.prefix is None else problem.prefix[sentence : sentence + 1],
+    )
+    end = K if problem.pages is None or problem.lengths is None else int(problem.lengths[sentence])
+    distance, seen = _distances(one, K, rows=rows, end=end)
+    batch = min(sentence, 0 if problem.mask is None else len(problem.mask) - 1)
+    if problem.mask is not None:
+        given = _cells(problem.mask, batch, heads, rows)
+        seen = given if seen is None else seen & given
+    bias = problem.bias
+    if bias is not None:
+        bias = _cells(bias, min(sentence, len(bias) - 1), heads, rows)
+    if problem.alibi_slopes is not None:
+        lost = -problem.alibi_slopes[heads].double()[:, None, None] * distance.abs()
+        bias = (lost if bias is None else lost + bias).to(problem.query.dtype)
+    return seen, bias
+
+
+def _cells(matrix: Tensor, batch: int, heads: slice, rows: Tensor) -> Tensor:
+    """(1, head or 1, row or 1, key or 1) of a mask or bias."""
+    found = matrix[batch : batch + 1]
+    found = found if found.shape[1] == 1 else found[:, heads]
+    return found if found.shape[2] == 1 else found[:, :, rows]

@@ -1,0 +1,116 @@
+"""Functions in other people's calling conventions: right ones pass, slips are named."""
+
+import pytest
+import torch
+from called_here import report
+from planted_signatures import DECODE, FLASH, PLAIN, PREFILL, TRANSFORMERS, VARLEN, source
+
+from minibert.bench.signatures import SIGNATURES, guessed
+from minibert.bench.user_file import load_function
+from minibert.errors import MinibertError
+
+GROUPS = "k, v = (x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v))"
+
+
+def written(folder, text, slip="pass"):
+    path = folder / "kernel.py"
+    path.write_text(source(text, slip), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "fewest"),
+    [
+        (FLASH, "flash-attn", 9),
+        (VARLEN, "flash-attn-varlen", 6),
+        (PREFILL, "flashinfer-prefill", 6),
+        (DECODE, "flashinfer-decode", 4),
+        (TRANSFORMERS, "transformers", 6),
+        (PLAIN, "plain", 4),
+    ],
+)
+def test_a_right_function_is_right_and_its_convention_is_known_by_its_parameters(
+    tmp_path, text, name, fewest
+):
+    path = written(tmp_path, text)
+    assert load_function(path, "attention").signature.name == name
+    found = report(path, "attention")
+    assert found.ok, str(found)
+    assert len({one.case.split(",")[0] for one in found.findings}) >= fewest
+
+
+@pytest.mark.parametrize(
+    ("text", "slip", "cause"),
+    [
+        (FLASH, "softmax_scale = 1.0", "wrong scale: it behaves as 1"),
+        (FLASH, GROUPS, "heads are repeated in the wrong order, interleaved"),
+        (FLASH, "softcap = 0.0", "the soft cap is left out"),
+        (FLASH, "given = {}", "the window is ignored"),
+        (FLASH, "given = sides([n - (n > 0) for n in window_size])", "window is off by one"),
+        (FLASH, "alibi_slopes = None", "the ALiBi slopes are ignored"),
+        (VARLEN, "keys = slice(cu_seqlens_k[i], cu_seqlens_k[i + 1] - 1)", "the last key of each"),
+        (VARLEN, "keys = slice(0, len(k))", "the packed sentences see each other"),
+        (PREFILL, "causal = False", "causal is ignored"),
+        (PREFILL, "window_left = window_left + (window_left >= 0)", "window is off by one"),
+        (DECODE, "k = k[:, :1].expand_as(k)", "1 of|values, first at"),
+        (DECODE, "logits_soft_cap = None", "the soft cap is left out"),
+        (TRANSFORMERS, "attention_mask = None", "causal is ignored"),
+        (TRANSFORMERS, "scaling = scaling**2", "wrong scale: it behaves as"),
+        (PLAIN, "causal = False", "causal is ignored"),
+    ],
+)
+def test_a_slip_is_wrong_and_named(tmp_path, text, slip, cause):
+    found = report(written(tmp_path, text, slip), "attention")
+    assert not found.ok
+    assert any(part in one for one in found.causes for part in cause.split("|")), str(found)
+
+
+def test_a_function_that_is_always_causal_is_asked_nothing_else(tmp_path):
+    (tmp_path / "kernel.py").write_text(
+        source("\ndef attention(q, k, v):\n    return right(q, k, v, causal=True)\n")
+    )
+    assert not report(tmp_path / "kernel.py", "attention").ok
+    found = report(tmp_path / "kernel.py", "attention", causal_only=True)
+    assert found.ok, str(found)
+    assert all("causal" in one.case for one in found.findings)
+
+
+def test_gradients_are_checked_through_a_convention_and_a_lost_one_is_named(tmp_path):
+    kinds = ("causal", "groups")
+    found = report(written(tmp_path, FLASH), "attention", kinds=kinds, backward=True)
+    assert found.ok, str(found)
+    outputs = {one.output for one in found.findings}
+    assert outputs == {"z", "query_gradient", "key_gradient", "value_gradient"}
+    slip = written(tmp_path, FLASH, "v = v.detach()")
+    found = report(slip, "attention", kinds=kinds, backward=True)
+    assert {one.output for one in found.failures} == {"value_gradient"}
+    assert found.causes == ("value_gradient is 0: nothing flows to it",)
+
+
+def test_a_function_of_two_conventions_is_not_guessed_and_a_c_function_needs_a_name():
+    def both(q, k, v, cu_seqlens_q, cu_seqlens_k, score_mod, block_mask):
+        raise NotImplementedError
+
+    with pytest.raises(MinibertError, match="flash-attn-varlen and of flex; say which: --sig"):
+        guessed(both)
+    with pytest.raises(MinibertError, match="say how they are called: --signature NAME"):
+        load_function("torch.nn.functional", "scaled_dot_product_attention")
+    assert guessed(lambda query, key, value, lengths: None) == "minibert"
+
+
+@pytest.mark.parametrize("name", [name for name, one in SIGNATURES.items() if one.known_by])
+def test_what_is_no_tensor_is_told_in_a_line(tmp_path, name):
+    path = tmp_path / "kernel.py"
+    path.write_text("def attention(*_, **__): return None\n", encoding="utf-8")
+    found = report(path, "attention", signature=name)
+    assert not found.ok
+    assert any("gave a NoneType" in one or "not iterable" in one for one in found.causes)
+
+
+def test_torch_sdpa_is_right_in_every_kind_that_it_can_be_told():
+    found = report("torch.nn.functional", "scaled_dot_product_attention", signature="sdpa")
+    assert found.ok, str(found)
+    assert {"groups", "window", "prefix", "alibi", "mask"} <= {
+        one.case.split(",")[0] for one in found.findings
+    }
+    assert found.findings[0].dtype == torch.float32
