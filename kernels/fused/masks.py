@@ -130,19 +130,18 @@ def allowed(inputs, strides, sizes, batch, head, rows, columns, counts, CAUSAL: 
 
 @triton.jit
 @no_type_check
-def tanh(x, PRECISE: tl.constexpr):
-    """With PRECISE to the last places of float32; otherwise to 1e-7, also near 0."""
+def tanh(x):
+    """To the last places of float32, also near 0."""
     size = tl.abs(x)
     far = 1.0 - 2.0 / (tl.math.exp2(size * (2.0 * LOG2E)) + 1.0)
-    if PRECISE:
-        # Near 0 the difference from 1 has few places left. x + x^3·P(x^2), P fitted by least
-        # squares in float64: 4.5e-9 of tanh at most below 0.625.
-        square = size * size
-        near = -0.00570404 * square + 0.02063786
-        near = near * square - 0.05373916
-        near = near * square + 0.13331432
-        near = near * square - 0.33333281
-        far = tl.where(size < 0.625, size + size * square * near, far)
+    # Near 0 the difference from 1 has few places left. x + x^3·P(x^2), P fitted by least squares in
+    # float64: 4.5e-9 of tanh at most below 0.625.
+    square = size * size
+    near = -0.00570404 * square + 0.02063786
+    near = near * square - 0.05373916
+    near = near * square + 0.13331432
+    near = near * square - 0.33333281
+    far = tl.where(size < 0.625, size + size * square * near, far)
     return tl.where(x < 0.0, -far, far)
 
 
@@ -167,8 +166,7 @@ def shaped_score(
     Sources: Press et al. 2022 (ALiBi); Gemma Team 2024, "Gemma 2" (soft cap).
     """
     if inputs.soft_cap is not None:
-        PRECISE: tl.constexpr = inputs.query.dtype.element_ty == tl.float32
-        scores = tanh(products * (scale / inputs.soft_cap), PRECISE) * (inputs.soft_cap * LOG2E)
+        scores = tanh(products * (scale / inputs.soft_cap)) * (inputs.soft_cap * LOG2E)
     else:
         scores = products * (scale * LOG2E)
     if inputs.bias is not None:
