@@ -40,7 +40,7 @@ def changed(folder: Path, rung, old: str, new: str):
     assert source.count(old) == 1, old
     file = folder / rung.path.name
     file.write_text(source.replace(old, new), encoding="utf-8")
-    return load_function(file, "attention")
+    return load_function(file, "attention").function
 
 
 def judged(function, **few):

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from benchmarks.ladder.array_counts import count_arrays
 from benchmarks.ladder.counts import Counts
 from benchmarks.ladder.tensor_counts import count_tensors
 from benchmarks.session import REPOSITORY
-from minibert.bench.user_file import UserFunction, load_function
+from minibert.bench.user_file import load_function
 
 __all__ = ["FOLDER", "RUNGS", "Rung", "counted", "drawn", "loaded"]
 
@@ -48,11 +49,11 @@ RUNGS = (
 
 
 @cache
-def loaded(rung: Rung) -> UserFunction:
+def loaded(rung: Rung) -> Callable[..., Any]:
     """Its function `attention`, as `minibert check` loads it."""
     # Read when triton is imported. A count needs the interpreter, on a machine with a GPU too.
     os.environ.setdefault("TRITON_INTERPRET", "1")
-    return load_function(rung.path, "attention")
+    return load_function(rung.path, "attention").function
 
 
 def drawn(n: int, d_head: int, *names: str) -> dict[str, Tensor]:
