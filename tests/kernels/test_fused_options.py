@@ -104,6 +104,9 @@ def test_any_options_together_are_right(seed, cut, names):
     assert set(found) == {"z", "lse", *want}
     eps = torch.finfo(dtype).eps
     right = truth(call, Units(2.0**-23, 2.0**-23, 2.0**-23, eps, eps))
+    if "argmax" in want and eps > 2.0**-23:
+        # What `launch.best_of` says of inputs of 16 bits: their keys take the last bits of a score.
+        right.row_max_bound = right.row_max_bound + 2.0**-17 * np.abs(right.row_max)
     # Below the smallest normal number the spacing is no longer relative: of z, and of weights.
     spacing = torch.finfo(dtype).smallest_normal * eps
     values = (
