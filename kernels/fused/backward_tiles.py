@@ -159,8 +159,7 @@ def in_sight(inputs, sizes, batch, rows, columns, counts, CAUSAL: tl.constexpr):
 def cap_slope(score_gradient, products, scale, inputs):
     """dS past the soft cap c·tanh(s/c), whose slope is 1 − tanh²."""
     if inputs.soft_cap is not None:
-        PRECISE: tl.constexpr = inputs.query.dtype.element_ty == tl.float32
-        capped = tanh(products * (scale / inputs.soft_cap), PRECISE)
+        capped = tanh(products * (scale / inputs.soft_cap))
         score_gradient *= 1.0 - capped * capped
     return score_gradient
 

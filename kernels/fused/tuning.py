@@ -76,7 +76,7 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
 def _widest(kernel: str, kind: str, words: list[str]) -> tuple[Config, ...]:
     """The configs where a vector takes 256 places: its tiles take most of the memory."""
     if kind == "fp32":
-        return (Config(16, 16, 8, 1) if kernel == "columns" else Config(16, 16, 4, 2),)
+        return (Config(16, 16, 8, 1 if kernel == "columns" else 2),)
     # Statistics of 128 rows would not fit the registers beside sums of 256 places.
     plain = kernel == "forward" and "plain" in words
     narrow = Config(64, 64 if kernel == "columns" else 32, 8, 2)
