@@ -105,7 +105,7 @@ class AllowedKeys:
             return self._seen(
                 torch.arange(self.position, device=self.device)[chosen or slice(None)]
             )
-        return self._seen(torch.tensor(chosen, device=self.device))
+        return self._seen(torch.tensor(chosen, dtype=torch.int64, device=self.device))
 
     def _seen(self, positions: Int[Tensor, " query"]) -> AttentionMask | None:
         """True where queries at these positions may look; None: everywhere."""

@@ -9,10 +9,9 @@ import torch
 pytest.importorskip("triton")
 
 from benchmarks.ladder.__main__ import picture, picture_path, table
-from benchmarks.ladder.rungs import FOLDER, RUNGS, counted, loaded
+from benchmarks.ladder.rungs import FOLDER, RUNGS, counted, loaded, of_file
 from benchmarks.session import RESULTS
 from minibert.bench.result_rows import read_rows
-from minibert.bench.user_file import load_function
 from minibert.errors import AttentionError
 from minibert.kernels.check.gradient_check import check_gradients
 from minibert.kernels.check.parity import check
@@ -40,7 +39,7 @@ def changed(folder: Path, rung, old: str, new: str):
     assert source.count(old) == 1, old
     file = folder / rung.path.name
     file.write_text(source.replace(old, new), encoding="utf-8")
-    return load_function(file, "attention").function
+    return of_file(file)
 
 
 def judged(function, **few):

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -53,7 +53,12 @@ def loaded(rung: Rung) -> Callable[..., Any]:
     """Its function `attention`, as `minibert check` loads it."""
     # Read when triton is imported. A count needs the interpreter, on a machine with a GPU too.
     os.environ.setdefault("TRITON_INTERPRET", "1")
-    return load_function(rung.path, "attention").function
+    return of_file(rung.path)
+
+
+def of_file(path: Path) -> Callable[..., Any]:
+    """The function `attention` of a file; all keys are real and seen, unless it is told others."""
+    return partial(load_function(path, "attention").function, lengths=None, causal=False)
 
 
 def drawn(n: int, d_head: int, *names: str) -> dict[str, Tensor]:
@@ -66,19 +71,19 @@ def drawn(n: int, d_head: int, *names: str) -> dict[str, Tensor]:
 def counted(rung: Rung, *, n: int = 1024, d_head: int = 64, causal: bool = False) -> Counts:
     """The counts of one head in float32. Of the last rung those of the backward alone."""
     function = loaded(rung)
-    module = sys.modules[function.function.__module__]
+    module = sys.modules[function.func.__module__]
     given = drawn(n, d_head)
     if rung.written_in == "NumPy":
         heads = {name: one[0, 0].numpy() for name, one in given.items()}
         allowed = np.ones((n, n), dtype=bool)
         return count_arrays(module.one_head, heads, np.tril(allowed) if causal else allowed)
     if rung.written_in == "torch":
-        return count_tensors(function.function, given, causal=causal)
+        return count_tensors(function.func, given, causal=causal)
     from benchmarks.ladder.kernel_counts import count_kernels
 
     if rung.name == "backward":
         return _backward(module, drawn(n, d_head, "z_gradient"), causal=causal)
-    return count_kernels(lambda: function.function(*given.values(), None, causal), given)
+    return count_kernels(lambda: function.func(*given.values(), None, causal), given)
 
 
 def _backward(module: ModuleType, given: dict[str, Tensor], *, causal: bool) -> Counts:
