@@ -144,9 +144,13 @@ def said(row: Row) -> str:
     return f"{row['rung']:22} {row.get('written_in', ''):7} {result}"
 
 
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.3g} s"
+
+
 def table(rows: Sequence[Row]) -> str:
     """The table of the lesson: MB that are moved and arithmetic, counted now; the times of rows."""
-    times = {row["rung"]: f"{row['median_ms']:.3g} ms" if row["ok"] else "wrong" for row in rows}
+    times = {row["rung"]: _time(row["median_ms"]) if row["ok"] else "wrong" for row in rows}
     lines = [
         "| rung | query, key, value | scores, mask | z, other rows | all MB | MFLOP | exp | time |",
         "|---|---|---|---|---|---|---|---|",
