@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Every test, in two processes side by side, each with one thread: browsers, kernels, documents, hostile input and
+# Every test, in two processes side by side, each with one thread: browsers, kernels, documents, hostile files and some
 # benchmarks in one, the rest in the other. Arguments go to both. What the first says follows when the second has ended.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
-beside=(tests/browser tests/kernels tests/siege tests/test_cheats.py tests/test_cli_bench.py tests/test_cli_check.py
+beside=(tests/browser tests/kernels tests/siege tests/test_cli_check.py
     tests/test_documents.py tests/test_packaging.py tests/test_gpu_benchmark.py tests/test_instruments.py)
 mkdir -p build
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
