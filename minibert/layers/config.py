@@ -1,39 +1,52 @@
 """One frozen description of a model: its family, its sizes and its choices."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from minibert.errors import CheckpointError
+from minibert.layers.families import FAMILIES, TASKS
+from minibert.layers.rotary import Rotary
 
 __all__ = ["ACTIVATIONS", "LARGEST_LABELS", "TASKS", "Config", "check_task"]
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "gelu_fast", "quick_gelu", "relu", "silu", "tanh")
-TASKS = (
-    "none",
-    "masked-lm",
-    "next-sentence",
-    "pre-training",
-    "causal-lm",
-    "sequence-classification",
-    "token-classification",
-    "question-answering",
-)
-_FAMILY_TASKS = {
-    "bert": TASKS,
-    "roberta": ("none", "masked-lm", "causal-lm", *TASKS[5:]),
-    "distilbert": ("none", "masked-lm", *TASKS[5:]),
-    "electra": ("none", "masked-lm", "pre-training", "causal-lm", *TASKS[5:]),
-    "albert": ("none", "masked-lm", "pre-training", *TASKS[5:]),
-    "gpt2": ("none", "causal-lm", *TASKS[5:]),
-}
 # Far above any model, and low enough that no shape made of two of them overflows.
 _LARGEST = {"n_layers": 2**9}
 _LARGEST_SIZE = 2**28
 LARGEST_LABELS = 2**20
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "norm": ("layer", "rms"),
+    "norm_place": ("after", "before", "output", "both"),
+    "positions": ("learned", "rotary"),
+    "query_key_norm": ("none", "head", "width"),
+    "pooling": ("first", "mean"),
+}
+_DEFAULTS: dict[str, Any] = {
+    "norm": "layer",
+    "norm_place": "after",
+    "norm_bias": True,
+    "norm_plus_one": False,
+    "embed_norm": False,
+    "embed_scaled": False,
+    "first_norm": True,
+    "final_norm": False,
+    "parallel": False,
+    "positions": "learned",
+    "query_key_norm": "none",
+    "gated": False,
+    "query_bias": True,
+    "output_bias": True,
+    "mlp_bias": True,
+    "decoder_bias": True,
+}
 
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes and choices of one model. All counts are positive."""
+    """The sizes and choices of one model. All counts are positive.
+
+    A choice that is not given (None) is the family's, which families.py declares.
+    """
 
     family: str
     task: str
@@ -45,6 +58,11 @@ class Config:
     d_model: int
     d_mlp: int
     model_type: str = ""
+    n_kv_heads: int = 0
+    """Heads that keys and values have; each is read by n_heads / n_kv_heads heads (Ainslie et al.
+    2023). 0 means n_heads."""
+    d_head: int = 0
+    """The width of one head. 0 means d_model / n_heads."""
     d_embed: int = 0
     """Width of the embeddings; differs from d_model in ELECTRA and ALBERT. 0 means d_model."""
     n_segments: int = 0
@@ -65,30 +83,82 @@ class Config:
     problem_type: str = ""
     """What a classification head answers: single_label_classification ("" means this one),
     multi_label_classification or regression."""
-    scale_by_width: bool = True
-    """Scores are divided by sqrt(d_head), as in Vaswani et al. 2017, section 3.2.1."""
     scale_by_layer: bool = False
     """Scores are divided by layer + 1 as well (GPT-2's scale_attn_by_inverse_layer_idx)."""
+    query_scalar: float | None = None
+    """Scores are divided by its square root; None means d_head (Vaswani et al. 2017, section
+    3.2.1)."""
+    attention_soft_cap: float | None = None
+    """Scores are squeezed into −cap … cap (Gemma Team 2024, section 2)."""
+    logit_soft_cap: float | None = None
+    """The logits of a vocabulary head likewise."""
+    windows: tuple[int, ...] = ()
+    """One a layer: how many positions a token sees at most, its own included; to both sides of a
+    model that is not causal, that many − 1 in all. 0 means all. () means all in every layer."""
+    rotary: Rotary | None = None
+    local_rotary: Rotary | None = None
+    """Of layers with a window. None means `rotary`."""
+    norm: str | None = None
+    """layer (LayerNorm) | rms (RMSNorm)."""
+    norm_place: str | None = None
+    """Where the norms of attention and MLP stand: after the sum with the stream (BERT) | before
+    the block (GPT-2) | at the block's output, before the sum (OLMo 2) | both (Gemma 2)."""
+    norm_bias: bool | None = None
+    norm_plus_one: bool | None = None
+    """The norm scales by 1 + weight (Gemma)."""
+    embed_norm: bool | None = None
+    """The embeddings go through a norm."""
+    embed_scaled: bool | None = None
+    """The embeddings are multiplied by sqrt(d_model) (Gemma)."""
+    first_norm: bool | None = None
+    """The first layer has a norm before attention (not so in ModernBERT)."""
+    final_norm: bool | None = None
+    """What leaves the last layer goes through a norm."""
+    parallel: bool | None = None
+    """MLP and attention read the same stream and are added to it together (GPT-NeoX)."""
+    positions: str | None = None
+    """learned (a table) | rotary."""
+    query_key_norm: str | None = None
+    """Queries and keys go through a norm: none | head (of each head) | width (of all heads)."""
+    gated: bool | None = None
+    """The MLP is (activation(x·W_gate) * x·W_in)·W_out (Shazeer 2020)."""
+    query_bias: bool | None = None
+    """query, key and value have biases."""
+    output_bias: bool | None = None
+    """W_O has a bias."""
+    mlp_bias: bool | None = None
+    decoder_bias: bool | None = None
+    """The output embedding of a masked language model has a bias."""
+    pooling: str = "first"
+    """Which hidden state ModernBERT's sequence classification reads: first | mean."""
 
     def __post_init__(self) -> None:
+        check_task(self.family, self.task)
+        family = FAMILIES[self.family]
+        for field, default in (_DEFAULTS | dict(family.choices)).items():
+            if getattr(self, field) is None:
+                object.__setattr__(self, field, default)
+        _check_sizes(self)
         object.__setattr__(self, "model_type", self.model_type or self.family)
         object.__setattr__(self, "d_embed", self.d_embed or self.d_model)
+        object.__setattr__(self, "d_head", self.d_head or self.d_model // self.n_heads)
+        object.__setattr__(self, "n_kv_heads", self.n_kv_heads or self.n_heads)
         object.__setattr__(self, "n_layer_groups", self.n_layer_groups or self.n_layers)
-        # JSON has no tuples.
-        for field in ("labels", "end_ids"):
+        # JSON has neither tuples nor classes.
+        for field in ("labels", "end_ids", "windows"):
             if isinstance(getattr(self, field), list):
                 object.__setattr__(self, field, tuple(getattr(self, field)))
-        _check(self)
-
-    @property
-    def d_head(self) -> int:
-        """The width of one head: d_model / n_heads."""
-        return self.d_model // self.n_heads
+        for field in ("rotary", "local_rotary"):
+            if isinstance(getattr(self, field), dict):
+                object.__setattr__(self, field, Rotary(**getattr(self, field)))
+        _check_shapes(self)
+        _check_choices(self)
 
     @property
     def pre_norm(self) -> bool:
-        """True where LayerNorm comes before a block (GPT-2), False where after (BERT)."""
-        return self.family == "gpt2"
+        """True where blocks add to the stream as it is (GPT-2), False where a norm follows the sum
+        (BERT)."""
+        return self.norm_place != "after"
 
     @property
     def n_labels(self) -> int:
@@ -97,63 +167,114 @@ class Config:
 
     def attention_scale(self, layer: int) -> float:
         """The factor on query·key in this layer: 1/sqrt(d_head), unless the config differs."""
-        scale = self.d_head**-0.5 if self.scale_by_width else 1.0
+        scale = float(self.d_head if self.query_scalar is None else self.query_scalar) ** -0.5
         return scale / (layer + 1) if self.scale_by_layer else scale
+
+    def window(self, layer: int) -> tuple[int, int] | None:
+        """How many keys before and after its own position a query of this layer sees; None: all."""
+        size = self.windows[layer] if self.windows else 0
+        if not size:
+            return None
+        return (size - 1, 0) if self.causal else ((size - 1) // 2, (size - 1) // 2)
+
+    def rotary_of(self, layer: int) -> Rotary | None:
+        """How queries and keys of this layer are turned."""
+        local = self.local_rotary is not None and self.window(layer) is not None
+        return self.local_rotary if local else self.rotary
 
 
 def check_task(family: str, task: str) -> None:
     """Raise CheckpointError for an unknown family, and when it has no such task head."""
-    if not isinstance(family, str) or family not in _FAMILY_TASKS:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise CheckpointError(
-            f"config: family is {family!r:.200}; expected one of {', '.join(_FAMILY_TASKS)}."
+            f"config: family is {family!r:.200}; expected one of {', '.join(FAMILIES)}."
         )
-    if not isinstance(task, str) or task not in _FAMILY_TASKS[family]:
+    tasks = FAMILIES[family].tasks
+    if not isinstance(task, str) or task not in tasks:
         raise CheckpointError(
-            f"{family} has no task head {task!r:.200}; it has {', '.join(_FAMILY_TASKS[family])}."
+            f"{family} has no task head {task!r:.200}; it has {', '.join(tasks)}."
         )
-
-
-def _check(config: Config) -> None:
-    check_task(config.family, config.task)
-    _check_sizes(config)
-    _check_choices(config)
 
 
 def _check_sizes(config: Config) -> None:
-    positive = ("vocab_size", "n_positions", "n_layers", "n_heads", "d_model", "d_mlp", "d_embed")
-    for field in (*positive, "n_layer_groups", "n_segments", "position_offset"):
+    positive = ("vocab_size", "n_positions", "n_layers", "n_heads", "d_model", "d_mlp")
+    optional = ("n_kv_heads", "d_head", "d_embed", "n_layer_groups", "n_segments")
+    for field in (*positive, *optional, "position_offset"):
         value, most = getattr(config, field), _LARGEST.get(field, _LARGEST_SIZE)
-        least = 0 if field in ("n_segments", "position_offset") else 1
+        least = 1 if field in positive else 0
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             kind = "a positive whole number" if least else "a whole number from 0 on"
             raise CheckpointError(f"config: {field} is {value!r:.200}; expected {kind}.")
         if value > most:
             raise CheckpointError(f"config: {field} is {value!r:.200}; expected at most {most}.")
-    if config.d_model % config.n_heads:
+    if not config.d_head and config.d_model % config.n_heads:
         raise CheckpointError(
             f"config: {config.n_heads} heads do not divide a width of {config.d_model}; "
-            "d_model must be a multiple of n_heads."
+            "d_model must be a multiple of n_heads, or d_head be given."
+        )
+
+
+def _check_shapes(config: Config) -> None:
+    """Raise CheckpointError for sizes that do not go with one another."""
+    if config.n_heads % config.n_kv_heads:
+        raise CheckpointError(
+            f"config: {config.n_heads} heads cannot share {config.n_kv_heads} key-value heads "
+            "evenly; n_heads must be a multiple of n_kv_heads."
         )
     if config.n_layer_groups > config.n_layers:
         raise CheckpointError(
             f"config: {config.n_layer_groups} layer groups for {config.n_layers} layers; "
             "expected at most one group a layer."
         )
+    if config.windows and len(config.windows) != config.n_layers:
+        raise CheckpointError(
+            f"config: {len(config.windows)} windows for {config.n_layers} layers; expected one a "
+            "layer, or none."
+        )
+    for size in config.windows:
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _LARGEST_SIZE:
+            raise CheckpointError(
+                f"config: windows has {size!r:.200}; expected whole numbers from 0 on."
+            )
+    if (config.positions == "rotary") != (config.rotary is not None):
+        raise CheckpointError(
+            f"config: positions is {config.positions!r} and rotary is {config.rotary}; expected "
+            'positions="rotary" together with a Rotary.'
+        )
+    for rotary in (config.rotary, config.local_rotary):
+        if rotary is not None and rotary.dims > config.d_head:
+            raise CheckpointError(
+                f"config: rotary turns {rotary.dims} dimensions of heads of {config.d_head}; "
+                "expected at most as many."
+            )
 
 
 def _check_choices(config: Config) -> None:
-    for field in ("causal", "tied", "pooler", "scale_by_width", "scale_by_layer"):
+    switches = [name for name, default in _DEFAULTS.items() if isinstance(default, bool)]
+    for field in ("causal", "tied", "pooler", "scale_by_layer", *switches):
         if not isinstance(getattr(config, field), bool):
             raise CheckpointError(
                 f"config: {field} is {getattr(config, field)!r:.200}; expected True or False."
             )
-    if config.activation not in ACTIVATIONS:
-        raise CheckpointError(
-            f"config: activation is {config.activation!r:.200}; expected one of "
-            f"{', '.join(ACTIVATIONS)}."
-        )
+    for field, values in (_CHOICES | {"activation": ACTIVATIONS}).items():
+        if getattr(config, field) not in values:
+            raise CheckpointError(
+                f"config: {field} is {getattr(config, field)!r:.200}; expected one of "
+                f"{', '.join(values)}."
+            )
     eps = config.norm_eps
     if not isinstance(eps, float | int) or isinstance(eps, bool) or not 0 <= eps <= 1:
         raise CheckpointError(f"config: norm_eps is {eps!r:.200}; expected a number from 0 to 1.")
-    if config.causal and config.family in ("albert", "distilbert"):
-        raise CheckpointError(f"config: {config.family} has no causal form; causal must be False.")
+    for field in ("query_scalar", "attention_soft_cap", "logit_soft_cap"):
+        value = getattr(config, field)
+        number = isinstance(value, float | int) and not isinstance(value, bool)
+        if value is not None and (not number or not 0 < value < float("inf")):
+            raise CheckpointError(
+                f"config: {field} is {value!r:.200}; expected a positive number, or None."
+            )
+    allowed = FAMILIES[config.family].causal
+    if allowed is not None and config.causal is not allowed:
+        raise CheckpointError(
+            f"config: {config.family} has no {'causal' if config.causal else 'other than a causal'} "
+            f"form; causal must be {allowed}."
+        )

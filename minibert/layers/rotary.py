@@ -1,0 +1,200 @@
+"""Rotary positions: each pair of dimensions of a query or key is turned by position x frequency.
+
+Su et al. 2021 (RoFormer), equation 34. A score then depends on how far apart two tokens are, and
+not on where they stand.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from minibert.errors import CheckpointError
+from minibert.quantities import Float, HeadVectors, Int
+
+__all__ = ["SCALINGS", "Rotary", "Turns", "rotate", "turns"]
+
+Turns = tuple[
+    Float[Tensor, "#batch 1 position rotated"], Float[Tensor, "#batch 1 position rotated"]
+]
+Frequencies = Float[Tensor, " pair"]
+Positions = Int[Tensor, "#batch position"]
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Which dimensions are turned, and how fast.
+
+    dims        the first dimensions of a head, which are turned; an even number
+    base        dimension pair i is turned by base^(−2i/dims) radians a position
+    scaling     how frequencies are changed for longer texts, one of `SCALINGS`
+    factor      how much longer these texts may be
+    n_original  positions that the model was trained on before
+    low, high   llama3: a pair that turns fewer than `low` times in n_original positions is slowed
+                by `factor`, one that turns more than `high` times is not; yarn: the same
+                (its beta_slow and beta_fast)
+    truncate    yarn: the two bounds are rounded to whole pairs
+    amplitude   what cosine and sine are multiplied by
+    short_factors, long_factors   longrope: what each pair's frequency is divided by, in texts of up
+                to n_original tokens and in longer ones
+    """
+
+    dims: int
+    base: float = 10000.0
+    scaling: str = "default"
+    factor: float = 1.0
+    n_original: int = 0
+    low: float = 1.0
+    high: float = 4.0
+    truncate: bool = True
+    amplitude: float = 1.0
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        # JSON has no tuples.
+        for field in ("short_factors", "long_factors"):
+            object.__setattr__(self, field, tuple(getattr(self, field)))
+        _check(self)
+
+    @property
+    def depends_on_length(self) -> bool:
+        """True where a longer text has other frequencies."""
+        return self.scaling in ("dynamic", "longrope")
+
+    def frequencies(self, n_tokens: int) -> Frequencies:
+        """Radians a position of each pair, in float64, in a text of that many tokens."""
+        return SCALINGS[self.scaling](self, n_tokens)
+
+
+def turns(
+    rotary: Rotary, positions: Positions, lengths: Positions | None, dtype: torch.dtype
+) -> Turns:
+    """Cosine and sine for tokens at these positions; each pair has its number in both places.
+
+    `lengths` has the tokens of the text that each token belongs to; None: the last position + 1.
+    Angles are computed in float64: in float32 one at position 8,000 is off by 2e-4.
+    """
+    if not rotary.depends_on_length:
+        frequencies = rotary.frequencies(0).to(positions.device)
+    else:
+        if lengths is None:
+            lengths = positions.amax(dim=-1, keepdim=True) + 1
+        each, which = lengths.unique(return_inverse=True)
+        of_each = torch.stack([rotary.frequencies(n) for n in each.tolist()])
+        frequencies = of_each.to(positions.device)[which]
+    angles = positions[..., None] * frequencies
+    twice = torch.cat((angles, angles), dim=-1)[:, None]
+    return (
+        (twice.cos() * rotary.amplitude).to(dtype),
+        (twice.sin() * rotary.amplitude).to(dtype),
+    )
+
+
+def rotate(vectors: HeadVectors, turned: Turns) -> HeadVectors:
+    """The vectors with each pair (i, i + dims/2) of their first dims dimensions turned."""
+    cosine, sine = turned
+    dims = cosine.shape[-1]
+    first, rest = vectors[..., :dims], vectors[..., dims:]
+    left, right = first.chunk(2, dim=-1)
+    first = first * cosine + torch.cat((-right, left), dim=-1) * sine
+    return torch.cat((first, rest), dim=-1) if rest.shape[-1] else first
+
+
+def _powers(rotary: Rotary, base: float) -> Frequencies:
+    pairs = torch.arange(0, rotary.dims, 2, dtype=torch.float64)
+    return base ** -(pairs / rotary.dims)
+
+
+def _default(rotary: Rotary, n_tokens: int) -> Frequencies:
+    return _powers(rotary, rotary.base)
+
+
+def _linear(rotary: Rotary, n_tokens: int) -> Frequencies:
+    """Positions are divided by the factor (Chen et al. 2023, equation 4)."""
+    return _powers(rotary, rotary.base) / rotary.factor
+
+
+def _dynamic(rotary: Rotary, n_tokens: int) -> Frequencies:
+    """The base grows with the text's length ("NTK-aware", Peng et al. 2023, section 3.1)."""
+    longer = max(n_tokens, rotary.n_original) / rotary.n_original
+    stretched = rotary.factor * longer - (rotary.factor - 1)
+    return _powers(rotary, rotary.base * stretched ** (rotary.dims / (rotary.dims - 2)))
+
+
+def _llama3(rotary: Rotary, n_tokens: int) -> Frequencies:
+    """Slow pairs are slowed, fast ones are not, those between in part (Llama 3.1's code)."""
+    frequencies = _powers(rotary, rotary.base)
+    rounds = rotary.n_original * frequencies / (2 * math.pi)
+    kept = ((rounds - rotary.low) / (rotary.high - rotary.low)).clamp(0, 1)
+    return frequencies * (kept + (1 - kept) / rotary.factor)
+
+
+def _yarn(rotary: Rotary, n_tokens: int) -> Frequencies:
+    """As llama3, with a ramp over the number of the pair (Peng et al. 2023, section 3.2)."""
+    frequencies = _powers(rotary, rotary.base)
+
+    def pair(rounds: float) -> float:
+        """The pair that turns so often in n_original positions."""
+        wave = rotary.n_original / (rounds * 2 * math.pi)
+        return rotary.dims * math.log(wave) / (2 * math.log(rotary.base))
+
+    first, last = pair(rotary.high), pair(rotary.low)
+    if rotary.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, rotary.dims - 1)
+    # transformers widens an empty ramp by this much.
+    width = last - first or 0.001
+    slowed = ((torch.arange(len(frequencies), dtype=torch.float64) - first) / width).clamp(0, 1)
+    return frequencies * (1 - slowed + slowed / rotary.factor)
+
+
+def _longrope(rotary: Rotary, n_tokens: int) -> Frequencies:
+    """Each pair has a factor of its own, another one in long texts (Ding et al. 2024)."""
+    factors = rotary.long_factors if n_tokens > rotary.n_original else rotary.short_factors
+    return _powers(rotary, rotary.base) / torch.tensor(factors, dtype=torch.float64)
+
+
+SCALINGS: dict[str, Callable[[Rotary, int], Frequencies]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+}
+
+
+def _check(rotary: Rotary) -> None:
+    def refuse(field: str, expected: str) -> None:
+        shown = f"{getattr(rotary, field)!r:.200}"
+        raise CheckpointError(f"config: rotary {field} is {shown}; expected {expected}.")
+
+    numbers = ("dims", "base", "factor", "n_original", "low", "high", "amplitude")
+    for field in (*numbers, "short_factors", "long_factors"):
+        value = getattr(rotary, field)
+        for each in value if isinstance(value, tuple) else (value,):
+            number = isinstance(each, int | float) and not isinstance(each, bool)
+            if not number or not math.isfinite(each) or each < 0:
+                refuse(field, "a number from 0 on")
+    if rotary.scaling not in SCALINGS:
+        refuse("scaling", f"one of {', '.join(SCALINGS)}")
+    if not isinstance(rotary.dims, int) or rotary.dims < 2 or rotary.dims % 2:
+        refuse("dims", "an even number of dimensions from 2 on")
+    if rotary.base <= 1:
+        refuse("base", "a number above 1")
+    if rotary.factor < 1 and rotary.scaling != "default":
+        refuse("factor", "a number from 1 on")
+    if rotary.scaling not in ("default", "linear") and rotary.n_original < 1:
+        refuse("n_original", f"a positive number, which {rotary.scaling} needs")
+    if rotary.scaling == "llama3" and rotary.high <= rotary.low:
+        refuse("high", "a number above low")
+    if rotary.scaling == "dynamic" and rotary.dims == 2:
+        refuse("dims", "more than 2, which dynamic needs")
+    if rotary.scaling == "longrope":
+        for field in ("short_factors", "long_factors"):
+            factors = getattr(rotary, field)
+            if len(factors) != rotary.dims // 2 or 0 in factors:
+                refuse(field, f"{rotary.dims // 2} positive numbers, one a pair")
