@@ -71,7 +71,9 @@ class Attention(nn.Module):
         group = 1 if name == "query" else self.group
         if heads == EVERYTHING or not linear_is_plain(linear) or self._norms_width(name):
             vectors = self._normed(name, linear(x))
-            return vectors[:, read_by(heads, self.n_heads, group)] if heads != EVERYTHING else vectors
+            return (
+                vectors[:, read_by(heads, self.n_heads, group)] if heads != EVERYTHING else vectors
+            )
         read = read_by(heads, self.n_heads, group)
         weight, bias = linear.weight, linear.bias
         # Of a head the rows of its own; several heads may share them.

@@ -188,6 +188,15 @@ class Config:
         scale = float(self.d_head if self.query_scalar is None else self.query_scalar) ** -0.5
         return scale / (layer + 1) if self.scale_by_layer else scale
 
+    def attend_options(self, layer: int) -> dict[str, Any]:
+        """What `minibert.attend` is told about this layer, beside its tensors and lengths."""
+        return {
+            "scale": self.attention_scale(layer),
+            "causal": self.causal,
+            "window": self.window(layer),
+            "soft_cap": self.attention_soft_cap,
+        }
+
     def window(self, layer: int) -> tuple[int, int] | None:
         """How many keys before and after its own position a query of this layer sees; None: all."""
         size = self.windows[layer] if self.windows else 0
@@ -274,7 +283,9 @@ def _check_choices(config: Config) -> None:
             raise CheckpointError(
                 f"config: {field} is {getattr(config, field)!r:.200}; expected True or False."
             )
-    for field, values in (_CHOICES | {"activation": ACTIVATIONS, "head_activation": ACTIVATIONS}).items():
+    for field, values in (
+        _CHOICES | {"activation": ACTIVATIONS, "head_activation": ACTIVATIONS}
+    ).items():
         if getattr(config, field) not in values:
             raise CheckpointError(
                 f"config: {field} is {getattr(config, field)!r:.200}; expected one of "

@@ -84,9 +84,7 @@ class LayerQuantities:
     def query(at: "LayerPass") -> HeadVectors:
         return at.project("query") if at.attention.rotary is None else at.turned_query()
 
-    @quantity(
-        KEY_AXES, "x·W_K + b_K; rotary: key_unrotated turned", kept=True, of_keys=True
-    )
+    @quantity(KEY_AXES, "x·W_K + b_K; rotary: key_unrotated turned", kept=True, of_keys=True)
     def key(at: "LayerPass") -> KeyVectors:
         return at.project("key") if at.attention.rotary is None else at.turned_key()
 

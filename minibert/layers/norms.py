@@ -16,6 +16,8 @@ class LayerNorm(nn.Module):
     Source: Ba, Kiros and Hinton 2016, equation 4.
     """
 
+    bias: nn.Parameter | None
+
     def __init__(self, width: int, *, eps: float, bias: bool = True) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width), requires_grad=False)

@@ -68,7 +68,8 @@ def _fill(
         trace.statistics.append(of_each_sentence(at.statistics, evaluation))
 
     def keep_in(layer: int) -> frozenset[str]:
-        return keep | held_for_gradients(trace.config, plan.names(layer)) if trace.differentiable else keep
+        held = held_for_gradients(trace.config, plan.names(layer))
+        return keep | held if trace.differentiable else keep
 
     hidden = run_layers(
         model.body,

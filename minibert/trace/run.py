@@ -148,7 +148,8 @@ def unaffected(record: Mapping[str, Tensor], edited: Collection[str]) -> dict[st
         # query, key and value are not computed from one another.
         last = order.index(_PROJECTIONS[-1])
         turned = {name.removesuffix("_unrotated") for name in edited if name.endswith("_unrotated")}
-    return {name: record[name] for name in order[: last + 1] if name in record and name not in turned}
+    known = [name for name in order[: last + 1] if name in record and name not in turned]
+    return {name: record[name] for name in known}
 
 
 def kept_of(at: LayerPass, order: Collection[str], kept: Collection[str]) -> dict[str, Tensor]:
