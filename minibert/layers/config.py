@@ -129,6 +129,10 @@ class Config:
     mlp_bias: bool | None = None
     decoder_bias: bool | None = None
     """The output embedding of a masked language model has a bias."""
+    head_activation: str = ""
+    """Of the layer in front of ModernBERT's task heads. "" means the activation."""
+    head_bias: bool = True
+    """That layer has a bias."""
     pooling: str = "first"
     """Which hidden state ModernBERT's sequence classification reads: first | mean."""
 
@@ -141,6 +145,7 @@ class Config:
         _check_sizes(self)
         object.__setattr__(self, "model_type", self.model_type or self.family)
         object.__setattr__(self, "d_embed", self.d_embed or self.d_model)
+        object.__setattr__(self, "head_activation", self.head_activation or self.activation)
         object.__setattr__(self, "d_head", self.d_head or self.d_model // self.n_heads)
         object.__setattr__(self, "n_kv_heads", self.n_kv_heads or self.n_heads)
         object.__setattr__(self, "n_layer_groups", self.n_layer_groups or self.n_layers)
@@ -159,6 +164,11 @@ class Config:
         """True where blocks add to the stream as it is (GPT-2), False where a norm follows the sum
         (BERT)."""
         return self.norm_place != "after"
+
+    @property
+    def generates(self) -> bool:
+        """True for a model that was trained to continue texts, with its output embedding."""
+        return self.pre_norm and self.causal and self.task == "causal-lm"
 
     @property
     def n_labels(self) -> int:
@@ -251,12 +261,12 @@ def _check_shapes(config: Config) -> None:
 
 def _check_choices(config: Config) -> None:
     switches = [name for name, default in _DEFAULTS.items() if isinstance(default, bool)]
-    for field in ("causal", "tied", "pooler", "scale_by_layer", *switches):
+    for field in ("causal", "tied", "pooler", "scale_by_layer", "head_bias", *switches):
         if not isinstance(getattr(config, field), bool):
             raise CheckpointError(
                 f"config: {field} is {getattr(config, field)!r:.200}; expected True or False."
             )
-    for field, values in (_CHOICES | {"activation": ACTIVATIONS}).items():
+    for field, values in (_CHOICES | {"activation": ACTIVATIONS, "head_activation": ACTIVATIONS}).items():
         if getattr(config, field) not in values:
             raise CheckpointError(
                 f"config: {field} is {getattr(config, field)!r:.200}; expected one of "
