@@ -48,16 +48,7 @@ def config_from_hf(config: Mapping[str, Any], task: str | None = None) -> Config
         pooler=task in family.pooled,
         labels=_labels(config),
         problem_type=_problem_type(config),
-<<<<<<< HEAD
-        query_scalar=None
-        if family != "gpt2" or _boolean(config, "scale_attn_weights", True)
-        else 1.0,
-        scale_by_layer=family == "gpt2"
-        and _boolean(config, "scale_attn_by_inverse_layer_idx", False),
-        **sizes,
-=======
         **{"causal": bool(families.FAMILIES[name].causal), **said, **family.read(config, said)},
->>>>>>> fam
     )
 
 
@@ -71,27 +62,9 @@ def config_to_hf(config: Config) -> dict[str, Any]:
         "model_type": config.model_type,
         "architectures": [class_name(config.model_type, config.family, config.task)],
     }
-<<<<<<< HEAD
-    if family == "gpt2":
-        content |= {
-            "layer_norm_epsilon": config.norm_eps,
-            "scale_attn_weights": config.query_scalar is None,
-            "scale_attn_by_inverse_layer_idx": config.scale_by_layer,
-            "eos_token_id": list(config.end_ids) or None,
-        }
-    elif family != "distilbert":
-        content |= {"layer_norm_eps": config.norm_eps, "type_vocab_size": config.n_segments}
-    if family in _DECODERS:
-        content["is_decoder"] = config.causal
-    if family in _OWN_EMBEDDING:
-        content["embedding_size"] = config.d_embed
-    if family == "albert":
-        content["num_hidden_groups"] = config.n_layer_groups
-=======
     for ours, field in family.fields.items():
         content[field.names[0]] = field.write(getattr(config, ours))
     content |= family.write(config)
->>>>>>> fam
     if config.problem_type:
         content["problem_type"] = config.problem_type
     if config.labels:
