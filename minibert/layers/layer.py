@@ -3,9 +3,9 @@
 A declaration is a function of the quantities before it. `LayerPass` (layer_pass.py) evaluates the
 table for one layer of one pass: a plain forward asks for resid_post and keeps nothing; a trace
 keeps what was computed; a lazy read asks for one quantity of some heads and rows later; an edit
-replaces a value on the way; a rerun begins with what is known. Gradients that autograd would give through an N x N
-tensor are declared in layer_gradients.py. Padding, packing and a past are properties of the
-evaluation (`Evaluation`), not other code.
+replaces a value on the way; a rerun begins with what is known. Gradients that autograd would give
+through an N x N tensor are declared in layer_gradients.py. Padding, packing and a past are
+properties of the evaluation (`Evaluation`), not other code.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -160,7 +160,9 @@ class LayerPass(LayerQuantities):
         past = None if self.past is None else self.past.allowed
         if past is not None:
             return past
-        evaluation = self.evaluation.in_window(self.attention.window)
+        window, evaluation = self.attention.window, self.evaluation
+        if window is not None:
+            evaluation = evaluation.in_window(window)
         if self.rows == EVERYTHING:
             return evaluation.from_first
         return evaluation.at_rows(self.rows)
