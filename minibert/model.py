@@ -250,8 +250,9 @@ class Model(nn.Module):
         seed: int = 0,
         stop: str | Sequence[str] | None = (),
         stream: Callable[[str], object] | None = None,
+        edit: Mapping[Any, Any] | None = None,
     ) -> Any:
-        """What a causal language model writes behind a text; see `minibert.answers.generate.generate`."""
+        """What a causal model writes behind a text; see `minibert.answers.generate.generate`."""
         return generate(
             self,
             text,
@@ -262,6 +263,7 @@ class Model(nn.Module):
             seed=seed,
             stop=stop,
             stream=stream,
+            edit=edit,
         )
 
     def live(self, *, height: int = 720) -> "ServedPage":
