@@ -76,12 +76,12 @@ def load(
     else:
         folder = find(name, revision=revision, cache_dir=cache_dir, offline=offline)
         shown = DEFAULT if name is None else str(name)
-        model = _build(open_folder(folder, name=shown, **options))
+        model = _build(open_folder(folder, name=shown, **options), chosen)
     model.impl = impl
-    if chosen is not None and any(p.device != chosen for p in model.parameters()):
-        return model.to(chosen)
     if not live:
         pack(model, from_file=True)
+    elif chosen is not None and any(p.device != chosen for p in model.parameters()):
+        return model.to(chosen)
     return model
 
 
@@ -96,11 +96,12 @@ def from_transformers(
     return _build(open_live(model, task=task, dtype=dtype, **options))
 
 
-def _build(checkpoint: Checkpoint) -> Model:
+def _build(checkpoint: Checkpoint, device: torch.device | None = None) -> Model:
     # Without values: each parameter is put in as it is read, and never allocated twice.
     with torch.device("meta"):
         model = Model(checkpoint.config, tokenizer=checkpoint.tokenizer, name=checkpoint.name)
-    if huge := checkpoint.fill(model):
+    huge = checkpoint.fill(model, device)
+    if huge and not model.body.word.weight.is_meta:
         _check_overflow(model, huge, checkpoint.where)
     return model
 
@@ -110,7 +111,8 @@ def _check_overflow(model: Model, huge: list[str], where: str) -> None:
     word = model.body.word.weight
     count = min(16, model.config.n_positions - 1)
     ids = torch.arange(count, device=word.device) % model.config.vocab_size
-    ids = torch.cat((ids, word.abs().amax(dim=1).argmax()[None]))
+    low, high = torch.aminmax(word, dim=1)
+    ids = torch.cat((ids, torch.maximum(-low, high).argmax()[None]))
     with torch.no_grad():
         finite = bool(model(ids[None]).isfinite().all())
     if not finite:
