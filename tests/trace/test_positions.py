@@ -31,7 +31,7 @@ LIMIT = 1e-9
 BATCHES = 200
 LONGEST = 9
 METRIC = logit_difference(7, 13)
-NAMES = tuple(layer_quantities())
+NAMES = tuple(layer_quantities(small_config()))
 
 
 @cache
