@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from minibert.checkpoint.files import Entry, MappedWeight
-from minibert.checkpoint.weights import Source
+from minibert.checkpoint.sources import Source
 from minibert.errors import CheckpointError
 
 __all__ = ["DTYPES", "MOST_IN_FLOAT32", "default_dtype", "parameters"]
