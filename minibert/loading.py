@@ -50,17 +50,22 @@ def load(
     a folder wins over a Hub id.
 
     task       a task head other than the one its config.json names; "none" for the body alone
-    dtype      float64, float32, bfloat16 or float16; when not given float32, or float64 where
-               all weights of the file are
-    device     the CPU when not given, or where the transformers object has its weights
+    dtype      float64, float32, bfloat16 or float16. When not given, a model of up to a billion
+               weights is float32 (float64 where all its weights are), so that its numbers are
+               exact; a larger one has the type of its file, as transformers gives every model:
+               Llama-3-8B is bfloat16 and takes 16 GB
+    device     the CPU when not given, or where the transformers object has its weights. Weights
+               of a file go to another device one by one
     revision, cache_dir, offline: of the Hub; offline uses the cache alone
     allow_unexpected: leave out tensors that belong to no known part of the family
     impl       the implementation of attention, one of `minibert.implementations()`; "auto" takes
                the fastest that gives what a call needs
 
     Weights of a file are packed where the rule of the linear back ends says so (`model.unpack()`
-    undoes it) and mapped into memory, not read into it: while the model lives, replace the file
-    (write another and rename it, as `save` does), and never write into it or cut it.
+    undoes it). Those that keep their type are mapped into memory, not read into it: the system
+    takes their pages back when it needs memory. While the model lives, replace the file
+    (write another and rename it, as `save` does), and never write into it or cut it. Every weight
+    is looked at once, for NaN and infinity; on a terminal a bar shows how far that is.
     Raises CheckpointError when something cannot be found, fetched, read, or does not fit, and
     AttentionError for an unknown implementation; nothing is half loaded.
     """
