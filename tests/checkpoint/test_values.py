@@ -2,8 +2,6 @@
 
 import json
 import math
-import mmap
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,44 +16,13 @@ from torch.utils._pytree import tree_leaves
 
 import minibert
 from minibert.checkpoint import values
-from minibert.checkpoint.files import Entry, MappedRegion, _private
+from minibert.checkpoint.files import Entry, MappedRegion
 from minibert.checkpoint.load import open_folder
 from minibert.checkpoint.sources import Source
 from minibert.checkpoint.weights import to_checkpoint
 from minibert.errors import CheckpointError
 from minibert.model import Model
-
-SIZES = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 31,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-GROUPED = SIZES | {"num_key_value_heads": 2}
-MODELS: dict[str, Any] = {
-    "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**GROUPED)),
-    "phi3": lambda: transformers.Phi3ForCausalLM(transformers.Phi3Config(**GROUPED)),
-    "gpt_neox": lambda: transformers.GPTNeoXForCausalLM(
-        transformers.GPTNeoXConfig(**SIZES, rotary_pct=0.5)
-    ),
-    "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES)),
-    "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)),
-}
-
-
-def saved(folder: Path, family: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """What the files of a small model hold; they are three or more."""
-    torch.manual_seed(0)
-    model = MODELS[family]().to(dtype)
-    model.save_pretrained(folder, max_shard_size="30KB" if dtype.itemsize == 2 else "60KB")
-    assert len(list(folder.glob("*.safetensors"))) >= 3
-    files = sorted(folder.glob("*.safetensors"))
-    return {name: tensor for path in files for name, tensor in load_file(path).items()}
+from tests.small_checkpoints import GROUPED, MODELS, SIZES, saved
 
 
 class Allocations(TorchDispatchMode):
@@ -326,50 +293,3 @@ def test_weights_for_which_there_is_no_room_are_an_error(
     monkeypatch.setattr(torch, "empty_like", full)
     with pytest.raises(CheckpointError, match=r"no room on cpu for embed_tokens\.weight"):
         minibert.load(tmp_path, dtype=torch.float32)
-
-
-@pytest.mark.parametrize("broken", ["missing", "elsewhere", "unnamed"])
-def test_an_index_that_does_not_fit_its_files_is_an_error(broken: str, tmp_path: Path) -> None:
-    saved(tmp_path, "llama", torch.bfloat16)
-    path = tmp_path / "model.safetensors.index.json"
-    index = json.loads(path.read_text())
-    named = index["weight_map"]
-    files = sorted(set(named.values()))
-    first = next(name for name, file in named.items() if file == files[0])
-    if broken == "missing":
-        (tmp_path / files[1]).unlink()
-        match = rf"not there: {files[1]}\. Download"
-    elif broken == "elsewhere":
-        named[first] = files[1]
-        match = rf"{files[0]}: it holds other tensors than .* {first} for one"
-    else:
-        del named[first]
-        match = rf"{files[0]}: it holds other tensors than .* {first} for one"
-    path.write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match=match):
-        minibert.load(tmp_path)
-
-
-def test_the_size_that_an_index_gives_is_not_read(tmp_path: Path) -> None:
-    expected = saved(tmp_path, "llama", torch.bfloat16)
-    path = tmp_path / "model.safetensors.index.json"
-    index = json.loads(path.read_text())
-    path.write_text(json.dumps(index | {"metadata": {"total_size": 7}}))
-    word = minibert.load(tmp_path).body.word.weight
-    assert torch.equal(word, expected["model.embed_tokens.weight"].float())
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux has holes and reserves")
-def test_a_file_larger_than_the_memory_can_be_mapped(tmp_path: Path) -> None:
-    if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
-        pytest.skip("this system reserves memory for every mapping")
-    size = 2**40
-    with (tmp_path / "large").open("wb+") as file:
-        file.truncate(size)
-        file.seek(size - 1)
-        file.write(b"x")
-        file.flush()
-        mapped = _private(file.fileno())
-        assert mapped[size - 1 :] == b"x"
-        with pytest.raises(OSError, match="annot allocate memory"):
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
