@@ -57,14 +57,18 @@ import json, sys, time
 import torch
 {imports}
 folder = sys.argv[1]
+def held():
+    return {{
+        line.split(":")[0]: int(line.split()[1]) * 1024
+        for line in open("/proc/self/status") if line.startswith(("VmRSS", "RssAnon", "RssFile"))
+    }}
+before = held()
 start, computed = time.monotonic(), time.process_time()
 with torch.inference_mode():
     model = {load}
 seconds, computed = time.monotonic() - start, time.process_time() - computed
-print(json.dumps({{"seconds": seconds, "computed": computed, "held": {{
-    line.split(":")[0]: int(line.split()[1]) * 1024
-    for line in open("/proc/self/status") if line.startswith(("VmRSS", "RssAnon", "RssFile"))
-}}}}), flush=True)
+noted = {{"seconds": seconds, "computed": computed, "before": before, "held": held()}}
+print(json.dumps(noted), flush=True)
 last = {layers}[-1]
 marked = {{
     "model.embed_tokens.weight": {embed},
@@ -79,8 +83,8 @@ print(json.dumps({{
 """
 LOADERS = {
     "minibert": {
-        "imports": "import minibert",
-        "load": "minibert.load(folder)",
+        "imports": "import minibert\nminibert.load",
+        "load": "minibert.load(folder, dtype=torch.DTYPE)",
         "layers": "model.body.groups",
         "embed": "model.body.word.weight",
         "down": "mlp.down",
@@ -89,20 +93,13 @@ LOADERS = {
     },
     "transformers": {
         "imports": "import transformers",
-        "load": "transformers.AutoModelForCausalLM.from_pretrained(folder)",
+        "load": "transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.DTYPE)",
         "layers": "model.model.layers",
         "embed": "model.model.embed_tokens.weight",
         "down": "mlp.down_proj",
         "norm": "model.model.norm",
         "head": "model.lm_head.weight",
     },
-}
-# As minibert and transformers choose for so many weights; --quick has too few for that.
-ASKED = {
-    "minibert": "minibert.load(folder, dtype=torch.bfloat16)",
-    "transformers": (
-        "transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)"
-    ),
 }
 
 Marks = dict[str, list[float]]
@@ -225,7 +222,12 @@ def write_shard(
 
 
 def measured(
-    name: str, weights: Path, environment: Mapping[str, str], marks: Marks, size: int
+    name: str,
+    weights: Path,
+    environment: Mapping[str, str],
+    marks: Marks,
+    size: int,
+    dtype: str = "bfloat16",
 ) -> Row:
     """Milliseconds and bytes of one loader. Raises GateError where it fails or reads wrongly."""
     require(name)
@@ -234,7 +236,7 @@ def measured(
         raise GateError(
             f"{free / 2**30:.1f} GiB of memory are free, and it needs {size / 2**30:.1f}"
         )
-    program = PROGRAM.format(**LOADERS[name] | {"load": ASKED[name]})
+    program = PROGRAM.format(**LOADERS[name]).replace("DTYPE", dtype)
     done = subprocess.Popen(
         [sys.executable, "-c", program, str(weights)],
         cwd=REPOSITORY,
@@ -251,12 +253,12 @@ def measured(
     if done.returncode:
         raise GateError((said.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
     loaded, read = map(json.loads, printed.splitlines()[-2:])
-    if read["dtype"] != "torch.bfloat16":
-        raise GateError(f"weights are {read['dtype']}, not torch.bfloat16")
+    if read["dtype"] != f"torch.{dtype}":
+        raise GateError(f"weights are {read['dtype']}, not torch.{dtype}")
     for tensor, values in read["marks"].items():
         if values != marks[tensor]:
             raise GateError(f"{tensor} does not begin as it was written")
-    held = loaded["held"]
+    held, before = loaded["held"], loaded["before"]
     return {
         "median_ms": loaded["seconds"] * 1e3,
         "processor_ms": loaded["computed"] * 1e3,
@@ -264,6 +266,8 @@ def measured(
         "peak_bytes": peaks["VmHWM"],
         "peak_anonymous_bytes": peaks["RssAnon"],
         "peak_mapped_bytes": peaks["RssFile"],
+        "before_bytes": before["VmRSS"],
+        "before_anonymous_bytes": before["RssAnon"],
         "held_bytes": held["VmRSS"],
         "held_anonymous_bytes": held["RssAnon"],
         "held_mapped_bytes": held["RssFile"],
