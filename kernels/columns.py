@@ -13,6 +13,8 @@ from torch import Tensor
 from minibert.errors import AttentionError
 from minibert.kernels.api import attend
 from minibert.kernels.blocks import Block, Inputs, Part, floor_of, parts_of
+from minibert.kernels.masks import Window
+from minibert.kernels.option_checks import check_score_options, check_window
 from minibert.kernels.registry import Request, implementations
 from minibert.kernels.row_blocks import RowSums
 from minibert.kernels.validation import check_inputs, check_options, check_rows
@@ -23,6 +25,8 @@ __all__ = ["COLUMNS", "column_sums"]
 #: What can be summed, P the probs and dP = z_gradient · valueᵀ their gradient.
 COLUMNS = ("probs", "relevance", "positive_relevance", "absolute_relevance")
 _BACK_ENDS = ("auto", "chunked", "triton")
+# Options that the Triton kernels for columns do not take.
+_BLOCKS_ONLY = ("window", "soft_cap")
 
 
 def column_sums(
@@ -37,7 +41,9 @@ def column_sums(
     lengths: Shaped[Tensor, "..."] | None = None,
     mask: Shaped[Tensor, "..."] | None = None,
     causal: bool = False,
+    window: Window | None = None,
     scale: float | None = None,
+    soft_cap: float | None = None,
     bias: Shaped[Tensor, "..."] | None = None,
     impl: str = "auto",
 ) -> Float[Tensor, "batch head key"]:
@@ -64,10 +70,11 @@ def column_sums(
     values = key if value is None else value
     check_inputs(query, key, values, lengths=lengths, mask=mask, bias=bias)
     check_options(causal=causal, scale=scale)
+    check_score_options(query, soft_cap=soft_cap, alibi_slopes=None, sinks=None)
     _check(query, value, z_gradient, weights=weights, lse=lse, of=of)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     options: dict[str, Any] = {"lengths": lengths, "mask": mask, "causal": causal, "bias": bias}
-    options["scale"] = scale
+    options |= {"scale": scale, "window": check_window(window), "soft_cap": soft_cap}
     # float32 is promised, whatever autocast would make of the products.
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         groups = query.shape[1] != key.shape[1]
@@ -77,6 +84,7 @@ def column_sums(
             return _in_blocks(inputs, lse=lse, weights=weights, gradients=gradients, of=of)
         if lse is None:
             lse = attend(query, key, key, **options).lse
+        options = {name: one for name, one in options.items() if name not in _BLOCKS_ONLY}
         return _by_triton(query, key, value, z_gradient, of, lse=lse, weights=weights, **options)
 
 
@@ -196,6 +204,8 @@ def _back_end(impl: str, query: Tensor, options: dict[str, Any], *, groups: bool
         d_head=query.shape[-1],
     )
     refusal = "it is not known" if triton is None else triton.refusal(request)
+    if others := given.intersection(_BLOCKS_ONLY):
+        refusal = f"its columns take no {' and no '.join(sorted(others))}"
     if impl == "auto":
         # Where Triton is interpreted it is for seeing that it is right.
         return "chunked" if refusal or triton is None or triton.rank is None else "triton"

@@ -24,12 +24,19 @@ from minibert.kernels.requests import Want
 from minibert.kernels.row_statistics import statistics_of_rows
 from minibert.quantities import Bool, Float, Int
 
-__all__ = ["attend", "attention_probs", "attention_scores", "of_call", "weighted_values"]
+__all__ = [
+    "attend",
+    "attention_probs",
+    "attention_scores",
+    "of_call",
+    "soft_capped",
+    "weighted_values",
+]
 
 
 def attention_scores(
     query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
     *,
     scale: float,
 ) -> Float[Tensor, "batch head query key"]:
@@ -38,7 +45,14 @@ def attention_scores(
     Source: Vaswani et al. 2017, equation 1, where scale is 1/sqrt(d_head).
     """
     # Scaling the query touches d_head columns and not key many, and keeps float16 from overflowing.
-    return torch.matmul(query * scale, key.transpose(-2, -1))
+    return _by_groups(query * scale, key.transpose(-2, -1))
+
+
+def soft_capped(
+    scores: Float[Tensor, "batch head query key"], cap: float | None
+) -> Float[Tensor, "batch head query key"]:
+    """cap · tanh(scores / cap), or the scores themselves (Gemma Team 2024, section 2)."""
+    return scores if cap is None else cap * torch.tanh(scores / cap)
 
 
 def attention_probs(
@@ -71,10 +85,21 @@ def attention_probs(
 
 def weighted_values(
     probs: Float[Tensor, "batch head query key"],
-    value: Float[Tensor, "batch head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_head"],
 ) -> Float[Tensor, "batch head query d_head"]:
     """The mean of the values, weighted by the probabilities: z = probs · value."""
-    return torch.matmul(probs, value)
+    return _by_groups(probs, value)
+
+
+def _by_groups(
+    rows: Float[Tensor, "batch head query inner"], columns: Float[Tensor, "batch kv_head inner out"]
+) -> Float[Tensor, "batch head query out"]:
+    """The products of each head's rows with what it reads; nothing is repeated for a group."""
+    heads, kv_heads = rows.shape[1], columns.shape[1]
+    if heads == kv_heads:
+        return torch.matmul(rows, columns)
+    grouped = rows.unflatten(1, (kv_heads, heads // kv_heads)).flatten(2, 3)
+    return torch.matmul(grouped, columns).unflatten(2, (heads // kv_heads, -1)).flatten(1, 2)
 
 
 def attend(
@@ -143,7 +168,7 @@ def _attend(
     sinks: Tensor | None,
 ) -> dict[str, Tensor]:
     scores = attention_scores(query, key, scale=scale)
-    shaped = scores if soft_cap is None else soft_cap * torch.tanh(scores / soft_cap)
+    shaped = soft_capped(scores, soft_cap)
     shaped = shaped if bias is None else shaped + bias
     probs = attention_probs(shaped, allowed, sinks)
     found = {"z": weighted_values(probs, value), "scores": scores, "probs": probs}

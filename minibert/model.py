@@ -12,7 +12,7 @@ from minibert.answers.predict import Prediction, predict
 from minibert.checkpoint.weights import to_state_dict
 from minibert.errors import CheckpointError, TokenizationError, TraceError, check_flag
 from minibert.kernels.allowed_keys import AllowedKeys
-from minibert.layers.bodies import build_body
+from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.heads import build_head
@@ -58,7 +58,7 @@ class Model(nn.Module):
         self.tokenizer = tokenizer
         self.name = name
         self.impl = "auto"
-        self.body = build_body(config)
+        self.body = Body(config)
         self.head = build_head(config)
         self.tie()
         self.eval()
@@ -67,7 +67,7 @@ class Model(nn.Module):
     def from_config(cls, config: Config, *, seed: int = 0, **options: Any) -> "Model":
         """A model of this shape with random weights: normal, standard deviation 0.02.
 
-        LayerNorms start as the identity and biases at 0, as in Devlin et al. 2019's code.
+        Norms start as the identity and biases at 0, as in Devlin et al. 2019's code.
         """
         model = cls(config, **options)
         generator = torch.Generator().manual_seed(seed)
@@ -76,7 +76,7 @@ class Model(nn.Module):
                 if name.endswith("bias"):
                     parameter.zero_()
                 elif "norm" in name:
-                    parameter.fill_(1.0)
+                    parameter.fill_(0.0 if config.norm_plus_one else 1.0)
                 else:
                     parameter.normal_(0.0, 0.02, generator=generator)
         return model

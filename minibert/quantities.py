@@ -10,6 +10,7 @@ Axes
     query      the position that looks; the rows of an attention matrix
     key        the position that is looked at; its columns
     head       attention heads of one layer
+    kv_head    its key-value heads, which are fewer where several heads share one
     d_model    the width of the residual stream
     d_head     the width of one head's query, key and value
     d_mlp      the width inside the feed-forward block
@@ -71,6 +72,8 @@ __all__ = [
     "HeadVectors",
     "Hidden",
     "Int",
+    "KEY_AXES",
+    "KeyVectors",
     "Logits",
     "Matrix",
     "Mlp",
@@ -90,6 +93,7 @@ AttentionMask = Bool[Tensor, "#batch 1 #query key"]
 Hidden = Float[Tensor, "batch position d_model"]
 Mlp = Float[Tensor, "batch position d_mlp"]
 HeadVectors = Float[Tensor, "batch head position d_head"]
+KeyVectors = Float[Tensor, "batch kv_head position d_head"]
 PerHeadHidden = Float[Tensor, "batch head position d_model"]
 Matrix = Float[Tensor, "batch head query key"]
 Logits = Float[Tensor, "batch *position out"]
@@ -98,6 +102,7 @@ Logits = Float[Tensor, "batch *position out"]
 STREAM_AXES = ("batch", "position", "d_model")
 MLP_AXES = ("batch", "position", "d_mlp")
 HEAD_AXES = ("batch", "head", "position", "d_head")
+KEY_AXES = ("batch", "kv_head", "position", "d_head")
 MATRIX_AXES = ("batch", "head", "query", "key")
 
 QUANTITIES: dict[str, "Quantity[Any]"] = {}
@@ -141,7 +146,7 @@ class Quantity(Generic[Value]):
         per_layer: bool = True,
     ) -> None:
         self.axes = axes
-        self.per_head = "head" in axes
+        self.per_head = "head" in axes or "kv_head" in axes
         self.formula = formula
         self.compute = compute
         self.kept = kept

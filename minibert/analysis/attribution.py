@@ -35,7 +35,8 @@ from minibert.errors import TraceError
 from minibert.layers.heads import VocabularyHead
 from minibert.layers.linear import Linear
 from minibert.layers.linear_backends import activate
-from minibert.layers.parts import Layer, LayerNorm
+from minibert.layers.norms import LayerNorm
+from minibert.layers.parts import Layer
 from minibert.quantities import Float, Int
 from minibert.trace.places import check_index
 from minibert.trace.read import LayerTrace, Trace

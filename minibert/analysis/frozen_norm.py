@@ -16,7 +16,7 @@ from torch import Tensor
 from minibert.analysis.precision import wide
 from minibert.layers.linear import Linear
 from minibert.layers.linear_backends import activate
-from minibert.layers.parts import LayerNorm
+from minibert.layers.norms import LayerNorm
 from minibert.quantities import Float, Int
 
 __all__ = ["FrozenNorm", "bias_of", "gate", "weight_of"]

@@ -26,7 +26,7 @@ from minibert.analysis.head_weights import (
 )
 from minibert.analysis.precision import wide
 from minibert.errors import TokenizationError, TraceError
-from minibert.layers.parts import LayerNorm
+from minibert.layers.norms import LayerNorm
 from minibert.quantities import Float, Int, Shaped
 from minibert.trace.places import check_index
 

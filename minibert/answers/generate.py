@@ -137,7 +137,7 @@ def _write(
     """Continue the texts until each has ended."""
     lengths = [len(text.ids) for text in texts]
     capacity = min(max(lengths) + texts[0].max_new_tokens, model.config.n_positions)
-    cache = Cache(model.config.n_layers, lengths, capacity, ids.device)
+    cache = Cache(model.config, lengths, capacity, ids.device)
     # Some checkpoints have more logits than their tokenizer has tokens.
     known = None if model.tokenizer is None else model.tokenizer.vocab_size
     generators = [text.generator for text in texts]
@@ -159,7 +159,7 @@ def _next_logits(
 ) -> Float[Tensor, "batch vocab"]:
     """The logits after the last token of each text; `ids` are those not yet in the cache."""
     hidden = model.body.embed(ids, None, cache.positions)
-    evaluation = Evaluation(cache.allowed, model.impl)
+    evaluation = Evaluation(cache.allowed, model.impl, standing=cache.positions)
     hidden = run_layers(model.body, hidden, evaluation, pasts=cache.layers)
     newest = (cache.rows[:, None], cache.newest[:, None])
     final = model.body.final(hidden[newest])
@@ -229,11 +229,12 @@ class _Text:
 
 def _check_model(model: AnsweringModel) -> None:
     config = model.config
-    if config.family != "gpt2" or config.task != "causal-lm":
+    if not config.generates:
         task = "no task head" if config.task == "none" else f"task {config.task}"
         raise MinibertError(
             f"{model.name} does not write text: it is a {config.model_type} with {task}. "
-            "Generation needs a GPT-2 with its causal-lm head; the embedded tiny-gpt2 is one."
+            "Generation needs a causal language model that was trained for it, such as a GPT-2 "
+            "with its causal-lm head; the embedded tiny-gpt2 is one."
         )
 
 

@@ -96,7 +96,9 @@ def config_from_hf(config: Mapping[str, Any], task: str | None = None) -> Config
         pooler=task in _POOLED_TASKS.get(family, ()),
         labels=_labels(config),
         problem_type=_problem_type(config),
-        scale_by_width=family != "gpt2" or _boolean(config, "scale_attn_weights", True),
+        query_scalar=None
+        if family != "gpt2" or _boolean(config, "scale_attn_weights", True)
+        else 1.0,
         scale_by_layer=family == "gpt2"
         and _boolean(config, "scale_attn_by_inverse_layer_idx", False),
         **sizes,
@@ -122,7 +124,7 @@ def config_to_hf(config: Config) -> dict[str, Any]:
     if family == "gpt2":
         content |= {
             "layer_norm_epsilon": config.norm_eps,
-            "scale_attn_weights": config.scale_by_width,
+            "scale_attn_weights": config.query_scalar is None,
             "scale_attn_by_inverse_layer_idx": config.scale_by_layer,
             "eos_token_id": list(config.end_ids) or None,
         }

@@ -8,30 +8,50 @@ import torch
 from torch import nn
 
 from minibert.layers.config import Config
+from minibert.layers.evaluation import EVERYTHING, read_by
 from minibert.layers.linear import Linear, SharedInput, linear_is_plain
 from minibert.layers.linear_backends import torch_linear
+from minibert.layers.norms import Norm, norm_of
 from minibert.quantities import Float, HeadVectors, Hidden, PerHeadHidden
 
 __all__ = ["Attention"]
 
+Vectors = Float[torch.Tensor, "batch some_head position d_head"]
+
 
 class Attention(nn.Module):
-    """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2.2)."""
+    """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2.2).
+
+    Several heads may share a key-value head (Ainslie et al. 2023).
+    """
 
     def __init__(self, config: Config, layer: int) -> None:
         super().__init__()
-        width = config.d_model
-        self.query = Linear(width, width)
-        self.key = Linear(width, width)
-        self.value = Linear(width, width)
-        self.output = Linear(width, width)
-        self.n_heads = config.n_heads
+        self.n_heads, self.n_kv_heads = config.n_heads, config.n_kv_heads
         self.d_head = config.d_head
+        self.group = config.n_heads // config.n_kv_heads
+        width, inner, kv_inner = config.d_model, *self._widths()
+        self.query = Linear(width, inner, bias=config.query_bias)
+        self.key = Linear(width, kv_inner, bias=config.query_bias)
+        self.value = Linear(width, kv_inner, bias=config.query_bias)
+        self.output = Linear(inner, width, bias=config.output_bias)
+        self.norms_heads = config.query_key_norm == "head"
+        sizes = (config.d_head,) * 2 if self.norms_heads else self._widths()
+        norms: list[Norm | None] = [None, None]
+        if config.query_key_norm != "none":
+            norms = [norm_of(config, size) for size in sizes]
+        self.query_norm, self.key_norm = norms
         self.scale = config.attention_scale(layer)
+        self.soft_cap = config.attention_soft_cap
+        self.window = config.window(layer)
+        self.rotary = config.rotary_of(layer)
         self._qkv = SharedInput((self.query, self.key, self.value))
 
-    def query_key_value(self, x: Hidden) -> dict[str, HeadVectors]:
-        """query, key and value of all heads: x·W + b."""
+    def _widths(self) -> tuple[int, int]:
+        return self.n_heads * self.d_head, self.n_kv_heads * self.d_head
+
+    def query_key_value(self, x: Hidden) -> dict[str, Vectors]:
+        """query, key and value of all heads: x·W + b, the first two normed where the model does."""
         linears = (self.query, self.key, self.value)
         # A hook, a pruned weight or a module put in a linear's place must run: one by one then.
         if all(linear_is_plain(linear) for linear in linears):
@@ -41,22 +61,27 @@ class Attention(nn.Module):
         else:
             parts = tuple([linear(x) for linear in linears])
         return {
-            name: self._split(part)
+            name: self._normed(name, part)
             for name, part in zip(("query", "key", "value"), parts, strict=True)
         }
 
-    def project(self, name: str, x: Hidden, heads: slice = slice(None)) -> HeadVectors:
-        """query, key or value of the chosen heads alone: x·W + b."""
+    def project(self, name: str, x: Hidden, heads: slice = EVERYTHING) -> Vectors:
+        """query, or what these heads read of key or value: x·W + b, normed where the model does."""
         linear = getattr(self, name)
-        if not linear_is_plain(linear):
-            return self._split(linear(x))[:, heads]
+        group = 1 if name == "query" else self.group
+        if heads == EVERYTHING or not linear_is_plain(linear) or self._norms_width(name):
+            vectors = self._normed(name, linear(x))
+            return (
+                vectors[:, read_by(heads, self.n_heads, group)] if heads != EVERYTHING else vectors
+            )
+        read = read_by(heads, self.n_heads, group)
         weight, bias = linear.weight, linear.bias
-        if heads != slice(None):
-            rows = slice((heads.start or 0) * self.d_head, heads.stop * self.d_head)
-            weight, bias = weight[rows], bias[rows]
-        return self._split(torch_linear(x, weight, bias))
+        # Of a head the rows of its own; several heads may share them.
+        rows = weight.unflatten(0, (-1, self.d_head))[read].flatten(0, 1)
+        offset = None if bias is None else bias.unflatten(0, (-1, self.d_head))[read].flatten()
+        return self._normed(name, torch_linear(x, rows, offset))
 
-    def head_out(self, z: HeadVectors, heads: slice = slice(None)) -> PerHeadHidden:
+    def head_out(self, z: HeadVectors, heads: slice = EVERYTHING) -> PerHeadHidden:
         """What each head adds to the stream: z·W_O of that head, without the bias."""
         per_head = self.output.weight.unflatten(1, (self.n_heads, self.d_head))[
             :, heads
@@ -72,7 +97,20 @@ class Attention(nn.Module):
         bias = self.output.bias
         return head_out.sum(1) if bias is None else head_out.sum(1) + bias
 
-    def _split(self, x: Hidden) -> Float[torch.Tensor, "batch head position d_head"]:
+    def _norm(self, name: str) -> Norm | None:
+        return None if name == "value" else self.query_norm if name == "query" else self.key_norm
+
+    def _norms_width(self, name: str) -> bool:
+        return not self.norms_heads and self._norm(name) is not None
+
+    def _normed(self, name: str, x: Hidden) -> Vectors:
+        """The vectors of each head, normed over all heads together, head by head, or not."""
+        norm = self._norm(name)
+        if norm is None:
+            return self._split(x)
+        return norm(self._split(x)) if self.norms_heads else self._split(norm(x))
+
+    def _split(self, x: Hidden) -> Vectors:
         return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
 
     def _merge(self, z: HeadVectors) -> Hidden:

@@ -1,9 +1,10 @@
-"""The two bodies: embeddings, layers, and for GPT-2 a last LayerNorm.
+"""The body of a model: embeddings, layers and, where there is one, a last norm.
 
-`BertBody` serves bert, roberta, distilbert, electra and albert; what differs between them is in the
-Config (a projection after the embeddings, shared layers, shifted positions, no segments). Sources:
-Devlin et al. 2019; Liu et al. 2019 (RoBERTa); Sanh et al. 2019 (DistilBERT); Clark et al. 2020
-(ELECTRA); Lan et al. 2020 (ALBERT); Radford et al. 2019 (GPT-2).
+What differs between families is in the Config: a table of positions or rotation, segments, norms,
+a projection after the embeddings, layers that share their weights. Sources: Devlin et al. 2019;
+Liu et al. 2019 (RoBERTa); Sanh et al. 2019 (DistilBERT); Clark et al. 2020 (ELECTRA); Lan et al.
+2020 (ALBERT); Radford et al. 2019 (GPT-2); Black et al. 2022 (GPT-NeoX); Touvron et al. 2023
+(Llama); Jiang et al. 2023 (Mistral); Gemma Team 2024; Warner et al. 2024 (ModernBERT).
 """
 
 import torch
@@ -11,23 +12,32 @@ from torch import nn
 
 from minibert.layers.config import Config
 from minibert.layers.linear import Linear
-from minibert.layers.parts import Embedding, Layer, LayerNorm
+from minibert.layers.norms import norm_of
+from minibert.layers.parts import Embedding, Layer
 from minibert.quantities import Hidden, Int, TokenIds
 
-__all__ = ["BertBody", "Body", "Gpt2Body", "Positions", "build_body"]
+__all__ = ["Body", "Positions"]
 
 Positions = Int[torch.Tensor, "#batch position"]
 
 
 class Body(nn.Module):
-    """What every body has."""
+    """Embeddings and layers of a Config, the weights without values yet."""
 
-    config: Config
-    word: Embedding
-    position: Embedding
-    groups: nn.ModuleList
-    pooler: Linear | None
-    final_norm: LayerNorm | None
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        width = config.d_embed
+        rows = config.n_positions + config.position_offset
+        self.word = Embedding(config.vocab_size, width)
+        self.position = Embedding(rows, width) if config.positions == "learned" else None
+        self.segment = Embedding(config.n_segments, width) if config.n_segments else None
+        self.embed_norm = norm_of(config, width) if config.embed_norm else None
+        projects = width != config.d_model or config.family == "albert"
+        self.embed_project = Linear(width, config.d_model) if projects else None
+        self.groups = nn.ModuleList(Layer(config, n) for n in range(config.n_layer_groups))
+        self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
+        self.final_norm = norm_of(config, config.d_model) if config.final_norm else None
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -36,88 +46,36 @@ class Body(nn.Module):
         share = self.config.n_layers / len(groups)
         return tuple([groups[int(n / share)] for n in range(self.config.n_layers)])  # type: ignore[misc]
 
-    def positions(self, ids: TokenIds) -> Positions:
-        """The row of the position table that each token has."""
-        return torch.arange(ids.shape[1], device=ids.device)[None]
-
     def embed(
         self, ids: TokenIds, segments: TokenIds | None, positions: Positions | None = None
     ) -> Hidden:
-        """What enters layer 0; `positions` are rows of the position table."""
-        raise NotImplementedError
+        """What enters layer 0: word (+ segment) (+ position), a norm and a projection if there are.
 
-    def final(self, hidden: Hidden) -> Hidden:
-        """The hidden state that the task head reads."""
-        raise NotImplementedError
-
-
-class BertBody(Body):
-    """Embeddings and layers; what leaves the last layer is the hidden state."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.config = config
-        self.word = Embedding(config.vocab_size, config.d_embed)
-        self.position = Embedding(config.n_positions + config.position_offset, config.d_embed)
-        self.segment = Embedding(config.n_segments, config.d_embed) if config.n_segments else None
-        self.embed_norm = LayerNorm(config.d_embed, eps=config.norm_eps)
-        projects = config.d_embed != config.d_model or config.family == "albert"
-        self.embed_project = Linear(config.d_embed, config.d_model) if projects else None
-        self.groups = nn.ModuleList(Layer(config, n) for n in range(config.n_layer_groups))
-        self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
-        self.final_norm = None
-
-    def embed(
-        self, ids: TokenIds, segments: TokenIds | None, positions: Positions | None = None
-    ) -> Hidden:
-        """word + position (+ segment), LayerNorm, and a projection if there is one."""
+        `positions` are rows of the position table.
+        """
         summed = self.word(ids)
+        if self.config.embed_scaled:
+            # Rounded to the weights' type first, as Gemma was trained.
+            summed = summed * torch.tensor(self.config.d_model**0.5, dtype=summed.dtype)
         if self.segment is not None:
             chosen = self.segment.weight[0] if segments is None else self.segment(segments)
             summed = summed + chosen
-        summed = summed + self.position(self.positions(ids) if positions is None else positions)
-        normed = self.embed_norm(summed)
-        return normed if self.embed_project is None else self.embed_project(normed)
+        if self.position is not None:
+            rows = self.positions(ids) if positions is None else positions
+            summed = summed + self.position(rows)
+        if self.embed_norm is not None:
+            summed = self.embed_norm(summed)
+        return summed if self.embed_project is None else self.embed_project(summed)
 
     def positions(self, ids: TokenIds) -> Positions:
         """The row of the position table that each token has."""
         if not self.config.position_offset:
-            return super().positions(ids)
+            return torch.arange(ids.shape[1], device=ids.device)[None]
         # RoBERTa counts real tokens only; padding keeps the reserved row padding_idx.
         padding = self.config.position_offset - 1
         real = (ids != padding).long()
         return real.cumsum(1) * real + padding
 
     def final(self, hidden: Hidden) -> Hidden:
-        """The hidden state that the task head reads: the stream itself."""
-        return hidden
-
-
-class Gpt2Body(Body):
-    """Embeddings, layers and the last LayerNorm."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.config = config
-        self.word = Embedding(config.vocab_size, config.d_model)
-        self.position = Embedding(config.n_positions, config.d_model)
-        self.groups = nn.ModuleList(Layer(config, n) for n in range(config.n_layers))
-        self.final_norm = LayerNorm(config.d_model, eps=config.norm_eps)
-        self.pooler = None
-
-    def embed(
-        self, ids: TokenIds, segments: TokenIds | None, positions: Positions | None = None
-    ) -> Hidden:
-        """word + position; GPT-2 has no segments, and they are not read."""
-        rows = self.positions(ids) if positions is None else positions
-        return self.word(ids) + self.position(rows)
-
-    def final(self, hidden: Hidden) -> Hidden:
-        """The hidden state that the task head reads: LayerNorm of the stream."""
-        assert self.final_norm is not None
-        return self.final_norm(hidden)
-
-
-def build_body(config: Config) -> Body:
-    """The body of config.family, its weights without values yet."""
-    return Gpt2Body(config) if config.family == "gpt2" else BertBody(config)
+        """The hidden state that the task head reads: the stream, or the last norm of it."""
+        return hidden if self.final_norm is None else self.final_norm(hidden)

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.allowed_keys import AllowedKeys
+from minibert.layers.config import Config
 from minibert.quantities import Float, Int
 
 __all__ = ["Cache", "LayerCache"]
 
-Vectors = Float[Tensor, "batch head _ d_head"]
+Vectors = Float[Tensor, "batch kv_head _ d_head"]
+# One place for all texts, or an index with a place for each.
+Place = int | tuple[Any, ...]
 
 
 class Cache:
@@ -31,17 +34,17 @@ class Cache:
     """
 
     def __init__(
-        self, n_layers: int, lengths: Sequence[int], capacity: int, device: torch.device
+        self, config: Config, lengths: Sequence[int], capacity: int, device: torch.device
     ) -> None:
         self.lengths = list(lengths)
-        self.capacity = capacity
-        self.layers = tuple([LayerCache(self) for _ in range(n_layers)])
+        windows = [config.window(layer) for layer in range(config.n_layers)]
+        sizes = [capacity if window is None else min(capacity, 1 + window[0]) for window in windows]
+        self.layers = tuple([LayerCache(self, size) for size in sizes])
         self.positions: Int[Tensor, "batch 1"] | None = None
         self.rows = torch.arange(len(self.lengths), device=device)
         self.newest = torch.tensor(self.lengths, device=device) - 1
         self.allowed = AllowedKeys(len(self.lengths), max(self.lengths), device, causal=True)
-        # Where the new token of each text goes: one position for all, or a place for each.
-        self.place: int | tuple[Any, ...] = 0
+        self._places: dict[int, tuple[AllowedKeys, Place]] = {}
 
     def grow(self, growing: Sequence[bool]) -> None:
         """Get ready for one more token of each text; where a text has ended it changes nothing.
@@ -49,42 +52,65 @@ class Cache:
         An ended text's row is computed along with the others, in the place of its last token.
         """
         self.lengths = [n + more for n, more in zip(self.lengths, growing, strict=True)]
-        batch, longest, device = len(self.lengths), max(self.lengths), self.rows.device
-        last = torch.tensor(self.lengths, device=device) - 1
-        if min(self.lengths) == longest:
-            read, self.place = None, longest - 1
-        else:
-            read = tuple(self.lengths)
-            self.place = (self.rows, slice(None), last)
+        last = torch.tensor(self.lengths, device=self.rows.device) - 1
         self.positions, self.newest = last[:, None], torch.zeros_like(last)
-        # Everything read so far lies before the one query, so nothing is left for `causal` to hide.
-        self.allowed = AllowedKeys(batch, longest, device, lengths=read)
+        self._places = {}
+        self.allowed, _ = self.place(max(self.lengths))
+
+    def place(self, size: int) -> tuple[AllowedKeys, Place]:
+        """In a layer that keeps that many tokens of a text: which may be seen, and where the new
+        one goes.
+
+        A token goes to the place of its position modulo the size. Everything kept lies before the
+        one query and within its window, so nothing is left for order and window to hide.
+        """
+        if size not in self._places:
+            device, kept = self.rows.device, [min(length, size) for length in self.lengths]
+            # A text that has ended grows no longer, and may be shorter than the others.
+            ragged = min(self.lengths) != max(self.lengths)
+            lengths = tuple(kept) if min(kept) != max(kept) else None
+            allowed = AllowedKeys(len(kept), max(kept), device, lengths=lengths)
+            one = (self.lengths[0] - 1) % size
+            each = (torch.tensor(self.lengths, device=device) - 1) % size
+            self._places[size] = allowed, (self.rows, slice(None), each) if ragged else one
+        return self._places[size]
 
 
 class LayerCache:
-    """The keys and values of one layer."""
+    """The keys and values of one layer: of the newest `size` tokens of each text."""
 
-    def __init__(self, cache: Cache) -> None:
-        self._cache = cache
+    def __init__(self, cache: Cache, size: int) -> None:
+        self._cache, self._size = cache, size
         self._key: Vectors | None = None
         self._value: Vectors | None = None
+
+    @property
+    def allowed(self) -> AllowedKeys | None:
+        """Which of the keys the new token may see; None while the prompts are read."""
+        return None if self._cache.positions is None else self._cache.place(self._size)[0]
 
     def extend(self, key: Vectors, value: Vectors) -> tuple[Vectors, Vectors]:
         """All keys and values so far, the new ones put in: the prompts', then one a text."""
         if self._key is None or self._value is None:
             self._key, self._value = self._room(key), self._room(value)
             return key, value
-        longest, place = self._cache.allowed.position, self._cache.place
+        allowed, place = self._cache.place(self._size)
         for kept, new in ((self._key, key), (self._value, value)):
             if isinstance(place, int):
                 kept.narrow(2, place, 1).copy_(new)
             else:
                 kept[place] = new[:, :, 0]
+        longest = allowed.position
         return self._key.narrow(2, 0, longest), self._value.narrow(2, 0, longest)
 
     def _room(self, prompts: Vectors) -> Vectors:
         # Zeros, not what memory held: 0 · NaN is NaN where a text looks past its own end.
         B, H, P, D = prompts.shape
-        buffer = prompts.new_zeros(B, H, self._cache.capacity, D)
-        buffer[:, :, :P] = prompts
+        buffer = prompts.new_zeros(B, H, self._size, D)
+        if self._size >= P:
+            buffer[:, :, :P] = prompts
+            return buffer
+        for row, length in enumerate(self._cache.lengths):
+            positions = torch.arange(max(0, length - self._size), length, device=prompts.device)
+            buffer[row, :, positions % self._size] = prompts[row, :, positions]
         return buffer

@@ -14,6 +14,8 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "gelu_fast", "quick_gelu", "relu", "silu", "
 _LARGEST = {"n_layers": 2**9}
 _LARGEST_SIZE = 2**28
 LARGEST_LABELS = 2**20
+# The default of a choice that families.py makes.
+OF_FAMILY: Any = None
 _CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("layer", "rms"),
     "norm_place": ("after", "before", "output", "both"),
@@ -45,7 +47,7 @@ _DEFAULTS: dict[str, Any] = {
 class Config:
     """The sizes and choices of one model. All counts are positive.
 
-    A choice that is not given (None) is the family's, which families.py declares.
+    A choice that is not given is the family's, which families.py declares.
     """
 
     family: str
@@ -98,37 +100,41 @@ class Config:
     rotary: Rotary | None = None
     local_rotary: Rotary | None = None
     """Of layers with a window. None means `rotary`."""
-    norm: str | None = None
+    norm: str = OF_FAMILY
     """layer (LayerNorm) | rms (RMSNorm)."""
-    norm_place: str | None = None
+    norm_place: str = OF_FAMILY
     """Where the norms of attention and MLP stand: after the sum with the stream (BERT) | before
     the block (GPT-2) | at the block's output, before the sum (OLMo 2) | both (Gemma 2)."""
-    norm_bias: bool | None = None
-    norm_plus_one: bool | None = None
+    norm_bias: bool = OF_FAMILY
+    norm_plus_one: bool = OF_FAMILY
     """The norm scales by 1 + weight (Gemma)."""
-    embed_norm: bool | None = None
+    embed_norm: bool = OF_FAMILY
     """The embeddings go through a norm."""
-    embed_scaled: bool | None = None
+    embed_scaled: bool = OF_FAMILY
     """The embeddings are multiplied by sqrt(d_model) (Gemma)."""
-    first_norm: bool | None = None
+    first_norm: bool = OF_FAMILY
     """The first layer has a norm before attention (not so in ModernBERT)."""
-    final_norm: bool | None = None
+    final_norm: bool = OF_FAMILY
     """What leaves the last layer goes through a norm."""
-    parallel: bool | None = None
+    parallel: bool = OF_FAMILY
     """MLP and attention read the same stream and are added to it together (GPT-NeoX)."""
-    positions: str | None = None
+    positions: str = OF_FAMILY
     """learned (a table) | rotary."""
-    query_key_norm: str | None = None
+    query_key_norm: str = OF_FAMILY
     """Queries and keys go through a norm: none | head (of each head) | width (of all heads)."""
-    gated: bool | None = None
+    gated: bool = OF_FAMILY
     """The MLP is (activation(x·W_gate) * x·W_in)·W_out (Shazeer 2020)."""
-    query_bias: bool | None = None
+    query_bias: bool = OF_FAMILY
     """query, key and value have biases."""
-    output_bias: bool | None = None
+    output_bias: bool = OF_FAMILY
     """W_O has a bias."""
-    mlp_bias: bool | None = None
-    decoder_bias: bool | None = None
+    mlp_bias: bool = OF_FAMILY
+    decoder_bias: bool = OF_FAMILY
     """The output embedding of a masked language model has a bias."""
+    head_activation: str = ""
+    """Of the layer in front of ModernBERT's task heads. "" means the activation."""
+    head_bias: bool = True
+    """That layer has a bias."""
     pooling: str = "first"
     """Which hidden state ModernBERT's sequence classification reads: first | mean."""
 
@@ -141,6 +147,7 @@ class Config:
         _check_sizes(self)
         object.__setattr__(self, "model_type", self.model_type or self.family)
         object.__setattr__(self, "d_embed", self.d_embed or self.d_model)
+        object.__setattr__(self, "head_activation", self.head_activation or self.activation)
         object.__setattr__(self, "d_head", self.d_head or self.d_model // self.n_heads)
         object.__setattr__(self, "n_kv_heads", self.n_kv_heads or self.n_heads)
         object.__setattr__(self, "n_layer_groups", self.n_layer_groups or self.n_layers)
@@ -161,14 +168,34 @@ class Config:
         return self.norm_place != "after"
 
     @property
+    def generates(self) -> bool:
+        """True for a model that was trained to continue texts, with its output embedding."""
+        return self.pre_norm and self.causal and self.task == "causal-lm"
+
+    @property
     def n_labels(self) -> int:
         """Classes that a classification head chooses from."""
         return len(self.labels)
+
+    @property
+    def absent_quantities(self) -> frozenset[str]:
+        """The quantities of a layer that this model does not have."""
+        absent = () if self.rotary is not None else ("query_unrotated", "key_unrotated")
+        return frozenset(absent if self.gated else (*absent, "mlp_gate"))
 
     def attention_scale(self, layer: int) -> float:
         """The factor on query·key in this layer: 1/sqrt(d_head), unless the config differs."""
         scale = float(self.d_head if self.query_scalar is None else self.query_scalar) ** -0.5
         return scale / (layer + 1) if self.scale_by_layer else scale
+
+    def attend_options(self, layer: int) -> dict[str, Any]:
+        """What `minibert.attend` is told about this layer, beside its tensors and lengths."""
+        return {
+            "scale": self.attention_scale(layer),
+            "causal": self.causal,
+            "window": self.window(layer),
+            "soft_cap": self.attention_soft_cap,
+        }
 
     def window(self, layer: int) -> tuple[int, int] | None:
         """How many keys before and after its own position a query of this layer sees; None: all."""
@@ -251,12 +278,14 @@ def _check_shapes(config: Config) -> None:
 
 def _check_choices(config: Config) -> None:
     switches = [name for name, default in _DEFAULTS.items() if isinstance(default, bool)]
-    for field in ("causal", "tied", "pooler", "scale_by_layer", *switches):
+    for field in ("causal", "tied", "pooler", "scale_by_layer", "head_bias", *switches):
         if not isinstance(getattr(config, field), bool):
             raise CheckpointError(
                 f"config: {field} is {getattr(config, field)!r:.200}; expected True or False."
             )
-    for field, values in (_CHOICES | {"activation": ACTIVATIONS}).items():
+    for field, values in (
+        _CHOICES | {"activation": ACTIVATIONS, "head_activation": ACTIVATIONS}
+    ).items():
         if getattr(config, field) not in values:
             raise CheckpointError(
                 f"config: {field} is {getattr(config, field)!r:.200}; expected one of "

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from minibert.errors import CheckpointError
+from minibert.kernels.eager import soft_capped
 from minibert.layers.config import Config
 from minibert.layers.linear import Linear
-from minibert.layers.parts import LayerNorm
+from minibert.layers.norms import norm_of
 from minibert.quantities import Float, Hidden, Logits, TokenIds, TokenMask
 
 __all__ = ["PreTrainingHead", "TaskHead", "build_head"]
@@ -33,19 +34,22 @@ class TaskHead(nn.Module):
 class VocabularyHead(TaskHead):
     """One logit a vocabulary entry at each position (masked or causal language model).
 
-    decoder(LN(activation(W·hidden + b))); GPT-2 has the decoder alone.
+    decoder(norm(activation(W·hidden + b))); a model that generates, such as GPT-2, has the decoder
+    alone.
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        gpt2 = config.family == "gpt2"
+        alone = config.generates
         width = config.d_embed if config.family in ("electra", "albert") else config.d_model
-        self.transform = None if gpt2 else Linear(config.d_model, width)
-        self.norm = None if gpt2 else LayerNorm(width, eps=config.norm_eps)
-        self.decoder = Linear(width, config.vocab_size, bias=not gpt2)
+        bias = config.head_bias
+        self.transform = None if alone else Linear(config.d_model, width, bias=bias)
+        self.norm = None if alone else norm_of(config, width)
+        self.decoder = Linear(width, config.vocab_size, bias=not alone and config.decoder_bias)
         # RoBERTa and ELECTRA fix gelu here whatever the layers use.
         fixed = config.family in ("roberta", "electra")
-        self.activation = "gelu" if fixed else config.activation
+        self.activation = "gelu" if fixed else config.head_activation
+        self.soft_cap = config.logit_soft_cap
 
     def forward(
         self, hidden: Hidden, pooled: Pooled | None, ids: TokenIds, mask: TokenMask | None
@@ -53,7 +57,7 @@ class VocabularyHead(TaskHead):
         """(batch, position, vocab)."""
         if self.transform is not None and self.norm is not None:
             hidden = self.norm(self.transform(hidden, activation=self.activation))
-        return self.decoder(hidden)
+        return soft_capped(self.decoder(hidden), self.soft_cap)
 
 
 class PreTrainingHead(VocabularyHead):
@@ -101,7 +105,7 @@ class FirstTokenHead(TaskHead):
 
 
 class LastTokenHead(TaskHead):
-    """Logits from the last real token (GPT-2's sequence classification)."""
+    """Logits from the last real token (sequence classification of GPT-2 and its like)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -122,19 +126,55 @@ class LastTokenHead(TaskHead):
         return self.classifier(hidden[rows, last.expand(len(ids), 1)[:, 0]])
 
 
-class TokenHead(TaskHead):
-    """Logits at each position: classes of a token, or start and end of an answer."""
+class ClassifierHead(TaskHead):
+    """What gives classes; ModernBERT has a layer and a norm in front of the classifier."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         n_out = 2 if config.task == "question-answering" else config.n_labels
         self.classifier = Linear(config.d_model, n_out)
+        self.transform = self.norm = None
+        if config.family == "modernbert":
+            self.transform = Linear(config.d_model, config.d_model, bias=config.head_bias)
+            self.norm = norm_of(config, config.d_model)
+        self.activation = config.head_activation
+
+    def transformed(self, hidden: Float[torch.Tensor, "*rows d_model"]) -> torch.Tensor:
+        """What the classifier reads."""
+        if self.transform is None or self.norm is None:
+            return hidden
+        return self.norm(self.transform(hidden, activation=self.activation))
+
+
+class TokenHead(ClassifierHead):
+    """Logits at each position: classes of a token, or start and end of an answer."""
 
     def forward(
         self, hidden: Hidden, pooled: Pooled | None, ids: TokenIds, mask: TokenMask | None
     ) -> Logits:
         """(batch, position, label)."""
-        return self.classifier(hidden)
+        return self.classifier(self.transformed(hidden))
+
+
+class PooledTextHead(ClassifierHead):
+    """ModernBERT's classes of a text: from its first hidden state, or the mean of all of them."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.pooling = config.pooling
+
+    def forward(
+        self, hidden: Hidden, pooled: Pooled | None, ids: TokenIds, mask: TokenMask | None
+    ) -> Logits:
+        """(batch, label)."""
+        if self.pooling == "first":
+            chosen = hidden[:, 0]
+        elif mask is None:
+            chosen = hidden.mean(1)
+        else:
+            real = mask[..., None].to(hidden.dtype)
+            chosen = (hidden * real).sum(1) / real.sum(1)
+        return self.classifier(self.transformed(chosen))
 
 
 class DiscriminatorHead(TaskHead):
@@ -163,8 +203,10 @@ def build_head(config: Config) -> TaskHead | None:
         return VocabularyHead(config)
     if config.task in ("token-classification", "question-answering"):
         return TokenHead(config)
-    if config.family == "gpt2":
+    if config.causal and config.pre_norm:
         return LastTokenHead(config)
+    if config.family == "modernbert":
+        return PooledTextHead(config)
     if config.pooler:
         return PooledHead(config)
     if config.family not in _FIRST_TOKEN_ACTIVATIONS:

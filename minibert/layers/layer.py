@@ -18,10 +18,13 @@ from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys, kept
 from minibert.kernels.api import Attended, Statistics, compute
 from minibert.kernels.call import Call
-from minibert.kernels.eager import attention_probs, attention_scores, weighted_values
+from minibert.kernels.eager import attention_probs, attention_scores, soft_capped, weighted_values
+from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, Evaluation, Past, Rows, cut
+from minibert.layers.rotary import Turns, rotate
 from minibert.quantities import (
     HEAD_AXES,
+    KEY_AXES,
     MATRIX_AXES,
     MLP_AXES,
     QUANTITIES,
@@ -29,6 +32,7 @@ from minibert.quantities import (
     AttentionMask,
     HeadVectors,
     Hidden,
+    KeyVectors,
     Matrix,
     Mlp,
     PerHeadHidden,
@@ -46,6 +50,7 @@ __all__ = [
     "Change",
     "LayerPass",
     "LayerQuantities",
+    "absent_because",
     "layer_quantities",
 ]
 
@@ -63,25 +68,38 @@ class LayerQuantities:
     def resid_pre(at: "LayerPass") -> Hidden:
         raise NotImplementedError("what enters a layer is known before the layer is")
 
-    @quantity(HEAD_AXES, "x·W_Q + b_Q, x = resid_pre (pre-norm: its LayerNorm)", kept=True)
-    def query(at: "LayerPass") -> HeadVectors:
+    @quantity(HEAD_AXES, "x·W_Q + b_Q before its rotation (a query norm included)")
+    def query_unrotated(at: "LayerPass") -> HeadVectors:
         return at.project("query")
 
-    @quantity(HEAD_AXES, "x·W_K + b_K", kept=True, of_keys=True)
-    def key(at: "LayerPass") -> HeadVectors:
+    @quantity(KEY_AXES, "x·W_K + b_K before its rotation (a key norm included)", of_keys=True)
+    def key_unrotated(at: "LayerPass") -> KeyVectors:
         return at.project("key")
 
-    @quantity(HEAD_AXES, "x·W_V + b_V", kept=True, of_keys=True)
-    def value(at: "LayerPass") -> HeadVectors:
+    @quantity(
+        HEAD_AXES,
+        "x·W_Q + b_Q, x = resid_pre (pre-norm: its norm); rotary: query_unrotated turned",
+        kept=True,
+    )
+    def query(at: "LayerPass") -> HeadVectors:
+        return at.project("query") if at.attention.rotary is None else at.turned_query()
+
+    @quantity(KEY_AXES, "x·W_K + b_K; rotary: key_unrotated turned", kept=True, of_keys=True)
+    def key(at: "LayerPass") -> KeyVectors:
+        return at.project("key") if at.attention.rotary is None else at.turned_key()
+
+    @quantity(KEY_AXES, "x·W_V + b_V", kept=True, of_keys=True)
+    def value(at: "LayerPass") -> KeyVectors:
         return at.project("value")
 
-    @quantity(MATRIX_AXES, "query·key / sqrt(d_head), before the mask")
+    @quantity(MATRIX_AXES, "query·key / sqrt(d_head), before soft cap and mask")
     def scores(at: "LayerPass") -> Matrix:
         return attention_scores(at.query, at.all_keys, scale=at.attention.scale)
 
     @quantity(MATRIX_AXES, "softmax of the masked scores over keys; 0 where masked")
     def probs(at: "LayerPass") -> Matrix:
-        probs = attention_probs(at.scores, at.allowed_rows())
+        capped = soft_capped(at.scores, at.attention.soft_cap)
+        probs = attention_probs(capped, at.allowed_rows())
         if at.given("scores") and bool(probs.isnan().any()):
             raise EditError(
                 f"scores of layer {at.index}: an edit made NaN of them, or left a query without "
@@ -105,31 +123,45 @@ class LayerQuantities:
             return at.attention.sum_of_heads(at.of_all_heads().head_out)
         return at.attention.attn_out(at.of_all_heads().z)
 
-    @quantity(STREAM_AXES, "resid_pre + attn_out (post-norm: its LayerNorm)", kept=True)
+    @quantity(
+        STREAM_AXES,
+        "resid_pre + attn_out (post-norm: its norm; output norm: resid_pre + norm of attn_out)",
+        kept=True,
+    )
     def resid_mid(at: "LayerPass") -> Hidden:
-        if at.wants("head_out", "attn_out"):
-            return at.layer.after_attention(at.resid_pre + at.attn_out)
+        if at.wants("head_out", "attn_out") or at.layer.attention_output_norm is not None:
+            return at.layer.after_attention(at.resid_pre, at.attn_out)
         # The same sum in one operation.
-        return at.layer.after_attention(at.attention.attn_out(at.of_all_heads().z, at.resid_pre))
+        return at.layer.of_sum(at.attention.attn_out(at.of_all_heads().z, at.resid_pre))
 
-    @quantity(MLP_AXES, "x·W_in + b_in, x = resid_mid (pre-norm: its LayerNorm)")
+    @quantity(MLP_AXES, "x·W_gate + b_gate, x as in mlp_pre")
+    def mlp_gate(at: "LayerPass") -> Mlp:
+        return at.layer.mlp.gate_of(at.mlp_input)
+
+    @quantity(
+        MLP_AXES, "x·W_in + b_in, x = resid_mid (pre-norm: its norm; parallel: that of resid_pre)"
+    )
     def mlp_pre(at: "LayerPass") -> Mlp:
-        return at.layer.mlp.pre(at.layer.mlp_input(at.resid_mid))
+        return at.layer.mlp.pre(at.mlp_input)
 
-    @quantity(MLP_AXES, "activation(mlp_pre)")
+    @quantity(MLP_AXES, "activation(mlp_pre); gated: activation(mlp_gate) * mlp_pre")
     def mlp_post(at: "LayerPass") -> Mlp:
-        return at.layer.mlp.post(at.mlp_pre)
+        mlp = at.layer.mlp
+        return mlp.post(at.mlp_pre, None if mlp.gate is None else at.mlp_gate)
 
     @quantity(STREAM_AXES, "mlp_post·W_out + b_out")
     def mlp_out(at: "LayerPass") -> Hidden:
         return at.layer.mlp.down(at.mlp_post)
 
-    @quantity(STREAM_AXES, "resid_mid + mlp_out (post-norm: its LayerNorm)", kept=True)
+    @quantity(
+        STREAM_AXES,
+        "resid_mid + mlp_out (post-norm: its norm; output norm: resid_mid + norm of mlp_out)",
+        kept=True,
+    )
     def resid_post(at: "LayerPass") -> Hidden:
-        if at.wants("mlp_pre", "mlp_post", "mlp_out"):
-            return at.layer.after_mlp(at.resid_mid + at.mlp_out)
-        x = at.layer.mlp_input(at.resid_mid)
-        return at.layer.after_mlp(at.layer.mlp(x, residual=at.resid_mid))
+        if at.wants("mlp_gate", "mlp_pre", "mlp_post", "mlp_out"):
+            return at.layer.after_mlp(at.resid_mid, at.mlp_out)
+        return at.layer.mlp_added(at.resid_mid, at.mlp_input)
 
 
 Quantity(
@@ -143,9 +175,20 @@ Quantity(
 )
 
 
-def layer_quantities() -> dict[str, Quantity[Tensor]]:
-    """The quantities of a layer by name, in the order of the data."""
-    return {name: each for name, each in QUANTITIES.items() if each.per_layer}
+def layer_quantities(config: Config | None = None) -> dict[str, Quantity[Tensor]]:
+    """The quantities of a layer by name, in the order of the data: of this model, or of any."""
+    absent = () if config is None else config.absent_quantities
+    return {
+        name: each for name, each in QUANTITIES.items() if each.per_layer and name not in absent
+    }
+
+
+def absent_because(name: str, config: Config) -> str:
+    """Why a model lacks one of its `absent_quantities`, and what to read in its place."""
+    if name == "mlp_gate":
+        return f"{name}: the MLP of {config.model_type} has no gate; mlp_pre enters the activation."
+    plain = name.removesuffix("_unrotated")
+    return f"{name}: {config.model_type} does not rotate queries and keys; {plain} is the same."
 
 
 class LayerPass(LayerQuantities):
@@ -197,7 +240,7 @@ class LayerPass(LayerQuantities):
             assert quantity.compute is not None
             value = quantity.compute(self)
         elif self.heads != EVERYTHING or self.rows != EVERYTHING:
-            value = cut(value, quantity, self.heads, self.rows)
+            value = cut(value, quantity, self.heads, self.rows, self.attention.group)
         if name in self.edits:
             value = self.edits[name](value)
         # An attribute of its own is found before the declaration in the class.
@@ -225,6 +268,23 @@ class LayerPass(LayerQuantities):
             self._projected = self.attention.query_key_value(self.attention_input)
         return self._projected[name]
 
+    def turned_query(self) -> HeadVectors:
+        """The queries, turned by where they stand."""
+        return rotate(self.query_unrotated, self._turns(self.rows))
+
+    def turned_key(self) -> KeyVectors:
+        """The keys, turned by where they stand."""
+        return rotate(self.key_unrotated, self._turns(EVERYTHING))
+
+    def _turns(self, rows: Rows) -> Turns:
+        rotary, dtype = self.attention.rotary, self.attention.query.weight.dtype
+        assert rotary is not None
+        turns = self.evaluation.turns(rotary, dtype)
+        if rows == EVERYTHING:
+            return turns
+        cosine, sine = turns
+        return cosine[:, :, rows], sine[:, :, rows]
+
     _projected: dict[str, HeadVectors] | None = None
 
     @property
@@ -232,25 +292,33 @@ class LayerPass(LayerQuantities):
         """What W_Q, W_K and W_V read."""
         return self.layer.attention_input(self.resid_pre)
 
+    @property
+    def mlp_input(self) -> Hidden:
+        """What W_in and W_gate read."""
+        return self.layer.mlp_input(self.resid_pre if self.layer.parallel else self.resid_mid)
+
     @kept
-    def _keys_and_values(self) -> tuple[HeadVectors, HeadVectors]:
+    def _keys_and_values(self) -> tuple[KeyVectors, KeyVectors]:
         if self.past is None:
             return self.key, self.value
         return self.past.extend(self.key, self.value)
 
     @property
-    def all_keys(self) -> HeadVectors:
+    def all_keys(self) -> KeyVectors:
         """The keys of the past and of this pass."""
         return self._keys_and_values[0]
 
     @property
-    def all_values(self) -> HeadVectors:
+    def all_values(self) -> KeyVectors:
         """The values of the past and of this pass."""
         return self._keys_and_values[1]
 
     @property
     def _allowed(self) -> AllowedKeys:
-        evaluation = self.evaluation
+        past = None if self.past is None else self.past.allowed
+        if past is not None:
+            return past
+        evaluation = self.evaluation.in_window(self.attention.window)
         if self.rows == EVERYTHING:
             return evaluation.from_first
         return evaluation.at_rows(self.rows)
@@ -274,6 +342,7 @@ class LayerPass(LayerQuantities):
             self.attention.scale,
             self._allowed,
             want=want,
+            soft_cap=self.attention.soft_cap,
         )
         found = compute(call, evaluation.impl)
         if want:

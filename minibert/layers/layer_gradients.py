@@ -4,8 +4,10 @@ Each belongs to a quantity of the table in layer.py, and follows from the gradie
 behind it. Autograd gives all others.
 """
 
+import torch
 from torch import Tensor
 
+from minibert.kernels.eager import weighted_values
 from minibert.layers.layer import LayerPass, LayerQuantities
 from minibert.quantities import Hidden, Matrix, PerHeadHidden, Quantity
 
@@ -29,15 +31,16 @@ class LayerGradients(LayerQuantities):
 @LayerQuantities.probs.gradient_of("z")
 def _probs_gradient(at: LayerGradients) -> Matrix:
     """dz·valueᵀ."""
-    return at.z @ at.values.value.transpose(-2, -1)
+    return weighted_values(at.z, at.values.value.transpose(-2, -1))
 
 
 @LayerQuantities.scores.gradient_of("z")
 def _scores_gradient(at: LayerGradients) -> Matrix:
-    """probs * (dprobs − sum over keys of probs * dprobs): back through the softmax."""
-    probs = at.values.probs
+    """probs * (dprobs − sum over keys of probs * dprobs): back through softmax and soft cap."""
+    probs, cap = at.values.probs, at.values.attention.soft_cap
     weighted = probs * at.probs
-    return weighted.addcmul_(probs, weighted.sum(-1, keepdim=True), value=-1)
+    back = weighted.addcmul_(probs, weighted.sum(-1, keepdim=True), value=-1)
+    return back if cap is None else back * (1 - torch.tanh(at.values.scores / cap) ** 2)
 
 
 @LayerQuantities.head_out.gradient_of("attn_out")

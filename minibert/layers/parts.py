@@ -1,4 +1,4 @@
-"""What holds the weights of a layer: attention, LayerNorm and MLP; and embeddings."""
+"""What holds the weights of a layer: attention, norms and MLP; and embeddings."""
 
 from typing import Any
 
@@ -10,26 +10,10 @@ from minibert.layers.attention import Attention
 from minibert.layers.config import Config
 from minibert.layers.linear import Linear
 from minibert.layers.linear_backends import activate
-from minibert.quantities import Float, Hidden, Mlp
+from minibert.layers.norms import Norm, norm_of
+from minibert.quantities import Hidden, Mlp
 
-__all__ = ["Embedding", "FeedForward", "Layer", "LayerNorm"]
-
-
-class LayerNorm(nn.Module):
-    """(x − mean) / sqrt(variance + eps) · weight + bias over the last axis.
-
-    Source: Ba, Kiros and Hinton 2016, equation 4.
-    """
-
-    def __init__(self, width: int, *, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(width), requires_grad=False)
-        self.eps = eps
-
-    def forward(self, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
-        """x with mean 0 and variance 1 over its last axis, then scaled and shifted."""
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+__all__ = ["Embedding", "FeedForward", "Layer"]
 
 
 class Embedding(nn.Module):
@@ -45,41 +29,67 @@ class Embedding(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """mlp_out = activation(x·W_in + b_in)·W_out + b_out (Vaswani et al. 2017, section 3.3)."""
+    """mlp_out = activation(x·W_in + b_in)·W_out + b_out (Vaswani et al. 2017, section 3.3).
+
+    Gated it is (activation(x·W_gate + b_gate) * (x·W_in + b_in))·W_out + b_out (Shazeer 2020,
+    section 2).
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.up = Linear(config.d_model, config.d_mlp)
-        self.down = Linear(config.d_mlp, config.d_model)
+        width, inner, bias = config.d_model, config.d_mlp, config.mlp_bias
+        self.gate = Linear(width, inner, bias=bias) if config.gated else None
+        self.up = Linear(width, inner, bias=bias)
+        self.down = Linear(inner, width, bias=bias)
         self.activation = config.activation
 
     def forward(self, x: Hidden, residual: Hidden | None = None) -> Hidden:
         """mlp_out, plus the residual when one is given."""
-        return self.down(self.up(x, activation=self.activation), residual=residual)
+        if self.gate is None:
+            return self.down(self.up(x, activation=self.activation), residual=residual)
+        inner = self.gate(x, activation=self.activation) * self.up(x)
+        return self.down(inner, residual=residual)
+
+    def gate_of(self, x: Hidden) -> Mlp:
+        """mlp_gate: what enters the activation of a gated MLP."""
+        assert self.gate is not None
+        return self.gate(x)
 
     def pre(self, x: Hidden) -> Mlp:
-        """mlp_pre: what enters the activation."""
+        """mlp_pre: x·W_in + b_in."""
         return self.up(x)
 
-    def post(self, pre: Mlp) -> Mlp:
-        """mlp_post: what leaves the activation."""
-        return activate(pre, self.activation)
+    def post(self, pre: Mlp, gate: Mlp | None) -> Mlp:
+        """mlp_post: what W_out reads."""
+        if gate is None:
+            return activate(pre, self.activation)
+        return activate(gate, self.activation) * pre
 
 
 class Layer(nn.Module):
-    """The weights of one layer: attention, MLP and their LayerNorms, before or after each.
+    """The weights of one layer: attention, MLP and their norms.
 
-    Before (GPT-2):  mid = x + attn_out(LN(x)),    post = mid + mlp_out(LN(mid))
-    After (BERT):    mid = LN(x + attn_out(x)),    post = LN(mid + mlp_out(mid))
+    Before (GPT-2):    mid = x + attn_out(norm(x)),         post = mid + mlp_out(norm(mid))
+    After (BERT):      mid = norm(x + attn_out(x)),         post = norm(mid + mlp_out(mid))
+    Output (OLMo 2):   mid = x + norm(attn_out(x)),         post = mid + norm(mlp_out(mid))
+    Both (Gemma 2):    mid = x + norm(attn_out(norm(x))),   post = mid + norm(mlp_out(norm(mid)))
+    Parallel (NeoX):   mid = x + attn_out(norm(x)),         post = mid + mlp_out(norm(x))
     """
 
     def __init__(self, config: Config, layer: int) -> None:
         super().__init__()
-        self.pre_norm = config.pre_norm
+        place = config.norm_place
+        self.after, self.parallel = place == "after", config.parallel
+
+        def norm(wanted: bool) -> Norm | None:
+            return norm_of(config, config.d_model) if wanted else None
+
         self.attention = Attention(config, layer)
-        self.attention_norm = LayerNorm(config.d_model, eps=config.norm_eps)
+        self.attention_norm = norm(place != "output" and (layer > 0 or config.first_norm))
+        self.attention_output_norm = norm(place in ("output", "both"))
         self.mlp = FeedForward(config)
-        self.mlp_norm = LayerNorm(config.d_model, eps=config.norm_eps)
+        self.mlp_norm = norm(place != "output")
+        self.mlp_output_norm = norm(place in ("output", "both"))
 
     def forward(self, at: Any) -> Hidden:
         """resid_post of a `LayerPass` of this layer, so that hooks on a layer run."""
@@ -87,16 +97,32 @@ class Layer(nn.Module):
 
     def attention_input(self, resid_pre: Hidden) -> Hidden:
         """What W_Q, W_K and W_V read."""
-        return self.attention_norm(resid_pre) if self.pre_norm else resid_pre
+        return _normed(None if self.after else self.attention_norm, resid_pre)
 
-    def after_attention(self, total: Hidden) -> Hidden:
+    def after_attention(self, resid_pre: Hidden, attn_out: Hidden) -> Hidden:
+        """resid_mid."""
+        return self.of_sum(resid_pre + _normed(self.attention_output_norm, attn_out))
+
+    def of_sum(self, total: Hidden) -> Hidden:
         """resid_mid from the sum resid_pre + attn_out."""
-        return total if self.pre_norm else self.attention_norm(total)
+        return _normed(self.attention_norm if self.after else None, total)
 
-    def mlp_input(self, resid_mid: Hidden) -> Hidden:
-        """What W_in reads."""
-        return self.mlp_norm(resid_mid) if self.pre_norm else resid_mid
+    def mlp_input(self, stream: Hidden) -> Hidden:
+        """What W_in and W_gate read."""
+        return _normed(None if self.after else self.mlp_norm, stream)
 
-    def after_mlp(self, total: Hidden) -> Hidden:
-        """resid_post from the sum resid_mid + mlp_out."""
-        return total if self.pre_norm else self.mlp_norm(total)
+    def after_mlp(self, resid_mid: Hidden, mlp_out: Hidden) -> Hidden:
+        """resid_post."""
+        total = resid_mid + _normed(self.mlp_output_norm, mlp_out)
+        return _normed(self.mlp_norm if self.after else None, total)
+
+    def mlp_added(self, resid_mid: Hidden, mlp_input: Hidden) -> Hidden:
+        """resid_post from what the MLP reads, the sum in one operation where that is possible."""
+        if self.mlp_output_norm is not None:
+            return self.after_mlp(resid_mid, self.mlp(mlp_input))
+        total = self.mlp(mlp_input, residual=resid_mid)
+        return _normed(self.mlp_norm if self.after else None, total)
+
+
+def _normed(norm: Norm | None, x: Hidden) -> Hidden:
+    return x if norm is None else norm(x)

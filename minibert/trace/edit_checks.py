@@ -183,6 +183,7 @@ def _shape(point: Point, config: Config, allowed: AllowedKeys) -> tuple[int, ...
     sizes = {
         "batch": allowed.batch,
         "head": len(point.head_list) or config.n_heads,
+        "kv_head": len(point.head_list) or config.n_kv_heads,
         "position": allowed.position,
         "query": allowed.position,
         "key": allowed.position,

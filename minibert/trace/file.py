@@ -185,7 +185,7 @@ def _check_tensors(
     tensors: Mapping[str, Tensor], config: Config, tokens: Tokens, path: Path
 ) -> None:
     batch, position = tokens.ids.shape
-    sizes = {"batch": batch, "head": config.n_heads} | {
+    sizes = {"batch": batch, "head": config.n_heads, "kv_head": config.n_kv_heads} | {
         axis: getattr(config, axis) for axis in ("d_model", "d_head", "d_mlp")
     }
     sizes |= dict.fromkeys(("position", "query", "key"), position)

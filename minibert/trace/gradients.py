@@ -81,7 +81,9 @@ class _Place:
     @classmethod
     def of(cls, at: LayerPass, quantity: Quantity[Tensor], value: Tensor) -> "_Place":
         """The place of a value that was read from a quantity."""
-        whole = {"head": at.attention.n_heads, "query": at.evaluation.allowed.position}
+        attention = at.attention
+        whole = {"head": attention.n_heads, "query": at.evaluation.allowed.position}
+        whole["kv_head"] = attention.n_kv_heads
         sizes = zip(quantity.axes, value.shape, strict=True)
         return cls(at.index, at.heads, at.rows, tuple(whole.get(axis, n) for axis, n in sizes))
 
@@ -160,7 +162,7 @@ class _AtLayer(LayerGradients):
         found, values = self.gradients.found, self.values
         held = found.records[values.index].get(quantity.name)
         if held is not None:
-            return cut(held, quantity, values.heads, values.rows)
+            return cut(held, quantity, values.heads, values.rows, values.attention.group)
         assert quantity.gradient is not None
         gradient = quantity.gradient(self)
         direct = found.direct.get((values.index, quantity.name))
@@ -174,13 +176,13 @@ class _AtLayer(LayerGradients):
         return self.gradients.read("resid_post", index - 1) if index else self.gradients.embed
 
 
-def held_for_gradients(edited: frozenset[str]) -> frozenset[str]:
+def held_for_gradients(config: Config, edited: frozenset[str]) -> frozenset[str]:
     """The quantities of a layer that have to be part of the graph, where these are edited.
 
     All but those with a declared gradient. That one follows from the gradient of a quantity behind
     it, which does not tell what an edit between the two does.
     """
-    order = layer_quantities()
+    order = layer_quantities(config)
     names = list(order)
     held = set(names) - {"resid_pre"}
     for name, quantity in order.items():

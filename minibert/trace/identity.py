@@ -99,18 +99,31 @@ def stand_in(config: Config, identity: Mapping[str, Any], path: Path) -> TracedM
         "query, key, value, scores, probs, z, the residual streams and logits."
     )
     layers = tuple(
-        WeightlessLayer(reason, attention=Weightless(reason, scale=config.attention_scale(layer)))
+        WeightlessLayer(reason, attention=Weightless(reason, **_attention(config, layer)))
         for layer in range(config.n_layers)
     )
     needed = Weightless(reason)
-    # Post-norm models have nothing between the last layer and the task head.
-    final = needed if config.pre_norm else lambda hidden: hidden
+    # Some models have nothing between the last layer and the task head.
+    final = needed if config.final_norm else lambda hidden: hidden
     body = WeightlessBody(reason, stand_ins=layers, final=final, embed=needed)
     known = {"config": config, "name": name, "tokenizer": None, "identity": identity}
     model: Any = Weightless(
         reason, body=body, head=needed, inputs=needed, task_logits=needed, pool=needed, **known
     )
     return cast(TracedModel, model)
+
+
+def _attention(config: Config, layer: int) -> dict[str, Any]:
+    """What a layer's attention is, without its weights."""
+    return {
+        "scale": config.attention_scale(layer),
+        "soft_cap": config.attention_soft_cap,
+        "window": config.window(layer),
+        "rotary": config.rotary_of(layer),
+        "n_heads": config.n_heads,
+        "n_kv_heads": config.n_kv_heads,
+        "group": config.n_heads // config.n_kv_heads,
+    }
 
 
 def check_model(

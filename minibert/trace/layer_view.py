@@ -9,7 +9,7 @@ from minibert.errors import TraceError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
 from minibert.layers.config import Config
-from minibert.layers.layer import LayerQuantities, layer_quantities
+from minibert.layers.layer import LayerQuantities, absent_because, layer_quantities
 from minibert.quantities import QUANTITIES, Float, Quantity
 from minibert.trace.places import check_index
 from minibert.trace.run import TracedModel
@@ -30,8 +30,8 @@ EVERYTHING = slice(None)
 
 #: What type checkers accept and complete; a test holds it to the table.
 LayerNames = Literal[
-    "resid_pre", "query", "key", "value", "scores", "probs", "z", "head_out", "attn_out",
-    "resid_mid", "mlp_pre", "mlp_post", "mlp_out", "resid_post",
+    "resid_pre", "query_unrotated", "key_unrotated", "query", "key", "value", "scores", "probs", "z",
+    "head_out", "attn_out", "resid_mid", "mlp_gate", "mlp_pre", "mlp_post", "mlp_out", "resid_post",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -51,6 +51,10 @@ class AbsentError(TraceError, AttributeError):
 class Readable(Protocol):
     """What a view reads from: a trace, or its gradients."""
 
+    @property
+    def config(self) -> Config:
+        """The model's sizes and choices."""
+
     def read(self, name: str, layer: int, heads: slice = ..., queries: slice = ...) -> Tensor:
         """A quantity of one layer, its head axis still there, cut to the chosen heads and rows."""
 
@@ -64,10 +68,6 @@ class ReadableTrace(Readable, Protocol):
     @property
     def allowed(self) -> AllowedKeys:
         """Which keys each query may see."""
-
-    @property
-    def config(self) -> Config:
-        """The model's sizes and choices."""
 
     def layer_statistics(self, layer: int) -> Statistics:
         """The statistics that the pass gave for a layer."""
@@ -87,6 +87,8 @@ class LayerView(LayerQuantities):
 
     def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
         """The quantity, read from the trace."""
+        if quantity.name in self.trace.config.absent_quantities:
+            raise AbsentError(absent_because(quantity.name, self.trace.config))
         return self._drop_head(quantity, self.trace.read(quantity.name, self.layer, self._heads))
 
     def quantity(self, name: str) -> Tensor:
@@ -103,7 +105,7 @@ class LayerView(LayerQuantities):
             return known.__get__(self) if isinstance(known, property) else self.quantity(name)
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *layer_quantities()]
+        return [*super().__dir__(), *layer_quantities(self.trace.config)]
 
     def __repr__(self) -> str:
         where = (
@@ -155,8 +157,9 @@ class LayerTrace(LayerView):
         if self.trace.allowed.packed is not None:
             raise TraceError("product of packed sentences: read trace.text(i)[layer].product(i).")
         index = check_index("query", query, self.trace.allowed.position)
-        rows = self.trace.read("query", self.layer, self._heads)[:, :, index, None]
-        product = rows * self.trace.read("key", self.layer, self._heads)
+        heads = slice(0, self.trace.config.n_heads) if self.head is None else self._heads
+        rows = self.trace.read("query", self.layer, heads)[:, :, index, None]
+        product = rows * self.trace.read("key", self.layer, heads)
         return self._drop_head(QUANTITIES["key"], product)
 
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
-from minibert.layers.bodies import BertBody
 from minibert.layers.heads import VocabularyHead
-from minibert.layers.parts import LayerNorm
+from minibert.layers.norms import LayerNorm
 from minibert.quantities import Float, HeadVectors, Hidden, Matrix
 from minibert.text.inputs import Inputs
 from minibert.trace.layer_view import LayerTrace, ReadableTrace
@@ -165,7 +164,7 @@ def _positions(trace: CachedTrace) -> Stream:
 
 def _segments(trace: CachedTrace) -> Stream:
     ids, segments = trace.inputs.ids, trace.inputs.segments
-    table = cast(BertBody, trace.model.body).segment
+    table = trace.model.body.segment
     # `_readers` leaves this name out for a model without segments.
     assert table is not None
     return table(torch.zeros_like(ids) if segments is None else segments)
@@ -267,7 +266,7 @@ _BERT_BEFORE: dict[str, OfTrace] = {
     "embed.hook_embed": _words,
     "embed.hook_pos_embed": _positions,
     "embed.hook_token_type_embed": _segments,
-    **_norm_points("embed.ln", lambda trace: cast(BertBody, trace.model.body).embed_norm, _summed),
+    **_norm_points("embed.ln", lambda trace: cast(LayerNorm, trace.model.body.embed_norm), _summed),
     "hook_full_embed": lambda trace: trace.kept["embed"],
 }
 # In BERT the stream between the blocks is the output of a LayerNorm. HookedEncoder's resid_mid and

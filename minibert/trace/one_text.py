@@ -56,14 +56,12 @@ def text_of(trace: Record, index: int) -> Record:
 
 def _map_alone(text: PassRecord) -> None:
     """Compute the map again, whose blocks are cut by the length of the longest sentence."""
-    want, causal = (("map", *text.evaluation.want["map"]),), text.allowed.causal
+    want = (("map", *text.evaluation.want["map"]),)
     for layer, found in enumerate(text.statistics):
         if found is not None:
             query, key = (text.read(name, layer).detach() for name in ("query", "key"))
-            scale = text.config.attention_scale(layer)
-            alone = attend(
-                query, key, key, scale=scale, causal=causal, impl=text.evaluation.impl, want=want
-            )
+            options = text.config.attend_options(layer)
+            alone = attend(query, key, key, impl=text.evaluation.impl, want=want, **options)
             assert alone.statistics is not None
             text.statistics[layer] = replace(found, map=alone.statistics.map)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from minibert.errors import EditError
 from minibert.layers.config import Config
+from minibert.layers.layer import absent_because
 from minibert.quantities import QUANTITIES
 from minibert.trace.places import check_index, indices_of
 
@@ -27,7 +28,7 @@ class Point:
     @property
     def axes(self) -> tuple[str, ...]:
         """The axes of the quantity here; a single head, given as a number, has no head axis."""
-        gone = {"head"} if isinstance(self.heads, int) else set()
+        gone = {"head", "kv_head"} if isinstance(self.heads, int) else set()
         if self.of_text:
             gone.add("position")
         return tuple(axis for axis in QUANTITIES[self.name].axes if axis not in gone)
@@ -56,6 +57,8 @@ def as_point(key: Any, config: Config) -> Point:
     if name == "mask" or name not in QUANTITIES:
         editable = ", ".join(entry for entry in QUANTITIES if entry != "mask")
         raise EditError(f"{name!r} cannot be edited; there are {editable}.")
+    if name in config.absent_quantities:
+        raise EditError(f"{key!r} cannot be edited. {absent_because(name, config)}")
     if name in _WITHOUT_LAYER:
         if len(parts) > 1:
             raise EditError(f"{key!r}: {name} has no layers; write {name!r} alone.")
@@ -68,6 +71,8 @@ def as_point(key: Any, config: Config) -> Point:
         return Point(name, layer)
     if not QUANTITIES[name].per_head:
         raise EditError(f"{key!r}: {name} has no heads; write ({name!r}, {layer}).")
+    grouped = config.n_kv_heads < config.n_heads and "kv_head" in QUANTITIES[name].axes
+    what, count = ("kv_head", config.n_kv_heads) if grouped else ("head", config.n_heads)
     if not isinstance(parts[2], tuple | list | range):
-        return Point(name, layer, check_index("head", parts[2], config.n_heads, EditError, where))
-    return Point(name, layer, tuple(indices_of(parts[2], config.n_heads, "head", EditError, where)))
+        return Point(name, layer, check_index(what, parts[2], count, EditError, where))
+    return Point(name, layer, tuple(indices_of(parts[2], count, what, EditError, where)))

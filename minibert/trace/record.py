@@ -57,7 +57,7 @@ def _fill(
             embed = embed.detach().requires_grad_()
         trace.kept["embed"] = _edited(trace, plan, "embed", None)(embed)
     start = len(trace.records)
-    order = layer_quantities()
+    order = layer_quantities(trace.config)
     kept = [name for name, quantity in order.items() if quantity.kept]
     if evaluation.allowed.packed is not None and not trace.differentiable:
         # Of many texts few are read; the rest of a layer is computed again for those.
@@ -68,7 +68,8 @@ def _fill(
         trace.statistics.append(of_each_sentence(at.statistics, evaluation))
 
     def keep_in(layer: int) -> frozenset[str]:
-        return keep | held_for_gradients(plan.names(layer)) if trace.differentiable else keep
+        held = held_for_gradients(trace.config, plan.names(layer))
+        return keep | held if trace.differentiable else keep
 
     hidden = run_layers(
         model.body,

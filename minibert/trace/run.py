@@ -29,7 +29,7 @@ __all__ = [
     "with_ends",
 ]
 
-_PROJECTIONS = ("query", "key", "value")
+_PROJECTIONS = ("query_unrotated", "key_unrotated", "query", "key", "value")
 
 
 @runtime_checkable
@@ -143,10 +143,13 @@ def unaffected(record: Mapping[str, Tensor], edited: Collection[str]) -> dict[st
     """Of a record of a layer what no edit of these quantities reaches, and the first one edited."""
     order = list(layer_quantities())
     last = min((order.index(name) for name in edited), default=len(order))
+    turned: set[str] = set()
     if last < len(order) and order[last] in _PROJECTIONS:
-        # None of the three is computed from another.
+        # query, key and value are not computed from one another.
         last = order.index(_PROJECTIONS[-1])
-    return {name: record[name] for name in order[: last + 1] if name in record}
+        turned = {name.removesuffix("_unrotated") for name in edited if name.endswith("_unrotated")}
+    known = [name for name in order[: last + 1] if name in record and name not in turned]
+    return {name: record[name] for name in known}
 
 
 def kept_of(at: LayerPass, order: Collection[str], kept: Collection[str]) -> dict[str, Tensor]:

@@ -97,10 +97,7 @@ def columns_of_relevance(
 def _attention(trace: Trace, layer: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """query, key and the options of `attend` for one layer."""
     query, key = (trace.read(name, layer).detach() for name in ("query", "key"))
-    options: dict[str, Any] = {
-        "scale": trace.config.attention_scale(layer),
-        "causal": trace.allowed.causal,
-    }
+    options = trace.config.attend_options(layer)
     if trace.allowed.lengths is not None:
         options["lengths"] = trace.allowed.length_tensor
     return query, key, options

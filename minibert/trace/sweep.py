@@ -146,6 +146,9 @@ def _one_a_sentence(numbers: Tensor, count: int) -> Tensor:
 class _Prefix:
     """key and value of the positions before the first that changes."""
 
+    # All of them are there: the evaluation says which may be seen.
+    allowed = None
+
     def __init__(self, key: HeadVectors, value: HeadVectors) -> None:
         self.key, self.value = key, value
 

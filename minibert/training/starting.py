@@ -18,17 +18,17 @@ def starting_model(config: Config, recipe: Recipe, tokenizer: Tokenizer, *, name
     """A model with random weights; its positions are sinusoids where the recipe has `waves`.
 
     With random positions a model of this size needs most of the run to learn which tokens are
-    neighbours. In a GPT-2 the matrices that write into the stream start smaller by
-    1/sqrt(2·layers) (Radford et al. 2019, section 2.3).
+    neighbours. Where norms stand before the blocks, the matrices that write into the stream start
+    smaller by 1/sqrt(2·layers) (Radford et al. 2019, section 2.3).
     """
     model = Model.from_config(config, seed=recipe.seed, tokenizer=tokenizer, name=name)
     with torch.no_grad():
-        if recipe.waves:
+        if recipe.waves and model.body.position is not None:
             table = model.body.position.weight
             table[config.position_offset :] = waves(
                 len(table) - config.position_offset, table.shape[1], longest=recipe.waves
             )
-        if config.family == "gpt2":
+        if config.pre_norm:
             for place, parameter in model.named_parameters():
                 if place.endswith(("attention.output.weight", "mlp.down.weight")):
                     parameter.mul_((2 * config.n_layers) ** -0.5)

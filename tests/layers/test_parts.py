@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 from minibert.layers.config import Config
-from minibert.layers.parts import Embedding, FeedForward, LayerNorm
+from minibert.layers.norms import LayerNorm
+from minibert.layers.parts import Embedding, FeedForward
 
 
 def config(activation: str) -> Config:

@@ -1,0 +1,62 @@
+"""Layer normalisation: LayerNorm and RMSNorm."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from minibert.layers.config import Config
+from minibert.quantities import Float
+
+__all__ = ["LayerNorm", "Norm", "RMSNorm", "norm_of"]
+
+
+class LayerNorm(nn.Module):
+    """(x − mean) / sqrt(variance + eps) · weight + bias over the last axis.
+
+    Source: Ba, Kiros and Hinton 2016, equation 4.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(self, width: int, *, eps: float, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width), requires_grad=False)
+        values = nn.Parameter(torch.empty(width), requires_grad=False) if bias else None
+        self.register_parameter("bias", values)
+        self.eps = eps
+
+    def forward(self, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
+        """x with mean 0 and variance 1 over its last axis, then scaled and shifted."""
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x²) + eps) · weight over the last axis; with `plus_one` · (1 + weight).
+
+    Source: Zhang and Sennrich 2019, equation 4.
+    """
+
+    def __init__(self, width: int, *, eps: float, plus_one: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width), requires_grad=False)
+        self.eps = eps
+        self.plus_one = plus_one
+
+    @property
+    def scale(self) -> Float[Tensor, " width"]:
+        """What the normalised x is multiplied by."""
+        return 1 + self.weight if self.plus_one else self.weight
+
+    def forward(self, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
+        """x with a mean square of 1 over its last axis, then scaled."""
+        return F.rms_norm(x, self.weight.shape, self.scale, self.eps)
+
+
+Norm = LayerNorm | RMSNorm
+
+
+def norm_of(config: Config, width: int) -> Norm:
+    """The norm that this config chose, its weights without values yet."""
+    if config.norm == "rms":
+        return RMSNorm(width, eps=config.norm_eps, plus_one=config.norm_plus_one)
+    return LayerNorm(width, eps=config.norm_eps, bias=config.norm_bias)
