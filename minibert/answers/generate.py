@@ -1,4 +1,4 @@
-"""Text from a GPT-2, one token at a time. Each step computes only the new token.
+"""Text from a causal language model, one token at a time. Each step computes only the new token.
 
 The keys and values of the earlier tokens come from a `Cache`. sampling.py chooses the next token;
 text_stream.py turns ids into pieces of text.
@@ -87,9 +87,10 @@ def generate(
     text as soon as the piece is final: whole characters, which add up to new_text. It works for
     one text, not for a batch.
 
-    Raises MinibertError for a model that is not a GPT-2 with a causal-lm head and for settings out
-    of range, and TokenizationError for a prompt that is empty or fills the model's positions. A
-    model without a tokenizer continues ids; its text is these numbers, with spaces between them.
+    Raises MinibertError for a model without a causal-lm head that was trained for it and for
+    settings out of range, and TokenizationError for a prompt that is empty or fills the model's
+    positions. A model without a tokenizer continues ids; its text is these numbers, with spaces
+    between them.
 
     >>> import minibert
     >>> model = minibert.load("tiny-gpt2")
