@@ -110,9 +110,7 @@ def ropes(draw: Callable[..., Any], dims: int, types: tuple[str, ...], nested: b
     if kind == "yarn":
         rope |= draw(_yarns(nested)) | {"original_max_position_embeddings": original}
     if kind == "longrope":
-        factors = st.lists(
-            st.sampled_from([1.0, 1.5, 4.0]), min_size=dims // 2, max_size=dims // 2
-        )
+        factors = st.lists(st.sampled_from([1.0, 1.5, 4.0]), min_size=dims // 2, max_size=dims // 2)
         rope |= {"short_factor": draw(factors), "long_factor": draw(factors)}
         rope |= draw(_some({"attention_factor": st.sampled_from([1.2, 0.8])}))
         rope["original_max_position_embeddings"] = ORIGINAL
@@ -276,12 +274,16 @@ def _capped(layers: int, rope: Any) -> Any:
 
 
 def _by_layer_type(d_head: int) -> Any:
-    rope = ropes(d_head, _TYPES, nested=True)
+    # Texts longer than max_position_embeddings, where dynamic begins, are refused here.
+    rope = ropes(d_head, tuple(each for each in _TYPES if each != "dynamic"), nested=True)
     return st.fixed_dictionaries({"sliding_attention": rope, "full_attention": rope})
 
 
 def _gemma3(layers: int, d_head: int) -> Any:
-    return _capped(layers, _by_layer_type(d_head))
+    # Its attn_logit_softcapping is read by no code of transformers.
+    return _capped(layers, _by_layer_type(d_head)).map(
+        lambda options: options | {"attn_logit_softcapping": None}
+    )
 
 
 @st.composite

@@ -54,7 +54,7 @@ def to_the_left(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 def test_a_prompt_and_a_ragged_batch_go_on_as_in_transformers(
     family: str, data: st.DataObject
 ) -> None:
-    chosen = data.draw(drawn(family).filter(lambda one: not one.depends_on_length))
+    chosen = data.draw(drawn(family).filter(_is_cached_rightly))
     theirs = model_of(chosen, LANGUAGE[family])
     model, inputs = minibert.load(theirs), batch(PROMPTS)
     left = to_the_left(inputs)
@@ -64,6 +64,12 @@ def test_a_prompt_and_a_ragged_batch_go_on_as_in_transformers(
         prompt = inputs["input_ids"][i : i + 1, :length]
         alone = written(theirs, prompt, torch.ones_like(prompt)).tolist()
         assert ours(model, prompt) == alone
+
+
+def _is_cached_rightly(chosen: Drawn) -> bool:
+    """transformers' cache for a window of 1 keeps every key (its slice is [-1 + 1:]), and what it
+    writes for a text then depends on the padding beside it."""
+    return not chosen.depends_on_length and chosen.options.get("sliding_window") != 1
 
 
 @pytest.mark.parametrize("family", CAUSAL)

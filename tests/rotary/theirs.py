@@ -48,16 +48,18 @@ def as_tokens(inputs: dict[str, Tensor]) -> Tokens:
 
 
 def run(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Everything transformers shows of a pass, by name; in float64 throughout where the model is.
-
-    What leaves the last layer is there only after the last norm.
-    """
+    """Everything transformers shows of a pass, by name; in float64 throughout where the model is."""
     options = {} if model.config.model_type == "modernbert" else {"use_cache": False}
+    left: list[Tensor] = []
+    (layers,) = [module.layers for module in model.modules() if hasattr(module, "layers")]
+    # transformers shows what leaves the last layer only after the last norm.
+    handle = layers[-1].register_forward_hook(lambda module, given, out: left.append(out))
     with torch.no_grad(), computing(model):
         forget(model)
         out = model(**inputs, output_attentions=True, output_hidden_states=True, **options)
+    handle.remove()
     found = {f"stream {n}": value for n, value in enumerate(out.hidden_states[:-1])}
-    found["last"] = out.hidden_states[-1]
+    found |= {f"stream {len(layers)}": left[0], "last": out.hidden_states[-1]}
     found |= {f"probs {n}": value for n, value in enumerate(out.attentions)}
     return found | {"logits": their_logits(out, type(model).__name__)}
 
