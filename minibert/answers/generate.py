@@ -17,11 +17,11 @@ from minibert.answers.model import AnsweringModel
 from minibert.answers.sampling import Sampling, whole_number
 from minibert.answers.text_stream import TextStream
 from minibert.errors import MinibertError, TokenizationError
-from minibert.layers.cache import Cache
+from minibert.layers.cache import Cache, turned_anew
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import Float, Int
 from minibert.text.inputs import Inputs
-from minibert.text.tokens import Tokens
+from minibert.text.tokens import Tokens, padded
 from minibert.text.words import Words, is_text, written
 from minibert.trace.plan import Plan
 from minibert.trace.run import run_layers
@@ -170,6 +170,10 @@ def _write(
         cache.grow(growing)
         plan = edits.grow(cache.lengths)
         ids = torch.tensor(chosen, device=ids.device)[:, None]
+        if turned_anew(model.config, cache.lengths):
+            cache = Cache(model.config, cache.lengths, cache.capacity, ids.device)
+            plan = edits.whole(cache.lengths)
+            ids = padded([tuple(text.ids) for text in texts], 0).to(ids.device)
 
 
 def _next_logits(

@@ -48,8 +48,12 @@ class GenerationEdits:
         ]
         for _, point, edit in self._edits:
             _check(point, edit, min(lengths), capacity)
-        self.prompt = self._plan([range(length) for length in lengths], rows=max(lengths))
+        self.prompt = self.whole(lengths)
         self.newest = self._plan([range(length - 1, length) for length in lengths], rows=1)
+
+    def whole(self, lengths: Sequence[int]) -> Plan:
+        """The plan of a pass that computes all tokens of each text."""
+        return self._plan([range(length) for length in lengths], rows=max(lengths))
 
     def grow(self, lengths: Sequence[int]) -> Plan:
         """The plan of a pass that computes the last token of each text alone."""
