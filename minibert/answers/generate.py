@@ -90,8 +90,8 @@ def generate(
     text as soon as the piece is final: whole characters, which add up to new_text. It works for
     one text, not for a batch.
 
-    `edit` changes quantities in every pass, as in `model.trace(text, edit=...)`. Positions are those
-    of the text as it stands: -1 is its newest token in each step.
+    `edit` changes quantities in every pass, as in `model.trace(text, edit=...)`. Positions are
+    those of the text as it stands: -1 is its newest token in each step.
 
     Raises MinibertError for a model without a causal-lm head that was trained for it and for
     settings out of range, EditError for edits that cannot be made, and TokenizationError for a
