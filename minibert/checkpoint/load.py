@@ -104,7 +104,9 @@ def open_folder(
     entries = open_checkpoint(folder)
     has_tokenizer = any(present(folder / file) for file in _TOKENIZER_FILES)
     tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
-    if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
+    # Gemma 3's tokenizer has a token of images behind the rows of its smaller models: what is
+    # special comes into no text by itself, and is refused where somebody gives it.
+    if tokenizer is not None and tokenizer.text_ids_from(config.vocab_size):
         raise CheckpointError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} entries and the embeddings have "
             f"{config.vocab_size} rows; the tokenizer belongs to another model, or tokens were "
