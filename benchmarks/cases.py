@@ -20,7 +20,7 @@ from minibert.bench.gate import Outputs, Truth, failure
 TOLERANCE = 1e-4
 # A lossy contender keeps its error within this part of the largest value, or it is broken.
 LOSSY_TOLERANCE = 0.05
-FLOP_FORMULA = "2BT(L(4d²+2dm) + dV + d² for bert's head) + 4LBT²d"
+FLOP_FORMULA = "2BT(numbers in the weight matrices, the output embedding's included) + 4LBT²d"
 
 # name -> class of the model, class of its config, what differs from that config's defaults.
 # GPT-2's cache of keys and values is off for everyone: one pass has no use for it.
@@ -35,6 +35,22 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
             "num_hidden_layers": 2,
             "num_attention_heads": 2,
             "intermediate_size": 512,
+        },
+    ),
+    # The layout of Llama-3.2-1B, cut to 4 of its 16 layers.
+    "llama-1b-4": (
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {
+            "hidden_size": 2048,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 128256,
+            "max_position_embeddings": 8192,
+            "tie_word_embeddings": True,
+            "use_cache": False,
         },
     ),
     # For --quick and the tests: is everything right, in seconds.
@@ -63,7 +79,26 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
             "use_cache": False,
         },
     ),
+    "llama-quick": (
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 64,
+            "vocab_size": 997,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+            "use_cache": False,
+        },
+    ),
 }
+
+
+_SIZES = ("num_hidden_layers", "hidden_size", "vocab_size")
 
 
 @dataclass(frozen=True)
@@ -158,11 +193,13 @@ class Case:
     def flop(self, shape: Shape) -> int:
         """Floating-point operations of the matrix products of one whole forward pass."""
         B, T = shape.batch, shape.position
-        config, bert = self.config, self.config.model_type == "bert"
-        L, d, V = config.num_hidden_layers, config.hidden_size, config.vocab_size
-        m = config.intermediate_size if bert else config.n_inner or 4 * d
-        weights = L * (4 * d * d + 2 * d * m) + (d * d if bert else 0) + d * V
-        return 2 * B * T * weights + 4 * L * B * T * T * d
+        L, d, V = (getattr(self.config, name) for name in _SIZES)
+        named = self.transformers("sdpa", torch.float32).named_parameters()
+        matrices = [one for name, one in named if one.dim() == 2 and "embed" not in name]
+        # Positions of GPT-2 are a table; the output embedding is the input embedding's.
+        tables = {(self.config.max_position_embeddings, d), (V, d)}
+        inner = sum(one.numel() for one in matrices if tuple(one.shape) not in tables)
+        return 2 * B * T * (inner + d * V) + 4 * L * B * T * T * d
 
 
 def attempt(work: Callable[..., Any], *given: Any) -> Any:

@@ -62,13 +62,15 @@ def by_attention_function(case: Case) -> Prepared:
         module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
     ) -> tuple[Tensor, Tensor]:
         scale = options.get("scaling") or query.shape[-1] ** -0.5
-        scores = torch.matmul(query * scale, key.transpose(-2, -1))
+        group = query.shape[1] // key.shape[1]
+        keys, values = (x.repeat_interleave(group, 1) if group > 1 else x for x in (key, value))
+        scores = torch.matmul(query * scale, keys.transpose(-2, -1))
         # sdpa_mask leaves the mask out where there is none, or where it is the causal one alone.
         if mask is None and getattr(module, "is_causal", False):
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril_()
         masked = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
         probs = masked.softmax(-1)
-        z = torch.matmul(probs, value)
+        z = torch.matmul(probs, values)
         kept = {"query": query, "key": key, "value": value, "scores": scores, "probs": probs}
         calls.append(kept | {"z": z})
         return z.transpose(1, 2).contiguous(), probs

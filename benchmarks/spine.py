@@ -21,15 +21,17 @@ from minibert.bench.result_rows import Row
 PLAIN, LAZY, KEPT, ONE_HEAD = (
     f"minibert {name}" for name in ("plain", "full trace", "trace keep=scores,probs", "one head")
 )
+LLAMA, LLAMA_QUICK = Shape("llama-1b-4", 1, 512), Shape("llama-quick", 1, 41)
 TINY, LONG = Shape("bert-tiny", 1, 16), Shape("gpt2", 1, 1024)
 #: Who, at which shapes, and the largest ratio to transformers' plain forward pass.
 TARGETS: tuple[tuple[str, Callable[[Shape], bool], float], ...] = (
-    (PLAIN, lambda shape: shape != TINY, 0.99),
+    (PLAIN, lambda shape: shape not in (TINY, LLAMA), 0.99),
+    (PLAIN, lambda shape: shape == LLAMA, 1.00),
     (PLAIN, lambda shape: shape == TINY, 0.80),
     (LAZY, lambda shape: True, 1.00),
     (KEPT, lambda shape: shape == LONG, 1.10),
     (KEPT, lambda shape: shape == TINY, 0.80),
-    (ONE_HEAD, lambda shape: True, 0.36),
+    (ONE_HEAD, lambda shape: shape != LLAMA, 0.36),
 )
 NAMES = (REFERENCE, BY_HAND, PLAIN, LAZY, KEPT, ONE_HEAD)
 ENTERED = [one for one in CONTENDERS if one.name in NAMES]
@@ -41,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parse(arguments, description, rounds=9, quick_rounds=2)
     kept = Kept("spine", chosen)
     with session(chosen.threads) as known:
-        for model, shapes in groupby(QUICK if chosen.quick else SHAPES, lambda s: s.model):
+        measured = (*QUICK, LLAMA_QUICK) if chosen.quick else (*SHAPES, LLAMA)
+        for model, shapes in groupby(measured, lambda shape: shape.model):
             for row in measure(model, list(shapes), ENTERED, chosen.rounds, chosen.rows):
                 kept.rows.append({**row, **target(row), **known})
                 show(kept.rows[-1])
@@ -54,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def target(row: Row) -> Row:
     """The target of a row and whether it is met; nothing where it has none."""
     shape = Shape(row["model"], row["batch"], row["position"])
-    if shape not in SHAPES:
+    if shape not in (*SHAPES, LLAMA):
         return {}
     for name, applies, most in TARGETS:
         if name == row["implementation"] and applies(shape) and row["ok"]:

@@ -58,8 +58,7 @@ class Cache:
         self.allowed, _ = self.place(max(self.lengths))
 
     def place(self, size: int) -> tuple[AllowedKeys, Place]:
-        """In a layer that keeps that many tokens of a text: which may be seen, and where the new
-        one goes.
+        """What the new token may see in a layer that keeps so many tokens, and where it goes.
 
         A token goes to the place of its position modulo the size. Everything kept lies before the
         one query and within its window, so nothing is left for order and window to hide.

@@ -163,8 +163,7 @@ class Config:
 
     @property
     def pre_norm(self) -> bool:
-        """True where blocks add to the stream as it is (GPT-2), False where a norm follows the sum
-        (BERT)."""
+        """True where blocks add to the stream as it is (GPT-2); BERT norms the sum."""
         return self.norm_place != "after"
 
     @property
@@ -303,7 +302,5 @@ def _check_choices(config: Config) -> None:
             )
     allowed = FAMILIES[config.family].causal
     if allowed is not None and config.causal is not allowed:
-        raise CheckpointError(
-            f"config: {config.family} has no {'causal' if config.causal else 'other than a causal'} "
-            f"form; causal must be {allowed}."
-        )
+        kind = "causal form" if config.causal else "form that is not causal"
+        raise CheckpointError(f"config: {config.family} has no {kind}; causal must be {allowed}.")

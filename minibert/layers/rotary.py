@@ -72,7 +72,9 @@ class Rotary:
 def turns(
     rotary: Rotary, positions: Positions, lengths: Positions | None, dtype: torch.dtype
 ) -> Turns:
-    """Cosine and sine for tokens at these positions; each pair has its number in both places.
+    """Cosine and sine for tokens at these positions, for both dimensions of each pair.
+
+    The sine has the sign that `rotate` needs: − for the first of a pair, + for the second.
 
     `lengths` has the tokens of the text that each token belongs to; None: the last position + 1.
     Angles are computed in float64: in float32 one at position 8,000 is off by 2e-4.
@@ -86,10 +88,10 @@ def turns(
         of_each = torch.stack([rotary.frequencies(n) for n in each.tolist()])
         frequencies = of_each.to(positions.device)[which]
     angles = positions[..., None] * frequencies
-    twice = torch.cat((angles, angles), dim=-1)[:, None]
+    cosine, sine = angles.cos() * rotary.amplitude, angles.sin() * rotary.amplitude
     return (
-        (twice.cos() * rotary.amplitude).to(dtype),
-        (twice.sin() * rotary.amplitude).to(dtype),
+        torch.cat((cosine, cosine), dim=-1)[:, None].to(dtype),
+        torch.cat((-sine, sine), dim=-1)[:, None].to(dtype),
     )
 
 
@@ -98,8 +100,8 @@ def rotate(vectors: HeadVectors, turned: Turns) -> HeadVectors:
     cosine, sine = turned
     dims = cosine.shape[-1]
     first, rest = vectors[..., :dims], vectors[..., dims:]
-    left, right = first.chunk(2, dim=-1)
-    first = first * cosine + torch.cat((-right, left), dim=-1) * sine
+    # The other dimension of each pair in its place, by one copy.
+    first = torch.addcmul(first * cosine, first.roll(dims // 2, dims=-1), sine)
     return torch.cat((first, rest), dim=-1) if rest.shape[-1] else first
 
 

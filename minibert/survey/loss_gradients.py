@@ -18,7 +18,7 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import compute
 from minibert.kernels.call import Call
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.layer import LayerPass
+from minibert.layers.layer_pass import LayerPass
 from minibert.survey.objective import Objective, Predicted
 from minibert.survey.rows import RowMasses, joined_rows, sums_of_rows
 from minibert.survey.segments import Batch, Segment

@@ -18,7 +18,7 @@ from minibert.kernels.requests import Want
 from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.layer import LayerPass
+from minibert.layers.layer_pass import LayerPass
 from minibert.survey.rows import RowMasses, sums_of_pairs
 from minibert.survey.segments import Batch
 from minibert.survey.token_kinds import SegmentTokens

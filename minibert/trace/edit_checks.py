@@ -1,5 +1,6 @@
 """Checks that edits fit the model and the batch; `Plan.of` makes them before the pass starts."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import torch
@@ -96,20 +97,24 @@ def check_constant(
         raise misfit(point, value.shape, whole)
 
 
-def check_hidden(point: Point, edit: Edit, reach: Reach, allowed: AllowedKeys) -> None:
+def check_hidden(
+    point: Point, edit: Edit, reach: Reach, config: Config, allowed: AllowedKeys
+) -> None:
     """Raise EditError for keys hidden in another quantity than scores, or a query without keys."""
     if edit.hidden is None or reach.keys is None:
         return
     if point.name != "scores":
         raise EditError(f'{point}: hide edits scores only; write ("scores", layer): hide(keys).')
+    before, after = config.window(point.layer or 0) or (None, None)
     for number, sentence in enumerate(reach.sentences):
         length, keys = reach.places.lengths[sentence], set(reach.keys[number])
         left = [key for key in range(length) if key not in keys]
-        first_seen = left[0] if left else length
         rows = range(length) if reach.positions is None else reach.positions[number]
         for row in rows:
-            last = row if allowed.causal else length - 1
-            if first_seen > last:
+            first = 0 if before is None else row - before
+            last = row if allowed.causal else length - 1 if after is None else row + after
+            seen = bisect_left(left, first)
+            if seen == len(left) or left[seen] > last:
                 raise EditError(
                     f"{point}: without keys {sorted(keys)} the query at position {row} of sentence "
                     f"{sentence} has no key left to attend to. Limit the edit with "

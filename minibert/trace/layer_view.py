@@ -1,6 +1,6 @@
 """Reading one layer of a trace, or one head of it, and the same of its gradients."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
 from minibert.layers.config import Config
 from minibert.layers.layer import LayerQuantities, absent_because, layer_quantities
-from minibert.quantities import QUANTITIES, Float, Quantity
+from minibert.quantities import QUANTITIES, AttentionMask, Float, Quantity
 from minibert.trace.places import check_index
 from minibert.trace.run import TracedModel
 
@@ -30,8 +30,9 @@ EVERYTHING = slice(None)
 
 #: What type checkers accept and complete; a test holds it to the table.
 LayerNames = Literal[
-    "resid_pre", "query_unrotated", "key_unrotated", "query", "key", "value", "scores", "probs", "z",
-    "head_out", "attn_out", "resid_mid", "mlp_gate", "mlp_pre", "mlp_post", "mlp_out", "resid_post",
+    "resid_pre", "query_unrotated", "key_unrotated", "query", "key", "value", "scores", "probs",
+    "z", "head_out", "attn_out", "resid_mid", "mlp_gate", "mlp_pre", "mlp_post", "mlp_out",
+    "resid_post",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -151,6 +152,14 @@ class LayerTrace(LayerView):
         return Statistics(
             **{name: n if n is None else n[:, self.head] for name, n in numbers.items()}
         )
+
+    @property
+    def mask(self) -> AttentionMask:
+        """True where this layer allows attention, its window included: (batch, 1, query, key)."""
+        allowed = self.trace.allowed
+        if allowed.packed is not None:
+            raise TraceError("mask of packed sentences: read trace.text(i)[layer].mask.")
+        return replace(allowed, window=self.trace.config.window(self.layer)).full()
 
     def product(self, query: int) -> Float[Tensor, "batch *head key d_head"]:
         """query[i] * key, element by element: what the dot product of each score sums up."""

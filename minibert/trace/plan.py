@@ -11,7 +11,7 @@ from torch import Tensor
 from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
-from minibert.layers.layer import Change
+from minibert.layers.layer_pass import Change
 from minibert.trace.edit import Edit, as_edit
 from minibert.trace.edit_checks import (
     broadcasts,
@@ -67,7 +67,7 @@ class Plan:
             check_packed(point, edit, allowed)
             reach = Reach.of(point, edit, places)
             check_constant(point, edit, reach, config, allowed, dtype)
-            check_hidden(point, edit, reach, allowed)
+            check_hidden(point, edit, reach, config, allowed)
             check_traces(point, edit, config, allowed)
             found.append((point, edit, reach))
         # Edits of a whole layer come first and those of single heads last: they are more specific.

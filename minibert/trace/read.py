@@ -131,7 +131,10 @@ class Trace(PassRecord):
 
     @property
     def mask(self) -> AttentionMask:
-        """True where attention is allowed: (batch, 1, query, key)."""
+        """True where attention is allowed, windows of single layers apart: (batch, 1, query, key).
+
+        With a layer's window: `trace[layer].mask`.
+        """
         self._of_one_row_each("mask")
         return self.allowed.full()
 

@@ -14,6 +14,7 @@ import minibert
 from minibert.checkpoint.architectures import MODEL_TYPES
 from minibert.checkpoint.config import config_from_hf, config_to_hf
 from minibert.layers.config import Config
+from tests.checkpoint import small_families
 from tests.families import ARCHITECTURES, CLASSES, Sizes, hf_config, sizes
 
 # Our field -> transformers' attribute; its attribute_map makes these names work in every family.
@@ -182,7 +183,10 @@ junk = st.recursive(
 def test_whatever_stands_in_a_config_the_answer_is_a_config_or_a_checkpoint_error(
     family: str, data: st.DataObject
 ) -> None:
-    whole = as_json(hf_config(family, Sizes())) | {"architectures": [CLASSES[family][0]]}
+    classes = CLASSES | small_families.CLASSES
+    small = family in small_families.CLASSES
+    chosen = small_families.hf_config(family) if small else hf_config(family, Sizes())
+    whole = as_json(chosen) | {"architectures": [classes[family][0]]}
     name = data.draw(st.sampled_from(sorted(whole)))
     whole[name] = data.draw(junk)
     with pytest.MonkeyPatch.context() as patch:

@@ -8,10 +8,8 @@ import torch
 
 import minibert
 from minibert.loading import from_transformers
-from minibert.quantities import QUANTITIES
-from tests.families import Sizes, batch, hf_model
+from tests.families import LAYER_NAMES, Sizes, batch, hf_model
 
-LAYER_NAMES = [name for name, quantity in QUANTITIES.items() if quantity.per_layer]
 WHOLE_NAMES = ["logits", "hidden", "hidden_states", "attentions", "pooled", "next_sentence_logits"]
 CLASSES = {"bert": "BertForPreTraining", "gpt2": "GPT2LMHeadModel", "albert": "AlbertModel"}
 
@@ -117,7 +115,7 @@ def test_a_name_that_does_not_exist_is_an_error_and_hasattr_says_no(
     tokens: minibert.Tokens,
 ) -> None:
     trace = gpt2().trace(tokens)
-    for name in ("prob", "logits", "embed", "weights", "Query", "mask"):
+    for name in ("prob", "logits", "embed", "weights", "Query"):
         for at in (trace[1], trace[1, 2]):
             with pytest.raises(minibert.TraceError, match=name):
                 getattr(at, name)
