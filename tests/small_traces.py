@@ -10,8 +10,8 @@ from minibert.model import Model
 from minibert.trace.read import Trace
 
 LAYERS, HEADS, WIDTH = 3, 2, 14
-# What tells families apart in attention: no order; order alone; and rotation, one key-value head for
-# both heads, windows and soft caps.
+# What tells families apart in attention: no order; order alone; and rotation, one key-value head
+# for both heads, windows and soft caps.
 KINDS: dict[str, dict[str, Any]] = {
     "bert": {},
     "gpt2": {"causal": True},

@@ -44,8 +44,8 @@ def at_distance(
     def turned(vectors: torch.Tensor, position: int) -> torch.Tensor:
         place = torch.tensor([[position]], device=kept.device)
         length = torch.full_like(place, max(rotary.n_original, 1))
-        # (head, rows, d_head): all rows of a head at one position.
-        return rotate(vectors[None], turns(rotary, place, length, kept.dtype))[0]
+        # (head, rows, d_head): every row stands at this one position.
+        return rotate(vectors[:, :, None], turns(rotary, place, length, kept.dtype))[:, :, 0]
 
     return replace(
         weights,

@@ -212,7 +212,7 @@ def _token_rows(model: "Model", layer: int, ids: Tensor) -> Float[Tensor, "token
         rows = body.embed_norm(rows)
     if body.embed_project is not None:
         rows = body.embed_project(rows)
-    return body.layers[layer].attention_input(rows)
+    return body.layers[layer].attention_input(rows[None])[0]
 
 
 def _unembedding(model: "Model") -> Float[Tensor, "vocab d_model"]:

@@ -133,7 +133,7 @@ def test_patterns_have_the_dimensions_of_the_heads_that_they_name() -> None:
 
 def test_a_grouped_rotary_model_with_windows_is_measured_on_what_its_queries_see() -> None:
     trace = small_trace(**KINDS["gemma2"])
-    found = query_key_dimensions(trace.model, trace.tokens)
+    found = query_key_dimensions(trace.model, [trace.tokens])
     sums = QueryKeySums(3, 2, 7)
     for layer, at in enumerate(trace):
         query, key = at.query[0].double().numpy(), at.key[0, 0].double().numpy()
