@@ -203,6 +203,14 @@ class Config:
             return None
         return (size - 1, 0) if self.causal else ((size - 1) // 2, (size - 1) // 2)
 
+    @property
+    def reach(self) -> int | None:
+        """The longest text of which every token sees all that the model's order allows, in every
+        layer; None: any.
+        """
+        windows = [self.window(layer) for layer in range(self.n_layers)]
+        return min((window[0] + 1 for window in windows if window is not None), default=None)
+
     def rotary_of(self, layer: int) -> Rotary | None:
         """How queries and keys of this layer are turned."""
         local = self.local_rotary is not None and self.window(layer) is not None

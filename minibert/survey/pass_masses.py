@@ -103,7 +103,9 @@ class _OneBatch:
     def of_layer(self, at: LayerPass) -> Want:
         if self.asked.corners is None:
             return {"key_sums": self.classes[None, None]}
-        moved = at.value.float() @ self.asked.corners[at.index]
+        # Several heads may read one key-value head.
+        value = at.value.float().repeat_interleave(at.attention.group, 1)
+        moved = value @ self.asked.corners[at.index]
         self.norms = torch.linalg.vector_norm(moved, dim=-1)  # 1 head token
         classes, norms = self.classes.mT, self.norms[:, :, None]
         plain = classes.expand(*norms.shape[:2], -1, -1)
