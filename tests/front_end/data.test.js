@@ -64,6 +64,7 @@ test("some bytes of a block are those that the whole has there", async () => {
 function exampleOf(arrays, blocks, more = {}) {
   const header = {
     tokens: tokensOf("a", "b"), key_tokens: null, layers: [3], heads: [1, 6], causal: false, scale: [1], edited: false,
+    sizes: { n_layers: 4, n_heads: 8, d_head: 2 },
     arrays, ...more,
   };
   return new Example(header, blocksOfText(async (name) => Buffer.from(blocks[name]).toString("base64")), 0);

@@ -90,9 +90,12 @@ def collected(traces: Iterable[Trace], layer: int, head: int) -> Collected:
         "width": config.d_head,
         "scale": float(config.attention_scale(layer)),
         "causal": bool(config.causal),
+        "softCap": config.attention_soft_cap,
+        "window": config.window(layer),
     }
+    heads = {"query": head, "key": head * config.n_kv_heads // config.n_heads}
     vectors = {
-        name: np.concatenate([one.vectors(name, layer)[head] for one in sentences])
-        for name in ("query", "key")
+        name: np.concatenate([one.vectors(name, layer)[place] for one in sentences])
+        for name, place in heads.items()
     }
     return body, {name: value.astype(np.float32, copy=False) for name, value in vectors.items()}

@@ -36,6 +36,8 @@
  * @property {number} width  d_head
  * @property {number} scale  scores = scale * query . key
  * @property {boolean} causal
+ * @property {number | null} [softCap]  scores are squeezed into -cap to cap
+ * @property {[number, number] | null} [window]  keys before and after its own position that a query sees; null: all
  * @property {Float32Array} query  (token, width)
  * @property {Float32Array} key
  *
