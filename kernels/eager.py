@@ -48,9 +48,7 @@ def attention_scores(
     return _by_groups(query * scale, key.transpose(-2, -1))
 
 
-def soft_capped(
-    scores: Float[Tensor, "batch head query key"], cap: float | None
-) -> Float[Tensor, "batch head query key"]:
+def soft_capped(scores: Float[Tensor, "*axes"], cap: float | None) -> Float[Tensor, "*axes"]:
     """cap · tanh(scores / cap), or the scores themselves (Gemma Team 2024, section 2)."""
     return scores if cap is None else cap * torch.tanh(scores / cap)
 

@@ -62,6 +62,7 @@ else:
 
 __all__ = [
     "HEAD_AXES",
+    "KEY_AXES",
     "MATRIX_AXES",
     "MLP_AXES",
     "QUANTITIES",
@@ -72,7 +73,6 @@ __all__ = [
     "HeadVectors",
     "Hidden",
     "Int",
-    "KEY_AXES",
     "KeyVectors",
     "Logits",
     "Matrix",

@@ -6,9 +6,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minibert.quantities import QUANTITIES
-
-LAYER_NAMES = [name for name, quantity in QUANTITIES.items() if quantity.per_layer]
 ACTIVATIONS = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: x / 2 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))),

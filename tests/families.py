@@ -7,9 +7,13 @@ import torch
 import transformers
 from hypothesis import strategies as st
 
+from minibert.layers.config import Config
+from minibert.layers.layer import layer_quantities
 from minibert.text.tokens import Tokens
 
 VOCABULARY, POSITIONS, LABELS = 41, 31, 3
+#: The quantities of a layer of BERT or GPT-2: no rotation, no gate.
+LAYER_NAMES = tuple(layer_quantities(Config("gpt2", "none", 1, 1, 1, 1, 1, 1)))
 
 CLASSES = {
     "bert": (

@@ -32,7 +32,7 @@ def cache(tmp_path: Path) -> Path:
             blob.write_bytes(source.read_bytes())
             (snapshot / file).symlink_to(blob)
         if not files:
-            (snapshot / "config.json").write_text('{"model_type": "llama"}')
+            (snapshot / "config.json").write_text('{"model_type": "t5"}')
     return tmp_path
 
 

@@ -3,30 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
+from minibert.checkpoint.families import FAMILIES
 from minibert.errors import CheckpointError
 
-__all__ = ["MODEL_TYPES", "class_name", "task_of"]
+__all__ = ["MODEL_TYPES", "UNREAD", "class_name", "task_of"]
 
 # model_type -> family; the classes of a family share their tensors' names.
 MODEL_TYPES = {
-    "bert": "bert",
-    "roberta": "roberta",
-    "xlm-roberta": "roberta",
-    "camembert": "roberta",
-    "distilbert": "distilbert",
-    "electra": "electra",
-    "albert": "albert",
-    "gpt2": "gpt2",
+    model_type: name for name, family in FAMILIES.items() for model_type in family.class_prefixes
 }
-_CLASS_PREFIX = {
-    "bert": "Bert",
-    "roberta": "Roberta",
-    "xlm-roberta": "XLMRoberta",
-    "camembert": "Camembert",
-    "distilbert": "DistilBert",
-    "electra": "Electra",
-    "albert": "Albert",
-    "gpt2": "GPT2",
+# What to do about a model_type that resembles a known one.
+UNREAD = {
+    "gemma3": " gemma3 is a model of texts and images; its text model alone is gemma3_text "
+    "(save it as a Gemma3ForCausalLM).",
 }
 _TASK_OF_CLASS = {
     "Model": "none",
@@ -48,21 +37,22 @@ def task_of(config: Mapping[str, Any]) -> str:
         raise CheckpointError(f"config.json: architectures is {architectures!r}; expected a list.")
     if not architectures:
         return "none"
-    prefix = _CLASS_PREFIX[config["model_type"]]
-    suffix = str(architectures[0]).removeprefix(prefix)
-    if suffix not in _TASK_OF_CLASS:
-        known = ", ".join(prefix + name for name in _TASK_OF_CLASS)
+    model_type = config["model_type"]
+    family = FAMILIES[MODEL_TYPES[model_type]]
+    prefix = family.class_prefixes[model_type]
+    known = {prefix + suffix: task for suffix, task in _TASK_OF_CLASS.items()}
+    known |= {name: task for task, name in family.class_names.items()}
+    if str(architectures[0]) not in known:
         raise CheckpointError(
             f"config.json: the task head of architecture {architectures[0]!r} is not implemented; "
-            f'known are {known}. Load the model without its head: load(..., task="none").'
+            f"known are {', '.join(known)}. "
+            'Load the model without its head: load(..., task="none").'
         )
-    return _TASK_OF_CLASS[suffix]
+    return known[str(architectures[0])]
 
 
 def class_name(model_type: str, family: str, task: str) -> str:
     """The transformers class for a task: BertForMaskedLM, GPT2LMHeadModel."""
     suffixes = {task: suffix for suffix, task in reversed(_TASK_OF_CLASS.items())}
-    suffix = suffixes[task]
-    if task == "causal-lm" and family in ("bert", "gpt2"):
-        suffix = "LMHeadModel"
-    return _CLASS_PREFIX[model_type] + suffix
+    usual = FAMILIES[family].class_prefixes[model_type] + suffixes[task]
+    return FAMILIES[family].class_names.get(task, usual)

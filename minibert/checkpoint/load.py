@@ -98,7 +98,7 @@ def open_folder(
     if not present(folder / "config.json"):
         raise CheckpointError(f"{folder} has no config.json; expected a checkpoint folder.")
     config = config_from_hf(read_json(folder / "config.json"), task)
-    if present(folder / "generation_config.json") and config.family == "gpt2":
+    if present(folder / "generation_config.json") and config.generates:
         said = read_json(folder / "generation_config.json").get("eos_token_id", config.end_ids)
         config = replace(config, end_ids=end_ids(said, f"{folder}/generation_config.json"))
     entries = open_checkpoint(folder)
@@ -221,9 +221,8 @@ def _parameters(
         _check_range(converted, stored.dtype, source.names[0], where)
         parameter = nn.Parameter(converted, requires_grad=False)
         if entry.region is not None:
-            if parameter.dtype == entry.dtype:
-                parts = 1 if source.part is None else source.part[1]
-                mapped = MappedWeight(entry, source.view, parts)
+            if parameter.dtype == entry.dtype and source.is_view:
+                mapped = MappedWeight(entry, source.view, source.shares)
                 parameter.mapped = mapped  # type: ignore[attr-defined]
             else:
                 entry.region.release()

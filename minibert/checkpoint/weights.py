@@ -7,14 +7,13 @@ everything missing, unexpected or mis-shaped is listed at once.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from minibert.checkpoint.families import FAMILIES, Names
 from minibert.checkpoint.files import Entry
-from minibert.checkpoint.names import FAMILIES, Family
+from minibert.checkpoint.sources import Source, sources
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 
@@ -32,73 +31,15 @@ __all__ = [
 _MOST_LISTED = 12
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where one of our parameters comes from."""
-
-    names: tuple[str, ...]
-    """Checkpoint names, the usual one first."""
-    transposed: bool = False
-    """Stored as (in, out), as GPT-2's Conv1D does."""
-    part: tuple[int, int] | None = None
-    """(which, of how many) equal parts along the output axis: GPT-2's fused query, key, value."""
-
-    def view(self, stored: Tensor) -> Tensor:
-        """Our parameter as a view of the stored tensor."""
-        tensor = stored.t() if self.transposed else stored
-        return tensor if self.part is None else tensor.chunk(self.part[1])[self.part[0]]
-
-
-@lru_cache
-def sources(config: Config) -> Mapping[str, Source]:
-    """Our parameter name -> where a checkpoint of this family holds it, for every parameter.
-
-    Names of the body come without the family's prefix ("bert."), which files have or lack.
-    """
-    family = FAMILIES[config.family]
-    found: dict[str, Source] = {}
-    for ours, theirs in family.body.items():
-        found |= _both(f"body.{ours}", theirs)
-    for group in range(config.n_layer_groups):
-        for ours, theirs in family.within.items():
-            name = f"{family.layer.format(group)}.{theirs}"
-            found |= _both(f"body.groups.{group}.{ours}", name, family.conv1d)
-    for ours, theirs in family.heads.get(config.task, {}).items():
-        if ours.endswith((".weight", ".bias")):
-            found[f"head.{ours}"] = Source(_names(family, theirs, config))
-        else:
-            found |= _both(f"head.{ours}", theirs)
-    return found
-
-
-def _both(ours: str, theirs: str, conv1d: bool = False) -> dict[str, Source]:
-    linear = conv1d and not ours.endswith("norm")
-    which = ("query", "key", "value")
-    name = ours.rsplit(".", 1)[-1]
-    part = (which.index(name), 3) if conv1d and name in which else None
-    return {
-        f"{ours}.weight": Source((f"{theirs}.weight",), linear, part),
-        f"{ours}.bias": Source((f"{theirs}.bias",), False, part),
-    }
-
-
-def _names(family: Family, name: str, config: Config) -> tuple[str, ...]:
-    """The names a tensor may have. An untied decoder has a bias of its own, which then counts."""
-    alias = family.aliases.get(name)
-    if alias is None:
-        return (name,)
-    return (name, alias) if config.tied else (alias, name)
-
-
 def check_names(config: Config, entries: Mapping[str, Entry], *, where: str) -> None:
     """Raise CheckpointError for names that cannot be this model's, before anything is built.
 
     That is for two names of one tensor, and for fewer layers than the config says.
     """
-    family = FAMILIES[config.family]
+    family = FAMILIES[config.family].names
     originals: dict[str, str] = {}
     for name in entries:
-        other = originals.setdefault(_modern(name, family.prefix), name)
+        other = originals.setdefault(_modern(name, family), name)
         if other != name:
             raise CheckpointError(
                 f"{where}: {other} and {name} are two names of one tensor; expected one of them. "
@@ -130,8 +71,7 @@ def fit(
     `wanted` gives the shape of each. Raises CheckpointError listing everything missing,
     unexpected and mis-shaped.
     """
-    family = FAMILIES[config.family]
-    by_name = _by_name(family, entries)
+    by_name = _by_name(config, entries)
     table = sources(config)
     found: dict[str, tuple[Source, Entry]] = {}
     problems: list[str] = []
@@ -139,12 +79,12 @@ def fit(
         source = table[ours]
         entry = next((by_name[name] for name in source.names if name in by_name), None)
         if entry is None:
-            problems.append(f"missing     {source.names[0]}  (shape {_stored(source, shape)})")
+            problems.append(f"missing     {source.names[0]}  (shape {source.stored_shape(shape)})")
             continue
-        if entry.shape != _stored(source, shape):
+        if entry.shape != source.stored_shape(shape):
             problems.append(
                 f"mis-shaped  {source.names[0]}: shape {entry.shape}, "
-                f"expected {_stored(source, shape)}"
+                f"expected {source.stored_shape(shape)}"
             )
         found[ours] = (source, entry)
     if not allow_unexpected:
@@ -159,11 +99,12 @@ def has_own_decoder(config: Config, entries: Mapping[str, Entry]) -> bool:
 
     Then it counts, whatever the config says about tying: so it is in transformers 5.
     """
-    table, by_name = sources(config), _by_name(FAMILIES[config.family], entries)
+    table, by_name = sources(config), _by_name(config, entries)
     if "head.decoder.weight" not in table:
         return False
     word, decoder = (
-        by_name.get(table[ours].names[0]) for ours in ("body.word.weight", "head.decoder.weight")
+        next((by_name[name] for name in table[ours].names if name in by_name), None)
+        for ours in ("body.word.weight", "head.decoder.weight")
     )
     if word is None or decoder is None:
         return False
@@ -175,8 +116,9 @@ def has_own_decoder(config: Config, entries: Mapping[str, Entry]) -> bool:
     return not same
 
 
-def _by_name(family: Family, entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    return {_modern(name, family.prefix): entry for name, entry in entries.items()}
+def _by_name(config: Config, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    names = FAMILIES[config.family].names
+    return {_modern(name, names): entry for name, entry in entries.items()}
 
 
 def _report(where: str, config: Config, problems: list[str]) -> str:
@@ -202,20 +144,17 @@ def _report(where: str, config: Config, problems: list[str]) -> str:
     )
 
 
-def _modern(name: str, prefix: str) -> str:
+def _modern(name: str, names: Names) -> str:
     """A checkpoint name without the family's prefix and without TensorFlow's LayerNorm names."""
     name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-    return name.removeprefix(f"{prefix}.")
-
-
-def _stored(source: Source, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if source.part is not None:
-        shape = (shape[0] * source.part[1], *shape[1:])
-    return shape[::-1] if source.transposed else shape
+    for prefix in (names.prefix, *names.prefixes.values()):
+        if name.startswith(f"{prefix}."):
+            return name.removeprefix(f"{prefix}.")
+    return name
 
 
 def _unexpected(config: Config, wanted: Iterable[str], names: Iterable[str]) -> Iterator[str]:
-    family = FAMILIES[config.family]
+    family = FAMILIES[config.family].names
     known = _known(config, wanted)
     patterns = [re.compile(pattern) for pattern in family.unused]
     for name in sorted(names):
@@ -228,7 +167,7 @@ def _known(config: Config, wanted: Iterable[str]) -> set[str]:
 
     Another part of the body that this Config does not build would change the numbers.
     """
-    family = FAMILIES[config.family]
+    family = FAMILIES[config.family].names
     table = sources(config)
     optional = [ours for ours in table if ours.startswith("body.pooler.")]
     names = {name for ours in (*wanted, *optional) for name in table[ours].names}
@@ -236,32 +175,42 @@ def _known(config: Config, wanted: Iterable[str]) -> set[str]:
         for ours, theirs in head.items():
             whole = ours.endswith((".weight", ".bias"))
             names |= {theirs} if whole else {f"{theirs}.weight", f"{theirs}.bias"}
-    return names | set(family.aliases.values())
+    return names | {*family.aliases.values(), *family.live.values()}
 
 
 def to_checkpoint(config: Config, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our parameters under the names and in the layout of Hugging Face's files.
 
-    Views, no copies, except GPT-2's query, key and value, which are joined, and the bias of an
+    Views, no copies, except parameters that share a tensor, which are joined, and the bias of an
     untied decoder, which has two names.
     """
-    family = FAMILIES[config.family]
-    prefix = f"{family.prefix}." if config.task != "none" else ""
-    joined: dict[str, list[Tensor]] = {}
-    flipped: set[str] = set()
+    joined: dict[str, list[tuple[Source, Tensor]]] = {}
     for ours, tensor in parameters.items():
         source = sources(config)[ours]
-        name = source.names[0] if ours.startswith("head.") else prefix + source.names[0]
-        joined.setdefault(name, []).append(tensor.detach())
-        flipped |= {name} if source.transposed else set()
-    whole = {
-        name: parts[0] if len(parts) == 1 else torch.cat(parts) for name, parts in joined.items()
-    }
-    for usual, *others in (source.names for source in sources(config).values()):
+        name = source.names[0] if ours.startswith("head.") else _prefix(config) + source.names[0]
+        joined.setdefault(name, []).append((source, tensor.detach()))
+    whole = {name: _join(parts) for name, parts in joined.items()}
+    if not config.tied:
         # transformers has a place for both names and counts one that is absent as missing.
-        if not config.tied and usual in whole:
-            whole |= {other: whole[usual].clone() for other in others}
-    return {name: tensor.t() if name in flipped else tensor for name, tensor in whole.items()}
+        for usual, other in FAMILIES[config.family].names.aliases.items():
+            if other in whole:
+                whole[usual] = whole[other].clone()
+    return whole
+
+
+def _join(parts: list[tuple[Source, Tensor]]) -> Tensor:
+    """The stored tensor of parameters that share it; their sources say in which order."""
+    (source, tensor), *others = parts
+    if source.part is not None and others:
+        ordered = sorted(parts, key=lambda one: one[0].part.start if one[0].part else 0)
+        blocks = [one.unflatten(0, (source.part.n_blocks, -1)) for _, one in ordered]
+        tensor = torch.cat(blocks, dim=1).flatten(0, 1)
+    return tensor.t() if source.transposed else tensor
+
+
+def _prefix(config: Config) -> str:
+    names = FAMILIES[config.family].names
+    return f"{names.prefixes.get(config.task, names.prefix)}." if config.task != "none" else ""
 
 
 def to_state_dict(config: Config, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -269,12 +218,12 @@ def to_state_dict(config: Config, parameters: Mapping[str, Tensor]) -> dict[str,
 
     Tensors share memory with the parameters, as in `to_checkpoint`.
     """
-    tensors, family = to_checkpoint(config, parameters), FAMILIES[config.family]
+    tensors, names = to_checkpoint(config, parameters), FAMILIES[config.family].names
     table = sources(config)
-    if not config.tied or "head.decoder.weight" not in table:
-        return tensors
-    word = table["body.word.weight"].names[0]
-    tensors[table["head.decoder.weight"].names[0]] = tensors[f"{family.prefix}.{word}"]
-    for usual, *others in (source.names for source in table.values()):
-        tensors |= {other: tensors[usual] for other in others if usual in tensors}
-    return tensors
+    if config.tied and "head.decoder.weight" in table:
+        word = _prefix(config) + table["body.word.weight"].names[0]
+        tensors[table["head.decoder.weight"].names[0]] = tensors[word]
+        for usual, other in names.aliases.items():
+            if usual in tensors:
+                tensors[other] = tensors[usual]
+    return {names.live.get(name, name): tensor for name, tensor in tensors.items()}

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.allowed_keys import AllowedKeys, kept
-from minibert.kernels.requests import Want
 from minibert.kernels.masks import Window
+from minibert.kernels.requests import Want
 from minibert.layers.rotary import Rotary, Turns, turns
 from minibert.quantities import Int, Quantity
 

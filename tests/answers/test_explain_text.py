@@ -127,12 +127,12 @@ def test_colour_changes_no_character(about: Explanation) -> None:
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == render(about, Terminal(80))
 
 
-SCALES: list[tuple[dict[str, bool], str]] = [
+SCALES: list[tuple[dict[str, bool | float], str]] = [
     ({}, "scale = 1/√7 = 0.3780"),
-    ({"scale_by_width": False}, "scale = 1"),
+    ({"query_scalar": 1.0}, "scale = 1"),
     ({"scale_by_layer": True}, "scale = 1/(√7·(layer + 1)) = 1/(√7·3) = 0.1260"),
     (
-        {"scale_by_width": False, "scale_by_layer": True},
+        {"query_scalar": 1.0, "scale_by_layer": True},
         "scale = 1/(layer + 1) = 1/3 = 0.3333",
     ),
 ]

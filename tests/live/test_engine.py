@@ -49,7 +49,7 @@ def everything(model: Any) -> list[tuple[str, int | None]]:
     layers = range(model.config.n_layers)
     return [
         ("embed", None),
-        *((name, layer) for layer in layers for name in layer_quantities()),
+        *((name, layer) for layer in layers for name in layer_quantities(model.config)),
         ("logits", None),
     ]
 

@@ -106,6 +106,8 @@ def test_the_numbers_of_an_edited_pass_are_those_of_python(engine: Engine) -> No
     )
     request = text_request(text, edits=edits, other=[other])
     for name, quantity in QUANTITIES.items():
+        if name in engine.config.absent_quantities:
+            continue
         layer = 2 if quantity.per_layer else None
         answer = engine.read(request, name, layer)
         holder = expected if layer is None else expected[layer]

@@ -10,10 +10,10 @@ import minibert
 from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.quantities import QUANTITIES
-from tests.families import CLASSES, Sizes, batch, hf_model
+from tests.families import CLASSES, LAYER_NAMES, Sizes, batch, hf_model
 
 LAYERS, HEADS, LENGTH = 3, 3, 13
-NAMES = [name for name, quantity in QUANTITIES.items() if quantity.per_layer]
+NAMES = list(LAYER_NAMES)
 PER_HEAD = [name for name in NAMES if QUANTITIES[name].per_head]
 FAMILIES = {
     family: next(name for name in names if name.endswith(("ForMaskedLM", "LMHeadModel")))

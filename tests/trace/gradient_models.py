@@ -9,8 +9,8 @@ import minibert
 from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.trace.read import Trace
-from tests.explicit_forward import LAYER_NAMES, Explicit
-from tests.families import Sizes, as_tokens, batch, hf_model
+from tests.explicit_forward import Explicit
+from tests.families import LAYER_NAMES, Sizes, as_tokens, batch, hf_model
 
 TOLERANCE = 1e-9
 MODELS = {

@@ -11,15 +11,12 @@ import torch
 import minibert
 from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.quantities import QUANTITIES
 from minibert.trace.read import Trace
-from tests.families import Sizes, as_tokens, batch, hf_model
+from tests.families import LAYER_NAMES, Sizes, as_tokens, batch, hf_model
 
 WITHOUT_WEIGHTS = ("resid_pre", "query", "key", "value", "scores", "probs", "z")
 WITHOUT_WEIGHTS += ("resid_mid", "resid_post")
-WITH_WEIGHTS = tuple(
-    name for name, q in QUANTITIES.items() if q.per_layer and name not in WITHOUT_WEIGHTS
-)
+WITH_WEIGHTS = tuple(name for name in LAYER_NAMES if name not in WITHOUT_WEIGHTS)
 FAMILIES = [("bert", "BertForPreTraining"), ("albert", "AlbertModel"), ("gpt2", "GPT2LMHeadModel")]
 
 

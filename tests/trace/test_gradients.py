@@ -11,8 +11,8 @@ import minibert
 from minibert.loading import from_transformers
 from minibert.quantities import QUANTITIES
 from minibert.trace.read import Trace
-from tests.explicit_forward import LAYER_NAMES, Explicit
-from tests.families import Sizes, batch, hf_model, sizes
+from tests.explicit_forward import Explicit
+from tests.families import LAYER_NAMES, Sizes, batch, hf_model, sizes
 from tests.trace.gradient_models import (
     MODELS,
     assert_all,

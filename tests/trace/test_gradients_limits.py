@@ -12,8 +12,7 @@ import torch
 import minibert
 from minibert.loading import from_transformers
 from minibert.trace.read import Trace
-from tests.explicit_forward import LAYER_NAMES
-from tests.families import Sizes, hf_model
+from tests.families import LAYER_NAMES, Sizes, hf_model
 from tests.trace.gradient_models import (
     MODELS,
     assert_all,

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from minibert.trace.edit import mean, replace, zero
-from tests.explicit_forward import LAYER_NAMES, Explicit
+from tests.explicit_forward import Explicit
+from tests.families import LAYER_NAMES
 from tests.trace.gradient_models import (
     MODELS,
     close,

@@ -8,10 +8,8 @@ import torch
 
 import minibert
 from minibert.loading import from_transformers
-from minibert.quantities import QUANTITIES
-from tests.families import Sizes, batch, hf_model
+from tests.families import LAYER_NAMES, Sizes, batch, hf_model
 
-LAYER_NAMES = [name for name, quantity in QUANTITIES.items() if quantity.per_layer]
 WHOLE_NAMES = ["logits", "hidden", "hidden_states", "attentions", "pooled", "next_sentence_logits"]
 CLASSES = {"bert": "BertForPreTraining", "gpt2": "GPT2LMHeadModel", "albert": "AlbertModel"}
 

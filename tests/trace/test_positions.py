@@ -19,19 +19,17 @@ import minibert
 from minibert.analysis import logit_difference
 from minibert.answers.explain import explain
 from minibert.errors import EditError
-from minibert.layers.layer import layer_quantities
 from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import hide, mean, noise, replace, zero
 from minibert.trace.places import Places
 from minibert.trace.read import Trace
-from tests.families import VOCABULARY, Sizes, hf_model
+from tests.families import LAYER_NAMES, VOCABULARY, Sizes, hf_model
 
 LIMIT = 1e-9
 BATCHES = 200
 LONGEST = 9
 METRIC = logit_difference(7, 13)
-NAMES = tuple(layer_quantities())
 
 
 @cache
@@ -93,7 +91,7 @@ FUNCTIONS: dict[str, Function] = {
     "logit_difference of a model's logits": lambda t, _, at, name: [*METRIC(t.model(t.tokens))],
     "explain": lambda t, _, at, name: explained(t, at[-1], 0),
     "text": lambda t, _, at, name: [
-        torch.cat([getattr(t.text(i)[1, 0], n).flatten() for n in (*NAMES, "probs")])
+        torch.cat([getattr(t.text(i)[1, 0], n).flatten() for n in (*LAYER_NAMES, "probs")])
         for i in range(len(t.tokens))
     ],
 }
@@ -134,7 +132,7 @@ def test_each_sentence_of_a_ragged_batch_gets_what_it_gets_alone(
         # Positions that every sentence has, and has once.
         span = range(min(lengths)) if draw.random() < 0.5 else range(-min(lengths), 0)
         at = draw.sample(span, draw.randint(1, min(3, len(span))))
-        tokens, name = texts(lengths, draw), draw.choice(NAMES)
+        tokens, name = texts(lengths, draw), draw.choice(LAYER_NAMES)
         trace, source = model.trace(tokens), model.trace(texts(lengths, draw))
         sentence = draw.randrange(len(lengths))
         alone, alone_source = model.trace(tokens[sentence]), source.text(sentence)

@@ -14,7 +14,6 @@ from tests.explicit_forward import Explicit
 from tests.families import Sizes, as_tokens, batch
 from tests.trace.gradient_models import MODELS, exact
 
-LAYER_NAMES = list(layer_quantities())
 TEXTS = ["The strawberries were fresh, weren't they?", "No.", "leaves fall in autumn"]
 BOTH = ("scores", "probs")
 
@@ -64,7 +63,7 @@ def test_every_quantity_is_that_of_the_pass_spelled_out(trace: Trace) -> None:
     explicit = Explicit(trace)
     assert close(trace.logits, explicit.logits.detach())
     for layer, at in enumerate(trace):
-        for name in LAYER_NAMES:
+        for name in layer_quantities(trace.config):
             assert close(getattr(at, name), explicit[layer, name].detach()), (layer, name)
         assert (at.probs.masked_select(~trace.mask) == 0).all()
 
@@ -74,13 +73,13 @@ def test_what_is_kept_is_what_is_computed_when_asked(trace: Trace) -> None:
     for keep in (BOTH, ("probs",)):
         kept = trace.model.trace(tokens, keep=keep)
         assert close(kept.logits, trace.logits)
-        for name in LAYER_NAMES:
+        for name in layer_quantities(trace.config):
             assert close(getattr(kept[-1], name), getattr(trace[-1], name)), name
 
 
 def test_a_head_is_its_slice_of_the_layer_and_a_layer_one_of_the_stack(trace: Trace) -> None:
     n_layers, n_heads = trace.config.n_layers, trace.config.n_heads
-    for name in LAYER_NAMES:
+    for name in layer_quantities(trace.config):
         stacked = trace.stack(name)
         assert len(stacked) == len(trace) == n_layers
         for layer in (0, n_layers - 1):

@@ -132,7 +132,8 @@ def drawn(random: random.Random, model: Model, n_tokens: int) -> dict[str, Any]:
     config = model.config
     while True:
         change = random.choice(CHANGES)
-        names = [name for name in QUANTITIES if name not in ("mask", "logits")]
+        absent = {"mask", "logits", *config.absent_quantities}
+        names = [name for name in QUANTITIES if name not in absent]
         quantity = "scores" if change == "hide" else random.choice(names)
         sizes = {
             "layer": config.n_layers, "head": config.n_heads, "position": n_tokens,

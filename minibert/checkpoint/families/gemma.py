@@ -1,0 +1,42 @@
+"""Gemma (Gemma Team 2024)."""
+
+from minibert.checkpoint.families.fields import activation
+from minibert.checkpoint.families.form import Family, Names
+from minibert.checkpoint.families.llama_like import (
+    ALL_TURN,
+    BIDIRECTIONAL,
+    BODY,
+    BUFFERS,
+    HEADS,
+    LAYER,
+    VERDICTS,
+    attention_biases,
+    llama_fields,
+)
+
+__all__ = ["GEMMA"]
+
+# Its first files say "gelu" and mean the approximation by tanh, and so does transformers.
+_ACTIVATED = activation(
+    "hidden_act", "gelu_pytorch_tanh", tanh="gelu_pytorch_tanh", special={"gelu": "gelu_tanh"}
+)
+GEMMA = Family(
+    class_prefixes={"gemma": "Gemma"},
+    names=Names(
+        prefix="model", body=BODY, layer="layers.{}", within=LAYER, heads=HEADS, unused=BUFFERS
+    ),
+    fields=llama_fields(
+        d_mlp=24576,
+        n_positions=8192,
+        n_kv_heads=16,
+        d_head=256,
+        tied=True,
+        padding=0,
+        end=1,
+        activated=_ACTIVATED,
+    )
+    | attention_biases(),
+    verdicts={**VERDICTS, "use_bidirectional_attention": BIDIRECTIONAL},
+    read=ALL_TURN.read,
+    write=ALL_TURN.write,
+)

@@ -1,0 +1,42 @@
+"""Mistral (Jiang et al. 2023): Llama, and a window in every layer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from minibert.checkpoint.families.fields import Json
+from minibert.checkpoint.families.form import Family, Names
+from minibert.checkpoint.families.llama_like import (
+    ALL_TURN,
+    BODY,
+    BUFFERS,
+    HEADS,
+    LAYER,
+    SAME_LAYERS,
+    VERDICTS,
+    llama_fields,
+)
+from minibert.checkpoint.families.verdicts import READ
+from minibert.checkpoint.families.windows import one_window, write_one_window
+from minibert.layers.config import Config
+
+__all__ = ["MISTRAL"]
+
+
+def _read(config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+    return ALL_TURN.read(config, said) | one_window(config, said, 4096)
+
+
+def _write(config: Config) -> dict[str, Any]:
+    return ALL_TURN.write(config) | write_one_window(config)
+
+
+MISTRAL = Family(
+    class_prefixes={"mistral": "Mistral"},
+    names=Names(
+        prefix="model", body=BODY, layer="layers.{}", within=LAYER, heads=HEADS, unused=BUFFERS
+    ),
+    fields=llama_fields(d_mlp=14336, n_positions=2**17, n_kv_heads=8, end=2),
+    verdicts={**VERDICTS, "sliding_window": READ, "layer_types": SAME_LAYERS},
+    read=_read,
+    write=_write,
+)

@@ -1,0 +1,131 @@
+"""ModernBERT (Warner et al. 2024): most layers see a window, and turn by another base."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from minibert.checkpoint.families.fields import (
+    Json,
+    activation,
+    boolean,
+    norm_eps,
+    pad,
+    read_whole,
+    refuse,
+    size,
+    whole,
+)
+from minibert.checkpoint.families.form import Family, Names
+from minibert.checkpoint.families.rotary import TurnedByType
+from minibert.checkpoint.families.verdicts import (
+    HEAD_WIDTH,
+    READ,
+    SPEED,
+    TRAINING,
+    WHOLE_HEAD,
+    Judged,
+)
+from minibert.checkpoint.families.windows import read_windows, window_of, write_layer_types
+from minibert.layers.config import Config
+
+__all__ = ["MODERNBERT"]
+
+_TURNED = TurnedByType(
+    bases={
+        "full_attention": ("global_rope_theta", 160_000.0),
+        "sliding_attention": ("local_rope_theta", 10_000.0),
+    },
+    scaled=("full_attention", "sliding_attention"),
+)
+_POOLINGS = {"cls": "first", "mean": "mean"}
+_BIAS = boolean("attention_bias", False)
+_HEAD = {"transform": "head.dense", "norm": "head.norm"}
+_CLASSIFIER = _HEAD | {"classifier": "classifier"}
+
+
+def _read(config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+    # A token sees local_attention // 2 tokens to each side, and itself.
+    window = 2 * (read_whole(config, "local_attention", 128, least=0) // 2) + 1
+    every = read_whole(config, "global_attn_every_n_layers", 3)
+    pooling = config.get("classifier_pooling", "cls")
+    if not isinstance(pooling, str) or pooling not in _POOLINGS:
+        raise refuse("classifier_pooling", pooling, "cls or mean")
+    windows = read_windows(config, said["n_layers"], window, lambda layer: layer % every != 0)
+    return _TURNED.read(config, said) | {"windows": windows, "pooling": _POOLINGS[pooling]}
+
+
+def _write(config: Config) -> dict[str, Any]:
+    window = window_of(config)
+    content = _TURNED.write(config) | {
+        "layer_types": write_layer_types(config),
+        "classifier_pooling": next(k for k, v in _POOLINGS.items() if v == config.pooling),
+    }
+    return content if window is None else content | {"local_attention": window - 1}
+
+
+MODERNBERT = Family(
+    class_prefixes={"modernbert": "ModernBert"},
+    names=Names(
+        prefix="model",
+        body={
+            "word": "embeddings.tok_embeddings",
+            "embed_norm": "embeddings.norm",
+            "final_norm": "final_norm",
+        },
+        layer="layers.{}",
+        within={
+            "attention_norm": "attn_norm",
+            "attention.query": "attn.Wqkv",
+            "attention.key": "attn.Wqkv",
+            "attention.value": "attn.Wqkv",
+            "attention.output": "attn.Wo",
+            "mlp_norm": "mlp_norm",
+            "mlp.gate": "mlp.Wi",
+            "mlp.up": "mlp.Wi",
+            "mlp.down": "mlp.Wo",
+        },
+        heads={
+            "masked-lm": _HEAD | {"decoder": "decoder"},
+            "sequence-classification": _CLASSIFIER,
+            "token-classification": _CLASSIFIER,
+            "question-answering": _CLASSIFIER,
+        },
+    ),
+    fields={
+        "vocab_size": size("vocab_size"),
+        "d_model": size("hidden_size"),
+        "n_layers": size("num_hidden_layers"),
+        "n_heads": size("num_attention_heads"),
+        "n_positions": size("max_position_embeddings", default=8192),
+        "d_mlp": whole("intermediate_size", 1152),
+        "activation": activation("hidden_activation", "gelu"),
+        "norm_eps": norm_eps("norm_eps", 1e-5),
+        "norm_bias": boolean("norm_bias", False),
+        "tied": boolean("tie_word_embeddings", True),
+        "pad_id": pad(50283),
+        "query_bias": _BIAS,
+        "output_bias": _BIAS,
+        "mlp_bias": boolean("mlp_bias", False),
+        "decoder_bias": boolean("decoder_bias", True),
+        "head_bias": boolean("classifier_bias", False),
+        "head_activation": activation("classifier_activation", "gelu"),
+    },
+    verdicts={
+        **dict.fromkeys(_TURNED.names, READ),
+        **dict.fromkeys(("attention_dropout", "embedding_dropout", "mlp_dropout"), TRAINING),
+        **dict.fromkeys(("classifier_dropout", "initializer_cutoff_factor"), TRAINING),
+        **dict.fromkeys(("local_attention", "global_attn_every_n_layers", "layer_types"), READ),
+        **dict.fromkeys(("deterministic_flash_attn", "reference_compile"), SPEED),
+        **dict.fromkeys(
+            ("sparse_prediction", "sparse_pred_ignore_index"),
+            Judged("irrelevant", "of the loss in training"),
+        ),
+        **dict.fromkeys(
+            ("cls_token_id", "sep_token_id"), Judged("irrelevant", "the tokenizer says them")
+        ),
+        "classifier_pooling": READ,
+        "partial_rotary_factor": WHOLE_HEAD,
+        "head_dim": HEAD_WIDTH,
+    },
+    read=_read,
+    write=_write,
+)

@@ -1,0 +1,267 @@
+"""Rotary positions in a config.json, of both eras.
+
+transformers 5 writes `rope_parameters`: one dictionary, or one for each type of layer. Before,
+there were `rope_theta` and `rope_scaling`. Where both stand, `rope_scaling` counts, as in
+transformers.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from minibert.checkpoint.families.fields import (
+    Json,
+    read_boolean,
+    read_positive,
+    read_whole,
+    refuse,
+)
+from minibert.checkpoint.families.windows import FULL, SLIDING
+from minibert.errors import CheckpointError
+from minibert.layers.config import Config
+from minibert.layers.rotary import SCALINGS, Rotary
+
+__all__ = ["Turned", "TurnedByType"]
+
+
+@dataclass(frozen=True)
+class Turned:
+    """How the families whose layers all turn alike say it."""
+
+    base: str = "rope_theta"
+    fraction: str = ""
+    """The field with the part of a head that is turned; "" where that is all of it."""
+    usual_fraction: float = 1.0
+    scalings: tuple[str, ...] = tuple(SCALINGS)
+    usual_original: int | None = None
+    """Of original_max_position_embeddings beside the parameters; None: max_position_embeddings."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields of config.json that are read."""
+        found = ("rope_parameters", "rope_scaling", self.base, "original_max_position_embeddings")
+        return (*found, self.fraction) if self.fraction else found
+
+    def read(self, config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+        """The rotary and n_positions of Config."""
+        given = _given_parameters(config)
+        if nested := sorted(given.keys() & {FULL, SLIDING}):
+            raise CheckpointError(
+                f"config.json: rope_parameters has {', '.join(nested)}; expected one set of "
+                "parameters, as all layers of this family turn alike."
+            )
+        usual: dict[str, Any] = {"rope_theta": config.get(self.base, 10000.0)}
+        if self.fraction:
+            usual["partial_rotary_factor"] = config.get(self.fraction, self.usual_fraction)
+        positions = said["n_positions"]
+        # Beside the parameters it counts more than among them, as in transformers.
+        if "original_max_position_embeddings" in config:
+            given["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+        elif self.usual_original is not None:
+            given["original_max_position_embeddings"] = self.usual_original
+        rotary = _read_parameters(usual | given, said, bool(self.fraction))
+        if rotary.scaling not in self.scalings:
+            raise refuse("rope_type", rotary.scaling, f"one of {', '.join(self.scalings)}")
+        if rotary.scaling in ("linear", "dynamic"):
+            positions = int(positions * rotary.factor)
+        elif rotary.scaling == "yarn":
+            positions = max(positions, int(rotary.n_original * rotary.factor))
+        return {"rotary": rotary, "n_positions": positions}
+
+    def write(self, config: Config) -> dict[str, Any]:
+        """The fields that say it."""
+        rotary = config.rotary
+        if rotary is None:
+            return {}
+        given = _write_parameters(rotary, config, bool(self.fraction))
+        content: dict[str, Any] = {"rope_parameters": given}
+        if rotary.scaling in ("linear", "dynamic"):
+            content["max_position_embeddings"] = rotary.n_original or round(
+                config.n_positions / rotary.factor
+            )
+        if self.usual_original is not None and rotary.scaling != "default":
+            content["original_max_position_embeddings"] = rotary.n_original
+        return content
+
+
+@dataclass(frozen=True)
+class TurnedByType:
+    """How the families say it whose layers with a window turn by themselves."""
+
+    bases: Mapping[str, tuple[str, float]]
+    """Type of layer -> the field with its base, and the base where none is given."""
+    scaled: tuple[str, ...]
+    """The types that `rope_scaling` is meant for."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields of config.json that are read."""
+        return ("rope_parameters", "rope_scaling", *(name for name, _ in self.bases.values()))
+
+    def read(self, config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+        """rotary and local_rotary of Config."""
+        found = {}
+        parameters = _dictionary(config, "rope_parameters")
+        for kind, (name, base) in self.bases.items():
+            given = _dictionary(parameters, kind)
+            if kind in self.scaled:
+                given = given | _dictionary(config, "rope_scaling")
+            given = {"rope_theta": config.get(name, base)} | given
+            # transformers looks for it beside the types, not among their parameters.
+            given["truncate"] = parameters.get("truncate", True)
+            found[kind] = _read_parameters(given, said, False)
+        return {"rotary": found[FULL], "local_rotary": found[SLIDING]}
+
+    def write(self, config: Config) -> dict[str, Any]:
+        """The fields that say it."""
+        if config.rotary is None:
+            return {}
+        local = config.local_rotary or config.rotary
+        written: dict[str, Any] = {
+            kind: _write_parameters(rotary, config, False)
+            for kind, rotary in ((FULL, config.rotary), (SLIDING, local))
+        }
+        for given in written.values():
+            if not given.pop("truncate", True):
+                written = written | {"truncate": False}
+        return {"rope_parameters": written}
+
+
+def _dictionary(config: Json, name: str) -> dict[str, Any]:
+    value = config.get(name)
+    if value is not None and not isinstance(value, Mapping):
+        raise refuse(name, value, "a dictionary")
+    return dict(value or {})
+
+
+def _given_parameters(config: Json) -> dict[str, Any]:
+    """What stands in rope_scaling, else in rope_parameters; {} where neither does."""
+    return _dictionary(config, "rope_scaling") or _dictionary(config, "rope_parameters")
+
+
+def _read_parameters(given: Mapping[str, Any], said: Mapping[str, Any], partial: bool) -> Rotary:
+    """The Rotary of one set of parameters, in which rope_theta stands."""
+    scaling = given.get("rope_type", given.get("type", "default"))
+    if not isinstance(scaling, str) or scaling not in SCALINGS:
+        raise refuse("rope_type", scaling, f"one of {', '.join(SCALINGS)}")
+    d_head = said.get("d_head") or said["d_model"] // said["n_heads"]
+    fraction = read_positive(given, "partial_rotary_factor", 1.0)
+    if (fraction != 1 and not partial) or fraction > 1:
+        raise refuse("partial_rotary_factor", fraction, "1, or less where the family has that")
+    return Rotary(
+        dims=int(d_head * fraction),
+        base=read_positive(given, "rope_theta"),
+        scaling=scaling,
+        **_SCALINGS[scaling](given, said["n_positions"]),
+    )
+
+
+def _write_parameters(rotary: Rotary, config: Config, partial: bool) -> dict[str, Any]:
+    """The parameters that say this Rotary."""
+    given: dict[str, Any] = {"rope_type": rotary.scaling, "rope_theta": rotary.base}
+    if partial:
+        # Half a dimension more where the fraction, multiplied again, would fall short.
+        fraction = rotary.dims / config.d_head
+        exact = int(config.d_head * fraction) == rotary.dims
+        given["partial_rotary_factor"] = fraction if exact else (rotary.dims + 0.5) / config.d_head
+    elif rotary.dims != config.d_head:
+        raise CheckpointError(
+            f"config: rotary turns {rotary.dims} of {config.d_head} dimensions of a head, and "
+            f"{config.family} checkpoints turn all; expected as many."
+        )
+    if rotary.scaling != "default" and rotary.scaling != "longrope":
+        given["factor"] = rotary.factor
+    if rotary.scaling in ("llama3", "yarn", "longrope"):
+        given["original_max_position_embeddings"] = rotary.n_original
+    if rotary.scaling == "llama3":
+        given |= {"low_freq_factor": rotary.low, "high_freq_factor": rotary.high}
+    elif rotary.scaling == "yarn":
+        given |= {"beta_slow": rotary.low, "beta_fast": rotary.high, "truncate": rotary.truncate}
+    elif rotary.scaling == "longrope":
+        given["short_factor"] = list(rotary.short_factors)
+        given["long_factor"] = list(rotary.long_factors)
+    if rotary.scaling in ("yarn", "longrope"):
+        given["attention_factor"] = rotary.amplitude
+    return given
+
+
+def _default(given: Json, positions: int) -> dict[str, Any]:
+    return {}
+
+
+def _stretched(given: Json, positions: int) -> dict[str, Any]:
+    return {"factor": read_positive(given, "factor"), "n_original": positions}
+
+
+def _original(given: Json, positions: int) -> int:
+    return read_whole(given, "original_max_position_embeddings", positions)
+
+
+def _llama3(given: Json, positions: int) -> dict[str, Any]:
+    return {
+        "factor": read_positive(given, "factor"),
+        "n_original": _original(given, positions),
+        "low": read_positive(given, "low_freq_factor"),
+        "high": read_positive(given, "high_freq_factor"),
+    }
+
+
+def _yarn(given: Json, positions: int) -> dict[str, Any]:
+    original = _original(given, positions)
+    factor = positions / original
+    if given.get("factor") is not None:
+        factor = read_positive(given, "factor")
+
+    def grown(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
+
+    amplitude = grown(1.0)
+    # 0 stands for none, as in transformers.
+    if given.get("attention_factor") is not None:
+        amplitude = read_positive(given, "attention_factor")
+    elif given.get("mscale") and given.get("mscale_all_dim"):
+        above, below = (grown(read_positive(given, name)) for name in ("mscale", "mscale_all_dim"))
+        amplitude = above / below
+    return {
+        "factor": factor,
+        "n_original": original,
+        "low": read_positive(given, "beta_slow") if given.get("beta_slow") else 1.0,
+        "high": read_positive(given, "beta_fast") if given.get("beta_fast") else 32.0,
+        "truncate": read_boolean(given, "truncate", True),
+        "amplitude": amplitude,
+    }
+
+
+def _longrope(given: Json, positions: int) -> dict[str, Any]:
+    original = read_whole(given, "original_max_position_embeddings", positions, least=2)
+    factor = positions / original
+    if given.get("factor") is not None:
+        factor = read_positive(given, "factor")
+    # Ding et al. 2024, section 3.3, as transformers has it.
+    amplitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    if given.get("attention_factor") is not None:
+        amplitude = read_positive(given, "attention_factor")
+    return {
+        "n_original": original,
+        "amplitude": amplitude,
+        "short_factors": _factors(given, "short_factor"),
+        "long_factors": _factors(given, "long_factor"),
+    }
+
+
+def _factors(given: Json, name: str) -> tuple[float, ...]:
+    value = given.get(name)
+    if not isinstance(value, list | tuple):
+        raise refuse(name, value, "a list of numbers")
+    return tuple(read_positive({name: each}, name) for each in value)
+
+
+_SCALINGS: dict[str, Callable[[Json, int], dict[str, Any]]] = {
+    "default": _default,
+    "linear": _stretched,
+    "dynamic": _stretched,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+}
