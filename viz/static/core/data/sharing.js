@@ -56,6 +56,19 @@ export function reach(window, causal) {
 }
 
 /**
+ * The same of all layers of a page that have a window, in one sentence.
+ *
+ * @param {Example} example
+ */
+export function windowsOf({ header: { windows = [] }, layers }) {
+  const sizes = windows.flatMap((window) => (window ? [window[0] + window[1] + 1] : []));
+  if (!sizes.length) return "";
+  const all = sizes.length === layers.length ? "The layers" : `${sizes.length} of ${layers.length} layers`;
+  const most = [...new Set(sizes)].sort((a, b) => a - b).join(" or ");
+  return `${all} ${sizes.length > 1 || layers.length === 1 ? "have" : "has"} a window: there a token sees at most ${most} tokens.`;
+}
+
+/**
  * What is to be known of query, key and scores of a head beside their numbers.
  *
  * @param {Example} example

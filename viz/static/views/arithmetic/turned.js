@@ -34,9 +34,9 @@ export function turned({ vectors, row, key, products, theme }) {
   }));
   const largest = Math.max(...found.map(({ product }) => Math.abs(product))) || 1;
   const bars = found.map(({ distance, product }) => {
-    const bar = side(`${distance} apart`, product, product / largest, signColor(product, theme));
+    const here = distance === Math.abs(own) ? ", as here" : "";
+    const bar = side(`${distance} apart${here}`, product, Math.abs(product) / largest, signColor(product, theme));
     bar.dataset.apart = String(distance);
-    bar.classList.toggle("chosen", distance === Math.abs(own));
     return bar;
   });
   const turnedSide = 2 * rotary.frequencies.length;

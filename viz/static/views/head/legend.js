@@ -1,7 +1,7 @@
 /** How to read the picture, in the words of someone who sees it for the first time. */
 
 import { lineAlpha } from "../../core/data/attention.js";
-import { grouping } from "../../core/data/sharing.js";
+import { grouping, windowsOf } from "../../core/data/sharing.js";
 import { element } from "../../core/draw/dom.js";
 import { percent } from "../../core/text/text.js";
 import { KEYS, legendOf } from "../../marks/cards.js";
@@ -30,7 +30,7 @@ export function createLegend(example, examples) {
       : "The colour is the head.",
     "Hiding tokens or weights does not change the others.",
     causal ? AHEAD : "",
-    example.header.windows ? "Some layers have a window: there a token looks no further than a few tokens." : "",
+    windowsOf(example),
     grouping(example),
   ];
   const root = legendOf(parts, examples > 1 ? { ...KEYS, ...KEYS_OF_TEXTS } : KEYS);
