@@ -37,7 +37,9 @@ class Looking:
     @classmethod
     def of_trace(cls, config: Any, layer: int) -> "Looking":
         """That of a layer of a trace's model."""
-        return cls(float(config.attention_scale(layer)), bool(config.causal), **_more(config, layer))
+        return cls(
+            float(config.attention_scale(layer)), bool(config.causal), **_more(config, layer)
+        )
 
     @classmethod
     def of_page(cls, about: Mapping[str, Any], layer: int) -> "Looking":
@@ -61,11 +63,12 @@ class Looking:
         if self.soft_cap is not None:
             np.tanh(scores / self.soft_cap, out=scores)
             scores *= self.soft_cap
-        before, after = self.window or (None, None)
-        keys, queries = np.arange(scores.shape[-1]), rows[..., None]
-        if before is not None:
+        n_keys = scores.shape[-1]
+        before, after = self.window or (n_keys, n_keys)
+        keys, queries = np.arange(n_keys), rows[..., None]
+        if self.window is not None:
             np.putmask(scores, np.broadcast_to(keys < queries - before, scores.shape), -np.inf)
-        if self.causal or after is not None:
+        if self.causal or self.window is not None:
             ahead = keys > queries + (0 if self.causal else after)
             np.putmask(scores, np.broadcast_to(ahead, scores.shape), -np.inf)
         return scores

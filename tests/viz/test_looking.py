@@ -58,7 +58,9 @@ def weights(page: Any, layer: int, head: int) -> np.ndarray:
     distance = np.subtract.outer(np.arange(len(scores)), np.arange(len(scores)))
     before, after = example.get("windows", {place: None})[place] or (len(scores), len(scores))
     seen = (distance <= before) & (distance >= (0 if example["causal"] else -after))
-    exps = np.where(seen, np.exp(scores - scores.max(-1, keepdims=True, where=seen, initial=-99)), 0)
+    exps = np.where(
+        seen, np.exp(scores - scores.max(-1, keepdims=True, where=seen, initial=-99)), 0
+    )
     return exps / exps.sum(-1, keepdims=True)
 
 
@@ -166,5 +168,3 @@ def test_a_page_of_a_plain_model_says_nothing_of_it(causal: bool) -> None:
     example: dict[str, Any] = example_of(view(small_trace(causal=causal)))
     assert not {"rotary", "turned", "soft_cap", "windows"}.intersection(example)
     assert set(example["sizes"]) == {"d_head", "n_heads", "n_layers"}
-
-

@@ -12,6 +12,7 @@
  * @property {boolean} transform  the output head begins with a linear layer, an activation, a LayerNorm
  *
  * @typedef {object} Shape  of a model
+ * @property {string} family
  * @property {number} layers
  * @property {number} heads
  * @property {number} dHead
