@@ -13,6 +13,7 @@ from minibert.quantities import QUANTITIES
 from minibert.trace.edit import zero
 from minibert.viz.engine_code import python_code
 from minibert.viz.engine_edit_checks import checked_edits
+from minibert.viz.neuron_view import get_attention
 from minibert.viz.serve.engine import Engine
 from minibert.viz.serve.requests import Question
 from tests.served import text_request
@@ -149,3 +150,13 @@ def test_a_sweep_and_a_next_token_are_those_of_the_model(engine: Engine) -> None
     if engine.predicts == "causal":
         step = engine.step(text_request(TEXT), {"temperature": 0.0})
         assert step.body["chosen"]["id"] == int(trace.logits[0, -1].argmax())
+
+
+def test_get_attention_gives_each_head_the_key_that_it_reads(engine: Engine) -> None:
+    found = get_attention(engine.model, None, None, "a small horse", include_queries_and_keys=True)[
+        "all"
+    ]
+    trace = engine.model.trace("a small horse")
+    for head in range(4):
+        expected = trace[1, head].key[0].tolist()
+        assert found["keys"][1][head] == pytest.approx(np.array(expected), abs=1e-6)
