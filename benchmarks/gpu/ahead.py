@@ -1,6 +1,6 @@
 """The kernels of a run, compiled on the host's other cores before the GPU is asked for one.
 
-    python -m benchmarks.gpu.ahead PLACE OF CAPABILITY CLAIMS    tasks on standard input, a line each
+    python -m benchmarks.gpu.ahead PLACE OF CAPABILITY CLAIMS    tasks on standard input
 
 The worker launches one kernel after the other, and compiling them one by one takes most of nine
 minutes. Each of these processes goes through the same calls on the fake device of `fake_device.py`
@@ -53,42 +53,40 @@ def compile_ahead(
     """
     began, stop = time.monotonic(), time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as claims:
-        told = "".join(json.dumps(task.message()) + "\n" for task in tasks).encode()
-        started = [_started(place, count, capability, claims, told) for place in range(count)]
+        told = "".join(json.dumps(task.message()) + "\n" for task in tasks)
+        started = [_started(place, count, capability, claims) for place in range(count)]
+        for process in started:
+            # One that ended at once says so below.
+            with contextlib.suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(told)
         found: list[Row] = []
-        for process, said in started:
+        for place, process in enumerate(started):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.01, stop - time.monotonic()))
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            found.append(_last(said))
-            said.close()
+            found.append(_last(Path(claims) / f"said-{place}"))
     names = ("compiled", "hits", "compile_s")
     whole = {name: round(sum(one.get(name, 0) for one in found), 1) for name in names}
     failed = sum(not one.get("ended") for one in found)
     return {**whole, "failed": failed, "seconds": round(time.monotonic() - began, 1)}
 
 
-def _started(
-    place: int, count: int, capability: tuple[int, int], claims: str, told: bytes
-) -> tuple[Any, Any]:
-    """A process and the file with what it says."""
-    given, said = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-    given.write(told)
-    given.seek(0)
+def _started(place: int, count: int, capability: tuple[int, int], claims: str) -> Any:
+    """A process, which writes what it says beside the claims."""
     numbers = (str(place), str(count), ".".join(map(str, capability)), claims)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.gpu.ahead", *numbers],
-        cwd=REPOSITORY,
-        stdin=given,
-        stdout=said,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env=_environment(),
-    )
-    given.close()
-    return process, said
+    with (Path(claims) / f"said-{place}").open("w") as said:
+        return subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.gpu.ahead", *numbers],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            env=_environment(),
+        )
 
 
 def _environment() -> dict[str, str]:
@@ -97,10 +95,9 @@ def _environment() -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def _last(said: Any) -> Row:
+def _last(said: Path) -> Row:
     """What it said last, whenever it was ended."""
-    said.seek(0)
-    lines = said.read().decode(errors="replace").splitlines()
+    lines = said.read_text(encoding="utf-8").splitlines()
     try:
         return dict(json.loads(lines[-1]))
     except (IndexError, ValueError):

@@ -4,7 +4,6 @@ Each part runs in processes of its own: this one may have Triton's interpreter s
 """
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +37,6 @@ print(json.dumps({"failed": [one for one in rows if not one["ok"]],
 
 def launched() -> dict[str, Any]:
     """What a fresh process loads and compiles for the tasks."""
-    environment = {n: one for n, one in os.environ.items() if n != "TRITON_INTERPRET"}
     told = "".join(json.dumps(task.message()) + "\n" for task in TASKS)
     done = subprocess.run(
         [sys.executable, "-c", LAUNCHES],
@@ -46,7 +44,7 @@ def launched() -> dict[str, Any]:
         capture_output=True,
         text=True,
         cwd=REPOSITORY,
-        env=environment,
+        env=ahead._environment(),
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
@@ -81,7 +79,7 @@ def test_every_call_is_asked_for_by_each_process_beginning_with_its_own() -> Non
 
 
 def test_a_fake_tensor_is_specialised_as_a_real_one() -> None:
-    """Alignment and type decide about a kernel's name, and on the fake device nothing has numbers."""
+    """Alignment and type decide about a kernel's name in the cache."""
     from triton._C.libtriton import native_specialize_impl
     from triton.backends.compiler import BaseBackend
 
@@ -95,13 +93,12 @@ with FakeDevice().entered():
     for one in (whole, whole[1:], whole[:, 1:, 3:], whole.float()):
         print(native_specialize_impl(BaseBackend, one, False, True, True))
 """
-    environment = {n: one for n, one in os.environ.items() if n != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         cwd=REPOSITORY,
-        env=environment,
+        env=ahead._environment(),
         check=True,
     )
     whole = torch.empty(4, 33, 16, dtype=torch.bfloat16)
