@@ -10,7 +10,8 @@ from torch import Tensor
 
 import minibert
 from minibert.layers.layer import layer_quantities
-from tests.rotary.drawn import FAMILIES, LANGUAGE, Drawn, drawn, plain
+from tests.rotary.classes import FAMILIES, LANGUAGE
+from tests.rotary.drawn import Drawn, drawn, plain
 from tests.rotary.theirs import as_tokens, batch, computing, forget, model_of
 
 STEP = 1e-6
