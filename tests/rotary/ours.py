@@ -37,18 +37,32 @@ def differences(
     return {name: _difference(found[name], value, tokens) for name, value in expected.items()}
 
 
+def squared_differences(
+    found: dict[str, Tensor], expected: dict[str, Tensor], tokens: Tokens
+) -> dict[str, Tensor]:
+    """The squares of the differences of each quantity at real tokens, in parts of its largest."""
+    return {
+        name: (_differences(found[name], value, tokens) / value.abs().max()).square()
+        for name, value in expected.items()
+    }
+
+
 def largest(values: dict[str, Tensor]) -> dict[str, float]:
     """The largest number of each quantity."""
     return {name: value.abs().max().item() for name, value in values.items()}
 
 
 def _difference(found: Tensor, expected: Tensor, tokens: Tokens) -> float:
+    return _differences(found, expected, tokens).max().item()
+
+
+def _differences(found: Tensor, expected: Tensor, tokens: Tokens) -> Tensor:
     assert found.shape == expected.shape
     difference = (found.double() - expected.double()).abs()
     if difference.dim() == 4:
         difference = difference.transpose(1, 2)
     # The logits of a classification of whole texts have no positions.
-    return (difference[tokens.mask] if difference.dim() > 2 else difference).max().item()
+    return difference[tokens.mask] if difference.dim() > 2 else difference
 
 
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tokens: Tokens) -> None:

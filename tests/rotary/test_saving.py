@@ -18,7 +18,7 @@ from tests.rotary.wide import wide
 
 
 @pytest.mark.parametrize(("family", "name"), ARCHITECTURES, ids=[name for _, name in ARCHITECTURES])
-@settings(max_examples=1)
+@settings(max_examples=2)
 @given(data=st.data())
 def test_a_saved_model_is_the_same_in_transformers(
     family: str, name: str, data: st.DataObject
