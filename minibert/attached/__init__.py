@@ -8,6 +8,8 @@ check.py      whether probs · value gives z, and which modules attended elsewhe
 stacks.py     the names of a model's stacks of layers
 edits.py      edits by the names of minibert.trace.edit
 recording.py  the calls of each forward pass
+stack.py      one stack of layers, a layer, a head
 read.py       the trace
+page_trace.py the same as pages read it
 attach.py     `attach`
 """

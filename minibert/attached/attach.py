@@ -1,11 +1,11 @@
 """`attach`: the quantities of any live transformers model whose attention uses the interface.
 
-    attached = minibert.attach(hf_model, tokenizer=tokenizer)
-    trace = attached.trace("leaves fall in autumn")
-    trace[3, 5].probs
+attached = minibert.attach(hf_model, tokenizer=tokenizer)
+trace = attached.trace("leaves fall in autumn")
+trace[3, 5].probs
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from minibert.attached.edits import Edits, plan
 from minibert.attached.layout import Report, Stack
 from minibert.attached.listen import attention_interface
-from minibert.attached.read import AttachedTrace, StackTrace
+from minibert.attached.read import AttachedTrace
 from minibert.attached.recording import Known, Pass, Recording
+from minibert.attached.stack import StackTrace
 from minibert.errors import TraceError, check_flag
 
 __all__ = ["Attached", "attach"]
@@ -100,7 +101,7 @@ class Attached:
         Raises TraceError where no attention goes through the interface, and EditError.
         """
         check_flag("grad", grad, TraceError)
-        inputs, keywords, tokens = self._encoded(inputs, keywords)
+        inputs, keywords, texts = self._encoded(inputs, keywords)
         if edit and not self._known.ran:
             self._run(inputs, keywords, Edits(), grad=False)
         edits = plan(edit, self._known.stacks)
@@ -109,7 +110,7 @@ class Attached:
         def again(edit: Mapping[Any, Any]) -> AttachedTrace:
             return self.trace(*inputs, edit=edit, grad=grad, **keywords)
 
-        return AttachedTrace(self._stacks_of(one), one.output, self.name, again, tokens)
+        return self._trace(one, again, texts)
 
     @contextmanager
     def recording(self, edit: Mapping[Any, Any] | None = None) -> "Iterator[list[AttachedTrace]]":
@@ -134,7 +135,7 @@ class Attached:
         for one in recording.passes:
             recording.settle(one)
             if one.calls:
-                traces.append(AttachedTrace(self._stacks_of(one), one.output, self.name, None))
+                traces.append(self._trace(one, None, []))
         if not traces:
             raise self._nothing(recording)
         recording.edits.check_met()
@@ -157,16 +158,25 @@ class Attached:
             "is nothing to read. minibert.load reads the families that it has written itself."
         )
 
-    def _stacks_of(self, one: Pass) -> dict[str, StackTrace]:
+    def _trace(
+        self,
+        one: Pass,
+        again: Callable[[Mapping[Any, Any]], AttachedTrace] | None,
+        texts: Sequence[str],
+    ) -> AttachedTrace:
         calls = one.by_stack(self._known.stack_names)
-        return {name: StackTrace(name, of, self.name) for name, of in calls.items()}
+        stacks = {name: StackTrace(name, of, self.name) for name, of in calls.items()}
+        return AttachedTrace(
+            stacks, one.output, self.name, again,
+            ids=one.ids, texts=texts, tokenizer=self.tokenizer,
+        )  # fmt: skip
 
     def _encoded(
         self, inputs: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    ) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
         """The model's inputs: texts become what the tokenizer makes of them."""
         if not inputs or not _is_text(inputs[0]):
-            return inputs, keywords, None
+            return inputs, keywords, []
         if self.tokenizer is None:
             raise TraceError(
                 "A text needs a tokenizer: minibert.attach(model, tokenizer=AutoTokenizer..."

@@ -158,7 +158,9 @@ def _check(point: Point, edit: Edit) -> None:
                 "numbers; expected finite floats."
             )
     elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise EditError(f"{point}: expected a finite number, a tensor or a trace; found {value!r:.80}.")
+        raise EditError(
+            f"{point}: expected a finite number, a tensor or a trace; found {value!r:.80}."
+        )
 
 
 def edited(

@@ -1,164 +1,21 @@
-"""Reading the attention of one forward pass of a live model: stacks, layers, heads."""
+"""Reading the attention of one forward pass of a live model."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from minibert.attached.call import EVERY_ROW, Call
+from minibert.attached.call import Call
 from minibert.attached.layout import READABLE
-from minibert.attached.statistics import LazyStatistics
+from minibert.attached.page_trace import page_trace
+from minibert.attached.stack import AttachedLayer, StackTrace, Tokens2D
 from minibert.errors import TraceError
-from minibert.quantities import Float, HeadVectors, Matrix
 from minibert.trace.layer_view import AbsentError
-from minibert.trace.places import check_index
 
 if TYPE_CHECKING:
     from minibert.viz import Page
 
-__all__ = ["AttachedLayer", "AttachedTrace", "StackTrace"]
-
-
-class AttachedLayer:
-    """The quantities of one layer of a live model, or of one head (then the head axis is gone).
-
-    Each is computed when it is read. `key` and `value` of a layer have its key-value heads; of a
-    head they are those that it reads.
-    """
-
-    def __init__(self, stack: "StackTrace", layer: int, head: int | None) -> None:
-        self.layer, self.head = layer, head
-        self.module, self._call = stack.calls[layer]
-        self._stack = stack
-        self._heads = EVERY_ROW if head is None else slice(head, head + 1)
-
-    @property
-    def query(self) -> HeadVectors:
-        """(batch, head, position, d_head), as it enters the dot product."""
-        return self.quantity("query")
-
-    @property
-    def key(self) -> HeadVectors:
-        """(batch, kv_head, position, d_head), as it enters the dot product."""
-        return self.quantity("key")
-
-    @property
-    def value(self) -> HeadVectors:
-        """(batch, kv_head, position, d_head)."""
-        return self.quantity("value")
-
-    @property
-    def scores(self) -> Matrix:
-        """scale · query · keyᵀ, before soft cap, bias and mask: (batch, head, query, key)."""
-        return self.quantity("scores")
-
-    @property
-    def probs(self) -> Matrix:
-        """The softmax of the masked scores: (batch, head, query, key); 0 where masked."""
-        return self.quantity("probs")
-
-    @property
-    def z(self) -> HeadVectors:
-        """probs · value: (batch, head, position, d_head)."""
-        return self.quantity("z")
-
-    @property
-    def statistics(self) -> LazyStatistics:
-        """Numbers about the rows of probs, without the matrix: `statistics.entropy`."""
-        return LazyStatistics(self._call, self.head)
-
-    @property
-    def problem(self) -> str:
-        """Why scores and probs cannot be read here; "" where they can."""
-        return self._call.untrue
-
-    def quantity(self, name: str) -> Tensor:
-        """The quantity of that name."""
-        if name not in READABLE:
-            raise AbsentError(
-                f"{name!r:.80} is not read from an attached model; there are "
-                f"{', '.join(READABLE)} and statistics."
-            )
-        if self._stack.by_kv_head and name in ("key", "value") and self.head is not None:
-            return self._call.read(name)[:, self.head]
-        value = self._call.read(name, self._heads)
-        return value if self.head is None else value[:, 0]
-
-    def window(
-        self, name: str, *, queries: slice = EVERY_ROW, keys: slice = EVERY_ROW
-    ) -> Float[Tensor, "batch *head query key"]:
-        """scores or probs of some rows and columns; only those rows are computed."""
-        if name not in ("scores", "probs"):
-            raise TraceError(f"{name!r:.80} has no rows and columns; scores and probs have.")
-        rows = self._call.read(name, self._heads, queries)[..., keys]
-        return rows if self.head is None else rows[:, 0]
-
-    def __repr__(self) -> str:
-        head = "" if self.head is None else f", head {self.head}"
-        return f"<layer {self.layer}{head} of {self._stack!r}, {self.module}>"
-
-
-@dataclass(frozen=True)
-class Tokens2D:
-    """Which positions are tokens, (batch, position); `tokens` is None where all are."""
-
-    batch: int
-    position: int
-    device: torch.device
-    tokens: Tensor | None
-
-
-@dataclass(frozen=True)
-class StackTrace:
-    """The layers of one stack in one pass: `stack[2].probs`, `stack[2, 5].z`."""
-
-    name: str
-    calls: Sequence[tuple[str, Call]]
-    """Each with the name of its module."""
-    model_name: str
-    by_kv_head: bool = False
-    """Whether the heads of key and value are counted as key-value heads."""
-
-    def __len__(self) -> int:
-        return len(self.calls)
-
-    def __iter__(self) -> Iterator[AttachedLayer]:
-        return (self[layer] for layer in range(len(self)))
-
-    def __getitem__(self, where: int | tuple[int, int]) -> AttachedLayer:
-        """The quantities of a layer, or of one head of a layer. Negative numbers count back."""
-        if isinstance(where, tuple) and len(where) != 2:
-            raise TraceError(f"trace[{where!r:.80}]: expected trace[layer] or trace[layer, head].")
-        layer, head = where if isinstance(where, tuple) else (where, None)
-        layer = check_index("layer", layer, len(self))
-        if head is not None:
-            head = check_index("head", head, self.calls[layer][1].n_heads)
-        return AttachedLayer(self, layer, head)
-
-    def __repr__(self) -> str:
-        query = self.calls[0][1].query
-        return (
-            f"{self.name} of {self.model_name}: {len(self)} layers x {query.shape[1]} heads, "
-            f"batch {query.shape[0]}, {query.shape[2]} positions"
-        )
-
-    def stack(self, name: str) -> Float[Tensor, "layer batch *rest"]:
-        """One quantity of all layers, the layer axis in front."""
-        return torch.stack([layer.quantity(name) for layer in self])
-
-    @property
-    def records(self) -> Sequence[tuple[str, Call]]:
-        """The calls: what makes this a trace to edits."""
-        return self.calls
-
-    @property
-    def allowed(self) -> Tokens2D:
-        """Which positions of its queries are tokens."""
-        call = self.calls[0][1]
-        batch, _, position, _ = call.query.shape
-        return Tokens2D(batch, position, call.query.device, call.real_queries)
+__all__ = ["AttachedTrace"]
 
 
 class AttachedTrace:
@@ -174,10 +31,14 @@ class AttachedTrace:
         output: Any,
         model_name: str,
         again: "Callable[[Mapping[Any, Any]], AttachedTrace] | None",
-        tokens: Any = None,
+        *,
+        ids: Mapping[str, Tensor] | None = None,
+        texts: Sequence[str] = (),
+        tokenizer: Any = None,
     ) -> None:
         self._stacks, self.output, self.model_name = dict(stacks), output, model_name
-        self._again, self.tokens = again, tokens
+        self._again, self.texts, self.tokenizer = again, tuple(texts), tokenizer
+        self.ids = dict(ids or {})
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -193,14 +54,15 @@ class AttachedTrace:
     def stack(self, name: str) -> Any:
         """The stack of that name; of the only one, a quantity of all layers: `stack("probs")`."""
         if name in READABLE and name not in self._stacks:
-            return self._only().stack(name)
+            return self.only().stack(name)
         return self.of_stack(name)
 
     @property
     def _names(self) -> str:
         return ", ".join(map(repr, self._stacks)) or "none: no attention ran in this pass"
 
-    def _only(self) -> StackTrace:
+    def only(self) -> StackTrace:
+        """The stack of a model that has one."""
         if len(self._stacks) != 1:
             raise TraceError(
                 f"This pass has several stacks, {self._names}: read trace.stack(name)[layer, head]."
@@ -211,18 +73,18 @@ class AttachedTrace:
 
     def __getitem__(self, where: int | tuple[int, int]) -> AttachedLayer:
         """The quantities of a layer, or of one head of it, of a model with one stack."""
-        return self._only()[where]
+        return self.only()[where]
 
     def __len__(self) -> int:
-        return len(self._only())
+        return len(self.only())
 
     def __iter__(self) -> Iterator[AttachedLayer]:
-        return iter(self._only())
+        return iter(self.only())
 
     @property
     def calls(self) -> Sequence[tuple[str, Call]]:
         """The calls of the only stack."""
-        return self._only().calls
+        return self.only().calls
 
     @property
     def records(self) -> Sequence[tuple[str, Call]]:
@@ -230,9 +92,9 @@ class AttachedTrace:
         return [call for stack in self._stacks.values() for call in stack.calls]
 
     @property
-    def allowed(self) -> Tokens2D:
-        """Which positions of the only stack's queries are tokens."""
-        return self._only().allowed
+    def allowed(self) -> Tokens2D | None:
+        """Which positions of the only stack's queries are tokens; None where there are several."""
+        return self.only().allowed if len(self._stacks) == 1 else None
 
     @property
     def logits(self) -> Tensor:
@@ -248,15 +110,21 @@ class AttachedTrace:
     def rerun(self, edit: Mapping[Any, Any]) -> "AttachedTrace":
         """The trace of the same inputs with these edits; the whole model runs again."""
         if self._again is None:
-            raise TraceError("A recorded pass cannot run again; call attached.trace(..., edit=...).")
+            raise TraceError(
+                "A recorded pass cannot run again; call attached.trace(..., edit=...)."
+            )
         return self._again(edit)
 
-    def view(self, **options: Any) -> "Page":
-        """The page of this trace; see `minibert.viz.view`."""
-        from minibert.attached.page_trace import page_trace
+    def view(self, *, stack: str | None = None, **options: Any) -> "Page":
+        """The page of a stack, the only one by default; `options` are those of `minibert.viz.view`.
+
+        Raises TraceError where a stack has no page: one whose queries are not its keys.
+        """
         from minibert.viz import view
 
-        return view(page_trace(self, options.pop("stack", None)), **options)
+        one = self.only() if stack is None else self.of_stack(stack)
+        ids = "decoder_input_ids" if one.name.startswith("decoder.") else "input_ids"
+        return view(page_trace(one, self.ids.get(ids), self.texts, self.tokenizer), **options)
 
     def __repr__(self) -> str:
         return f"AttachedTrace({'; '.join(map(repr, self._stacks.values()))})"

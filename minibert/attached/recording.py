@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from threading import get_ident
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from minibert.attached.call import Call
@@ -40,6 +40,8 @@ class Pass:
         self.done = False
         self.token_masks: dict[str, Tensor] = {}
         """The (batch, position) masks that the model was given, by keyword."""
+        self.ids: dict[str, Tensor] = {}
+        """The (batch, position) ids that the model was given, by keyword."""
         self._counts: dict[str, int] = {}
 
     def number(self, pattern: str) -> int:
@@ -62,7 +64,7 @@ class Recording:
     def __init__(self, known: Known, edits: Edits) -> None:
         self.known, self.edits = known, edits
         self.passes: list[Pass] = []
-        self._inside = False
+        self._thread, self._inside = get_ident(), False
         self._ran: dict[str, str] = {}
         self._of_call: tuple[Call | None, dict[str, Any]] = (None, {})
 
@@ -83,20 +85,31 @@ class Recording:
 
     def _note(self, name: str) -> Any:
         def ran(module: nn.Module, inputs: Any) -> None:
-            self._ran[name] = type(module).__name__
+            if get_ident() == self._thread:
+                self._ran[name] = type(module).__name__
 
         return ran
 
     def _begin(self, model: nn.Module, inputs: Any, keywords: Mapping[str, Any]) -> None:
+        # A hook of the model is called in every thread that runs it.
+        if get_ident() != self._thread:
+            return
         self._inside = True
         self.passes.append(one := Pass())
-        for name, given in keywords.items():
-            if name.endswith("attention_mask") and isinstance(given, Tensor) and given.dim() == 2:
+        first = {"input_ids": inputs[0]} if inputs else {}
+        for name, given in {**first, **keywords}.items():
+            if not isinstance(given, Tensor) or given.dim() != 2:
+                continue
+            if name.endswith("attention_mask"):
                 one.token_masks[name] = given.bool()
+            elif name.endswith("input_ids") and not given.is_floating_point():
+                one.ids[name] = given
         if all(bool(mask.all()) for mask in one.token_masks.values()):
             one.token_masks.clear()
 
     def _end(self, model: nn.Module, inputs: Any, output: Any) -> None:
+        if get_ident() != self._thread:
+            return
         self._inside = False
         self.passes[-1].output, self.passes[-1].done = output, True
         self.settle(self.passes[-1])
