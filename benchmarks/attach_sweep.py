@@ -4,7 +4,7 @@
 
 Each type is built small with random weights, in a process of its own, and checked under eager and
 sdpa (benchmarks/attached/checks.py). The rows go to benchmarks/results/attach-sweep.jsonl and the
-list to docs/attached_models.md; with --types only to the screen. The exit status is 0 when at
+list to docs/attached_models.md; with --types only to the screen. A stopped run goes on. The exit status is 0 when at
 least 280 types pass.
 """
 
@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attached.page import page_of
-from benchmarks.session import QUIET, REPOSITORY, RESULTS
+from benchmarks.session import QUIET, REPOSITORY, RESULTS, kept_before
 from minibert.bench.result_rows import Row, write_rows
 
 SWEEP = RESULTS / "attach-sweep.jsonl"
 PAGE = REPOSITORY / "docs" / "attached_models.md"
-WANTED, SECONDS, MOST_PARAMETERS, MOST_BYTES = 280, 45, 40_000_000, 6 << 30
+WANTED, SECONDS, MOST_PARAMETERS, MOST_BYTES = 280, 20, 40_000_000, 6 << 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,20 +50,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
+    path = chosen.output or (SWEEP if chosen.types is None else None)
+    partial = path and path.with_suffix(".partial.jsonl")
+    about = {"transformers": transformers.__version__}
+    # A run that was stopped goes on where it was.
+    rows: list[Row] = [row for row in kept_before(partial) if row.items() >= about.items()]
+    known = {row["type"] for row in rows}
     wanted = [
         name
         for name in sorted(CONFIG_MAPPING_NAMES)
-        if chosen.types is None or chosen.types.search(name)
+        if name not in known and (chosen.types is None or chosen.types.search(name))
     ]
-    rows: list[Row] = []
     # Threads that wait for the processes.
     with ThreadPoolExecutor(chosen.jobs) as pool:
         for name, row in zip(wanted, pool.map(apart, wanted), strict=True):
-            rows.append({"type": name, "transformers": transformers.__version__, **row})
+            rows.append({"type": name, **about, **row})
             print(json.dumps(rows[-1]), flush=True)
-    path = chosen.output or (SWEEP if chosen.types is None else None)
-    if path:
+            if partial:
+                write_rows(rows, partial)
+    rows.sort(key=lambda row: row["type"])
+    if path and partial:
         write_rows(rows, path)
+        partial.unlink()
     if chosen.types is None:
         PAGE.write_text(page_of(rows), encoding="utf-8")
     passed = sum(row["result"] == "pass" for row in rows)
@@ -77,7 +85,9 @@ def apart(name: str) -> Row:
     child = os.fork()
     if not child:
         os.close(read)
-        signal.alarm(SECONDS)
+        # Of the processor's time: others may use the machine too.
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        signal.alarm(20 * SECONDS)
         resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         with os.fdopen(write, "w") as pipe:
