@@ -7,6 +7,7 @@ trace[3, 5].probs
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,7 +63,9 @@ class Attached:
     def name(self) -> str:
         """What the model was loaded as, or its class."""
         config = getattr(self.model, "config", None)
-        return getattr(config, "_name_or_path", "") or type(self.model).__name__
+        name = getattr(config, "_name_or_path", "") or type(self.model).__name__
+        # Of a folder the last part: results are passed on to others.
+        return Path(name).name if Path(name).is_dir() else name
 
     @property
     def report(self) -> Report:

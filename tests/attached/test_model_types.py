@@ -61,9 +61,7 @@ def test_a_type_is_read_written_and_ablated(name: str) -> None:
 
 @pytest.mark.parametrize("name", ASKING)
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_a_type_that_asks_for_the_name_computes_what_it_did(
-    name: str, implementation: str
-) -> None:
+def test_a_type_that_asks_for_the_name_computes_what_it_did(name: str, implementation: str) -> None:
     model, inputs = small(name)
     model.set_attn_implementation(implementation)
     with torch.no_grad():
