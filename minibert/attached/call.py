@@ -5,6 +5,7 @@ are read. A cache that is overwritten later takes its keys with it, which is not
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -154,9 +155,10 @@ class Call:
             sink = sinks if sinks.dim() == 4 else sinks.reshape(1, -1, 1, 1)
             sink = _of_heads(sink, heads).to(shaped).expand(*shaped.shape[:-1], 1)
             probs = torch.cat([shaped, sink], -1).softmax(-1, dtype=_wide(shaped))[..., :-1]
-        if self.mask is not None and self.mask.dtype == torch.bool:
+        mask = self.mask_rows(rows)
+        if mask.allowed is not None and mask.forbidden == -torch.inf and not self._adds_infinity:
             # A row without a key is 0 under sdpa; the smallest numbers would make it uniform.
-            probs = probs.masked_fill(~_of_heads(self._allowed(rows), heads), 0)
+            probs = probs.masked_fill(~_of_heads(mask.allowed, heads), 0)
         return probs.to(self.query.dtype)
 
     def shaped(self, scores: Matrix, rows: Rows, heads: slice = EVERY_ROW) -> Matrix:
@@ -169,15 +171,20 @@ class Call:
         if mask.bias is not None:
             shaped = shaped + _of_heads(mask.bias, heads)
         if mask.allowed is not None:
-            # Finite, as transformers' masks are: a row without a key stays a row of numbers.
-            least = torch.finfo(shaped.dtype).min
+            # Finite, as most masks of transformers are: a row without a key stays numbers.
+            least = -torch.inf if self._adds_infinity else torch.finfo(shaped.dtype).min
             shaped = shaped.masked_fill(~_of_heads(mask.allowed, heads), least)
         return shaped
 
-    def _allowed(self, rows: Rows) -> Tensor:
-        allowed = self.mask_rows(rows).allowed
-        assert allowed is not None
-        return allowed
+    @property
+    def _adds_infinity(self) -> bool:
+        """Whether forbidden scores are −inf, so that a row without a key is NaN."""
+        added = self.mask is not None and self.mask.is_floating_point()
+        return added and self.implementation == "eager" and self._forbids_by_infinity
+
+    @cached_property
+    def _forbids_by_infinity(self) -> bool:
+        return self.mask_rows().forbidden == -torch.inf
 
     def weighted(self, probs: Matrix) -> HeadVectors:
         """probs · value."""

@@ -48,7 +48,10 @@ def misfit(call: Call) -> str:
     try:
         with torch.no_grad():
             found = call.weighted(call.probs(rows))
-            off = (found - out.transpose(1, 2)[..., rows, :]).abs().amax(-1)
+            own = out.transpose(1, 2)[..., rows, :]
+            # Rows without a key are NaN in some models; then they have to be here too.
+            same = found.isnan() & own.isnan()
+            off = (found - own).abs().masked_fill(same, 0).nan_to_num(torch.inf).amax(-1)
             allowed = call.mask_rows(rows).allowed
     except (RuntimeError, TypeError, AttributeError) as error:
         return f"probs cannot be computed here ({str(error).splitlines()[0]:.120})"
@@ -56,7 +59,7 @@ def misfit(call: Call) -> str:
         off = off.masked_fill(~allowed.any(-1), 0)
     if call.real_queries is not None:
         off = off.masked_fill(~call.real_queries[:, None, rows], 0)
-    largest, most = float(off.max()), float(value.abs().max())
+    largest, most = float(off.max()), float(value.abs().nan_to_num(0).max())
     bound = most * max(_LEAST_ERROR, _ROUNDINGS * torch.finfo(value.dtype).eps)
     if largest <= bound:
         return ""
