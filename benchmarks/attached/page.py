@@ -9,7 +9,7 @@ __all__ = ["page_of"]
 HEAD = """# Models that `minibert.attach` reads
 
 Written by `python -m benchmarks.attach_sweep` with transformers {version}: {passed} of {total}
-model types pass. Each was built small with random weights. A type passes when
+model types that were tried pass. Each was built small with random weights. A type passes when
 every layer's probs are the model's own eager weights within 1e-5, writing query, key, value,
 scores, probs and z back changes nothing, both under eager and, where the type has it, under sdpa,
 and one head's z set to 0 is what a hook on the output projection gives.
