@@ -24,6 +24,7 @@ from minibert.errors import (
 )
 
 if TYPE_CHECKING:
+    from minibert.attached.attach import attach
     from minibert.kernels.api import attend, implementations, register
     from minibert.layers.config import Config
     from minibert.loading import load
@@ -52,6 +53,7 @@ __all__ = [
     "Trace",
     "TraceError",
     "Words",
+    "attach",
     "attend",
     "axes_of",
     "implementations",
@@ -66,6 +68,7 @@ _HOME = {
     "Tokens": "text.tokens",
     "Trace": "trace.read",
     "Words": "text.words",
+    "attach": "attached.attach",
     "attend": "kernels.api",
     "axes_of": "quantities",
     "implementations": "kernels.api",

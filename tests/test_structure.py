@@ -28,7 +28,7 @@ ROWS = """
     text
     checkpoint
     trace
-    model answers
+    attached model answers
     loading
     analysis training
     survey
@@ -48,7 +48,7 @@ IMPLEMENTATIONS = re.compile(rf"minibert\.kernels\.({_NAMES})$")
 
 # The only imports against the order, each inside a function that hands its work on.
 DOORS = {
-    ("minibert.analysis", "minibert.viz"),
+    *((above, "minibert.viz") for above in ("minibert.analysis", "minibert.attached")),
     *(("minibert.model", below) for below in ("minibert.loading", "minibert.viz")),
     *(("minibert.trace", beside) for beside in ("minibert.trace", "minibert.viz")),
 }

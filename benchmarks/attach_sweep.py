@@ -1,0 +1,164 @@
+"""Does `minibert.attach` hold for every model type of the installed transformers?
+
+    python -m benchmarks.attach_sweep [--types REGEX] [--output FILE]
+
+Each type is built small with random weights, in a process of its own, and checked under eager and
+sdpa (benchmarks/attached/checks.py). The rows go to benchmarks/results/attach-sweep.jsonl and the
+list to docs/attached_models.md; with --types only to the screen. A stopped run goes on where it
+was. The exit status is 0 when at least 280 types pass. It takes some 40 minutes of one core.
+"""
+
+import argparse
+import json
+import os
+import re
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.attached.page import page_of
+from benchmarks.session import QUIET, REPOSITORY, RESULTS, kept_before
+from minibert.bench.result_rows import Row, write_rows
+
+SWEEP = RESULTS / "attach-sweep.jsonl"
+PAGE = REPOSITORY / "docs" / "attached_models.md"
+WANTED, SECONDS, MOST_PARAMETERS, MOST_BYTES = 280, 20, 40_000_000, 6 << 30
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0 when enough types pass."""
+    parser = argparse.ArgumentParser(description="attach, over all model types of transformers.")
+    parser.add_argument("--types", type=re.compile)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--jobs", type=int, default=2)
+    chosen = parser.parse_args(arguments)
+    os.environ.update(QUIET)
+    import torch
+    import transformers
+
+    # What every model imports, once and not in each process.
+    import transformers.models.bart.modeling_bart
+    import transformers.models.clip.modeling_clip
+    import transformers.models.llama.modeling_llama
+    import transformers.models.whisper.modeling_whisper
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    path = chosen.output or (SWEEP if chosen.types is None else None)
+    partial = path and path.with_suffix(".partial.jsonl")
+    about = {"transformers": transformers.__version__}
+    # A run that was stopped goes on where it was.
+    rows: list[Row] = [row for row in kept_before(partial) if row.items() >= about.items()]
+    known = {row["type"] for row in rows}
+    wanted = [
+        name
+        for name in sorted(CONFIG_MAPPING_NAMES)
+        if name not in known and (chosen.types is None or chosen.types.search(name))
+    ]
+    # Threads that wait for the processes.
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        for name, row in zip(wanted, pool.map(apart, wanted), strict=True):
+            rows.append({"type": name, **about, **row})
+            print(json.dumps(rows[-1]), flush=True)
+            if partial:
+                write_rows(rows, partial)
+    rows.sort(key=lambda row: row["type"])
+    if path and partial:
+        write_rows(rows, path)
+        partial.unlink()
+    if chosen.types is None:
+        PAGE.write_text(page_of(rows), encoding="utf-8")
+    passed = sum(row["result"] == "pass" for row in rows)
+    print(f"{passed} of {len(rows)} types pass", file=sys.stderr)
+    return 0 if passed >= WANTED or chosen.types else 1
+
+
+def apart(name: str) -> Row:
+    """The row of a type, made in a process that may hang or die."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(read)
+        # Of the processor's time: others may use the machine too.
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        signal.alarm(20 * SECONDS)
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        with os.fdopen(write, "w") as pipe:
+            try:
+                json.dump(row_of(name), pipe)
+            except BaseException as error:
+                where = traceback.format_exc().splitlines()[-3:]
+                json.dump({"result": "fail", "note": f"{error!r:.200} {where}"[:400]}, pipe)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        told = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if not told:
+        return {"result": "fail", "note": f"ended by signal {status & 127} after {SECONDS} s"}
+    found: Row = json.loads(told)
+    return found
+
+
+def row_of(name: str) -> Row:
+    """The row of a type: of the first small model of it whose attention was heard."""
+    import torch
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    from benchmarks.attached.checks import checked
+    from benchmarks.attached.small_models import candidates, inputs_for, small_configs
+    from minibert.errors import TraceError
+
+    kind: Any = CONFIG_MAPPING[name]
+    state = {"result": "not built", "note": ""}
+    try:
+        classes = list(candidates(kind))[:5]
+    except Exception as error:
+        return {"result": "not built", "note": f"{error!r:.200}"}
+    for one in classes:
+        for config in small_configs(kind):
+            try:
+                with torch.device("meta"):
+                    size = sum(p.numel() for p in one(config).parameters())
+                if size > MOST_PARAMETERS:
+                    state["note"] = f"{size} parameters"
+                    continue
+                torch.manual_seed(5)
+                model = one(config).float().eval()
+            except Exception as error:
+                state["note"] = state["note"] or f"{one.__name__}: {error!r:.150}"
+                continue
+            for inputs in inputs_for(model):
+                try:
+                    with torch.no_grad():
+                        model(**inputs)
+                except Exception as error:
+                    if state["result"] == "not built":
+                        state = {"result": "not run", "note": f"{one.__name__}: {error!r:.150}"}
+                    continue
+                try:
+                    return {
+                        "class": one.__name__,
+                        "inputs": sorted(inputs),
+                        **checked(model, inputs),
+                    }
+                except TraceError as error:
+                    state = {
+                        "result": "no interface",
+                        "class": one.__name__,
+                        "note": str(error)[:300],
+                    }
+            if state["result"] == "no interface":
+                break
+    return state
+
+
+if __name__ == "__main__":
+    sys.exit(main())

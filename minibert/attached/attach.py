@@ -1,0 +1,200 @@
+"""`attach`: the quantities of any live transformers model whose attention uses the interface.
+
+attached = minibert.attach(hf_model, tokenizer=tokenizer)
+trace = attached.trace("leaves fall in autumn")
+trace[3, 5].probs
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minibert.attached.edits import Edits, plan
+from minibert.attached.layout import Report, Stack
+from minibert.attached.listen import attention_interface
+from minibert.attached.read import AttachedTrace
+from minibert.attached.recording import Known, Pass, Recording
+from minibert.attached.stack import StackTrace
+from minibert.errors import TraceError, check_flag
+
+__all__ = ["Attached", "attach"]
+
+
+def attach(model: Any, *, tokenizer: Any = None) -> "Attached":
+    """query, key, value, scores, probs and z of every head of a live transformers model.
+
+    `model` is any model of transformers, or one around it, whose attention goes through
+    transformers' attention interface under "eager" or "sdpa". It stays as it is: config, modules
+    and what it computes. `tokenizer` is transformers' own, for texts in place of ids.
+
+    The first run checks every layer: where probs · value is not what the model computed, scores
+    and probs are refused, and `attached.report` says so.
+
+    Raises TraceError for what transformers did not build, and for a compiled model.
+    """
+    interface = attention_interface(model)
+    if interface is None:
+        kind = type(model)
+        raise TraceError(
+            f"{kind.__module__}.{kind.__qualname__} is no model of transformers 4.48 or later, and "
+            "holds none; expected a live one, as AutoModel.from_pretrained(...) gives. For a name, "
+            "a folder or a model of minibert use minibert.load."
+        )
+    if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
+        raise TraceError(
+            f"{type(model).__name__} is compiled, and its attention calls are not seen; attach to "
+            "the model as it was before torch.compile (compiled._orig_mod)."
+        )
+    return Attached(model, interface, tokenizer)
+
+
+class Attached:
+    """A live model whose attention can be read and edited; see `attach`."""
+
+    def __init__(self, model: nn.Module, interface: Any, tokenizer: Any) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self._interface, self._known = interface, Known(model)
+
+    @property
+    def name(self) -> str:
+        """What the model was loaded as, or its class."""
+        config = getattr(self.model, "config", None)
+        name = getattr(config, "_name_or_path", "") or type(self.model).__name__
+        # Of a folder the last part: results are passed on to others.
+        return Path(name).name if Path(name).is_dir() else name
+
+    @property
+    def report(self) -> Report:
+        """What the checks found so far: which layers hold, which attention is not read."""
+        return self._known.report
+
+    @property
+    def stacks(self) -> Mapping[str, Stack]:
+        """The stacks of layers that have run, by name."""
+        return dict(self._known.stacks)
+
+    def __repr__(self) -> str:
+        stacks = "; ".join(map(str, self._known.stacks.values())) or "not run yet"
+        count = len(self.report.problems)
+        problems = f"; {count} problem{'s' if count > 1 else ''}, see .report" if count else ""
+        return f"Attached({self.name}: {stacks}{problems})"
+
+    def trace(
+        self,
+        *inputs: Any,
+        edit: Mapping[Any, Any] | None = None,
+        grad: bool = False,
+        **keywords: Any,
+    ) -> AttachedTrace:
+        """The attention of one forward pass: `trace[layer, head].probs`.
+
+        `inputs` and `keywords` are the model's own, or one text or several where there is a
+        tokenizer (texts are padded). Each quantity is computed when it is read; the pass itself
+        costs what it costs without.
+
+        `edit={("z", 3, 5): zero}` writes quantities, by the functions of `minibert.trace.edit`;
+        with several stacks ("decoder.cross", "z", 3, 5). Positions of edits are those of real
+        tokens, as attention_mask says. The first edited trace of a model runs it twice.
+        `grad=True` lets gradients flow; else the pass runs under `torch.no_grad()`.
+
+        Raises TraceError where no attention goes through the interface, and EditError.
+        """
+        check_flag("grad", grad, TraceError)
+        inputs, keywords, texts = self._encoded(inputs, keywords)
+        if edit and not self._known.ran:
+            self._run(inputs, keywords, Edits(), grad=False)
+        edits = plan(edit, self._known.stacks)
+        one = self._run(inputs, keywords, edits, grad=grad)
+
+        def again(edit: Mapping[Any, Any]) -> AttachedTrace:
+            return self.trace(*inputs, edit=edit, grad=grad, **keywords)
+
+        return self._trace(one, again, texts)
+
+    @contextmanager
+    def recording(self, edit: Mapping[Any, Any] | None = None) -> "Iterator[list[AttachedTrace]]":
+        """Inside, the model is called as one likes; then the list has a trace a forward pass.
+
+            with attached.recording() as passes:
+                hf_model.generate(**inputs)
+            passes[-1][3, 5].probs
+
+        The traces are there when the block ends. They keep what the model's passes held: the
+        keys of a whole text at each step. `edit` needs a model that has been traced before.
+        """
+        if edit and not self._known.ran:
+            raise TraceError(
+                "recording(edit=...): the layers of this model are not known yet. Call "
+                "attached.trace(...) once before."
+            )
+        traces: list[AttachedTrace] = []
+        recording = Recording(self._known, plan(edit, self._known.stacks))
+        with recording.of(self.model, self._interface):
+            yield traces
+        for one in recording.passes:
+            recording.settle(one)
+            if one.calls:
+                traces.append(self._trace(one, None, []))
+        if not traces:
+            raise self._nothing(recording)
+        recording.edits.check_met()
+
+    def _run(self, inputs: Any, keywords: Any, edits: Edits, *, grad: bool) -> Pass:
+        recording = Recording(self._known, edits)
+        gradients = nullcontext() if grad else torch.no_grad()
+        with recording.of(self.model, self._interface), gradients:
+            self.model(*inputs, **keywords)
+        one = recording.passes[-1]
+        if not one.calls:
+            raise self._nothing(recording)
+        edits.check_met()
+        return one
+
+    def _nothing(self, recording: Recording) -> TraceError:
+        return TraceError(
+            f"No attention of {type(self.model).__name__} went through transformers' attention "
+            f"interface (attention modules that ran: {recording.silent_modules()}), so that there "
+            "is nothing to read. minibert.load reads the families that it has written itself."
+        )
+
+    def _trace(
+        self,
+        one: Pass,
+        again: Callable[[Mapping[Any, Any]], AttachedTrace] | None,
+        texts: Sequence[str],
+    ) -> AttachedTrace:
+        calls = one.by_stack(self._known.stack_names)
+        stacks = {name: StackTrace(name, of, self.name) for name, of in calls.items()}
+        return AttachedTrace(
+            stacks, one.output, self.name, again,
+            ids=one.ids, texts=texts, tokenizer=self.tokenizer,
+        )  # fmt: skip
+
+    def _encoded(
+        self, inputs: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
+        """The model's inputs: texts become what the tokenizer makes of them."""
+        if not inputs or not _is_text(inputs[0]):
+            return inputs, keywords, []
+        if self.tokenizer is None:
+            raise TraceError(
+                "A text needs a tokenizer: minibert.attach(model, tokenizer=AutoTokenizer..."
+                "from_pretrained(...)), or give input_ids=."
+            )
+        texts = [inputs[0]] if isinstance(inputs[0], str) else list(inputs[0])
+        encoded = self.tokenizer(texts, return_tensors="pt", padding=len(texts) > 1)
+        parameter = next(self.model.parameters(), torch.empty(0))
+        moved = {
+            name: one.to(parameter.device) if isinstance(one, Tensor) else one
+            for name, one in encoded.items()
+        }
+        return inputs[1:], {**moved, **keywords}, texts
+
+
+def _is_text(given: Any) -> bool:
+    several = isinstance(given, Sequence) and not isinstance(given, str) and len(given) > 0
+    return isinstance(given, str) or (several and all(isinstance(one, str) for one in given))

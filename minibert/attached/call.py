@@ -1,0 +1,224 @@
+"""One attention call of a live model: what it was given, and what follows from that.
+
+It keeps the tensors that flow on in the model, not copies: scores and probs are computed when they
+are read. A cache that is overwritten later takes its keys with it, which is noticed.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minibert.attached.masks import Mask, mask_of, rows_of
+from minibert.errors import TraceError
+from minibert.quantities import Float, HeadVectors, Matrix
+
+__all__ = ["EVERY_ROW", "Call", "repeated"]
+
+EVERY_ROW = slice(None)
+Rows = slice | Tensor
+
+
+class Call:
+    """query, key and value of one call, its mask and options, and z once it is there.
+
+    scores = scale · query · keyᵀ; s = cap · tanh(scores / cap) + position bias + mask; probs =
+    softmax of s, beside a sink where the module has one; z = probs · value.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        implementation: str,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.module, self.implementation = module, implementation
+        self.query, self.key, self.value = query, key, value
+        self.mask, self.options = mask, options
+        self.out: Any = None
+        """(batch, position, head, d_head), as the model goes on with it."""
+        self.matrices: dict[str, Tensor] = {}
+        """scores and probs where an edit made them."""
+        self.untrue = ""
+        """Why scores and probs are not known; "" where they are."""
+        self.real_queries: Tensor | None = None
+        self.real_keys: Tensor | None = None
+        """True where a real token is, (batch, position); None: everywhere, or not known."""
+        self._versions: dict[str, int] = {}
+
+    def settle(self) -> None:
+        """Note that query, key and value are what the model attends with."""
+        if self.key.is_inference():
+            # Nobody counts how often these are written to.
+            self.key, self.value = self.key.clone(), self.value.clone()
+        self._versions = self._written()
+
+    def seal(self) -> None:
+        """Note that z is what the model goes on with."""
+        self._versions = self._written() | self._versions
+
+    def _written(self) -> dict[str, int]:
+        kept = {"query": self.query, "key": self.key, "value": self.value, "z": self.out}
+        tensors = {name: one for name, one in kept.items() if isinstance(one, Tensor)}
+        return {name: one._version for name, one in tensors.items() if not one.is_inference()}
+
+    def intact(self, name: str, tensor: Tensor) -> Tensor:
+        """The tensor. Raises TraceError where the model has written over it since."""
+        if name in self._versions and tensor._version != self._versions[name]:
+            raise TraceError(
+                f"{name} is stale: the model has written over it since, as a static cache does at "
+                "each step. Read it before the next step, or generate without "
+                'cache_implementation="static".'
+            )
+        return tensor
+
+    @property
+    def n_heads(self) -> int:
+        """Heads that look."""
+        return self.query.shape[1]
+
+    @property
+    def z(self) -> HeadVectors:
+        """probs · value, as the model computed it."""
+        return self.intact("z", self.out).transpose(1, 2)
+
+    @property
+    def softens(self) -> bool:
+        """True where no mask means causal order."""
+        causal = self.options.get("is_causal")
+        causal = getattr(self.module, "is_causal", True) if causal is None else causal
+        return self.implementation == "sdpa" and bool(causal) and self.query.shape[-2] > 1
+
+    @property
+    def scale(self) -> float | Tensor:
+        """What the dot products are multiplied by."""
+        given = self.options.get("scaling")
+        if given is not None:
+            return given
+        # The families with a soft cap read their config; every other takes the width of a head.
+        size = getattr(self.module, "head_dim", None) if "softcap" in self.options else None
+        return (size or self.query.shape[-1]) ** -0.5
+
+    @property
+    def soft_cap(self) -> float | None:
+        """Scores are squeezed into −soft_cap … soft_cap."""
+        return self.options.get("softcap")
+
+    @property
+    def position_bias(self) -> Tensor | None:
+        """What is added to the scores beside the mask."""
+        return self.options.get("position_bias")
+
+    @property
+    def sinks(self) -> Tensor | None:
+        """One more logit in the softmax of each row, (head) or (batch, head, query, 1)."""
+        for name in ("s_aux", "sinks"):
+            if self.options.get(name) is not None:
+                return self.options[name]
+        sinks = getattr(self.module, "sinks", None)
+        return sinks if isinstance(sinks, Tensor) else None
+
+    def mask_rows(self, rows: Rows = EVERY_ROW) -> Mask:
+        """The mask of some rows."""
+        return mask_of(self.mask, self.query, self.key, causal=self.softens, rows=rows)
+
+    def scores(self, rows: Rows = EVERY_ROW, heads: slice = EVERY_ROW) -> Matrix:
+        """scale · query · keyᵀ of some rows and heads, before soft cap, bias and mask."""
+        if "scores" in self.matrices:
+            return self.matrices["scores"][:, heads, rows]
+        query = self.intact("query", self.query)[:, heads, rows]
+        key = repeated(self.intact("key", self.key), self.n_heads)[:, heads]
+        scale = self.scale
+        if isinstance(scale, Tensor) and scale.dim() > 1 and scale.shape[-3] > 1:
+            scale = scale[..., heads, :, :]
+        return query @ key.transpose(-1, -2) * scale
+
+    def probs(self, rows: Rows = EVERY_ROW, heads: slice = EVERY_ROW) -> Matrix:
+        """The softmax of the masked scores of some rows and heads."""
+        if "probs" in self.matrices:
+            return self.matrices["probs"][:, heads, rows]
+        return self.softmax(self.scores(rows, heads), rows, heads)
+
+    def softmax(self, scores: Matrix, rows: Rows = EVERY_ROW, heads: slice = EVERY_ROW) -> Matrix:
+        """probs of these scores: soft cap, position bias, mask and sink applied."""
+        shaped = self.shaped(scores, rows, heads)
+        sinks = self.sinks
+        if sinks is None:
+            probs = shaped.softmax(-1, dtype=_wide(shaped))
+        else:
+            sink = sinks if sinks.dim() == 4 else sinks.reshape(1, -1, 1, 1)
+            sink = _of_heads(sink, heads).to(shaped).expand(*shaped.shape[:-1], 1)
+            probs = torch.cat([shaped, sink], -1).softmax(-1, dtype=_wide(shaped))[..., :-1]
+        mask = self.mask_rows(rows)
+        if mask.allowed is not None and mask.forbidden == -torch.inf and not self._adds_infinity:
+            # A row without a key is 0 under sdpa; the smallest numbers would make it uniform.
+            probs = probs.masked_fill(~_of_heads(mask.allowed, heads), 0)
+        return probs.to(self.query.dtype)
+
+    def shaped(self, scores: Matrix, rows: Rows, heads: slice = EVERY_ROW) -> Matrix:
+        """What the softmax is taken of: scores with soft cap, position bias and mask."""
+        cap, bias = self.soft_cap, self.position_bias
+        shaped = scores if cap is None else torch.tanh(scores / cap) * cap
+        if bias is not None:
+            shaped = shaped + _of_heads(rows_of(bias, rows), heads)[..., : scores.shape[-1]]
+        mask = self.mask_rows(rows)
+        if mask.bias is not None:
+            shaped = shaped + _of_heads(mask.bias, heads)
+        if mask.allowed is not None:
+            # Finite, as most masks of transformers are: a row without a key stays numbers.
+            least = -torch.inf if self._adds_infinity else torch.finfo(shaped.dtype).min
+            shaped = shaped.masked_fill(~_of_heads(mask.allowed, heads), least)
+        return shaped
+
+    @property
+    def _adds_infinity(self) -> bool:
+        """Whether forbidden scores are −inf, so that a row without a key is NaN."""
+        added = self.mask is not None and self.mask.is_floating_point()
+        return added and self.implementation == "eager" and self._forbids_by_infinity
+
+    @cached_property
+    def _forbids_by_infinity(self) -> bool:
+        return self.mask_rows().forbidden == -torch.inf
+
+    def weighted(self, probs: Matrix) -> HeadVectors:
+        """probs · value."""
+        return probs @ repeated(self.intact("value", self.value), self.n_heads)
+
+    def read(self, name: str, heads: slice = EVERY_ROW, rows: Rows = EVERY_ROW) -> Tensor:
+        """A quantity, its head axis still there; of key and value what these heads read."""
+        if name in ("scores", "probs"):
+            if self.untrue:
+                raise TraceError(f"{name} of {type(self.module).__name__}: {self.untrue}")
+            compute: Callable[..., Tensor] = self.scores if name == "scores" else self.probs
+            return compute(rows, heads)
+        if name == "z":
+            return self.z[:, heads]
+        tensor = self.intact(name, getattr(self, name))
+        if name == "query" or heads == EVERY_ROW:
+            return tensor[:, heads]
+        group = self.n_heads // tensor.shape[1]
+        read_by = [head // group for head in range(self.n_heads)[heads]]
+        return tensor[:, read_by[0] : read_by[-1] + 1]
+
+
+def repeated(vectors: Float[Tensor, "batch kv_head key d_head"], n_heads: int) -> HeadVectors:
+    """The key or value that each head reads: head h reads h // (n_heads / kv_heads)."""
+    group = n_heads // vectors.shape[1]
+    return vectors if group == 1 else vectors.repeat_interleave(group, 1)
+
+
+def _of_heads(tensor: Tensor, heads: slice) -> Tensor:
+    """Some heads of what has one head axis for all, or none of size above 1."""
+    while tensor.dim() < 4:
+        tensor = tensor.unsqueeze(0)
+    return tensor if tensor.shape[1] == 1 else tensor[:, heads]
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32

@@ -1,0 +1,130 @@
+"""Reading the attention of one forward pass of a live model."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from minibert.attached.call import Call
+from minibert.attached.layout import READABLE
+from minibert.attached.page_trace import page_trace
+from minibert.attached.stack import AttachedLayer, StackTrace, Tokens2D
+from minibert.errors import TraceError
+from minibert.trace.layer_view import AbsentError
+
+if TYPE_CHECKING:
+    from minibert.viz import Page
+
+__all__ = ["AttachedTrace"]
+
+
+class AttachedTrace:
+    """The attention of one forward pass of a live model.
+
+    `trace[3, 5].probs` where the model has one stack of layers, else
+    `trace.stack("decoder.cross")[3, 5].probs`. `trace.output` is what the model returned.
+    """
+
+    def __init__(
+        self,
+        stacks: Mapping[str, StackTrace],
+        output: Any,
+        model_name: str,
+        again: "Callable[[Mapping[Any, Any]], AttachedTrace] | None",
+        *,
+        ids: Mapping[str, Tensor] | None = None,
+        texts: Sequence[str] = (),
+        tokenizer: Any = None,
+    ) -> None:
+        self._stacks, self.output, self.model_name = dict(stacks), output, model_name
+        self._again, self.texts, self.tokenizer = again, tuple(texts), tokenizer
+        self.ids = dict(ids or {})
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The names of the stacks of layers, in the order in which they ran."""
+        return tuple(self._stacks)
+
+    def of_stack(self, name: str) -> StackTrace:
+        """The layers of one stack."""
+        if name not in self._stacks:
+            raise TraceError(f"There is no stack {name!r:.80}; there are {self._names}.")
+        return self._stacks[name]
+
+    def stack(self, name: str) -> Any:
+        """The stack of that name; of the only one, a quantity of all layers: `stack("probs")`."""
+        if name in READABLE and name not in self._stacks:
+            return self.only().stack(name)
+        return self.of_stack(name)
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(map(repr, self._stacks)) or "none: no attention ran in this pass"
+
+    def only(self) -> StackTrace:
+        """The stack of a model that has one."""
+        if len(self._stacks) != 1:
+            raise TraceError(
+                f"This pass has several stacks, {self._names}: read trace.stack(name)[layer, head]."
+                if self._stacks
+                else "No attention ran in this pass."
+            )
+        return next(iter(self._stacks.values()))
+
+    def __getitem__(self, where: int | tuple[int, int]) -> AttachedLayer:
+        """The quantities of a layer, or of one head of it, of a model with one stack."""
+        return self.only()[where]
+
+    def __len__(self) -> int:
+        return len(self.only())
+
+    def __iter__(self) -> Iterator[AttachedLayer]:
+        return iter(self.only())
+
+    @property
+    def calls(self) -> Sequence[tuple[str, Call]]:
+        """The calls of the only stack."""
+        return self.only().calls
+
+    @property
+    def records(self) -> Sequence[tuple[str, Call]]:
+        """All calls: what makes this a trace to edits."""
+        return [call for stack in self._stacks.values() for call in stack.calls]
+
+    @property
+    def allowed(self) -> Tokens2D | None:
+        """Which positions of the only stack's queries are tokens; None where there are several."""
+        return self.only().allowed if len(self._stacks) == 1 else None
+
+    @property
+    def logits(self) -> Tensor:
+        """The model's logits, as it returned them."""
+        logits = getattr(self.output, "logits", None)
+        if logits is None:
+            raise AbsentError(
+                f"{self.model_name} returned no logits, but {type(self.output).__name__}: read "
+                "trace.output."
+            )
+        return logits
+
+    def rerun(self, edit: Mapping[Any, Any]) -> "AttachedTrace":
+        """The trace of the same inputs with these edits; the whole model runs again."""
+        if self._again is None:
+            raise TraceError(
+                "A recorded pass cannot run again; call attached.trace(..., edit=...)."
+            )
+        return self._again(edit)
+
+    def view(self, *, stack: str | None = None, **options: Any) -> "Page":
+        """The page of a stack, the only one by default; `options` are those of `minibert.viz.view`.
+
+        Raises TraceError where a stack has no page: one whose queries are not its keys.
+        """
+        from minibert.viz import view
+
+        one = self.only() if stack is None else self.of_stack(stack)
+        ids = "decoder_input_ids" if one.name.startswith("decoder.") else "input_ids"
+        return view(page_trace(one, self.ids.get(ids), self.texts, self.tokenizer), **options)
+
+    def __repr__(self) -> str:
+        return f"AttachedTrace({'; '.join(map(repr, self._stacks.values()))})"

@@ -1,0 +1,217 @@
+"""Recording the attention calls of a live model, forward pass by forward pass."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from threading import get_ident
+from typing import Any
+
+from torch import Tensor, nn
+
+from minibert.attached.call import Call
+from minibert.attached.check import attention_modules, form_of, misfit, silent
+from minibert.attached.edits import Edits, edited
+from minibert.attached.layout import LayerReport, Report, Stack
+from minibert.attached.listen import listening
+from minibert.attached.stacks import names_of, pattern_of
+from minibert.errors import EditError, TraceError
+
+__all__ = ["Known", "Pass", "Recording"]
+
+
+class Known:
+    """What earlier runs of a model have told: names of its stacks, forms that were checked."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.stack_names: dict[str, str] = {}
+        self.stacks: dict[str, Stack] = {}
+        self.forms: dict[tuple[object, ...], str] = {}
+        self.report = Report()
+        self.ran = False
+
+
+class Pass:
+    """The calls of one forward pass, and what came out of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Call]] = []
+        """Each with the name of its module."""
+        self.output: Any = None
+        self.done = False
+        self.token_masks: dict[str, Tensor] = {}
+        """The (batch, position) masks that the model was given, by keyword."""
+        self.ids: dict[str, Tensor] = {}
+        """The (batch, position) ids that the model was given, by keyword."""
+        self._counts: dict[str, int] = {}
+
+    def number(self, pattern: str) -> int:
+        """The layer that the next call of this pattern is of."""
+        number = self._counts.get(pattern, 0)
+        self._counts[pattern] = number + 1
+        return number
+
+    def by_stack(self, names: Mapping[str, str]) -> dict[str, list[tuple[str, Call]]]:
+        """The calls of each stack, in order."""
+        found: dict[str, list[tuple[str, Call]]] = {}
+        for name, call in self.calls:
+            found.setdefault(names[pattern_of(name)], []).append((name, call))
+        return found
+
+
+class Recording:
+    """Who listens to a model: it keeps the calls of each pass, checks them, and edits them."""
+
+    def __init__(self, known: Known, edits: Edits) -> None:
+        self.known, self.edits = known, edits
+        self.passes: list[Pass] = []
+        self._thread, self._inside = get_ident(), False
+        self._ran: dict[str, str] = {}
+        self._of_call: tuple[Call | None, dict[str, Any]] = (None, {})
+
+    @contextmanager
+    def of(self, model: nn.Module, interface: Any) -> Iterator[None]:
+        """Inside, the passes of the model in this thread are recorded."""
+        with ExitStack() as undo:
+            begin = model.register_forward_pre_hook(self._begin, with_kwargs=True)
+            undo.callback(begin.remove)
+            end = model.register_forward_hook(self._end, always_call=True)
+            undo.callback(end.remove)
+            if not self.known.ran:
+                for name, module in attention_modules(model):
+                    hook = module.register_forward_pre_hook(self._note(name))
+                    undo.callback(hook.remove)
+            undo.enter_context(listening(interface, self))
+            yield
+
+    def _note(self, name: str) -> Any:
+        def ran(module: nn.Module, inputs: Any) -> None:
+            if get_ident() == self._thread:
+                self._ran[name] = type(module).__name__
+
+        return ran
+
+    def _begin(self, model: nn.Module, inputs: Any, keywords: Mapping[str, Any]) -> None:
+        # A hook of the model is called in every thread that runs it.
+        if get_ident() != self._thread:
+            return
+        self._inside = True
+        self.passes.append(one := Pass())
+        first = {"input_ids": inputs[0]} if inputs else {}
+        for name, given in {**first, **keywords}.items():
+            if not isinstance(given, Tensor) or given.dim() != 2:
+                continue
+            if name.endswith("attention_mask"):
+                one.token_masks[name] = given.bool()
+            elif name.endswith("input_ids") and not given.is_floating_point():
+                one.ids[name] = given
+        if all(bool(mask.all()) for mask in one.token_masks.values()):
+            one.token_masks.clear()
+
+    def _end(self, model: nn.Module, inputs: Any, output: Any) -> None:
+        if get_ident() != self._thread:
+            return
+        self._inside = False
+        self.passes[-1].output, self.passes[-1].done = output, True
+        self.settle(self.passes[-1])
+
+    def _current(self) -> Pass:
+        """The pass of the call; one of its own for an encoder that runs by itself."""
+        if not self._inside and (not self.passes or self.passes[-1].done):
+            self.passes.append(Pass())
+        return self.passes[-1]
+
+    def hears(self, module: nn.Module) -> bool:
+        """True for the modules of the model."""
+        return id(module) in self.known.names
+
+    def before(self, call: Call) -> None:
+        """Keep the call; change query, key and value where there are edits."""
+        current, name = self._current(), self.known.names[id(call.module)]
+        if call.options.get("dropout"):
+            raise TraceError(
+                f"{name} drops attention weights, dropout={call.options['dropout']}: what is read "
+                "would not be what the model computes. Call hf_model.eval() first."
+            )
+        pattern = pattern_of(name)
+        layer = current.number(pattern)
+        current.calls.append((name, call))
+        stack = self.known.stack_names.get(pattern, "")
+        _note_real(call, current.token_masks, stack)
+        here = self.edits.of(stack, layer) if stack and self.edits else {}
+        self._of_call = (call, here)
+        for quantity in ("query", "key", "value"):
+            if quantity in here:
+                setattr(call, quantity, edited(quantity, getattr(call, quantity), here, call))
+
+    def instead(self, call: Call) -> Tensor | None:
+        """z of a call whose scores or probs are edited."""
+        here = self._edits_of(call)
+        if not {"scores", "probs"} & here.keys():
+            return None
+        if call.implementation and (why := self.known.forms.get(form_of(call), "")):
+            raise EditError(f"scores and probs of {self.known.names[id(call.module)]}: {why}.")
+        scores = edited("scores", call.scores(), here, call)
+        if "scores" in here:
+            call.matrices["scores"] = scores
+        call.matrices["probs"] = edited("probs", call.softmax(scores), here, call)
+        return call.weighted(call.matrices["probs"])
+
+    def after(self, call: Call) -> None:
+        """Check what the model computed, where its form is new; change z where it is edited."""
+        here = self._edits_of(call)
+        if not call.matrices:
+            form = form_of(call)
+            if form not in self.known.forms:
+                self.known.forms[form] = misfit(call)
+            call.untrue = self.known.forms[form]
+        if "z" in here:
+            z = edited("z", call.out.transpose(1, 2), here, call)
+            call.out = z.transpose(1, 2).contiguous()
+
+    def _edits_of(self, call: Call) -> dict[str, Any]:
+        known, here = self._of_call
+        return here if known is call else {}
+
+    def settle(self, one: Pass) -> None:
+        """Give the stacks of a pass their names, and note what was found."""
+        if not one.calls:
+            return
+        known = self.known
+        patterns = [pattern_of(name) for name, _ in one.calls]
+        known.stack_names = names_of(patterns, known.stack_names)
+        for stack, calls in one.by_stack(known.stack_names).items():
+            known.stacks[stack] = Stack.of(stack, [call for _, call in calls])
+            for _, call in calls:
+                _note_real(call, one.token_masks, stack)
+            known.report.note(
+                LayerReport(stack, layer, name, call.untrue)
+                for layer, (name, call) in enumerate(calls)
+            )
+        if not known.ran:
+            quiet = silent(self._ran, {name for name, _ in one.calls})
+            known.report.silent |= {name: self._ran[name] for name in quiet}
+            known.ran = True
+
+    def silent_modules(self) -> str:
+        """The attention modules that ran, for a message."""
+        kinds = sorted(set(self._ran.values()))
+        return ", ".join(kinds) or "none ran"
+
+
+def _note_real(call: Call, masks: Mapping[str, Tensor], stack: str) -> None:
+    """Note which queries and keys of a call are tokens, as far as the model was told."""
+    if not masks:
+        return
+    # The decoder of two has masks of its own, and looks at the encoder's keys.
+    own = masks.get("decoder_attention_mask" if stack.startswith("decoder.") else "attention_mask")
+    seen = masks.get("attention_mask") if stack.endswith("cross") else own
+    call.real_queries = _fitting(own, call.query, last=True)
+    call.real_keys = _fitting(seen, call.key, last=False)
+
+
+def _fitting(mask: Tensor | None, vectors: Tensor, *, last: bool) -> Tensor | None:
+    """The mask of these positions: of the last ones where a cache holds those before."""
+    batch, n = vectors.shape[0], vectors.shape[2]
+    if mask is None or mask.shape[0] != batch or mask.shape[1] < n:
+        return None
+    return None if mask.shape[1] > n and not last else mask[:, -n:].to(vectors.device)

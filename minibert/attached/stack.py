@@ -1,0 +1,158 @@
+"""Reading one stack of a live model's layers: a layer, or a head of it, by minibert's names."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from minibert.attached.call import EVERY_ROW, Call
+from minibert.attached.layout import READABLE
+from minibert.attached.statistics import LazyStatistics
+from minibert.errors import TraceError
+from minibert.quantities import Float
+from minibert.trace.layer_view import AbsentError
+from minibert.trace.places import check_index
+
+__all__ = ["AttachedLayer", "StackTrace", "Tokens2D"]
+
+Vectors = Float[Tensor, "batch *head position d_head"]
+Rows = Float[Tensor, "batch *head query key"]
+
+
+class AttachedLayer:
+    """The quantities of one layer of a live model, or of one head (then the head axis is gone).
+
+    Each is computed when it is read. `key` and `value` of a layer have its key-value heads; of a
+    head they are those that it reads.
+    """
+
+    def __init__(self, stack: "StackTrace", layer: int, head: int | None) -> None:
+        self.layer, self.head = layer, head
+        self.module, self._call = stack.calls[layer]
+        self._stack = stack
+        self._heads = EVERY_ROW if head is None else slice(head, head + 1)
+
+    @property
+    def query(self) -> Vectors:
+        """(batch, head, position, d_head), as it enters the dot product."""
+        return self.quantity("query")
+
+    @property
+    def key(self) -> Vectors:
+        """(batch, kv_head, position, d_head), as it enters the dot product."""
+        return self.quantity("key")
+
+    @property
+    def value(self) -> Vectors:
+        """(batch, kv_head, position, d_head)."""
+        return self.quantity("value")
+
+    @property
+    def scores(self) -> Rows:
+        """scale · query · keyᵀ, before soft cap, bias and mask: (batch, head, query, key)."""
+        return self.quantity("scores")
+
+    @property
+    def probs(self) -> Rows:
+        """The softmax of the masked scores: (batch, head, query, key); 0 where masked."""
+        return self.quantity("probs")
+
+    @property
+    def z(self) -> Vectors:
+        """probs · value: (batch, head, position, d_head)."""
+        return self.quantity("z")
+
+    @property
+    def statistics(self) -> LazyStatistics:
+        """Numbers about the rows of probs, without the matrix: `statistics.entropy`."""
+        return LazyStatistics(self._call, self.head)
+
+    @property
+    def problem(self) -> str:
+        """Why scores and probs cannot be read here; "" where they can."""
+        return self._call.untrue
+
+    def quantity(self, name: str) -> Tensor:
+        """The quantity of that name."""
+        if name not in READABLE:
+            raise AbsentError(
+                f"{name!r:.80} is not read from an attached model; there are "
+                f"{', '.join(READABLE)} and statistics."
+            )
+        if self._stack.by_kv_head and name in ("key", "value") and self.head is not None:
+            return self._call.read(name)[:, self.head]
+        value = self._call.read(name, self._heads)
+        return value if self.head is None else value[:, 0]
+
+    def window(self, name: str, *, queries: slice = EVERY_ROW, keys: slice = EVERY_ROW) -> Rows:
+        """scores or probs of some rows and columns; only those rows are computed."""
+        if name not in ("scores", "probs"):
+            raise TraceError(f"{name!r:.80} has no rows and columns; scores and probs have.")
+        rows = self._call.read(name, self._heads, queries)[..., keys]
+        return rows if self.head is None else rows[:, 0]
+
+    def __repr__(self) -> str:
+        head = "" if self.head is None else f", head {self.head}"
+        return f"<layer {self.layer}{head} of {self._stack!r}, {self.module}>"
+
+
+@dataclass(frozen=True)
+class Tokens2D:
+    """Which positions are tokens, (batch, position); `tokens` is None where all are."""
+
+    batch: int
+    position: int
+    device: torch.device
+    tokens: Tensor | None
+
+
+@dataclass(frozen=True)
+class StackTrace:
+    """The layers of one stack in one pass: `stack[2].probs`, `stack[2, 5].z`."""
+
+    name: str
+    calls: Sequence[tuple[str, Call]]
+    """Each with the name of its module."""
+    model_name: str
+    by_kv_head: bool = False
+    """Whether the heads of key and value are counted as key-value heads."""
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def __iter__(self) -> Iterator[AttachedLayer]:
+        return (self[layer] for layer in range(len(self)))
+
+    def __getitem__(self, where: int | tuple[int, int]) -> AttachedLayer:
+        """The quantities of a layer, or of one head of a layer. Negative numbers count back."""
+        if isinstance(where, tuple) and len(where) != 2:
+            raise TraceError(f"trace[{where!r:.80}]: expected trace[layer] or trace[layer, head].")
+        layer, head = where if isinstance(where, tuple) else (where, None)
+        layer = check_index("layer", layer, len(self))
+        if head is not None:
+            head = check_index("head", head, self.calls[layer][1].n_heads)
+        return AttachedLayer(self, layer, head)
+
+    def __repr__(self) -> str:
+        query = self.calls[0][1].query
+        return (
+            f"{self.name} of {self.model_name}: {len(self)} layers x {query.shape[1]} heads, "
+            f"batch {query.shape[0]}, {query.shape[2]} positions"
+        )
+
+    def stack(self, name: str) -> Float[Tensor, "layer batch *rest"]:
+        """One quantity of all layers, the layer axis in front."""
+        return torch.stack([layer.quantity(name) for layer in self])
+
+    @property
+    def records(self) -> Sequence[tuple[str, Call]]:
+        """The calls: what makes this a trace to edits."""
+        return self.calls
+
+    @property
+    def allowed(self) -> Tokens2D:
+        """Which positions of its queries are tokens."""
+        call = self.calls[0][1]
+        batch, _, position, _ = call.query.shape
+        return Tokens2D(batch, position, call.query.device, call.real_queries)

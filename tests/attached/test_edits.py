@@ -1,0 +1,164 @@
+"""Edits of a live model: by minibert's names and functions, in the model's own forward pass."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import minibert
+from minibert import EditError
+from minibert.attached.layout import READABLE
+from minibert.trace.edit import hide, mean, noise, replace, zero
+from tests.attached.live_models import bart, gpt2, ids, llama
+
+
+def without_head(projection: nn.Module, head: int, size: int, run: Callable[[], Tensor]) -> Tensor:
+    """What `run` gives with a head's columns of the projection's input set to 0."""
+
+    def cut(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        changed = given[0].clone()
+        changed[..., head * size : (head + 1) * size] = 0
+        return (changed, *given[1:])
+
+    handle = projection.register_forward_pre_hook(cut)
+    with torch.no_grad():
+        found = run()
+    handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_one_head_zeroed_is_a_hook_on_the_output_projection(implementation: str) -> None:
+    model = llama()
+    model.set_attn_implementation(implementation)
+    expected = without_head(
+        model.model.layers[1].self_attn.o_proj, 4, 8, lambda: model(ids()).logits
+    )
+    edited = minibert.attach(model).trace(ids(), edit={("z", 1, 4): zero})
+    assert torch.equal(edited.logits, expected)
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_writing_back_what_was_read_changes_nothing(name: str) -> None:
+    attached = minibert.attach(llama())
+    trace = attached.trace(ids())
+    heads = range(2) if name in ("key", "value") else range(6)
+    whole = trace.rerun({(name, layer): replace(trace) for layer in range(3)})
+    single = trace.rerun({(name, 1, head): replace(trace) for head in heads})
+    for one in (whole, single):
+        assert (one.logits - trace.logits).abs().max() < 1e-5
+
+
+def test_key_heads_of_an_edit_are_key_value_heads() -> None:
+    attached = minibert.attach(llama())
+    trace = attached.trace(ids(), edit={("key", 1, 1): zero})
+    assert float(trace[1].scores[:, 3:].abs().max()) == 0
+    assert float(trace[1].scores[:, :3].abs().min()) > 0
+    with pytest.raises(EditError, match="no kv_head 5; expected 0 to 1"):
+        attached.trace(ids(), edit={("key", 1, 5): zero})
+
+
+def test_positions_are_those_of_real_tokens() -> None:
+    mask = torch.ones(2, 7, dtype=torch.long)
+    mask[0, :3] = 0
+    attached = minibert.attach(llama())
+    plain = attached.trace(ids(), attention_mask=mask)
+    first = attached.trace(ids(), attention_mask=mask, edit={("z", 0): zero.at(positions=0)})
+    changed = (first[0].z != plain[0].z).any(-1).any(1)
+    assert changed.nonzero().tolist() == [[0, 3], [1, 0]]
+    hidden = attached.trace(
+        ids(), attention_mask=mask, edit={("scores", 0, 2): hide(0, positions=-1)}
+    )
+    off = (hidden[0].probs != plain[0].probs) & (hidden[0].probs == 0)
+    assert off.nonzero().tolist() == [[0, 2, 6, 3], [1, 2, 6, 0]]
+
+
+def test_a_row_without_keys_left_is_refused() -> None:
+    attached = minibert.attach(gpt2())
+    with pytest.raises(EditError, match="the query at position 0 of sentence 0 has no key left"):
+        attached.trace(ids(), edit={("scores", 1): hide(0)})
+
+
+def test_edits_of_one_stack_of_several() -> None:
+    attached = minibert.attach(bart())
+    inputs = {"input_ids": ids(), "decoder_input_ids": ids(2, 5)}
+    plain = attached.trace(**inputs)
+    edited = attached.trace(**inputs, edit={("decoder.cross", "probs", 1, 1): 0.125})
+    assert bool((edited.stack("decoder.cross")[1, 1].probs == 0.125).all())
+    assert torch.equal(edited.stack("encoder")[1].z, plain.stack("encoder")[1].z)
+    other = attached.trace(input_ids=ids().flip(1), decoder_input_ids=ids(2, 5))
+    patched = attached.trace(**inputs, edit={("decoder.cross", "z", 2): replace(other)})
+    assert torch.equal(patched.stack("decoder.cross")[2].z, other.stack("decoder.cross")[2].z)
+    averaged = attached.trace(**inputs, edit={("encoder", "z", 0, 1): mean(over=[plain, other])})
+    rows = torch.cat([plain.stack("encoder")[0, 1].z, other.stack("encoder")[0, 1].z])
+    expected = rows.reshape(-1, 11).mean(0)
+    assert (averaged.stack("encoder")[0, 1].z - expected).abs().max() < 1e-6
+    with pytest.raises(EditError, match="several stacks; begin with one of 'encoder', 'decoder"):
+        attached.trace(**inputs, edit={("z", 1): zero})
+
+
+def test_gradients_flow_through_edits() -> None:
+    attached = minibert.attach(gpt2())
+    strength = torch.tensor(0.5, requires_grad=True)
+    edit = {("z", 1, 2): lambda z: z * strength, ("probs", 0, 1): lambda p: p * strength}
+    trace = attached.trace(ids(), edit=edit, grad=True)
+    trace.logits[0, -1, 7].backward()
+    step = 1e-2
+    ends = []
+    for value in (0.5 + step, 0.5 - step):
+        again = {("z", 1, 2): lambda z, v=value: z * v, ("probs", 0, 1): lambda p, v=value: p * v}
+        ends.append(float(attached.trace(ids(), edit=again).logits[0, -1, 7]))
+    assert strength.grad is not None
+    slope = (ends[0] - ends[1]) / (2 * step)
+    assert abs(float(strength.grad) - slope) < 1e-2 * max(1, abs(slope))
+    assert not attached.trace(ids(), edit={("z", 1): zero}).logits.requires_grad
+
+
+def test_generation_with_an_edit_is_edited_at_every_step() -> None:
+    model = gpt2()
+    attached = minibert.attach(model)
+    attached.trace(ids(1))
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    expected = without_head(
+        model.transformer.h[0].attn.c_proj, 1, 11, lambda: model.generate(ids(1), **options)
+    )
+    with attached.recording(edit={("z", 0, 1): zero}):
+        found = model.generate(ids(1), **options)
+    assert torch.equal(found, expected)
+
+
+def test_noise_and_constants_reach_the_pass() -> None:
+    attached = minibert.attach(gpt2())
+    plain = attached.trace(ids())
+    noisy = [attached.trace(ids(), edit={("query", 1, 0): noise(5)})[1, 0].query for _ in range(2)]
+    assert torch.equal(*noisy)
+    assert (noisy[0] - plain[1, 0].query).std() == pytest.approx(1, abs=0.3)
+    row = torch.arange(11.0)
+    some = attached.trace(ids(), edit={("value", 0, 3): replace(row, positions=(1, -1))})
+    assert torch.equal(some[0, 3].value[:, [1, 6]], row.expand(2, 2, 11))
+    assert torch.equal(some[0, 3].value[:, 2:6], plain[0, 3].value[:, 2:6])
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({("mlp_out", 1): zero}, r"is no point of stack 'layers'; expected \(name, layer\)"),
+        ({("z", 1, 9): zero}, "no head 9; expected 0 to 5"),
+        ({("z", 1): torch.zeros(5)}, r"value of shape \(5,\) does not fit \(2, 6, 7, 8\)"),
+        ({("z", 1): float("nan")}, "expected a finite number"),
+        ({("z", 1): hide(0)}, "hide edits scores only"),
+        ({("z", 1, 2): zero, ("z", 1, (2,)): 1.0}, "Two edits overlap"),
+        ({"z": zero}, "is no point"),
+    ],
+)
+def test_what_does_not_fit_is_refused(edit: dict[object, object], message: str) -> None:
+    with pytest.raises(EditError, match=message):
+        minibert.attach(llama()).trace(ids(), edit=edit)
+
+
+def test_statistics_of_edited_scores_are_refused_and_others_stay() -> None:
+    trace = minibert.attach(llama()).trace(ids(), edit={("scores", 1): hide(0, positions=-1)})
+    with pytest.raises(minibert.TraceError, match="were edited here"):
+        trace[1].statistics.entropy  # noqa: B018
+    assert trace[2].statistics.entropy.shape == (2, 6, 7)
