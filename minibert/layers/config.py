@@ -205,7 +205,7 @@ class Config:
 
     @property
     def reach(self) -> int | None:
-        """The longest text whose tokens see all that the order allows, in every layer; None: any."""
+        """The longest text that no window of a layer cuts; None: there is no such limit."""
         windows = [self.window(layer) for layer in range(self.n_layers)]
         return min((window[0] + 1 for window in windows if window is not None), default=None)
 

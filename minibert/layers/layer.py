@@ -36,55 +36,54 @@ from minibert.quantities import (
 if TYPE_CHECKING:
     from minibert.layers.attention import Attention
     from minibert.layers.parts import Layer
+
+    class At(Protocol):
+        """What the table reads of one layer of one pass, which is a `LayerPass`."""
+
+        layer: Layer
+        attention: Attention
+        index: int
+        heads: slice
+        resid_pre: Hidden
+        query_unrotated: HeadVectors
+        key_unrotated: KeyVectors
+        query: HeadVectors
+        scores: Matrix
+        probs: Matrix
+        z: HeadVectors
+        head_out: PerHeadHidden
+        attn_out: Hidden
+        resid_mid: Hidden
+        mlp_gate: Mlp
+        mlp_pre: Mlp
+        mlp_post: Mlp
+        mlp_out: Hidden
+        all_keys: KeyVectors
+        all_values: KeyVectors
+        mlp_input: Hidden
+
+        def project(self, name: str) -> HeadVectors: ...
+
+        def turned_query(self) -> HeadVectors: ...
+
+        def turned_key(self) -> KeyVectors: ...
+
+        def attend(self) -> HeadVectors: ...
+
+        def allowed_rows(self) -> AttentionMask | None: ...
+
+        def of_all_heads(self) -> "At": ...
+
+        def wants(self, *names: str) -> bool: ...
+
+        def given(self, *names: str) -> bool: ...
 else:
-    # A trace that is loaded without its model has something else in the place of a layer.
-    Attention = Layer = Any
+    # A check at run time would read, and so compute, every quantity.
+    At = Any
 
 __all__ = ["LayerQuantities", "absent_because", "layer_quantities"]
 
 Quantity(STREAM_AXES, "what enters layer 0", name="embed", per_layer=False)
-
-
-class At(Protocol):
-    """What the table reads of one layer of one pass, which is a `LayerPass`."""
-
-    layer: Layer
-    attention: Attention
-    index: int
-    heads: slice
-    resid_pre: Hidden
-    query_unrotated: HeadVectors
-    key_unrotated: KeyVectors
-    query: HeadVectors
-    scores: Matrix
-    probs: Matrix
-    z: HeadVectors
-    head_out: PerHeadHidden
-    attn_out: Hidden
-    resid_mid: Hidden
-    mlp_gate: Mlp
-    mlp_pre: Mlp
-    mlp_post: Mlp
-    mlp_out: Hidden
-    all_keys: KeyVectors
-    all_values: KeyVectors
-    mlp_input: Hidden
-
-    def project(self, name: str) -> HeadVectors: ...
-
-    def turned_query(self) -> HeadVectors: ...
-
-    def turned_key(self) -> KeyVectors: ...
-
-    def attend(self) -> HeadVectors: ...
-
-    def allowed_rows(self) -> AttentionMask | None: ...
-
-    def of_all_heads(self) -> "At": ...
-
-    def wants(self, *names: str) -> bool: ...
-
-    def given(self, *names: str) -> bool: ...
 
 
 class LayerQuantities:

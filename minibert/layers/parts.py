@@ -59,7 +59,7 @@ class FeedForward(nn.Module):
         """mlp_pre: x·W_in + b_in."""
         return self.up(x)
 
-    def post(self, pre: Mlp, gate: Mlp | None) -> Mlp:
+    def post(self, pre: Mlp, gate: Mlp | None = None) -> Mlp:
         """mlp_post: what W_out reads."""
         if gate is None:
             return activate(pre, self.activation)
