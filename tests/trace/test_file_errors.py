@@ -76,7 +76,7 @@ def spans(value: Any) -> Callable[[Any, dict[str, Any]], None]:
 DAMAGED: dict[str, tuple[Callable[[dict[str, Tensor], dict[str, Any]], Any], str]] = {
     "no config": (lambda _, a: a["model"].pop("config"), "damaged"),
     "odd config": (lambda _, a: a["model"]["config"].update(n_heads=0), "damaged"),
-    "other heads": (lambda _, a: a["model"]["config"].update(n_heads=5), "has shape"),
+    "other heads": (lambda _, a: a["model"]["config"].update(n_heads=5, n_kv_heads=5), "has shape"),
     "more layers": (lambda _, a: a["model"]["config"].update(n_layers=4), "damaged"),
     "fewer layers": (lambda _, a: a["model"]["config"].update(n_layers=1), "damaged"),
     "a name that is none": (lambda _, a: a["model"].update(name=["x"]), "damaged"),

@@ -89,7 +89,7 @@ def test_a_head_is_its_slice_of_the_layer_and_a_layer_one_of_the_stack(trace: Tr
             assert axes["batch"] == len(trace.tokens)
             assert axes.get("head", n_heads) == n_heads
             for head in (0, n_heads - 1):
-                part = whole[:, head] if "head" in axes else whole
+                part = whole[:, head] if QUANTITIES[name].per_head else whole
                 assert close(getattr(trace[layer, head], name), part)
 
 
