@@ -86,7 +86,9 @@ def main() -> int:
     """The exit status: 0 when every model asked for is trained."""
     parser = argparse.ArgumentParser(description="Train the embedded models.")
     parser.add_argument("texts", type=Path, help="the folder with the texts")
-    parser.add_argument("models", nargs="*", default=list(RECIPES), help="tiny-bert, tiny-gpt2, tiny-llama")
+    parser.add_argument(
+        "models", nargs="*", default=list(RECIPES), help="tiny-bert, tiny-gpt2, tiny-llama"
+    )
     parser.add_argument("--output", type=Path, default=REPOSITORY / "build" / "training")
     parser.add_argument("--device", default="cpu")
     chosen = parser.parse_args()
