@@ -71,14 +71,14 @@ CONFIGS = {
         causal=True,
         norm_eps=1e-5,
         activation="silu",
-        rotary=Rotary(32),
+        rotary=Rotary(32, base=500_000.0),
     ),
 }
 RECIPES = {
     "tiny-bert": Recipe(steps=8_000, delimiter=0.1, matching=0.1),
     "tiny-gpt2": Recipe(steps=7_000),
     # As many tokens a step as tiny-gpt2.
-    "tiny-llama": Recipe(steps=7_000, batch=16),
+    "tiny-llama": Recipe(steps=4_000, batch=16, previous=0.1, induction=0.1),
 }
 
 
