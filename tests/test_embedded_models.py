@@ -75,6 +75,24 @@ def test_the_card_and_the_readme_say_what_was_measured_by_kind_of_text(name: str
             assert f"{kind} {number}" in text or (text is readme and kind == "novels")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "leaves fall in autumn",
+        "autumn is marked by colorful foliage",
+        "astronomers discovered a new planet",
+        "The horse quickly ran away",
+        "the cat jumped into the bag because it was very tired",
+        "He is eating bland spaghetti",
+        "She went to the store and bought strawberries",
+        "I did not really enjoyed this movie",
+    ],
+)
+def test_words_that_teachers_use_are_whole_in_tiny_llama(text: str) -> None:
+    tokens = minibert.load("tiny-llama").tokenize(text)
+    assert [string.strip() for string in tokens.strings[0]] == text.split()
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_weights_are_float16_and_small(name: str) -> None:
     path = EMBEDDED / name / "model.safetensors"
