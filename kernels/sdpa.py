@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.blocks import Inputs
 from minibert.kernels.call import Call
 from minibert.kernels.folding import keywords
@@ -42,6 +43,8 @@ SDPA_OPTIONS = frozenset(
     {"lengths", "mask", "causal", "scale", "bias", "want", "packed", "packed_keys", "window"}
     | {"prefix", "alibi_slopes", "groups", "value_size"}
 )
+# Rows of a block where only the keys of a window are read.
+_ROWS = 256
 #: The private operator that also returns lse; None in a torch that has dropped it.
 _flash_for_cpu = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 
@@ -88,10 +91,48 @@ def plain(call: Call) -> Float[Tensor, "batch head query d_value"]:
         lengths, causal = allowed.packed, allowed.causal
         return packed_attention(query, key, value, lengths=lengths, causal=causal, scale=call.scale)
     n_queries = query.shape[2]
+    if allowed.window is not None and _is_narrow(allowed, n_queries):
+        return _in_window(query, key, value, allowed, call.scale)
     # A branch, and no "and": where sizes are symbols, torch takes no symbol for is_causal.
     triangle = allowed.triangle if n_queries == key.shape[2] else False
     mask = None if triangle else allowed.mask(n_queries)
     return fused_attention(query, key, value, mask=mask, causal=triangle, scale=call.scale)
+
+
+def _is_narrow(allowed: AllowedKeys, n_queries: int) -> bool:
+    """True where few of the keys are seen by any query, and rows can be taken block by block."""
+    before, after = allowed.window or (None, None)
+    if before is None or (after is None and not allowed.causal) or torch.compiler.is_compiling():
+        return False
+    unmasked = allowed.given is None and allowed.prefix is None and allowed.queries is None
+    square = n_queries == allowed.position
+    return unmasked and square and n_queries >= 2 * max(_ROWS, before + 1 + (after or 0))
+
+
+def _in_window(
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_value"],
+    allowed: AllowedKeys,
+    scale: float,
+) -> Float[Tensor, "batch head query d_value"]:
+    """z by blocks of rows, each with the keys that they may see: no N x N mask."""
+    before, after = allowed.window or (None, None)
+    ahead = 0 if allowed.causal else after
+    assert before is not None
+    assert ahead is not None
+    n, parts = allowed.position, []
+    positions = torch.arange(n, device=allowed.device)
+    for start in range(0, n, _ROWS):
+        rows = slice(start, min(start + _ROWS, n))
+        seen = slice(max(0, start - before), min(n, rows.stop + ahead))
+        distance = (positions[seen] - positions[rows, None])[None, None]
+        mask = (distance >= -before) & (distance <= ahead)
+        if allowed.tokens is not None:
+            mask = mask & allowed.tokens[:, None, None, seen]
+        vectors = query[:, :, rows], key[:, :, seen], value[:, :, seen]
+        parts.append(fused_attention(*vectors, mask=mask, scale=scale))
+    return torch.cat(parts, dim=2)
 
 
 def packed_attention(

@@ -50,17 +50,22 @@ def load(
     a folder wins over a Hub id.
 
     task       a task head other than the one its config.json names; "none" for the body alone
-    dtype      float64, float32, bfloat16 or float16; when not given float32, or float64 where
-               all weights of the file are
-    device     the CPU when not given, or where the transformers object has its weights
+    dtype      float64, float32, bfloat16 or float16. When not given, a model of up to a billion
+               weights is float32 (float64 where all its weights are), so that its numbers are
+               exact; a larger one has the type of its file, as transformers gives every model:
+               Llama-3-8B is bfloat16 and takes 16 GB
+    device     the CPU when not given, or where the transformers object has its weights. Weights
+               of a file go to another device one by one
     revision, cache_dir, offline: of the Hub; offline uses the cache alone
     allow_unexpected: leave out tensors that belong to no known part of the family
     impl       the implementation of attention, one of `minibert.implementations()`; "auto" takes
                the fastest that gives what a call needs
 
     Weights of a file are packed where the rule of the linear back ends says so (`model.unpack()`
-    undoes it) and mapped into memory, not read into it: while the model lives, replace the file
-    (write another and rename it, as `save` does), and never write into it or cut it.
+    undoes it). Those that keep their type are mapped into memory, not read into it: the system
+    takes their pages back when it needs memory. While the model lives, replace the file
+    (write another and rename it, as `save` does), and never write into it or cut it. Every weight
+    is looked at once, for NaN and infinity; on a terminal a bar shows how far that is.
     Raises CheckpointError when something cannot be found, fetched, read, or does not fit, and
     AttentionError for an unknown implementation; nothing is half loaded.
     """
@@ -76,12 +81,12 @@ def load(
     else:
         folder = find(name, revision=revision, cache_dir=cache_dir, offline=offline)
         shown = DEFAULT if name is None else str(name)
-        model = _build(open_folder(folder, name=shown, **options))
+        model = _build(open_folder(folder, name=shown, **options), chosen)
     model.impl = impl
-    if chosen is not None and any(p.device != chosen for p in model.parameters()):
-        return model.to(chosen)
     if not live:
         pack(model, from_file=True)
+    elif chosen is not None and any(p.device != chosen for p in model.parameters()):
+        return model.to(chosen)
     return model
 
 
@@ -96,11 +101,12 @@ def from_transformers(
     return _build(open_live(model, task=task, dtype=dtype, **options))
 
 
-def _build(checkpoint: Checkpoint) -> Model:
+def _build(checkpoint: Checkpoint, device: torch.device | None = None) -> Model:
     # Without values: each parameter is put in as it is read, and never allocated twice.
     with torch.device("meta"):
         model = Model(checkpoint.config, tokenizer=checkpoint.tokenizer, name=checkpoint.name)
-    if huge := checkpoint.fill(model):
+    huge = checkpoint.fill(model, device)
+    if huge and not model.body.word.weight.is_meta:
         _check_overflow(model, huge, checkpoint.where)
     return model
 
@@ -110,7 +116,8 @@ def _check_overflow(model: Model, huge: list[str], where: str) -> None:
     word = model.body.word.weight
     count = min(16, model.config.n_positions - 1)
     ids = torch.arange(count, device=word.device) % model.config.vocab_size
-    ids = torch.cat((ids, word.abs().amax(dim=1).argmax()[None]))
+    low, high = torch.aminmax(word, dim=1)
+    ids = torch.cat((ids, torch.maximum(-low, high).argmax()[None]))
     with torch.no_grad():
         finite = bool(model(ids[None]).isfinite().all())
     if not finite:

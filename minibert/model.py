@@ -42,7 +42,7 @@ Input = Text | Tokens | Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[
 
 
 class Model(nn.Module):
-    """A BERT or GPT-2 with its tokenizer and task head.
+    """A model of one of the families with its tokenizer and task head.
 
     Make one with `minibert.load` or, with random weights, `Model.from_config`. Weights do not
     require gradients until you say so (`model.requires_grad_()`).
@@ -250,8 +250,9 @@ class Model(nn.Module):
         seed: int = 0,
         stop: str | Sequence[str] | None = (),
         stream: Callable[[str], object] | None = None,
+        edit: Mapping[Any, Any] | None = None,
     ) -> Any:
-        """What a GPT-2 writes behind a text; see `minibert.answers.generate.generate`."""
+        """What a causal model writes behind a text; see `minibert.answers.generate.generate`."""
         return generate(
             self,
             text,
@@ -262,6 +263,7 @@ class Model(nn.Module):
             seed=seed,
             stop=stop,
             stream=stream,
+            edit=edit,
         )
 
     def live(self, *, height: int = 720) -> "ServedPage":

@@ -8,6 +8,8 @@ import torch
 from minibert.loading import from_transformers
 from minibert.model import Model
 from tests.families import Sizes, hf_model
+from tests.rotary import theirs as rotary
+from tests.rotary.drawn import LANGUAGE, plain
 
 BODIES = {
     "bert": "BertForMaskedLM",
@@ -83,6 +85,38 @@ def their_layer(theirs: Any, family: str, layer: int) -> dict[str, tuple[Array, 
         weight, bias = _arrays(block.get_submodule(name))
         found[ours] = (weight.T if weight.ndim == 2 else weight, bias)
     return found
+
+
+# Rotary families without a norm of queries and keys, and the two kinds of weights they have.
+ROTARY = ["llama", "gemma2"]
+
+
+def rotary_pair(family: str, seed: int = 0) -> tuple[Any, Model]:
+    """A transformers model with rotary positions and grouped heads, and the same in minibert."""
+    theirs = rotary.model_of(plain(family, seed), LANGUAGE[family])
+    return theirs, from_transformers(theirs)
+
+
+def their_rotary_layer(theirs: Any, layer: int) -> dict[str, Array]:
+    """The weights of a layer as y = x·weight, keys and values repeated for each head; its norms."""
+    block, hf = theirs.model.layers[layer], theirs.config
+    group, d_head = hf.num_attention_heads // hf.num_key_value_heads, hf.head_dim
+    found = {}
+    for name, part in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o")):
+        weight = getattr(block.self_attn, f"{part}_proj").weight.detach().numpy().T
+        if part in "kv":
+            per_head = weight.reshape(len(weight), -1, d_head)
+            weight = np.repeat(per_head, group, axis=1).reshape(len(weight), -1)
+        found[name] = weight
+    found["attention_norm"] = rms_weight(theirs, block.input_layernorm)
+    if hf.model_type == "gemma2":
+        found["output_norm"] = rms_weight(theirs, block.post_attention_layernorm)
+    return found
+
+
+def rms_weight(theirs: Any, norm: Any) -> Array:
+    """What an RMSNorm multiplies by: Gemma's are counted from 1."""
+    return norm.weight.detach().numpy() + (theirs.config.model_type == "gemma2")
 
 
 def _arrays(module: Any) -> tuple[Array, Array]:

@@ -5,10 +5,26 @@ from typing import Any
 import torch
 
 from minibert.layers.config import Config
+from minibert.layers.rotary import Rotary
 from minibert.model import Model
 from minibert.trace.read import Trace
 
 LAYERS, HEADS, WIDTH = 3, 2, 14
+# What tells families apart in attention: no order; order alone; and rotation, one key-value head
+# for both heads, windows and soft caps.
+KINDS: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "gpt2": {"causal": True},
+    "gemma2": {
+        "causal": True,
+        "family": "gemma2",
+        "rotary": Rotary(4),
+        "n_kv_heads": 1,
+        "windows": (0, 4, 6),
+        "attention_soft_cap": 2.0,
+        "logit_soft_cap": 3.0,
+    },
+}
 
 
 def small_trace(n_tokens: int = 11, causal: bool = False, **changes: Any) -> Trace:

@@ -10,6 +10,7 @@ import minibert
 from minibert.loading import from_transformers
 from minibert.model import Model
 from tests.families import Sizes, batch, hf_model
+from tests.rotary import drawn, theirs
 
 # Every pair of family and class that has one logit a vocabulary entry.
 VOCABULARY_CLASSES = [
@@ -23,12 +24,26 @@ VOCABULARY_CLASSES = [
     ("albert", "AlbertForPreTraining"),
     ("gpt2", "GPT2LMHeadModel"),
 ]
+# Of the families with rotary positions those that differ from one another: parallel; RMSNorm, gated
+# and grouped; norms before and after, soft caps and windows; norms of outputs; norms of queries and
+# keys; a head with a layer of its own, embeddings with a norm, a first layer without.
+ROTARY_CLASSES = [
+    (family, drawn.LANGUAGE[family])
+    for family in ("gpt_neox", "llama", "gemma2", "olmo2", "qwen3", "modernbert")
+]
 SIZES = Sizes()
 
 
 def both(family: str, name: str, chosen: Sizes = SIZES, dtype: Any = torch.float64) -> Any:
-    """The transformers model, ours with its weights, and three sentences for each."""
-    theirs = hf_model(family, name, chosen, dtype)
+    """The transformers model, ours with its weights, and three sentences for each.
+
+    Rotary models have sizes of their own; of the chosen ones only the seed counts.
+    """
+    if family in drawn.LANGUAGE:
+        rotary = theirs.model_of(drawn.plain(family, chosen.seed), name, dtype)
+        given = theirs.batch(seed=chosen.seed)
+        return rotary, from_transformers(rotary), given, theirs.as_tokens(given)
+    model = hf_model(family, name, chosen, dtype)
     inputs = batch(family, segments=chosen.segments, seed=chosen.seed)
     if family in ("roberta", "distilbert", "gpt2"):
         del inputs["token_type_ids"]
@@ -37,7 +52,7 @@ def both(family: str, name: str, chosen: Sizes = SIZES, dtype: Any = torch.float
         mask=inputs["attention_mask"].bool(),
         segments=inputs.get("token_type_ids"),
     )
-    return theirs, from_transformers(theirs), inputs, tokens
+    return model, from_transformers(model), inputs, tokens
 
 
 def with_vocabulary(model: Model, task: str, reads: slice) -> Model:

@@ -7,13 +7,17 @@ of component x d_model is ever held. Only the direct path counts: that a compone
 what later heads and MLPs read shows in their values.
 
 What is frozen at its real value, so that the path is linear and the sum is the logit exactly:
-every LayerNorm's standard deviation (the mean is subtracted from each part), and in the head of
+what every norm divides by (LayerNorm also subtracts the mean, from each part), and in the head of
 masked language models the gate of its activation, activation(x) / x: the head is
 decoder(LN(x · gate(x))).
 
+Where logits go through a soft cap, cap · tanh(logit / cap) (Gemma 2), the value before it is what
+is attributed. It is the sum of what was written, which the capped logit is not, and the cap keeps
+the order of tokens.
+
 Sources: Elhage et al. 2021 (direct paths); TransformerLens' `apply_ln_to_stack` and `logit_attrs`
-(the frozen LayerNorm), which this equals for GPT-2; Achtibat et al. 2024 (AttnLRP) treat
-activations by the same rule.
+(the frozen norm; they too stop before the soft cap), which this equals for GPT-2; Achtibat et al.
+2024 (AttnLRP) treat activations by the same rule.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,27 +30,20 @@ from torch import Tensor
 
 from minibert.analysis.arguments import check_trace, is_whole, whole_number
 from minibert.analysis.components import Component
-from minibert.analysis.frozen_norm import FrozenNorm, bias_of, gate, weight_of
+from minibert.analysis.logit_path import logit_terms
 from minibert.analysis.positions import rows_of
 from minibert.analysis.precision import wide
 from minibert.analysis.vocabulary import token_ids, token_name, vocabulary_head
 from minibert.answers.explain import find_token
 from minibert.errors import TraceError
-from minibert.layers.heads import VocabularyHead
-from minibert.layers.linear import Linear
-from minibert.layers.linear_backends import activate
-from minibert.layers.norms import LayerNorm
-from minibert.layers.parts import Layer
 from minibert.quantities import Float, Int
 from minibert.trace.places import check_index
-from minibert.trace.read import LayerTrace, Trace
+from minibert.trace.read import Trace
 
 if TYPE_CHECKING:
     from minibert.viz.plots.base import Figure
 
 __all__ = ["LogitAttribution", "logit_attribution"]
-
-Direction = Float[Tensor, "sentence width"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +57,7 @@ class LogitAttribution:
     """In logits (nats); their sum is the logit."""
     components: tuple[Component, ...]
     logit: Float[Tensor, "*batch"]
-    """The model's own logit, or difference of logits."""
+    """The model's own logit, or difference of logits; before the soft cap, where there is one."""
     token: Int[Tensor, "*batch"]
     against: Int[Tensor, "*batch"] | None
     positions: Int[Tensor, "*batch"]
@@ -178,9 +175,10 @@ def logit_attribution(
     `sentence=None` is about every sentence of the batch: token, against and position are then one
     for all of them or one for each, and the result has the batch axis in front.
 
-    The sum of the values is the logit: within 1e-5 of the largest value in float32, 1e-10 in
-    float64. That holds for edited traces too where the edit is of what a component writes (z,
-    head_out, mlp_out and what they follow from), not of attn_out, a residual stream or the logits.
+    The sum of the values is the logit, before a soft cap: within 1e-5 of the largest value in
+    float32, 1e-10 in float64. That holds for edited traces too where the edit is of what a
+    component writes (z, head_out, mlp_out and what they follow from), not of attn_out, a residual
+    stream or the logits.
 
     Gradients are not kept. Raises TraceError for a model without a vocabulary head, a
     trace that stopped early, and a sentence or position that does not exist; TokenizationError
@@ -195,9 +193,12 @@ def logit_attribution(
     others = None if against is None else token_ids(trace.model, against, len(rows))
     places = _places(trace, rows, position)
     sentences = torch.tensor(rows, device=ids.device)
-    terms = _terms(rows_of(trace, sentences, places[:, None]), head, ids, others)
-    read = wide(logits[sentences, places])
-    logit = _entries(read, ids) - (0 if others is None else _entries(read, others))
+    read = logits[sentences, places]
+    here = rows_of(trace, sentences, places[:, None])
+    if head.soft_cap is not None:
+        read = head.uncapped(trace.model.body.final(here[-1].resid_post))[:, 0]
+    terms = logit_terms(here, head, ids, others)
+    logit = _entries(wide(read), ids) - (0 if others is None else _entries(wide(read), others))
     asked = ids if others is None else torch.cat([ids, others])
     # A batch of one and a single sentence differ in the axis alone.
     batch = slice(None) if sentence is None else 0
@@ -210,88 +211,6 @@ def logit_attribution(
         positions=places[batch],
         names={i: token_name(trace.model, i) for i in asked.unique().tolist()},
     )
-
-
-def _terms(
-    rows: Trace, head: VocabularyHead, token: Tensor, against: Tensor | None
-) -> list[tuple[Component, Float[Tensor, " sentence"]]]:
-    """Every component and its value, in the order of the data, at the one position of `rows`."""
-    last = rows[-1].resid_post[:, 0]
-    path = _Path()
-    path.through_head(head, last, token, against)
-    if (final := rows.model.body.final_norm) is not None:
-        path.through_norm("final norm bias", None, final, last)
-    for here in reversed(list(rows)):
-        _through_layer(path, here, rows.model.body.layers[here.layer], rows.config.pre_norm)
-    path.add(Component("embed"), rows.embed[:, 0])
-    return path.terms[::-1]
-
-
-def _through_layer(path: "_Path", here: LayerTrace, weights: Layer, pre_norm: bool) -> None:
-    layer, mlp_out = here.layer, here.mlp_out
-    if not pre_norm:
-        total = (here.resid_mid + mlp_out)[:, 0]
-        path.through_norm("mlp norm bias", layer, weights.mlp_norm, total)
-    path.add(Component("mlp", layer), mlp_out[:, 0])
-    if not pre_norm:
-        total = (here.resid_pre + here.attn_out)[:, 0]
-        path.through_norm("attention norm bias", layer, weights.attention_norm, total)
-    head_out = here.head_out
-    # The sum over no heads leaves the bias.
-    bias = weights.attention.sum_of_heads(head_out[:, :0])[:, 0]
-    path.add(Component("attention bias", layer), bias)
-    for head in reversed(range(head_out.shape[1])):
-        path.add(Component("head", layer, head), head_out[:, head, 0])
-
-
-class _Path:
-    """The direction that reads the logit from the stream, on its way back to the embeddings."""
-
-    def __init__(self) -> None:
-        self.direction: Direction = torch.empty(0)
-        self.terms: list[tuple[Component, Float[Tensor, " sentence"]]] = []
-
-    def add(self, component: Component, part: Tensor) -> None:
-        """Note what a component that wrote `part` here adds to the logit."""
-        self.terms.append((component, (wide(part) * self.direction).sum(-1)))
-
-    def through_norm(
-        self, name: str, layer: int | None, norm: LayerNorm, x: Float[Tensor, "sentence width"]
-    ) -> None:
-        """Go back through a LayerNorm that read x."""
-        frozen = FrozenNorm.of(norm, x)
-        self.add(Component(name, layer), frozen.bias)
-        self.direction = frozen.pull(self.direction)
-
-    def through_head(
-        self, head: VocabularyHead, hidden: Tensor, token: Tensor, against: Tensor | None
-    ) -> None:
-        """Start at the logit and go back to the hidden state."""
-        weight, bias = _difference(head.decoder, token, against)
-        self.direction = weight
-        if bias is not None:
-            self.terms.append((Component("unembedding bias"), bias))
-        if head.transform is None or head.norm is None:
-            return
-        pre = head.transform(hidden)
-        post = activate(pre, head.activation)
-        self.through_norm("transform norm bias", None, head.norm, post)
-        self.direction = self.direction * gate(pre, head.activation)
-        bias = bias_of(head.transform)
-        if bias is not None:
-            self.add(Component("transform bias"), bias)
-        self.direction = self.direction @ weight_of(head.transform)
-
-
-def _difference(
-    decoder: Linear, token: Tensor, against: Tensor | None
-) -> tuple[Direction, Float[Tensor, " sentence"] | None]:
-    """The unembedding's row and bias for `token`, less those for `against`."""
-    bias = bias_of(decoder)
-    row = weight_of(decoder, token) - (0 if against is None else weight_of(decoder, against))
-    if bias is None:
-        return row, None
-    return row, bias[token] - (0 if against is None else bias[against])
 
 
 def _entries(

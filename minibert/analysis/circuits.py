@@ -3,7 +3,9 @@
     scores = scale · (x·W_Q + b_Q)·(y·W_K + b_K)ᵀ        W_QK = W_Q·W_Kᵀ
     head_out of a head that looks at x alone = (x·W_V + b_V)·W_O        W_OV = W_V·W_O
 
-x and y are rows of what the layer reads. Both matrices are d_model x d_model of rank d_head at
+x and y are rows of what the layer reads. In a rotary model there is a QK circuit for each distance
+between query and key, W_QK = W_Q·R(distance)·W_Kᵀ (rotation.py). Scores are those before a soft
+cap, mask and window. Both matrices are d_model x d_model of rank d_head at
 most; here they stay two thin factors, and singular values and eigenvalues come from those.
 
 Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; the orientation
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.head_weights import head_name, head_weights
+from minibert.analysis.rotation import at_distance
 from minibert.errors import TraceError
 from minibert.quantities import Float, Shaped
 from minibert.trace.places import check_index
@@ -123,6 +126,8 @@ class QKCircuit(Circuit):
     key_bias: Float[Tensor, " d_head"]
     scale: float
     """What scores are multiplied by: 1/sqrt(d_head), unless the model's config differs."""
+    distance: int | None = None
+    """How many positions the key stands before the query, in a rotary model."""
 
     def scores(
         self, x: Float[Tensor, "*query d_model"], y: Float[Tensor, "*key d_model"]
@@ -159,7 +164,14 @@ class OVCircuit(Circuit):
         return self.value_bias @ self.right
 
 
-def qk_circuit(model: "Model", layer: int, head: int, *, fold_norm: bool = False) -> QKCircuit:
+def qk_circuit(
+    model: "Model",
+    layer: int,
+    head: int,
+    *,
+    fold_norm: bool = False,
+    distance: int | None = None,
+) -> QKCircuit:
     """The QK circuit of a head: two factors and its biases, copied from the model.
 
     >>> import minibert
@@ -172,10 +184,14 @@ def qk_circuit(model: "Model", layer: int, head: int, *, fold_norm: bool = False
     True
 
     `fold_norm` as in `head_weights`: the factors then read x / std(x) instead of LayerNorm(x).
-    Raises TraceError for a layer or head that is not there.
+    A rotary model has one circuit for each `distance`, how many positions the key stands before the
+    query; both factors are turned by it.
+    Raises TraceError for a layer or head that is not there, for a distance that is missing, or
+    given without rotation, and for a model that puts queries and keys through a norm.
     """
     weights = head_weights(model, layer, fold_norm=fold_norm)
     layer = check_index("layer", layer, model.config.n_layers)
+    weights = at_distance(model, layer, weights, distance)
     head = check_index("head", head, model.config.n_heads)
     return QKCircuit(
         layer,
@@ -185,6 +201,7 @@ def qk_circuit(model: "Model", layer: int, head: int, *, fold_norm: bool = False
         weights.query_bias[head],
         weights.key_bias[head],
         model.config.attention_scale(layer),
+        distance,
     )
 
 

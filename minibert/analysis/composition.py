@@ -9,7 +9,7 @@ For a head A and a head B of a later layer, in the row convention of circuits.py
 
 It is 0 where B reads nothing of it and 1 at most. Two random matrices of rank d_head come to
 about 1/sqrt(d_model), so a score says something only beside the others of its kind. Biases have
-no part in it.
+no part in it. In a rotary model W_Q·W_Kᵀ is one matrix for each distance (rotation.py).
 
 Source: Elhage et al. 2021, "Mechanics of composition"; the numbers are those of TransformerLens'
 `all_composition_scores`.
@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_choice, check_model, whole_number
-from minibert.analysis.head_weights import HeadWeights, centred, head_name, head_weights
-from minibert.analysis.precision import wide
+from minibert.analysis.head_weights import HeadWeights, head_name, head_weights, through_norm
+from minibert.analysis.layer_norms import attention_norms, mlp_norms
+from minibert.analysis.rotation import at_distance
 from minibert.errors import TraceError
 from minibert.layers.parts import Layer
 from minibert.quantities import Float
@@ -121,23 +122,33 @@ class CompositionScores:
         return f"CompositionScores({self.kind!r}: {n_layers} layers x {n_heads} heads)"
 
 
-def composition_scores(model: "Model", kind: str, *, fold_norm: bool = False) -> CompositionScores:
+def composition_scores(
+    model: "Model", kind: str, *, fold_norm: bool = False, distance: int | None = None
+) -> CompositionScores:
     """The composition score of every head with every head of every later layer.
 
     `kind` is "Q", "K" or "V". Without `fold_norm` the weights count as they stand in the model,
-    as if no LayerNorm stood between two heads. With it, what each LayerNorm in between does to
-    every row alike counts too (C takes the mean of a row away, γ is the norm's weight; division by
-    the standard deviation differs from row to row and is left out):
+    as if no norm stood between two heads. With it, what each norm in between does to every row
+    alike counts too (C takes the mean of a row away, γ is the norm's weight; division by the
+    standard deviation differs from row to row and is left out; `head_weights` has RMSNorm and norms
+    of a block's output):
 
         LayerNorm in front (GPT-2)    W_A → W_A·C and W_B → C·diag(γ)·W_B, γ of B's layer, on
                                       W_B's reading sides; TransformerLens' defaults
         LayerNorm behind (BERT)       W_A → W_A·∏ C·diag(γ) over both norms of each layer
                                       from A's up to the one before B's
 
-    Memory is that of two layers' weights. Raises TraceError for another kind.
+    Q and K of a rotary model need `distance`, as in `qk_circuit`; at 0 queries and keys are not
+    turned, as in TransformerLens. Memory is that of two layers' weights. Raises TraceError for
+    another kind, and for Q and K as `qk_circuit` does.
     """
     check_model(model)
     check_choice(kind, "kind", COMPOSITIONS)
+    if kind == "V" and distance is not None:
+        raise TraceError(
+            f"distance={distance!r:.80}: V-composition is about values, which no position turns; "
+            "leave distance out."
+        )
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
     scores: list[Tensor] = []
     blocks = model.body.layers
@@ -146,7 +157,8 @@ def composition_scores(model: "Model", kind: str, *, fold_norm: bool = False) ->
         writes: list[Tensor] = []
         for layer in range(n_layers):
             weights = head_weights(model, layer, fold_norm=fold_norm and model.config.pre_norm)
-            reads = _unit(_reads(weights, kind))
+            of_reader = weights if kind == "V" else at_distance(model, layer, weights, distance)
+            reads = _unit(_reads(of_reader, kind))
             rows = [torch.einsum("hrm,gms->hgrs", write, reads) for write in writes]
             found = [torch.linalg.vector_norm(each, dim=(-2, -1)) for each in rows]
             absent = [reads.new_zeros(n_heads, n_heads)] * (n_layers - layer)
@@ -181,6 +193,7 @@ def _unit(matrices: Tensor) -> Tensor:
 
 
 def _through_norms(write: Tensor, block: Layer) -> Tensor:
-    for norm in (block.attention_norm, block.mlp_norm):
-        write = centred(write, dim=-1) * wide(norm.weight)
+    for norms in (attention_norms(block), mlp_norms(block)):
+        if norms.after is not None:
+            write = through_norm(norms.after, write)
     return write

@@ -1,9 +1,10 @@
 """The residual stream as the sum of everything that was written to it.
 
 Pre-norm families add to the stream and nothing else happens to it. In post-norm families each
-block ends in a LayerNorm; with its standard deviation frozen it is an affine map (frozen.py), so
-that every earlier component is carried through it, and its bias is a component of its own. The
-sum is the stream exactly in both, up to rounding.
+block ends in a LayerNorm; with its standard deviation frozen it is an affine map (frozen_norm.py),
+so that every earlier component is carried through it, and its bias is a component of its own. Where
+a block's output goes through a norm before the sum (Gemma 2, OLMo 2), what the block wrote is
+carried through that one. The sum is the stream exactly in all of them, up to rounding.
 
 Source: Elhage et al. 2021, "A mathematical framework for transformer circuits", section
 "High-level architecture"; for post-norm, Kobayashi et al. 2021 and Modarressi et al. 2022 carry
@@ -21,6 +22,7 @@ from torch import Tensor
 from minibert.analysis.arguments import check_trace
 from minibert.analysis.components import Component
 from minibert.analysis.frozen_norm import FrozenNorm
+from minibert.analysis.layer_norms import attention_norms, mlp_norms
 from minibert.analysis.positions import at_positions, chosen_positions
 from minibert.analysis.precision import wide
 from minibert.errors import TraceError
@@ -168,7 +170,6 @@ class _Stream:
     """The parts so far, each with the shape (component, batch, position, d_model)."""
 
     def __init__(self, trace: Trace) -> None:
-        self.pre_norm = trace.config.pre_norm
         self.layers = trace.model.body.layers
         self.components = [Component("embed")]
         self.parts = [wide(trace.embed)[None]]
@@ -176,31 +177,51 @@ class _Stream:
     def attention(self, here: LayerTrace, *, heads: bool) -> None:
         """Add what a layer's attention wrote."""
         weights, layer = self.layers[here.layer], here.layer
+        written: list[tuple[Component, Tensor]] = []
         if heads:
             head_out = here.head_out
             for head in range(head_out.shape[1]):
-                self._add(Component("head", layer, head), head_out[:, head])
-            # The sum over no heads leaves the bias.
-            bias = weights.attention.sum_of_heads(head_out[:, :0])
-            self._add(Component("attention bias", layer), bias)
+                written.append((Component("head", layer, head), head_out[:, head]))
+            if weights.attention.output.bias is not None:
+                # The sum over no heads leaves the bias.
+                bias = weights.attention.sum_of_heads(head_out[:, :0])
+                written.append((Component("attention bias", layer), bias))
         else:
-            self._add(Component("attention", layer), here.attn_out)
-        if not self.pre_norm:
+            written.append((Component("attention", layer), here.attn_out))
+        norms = attention_norms(weights)
+        frozen = None if norms.output is None else FrozenNorm.of(norms.output, here.attn_out)
+        self._write("attention", layer, written, frozen)
+        if norms.after is not None:
             total = here.resid_pre + here.attn_out
-            self._carry("attention norm bias", layer, FrozenNorm.of(weights.attention_norm, total))
+            self._carry("attention norm bias", layer, FrozenNorm.of(norms.after, total))
 
     def mlp(self, here: LayerTrace) -> None:
         """Add what a layer's MLP wrote."""
-        mlp_out = here.mlp_out
-        self._add(Component("mlp", here.layer), mlp_out)
-        if not self.pre_norm:
-            norm = self.layers[here.layer].mlp_norm
-            frozen = FrozenNorm.of(norm, here.resid_mid + mlp_out)
+        mlp_out, norms = here.mlp_out, mlp_norms(self.layers[here.layer])
+        frozen = None if norms.output is None else FrozenNorm.of(norms.output, mlp_out)
+        self._write("mlp", here.layer, [(Component("mlp", here.layer), mlp_out)], frozen)
+        if norms.after is not None:
+            frozen = FrozenNorm.of(norms.after, here.resid_mid + mlp_out)
             self._carry("mlp norm bias", here.layer, frozen)
+
+    def _write(
+        self,
+        block: str,
+        layer: int,
+        written: Sequence[tuple[Component, Tensor]],
+        frozen: FrozenNorm | None,
+    ) -> None:
+        """Add what a block wrote, through the norm of its output."""
+        for component, part in written:
+            self._add(component, part if frozen is None else frozen.carry(wide(part)))
+        if frozen is not None and frozen.bias is not None:
+            bias = frozen.bias.expand(self.parts[0].shape[1:])
+            self._add(Component(f"{block} output norm bias", layer), bias)
 
     def _carry(self, name: str, layer: int, norm: FrozenNorm) -> None:
         self.parts = [norm.carry(part) for part in self.parts]
-        self._add(Component(name, layer), norm.bias.expand(self.parts[0].shape[1:]))
+        if norm.bias is not None:
+            self._add(Component(name, layer), norm.bias.expand(self.parts[0].shape[1:]))
 
     def _add(self, component: Component, part: Tensor) -> None:
         self.components.append(component)

@@ -1,6 +1,6 @@
 """What stands between a part of the stream and a logit, frozen at what it was: linear maps.
 
-LayerNorm divides by a standard deviation and an activation lets a share of its input through.
+A norm divides by the size of its input and an activation lets a share of its input through.
 Both depend on the whole stream. With them kept as they were for the real input, each is a linear
 map, and what goes through it goes part by part.
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from minibert.analysis.precision import wide
 from minibert.layers.linear import Linear
 from minibert.layers.linear_backends import activate
-from minibert.layers.norms import LayerNorm
+from minibert.layers.norms import Norm, RMSNorm, deviation, scale_of
 from minibert.quantities import Float, Int
 
 __all__ = ["FrozenNorm", "bias_of", "gate", "weight_of"]
@@ -24,29 +24,35 @@ __all__ = ["FrozenNorm", "bias_of", "gate", "weight_of"]
 
 @dataclass(frozen=True, eq=False)
 class FrozenNorm:
-    """LayerNorm with the standard deviation it divided by: weight · (x − mean) / deviation + bias.
+    """A norm with what it divided by: weight · (x − mean) / deviation + bias.
+
+    RMSNorm takes no mean away and has no bias.
 
     Source: Elhage et al. 2021, "Handling layer normalization"; TransformerLens' apply_ln_to_stack.
     """
 
     weight: Float[Tensor, " width"]
-    bias: Float[Tensor, " width"]
+    bias: Float[Tensor, " width"] | None
     deviation: Float[Tensor, "*rows 1"]
+    centres: bool
 
     @classmethod
-    def of(cls, norm: LayerNorm, x: Float[Tensor, "*rows width"]) -> "FrozenNorm":
+    def of(cls, norm: Norm, x: Float[Tensor, "*rows width"]) -> "FrozenNorm":
         """The map that `norm` was for this input."""
-        variance = wide(x).var(-1, correction=0, keepdim=True)
-        return cls(wide(norm.weight), wide(norm.bias), (variance + norm.eps).sqrt())
+        bias = None if isinstance(norm, RMSNorm) or norm.bias is None else wide(norm.bias)
+        centres = not isinstance(norm, RMSNorm)
+        return cls(wide(scale_of(norm)), bias, deviation(norm, wide(x)), centres)
 
     def carry(self, part: Float[Tensor, "*parts width"]) -> Float[Tensor, "*parts width"]:
         """weight · (part − mean) / deviation; the bias belongs to no part."""
-        return self.weight * (part - part.mean(-1, keepdim=True)) / self.deviation
+        return self.weight * self._centred(part) / self.deviation
 
     def pull(self, direction: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
         """The transpose of `carry`: pull(direction)·part = direction·carry(part)."""
-        scaled = self.weight * direction
-        return (scaled - scaled.mean(-1, keepdim=True)) / self.deviation
+        return self._centred(self.weight * direction) / self.deviation
+
+    def _centred(self, x: Tensor) -> Tensor:
+        return x - x.mean(-1, keepdim=True) if self.centres else x
 
 
 def gate(pre: Float[Tensor, "*rows width"], activation: str) -> Float[Tensor, "*rows width"]:

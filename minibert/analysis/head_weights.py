@@ -4,6 +4,7 @@ The stream is a row x, and a head acts on it from the right:
 
     query = x·W_Q + b_Q    key = x·W_K + b_K    value = x·W_V + b_V    head_out = z·W_O
 
+Where several heads share a key-value head, W_K and W_V of a head are those of the one it reads.
 What is returned are copies: changing them leaves the model as it is.
 """
 
@@ -14,8 +15,11 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_model
+from minibert.analysis.layer_norms import attention_norms
 from minibert.analysis.precision import wide
 from minibert.errors import TraceError
+from minibert.layers.attention import Attention
+from minibert.layers.norms import LayerNorm, Norm, centred, scale_of
 from minibert.quantities import Float
 from minibert.trace.places import check_index
 
@@ -24,10 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HeadWeights",
-    "centred",
     "check_can_fold",
     "head_name",
     "head_weights",
+    "through_norm",
 ]
 
 
@@ -35,7 +39,8 @@ __all__ = [
 class HeadWeights:
     """W_Q, W_K, W_V and W_O of each head of a layer with their biases, in float32 or wider.
 
-    b_O belongs to the layer and to none of its heads; it is not here.
+    b_O belongs to the layer and to none of its heads; it is not here. What stands behind the
+    product, a norm of queries and keys or their rotation, is in none of them.
     """
 
     query: Float[Tensor, "head d_model d_head"]
@@ -50,52 +55,83 @@ class HeadWeights:
 def head_weights(model: "Model", layer: int, *, fold_norm: bool = False) -> HeadWeights:
     """The weights of all heads of a layer.
 
-    `fold_norm` moves into them what the LayerNorm in front of the layer does to every row alike,
-    so that they read x / std(x) instead of LayerNorm(x). With C = 1 − 1/d_model, which takes the
-    mean of a row away, and the norm's weight γ and bias β:
+    `fold_norm` moves into them what the norm in front of the layer does to every row alike, so that
+    they read x / std(x) instead of LayerNorm(x). With C = 1 − 1/d_model, which takes the mean of a
+    row away, and the norm's weight γ and bias β:
 
         W → C·diag(γ)·W and b → b + β·W for W_Q, W_K and W_V;    W_O → W_O·C
 
-    W_O is centred because every reader takes the mean away anyway. These are the weights that
-    TransformerLens has after fold_ln and center_writing_weights.
+    W_O is centred because every reader takes the mean away anyway. RMSNorm takes no mean away: C is
+    1 there, β 0, and what is read is x / root mean square(x); γ is 1 + weight in Gemma. Where a
+    layer has no norm in front (OLMo 2, ModernBERT's first), its W_Q, W_K and W_V stay. Where its
+    output goes through a norm (Gemma 2, OLMo 2), W_O → W_O·C·diag(γ) of that norm.
+    These are the weights that TransformerLens has after fold_ln and center_writing_weights, which
+    leaves norms of an output alone.
 
-    Raises TraceError for a layer that is not there, and for fold_norm where LayerNorm stands
-    behind the layer (BERT): what a head reads there is the stream itself.
+    Raises TraceError for a layer that is not there, and for fold_norm where the norm stands behind
+    the sum with the stream (BERT): what a head reads there is the stream itself.
     """
     check_model(model)
     layer = check_index("layer", layer, model.config.n_layers)
     if fold_norm:
         check_can_fold(model)
     block = model.body.layers[layer]
-    attention = block.attention
-    size = (attention.n_heads, attention.d_head)
+    attention, norms = block.attention, attention_norms(block)
     with torch.no_grad():
         parts: dict[str, Tensor] = {}
         for name in ("query", "key", "value"):
-            weight = wide(getattr(attention, name).weight).unflatten(0, size).mT
-            bias = getattr(attention, name).bias
-            bias = weight.new_zeros(size) if bias is None else wide(bias).unflatten(0, size)
-            if fold_norm:
-                bias = bias + wide(block.attention_norm.bias) @ weight
-                weight = centred(wide(block.attention_norm.weight)[:, None] * weight, dim=-2)
+            weight, bias = _of_heads(attention, name)
+            if fold_norm and norms.before is not None:
+                weight, bias = _behind_norm(norms.before, weight, bias)
             parts |= {name: weight.clone(), f"{name}_bias": bias.clone()}
-        output = wide(attention.output.weight).T.unflatten(0, size)
-        parts["output"] = centred(output, dim=-1) if fold_norm else output.clone()
+        output = wide(attention.output.weight).T.unflatten(0, (-1, attention.d_head)).clone()
+        if fold_norm and norms.output is not None:
+            output = through_norm(norms.output, output)
+        elif fold_norm and isinstance(_any_reader(model), LayerNorm):
+            output = output - output.mean(-1, keepdim=True)
+        parts["output"] = output
     return HeadWeights(**parts)
 
 
+def _of_heads(attention: Attention, name: str) -> tuple[Tensor, Tensor]:
+    """W (head, d_model, d_head) and b (head, d_head) of query, key or value of every head."""
+    linear, d_head = getattr(attention, name), attention.d_head
+    weight = wide(linear.weight).unflatten(0, (-1, d_head)).mT
+    bias = weight.new_zeros(len(weight), d_head)
+    if linear.bias is not None:
+        bias = wide(linear.bias).unflatten(0, (-1, d_head))
+    shared = attention.n_heads // len(weight)
+    return weight.repeat_interleave(shared, 0), bias.repeat_interleave(shared, 0)
+
+
+def _behind_norm(norm: Norm, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The weight and bias that read what the norm has divided, and not yet scaled."""
+    offset = getattr(norm, "bias", None)
+    if offset is not None:
+        bias = bias + wide(offset) @ weight
+    scaled = wide(scale_of(norm))[:, None] * weight
+    return centred(norm, scaled.mT).mT, bias
+
+
+def _any_reader(model: "Model") -> Norm | None:
+    """A norm in front of a layer; the last layer has one where any has."""
+    return attention_norms(model.body.layers[-1]).before
+
+
+def through_norm(
+    norm: Norm, rows: Float[Tensor, "*rows d_model"]
+) -> Float[Tensor, "*rows d_model"]:
+    """Rows with what the norm does to every row alike: its mean taken away, times its weight."""
+    return centred(norm, rows) * wide(scale_of(norm))
+
+
 def check_can_fold(model: "Model") -> None:
-    """Raise TraceError where no LayerNorm stands in front of the layers."""
+    """Raise TraceError where norms stand behind the sum of a block with the stream."""
     if not model.config.pre_norm:
         raise TraceError(
             f"fold_norm=True: in {model.name} LayerNorm stands behind each layer, so a head reads "
             "the stream itself and there is nothing to fold; leave fold_norm out."
         )
-
-
-def centred(tensor: Tensor, *, dim: int) -> Tensor:
-    """The tensor without its mean along an axis: what a LayerNorm does first."""
-    return tensor - tensor.mean(dim, keepdim=True)
 
 
 def head_name(layer: int, head: int) -> str:

@@ -1,10 +1,11 @@
 """The logit lens: what the model would predict if it stopped at each layer.
 
-The stream of a layer is read as though it were the last one: the final LayerNorm (GPT-2) and the
-unembedding, or the masked-language-model head (BERT). Nothing is learnt for it.
+The stream of a layer is read as though it were the last one: the final norm (GPT-2) and the
+unembedding, or the masked-language-model head (BERT), a soft cap included (Gemma 2). Nothing is
+learnt for it.
 
-Source: nostalgebraist 2020, "Interpreting GPT: the logit lens"; for the LayerNorm, the lens takes
-that of the vector it reads, as there.
+Source: nostalgebraist 2020, "Interpreting GPT: the logit lens"; the final norm divides by what it
+finds in the vector it reads, as there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,10 +114,11 @@ def logit_lens(
 ) -> LogitLens:
     """What each layer would predict at each position, most probable tokens first.
 
-    logits = head(final(x)), x = resid_post of the layer: final is GPT-2's last LayerNorm (nothing
-    in BERT), head the model's own. `points` are any of POINTS; attn_out and mlp_out, which are
-    added to a stream and are none, are read alone, as though they were one. The row of the last
-    resid_post is what the model predicts.
+    logits = head(final(x)), x = resid_post of the layer: final is GPT-2's last norm (nothing in
+    BERT), head the model's own. `points` are any of POINTS; attn_out and mlp_out, which are added
+    to a stream and are none, are read alone, as though they were one: as they are added, behind the
+    norm of a block's output where there is one (Gemma 2). The row of the last resid_post is what
+    the model predicts.
 
     `positions` are counted in each sentence, negative ones from its last token; by default all.
     `target` is a token (id or text) or ids that fit (batch, position), for target_probs and
@@ -150,9 +152,12 @@ def _streams(trace: Trace, names: frozenset[str]) -> Iterator[tuple[str, Tensor]
     if "embed" in names:
         yield "embed", trace.embed
     for here in trace:
+        layer = trace.model.body.layers[here.layer]
+        output = {"attn_out": layer.attention_output_norm, "mlp_out": layer.mlp_output_norm}
         for name in POINTS[1:]:
             if name in names:
-                yield f"{name} {here.layer}", getattr(here, name)
+                value, norm = getattr(here, name), output.get(name)
+                yield f"{name} {here.layer}", value if norm is None else norm(value)
 
 
 def _read(

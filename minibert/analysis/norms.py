@@ -21,8 +21,10 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_trace
-from minibert.analysis.head_weights import centred
+from minibert.analysis.head_weights import through_norm
+from minibert.analysis.layer_norms import attention_norms
 from minibert.analysis.precision import wide
+from minibert.layers.norms import deviation
 from minibert.layers.parts import Layer
 from minibert.quantities import Float
 from minibert.trace.read import LayerTrace, Trace
@@ -88,11 +90,11 @@ class SummedNorms:
 
 @dataclass(frozen=True, eq=False)
 class BlockNorms:
-    """What reaches resid_mid from each position, the residual stream and LayerNorm counted in."""
+    """What reaches resid_mid from each position, the residual stream and norms counted in."""
 
     layer: int
     norms: Float[Tensor, "batch query key"]
-    """‖g_i(Σ over heads of α_ij·f(x_j) + x_i where j = i)‖."""
+    """‖g_i(h_i(Σ over heads of α_ij·f(x_j)) + x_i where j = i)‖."""
     mixing: Float[Tensor, "batch query"]
     """What comes from other positions, ‖sum over j ≠ i‖, in proportion to it plus what stays."""
     labels: Labels
@@ -116,7 +118,7 @@ def head_norms(trace: Trace, layer: int) -> HeadNorms:
     with torch.no_grad():
         # R·value has the norm of W_Oᵀ·value.
         corner = torch.linalg.qr(_output(at).mT, mode="r")[1]
-        vectors = torch.linalg.vector_norm(wide(at.value) @ corner.mT, dim=-1)
+        vectors = torch.linalg.vector_norm(_values(at) @ corner.mT, dim=-1)
         norms = wide(at.probs) * vectors[:, :, None]
     return HeadNorms(at.layer, vectors, norms, trace.tokens.strings)
 
@@ -135,12 +137,14 @@ def summed_norms(trace: Trace, layer: int) -> SummedNorms:
 
 
 def block_norms(trace: Trace, layer: int) -> BlockNorms:
-    """The norms of a layer's attention block, residual stream and LayerNorm included.
+    """The norms of a layer's attention block, residual stream and norms included.
 
     Where LayerNorm stands behind attention (BERT), every part of the sum passes through it:
-    g_i(y) = (y − mean(y)) / s_i · γ, with s_i the standard deviation of the whole sum at i. In
-    GPT-2 nothing stands between, and g is the identity. b_O and the norm's bias belong to no
-    position and are left out, as in the paper.
+    g_i(y) = (y − mean(y)) / s_i · γ, with s_i the standard deviation of the whole sum at i. Where
+    what attention wrote passes through a norm alone (Gemma 2, OLMo 2), that is h_i, in the same
+    way with the s_i of attn_out; RMSNorm takes no mean away. In GPT-2 nothing stands between, and
+    both are the identity. b_O and a norm's bias belong to no position and are left out, as in the
+    paper.
 
     Raises TraceError for a layer that was not computed.
     """
@@ -153,19 +157,21 @@ def block_norms(trace: Trace, layer: int) -> BlockNorms:
         attended = attn_out if bias is None else attn_out - bias
         own = torch.einsum("bhi,bihm->bim", probs.diagonal(dim1=-2, dim2=-1), moved)
         others = attended - own
-        deviation = torch.ones_like(resid[..., :1])
-        if not trace.config.pre_norm:
-            norm = _block(at).attention_norm
-            variance = (resid + attn_out).var(-1, correction=0, keepdim=True)
-            deviation = (variance + norm.eps).sqrt()
-            resid, moved, own, others = (
-                centred(part, dim=-1) * wide(norm.weight) for part in (resid, moved, own, others)
-            )
-        norms = _norms_of_sums(probs, moved)
+        divisor, around = torch.ones_like(resid[..., :1]), attention_norms(_block(at))
+        if (norm := around.output) is not None:
+            divisor = deviation(norm, attn_out)
+            moved, own, others = (through_norm(norm, part) for part in (moved, own, others))
+        own, others = own / divisor, others / divisor
+        if (norm := around.after) is not None:
+            whole = deviation(norm, resid + attn_out)
+            moved = through_norm(norm, moved)
+            resid, own, others = (through_norm(norm, part) / whole for part in (resid, own, others))
+            divisor = divisor * whole
+        norms = _norms_of_sums(probs, moved) / divisor
         stays = torch.linalg.vector_norm(own + resid, dim=-1)
         norms.diagonal(dim1=-2, dim2=-1).copy_(stays)
         comes = torch.linalg.vector_norm(others, dim=-1)
-    return BlockNorms(at.layer, norms / deviation, comes / (comes + stays), trace.tokens.strings)
+    return BlockNorms(at.layer, norms, comes / (comes + stays), trace.tokens.strings)
 
 
 def _plot(
@@ -192,7 +198,12 @@ def _norms_of_sums(
 
 def _moved(at: LayerTrace) -> Float[Tensor, "batch key head d_model"]:
     """f(x_j) of each head."""
-    return torch.einsum("bhkd,hdm->bkhm", wide(at.value), _output(at))
+    return torch.einsum("bhkd,hdm->bkhm", _values(at), _output(at))
+
+
+def _values(at: LayerTrace) -> Float[Tensor, "batch head key d_head"]:
+    """The value that each head reads."""
+    return wide(at.value).repeat_interleave(_block(at).attention.group, 1)
 
 
 def _output(at: LayerTrace) -> Float[Tensor, "head d_head d_model"]:

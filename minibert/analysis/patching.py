@@ -170,7 +170,8 @@ def patch_heads(
 ) -> Sweep:
     """The metric with `name` of each head taken from another trace, (layer, head).
 
-    The two inputs have the same length; `name` is a quantity with a head axis.
+    The two inputs have the same length; `name` is a quantity with a head axis. key and value have
+    a column for each key-value head, of which there are fewer where several heads share one.
     """
     _same_shape(trace, source)
     if not isinstance(name, str) or name not in QUANTITIES or not QUANTITIES[name].per_head:
@@ -216,12 +217,10 @@ def _over_heads(
     name: str = "z",
 ) -> Sweep:
     config = trace.config
-    edits = [
-        {(name, layer, head): edit}
-        for layer in range(config.n_layers)
-        for head in range(config.n_heads)
-    ]
-    columns = tuple(f"head {head}" for head in range(config.n_heads))
+    of_keys = "kv_head" in QUANTITIES[name].axes
+    heads = range(config.n_kv_heads if of_keys else config.n_heads)
+    edits = [{(name, layer, head): edit} for layer in range(config.n_layers) for head in heads]
+    columns = tuple(f"head {head}" for head in heads)
     return _sweep(trace, edits, metric, source, columns, positions, batch)
 
 

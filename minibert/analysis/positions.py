@@ -19,7 +19,9 @@ from minibert.trace.read import Trace
 __all__ = ["at_positions", "chosen_positions", "one_position_each", "real_tokens", "rows_of"]
 
 # What attention looks at lies at other positions; only what it gave is cut.
-_ACROSS_POSITIONS = frozenset({"query", "key", "value", "scores", "probs"})
+_ACROSS_POSITIONS = frozenset(
+    {"query_unrotated", "key_unrotated", "query", "key", "value", "scores", "probs"}
+)
 
 
 def real_tokens(trace: Trace) -> tuple[int, ...]:

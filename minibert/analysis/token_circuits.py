@@ -5,28 +5,24 @@ the ids that are asked for, and the copying score comes from d_head x d_head pro
 
 A token's row is what the layer would read if the stream held the token's embedding alone,
 without position, segment or other heads: LayerNorm(embedding) in GPT-2, the normed embedding
-in BERT.
+in BERT. In a rotary model a score depends on the distance between the two tokens.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_model
 from minibert.analysis.circuits import ov_circuit, qk_circuit
-from minibert.analysis.head_weights import (
-    centred,
-    check_can_fold,
-    head_name,
-    head_weights,
-)
+from minibert.analysis.head_weights import check_can_fold, head_name, head_weights, through_norm
+from minibert.analysis.layer_norms import attention_norms
 from minibert.analysis.precision import wide
 from minibert.errors import TokenizationError, TraceError
-from minibert.layers.norms import LayerNorm
+from minibert.layers.norms import centred, scale_of
 from minibert.quantities import Float, Int, Shaped
 from minibert.trace.places import check_index
 
@@ -106,15 +102,17 @@ def qk_on_tokens(
     *,
     queries: Int[Tensor, " query"] | Sequence[int],
     keys: Int[Tensor, " key"] | Sequence[int],
+    distance: int | None = None,
 ) -> TokenTable:
     """The score of each query token with each key token: scale · (x·W_Q + b_Q)·(y·W_K + b_K).
 
-    Only these ids are ever computed. Raises TraceError for a layer or head that is not there and
-    TokenizationError for ids outside the vocabulary.
+    Only these ids are ever computed. `distance`, which a rotary model needs, is how many positions
+    the key stands before the query. Raises TraceError as `qk_circuit` does, and TokenizationError
+    for ids outside the vocabulary.
 
     Source: Elhage et al. 2021, the full QK circuit W_E·W_QK·W_Eᵀ, here with biases and scale.
     """
-    circuit = qk_circuit(model, layer, head)
+    circuit = qk_circuit(model, layer, head, distance=distance)
     query_ids, key_ids = _checked(model, queries), _checked(model, keys)
     with torch.no_grad():
         x, y = (_token_rows(model, circuit.layer, ids) for ids in (query_ids, key_ids))
@@ -132,9 +130,10 @@ def ov_on_tokens(
 ) -> TokenTable:
     """What each target's logit gains when the head looks at a source: (x·W_V + b_V)·W_O·W_U.
 
-    GPT-2's last LayerNorm counts as C·diag(γ), without its bias and its division: the values are
-    logits times the standard deviation of the last stream. BERT's decoder is read directly, past
-    the transform in front of it.
+    A last norm (GPT-2) counts as C·diag(γ), without its bias and its division: the values are
+    logits times the standard deviation of the last stream. C takes a row's mean away, and is 1 in
+    an RMSNorm. A norm of what attention wrote (Gemma 2) counts likewise. The decoder of a masked
+    language model is read directly, past the transform in front of it, and a soft cap is left out.
 
     Raises TraceError for a layer or head that is not there and for a model whose embedding and
     decoder are not as wide as the stream, TokenizationError for ids outside the vocabulary.
@@ -145,11 +144,13 @@ def ov_on_tokens(
     source_ids, target_ids = _checked(model, sources), _checked(model, targets)
     with torch.no_grad():
         moved = circuit.moves(_token_rows(model, circuit.layer, source_ids))
-        unembed = _unembedding(model)[target_ids]
-        if model.config.pre_norm:
-            final = cast(LayerNorm, model.body.final_norm)
-            unembed = centred(wide(final.weight) * wide(unembed), dim=-1)
-        values = moved @ wide(unembed).T
+        output_norm = attention_norms(model.body.layers[circuit.layer]).output
+        if output_norm is not None:
+            moved = through_norm(output_norm, moved)
+        unembed = wide(_unembedding(model)[target_ids])
+        if (final := model.body.final_norm) is not None:
+            unembed = centred(final, wide(scale_of(final)) * unembed)
+        values = moved @ unembed.T
     return TokenTable(values, _strings(model, source_ids), _strings(model, target_ids))
 
 
@@ -157,11 +158,12 @@ def copying_scores(model: "Model", *, fold_norm: bool = False) -> CopyingScores:
     """The copying score of every head, from the eigenvalues of W_E·W_V·W_O·W_U.
 
     These are the eigenvalues of the small (W_O·W_U)·(W_E·W_V). Embeddings and weights count as
-    they stand in the model, without biases; `fold_norm` puts the weights of the LayerNorm in
-    front of the layer into W_V and those of the last one into W_U, as in `head_weights`.
+    they stand in the model, without biases; `fold_norm` puts the weights of the norm in front of
+    the layer into W_V, those of a norm of its output into W_O and those of the last one into W_U,
+    as in `head_weights`.
 
     Raises TraceError where embedding or decoder are not as wide as the stream, and for fold_norm
-    in a model that has LayerNorm behind its layers.
+    in a model whose norms stand behind the sum with the stream.
 
     Source: Elhage et al. 2021, "Summarizing OV/QK matrices" and "Detecting copying behavior".
     """
@@ -187,11 +189,11 @@ def _embed_to_unembed(
     model: "Model", unembed: Tensor, *, fold_norm: bool
 ) -> Float[Tensor, "d_model d_model"]:
     """W_U·W_E, which every head shares: the one d_model x d_model matrix worth its memory."""
-    product = wide(unembed).T @ wide(model.body.word.weight)
-    if not fold_norm:
+    product = wide(unembed).T @ wide(model.body.word.weight) * model.body.word_scale
+    final = model.body.final_norm
+    if not fold_norm or final is None:
         return product
-    final = cast(LayerNorm, model.body.final_norm)
-    return centred(wide(final.weight)[:, None] * product, dim=0)
+    return centred(final, (wide(scale_of(final))[:, None] * product).T).T
 
 
 def _eigenvalues(small: Tensor, layer: int) -> Tensor:
@@ -205,11 +207,12 @@ def _eigenvalues(small: Tensor, layer: int) -> Tensor:
 
 def _token_rows(model: "Model", layer: int, ids: Tensor) -> Float[Tensor, "token d_model"]:
     body: Any = model.body
-    rows = body.word(ids)
-    if model.config.pre_norm:
-        return body.layers[layer].attention_norm(rows)
-    rows = body.embed_norm(rows)
-    return rows if body.embed_project is None else body.embed_project(rows)
+    rows = body.word(ids) * body.word_scale
+    if body.embed_norm is not None:
+        rows = body.embed_norm(rows)
+    if body.embed_project is not None:
+        rows = body.embed_project(rows)
+    return body.layers[layer].attention_input(rows[None])[0]
 
 
 def _unembedding(model: "Model") -> Float[Tensor, "vocab d_model"]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from minibert.answers.model import AnsweringModel
 from minibert.errors import TraceError
+from minibert.kernels.eager import soft_capped
 from minibert.quantities import Bool, Float
 from minibert.terminal import visible
 from minibert.text.tokens import Tokens
@@ -47,12 +48,24 @@ class Explanation:
     scale: float
     """The factor on the dot product, 1/sqrt(d_head) in most models."""
     scores: Float[Tensor, " key"]
-    """The scaled dot product with every key, before the mask."""
+    """The scaled dot product with every key, before soft cap and mask."""
     mask: Bool[Tensor, " key"]
     """True where attention is allowed."""
     probs: Float[Tensor, " key"]
     value: Float[Tensor, "key d_head"]
     z: Float[Tensor, " d_head"]
+    n_kv_heads: int = 0
+    """Key-value heads of the layer; 0: as many as heads."""
+    soft_cap: float | None = None
+    """Scores go through cap · tanh(score / cap) in front of the mask."""
+    query_unrotated: Float[Tensor, " d_head"] | None = None
+    """The query before it was turned by its position, in a rotary model; so the key."""
+    key_unrotated: Float[Tensor, " d_head"] | None = None
+
+    @property
+    def kv_head(self) -> int:
+        """The key-value head that this head reads."""
+        return self.head * (self.n_kv_heads or self.n_heads) // self.n_heads
 
     @property
     def dot(self) -> float:
@@ -66,13 +79,18 @@ class Explanation:
 
     @property
     def largest(self) -> float:
-        """The largest score that is allowed, which the softmax subtracts."""
-        return self.scores[self.mask].max().item()
+        """The largest capped score that is allowed, which the softmax subtracts."""
+        return self.capped[self.mask].max().item()
+
+    @property
+    def capped(self) -> Float[Tensor, " key"]:
+        """The scores behind the soft cap; the scores themselves where there is none."""
+        return soft_capped(self.scores, self.soft_cap)
 
     @property
     def exponentials(self) -> Float[Tensor, " key"]:
-        """exp(score − largest), 0 where masked."""
-        return (self.scores.double() - self.largest).exp() * self.mask
+        """exp(capped score − largest), 0 where masked."""
+        return (self.capped.double() - self.largest).exp() * self.mask
 
     @property
     def total(self) -> float:
@@ -90,6 +108,7 @@ class Explanation:
             "model": self.model_name,
             "layer": self.layer,
             "head": self.head,
+            "kv_head": self.kv_head,
             "tokens": list(self.tokens),
             "query_position": self.query_position,
             "key_position": self.key_position,
@@ -98,6 +117,7 @@ class Explanation:
             "product": self.product.tolist(),
             "dot": self.dot,
             "scale": self.scale,
+            "soft_cap": self.soft_cap,
             "score": self.score,
             "scores": self.scores.tolist(),
             "mask": self.mask.tolist(),
@@ -108,6 +128,11 @@ class Explanation:
             "value": self.value.tolist(),
             "contributions": self.contributions.tolist(),
             "z": self.z.tolist(),
+            **{
+                name: vector.tolist()
+                for name in ("query_unrotated", "key_unrotated")
+                if (vector := getattr(self, name)) is not None
+            },
         }
 
 
@@ -137,12 +162,14 @@ def explain(
     real = slice(trace.tokens.lengths[sentence])
     probs = here.probs[sentence, row, real]
     looked_at = int(probs.argmax()) if column is None else column
+    config = trace.config
+    rotary = config.rotary is not None
     return Explanation(
         model_name=trace.model_name,
-        n_layers=trace.config.n_layers,
-        n_heads=trace.config.n_heads,
+        n_layers=config.n_layers,
+        n_heads=config.n_heads,
         layer=here.layer,
-        head=head % trace.config.n_heads,
+        head=head % config.n_heads,
         tokens=trace.tokens.strings[sentence],
         query_position=row,
         key_position=looked_at,
@@ -150,12 +177,16 @@ def explain(
         query=here.query[sentence, row],
         key=here.key[sentence, looked_at],
         product=here.product(row)[sentence, looked_at],
-        scale=trace.config.attention_scale(here.layer),
+        scale=config.attention_scale(here.layer),
         scores=here.scores[sentence, row, real],
-        mask=trace.mask[sentence, 0, row, real],
+        mask=here.mask[sentence, 0, row, real],
         probs=probs,
         value=here.value[sentence, real],
         z=here.z[sentence, row],
+        n_kv_heads=config.n_kv_heads,
+        soft_cap=config.attention_soft_cap,
+        query_unrotated=here.query_unrotated[sentence, row] if rotary else None,
+        key_unrotated=here.key_unrotated[sentence, looked_at] if rotary else None,
     )
 
 

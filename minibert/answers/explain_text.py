@@ -1,6 +1,7 @@
 """The text of an Explanation: the calculation of one row of attention, step by step.
 
-query, key -> products -> score -> softmax over the row -> probs·value -> z
+query, key (-> turned by position) -> products -> score (-> soft cap) -> softmax over the row ->
+probs·value -> z
 """
 
 import math
@@ -51,12 +52,23 @@ class _Page:
         return [
             paint(visible(about.model_name, space=" "), "bold"),
             f"{paint(where, 'bold')} {size}",
+            *self.group(),
             "",
             *self.terminal.wrapped(self.sentence()),
             "",
             f"  query  {self.place(about.query_position)}",
             f"  key    {self.place(about.key_position)}{reason}",
             *self.rounding(),
+        ]
+
+    def group(self) -> list[str]:
+        """Which key-value head it reads, where several heads share one."""
+        about = self.about
+        if about.n_kv_heads in (0, about.n_heads):
+            return []
+        return [
+            f"key and value are those of key-value head {about.kv_head} of {about.n_kv_heads}, "
+            f"which {about.n_heads // about.n_kv_heads} heads share"
         ]
 
     def sentence(self) -> list[str]:
@@ -85,8 +97,12 @@ class _Page:
         ]
 
     def vectors(self) -> list[str]:
-        """The first numbers of query and key, and their lengths."""
-        named = (("query", self.about.query), ("key", self.about.key))
+        """The first numbers of query and key, and their lengths; before the rotation as well."""
+        about = self.about
+        named = [("query", about.query), ("key", about.key)]
+        if about.query_unrotated is not None and about.key_unrotated is not None:
+            unturned = [("query unrotated", about.query_unrotated)]
+            named = [*unturned, ("key unrotated", about.key_unrotated), *named]
 
         def table(shown: int) -> list[str]:
             dots = "…" if shown < len(self.about.query) else ""
@@ -97,6 +113,9 @@ class _Page:
             return self.terminal.table([""] * len(rows[0]), rows, "<" + ">" * shown + "<<")
 
         title = self.title(f"query and key, {len(self.about.query)} numbers each")
+        if about.query_unrotated is not None:
+            places = f"{about.query_position} and {about.key_position}"
+            title += f", turned by their positions {places}"
         return [title, *self.fitting(len(self.about.query), table)]
 
     def terms(self) -> list[str]:
@@ -139,8 +158,17 @@ class _Page:
         return [
             self.title("score", f"query·key x scale, scale = {_scale(about)}"),
             f"  score  {product} = {paint(number(about.score), 'bold')}",
+            *self.cap(),
             f"  mask   {mask}",
         ]
+
+    def cap(self) -> list[str]:
+        """The soft cap on the score, where there is one."""
+        about = self.about
+        if about.soft_cap is None:
+            return []
+        cap, capped = number(about.soft_cap), number(about.capped[about.key_position].item())
+        return [f"  capped {cap} x tanh({number(about.score)} / {cap}) = {capped}"]
 
     def row(self) -> list[str]:
         """The softmax over the keys of this query."""
@@ -161,7 +189,8 @@ class _Page:
         title = self.title(
             "probs", f"softmax of the row, exp(score − max) / sum; max = {number(about.largest)}"
         )
-        header = ["key", "", "score", "exp(score − max)", "prob", ""]
+        score = "score" if about.soft_cap is None else "capped"
+        header = ["key", "", score, "exp(score − max)", "prob", ""]
 
         def table(room: int) -> list[str]:
             rows = [self.key_row(p, exponentials[p].item(), room) for p in shown]
@@ -175,7 +204,7 @@ class _Page:
         cells = [
             str(position),
             self.token(position),
-            number(about.scores[position].item()),
+            number(about.capped[position].item()),
             number(exponential) if about.mask[position] else "masked",
             number(prob),
         ]

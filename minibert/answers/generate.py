@@ -1,10 +1,10 @@
-"""Text from a GPT-2, one token at a time. Each step computes only the new token.
+"""Text from a causal language model, one token at a time. Each step computes only the new token.
 
 The keys and values of the earlier tokens come from a `Cache`. sampling.py chooses the next token;
 text_stream.py turns ids into pieces of text.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,16 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minibert.answers.generation_edits import GenerationEdits
 from minibert.answers.model import AnsweringModel
 from minibert.answers.sampling import Sampling, whole_number
 from minibert.answers.text_stream import TextStream
 from minibert.errors import MinibertError, TokenizationError
-from minibert.layers.cache import Cache
+from minibert.layers.cache import Cache, turned_anew
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import Float, Int
 from minibert.text.inputs import Inputs
-from minibert.text.tokens import Tokens
+from minibert.text.tokens import Tokens, padded
 from minibert.text.words import Words, is_text, written
+from minibert.trace.plan import Plan
 from minibert.trace.run import run_layers
 
 __all__ = ["Generated", "generate"]
@@ -72,6 +74,7 @@ def generate(
     seed: int = 0,
     stop: str | Sequence[str] | None = (),
     stream: Callable[[str], object] | None = None,
+    edit: Mapping[Any, Any] | None = None,
 ) -> "Generated | list[Generated]":
     """The text that a causal language model writes after a prompt: a Generated, a list for a batch.
 
@@ -87,9 +90,13 @@ def generate(
     text as soon as the piece is final: whole characters, which add up to new_text. It works for
     one text, not for a batch.
 
-    Raises MinibertError for a model that is not a GPT-2 with a causal-lm head and for settings out
-    of range, and TokenizationError for a prompt that is empty or fills the model's positions. A
-    model without a tokenizer continues ids; its text is these numbers, with spaces between them.
+    `edit` changes quantities in every pass, as in `model.trace(text, edit=...)`. Positions are
+    those of the text as it stands: -1 is its newest token in each step.
+
+    Raises MinibertError for a model without a causal-lm head that was trained for it and for
+    settings out of range, EditError for edits that cannot be made, and TokenizationError for a
+    prompt that is empty or fills the model's positions. A model without a tokenizer continues ids;
+    its text is these numbers, with spaces between them.
 
     >>> import minibert
     >>> model = minibert.load("tiny-gpt2")
@@ -122,8 +129,18 @@ def generate(
             zip(tokens.ids.tolist(), tokens.lengths, known, strict=True)
         )
     ]
+    capacity = min(max(tokens.lengths) + max_new_tokens, model.config.n_positions)
+    edits = GenerationEdits(
+        {} if edit is None else edit,
+        model.config,
+        tokens.lengths,
+        capacity,
+        dtype=model.body.word.weight.dtype,
+        device=tokens.ids.device,
+    )
+    cache = Cache(model.config, tokens.lengths, capacity, tokens.ids.device)
     with torch.no_grad():
-        _write(model, tokens.ids, texts, sampling, stream or (lambda piece: None))
+        _write(model, tokens.ids, texts, sampling, stream or (lambda piece: None), cache, edits)
     return texts[0].result() if alone else [one.result() for one in texts]
 
 
@@ -133,16 +150,16 @@ def _write(
     texts: "list[_Text]",
     sampling: Sampling,
     stream: Callable[[str], object],
+    cache: Cache,
+    edits: GenerationEdits,
 ) -> None:
     """Continue the texts until each has ended."""
-    lengths = [len(text.ids) for text in texts]
-    capacity = min(max(lengths) + texts[0].max_new_tokens, model.config.n_positions)
-    cache = Cache(model.config, lengths, capacity, ids.device)
+    plan = edits.prompt
     # Some checkpoints have more logits than their tokenizer has tokens.
     known = None if model.tokenizer is None else model.tokenizer.vocab_size
     generators = [text.generator for text in texts]
     while True:
-        logits = _next_logits(model, ids, cache)[:, :known]
+        logits = _next_logits(model, ids, cache, plan, edits.newest)[:, :known]
         chosen = sampling.choose(logits, generators)
         for text, token_id in zip(texts, chosen, strict=True):
             if not text.stopped_by and (piece := text.add(token_id)):
@@ -151,19 +168,32 @@ def _write(
         if not any(growing):
             return
         cache.grow(growing)
+        plan = edits.grow(cache.lengths)
         ids = torch.tensor(chosen, device=ids.device)[:, None]
+        if turned_anew(model.config, cache.lengths):
+            cache = Cache(model.config, cache.lengths, cache.capacity, ids.device)
+            plan = edits.whole(cache.lengths)
+            ids = padded([tuple(text.ids) for text in texts], 0).to(ids.device)
 
 
 def _next_logits(
-    model: AnsweringModel, ids: Int[Tensor, "batch position"], cache: Cache
+    model: AnsweringModel,
+    ids: Int[Tensor, "batch position"],
+    cache: Cache,
+    plan: Plan,
+    newest_plan: Plan,
 ) -> Float[Tensor, "batch vocab"]:
-    """The logits after the last token of each text; `ids` are those not yet in the cache."""
-    hidden = model.body.embed(ids, None, cache.positions)
+    """The logits after the last token of each text; `ids` are those not yet in the cache.
+
+    `plan` edits what is computed of these ids, and `newest_plan` the logits of the last ones.
+    """
+    hidden = plan.apply("embed", None, model.body.embed(ids, None, cache.positions))
     evaluation = Evaluation(cache.allowed, model.impl, standing=cache.positions)
-    hidden = run_layers(model.body, hidden, evaluation, pasts=cache.layers)
+    hidden = run_layers(model.body, hidden, evaluation, pasts=cache.layers, edits=plan.of_layer)
     newest = (cache.rows[:, None], cache.newest[:, None])
     final = model.body.final(hidden[newest])
-    return model.task_logits(final, Inputs(ids[newest], None, None))[:, 0]
+    logits = model.task_logits(final, Inputs(ids[newest], None, None))
+    return newest_plan.apply("logits", None, logits)[:, 0]
 
 
 class _Text:

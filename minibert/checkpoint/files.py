@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import struct
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,8 @@ _DTYPES = {
 }
 # Its reader takes the square of the number of tensors; 2**14 of them fit.
 _MOST_HEADER = 2**22
+# Python 3.13 has the name; the number is that of Linux on every processor torch runs on.
+_WITHOUT_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
 class MappedRegion:
@@ -57,13 +60,13 @@ class MappedRegion:
         )
         return flat.view(shape)
 
-    def release(self) -> None:
+    def release(self, until: int | None = None) -> None:
         """Give the pages back to the operating system; they are read again when touched.
 
-        The mapping is private: pages that were written to would be lost, so only call this on
-        a tensor that still equals its file.
+        Those of the first `until` bytes; None for all. The mapping is private: pages that were
+        written to would be lost, so only call this on a tensor that still equals its file.
         """
-        self._release(self._mapping)
+        self._release(self._mapping, until)
 
     def read(self) -> bytearray:
         """The bytes as the file holds them, whatever was written to the mapping.
@@ -74,11 +77,12 @@ class MappedRegion:
         self._release(self._unwritten)
         return content
 
-    def _release(self, mapping: mmap.mmap) -> None:
+    def _release(self, mapping: mmap.mmap, until: int | None = None) -> None:
         if not hasattr(mmap, "MADV_DONTNEED"):
             return
+        stop = self._stop if until is None else min(self._start + until, self._stop)
         first = -(-self._start // mmap.PAGESIZE) * mmap.PAGESIZE
-        last = self._stop // mmap.PAGESIZE * mmap.PAGESIZE
+        last = stop // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first:
             mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
 
@@ -202,8 +206,7 @@ def _mapped_entries(path: Path) -> Iterator[tuple[str, Entry]]:
     with path.open("rb") as file:
         header_size = struct.unpack("<Q", file.read(8))[0]
         header: dict[str, Any] = json.loads(file.read(header_size))
-        # A private mapping: torch wants memory it may write to, the file stays as it is.
-        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        mapping = _private(file.fileno())
         unwritten = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     for name, about in header.items():
         if name == "__metadata__":
@@ -220,6 +223,15 @@ def _mapped_entries(path: Path) -> Iterator[tuple[str, Entry]]:
             yield name, Entry(shape, dtype, _unaligned(region, dtype, shape))
         else:
             yield name, Entry(shape, dtype, _aligned(region, dtype, shape), region)
+
+
+def _private(file: int) -> mmap.mmap:
+    """The file as memory that torch may write to; the file stays as it is."""
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
+    # Without a reserve Linux maps a file that is larger than the memory of the machine.
+    flags = mmap.MAP_PRIVATE | _WITHOUT_RESERVE
+    return mmap.mmap(file, 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
 
 def _aligned(

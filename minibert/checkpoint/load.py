@@ -3,19 +3,19 @@
 A name is an embedded model's, a folder's, a Hub id, or a live transformers model.
 """
 
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from minibert.checkpoint.config import config_from_hf, end_ids
-from minibert.checkpoint.files import Entry, MappedWeight, open_checkpoint, open_state_dict
-from minibert.checkpoint.weights import Source, check_names, fit, has_own_decoder
+from minibert.checkpoint.files import Entry, open_checkpoint, open_state_dict
+from minibert.checkpoint.values import DTYPES, default_dtype, parameters
+from minibert.checkpoint.weights import check_names, fit, has_own_decoder
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.text.tokenizer import Tokenizer
@@ -32,11 +32,8 @@ __all__ = [
 ]
 
 DEFAULT = "tiny-bert"
-_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _EMBEDDED = Path(__file__).parents[1] / "embedded"
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-# Far above the weights of trained models; LayerNorm squares what is made of them.
-_HUGE = 1e4
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 
 
@@ -51,11 +48,13 @@ class Checkpoint:
     """How error messages name it."""
     entries: Mapping[str, Entry]
     dtype: torch.dtype | None = None
-    """Of the model; None for float32, or float64 where all weights have it."""
+    """Of the model; None for `default_dtype`."""
     allow_unexpected: bool = False
 
-    def fill(self, model: nn.Module) -> list[str]:
+    def fill(self, model: nn.Module, device: torch.device | None = None) -> list[str]:
         """Put the weights into a model made of `config` on the meta device.
+
+        They go to `device`, or stay where they are, in memory or in their file.
 
         Returns the names of parameters with values so large that what is made of them may
         overflow. A parameter that has several names in the model stays one. Raises
@@ -74,7 +73,8 @@ class Checkpoint:
             where=self.where,
             allow_unexpected=self.allow_unexpected,
         )
-        for ours, parameter, is_huge in _parameters(found, self.dtype, self.where):
+        dtype = self.dtype or default_dtype(found)
+        for ours, parameter, is_huge in parameters(found, dtype, device, self.where):
             huge += [ours] if is_huge else []
             for place in places[id(by_name[ours])]:
                 owner, _, leaf = place.rpartition(".")
@@ -104,7 +104,9 @@ def open_folder(
     entries = open_checkpoint(folder)
     has_tokenizer = any(present(folder / file) for file in _TOKENIZER_FILES)
     tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
-    if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
+    # Gemma 3's tokenizer has a token of images behind the rows of its smaller models: what is
+    # special comes into no text by itself, and is refused where somebody gives it.
+    if tokenizer is not None and tokenizer.text_ids_from(config.vocab_size):
         raise CheckpointError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} entries and the embeddings have "
             f"{config.vocab_size} rows; the tokenizer belongs to another model, or tokens were "
@@ -142,8 +144,8 @@ def open_live(
 
 def check_dtype(dtype: Any) -> None:
     """Raise CheckpointError for what weights cannot have as their type."""
-    if dtype is not None and (not isinstance(dtype, torch.dtype) or dtype not in _DTYPES):
-        known = ", ".join(map(str, _DTYPES))
+    if dtype is not None and (not isinstance(dtype, torch.dtype) or dtype not in DTYPES):
+        known = ", ".join(map(str, DTYPES))
         raise CheckpointError(f"dtype={dtype!r} is no type for weights; expected one of {known}.")
 
 
@@ -206,62 +208,3 @@ def _as_stored(config: Config, entries: Mapping[str, Entry], *, where: str) -> C
     if config.tied and has_own_decoder(config, entries):
         config = replace(config, tied=False)
     return config
-
-
-def _parameters(
-    found: Mapping[str, tuple[Source, Entry]], dtype: torch.dtype | None, where: str
-) -> Iterator[tuple[str, nn.Parameter, bool]]:
-    largest: dict[int, float] = {}
-    dtype = dtype or _common_dtype(entry.dtype for _, entry in found.values())
-    for ours, (source, entry) in found.items():
-        stored = entry.load()
-        if id(entry) not in largest:
-            largest[id(entry)] = _largest(stored, source.names[0], where)
-        converted = source.view(stored).to(dtype)
-        _check_range(converted, stored.dtype, source.names[0], where)
-        parameter = nn.Parameter(converted, requires_grad=False)
-        if entry.region is not None:
-            if parameter.dtype == entry.dtype and source.is_view:
-                mapped = MappedWeight(entry, source.view, source.shares)
-                parameter.mapped = mapped  # type: ignore[attr-defined]
-            else:
-                entry.region.release()
-        yield ours, parameter, largest[id(entry)] > min(_HUGE, torch.finfo(dtype).max ** 0.25)
-
-
-def _common_dtype(stored: Iterable[torch.dtype]) -> torch.dtype:
-    # One for the whole model: its tensors are multiplied with each other.
-    return torch.float64 if set(stored) == {torch.float64} else torch.float32
-
-
-def _check_range(converted: Tensor, stored: torch.dtype, name: str, where: str) -> None:
-    """Raise CheckpointError where numbers of the file are too large for the type asked for."""
-    largest = torch.finfo(converted.dtype).max
-    if converted.is_meta or largest >= torch.finfo(stored).max:
-        return
-    if bad := int((~converted.isfinite()).sum()):
-        wider = ", ".join(str(d) for d in _DTYPES if torch.finfo(d).max > largest)
-        raise CheckpointError(
-            f"{where}: {bad} values of {name} are too large for {converted.dtype}, whose largest "
-            f"is {largest:.4g}. Load it with a dtype of a wider range: {wider}."
-        )
-
-
-def _largest(tensor: Tensor, name: str, where: str) -> float:
-    """The largest absolute value. Raises CheckpointError for what is no number."""
-    if not tensor.is_floating_point():
-        raise CheckpointError(
-            f"{where}: {name} holds {tensor.dtype}; expected floating-point numbers. "
-            "Quantised checkpoints are not read."
-        )
-    if tensor.is_meta or tensor.numel() == 0:
-        return 0.0
-    # One pass without a second tensor, through which NaN goes.
-    low, high = (float(bound) for bound in torch.aminmax(tensor.detach()))
-    if math.isfinite(low) and math.isfinite(high):
-        return max(-low, high)
-    bad = int((~tensor.isfinite()).sum())
-    raise CheckpointError(
-        f"{where}: {name} holds {bad} values that are NaN or infinite. "
-        "The checkpoint is damaged or its training diverged."
-    )

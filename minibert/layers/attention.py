@@ -60,10 +60,10 @@ class Attention(nn.Module):
             parts = self._qkv(x)
         else:
             parts = tuple([linear(x) for linear in linears])
-        return {
-            name: self._normed(name, part)
-            for name, part in zip(("query", "key", "value"), parts, strict=True)
-        }
+        named = zip(("query", "key", "value"), parts, strict=True)
+        if self.query_norm is None:
+            return {name: self._split(part) for name, part in named}
+        return {name: self._normed(name, part) for name, part in named}
 
     def project(self, name: str, x: Hidden, heads: slice = EVERYTHING) -> Vectors:
         """query, or what these heads read of key or value: x·W + b, normed where the model does."""

@@ -67,6 +67,13 @@ class Body(nn.Module):
             summed = self.embed_norm(summed)
         return summed if self.embed_project is None else self.embed_project(summed)
 
+    @property
+    def word_scale(self) -> float:
+        """What the rows of `word` are multiplied by, as `embed` rounds it."""
+        if not self.config.embed_scaled:
+            return 1.0
+        return torch.tensor(self.config.d_model**0.5, dtype=self.word.weight.dtype).item()
+
     def positions(self, ids: TokenIds) -> Positions:
         """The row of the position table that each token has."""
         if not self.config.position_offset:

@@ -14,7 +14,7 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.quantities import Float, Int
 
-__all__ = ["Cache", "LayerCache"]
+__all__ = ["Cache", "LayerCache", "turned_anew"]
 
 Vectors = Float[Tensor, "batch kv_head _ d_head"]
 # One place for all texts, or an index with a place for each.
@@ -36,7 +36,7 @@ class Cache:
     def __init__(
         self, config: Config, lengths: Sequence[int], capacity: int, device: torch.device
     ) -> None:
-        self.lengths = list(lengths)
+        self.lengths, self.capacity = list(lengths), capacity
         windows = [config.window(layer) for layer in range(config.n_layers)]
         sizes = [capacity if window is None else min(capacity, 1 + window[0]) for window in windows]
         self.layers = tuple([LayerCache(self, size) for size in sizes])
@@ -58,8 +58,7 @@ class Cache:
         self.allowed, _ = self.place(max(self.lengths))
 
     def place(self, size: int) -> tuple[AllowedKeys, Place]:
-        """In a layer that keeps that many tokens of a text: which may be seen, and where the new
-        one goes.
+        """What the new token may see in a layer that keeps so many tokens, and where it goes.
 
         A token goes to the place of its position modulo the size. Everything kept lies before the
         one query and within its window, so nothing is left for order and window to hide.
@@ -74,6 +73,17 @@ class Cache:
             each = (torch.tensor(self.lengths, device=device) - 1) % size
             self._places[size] = allowed, (self.rows, slice(None), each) if ragged else one
         return self._places[size]
+
+
+def turned_anew(config: Config, lengths: Sequence[int]) -> bool:
+    """True where a text has just become so long that all of its keys are turned otherwise.
+
+    So it is with the two sets of factors of longrope (Phi-3).
+    """
+    return any(
+        rotary is not None and rotary.scaling == "longrope" and rotary.n_original + 1 in lengths
+        for rotary in (config.rotary, config.local_rotary)
+    )
 
 
 class LayerCache:

@@ -163,8 +163,7 @@ class Config:
 
     @property
     def pre_norm(self) -> bool:
-        """True where blocks add to the stream as it is (GPT-2), False where a norm follows the sum
-        (BERT)."""
+        """True where blocks add to the stream as it is (GPT-2); BERT norms the sum."""
         return self.norm_place != "after"
 
     @property
@@ -203,6 +202,14 @@ class Config:
         if not size:
             return None
         return (size - 1, 0) if self.causal else ((size - 1) // 2, (size - 1) // 2)
+
+    @property
+    def reach(self) -> int | None:
+        """The longest text of which every token sees all that the model's order allows, in every
+        layer; None: any.
+        """
+        windows = [self.window(layer) for layer in range(self.n_layers)]
+        return min((window[0] + 1 for window in windows if window is not None), default=None)
 
     def rotary_of(self, layer: int) -> Rotary | None:
         """How queries and keys of this layer are turned."""
@@ -303,7 +310,5 @@ def _check_choices(config: Config) -> None:
             )
     allowed = FAMILIES[config.family].causal
     if allowed is not None and config.causal is not allowed:
-        raise CheckpointError(
-            f"config: {config.family} has no {'causal' if config.causal else 'other than a causal'} "
-            f"form; causal must be {allowed}."
-        )
+        kind = "causal form" if config.causal else "form that is not causal"
+        raise CheckpointError(f"config: {config.family} has no {kind}; causal must be {allowed}.")

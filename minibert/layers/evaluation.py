@@ -52,10 +52,8 @@ class Evaluation:
     key_columns: tuple[tuple[int, ...], ...] | None = None
     standing: Int[Tensor, "#batch position"] | None = None
 
-    def in_window(self, window: Window | None) -> "Evaluation":
+    def in_window(self, window: Window) -> "Evaluation":
         """The same for a layer whose queries see so many keys before and after their own alone."""
-        if window is None:
-            return self
         if window not in self._in_windows:
             allowed = replace(self.allowed, window=window)
             self._in_windows[window] = replace(self, allowed=allowed)

@@ -76,7 +76,7 @@ FAMILIES: dict[str, FamilyChoices] = {
     ),
     "phi3": FamilyChoices(_DECODER[:-1], _LLAMA, causal=True),
     "olmo2": FamilyChoices(
-        ("none", "causal-lm"),
+        ("none", "causal-lm", "sequence-classification"),
         _LLAMA | {"norm_place": "output", "query_key_norm": "width"},
         causal=True,
     ),

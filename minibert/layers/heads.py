@@ -55,9 +55,17 @@ class VocabularyHead(TaskHead):
         self, hidden: Hidden, pooled: Pooled | None, ids: TokenIds, mask: TokenMask | None
     ) -> Logits:
         """(batch, position, vocab)."""
-        if self.transform is not None and self.norm is not None:
-            hidden = self.norm(self.transform(hidden, activation=self.activation))
-        return soft_capped(self.decoder(hidden), self.soft_cap)
+        return soft_capped(self.uncapped(hidden), self.soft_cap)
+
+    def uncapped(self, hidden: Hidden) -> Logits:
+        """The logits before the soft cap."""
+        return self.decoder(self.decoder_input(hidden))
+
+    def decoder_input(self, hidden: Hidden) -> Float[torch.Tensor, "batch position width"]:
+        """What the decoder reads."""
+        if self.transform is None or self.norm is None:
+            return hidden
+        return self.norm(self.transform(hidden, activation=self.activation))
 
 
 class PreTrainingHead(VocabularyHead):

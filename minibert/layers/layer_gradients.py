@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.eager import weighted_values
-from minibert.layers.layer import LayerPass, LayerQuantities
+from minibert.layers.layer import LayerQuantities
+from minibert.layers.layer_pass import LayerPass
 from minibert.quantities import Hidden, Matrix, PerHeadHidden, Quantity
 
 __all__ = ["LayerGradients"]

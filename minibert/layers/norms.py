@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from minibert.layers.config import Config
 from minibert.quantities import Float
 
-__all__ = ["LayerNorm", "Norm", "RMSNorm", "norm_of"]
+__all__ = ["LayerNorm", "Norm", "RMSNorm", "centred", "deviation", "norm_of", "scale_of"]
 
 
 class LayerNorm(nn.Module):
@@ -60,3 +60,18 @@ def norm_of(config: Config, width: int) -> Norm:
     if config.norm == "rms":
         return RMSNorm(width, eps=config.norm_eps, plus_one=config.norm_plus_one)
     return LayerNorm(width, eps=config.norm_eps, bias=config.norm_bias)
+
+
+def centred(norm: Norm, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
+    """x as the norm divides it: LayerNorm takes the mean of each row away, RMSNorm nothing."""
+    return x if isinstance(norm, RMSNorm) else x - x.mean(-1, keepdim=True)
+
+
+def deviation(norm: Norm, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows 1"]:
+    """What the norm divides this x by: the root of the mean square of `centred` + eps."""
+    return (centred(norm, x).square().mean(-1, keepdim=True) + norm.eps).sqrt()
+
+
+def scale_of(norm: Norm) -> Float[Tensor, " width"]:
+    """What the divided x is multiplied by."""
+    return norm.scale if isinstance(norm, RMSNorm) else norm.weight

@@ -18,7 +18,7 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import compute
 from minibert.kernels.call import Call
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.layer import LayerPass
+from minibert.layers.layer_pass import LayerPass
 from minibert.survey.objective import Objective, Predicted
 from minibert.survey.rows import RowMasses, joined_rows, sums_of_rows
 from minibert.survey.segments import Batch, Segment
@@ -79,15 +79,27 @@ class LossGradients:
                     first = last
         return [joined_rows(parts, batch.tokens) for parts in layers]
 
+    def _check_windows(self, group: Sequence[Segment]) -> None:
+        """Raise SurveyError for a segment of which a query of some layer sees a part."""
+        reach, longest = self.model.config.reach, max(len(one.ids) for one in group)
+        if reach is not None and reach < longest:
+            raise SurveyError(
+                f"gradients=True: a segment has {longest} tokens, and in some layers of "
+                f"{self.model.name} a query sees {reach} at most to one side. The means over keys "
+                f"count the same keys in every layer: give longest={reach}."
+            )
+
     def _sums(self, segment: Segment, found: _OfLayer, cut: slice) -> RowMasses:
         with torch.no_grad():
             # As the gradient of probs is declared in layers/layer_gradients.py.
-            sizes = (found.z_gradient[:, cut] @ found.value[:, cut].mT).abs_()
+            value = found.value.repeat_interleave(len(found.z_gradient) // len(found.value), 0)
+            sizes = (found.z_gradient[:, cut] @ value[:, cut].mT).abs_()
             rows = (sizes.tril_() if segment.tokens.causal else sizes).double().cpu().numpy()
         return sums_of_rows(rows, segment.tokens, self.offsets)
 
     def _differentiated(self, group: Sequence[Segment]) -> list[_OfLayer]:
         """Of each layer ∂L/∂z and the values, for the tokens of a group."""
+        self._check_windows(group)
         predicted = [self.objective.predicted(segment) for segment in group]
         hidden_ids = [
             replace(one, ids=of.ids.tolist()) for one, of in zip(group, predicted, strict=True)

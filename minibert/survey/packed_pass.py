@@ -13,7 +13,7 @@ from minibert.errors import SurveyError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.layer import LayerPass
+from minibert.layers.layer_pass import LayerPass
 from minibert.model import Model
 from minibert.quantities import QUANTITIES, TokenIds
 from minibert.survey.formats import Document

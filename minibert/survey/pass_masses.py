@@ -18,7 +18,7 @@ from minibert.kernels.requests import Want
 from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.layer import LayerPass
+from minibert.layers.layer_pass import LayerPass
 from minibert.survey.rows import RowMasses, sums_of_pairs
 from minibert.survey.segments import Batch
 from minibert.survey.token_kinds import SegmentTokens
@@ -103,7 +103,9 @@ class _OneBatch:
     def of_layer(self, at: LayerPass) -> Want:
         if self.asked.corners is None:
             return {"key_sums": self.classes[None, None]}
-        moved = at.value.float() @ self.asked.corners[at.index]
+        # Several heads may read one key-value head.
+        value = at.value.float().repeat_interleave(at.attention.group, 1)
+        moved = value @ self.asked.corners[at.index]
         self.norms = torch.linalg.vector_norm(moved, dim=-1)  # 1 head token
         classes, norms = self.classes.mT, self.norms[:, :, None]
         plain = classes.expand(*norms.shape[:2], -1, -1)

@@ -122,6 +122,13 @@ def _measure(
         shift = _shift(seed, document.id)
         for part in document.parts:
             marks = Marks.of_tokens(part.tokens, delimiters, causal=config.causal)
+            if config.reach is not None and config.reach < len(marks):
+                raise AttentionError(
+                    f"Document {document.id} has {len(marks)} tokens, and in some layers of "
+                    f"{model.name} a query sees {config.reach} at most to one side. What a pattern "
+                    "is compared with counts the same keys in every layer: give texts of at most "
+                    f"{config.reach} tokens."
+                )
             size = max(1, _NUMBERS // (config.n_heads * len(marks)))
             for start in range(0, len(marks), size):
                 queries = slice(start, min(start + size, len(marks)))

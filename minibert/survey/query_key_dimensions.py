@@ -12,7 +12,9 @@ participation ratio (Σ|c|)²/Σc² (m if m dimensions contribute alike), and th
 make up 90 % of the variance.
 
 A head's dimensions can be rotated, query and key alike, without a change of any score, and then
-other dimensions carry it. So these numbers are about the dimensions as the model was trained.
+other dimensions carry it. So these numbers are about the dimensions as the model was trained. In a
+rotary model they are those of query and key as they meet, each turned by its own position. Scores
+are those before a soft cap.
 
 Sources: Vig 2019, "Deconstructing BERT, part 2"; participation ratio: Bell and Dean 1970.
 """
@@ -57,18 +59,23 @@ def contributions(
     *,
     scale: float,
     first: int | None = None,
+    window: tuple[int, int] | None = None,
 ) -> Float[Tensor, "head query d_head"]:
     """c_id: what each dimension contributes to the variance of a row's scores over keys.
 
     The variance is that of the keys alone, divided by their number. For a causal model `first` is
     the position of the first of these queries, and keys behind a query do not count; by default
-    every query sees every key. A contribution is negative where a dimension works against the
-    others. Computed in float64.
+    every query sees every key. With `window`, how many keys before and after its own position a
+    query sees at most, `first` is needed as well. A contribution is negative where a dimension
+    works against the others. Computed in float64.
     """
     query, key = query.double() * scale, key.double()
     scores = query @ key.transpose(1, 2)
     seen = torch.ones(scores.shape[1:], dtype=torch.float64, device=scores.device)
-    if first is not None:
+    if window is not None and first is not None:
+        before, after = window
+        seen = seen.tril(first + after).triu(first - before)
+    elif first is not None:
         seen = seen.tril(first)
     count = seen.sum(1, keepdim=True)
     scores = scores * seen
@@ -180,12 +187,16 @@ def query_key_dimensions(model: "Model", texts: Texts) -> QueryKeyDimensions:
             size = max(1, _NUMBERS // (config.n_heads * part.allowed.position))
             for layer in range(config.n_layers):
                 query, key = (part.read(name, layer)[0].detach() for name in ("query", "key"))
+                # Several heads may read one key-value head.
+                key = key.repeat_interleave(len(query) // len(key), 0)
+                window = config.window(layer)
                 for start in range(0, query.shape[1], size):
                     found = contributions(
                         query[:, start : start + size],
                         key,
                         scale=config.attention_scale(layer),
-                        first=start if config.causal else None,
+                        first=start if config.causal or window is not None else None,
+                        window=window,
                     )
                     sums.add(layer, found)
         sums.documents += 1

@@ -128,6 +128,10 @@ class Tokenizer:
         """The largest id plus one, added tokens counted."""
         return max(self._entries, default=-1) + 1
 
+    def text_ids_from(self, first: int) -> list[int]:
+        """The ids from `first` on, those of special tokens apart."""
+        return [i for i in self._entries if i >= first and i not in self.special_ids]
+
     def raw(self, token_id: int) -> str:
         """The vocabulary's own string; the id written out where there is no such entry."""
         return self._entries.get(token_id, str(token_id))

@@ -20,8 +20,9 @@ from minibert.errors import TraceError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Rows, cut
-from minibert.layers.layer import LayerPass, layer_quantities
+from minibert.layers.layer import layer_quantities
 from minibert.layers.layer_gradients import LayerGradients
+from minibert.layers.layer_pass import LayerPass
 from minibert.quantities import QUANTITIES, Float, Hidden, Logits, Quantity
 from minibert.trace.layer_view import LayerName, LayerView, place_of
 

@@ -30,8 +30,9 @@ EVERYTHING = slice(None)
 
 #: What type checkers accept and complete; a test holds it to the table.
 LayerNames = Literal[
-    "resid_pre", "query_unrotated", "key_unrotated", "query", "key", "value", "scores", "probs", "z",
-    "head_out", "attn_out", "resid_mid", "mlp_gate", "mlp_pre", "mlp_post", "mlp_out", "resid_post",
+    "resid_pre", "query_unrotated", "key_unrotated", "query", "key", "value", "scores", "probs",
+    "z", "head_out", "attn_out", "resid_mid", "mlp_gate", "mlp_pre", "mlp_post", "mlp_out",
+    "resid_post",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

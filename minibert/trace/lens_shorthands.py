@@ -17,8 +17,8 @@ _SHORT = {
     "mlp_post": "post",
 }
 _LAYER_TYPES = {"a": "attn", "attention": "attn", "m": "mlp", "b": "", "block": "", "blocks": ""}
-_PLACES = dict.fromkeys(("q", "k", "v", "z", "attn_scores", "pattern", "result"), "attn")
-_PLACES |= dict.fromkeys(("pre", "post"), "mlp")
+_ATTENTION = ("q", "k", "v", "rot_q", "rot_k", "z", "attn_scores", "pattern", "result")
+_PLACES = dict.fromkeys(_ATTENTION, "attn") | dict.fromkeys(("pre", "pre_linear", "post"), "mlp")
 
 
 def whole_name(key: Any, n_layers: int) -> str | None:

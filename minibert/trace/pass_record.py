@@ -10,7 +10,7 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
 from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, Evaluation
-from minibert.layers.layer import LayerPass
+from minibert.layers.layer_pass import LayerPass
 from minibert.layers.packing import describe
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens

@@ -11,7 +11,7 @@ from torch import Tensor
 from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
-from minibert.layers.layer import Change
+from minibert.layers.layer_pass import Change
 from minibert.trace.edit import Edit, as_edit
 from minibert.trace.edit_checks import (
     broadcasts,

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from minibert.errors import TraceError
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.layer import Change, LayerPass, layer_quantities
+from minibert.layers.layer import layer_quantities
+from minibert.layers.layer_pass import Change, LayerPass
 from minibert.trace.asked_statistics import of_each_sentence
 from minibert.trace.gradients import held_for_gradients
 from minibert.trace.pass_record import PassRecord

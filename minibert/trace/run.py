@@ -11,7 +11,8 @@ from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation, Past
 from minibert.layers.heads import DiscriminatorHead, TaskHead, TokenHead, VocabularyHead
-from minibert.layers.layer import Change, LayerPass, layer_quantities
+from minibert.layers.layer import layer_quantities
+from minibert.layers.layer_pass import Change, LayerPass
 from minibert.quantities import Float, Hidden, TokenMask
 from minibert.text.inputs import Inputs
 from minibert.text.tokenizer import Tokenizer

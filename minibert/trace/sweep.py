@@ -11,7 +11,7 @@ from tqdm import tqdm
 from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.layer import Change
+from minibert.layers.layer_pass import Change
 from minibert.quantities import QUANTITIES, Float, HeadVectors
 from minibert.trace.places import Places
 from minibert.trace.plan import Plan

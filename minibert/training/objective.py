@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.heads import PreTrainingHead, VocabularyHead
-from minibert.layers.layer import LayerPass
+from minibert.layers.layer_pass import LayerPass
 from minibert.model import Model
 from minibert.quantities import Float, Hidden, Int
 from minibert.trace.run import run_layers

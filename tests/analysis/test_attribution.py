@@ -12,6 +12,7 @@ from small_traces import small_trace
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 from vocabulary_models import (
+    ROTARY_CLASSES,
     VOCABULARY_CLASSES,
     both,
     induction_gpt2,
@@ -27,7 +28,7 @@ from minibert.errors import TokenizationError, TraceError
 from minibert.trace.edit import zero
 from tests.families import VOCABULARY, Sizes, sizes
 
-FAMILIES = pytest.mark.parametrize(("family", "name"), VOCABULARY_CLASSES)
+FAMILIES = pytest.mark.parametrize(("family", "name"), VOCABULARY_CLASSES + ROTARY_CLASSES)
 TOKENS = st.integers(0, VOCABULARY - 1)
 
 
@@ -45,15 +46,24 @@ def test_values_add_up_to_the_logit(
     family: str, name: str, dtype: Any, limit: float, chosen: Any, token: int, other: int
 ) -> None:
     _, model, _, tokens = both(family, name, chosen, dtype)
-    trace = model.trace(tokens)
-    for against in (None, other):
-        found = logit_attribution(trace, token, against=against, sentence=None)
-        last = torch.tensor([12, 6, 0])
-        logits = model(tokens)[torch.arange(3), last]
-        expected = logits[:, token] - (0 if against is None else logits[:, other])
-        torch.testing.assert_close(found.logit, expected, atol=limit, rtol=limit)
+    trace, last = model.trace(tokens), torch.tensor([12, 6, 0])
+    logits = model(tokens)[torch.arange(3), last]
+    alone = [logit_attribution(trace, one, sentence=None) for one in (token, other)]
+    for found, one in zip(alone, (token, other), strict=True):
+        shown = capped(model, found.logit)
+        torch.testing.assert_close(shown, logits[:, one], atol=limit, rtol=limit)
+    pair = logit_attribution(trace, token, against=other, sentence=None)
+    difference = alone[0].logit - alone[1].logit
+    torch.testing.assert_close(pair.logit, difference, atol=limit, rtol=limit)
+    for found in (*alone, pair):
         assert gap(found) <= limit
         assert torch.equal(found.positions, last)
+
+
+def capped(model: Any, logits: torch.Tensor) -> torch.Tensor:
+    """What the model answers where these are its logits before the soft cap."""
+    cap = model.config.logit_soft_cap
+    return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
 class Frozen:
@@ -72,21 +82,33 @@ class Frozen:
         return self.scales[label] * part
 
     def norm(self, label: str, module: Any, x: torch.Tensor) -> torch.Tensor:
+        if self.trace.config.norm == "rms":
+            size = (x.square().mean(-1, keepdim=True) + module.eps).sqrt().detach()
+            return x / size * (module.weight + float(self.trace.config.norm_plus_one))
         deviation = (x.var(-1, correction=0, keepdim=True) + module.eps).sqrt().detach()
-        centred = (x - x.mean(-1, keepdim=True)) / deviation
-        return centred * module.weight + self.scaled(label, module.bias)
+        normed = (x - x.mean(-1, keepdim=True)) / deviation * module.weight
+        return normed if module.bias is None else normed + self.scaled(label, module.bias)
 
     def stream(self, sentence: int, position: int) -> torch.Tensor:
         x = self.scaled("embed", self.trace.embed[sentence, position])
+        place = self.trace.config.norm_place
         for n, here in enumerate(self.trace):
-            weights = self.model.body.layers[n]
+            weights, wrote = self.model.body.layers[n], torch.zeros_like(x)
             for h, part in enumerate(here.head_out[sentence, :, position]):
-                x = x + self.scaled(f"head {n}-{h}", part)
-            x = x + self.scaled(f"attention bias {n}", weights.attention.output.bias)
-            if not self.trace.config.pre_norm:
+                wrote = wrote + self.scaled(f"head {n}-{h}", part)
+            if weights.attention.output.bias is not None:
+                bias = weights.attention.output.bias
+                wrote = wrote + self.scaled(f"attention bias {n}", bias)
+            if place in ("output", "both"):
+                wrote = self.norm("", weights.attention_output_norm, wrote)
+            x = x + wrote
+            if place == "after":
                 x = self.norm(f"attention norm bias {n}", weights.attention_norm, x)
-            x = x + self.scaled(f"mlp {n}", here.mlp_out[sentence, position])
-            if not self.trace.config.pre_norm:
+            wrote = self.scaled(f"mlp {n}", here.mlp_out[sentence, position])
+            if place in ("output", "both"):
+                wrote = self.norm("", weights.mlp_output_norm, wrote)
+            x = x + wrote
+            if place == "after":
                 x = self.norm(f"mlp norm bias {n}", weights.mlp_norm, x)
         return x
 
@@ -95,8 +117,9 @@ class Frozen:
         if self.trace.config.pre_norm:
             x = self.norm("final norm bias", self.model.body.final_norm, x)
         if head.transform is not None:
-            bias = self.scaled("transform bias", head.transform.bias)
-            pre = F.linear(x, head.transform.weight) + bias
+            pre = F.linear(x, head.transform.weight)
+            if head.transform.bias is not None:
+                pre = pre + self.scaled("transform bias", head.transform.bias)
             held = (self.activation(pre) / pre).detach()
             x = self.norm("transform norm bias", head.norm, held * pre)
         logits = F.linear(x, head.decoder.weight)
@@ -106,7 +129,7 @@ class Frozen:
 
 
 def head_activation(family: str, chosen: Any) -> Any:
-    fixed = family in ("roberta", "electra")
+    fixed = family in ("roberta", "electra", "modernbert")
     return ACT2FN["gelu" if fixed else chosen.activation]
 
 
@@ -121,7 +144,8 @@ def test_values_are_the_gradients_by_each_component_with_norms_held(
     found = logit_attribution(trace, token, against=other, sentence=1, position=position)
     by_hand = Frozen(trace, head_activation(family, chosen))
     logits = by_hand.logits(1, position)
-    torch.testing.assert_close(logits.detach(), trace.logits[1, position], atol=1e-9, rtol=1e-9)
+    shown = capped(model, logits.detach())
+    torch.testing.assert_close(shown, trace.logits[1, position], atol=1e-9, rtol=1e-9)
     labels = list(by_hand.scales)
     scales = [by_hand.scales[label] for label in labels]
     values = torch.autograd.grad(logits[token] - logits[other], scales, allow_unused=True)

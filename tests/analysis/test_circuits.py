@@ -8,13 +8,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.utils import prune
+from vocabulary_models import both
 
 from minibert.analysis.circuits import ov_circuit, qk_circuit
 from minibert.analysis.head_weights import head_weights
+from minibert.analysis.rotation import at_distance
 from minibert.errors import TraceError
 from minibert.layers import linear_backends as backends
-from tests.circuit_models import FAMILIES, SIZES, centring, head_of, model_pair, their_layer
+from tests.circuit_models import (
+    FAMILIES,
+    ROTARY,
+    SIZES,
+    centring,
+    head_of,
+    model_pair,
+    rotary_pair,
+    their_layer,
+    their_rotary_layer,
+)
 from tests.families import Sizes, batch, sizes
+from tests.rotary.drawn import LANGUAGE
 
 heads = pytest.mark.parametrize(("layer", "head"), [(0, 0), (2, 1), (-1, -1)])
 
@@ -55,6 +68,67 @@ def test_scores_and_moves_are_what_the_model_computes(family: str, layer: int, h
     torch.testing.assert_close(scores, trace[layer, head].scores[0], atol=1e-12, rtol=0)
     moved = trace[layer, head].probs[0] @ ov_circuit(model, layer, head).moves(x)
     torch.testing.assert_close(moved, trace[layer, head].head_out[0], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "llama", "gemma2", "modernbert"])
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("fold_norm", [False, True])
+def test_of_a_rotary_model_there_is_a_circuit_for_each_distance(
+    family: str, layer: int, fold_norm: bool
+) -> None:
+    _, model, _, tokens = both(family, LANGUAGE[family])
+    trace, head = model.trace(tokens[0]), 2
+    x, stream = layer_input(trace, layer), trace[layer].resid_pre[0]
+    if fold_norm and model.body.layers[layer].attention_norm is not None:
+        centred = stream if model.config.norm == "rms" else stream - stream.mean(-1, keepdim=True)
+        size = (centred.square().mean(-1, keepdim=True) + model.config.norm_eps).sqrt()
+        # Raw and not centred: folded weights take the mean away themselves.
+        x = stream / size
+    scores = trace[layer, head].scores[0]
+    for distance in (-3, 0, 1, 5, 12):
+        circuit = qk_circuit(model, layer, head, distance=distance, fold_norm=fold_norm)
+        found = circuit.scores(x, x).diagonal(-distance)
+        torch.testing.assert_close(found, scores.diagonal(-distance), atol=1e-12, rtol=0)
+        assert circuit.distance == distance
+    moves = ov_circuit(model, layer, head).moves(layer_input(trace, layer))
+    moved = trace[layer, head].probs[0] @ moves
+    torch.testing.assert_close(moved, trace[layer, head].head_out[0], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("family", ROTARY)
+@pytest.mark.parametrize("fold_norm", [False, True])
+def test_heads_that_share_keys_have_the_weights_that_transformers_holds(
+    family: str, fold_norm: bool
+) -> None:
+    theirs, model = rotary_pair(family)
+    weights, head = their_rotary_layer(theirs, 1), 3
+    columns = slice(8 * head, 8 * head + 8)
+    query, key, value = (weights[n][:, columns] for n in ("query", "key", "value"))
+    output = weights["output"][columns]
+    if fold_norm:
+        scale = np.diag(weights["attention_norm"])
+        query, key, value = (scale @ part for part in (query, key, value))
+        output = output @ np.diag(weights.get("output_norm", np.ones(24)))
+    # At distance 0 nothing is turned.
+    qk = qk_circuit(model, 1, head, distance=0, fold_norm=fold_norm)
+    np.testing.assert_allclose(qk.matrix(), query @ key.T, atol=1e-12)
+    ov = ov_circuit(model, 1, head, fold_norm=fold_norm)
+    np.testing.assert_allclose(ov.matrix(), value @ output, atol=1e-12)
+
+
+def test_a_distance_is_asked_for_where_there_is_rotation_and_refused_elsewhere() -> None:
+    _, model = rotary_pair("llama")
+    with pytest.raises(TraceError, match=r"one QK circuit for each distance: give distance="):
+        qk_circuit(model, 0, 0)
+    for wrong in (31, -31, True):
+        with pytest.raises(TraceError, match=r"smaller than the 31 positions"):
+            at_distance(model, 0, head_weights(model, 0), wrong)
+    with pytest.raises(TraceError, match="has no rotary positions"):
+        qk_circuit(model_pair("gpt2")[1], 0, 0, distance=1)
+    for family in ("olmo2", "qwen3"):
+        _, model = rotary_pair(family)
+        with pytest.raises(TraceError, match="through a norm, whose divisor differs"):
+            qk_circuit(model, 0, 0, distance=1)
 
 
 @settings(max_examples=8)

@@ -14,12 +14,15 @@ from minibert.errors import TraceError
 from minibert.loading import from_transformers
 from tests.circuit_models import (
     FAMILIES,
+    ROTARY,
     SIZES,
     Array,
     centring,
     head_of,
     model_pair,
+    rotary_pair,
     their_layer,
+    their_rotary_layer,
 )
 from tests.families import Sizes, hf_model, sizes
 
@@ -69,6 +72,44 @@ def test_every_pair_scores_what_full_matrices_give(
     np.testing.assert_allclose(found.scores, expected, atol=1e-12)
     assert found.kind == kind
     assert len(found.labels) == chosen.layers * chosen.heads
+
+
+@pytest.mark.parametrize("family", ROTARY)
+@pytest.mark.parametrize("kind", COMPOSITIONS)
+@pytest.mark.parametrize("fold_norm", [False, True])
+def test_heads_that_share_keys_score_what_full_matrices_give(
+    family: str, kind: str, fold_norm: bool
+) -> None:
+    theirs, model = rotary_pair(family)
+    # RMSNorm takes no mean away: its weight is all that is folded.
+    one, two = (their_rotary_layer(theirs, layer) for layer in (0, 1))
+    norm, behind = (
+        (np.diag(two["attention_norm"]), np.diag(one.get("output_norm", np.ones(24))))
+        if fold_norm
+        else (np.eye(24), np.eye(24))
+    )
+    first = np.diag(one["attention_norm"]) if fold_norm else np.eye(24)
+    last = np.diag(two.get("output_norm", np.ones(24))) if fold_norm else np.eye(24)
+    distance = None if kind == "V" else 0
+    found = composition_scores(model, kind, fold_norm=fold_norm, distance=distance)
+    for a, b in np.ndindex(4, 4):
+        mine, yours = slice(8 * a, 8 * a + 8), slice(8 * b, 8 * b + 8)
+        write = first @ one["value"][:, mine] @ one["output"][mine] @ behind
+        query, key, value = (norm @ two[name][:, yours] for name in ("query", "key", "value"))
+        qk = query @ key.T
+        read = {"Q": qk, "K": qk.T, "V": value @ two["output"][yours] @ last}[kind]
+        expected = np.linalg.norm(write @ read) / np.linalg.norm(write) / np.linalg.norm(read)
+        np.testing.assert_allclose(found.scores[0, a, 1, b], expected, atol=1e-12)
+
+
+def test_what_positions_turn_needs_a_distance_and_values_have_none() -> None:
+    _, model = rotary_pair("llama")
+    far = composition_scores(model, "Q", distance=5).scores
+    assert not torch.allclose(far, composition_scores(model, "Q", distance=0).scores)
+    with pytest.raises(TraceError, match="give distance="):
+        composition_scores(model, "K")
+    with pytest.raises(TraceError, match="V-composition is about values"):
+        composition_scores(model, "V", distance=1)
 
 
 def test_the_planted_induction_head_reads_the_previous_token_head_in_its_keys_alone() -> None:

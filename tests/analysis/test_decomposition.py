@@ -7,14 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_traces import small_trace
-from vocabulary_models import VOCABULARY_CLASSES, both
+from vocabulary_models import ROTARY_CLASSES, VOCABULARY_CLASSES, both
 
 from minibert.analysis.decomposition import decompose
 from minibert.errors import TraceError
 from minibert.trace.edit import replace, zero
 from tests.families import Sizes, sizes
+from tests.rotary import drawn
 
-FAMILIES = pytest.mark.parametrize(("family", "name"), VOCABULARY_CLASSES)
+FAMILIES = pytest.mark.parametrize(("family", "name"), VOCABULARY_CLASSES + ROTARY_CLASSES)
 POINTS = ("resid_pre", "resid_mid", "resid_post")
 
 
@@ -34,16 +35,17 @@ def test_parts_add_up_to_the_stream(
 ) -> None:
     _, model, _, tokens = both(family, name, chosen, dtype)
     trace = model.trace(tokens)
-    layer = data.draw(st.integers(0, chosen.layers - 1))
+    layer = data.draw(st.integers(0, model.config.n_layers - 1))
     found = decompose(trace, layer, point=point, heads=heads)
     stream = getattr(trace[layer], point)
     size = max(1.0, found.parts.abs().max().item())
     assert (found.total - stream).abs().max() <= limit * size
     torch.testing.assert_close(found.cumulative[-1], found.total)
     assert len(set(found.labels)) == len(found.labels) == len(found.parts)
-    biases = 0 if family == "gpt2" else 1
+    biases = 0 if model.config.pre_norm else 1
     blocks = layer + (point != "resid_pre"), layer + (point == "resid_post")
-    attention = (chosen.heads + 1 if heads else 1) + biases
+    bias = family not in drawn.LANGUAGE or family == "gpt_neox"
+    attention = (model.config.n_heads + bias if heads else 1) + biases
     assert len(found.parts) == 1 + blocks[0] * attention + blocks[1] * (1 + biases)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import jaxtyping
 import pytest
 import torch
+from vocabulary_models import ROTARY_CLASSES, both
 
 import minibert
 from minibert.analysis import integrated as module
@@ -65,6 +66,19 @@ def test_integrated_attention_is_the_mean_gradient_times_attention(
     assert (result.values.masked_select(~trace.mask) == 0).all()
     assert result.layer == layer
     assert result.labels == trace.tokens.strings
+
+
+@pytest.mark.parametrize(("family", "name"), ROTARY_CLASSES)
+def test_of_a_rotary_model_it_adds_up(family: str, name: str) -> None:
+    _, model, _, tokens = both(family, name)
+    trace = model.trace(tokens)
+    found = integrated_attention(trace, number, layer=0)
+    assert found.values.shape == (3, 4, 13, 13)
+    without = trace.rerun({("probs", 0): 0.0})
+    difference = (number(trace) - number(without)).item()
+    assert found.difference == pytest.approx(difference, rel=1e-9)
+    assert found.converged
+    assert found.values.sum().item() == pytest.approx(difference, rel=1e-2)
 
 
 @pytest.mark.parametrize("layer", [0, -1])

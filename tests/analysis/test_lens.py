@@ -1,5 +1,6 @@
 """The logit lens reads each layer as the model reads its last one."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from small_tokenizer import SmallTokenizer
 from small_traces import small_trace
 from vocabulary_models import (
+    ROTARY_CLASSES,
     VOCABULARY_CLASSES,
     both,
     induction_gpt2,
@@ -21,8 +23,10 @@ from minibert.analysis import lens
 from minibert.analysis.lens import POINTS, LogitLens, logit_lens
 from minibert.errors import TokenizationError, TraceError
 from tests.families import VOCABULARY, sizes
+from tests.rotary import theirs as rotary
+from tests.rotary.drawn import LANGUAGE
 
-FAMILIES = pytest.mark.parametrize(("family", "name"), VOCABULARY_CLASSES)
+FAMILIES = pytest.mark.parametrize(("family", "name"), VOCABULARY_CLASSES + ROTARY_CLASSES)
 
 
 def their_head(name: str, theirs: Any) -> Any:
@@ -40,6 +44,25 @@ def their_head(name: str, theirs: Any) -> Any:
             theirs.vocab_layer_norm(theirs.activation(theirs.vocab_transform(x)))
         )
     return theirs.lm_head
+
+
+def their_rotary_lens(theirs: Any, inputs: Any) -> list[torch.Tensor]:
+    """The same of a model with rotary positions: its last norm, then its head and soft cap."""
+    out = rotary.run(theirs, inputs)
+    states = [value for name, value in out.items() if name.startswith("stream")]
+    kind = theirs.config.model_type
+    norm = {
+        "gpt_neox": lambda: theirs.gpt_neox.final_layer_norm,
+        "modernbert": lambda: theirs.model.final_norm,
+    }.get(kind, lambda: theirs.model.norm)()
+    decoder = theirs.decoder if kind == "modernbert" else theirs.get_output_embeddings()
+    cap = getattr(theirs.config, "final_logit_softcapping", None)
+    with torch.no_grad(), rotary.computing(theirs):
+        read = [*(norm(state) for state in states), out["last"]]
+        if kind == "modernbert":
+            read = [theirs.head(state) for state in read]
+        logits = [decoder(state) for state in read]
+    return logits if cap is None else [cap * torch.tanh(each / cap) for each in logits]
 
 
 def their_lens(name: str, theirs: Any, inputs: Any) -> list[torch.Tensor]:
@@ -63,8 +86,9 @@ def test_logits_equal_transformers_own_head_on_its_hidden_states(
 ) -> None:
     theirs, model, inputs, tokens = both(family, name, chosen)
     found = logit_lens(model.trace(tokens), points=("embed", "resid_post"), keep_logits=True)
-    expected = torch.stack(their_lens(name, theirs, inputs))
-    assert found.labels == ("embed", *(f"resid_post {n}" for n in range(chosen.layers)))
+    read = their_rotary_lens if family in LANGUAGE else partial(their_lens, name)
+    expected = torch.stack(read(theirs, inputs))
+    assert found.labels == ("embed", *(f"resid_post {n}" for n in range(model.config.n_layers)))
     assert found.logits is not None
     real = tokens.mask
     difference = (found.logits - expected)[:, real].abs().max()

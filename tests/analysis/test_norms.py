@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 from minibert.analysis.norms import block_norms, head_norms, summed_norms
 from minibert.errors import TraceError
 from minibert.trace.read import Trace
-from tests.circuit_models import FAMILIES, Array, model_pair, their_layer
+from tests.circuit_models import (
+    FAMILIES,
+    ROTARY,
+    Array,
+    model_pair,
+    rotary_pair,
+    their_layer,
+    their_rotary_layer,
+)
 from tests.families import Sizes, as_tokens, batch, run_transformers, sizes
+from tests.rotary import theirs as rotary
 
 ATOL = 1e-10
 
@@ -80,6 +89,39 @@ def test_block_norms_put_every_vector_through_the_norm_of_the_block(
     comes = np.linalg.norm(parts.sum(2) - stays, axis=-1)
     expected = comes / (comes + np.linalg.norm(stays, axis=-1))
     np.testing.assert_allclose(found.mixing, expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("family", ROTARY)
+def test_heads_that_share_values_move_them_through_the_norm_of_the_output(family: str) -> None:
+    theirs, model = rotary_pair(family)
+    inputs = rotary.batch()
+    trace, out = model.trace(rotary.as_tokens(inputs)), rotary.run(theirs, inputs)
+    weights, x = their_rotary_layer(theirs, 1), out["stream 1"].numpy()
+    eps = theirs.config.rms_norm_eps
+    read = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weights["attention_norm"]
+    value = (read @ weights["value"]).reshape(*x.shape[:2], 4, 8)
+    moved = np.einsum("bkhd,hdm->bhkm", value, weights["output"].reshape(4, 8, -1))
+    vectors = out["probs 1"].numpy()[..., None] * moved[:, :, None]
+    real = inputs["attention_mask"].bool().numpy()
+    rows = real[:, :, None] & real[:, None]
+    heads = np.moveaxis(np.linalg.norm(vectors, axis=-1), 1, -1)
+    found = head_norms(trace, 1).norms.movedim(1, -1)
+    np.testing.assert_allclose(found[rows], heads[rows], atol=ATOL)
+    parts = vectors.sum(1)
+    summed = np.linalg.norm(parts, axis=-1)
+    np.testing.assert_allclose(summed_norms(trace, 1).norms[rows], summed[rows], atol=ATOL)
+    if "output_norm" in weights:
+        size = np.sqrt((parts.sum(2) ** 2).mean(-1) + eps)
+        parts = parts / size[:, :, None, None] * weights["output_norm"]
+    diagonal = range(x.shape[1])
+    parts[:, diagonal, diagonal] += x
+    found = block_norms(trace, 1)
+    expected = np.linalg.norm(parts, axis=-1)
+    np.testing.assert_allclose(found.norms[rows], expected[rows], atol=1e-8)
+    stays = parts[:, diagonal, diagonal]
+    comes = np.linalg.norm(parts.sum(2) - stays, axis=-1)
+    mixing = comes / (comes + np.linalg.norm(stays, axis=-1))
+    np.testing.assert_allclose(found.mixing[real], mixing[real], atol=1e-8)
 
 
 def test_heads_that_cancel_move_nothing_together() -> None:

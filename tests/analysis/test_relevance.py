@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from vocabulary_models import ROTARY_CLASSES, both
 
 import minibert
 from minibert.analysis import relevance as module
@@ -13,6 +14,7 @@ from minibert.loading import from_transformers
 from minibert.trace.read import Trace
 from tests.explicit_forward import Explicit
 from tests.families import Sizes, batch, hf_model
+from tests.rotary import theirs as rotary
 
 CLASSES = {
     "bert": "BertForMaskedLM",
@@ -44,6 +46,25 @@ def products(trace: Trace) -> list[torch.Tensor]:
     return [
         gradients[layer, "probs"] * explicit[layer, "probs"].detach() for layer in range(len(trace))
     ]
+
+
+@pytest.mark.parametrize(("family", "name"), ROTARY_CLASSES)
+def test_of_a_rotary_model_it_is_that_of_transformers_own_gradients(family: str, name: str) -> None:
+    theirs, model, inputs, tokens = both(family, name)
+    with rotary.computing(theirs):
+        out = theirs(**inputs, output_attentions=True)
+        slopes = torch.autograd.grad(out.logits[0, 5, 7], out.attentions)
+    products = [slope * probs.detach() for slope, probs in zip(slopes, out.attentions, strict=True)]
+    expected = torch.eye(13, dtype=torch.float64)
+    for product in products:
+        expected = expected + product[0].clamp(min=0).mean(0) @ expected
+    trace = model.trace(tokens, grad=True)
+    trace.backward(trace.logits[0, 5, 7])
+    found = gradient_x_attention(trace).values[:, 0]
+    assert torch.allclose(found, torch.stack(products)[:, 0], rtol=0, atol=1e-10)
+    assert torch.allclose(relevance(trace).values[0], expected, rtol=0, atol=1e-10)
+    row = relevance_of(trace, [5, 5, 0]).values[0, 0]
+    assert torch.allclose(row, expected[5], rtol=0, atol=1e-10)
 
 
 def test_gradient_x_attention_is_the_product_of_both(

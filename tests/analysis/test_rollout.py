@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_traces import LAYERS, small_trace
+from small_traces import KINDS, LAYERS, small_trace
 
 from minibert.analysis import rollout as module
 from minibert.analysis.rollout import rollout, rollout_of
@@ -26,15 +26,15 @@ def whole_product(trace: Trace, reduce: str, residual: float, last: int | None) 
     return product
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reduce", sorted(REDUCE))
 @pytest.mark.parametrize(
     ("residual", "layer", "position"), [(0.25, None, 7), (0.5, 1, -1), (0.75, 0, 0), (1, 2, -11)]
 )
 def test_rollout_is_the_product_of_the_layers(
-    residual: float, layer: int | None, position: int, reduce: str, causal: bool
+    residual: float, layer: int | None, position: int, reduce: str, kind: str
 ) -> None:
-    trace = small_trace(causal=causal)
+    trace = small_trace(**KINDS[kind])
     options: Any = {"reduce": reduce, "residual": residual, "layer": layer}
     expected = whole_product(trace, reduce, residual, layer)
     found = rollout(trace, **options)
@@ -82,11 +82,11 @@ def test_one_position_reads_few_rows_at_a_time_and_one_of_the_last_layer(
     assert asked == [(2, 1), *[(layer, rows) for layer in (1, 0) for rows in (4, 4, 3)]]
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_mean_over_heads_of_one_position_never_makes_a_matrix(
-    causal: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = small_trace(causal=causal)
+    trace = small_trace(**KINDS[kind])
     expected = whole_product(trace, "mean", 0.25, None)[:, 8]
     read = trace.read
 

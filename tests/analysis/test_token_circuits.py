@@ -7,13 +7,26 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vocabulary_models import both
 
 from minibert.analysis.token_circuits import copying_scores, ov_on_tokens, qk_on_tokens
 from minibert.errors import TokenizationError, TraceError
 from minibert.loading import from_transformers, load
 from minibert.model import Model
-from tests.circuit_models import FAMILIES, SIZES, centring, head_of, model_pair, their_layer
+from tests.circuit_models import (
+    FAMILIES,
+    ROTARY,
+    SIZES,
+    centring,
+    head_of,
+    model_pair,
+    rms_weight,
+    rotary_pair,
+    their_layer,
+    their_rotary_layer,
+)
 from tests.families import VOCABULARY, Sizes, hf_model, sizes
+from tests.rotary.drawn import LANGUAGE
 
 IDS, OTHERS = [5, 2, 40, 7, 11], [3, 5, 19]
 
@@ -37,6 +50,35 @@ def test_token_scores_are_those_of_the_first_layer_where_positions_are_nothing(f
     torch.testing.assert_close(some.values, scores[:2, 1:4], atol=1e-12, rtol=0)
     assert some.rows == ("5", "2")
     assert some.columns == ("2", "40", "7")
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "llama", "gemma2", "modernbert"])
+def test_of_a_rotary_model_token_scores_are_those_at_their_distance(family: str) -> None:
+    _, model, _, _ = both(family, LANGUAGE[family])
+    scores = model.trace([IDS])[0, 1].scores[0]
+    for distance in (-2, 0, 3):
+        table = qk_on_tokens(model, 0, 1, queries=IDS, keys=IDS, distance=distance).values
+        torch.testing.assert_close(
+            table.diagonal(-distance), scores.diagonal(-distance), atol=1e-12, rtol=0
+        )
+
+
+@pytest.mark.parametrize("family", ROTARY)
+def test_what_a_rotary_head_moves_passes_the_norms_behind_it(family: str) -> None:
+    theirs, model = rotary_pair(family)
+    weights, head = their_rotary_layer(theirs, 0), slice(16, 24)
+    # A token that stands alone is looked at alone.
+    moved = model.trace([[11]])[0, 2].head_out[0, 0].numpy()
+    moved = moved * weights.get("output_norm", 1.0)
+    final = rms_weight(theirs, theirs.model.norm)
+    decoder = theirs.lm_head.weight.detach().numpy()
+    table = ov_on_tokens(model, 0, 2, sources=[11], targets=OTHERS)
+    np.testing.assert_allclose(table.values[0], (moved * final) @ decoder[OTHERS].T, atol=1e-12)
+    embed = model.body.word.weight.numpy() * (24**0.5 if family == "gemma2" else 1.0)
+    full = embed @ np.diag(weights["attention_norm"]) @ weights["value"][:, head]
+    full = full @ weights["output"][head] * weights.get("output_norm", 1.0) * final @ decoder.T
+    found = copying_scores(model, fold_norm=True)
+    np.testing.assert_allclose(found.eigenvalues[0, 2].sum(), np.trace(full), atol=1e-8)
 
 
 @pytest.mark.parametrize("layer", [0, 2])

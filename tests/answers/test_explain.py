@@ -8,10 +8,11 @@ import pytest
 import torch
 from data import data_path
 from safetensors.numpy import load_file
-from small_traces import HEADS, LAYERS, small_trace
+from small_traces import HEADS, KINDS, LAYERS, small_trace
 
 from minibert import TraceError
 from minibert.answers.explain import explain, find_token, token_note, trace_of_head
+from minibert.answers.explain_text import render
 from minibert.loading import load
 from minibert.model import Model
 from minibert.text.tokens import Tokens
@@ -24,9 +25,9 @@ def minilm() -> Model:
     return load(data_path("models", "all-MiniLM-L6-v2"))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_every_tensor_is_the_one_of_the_trace_and_leads_to_the_next(causal: bool) -> None:
-    trace = small_trace(causal=causal)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_tensor_is_the_one_of_the_trace_and_leads_to_the_next(kind: str) -> None:
+    trace = small_trace(**KINDS[kind])
     for layer in range(LAYERS):
         got = explain(trace, layer=layer, head=1, query=5, key=3)
         here = trace[layer, 1]
@@ -35,7 +36,7 @@ def test_every_tensor_is_the_one_of_the_trace_and_leads_to_the_next(causal: bool
             "key": here.key[0, 3],
             "product": here.product(5)[0, 3],
             "scores": here.scores[0, 5],
-            "mask": trace.mask[0, 0, 5],
+            "mask": trace[layer].mask[0, 0, 5],
             "probs": here.probs[0, 5],
             "value": here.value[0],
             "z": here.z[0, 5],
@@ -49,6 +50,31 @@ def test_every_tensor_is_the_one_of_the_trace_and_leads_to_the_next(causal: bool
         torch.testing.assert_close(got.exponentials / got.total, got.probs.double(), **close)
         torch.testing.assert_close(got.contributions.sum(0), got.z.double(), **close)
         assert got.exponentials.max() == 1
+
+
+def test_a_rotary_model_with_groups_and_a_soft_cap_shows_them() -> None:
+    trace = small_trace(**KINDS["gemma2"])
+    got = explain(trace, layer=1, head=1, query=7, key=5)
+    assert (got.head, got.kv_head, got.n_kv_heads) == (1, 0, 1)
+    assert got.query_unrotated is not None
+    frequencies = np.array([1.0, 0.01])
+    for position, before, after in (
+        (7, got.query_unrotated.double().numpy(), got.query),
+        (5, got.key_unrotated, got.key),
+    ):
+        cosine, sine = np.cos(position * frequencies), np.sin(position * frequencies)
+        x, y, rest = np.split(np.asarray(before), [2, 4])
+        turned = np.concatenate([x * cosine - y * sine, y * cosine + x * sine, rest])
+        np.testing.assert_allclose(after, turned, atol=1e-5)
+    np.testing.assert_allclose(got.capped, 2 * np.tanh(got.scores / 2), atol=1e-6)
+    assert got.mask.tolist() == [4 <= key <= 7 for key in range(11)]
+    shown = got.to_dict()
+    assert (shown["kv_head"], shown["soft_cap"]) == (0, 2.0)
+    assert len(shown["query_unrotated"]) == len(shown["key_unrotated"]) == 7
+    page = render(got)
+    assert "key-value head 0 of 1, which 2 heads share" in page
+    assert "turned by their positions 7 and 5" in page
+    assert f"2.0000 x tanh({got.score:.4f} / 2.0000)" in page
 
 
 def test_the_numbers_are_those_numpy_computes_from_the_file(minilm: Model) -> None:

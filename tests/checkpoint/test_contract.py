@@ -19,9 +19,19 @@ from minibert.checkpoint.contract import CONTRACT
 from minibert.checkpoint.files import open_state_dict
 from minibert.checkpoint.load import Checkpoint
 from minibert.model import Model
-from tests.families import CLASSES, CONFIGS, VOCABULARY, Sizes, hf_config
+from tests import families
+from tests.checkpoint import small_families
+from tests.families import CLASSES, VOCABULARY, Sizes
 
-HEADS = {"gpt2": ("GPT2LMHeadModel", "GPT2ForSequenceClassification")}
+# Their transformers class; those of small_families have rotary positions.
+CONFIGS = families.CONFIGS | {
+    family: small_families.hf_class(family).__name__ for family in small_families.FAMILIES
+}
+HEADS = {
+    "gpt2": ("GPT2LMHeadModel", "GPT2ForSequenceClassification"),
+    "gemma3_text": ("Gemma3ForCausalLM", "Gemma3TextForSequenceClassification"),
+    "olmo2": ("Olmo2ForCausalLM", "Olmo2Model"),
+}
 FEWER = Sizes(layers=2, heads=2, d_head=6)
 # What a value of a type is changed to; several, so that no verdict rests on one.
 OTHERS = {
@@ -38,15 +48,23 @@ ALSO = {"num_labels": 2, "is_decoder": False, "add_cross_attention": False, "pru
 
 
 def heads(family: str) -> tuple[str, str]:
-    names = CLASSES[family]
-    lm = next(name for name in names if name.endswith(("ForMaskedLM", "LMHeadModel")))
-    classifier = lm.replace("ForMaskedLM", "ForSequenceClassification")
-    return HEADS.get(family, (lm, classifier))
+    if family in HEADS:
+        return HEADS[family]
+    lms = ("ForMaskedLM", "ForCausalLM")
+    names = (CLASSES | small_families.CLASSES)[family]
+    lm = next(name for name in names if name.endswith(lms))
+    return lm, f"{lm.removesuffix(lms[0]).removesuffix(lms[1])}ForSequenceClassification"
+
+
+def hf_config(family: str) -> Any:
+    if family in small_families.FAMILIES:
+        return small_families.hf_config(family, num_hidden_layers=2)
+    return families.hf_config(family, FEWER)
 
 
 def fields(family: str) -> dict[str, Any]:
     """Every field that transformers has in this family, with its value in a small model."""
-    config = hf_config(family, FEWER)
+    config = hf_config(family)
     known = json.loads(config.to_json_string(use_diff=False))
     named = {field.name for field in dataclasses.fields(config)} | set(known)
     aliases = {name: known[own] for name, own in config.attribute_map.items()}
@@ -99,7 +117,8 @@ INPUTS = {
 def everything(model: Any) -> list[torch.Tensor]:
     with torch.no_grad():
         found = model(**INPUTS, output_hidden_states=True, return_dict=True)
-    return [*found.hidden_states, found.logits]
+    # A bare body has no logits.
+    return [*found.hidden_states, found.get("logits", found.get("last_hidden_state"))]
 
 
 def ours(content: dict[str, Any], reference: Any, name: str) -> list[torch.Tensor] | None:
@@ -118,10 +137,10 @@ def ours(content: dict[str, Any], reference: Any, name: str) -> list[torch.Tenso
     tokens = minibert.Tokens.from_ids(ids, mask=mask)
     trace = model.trace(tokens)
     states = [trace.embed, *(trace[layer].resid_post for layer in range(config.n_layers))]
-    if config.family == "gpt2":
+    if config.final_norm:
         # transformers gives the last state behind the final norm.
         states[-1] = model.body.final(states[-1])
-    return [*states, trace.logits]
+    return [*states, states[-1] if config.task == "none" else trace.logits]
 
 
 @pytest.mark.parametrize("head", [0, 1], ids=["language model", "classifier"])
@@ -130,7 +149,7 @@ def test_a_changed_field_gives_the_numbers_of_transformers_or_is_refused(
     family: str, head: int
 ) -> None:
     name = heads(family)[head]
-    base = json.loads(hf_config(family, FEWER).to_json_string(use_diff=False))
+    base = json.loads(hf_config(family).to_json_string(use_diff=False))
     base |= {"architectures": [name], "model_type": family}
     wrong = []
     for field, value in [("", None), *changes(family)]:

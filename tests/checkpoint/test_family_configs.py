@@ -110,6 +110,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"rope_theta": "big"}, r"rope_theta is 'big'"),
     ("llama", {"num_key_value_heads": 3}, r"4 heads cannot share 3"),
     ("llama", {"head_dim": 7}, r"dims.*even"),
+    ("llama", {"is_causal": False}, r"is_causal is False"),
     ("llama", {"per_layer_config": {"0": {}}}, r"per_layer_config"),
     ("mistral", {"sliding_window": 0}, r"sliding_window is 0"),
     ("mistral", {"layer_types": ["full_attention"] * 3}, r"layer_types.*all layers"),

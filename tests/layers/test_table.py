@@ -17,7 +17,8 @@ from minibert.kernels import registry
 from minibert.kernels.api import implementations, register
 from minibert.kernels.eager import attend as eager
 from minibert.kernels.requests import WANTS
-from minibert.layers.layer import LayerPass, LayerQuantities, layer_quantities
+from minibert.layers.layer import LayerQuantities, layer_quantities
+from minibert.layers.layer_pass import LayerPass
 from minibert.model import Model
 from minibert.quantities import QUANTITIES, quantity
 from minibert.text.tokens import Tokens

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from data import data_path
+from small_traces import KINDS, small_trace
 
 import minibert
 from minibert.errors import AttentionError
@@ -21,13 +22,19 @@ H, N, D = 2, 13, 7
 TEXTS = ["the horse turned and ran home.", "he saw the old house", "so. " * 90]
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_contributions_are_covariances_that_sum_to_the_variance_of_the_scores(causal: bool) -> None:
+@pytest.mark.parametrize(
+    ("causal", "window"), [(False, None), (True, None), (True, (4, 0)), (False, (2, 2))]
+)
+def test_contributions_are_covariances_that_sum_to_the_variance_of_the_scores(
+    causal: bool, window: tuple[int, int] | None
+) -> None:
     query, key = torch.randn(2, H, N, D, dtype=torch.float64).unbind()
-    found = contributions(query, key, scale=0.3, first=0 if causal else None)
+    first = 0 if causal or window else None
+    found = contributions(query, key, scale=0.3, first=first, window=window)
+    before, after = window or (N, 0 if causal else N)
     for head in range(H):
         for row in range(N):
-            keys = key[head, : row + 1 if causal else N].numpy()
+            keys = key[head, max(0, row - before) : row + after + 1].numpy()
             products = 0.3 * query[head, row].numpy() * keys
             scores = products.sum(1)
             centred = products - products.mean(0)
@@ -122,3 +129,19 @@ def test_patterns_have_the_dimensions_of_the_heads_that_they_name() -> None:
     assert table["previous"][:2] == (len(named), pytest.approx(np.mean(expected)))
     assert "next" not in table
     assert 1 <= dimensions.participation.min() <= dimensions.participation.max() <= 64
+
+
+def test_a_grouped_rotary_model_with_windows_is_measured_on_what_its_queries_see() -> None:
+    trace = small_trace(**KINDS["gemma2"])
+    found = query_key_dimensions(trace.model, [trace.tokens])
+    sums = QueryKeySums(3, 2, 7)
+    for layer, at in enumerate(trace):
+        query, key = at.query[0].double().numpy(), at.key[0, 0].double().numpy()
+        for head, row in np.ndindex(2, 11):
+            seen = key[at.mask[0, 0, row].numpy()]
+            products = trace.config.attention_scale(layer) * query[head, row] * seen
+            scores = products.sum(1)
+            part = ((products - products.mean(0)) * (scores - scores.mean())[:, None]).mean(0)
+            sums.total[layer, head] += part
+    expected = sums.total / sums.total.sum(-1, keepdims=True)
+    np.testing.assert_allclose(found.shares, expected, atol=1e-6)

@@ -115,7 +115,7 @@ def test_a_name_that_does_not_exist_is_an_error_and_hasattr_says_no(
     tokens: minibert.Tokens,
 ) -> None:
     trace = gpt2().trace(tokens)
-    for name in ("prob", "logits", "embed", "weights", "Query", "mask"):
+    for name in ("prob", "logits", "embed", "weights", "Query"):
         for at in (trace[1], trace[1, 2]):
             with pytest.raises(minibert.TraceError, match=name):
                 getattr(at, name)

@@ -19,7 +19,9 @@ from torch.nn import functional as F
 import minibert
 from minibert.loading import from_transformers
 from tests.families import Sizes, batch, hf_model
-from tests.transformer_lens_models import bridge, hooked
+from tests.rotary import theirs as rotary
+from tests.rotary.drawn import LANGUAGE, plain
+from tests.transformer_lens_models import bridge, hooked, hooked_rotary
 
 SIZES = Sizes(layers=2, heads=5, d_head=7, d_mlp=13, activation="gelu_new", seed=11)
 
@@ -47,11 +49,13 @@ def check_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tokens:
     for name in both:
         got, wanted = ours[name], theirs[name]
         assert got.shape == wanted.shape, name
+        layer = re.match(r"blocks\.(\d+)", name)
+        mask = trace.mask if layer is None else trace[int(layer[1])].mask
         if name.endswith("hook_attn_scores"):
-            hidden = ~trace.mask.expand(wanted.shape)
+            hidden = ~mask.expand(wanted.shape)
             assert (got[hidden] == float("-inf")).all()
             assert (wanted[hidden] < -1e30).all()
-        got, wanted = (real(value, tokens.mask, trace.mask) for value in (got, wanted))
+        got, wanted = (real(value, tokens.mask, mask) for value in (got, wanted))
         assert len(got)
         assert (got - wanted).abs().max() <= 1e-5, name
     return set(both)
@@ -65,6 +69,22 @@ def test_gpt2_is_what_hooked_transformer_caches() -> None:
     _, cache = model.run_with_cache(inputs["input_ids"], attention_mask=inputs["attention_mask"])
     ours = from_transformers(theirs).trace(tokens).to_transformer_lens(attn_result=True)
     assert check_same(ours, cache, tokens) == set(ours) == set(cache.keys())
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "llama", "gemma2"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rotary_models_are_what_hooked_transformer_caches(family: str, seed: int) -> None:
+    # Streams of up to 30: in float32 rounding alone comes to 1e-5.
+    theirs = rotary.model_of(plain(family, seed), LANGUAGE[family])
+    model = hooked_rotary(theirs, torch.float64)
+    inputs = rotary.batch(seed=seed)
+    tokens = rotary.as_tokens(inputs)
+    _, cache = model.run_with_cache(inputs["input_ids"], attention_mask=inputs["attention_mask"])
+    ours = from_transformers(theirs).trace(tokens).to_transformer_lens(attn_result=True)
+    assert check_same(ours, cache, tokens) == set(ours) == set(cache.keys())
+    for key in (("rot_q", 1), ("rot_k", 0), ("pre", 1), "scale1ln2", ("v", -1)):
+        got, wanted = (values[key][tokens.mask] for values in (ours, cache))
+        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0)
 
 
 def test_bert_is_what_hooked_encoder_caches() -> None:
@@ -292,15 +312,26 @@ def test_norms_of_half_precision_are_computed_in_single() -> None:
         assert (got - expected).abs().max() <= 1e-5
 
 
+ROTARY = ["gpt_neox", "llama", "gemma2", "olmo2"]
+
+
 def test_the_table_in_the_docs_has_every_name_and_no_other() -> None:
     page = (Path(minibert.__file__).parents[1] / "docs" / "transformer_lens.md").read_text("utf-8")
     columns = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
-    told: dict[str, set[str]] = {"gpt2": set(), "bert": set()}
-    for _, theirs, gpt2, bert, *_ in columns:
-        for family, ours in (("gpt2", gpt2), ("bert", bert)):
+    models = {
+        "gpt2": hf_model("gpt2", "GPT2LMHeadModel", Sizes(layers=1)),
+        "bert": hf_model("bert", "BertForMaskedLM", Sizes(layers=1)),
+    }
+    models |= {name: rotary.model_of(plain(name), LANGUAGE[name]) for name in ROTARY}
+    # By their columns behind the names.
+    tables = {2: ["gpt2", "bert"], 4: ROTARY}
+    told: dict[str, set[str]] = {family: set() for family in models}
+    for _, theirs, *cells, _end in columns:
+        for family, ours in zip(tables[len(cells)], cells, strict=True):
             if ours.strip() != "-":
                 told[family] |= set(re.findall(r"`([\w.]*hook_\w+)`", theirs))
-    for family, name in (("gpt2", "GPT2LMHeadModel"), ("bert", "BertForMaskedLM")):
-        model = from_transformers(hf_model(family, name, Sizes(layers=1)))
+    for family, hf in models.items():
+        model = from_transformers(hf)
         cache = model.trace(torch.arange(5)[None]).to_transformer_lens(attn_result=True)
-        assert {key.removeprefix("blocks.0.") for key in cache} == told[family]
+        names = {re.sub(r"^blocks\.\d+\.", "", key) for key in cache}
+        assert names == told[family], family

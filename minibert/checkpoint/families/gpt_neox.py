@@ -12,7 +12,7 @@ from minibert.checkpoint.families.fields import (
 )
 from minibert.checkpoint.families.form import Family, Names
 from minibert.checkpoint.families.rotary import Turned
-from minibert.checkpoint.families.verdicts import HEAD_WIDTH, ONE_WAY, READ, TRAINING
+from minibert.checkpoint.families.verdicts import DECODER, HEAD_WIDTH, READ, TRAINING
 
 __all__ = ["GPT_NEOX"]
 
@@ -60,9 +60,9 @@ GPT_NEOX = Family(
         "output_bias": _BIAS,
     },
     verdicts={
+        **DECODER,
         **dict.fromkeys(("attention_dropout", "hidden_dropout", "classifier_dropout"), TRAINING),
         **dict.fromkeys(_TURNED.names, READ),
-        "is_decoder": ONE_WAY,
         "head_dim": HEAD_WIDTH,
     },
     read=_TURNED.read,

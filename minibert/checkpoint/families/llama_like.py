@@ -14,7 +14,7 @@ from minibert.checkpoint.families.fields import (
     whole,
 )
 from minibert.checkpoint.families.rotary import Turned
-from minibert.checkpoint.families.verdicts import READ, TRAINING, WHOLE_HEAD, Judged
+from minibert.checkpoint.families.verdicts import DECODER, READ, TRAINING, WHOLE_HEAD, Judged
 
 __all__ = [
     "ALL_TURN",
@@ -60,6 +60,7 @@ ALL_TURN = Turned()
 SAME_LAYERS = Judged("refused", "all layers of the family see the same", (None,))
 BIDIRECTIONAL = Judged("refused", "attention to later tokens is not implemented", (False, None))
 VERDICTS: Mapping[str, Judged] = {
+    **DECODER,
     **dict.fromkeys(ALL_TURN.names, READ),
     "partial_rotary_factor": WHOLE_HEAD,
     "attention_dropout": TRAINING,

@@ -18,6 +18,7 @@ from minibert.checkpoint.families.form import Family, Names
 from minibert.checkpoint.families.rotary import TurnedByType
 from minibert.checkpoint.families.verdicts import (
     HEAD_WIDTH,
+    ONE_WAY,
     READ,
     SPEED,
     TRAINING,
@@ -122,6 +123,7 @@ MODERNBERT = Family(
         **dict.fromkeys(
             ("cls_token_id", "sep_token_id"), Judged("irrelevant", "the tokenizer says them")
         ),
+        **dict.fromkeys(("is_decoder", "add_cross_attention"), ONE_WAY),
         "classifier_pooling": READ,
         "partial_rotary_factor": WHOLE_HEAD,
         "head_dim": HEAD_WIDTH,

@@ -6,6 +6,7 @@ from typing import Any
 
 __all__ = [
     "CROSS",
+    "DECODER",
     "EVERY",
     "HEAD_WIDTH",
     "ONE_WAY",
@@ -37,6 +38,11 @@ ONE_WAY = Judged("irrelevant", "the family has no other mode in transformers")
 CROSS = Judged("refused", "cross attention is not implemented", (False, None))
 HEAD_WIDTH = Judged("refused", "the family's heads are hidden_size / num_attention_heads", (None,))
 WHOLE_HEAD = Judged("refused", "the family turns whole heads", (1.0, 1, None))
+# Of families that are causal and nothing else.
+DECODER: Mapping[str, Judged] = {
+    **dict.fromkeys(("is_decoder", "add_cross_attention"), ONE_WAY),
+    "is_causal": Judged("refused", "attention to later tokens is not implemented", (True,)),
+}
 _FORM = Judged("irrelevant", "the form of what transformers returns, not its numbers")
 _ABOUT = Judged("irrelevant", "about the file, not the model")
 

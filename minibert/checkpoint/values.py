@@ -1,0 +1,205 @@
+"""The values of a checkpoint as parameters: checked, converted and moved a piece at a time.
+
+A weight that keeps its type stays a view of its file. Of one that is converted or moved to another
+device only a piece is held in both forms, so that a model takes no more memory than its weights do.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from minibert.checkpoint.files import Entry, MappedWeight
+from minibert.checkpoint.sources import Source
+from minibert.errors import CheckpointError
+
+__all__ = ["DTYPES", "MOST_IN_FLOAT32", "default_dtype", "parameters"]
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+MOST_IN_FLOAT32 = 10**9
+"""As many weights are float32 unless something else is asked for; more keep their type."""
+# Far above the weights of trained models; norms square what is made of them.
+_HUGE = 1e4
+# Numbers in a piece: enough for all threads, and little beside any large model.
+_PIECE = 2**23
+
+Found = Mapping[str, tuple[Source, Entry]]
+
+
+def default_dtype(found: Found) -> torch.dtype:
+    """The type of a model for which none is asked.
+
+    float64 where all weights have it; float32 for up to `MOST_IN_FLOAT32` weights; else the type
+    that most weights of the file have. One for the whole model, because its tensors are multiplied
+    with each other.
+    """
+    entries = {id(entry): entry for _, entry in found.values()}
+    counts: Counter[torch.dtype] = Counter()
+    for entry in entries.values():
+        counts[entry.dtype] += math.prod(entry.shape)
+    if set(counts) == {torch.float64}:
+        return torch.float64
+    kept = [dtype for dtype, _ in counts.most_common() if dtype in DTYPES]
+    return kept[0] if kept and counts.total() > MOST_IN_FLOAT32 else torch.float32
+
+
+def parameters(
+    found: Found, dtype: torch.dtype, device: torch.device | None, where: str
+) -> Iterator[tuple[str, nn.Parameter, bool]]:
+    """Our name, the parameter, and whether its values are so large that sums may overflow.
+
+    Raises CheckpointError for values that are NaN, infinite, no floating-point numbers or too large
+    for `dtype`, and where the device has no room.
+    """
+    uses = Counter(id(entry) for _, entry in found.values())
+    left, bounds = Counter(uses), dict[int, float]()
+    stored: dict[int, Tensor] = {}
+    huge = min(_HUGE, torch.finfo(dtype).max ** 0.25)
+    total = sum(_bytes(entry) / uses[id(entry)] for _, entry in found.values())
+    # After a second, and only on a terminal.
+    with tqdm(
+        total=round(total), disable=None, delay=1, leave=False, unit="B", unit_scale=True,
+        desc="loading",
+    ) as progress:  # fmt: skip
+        for ours, (source, entry) in found.items():
+            one = id(entry)
+            if one not in stored:
+                stored[one] = entry.load()
+            # Several parameters may be parts of it; it is read once.
+            tensor = stored[one] if left[one] > 1 else stored.pop(one)
+            left[one] -= 1
+            given = _Given(tensor, entry, source.names[0], where, uses[one])
+            given.check_type()
+            view = source.view(tensor)
+            if view.dtype == dtype and device in (None, view.device):
+                if one not in bounds:
+                    bounds[one] = given.largest(progress)
+                largest, parameter = bounds[one], given.as_it_is(source, view)
+            else:
+                target, largest = given.converted(view, dtype, device, progress)
+                parameter = nn.Parameter(target, requires_grad=False)
+            yield ours, parameter, largest > huge
+
+
+def _bytes(entry: Entry) -> int:
+    return math.prod(entry.shape) * entry.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class _Given:
+    """One tensor of a checkpoint, with what error messages say of it."""
+
+    stored: Tensor
+    entry: Entry
+    name: str
+    where: str
+    uses: int
+    """Parameters that are parts of it."""
+
+    def check_type(self) -> None:
+        """Raise CheckpointError for what holds no floating-point numbers."""
+        if not self.stored.is_floating_point():
+            raise CheckpointError(
+                f"{self.where}: {self.name} holds {self.stored.dtype}; expected floating-point "
+                "numbers. Quantised checkpoints are not read."
+            )
+
+    def as_it_is(self, source: Source, view: Tensor) -> nn.Parameter:
+        """The parameter that is a view of the stored tensor, which it shares memory with."""
+        parameter = nn.Parameter(view, requires_grad=False)
+        if self.entry.region is not None and _shares(view, self.stored):
+            mapped = MappedWeight(self.entry, source.view, self.uses)
+            parameter.mapped = mapped  # type: ignore[attr-defined]
+        elif self.entry.region is not None:
+            self.entry.region.release()
+        return parameter
+
+    def largest(self, progress: "tqdm[None]") -> float:
+        """The largest absolute value. Raises CheckpointError where one is no number."""
+        largest = 0.0
+        for (piece,) in _pieces(self.stored):
+            largest = max(largest, self._bound(piece))
+            progress.update(piece.nbytes)
+        return largest
+
+    def converted(
+        self, view: Tensor, dtype: torch.dtype, device: torch.device | None, progress: "tqdm[None]"
+    ) -> tuple[Tensor, float]:
+        """The view in another type or on another device, and its largest absolute value.
+
+        The pages of the file that were read are given back piece by piece.
+        """
+        target = self._room(view, dtype, device)
+        shared, largest, bad = _shares(view, self.stored), 0.0, 0
+        for piece, place in _pieces(view, target):
+            bound = self._bound(piece)
+            largest = max(largest, bound)
+            place.copy_(piece)
+            if bound > torch.finfo(dtype).max:
+                bad += int((~place.isfinite()).sum())
+            if shared and self.entry.region is not None:
+                end = piece.data_ptr() + _extent(piece)
+                self.entry.region.release(end - self.stored.data_ptr())
+            progress.update(piece.nbytes)
+        if self.entry.region is not None:
+            self.entry.region.release()
+        if bad and not target.is_meta:
+            wider = [str(d) for d in DTYPES if torch.finfo(d).max > torch.finfo(dtype).max]
+            raise CheckpointError(
+                f"{self.where}: {bad} values of {self.name} are too large for {dtype}, whose "
+                f"largest is {torch.finfo(dtype).max:.4g}. Load it with a dtype of a wider range: "
+                f"{', '.join(wider)}."
+            )
+        return target, largest
+
+    def _room(self, view: Tensor, dtype: torch.dtype, device: torch.device | None) -> Tensor:
+        try:
+            return torch.empty_like(view, dtype=dtype, device=device)
+        # Torch says so in its own words, and CUDA in a class of its own.
+        except (RuntimeError, TypeError) as error:
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+            raise CheckpointError(
+                f"{self.where}: no room on {device or view.device} for {self.name}, "
+                f"{view.numel()} numbers of {dtype} ({said:.300}). Load it with a smaller dtype or "
+                "on another device."
+            ) from None
+
+    def _bound(self, piece: Tensor) -> float:
+        if piece.is_meta:
+            return 0.0
+        # One pass without a second tensor, through which NaN goes.
+        low, high = (float(bound) for bound in torch.aminmax(piece))
+        if math.isfinite(low) and math.isfinite(high):
+            return max(-low, high)
+        bad = sum(int((~piece.isfinite()).sum()) for (piece,) in _pieces(self.stored))
+        raise CheckpointError(
+            f"{self.where}: {self.name} holds {bad} values that are NaN or infinite. "
+            "The checkpoint is damaged or its training diverged."
+        )
+
+
+def _pieces(*alike: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The tensors in pieces, which follow each other in the memory of the first."""
+    first = alike[0]
+    if first.numel() == 0:
+        return
+    order = sorted(range(first.dim()), key=first.stride, reverse=True)
+    alike = tuple(tensor.detach().permute(order) for tensor in alike)
+    # A number alone, and what repeats itself in memory, is one piece.
+    rows = len(alike[0]) if order else 1
+    step = max(1, _PIECE * rows // first.numel())
+    yield from zip(*(t.split(step) if order else (t,) for t in alike), strict=True)
+
+
+def _extent(piece: Tensor) -> int:
+    """Bytes from its first number to behind its last one."""
+    steps = zip(piece.shape, piece.stride(), strict=True)
+    return (1 + sum((size - 1) * stride for size, stride in steps)) * piece.itemsize
+
+
+def _shares(view: Tensor, stored: Tensor) -> bool:
+    return view.untyped_storage().data_ptr() == stored.untyped_storage().data_ptr()

@@ -1,0 +1,295 @@
+"""values.py: weights are what the file says, and no more memory is held than they take."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import minibert
+from minibert.checkpoint import values
+from minibert.checkpoint.files import Entry, MappedRegion
+from minibert.checkpoint.load import open_folder
+from minibert.checkpoint.sources import Source
+from minibert.checkpoint.weights import to_checkpoint
+from minibert.errors import CheckpointError
+from minibert.model import Model
+from tests.small_checkpoints import GROUPED, MODELS, SIZES, saved
+
+
+class Allocations(TorchDispatchMode):
+    """Notes the bytes of all memory that operations below it take on the processor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: dict[int, int] = {}
+        self._kept: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        given = {memory(one) for one in tensors((args, kwargs))}
+        for one in tensors(found):
+            if one.device.type == "cpu" and memory(one) not in given:
+                self.made[len(self._kept)] = one.untyped_storage().nbytes()
+                self._kept.append(one)
+        return found
+
+    def beside(self, model: Model) -> int:
+        """The most bytes of a tensor that is not a parameter of the model."""
+        own = {memory(parameter) for parameter in model.parameters()}
+        numbered = enumerate(self._kept)
+        return max((self.made[i] for i, one in numbered if memory(one) not in own), default=0)
+
+    def for_parameters(self, model: Model) -> int:
+        """Bytes that were taken for the parameters of the model."""
+        own = {memory(parameter) for parameter in model.parameters()}
+        return sum(self.made[i] for i, one in enumerate(self._kept) if memory(one) in own)
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    return [one for one in tree_leaves(tree) if isinstance(one, Tensor)]
+
+
+def memory(one: Tensor) -> int:
+    return one.untyped_storage()._cdata
+
+
+def filled(
+    folder: Path, dtype: torch.dtype | None, device: torch.device | None = None
+) -> tuple[Model, Allocations]:
+    """A model with the weights of a folder, and what was allocated for them."""
+    checkpoint = open_folder(folder, name="small", dtype=dtype)
+    with torch.device("meta"):
+        model = Model(checkpoint.config)
+    with Allocations() as allocations:
+        checkpoint.fill(model, device)
+    return model, allocations
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Bytes of the largest piece, in any type."""
+    monkeypatch.setattr(values, "_PIECE", 512)
+    return 512 * 8
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked"),
+    [
+        (torch.float32, torch.bfloat16),
+        (torch.float32, torch.float16),
+        (torch.bfloat16, torch.float32),
+        (torch.bfloat16, torch.float64),
+    ],
+)
+@pytest.mark.parametrize("family", MODELS)
+def test_converted_weights_are_those_of_the_file_rounded_once(
+    family: str, stored: torch.dtype, asked: torch.dtype, tmp_path: Path, small_pieces: int
+) -> None:
+    expected = saved(tmp_path, family, stored)
+    model = minibert.load(tmp_path, dtype=asked)
+    assert {parameter.dtype for parameter in model.parameters()} == {asked}
+    found = to_checkpoint(model.config, dict(model.named_parameters()))
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor.to(asked)), name
+
+
+@pytest.mark.parametrize("family", ["llama", "phi3", "gpt2", "bert"])
+def test_weights_that_keep_their_type_are_views_of_their_files(family: str, tmp_path: Path) -> None:
+    saved(tmp_path, family, torch.bfloat16)
+    model, allocations = filled(tmp_path, torch.bfloat16)
+    assert allocations.for_parameters(model) == 0
+    assert allocations.beside(model) <= 16
+    assert all(hasattr(parameter, "mapped") for parameter in model.parameters())
+
+
+def test_weights_that_lie_between_others_are_copied_and_held_once(tmp_path: Path) -> None:
+    """GPT-NeoX stores query, key and value head by head."""
+    saved(tmp_path, "gpt_neox", torch.bfloat16)
+    model, allocations = filled(tmp_path, torch.bfloat16)
+    copied = [one for one in model.parameters() if not hasattr(one, "mapped")]
+    # 3 of the width and their biases, in each layer.
+    assert len(copied) == 6 * SIZES["num_hidden_layers"]
+    assert allocations.for_parameters(model) == sum(one.nbytes for one in copied)
+
+
+@pytest.mark.parametrize("asked", [torch.float32, torch.float16])
+@pytest.mark.parametrize("family", ["llama", "phi3", "gpt2", "bert"])
+def test_of_a_converted_weight_only_a_piece_is_held_twice(
+    family: str, asked: torch.dtype, tmp_path: Path, small_pieces: int
+) -> None:
+    saved(tmp_path, family, torch.bfloat16)
+    model, allocations = filled(tmp_path, asked)
+    held = sum(parameter.nbytes for parameter in model.parameters())
+    assert allocations.for_parameters(model) == held
+    assert allocations.beside(model) <= small_pieces < held / 10
+
+
+def test_what_goes_to_a_device_is_never_whole_on_the_processor(
+    tmp_path: Path, small_pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, "llama", torch.bfloat16)
+    released = []
+    release = MappedRegion.release
+    monkeypatch.setattr(
+        MappedRegion,
+        "release",
+        lambda self, until=None: (released.append(self), release(self, until))[1],
+    )
+    model, allocations = filled(tmp_path, torch.float32, torch.device("meta"))
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+    assert allocations.beside(model) <= small_pieces
+    assert len({id(region) for region in released}) == len(list(model.parameters()))
+    loaded = minibert.load(tmp_path, device="meta")
+    assert {parameter.device.type for parameter in loaded.parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize("written_twice", [False, True])
+def test_a_tied_output_embedding_in_another_file_is_held_once(
+    written_twice: bool, tmp_path: Path
+) -> None:
+    config = transformers.LlamaConfig(**GROUPED, tie_word_embeddings=True)
+    theirs = transformers.LlamaForCausalLM(config).to(torch.bfloat16).eval()
+    theirs.save_pretrained(tmp_path, max_shard_size="30KB")
+    if written_twice:
+        save_file({"lm_head.weight": theirs.lm_head.weight.clone()}, tmp_path / "head.safetensors")
+        path = tmp_path / "model.safetensors.index.json"
+        index = json.loads(path.read_text())
+        index["weight_map"]["lm_head.weight"] = "head.safetensors"
+        path.write_text(json.dumps(index))
+    model, allocations = filled(tmp_path, torch.float32)
+    assert model.head.decoder.weight is model.body.word.weight
+    held = sum(parameter.nbytes for parameter in model.parameters())
+    assert allocations.for_parameters(model) == held
+    ids = torch.arange(7)[None]
+    expected = theirs.float()(ids).logits
+    assert (model(ids) - expected).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("asked", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_the_last_value_of_a_tensor_is_looked_at(
+    value: float, asked: torch.dtype, tmp_path: Path, small_pieces: int
+) -> None:
+    saved(tmp_path, "llama", torch.bfloat16)
+    name = "model.layers.1.mlp.down_proj.weight"
+    path = next(path for path in tmp_path.glob("*.safetensors") if name in load_file(path))
+    found = load_file(path)
+    found[name][-1, -1] = value
+    found[name][0, 0] = value
+    save_file(found, path)
+    with pytest.raises(CheckpointError, match=r"mlp\.down_proj\.weight holds 2 values that are"):
+        minibert.load(tmp_path, dtype=asked)
+
+
+def test_values_too_large_for_the_type_asked_for_are_counted(
+    tmp_path: Path, small_pieces: int
+) -> None:
+    saved(tmp_path, "llama", torch.float32)
+    name = "model.embed_tokens.weight"
+    path = next(path for path in tmp_path.glob("*.safetensors") if name in load_file(path))
+    found = load_file(path)
+    found[name][::50, 3] = -1e5
+    save_file(found, path)
+    with pytest.raises(CheckpointError, match=r"2 values of embed_tokens.* too large for torch\.f"):
+        minibert.load(tmp_path, dtype=torch.float16)
+
+
+class Noted:
+    """Stands for tqdm, and keeps what it is told."""
+
+    def __init__(self, *, total: int, **_: Any) -> None:
+        self.total, self.done = total, list[int]()
+        NOTED.append(self)
+
+    def __enter__(self) -> "Noted":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, count: int) -> None:
+        self.done.append(count)
+
+
+NOTED: list[Noted] = []
+
+
+@pytest.mark.parametrize("asked", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox"])
+def test_progress_ends_with_the_bytes_of_all_weights(
+    family: str,
+    asked: torch.dtype,
+    tmp_path: Path,
+    small_pieces: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = sum(tensor.nbytes for tensor in saved(tmp_path, family, torch.bfloat16).values())
+    NOTED.clear()
+    monkeypatch.setattr(values, "tqdm", Noted)
+    minibert.load(tmp_path, dtype=asked)
+    (noted,) = NOTED
+    assert sum(noted.done) == noted.total == expected
+    assert max(noted.done) <= small_pieces
+
+
+def entries(**counts: int) -> Mapping[str, tuple[Source, Entry]]:
+    def unread() -> Tensor:
+        raise AssertionError("the type is chosen before anything is read")
+
+    return {
+        name: (Source((name,)), Entry((count,), getattr(torch, name), unread))
+        for name, count in counts.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        ({"bfloat16": 10**9}, torch.float32),
+        ({"bfloat16": 10**9 + 1}, torch.bfloat16),
+        ({"float16": 2 * 10**9, "float32": 10**6}, torch.float16),
+        ({"float32": 2 * 10**9, "bfloat16": 10**6}, torch.float32),
+        ({"float64": 2 * 10**9}, torch.float64),
+        ({"float64": 7}, torch.float64),
+        ({"float64": 7, "float16": 8}, torch.float32),
+        # Which is refused when it is read, by name.
+        ({"int8": 8 * 10**9, "bfloat16": 10**6}, torch.bfloat16),
+        ({"int8": 8 * 10**9}, torch.float32),
+    ],
+)
+def test_a_small_model_is_float32_and_a_large_one_as_it_is_stored(
+    stored: dict[str, int], expected: torch.dtype
+) -> None:
+    assert values.default_dtype(entries(**stored)) == expected
+
+
+def test_a_large_model_has_the_type_that_transformers_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, "llama", torch.bfloat16)
+    assert minibert.load(tmp_path).dtype == torch.float32
+    monkeypatch.setattr(values, "MOST_IN_FLOAT32", 1000)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert minibert.load(tmp_path).dtype == theirs.dtype == torch.bfloat16
+
+
+def test_weights_for_which_there_is_no_room_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, "llama", torch.bfloat16)
+
+    def full(*_: Any, **__: Any) -> Tensor:
+        raise RuntimeError("can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(torch, "empty_like", full)
+    with pytest.raises(CheckpointError, match=r"no room on cpu for embed_tokens\.weight"):
+        minibert.load(tmp_path, dtype=torch.float32)

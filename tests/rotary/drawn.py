@@ -1,0 +1,336 @@
+"""Random small configurations of the eleven rotary families, over every choice that each has."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import transformers
+from hypothesis import strategies as st
+
+VOCABULARY, POSITIONS, LABELS = 41, 31, 3
+# Shorter than the longest text of the tests: scalings that depend on the length change within it.
+ORIGINAL = 8
+
+_HEADS = ("ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+_QUESTIONS = (*_HEADS, "ForQuestionAnswering")
+CLASSES = {
+    "gpt_neox": ["GPTNeoXModel", *("GPTNeoX" + head for head in _QUESTIONS)],
+    "llama": ["LlamaModel", *("Llama" + head for head in _QUESTIONS)],
+    "mistral": ["MistralModel", *("Mistral" + head for head in _QUESTIONS)],
+    "qwen2": ["Qwen2Model", *("Qwen2" + head for head in _QUESTIONS)],
+    "qwen3": ["Qwen3Model", *("Qwen3" + head for head in _QUESTIONS)],
+    "gemma": ["GemmaModel", *("Gemma" + head for head in _HEADS)],
+    "gemma2": ["Gemma2Model", *("Gemma2" + head for head in _HEADS)],
+    "gemma3_text": [
+        "Gemma3TextModel",
+        "Gemma3ForCausalLM",
+        "Gemma3TextForSequenceClassification",
+    ],
+    "phi3": ["Phi3Model", *("Phi3" + head for head in _HEADS)],
+    "olmo2": ["Olmo2Model", "Olmo2ForCausalLM", "Olmo2ForSequenceClassification"],
+    "modernbert": [
+        "ModernBertModel",
+        "ModernBertForMaskedLM",
+        *("ModernBert" + head for head in _QUESTIONS[1:]),
+    ],
+}
+FAMILIES = list(CLASSES)
+CAUSAL = FAMILIES[:-1]
+ARCHITECTURES = [(family, name) for family, names in CLASSES.items() for name in names]
+_CONFIGS = {
+    "gpt_neox": "GPTNeoXConfig",
+    "gemma3_text": "Gemma3TextConfig",
+    "modernbert": "ModernBertConfig",
+}
+LANGUAGE = {family: names[1] for family, names in CLASSES.items()}
+
+WINDOWED = ("mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3")
+
+activations = st.sampled_from(["gelu", "gelu_new", "relu", "silu", "gelu_pytorch_tanh"])
+# So large that leaving it out would show.
+epsilons = st.sampled_from([1e-6, 1e-5, 1e-2])
+bases = st.sampled_from([10000.0, 1000000.0, 100.0])
+windows = st.integers(1, 8)
+caps = st.sampled_from([None, 0.7, 3.0])
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A configuration: the arguments of the family's config class, and the seed of its weights."""
+
+    family: str
+    options: dict[str, Any]
+    seed: int
+
+    def config(self, **changed: Any) -> Any:
+        """A new object of transformers' config class."""
+        name = _CONFIGS.get(self.family, f"{self.family.capitalize()}Config")
+        options = {
+            "vocab_size": VOCABULARY,
+            "max_position_embeddings": POSITIONS,
+            "num_labels": LABELS,
+            "pad_token_id": 0,
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "attn_implementation": "eager",
+        }
+        return getattr(transformers, name)(**options | _copied(self.options) | changed)
+
+    @property
+    def depends_on_length(self) -> bool:
+        """True where a longer text is rotated with other frequencies."""
+        rope = self.options["rope_parameters"]
+        each = rope.values() if self.family in ("gemma3_text", "modernbert") else (rope,)
+        return any(one["rope_type"] in ("dynamic", "longrope") for one in each)
+
+
+def _copied(value: Any) -> Any:
+    """The same with dictionaries and lists of its own: config classes write into theirs."""
+    if isinstance(value, dict):
+        return {name: _copied(each) for name, each in value.items()}
+    return list(value) if isinstance(value, list) else value
+
+
+@st.composite
+def ropes(draw: Callable[..., Any], dims: int, types: tuple[str, ...], nested: bool) -> Any:
+    """The rope_parameters of transformers 5, for `dims` rotated dimensions."""
+    kind = draw(st.sampled_from([each for each in types if each != "dynamic" or dims > 2]))
+    rope: dict[str, Any] = {"rope_type": kind, "rope_theta": draw(bases)}
+    if kind == "default":
+        return rope
+    rope["factor"] = draw(st.sampled_from([1.0, 2.0, 8.0]))
+    if kind == "dynamic":
+        # The length it begins at is max_position_embeddings.
+        rope["factor"] = 4.0
+    original = draw(st.sampled_from([ORIGINAL, 64, 4096]))
+    if kind == "llama3":
+        low = draw(st.sampled_from([1.0, 0.5]))
+        rope |= {"low_freq_factor": low, "high_freq_factor": draw(st.sampled_from([4.0, 1.5]))}
+        rope["original_max_position_embeddings"] = original
+    if kind == "yarn":
+        rope |= draw(_yarns(nested)) | {"original_max_position_embeddings": original}
+    if kind == "longrope":
+        factors = st.lists(st.sampled_from([1.0, 1.5, 4.0]), min_size=dims // 2, max_size=dims // 2)
+        rope |= {"short_factor": draw(factors), "long_factor": draw(factors)}
+        rope |= draw(_some({"attention_factor": st.sampled_from([1.2, 0.8])}))
+        rope["original_max_position_embeddings"] = ORIGINAL
+    return rope
+
+
+def _yarns(nested: bool) -> Any:
+    choices = {
+        "beta_fast": st.sampled_from([32.0, 4.0, 2.0]),
+        "beta_slow": st.sampled_from([1.0, 0.25]),
+        "attention_factor": st.sampled_from([0.8, 1.3]),
+        "mscale": st.sampled_from([0.7, 1.0]),
+        "mscale_all_dim": st.sampled_from([0.0, 0.5]),
+    }
+    # transformers looks for it beside the layer types, and so never finds it in one of them.
+    return _some(choices if nested else choices | {"truncate": st.booleans()})
+
+
+def _some(choices: dict[str, Any]) -> Any:
+    return st.fixed_dictionaries({}, optional=choices)
+
+
+def plain(family: str, seed: int = 0) -> Drawn:
+    """A configuration of two layers of four heads, two of keys where the family has grouped ones,
+    with windows in the first layer where it can have them."""
+    default = {"rope_type": "default", "rope_theta": 100.0}
+    options: dict[str, Any] = {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "hidden_size": 24,
+        "intermediate_size": 11,
+        "tie_word_embeddings": False,
+        "rope_parameters": default,
+    }
+    if family not in ("gpt_neox", "modernbert"):
+        options["num_key_value_heads"] = 2
+    if family in ("llama", "mistral", "qwen3", "gemma", "gemma2", "gemma3_text"):
+        options["head_dim"] = 8
+    if family in ("gemma3_text", "modernbert"):
+        local = default | {"rope_theta": 10.0}
+        options["rope_parameters"] = {"full_attention": default, "sliding_attention": local}
+    if family in ("gpt_neox", "phi3"):
+        options["rope_parameters"] = default | {"partial_rotary_factor": 4 / 6}
+    if family in ("qwen2", "qwen3"):
+        options["use_sliding_window"] = True
+    if family in WINDOWED:
+        options["sliding_window"] = 4
+    if family == "modernbert":
+        options["local_attention"] = 4
+    if family in ("qwen2", "qwen3", "gemma2", "gemma3_text", "modernbert"):
+        options["layer_types"] = ["sliding_attention", "full_attention"]
+    if family in ("gemma2", "gemma3_text"):
+        options |= {"query_pre_attn_scalar": 5, "final_logit_softcapping": 3.0}
+    if family == "gemma2":
+        options["attn_logit_softcapping"] = 2.0
+    return Drawn(family, options, seed)
+
+
+_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+
+
+@st.composite
+def drawn(draw: Callable[..., Any], family: str) -> Drawn:
+    """A configuration of the family."""
+    layers = draw(st.integers(1, 3))
+    d_head = draw(st.sampled_from([4, 6, 8]))
+    grouped = family not in ("gpt_neox", "modernbert")
+    key_heads = draw(st.integers(1, 2))
+    heads = key_heads * draw(st.integers(1, 3))
+    options: dict[str, Any] = {
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "hidden_size": heads * d_head,
+        "intermediate_size": draw(st.sampled_from([7, 11])),
+        "tie_word_embeddings": draw(st.booleans()),
+    }
+    if grouped:
+        options["num_key_value_heads"] = key_heads
+    if family in ("llama", "mistral", "qwen3", "gemma", "gemma2", "gemma3_text"):
+        # Narrower than 5, a norm divides by what is near zero and says nothing about rounding.
+        options |= {"hidden_size": heads * draw(st.sampled_from([5, 6, 8])), "head_dim": d_head}
+    options |= draw(_OF_FAMILY[family](layers, d_head))
+    rope = options["rope_parameters"]
+    each = rope.values() if family in ("gemma3_text", "modernbert") else (rope,)
+    if any(one["rope_type"] == "dynamic" for one in each):
+        options["max_position_embeddings"] = ORIGINAL
+    return Drawn(family, options, draw(st.integers(0, 2**20)))
+
+
+@st.composite
+def _gpt_neox(draw: Callable[..., Any], layers: int, d_head: int) -> dict[str, Any]:
+    dims = draw(st.sampled_from([each for each in (2, 4, 6, 8) if each <= d_head]))
+    return {
+        "hidden_act": draw(activations),
+        "layer_norm_eps": draw(epsilons),
+        "use_parallel_residual": draw(st.booleans()),
+        "attention_bias": draw(st.booleans()),
+        "rope_parameters": draw(ropes(dims, _TYPES, nested=False))
+        | {"partial_rotary_factor": dims / d_head},
+    }
+
+
+def _rms(activation: str, **more: Any) -> Any:
+    return {activation: activations, "rms_norm_eps": epsilons, **more}
+
+
+def _llama(layers: int, d_head: int) -> Any:
+    rope = ropes(d_head, _TYPES, nested=False)
+    biases = {"attention_bias": st.booleans(), "mlp_bias": st.booleans()}
+    return st.fixed_dictionaries(_rms("hidden_act", rope_parameters=rope, **biases))
+
+
+def _mistral(layers: int, d_head: int) -> Any:
+    rope = ropes(d_head, _TYPES, nested=False)
+    window = st.none() | windows
+    return st.fixed_dictionaries(_rms("hidden_act", rope_parameters=rope, sliding_window=window))
+
+
+def _types(layers: int) -> Any:
+    """Which layers have a window."""
+    kinds = st.sampled_from(["sliding_attention", "full_attention"])
+    return st.lists(kinds, min_size=layers, max_size=layers)
+
+
+@st.composite
+def _qwen(draw: Callable[..., Any], layers: int, d_head: int, biases: bool) -> dict[str, Any]:
+    rope = ropes(d_head, _TYPES, nested=False)
+    options = draw(st.fixed_dictionaries(_rms("hidden_act", rope_parameters=rope)))
+    if biases:
+        options["attention_bias"] = draw(st.booleans())
+    options |= {"use_sliding_window": draw(st.booleans()), "sliding_window": draw(windows)}
+    options["max_window_layers"] = draw(st.integers(0, layers))
+    if options["use_sliding_window"] and draw(st.booleans()):
+        options["layer_types"] = draw(_types(layers))
+    return options
+
+
+def _gemma(layers: int, d_head: int) -> Any:
+    rope = ropes(d_head, _TYPES, nested=False)
+    bias = st.booleans()
+    return st.fixed_dictionaries(_rms("hidden_act", rope_parameters=rope, attention_bias=bias))
+
+
+def _gemma2(layers: int, d_head: int) -> Any:
+    return _capped(layers, ropes(d_head, _TYPES, nested=False))
+
+
+def _capped(layers: int, rope: Any) -> Any:
+    return st.fixed_dictionaries(
+        _rms(
+            "hidden_activation",
+            rope_parameters=rope,
+            attention_bias=st.booleans(),
+            query_pre_attn_scalar=st.sampled_from([2, 5, 16]),
+            sliding_window=windows,
+            layer_types=_types(layers),
+            final_logit_softcapping=caps,
+            attn_logit_softcapping=caps,
+        )
+    )
+
+
+def _by_layer_type(d_head: int) -> Any:
+    # Texts longer than max_position_embeddings, where dynamic begins, are refused here.
+    rope = ropes(d_head, tuple(each for each in _TYPES if each != "dynamic"), nested=True)
+    return st.fixed_dictionaries({"sliding_attention": rope, "full_attention": rope})
+
+
+def _gemma3(layers: int, d_head: int) -> Any:
+    # Its attn_logit_softcapping is read by no code of transformers.
+    return _capped(layers, _by_layer_type(d_head)).map(
+        lambda options: options | {"attn_logit_softcapping": None}
+    )
+
+
+@st.composite
+def _phi3(draw: Callable[..., Any], layers: int, d_head: int) -> dict[str, Any]:
+    dims = draw(st.sampled_from([each for each in (2, 4, 6, 8) if each <= d_head]))
+    rope = draw(ropes(dims, ("default", "longrope"), nested=False))
+    options = draw(st.fixed_dictionaries(_rms("hidden_act", sliding_window=st.none() | windows)))
+    options["rope_parameters"] = rope | {"partial_rotary_factor": dims / d_head}
+    options["original_max_position_embeddings"] = ORIGINAL
+    return options
+
+
+def _olmo2(layers: int, d_head: int) -> Any:
+    rope = ropes(d_head, _TYPES, nested=False)
+    bias = st.booleans()
+    return st.fixed_dictionaries(_rms("hidden_act", rope_parameters=rope, attention_bias=bias))
+
+
+def _modernbert(layers: int, d_head: int) -> Any:
+    return st.fixed_dictionaries(
+        {
+            "hidden_activation": activations,
+            "norm_eps": epsilons,
+            "norm_bias": st.booleans(),
+            "attention_bias": st.booleans(),
+            "mlp_bias": st.booleans(),
+            "decoder_bias": st.booleans(),
+            "classifier_bias": st.booleans(),
+            "classifier_activation": activations,
+            "classifier_pooling": st.sampled_from(["cls", "mean"]),
+            "local_attention": windows,
+            "layer_types": _types(layers),
+            "rope_parameters": _by_layer_type(d_head),
+        }
+    )
+
+
+_OF_FAMILY: dict[str, Callable[[int, int], Any]] = {
+    "gpt_neox": _gpt_neox,
+    "llama": _llama,
+    "mistral": _mistral,
+    "qwen2": lambda layers, d_head: _qwen(layers, d_head, biases=False),
+    "qwen3": lambda layers, d_head: _qwen(layers, d_head, biases=True),
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "phi3": _phi3,
+    "olmo2": _olmo2,
+    "modernbert": _modernbert,
+}

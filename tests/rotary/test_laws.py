@@ -1,0 +1,240 @@
+"""What holds in every trace of a family with rotary positions, recomputed in NumPy, and its edits.
+
+That the numbers are those of transformers is in test_parity.py.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.activations import ACT2FN
+
+import minibert
+from minibert.layers.layer import layer_quantities
+from minibert.trace.edit import zero
+from minibert.trace.read import Trace
+from tests.rotary.drawn import FAMILIES, LANGUAGE, ORIGINAL, Drawn, drawn
+from tests.rotary.rotations import turned
+from tests.rotary.theirs import as_tokens, batch, model_of
+
+LENGTHS = (13, 7, 1)
+LIMIT = 1e-12
+family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def close(found: Any, expected: Any, limit: float = LIMIT) -> bool:
+    """Whether the largest difference is within the limit, relative to the largest number."""
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.shape == expected.shape
+    return bool(np.abs(found - expected).max() <= limit * max(1.0, np.abs(expected).max()))
+
+
+def traced(chosen: Drawn) -> Trace:
+    """A ragged batch through the model of the family that says words."""
+    model = minibert.load(model_of(chosen, LANGUAGE[chosen.family]))
+    return model.trace(as_tokens(batch(LENGTHS)))
+
+
+def rope_of(config: Any, layer: int) -> dict[str, Any]:
+    """The rope_parameters of a layer in transformers' config."""
+    rope = config.rope_parameters
+    return rope[config.layer_types[layer]] if "full_attention" in rope else rope
+
+
+def window_of(config: Any, layer: int) -> tuple[int, int]:
+    """How many keys before and after its own position a query sees, by transformers' config."""
+    everything = config.max_position_embeddings
+    if config.model_type == "modernbert":
+        half = config.local_attention // 2
+        local = config.layer_types[layer] == "sliding_attention"
+        return (half, half) if local else (everything, everything)
+    size = getattr(config, "sliding_window", None)
+    types = getattr(config, "layer_types", None)
+    if size is None or (types is not None and types[layer] != "sliding_attention"):
+        return everything, 0
+    return size - 1, 0
+
+
+def scale_of(config: Any, d_head: int) -> float:
+    """What query·key is multiplied by, by transformers' config."""
+    return float(getattr(config, "query_pre_attn_scalar", d_head)) ** -0.5
+
+
+@family
+@settings(max_examples=4)
+@given(data=st.data())
+def test_queries_and_keys_are_turned_as_the_papers_say(family: str, data: st.DataObject) -> None:
+    chosen = data.draw(drawn(family))
+    config, trace = chosen.config(), traced(chosen)
+    for layer, at in enumerate(trace):
+        rope = rope_of(config, layer)
+        dims = round(at.query.shape[-1] * rope.get("partial_rotary_factor", 1.0))
+        if rope["rope_type"] == "longrope" and "factor" not in rope:
+            rope = rope | {"factor": config.max_position_embeddings / ORIGINAL}
+        for name in ("query", "key"):
+            before, after = getattr(at, f"{name}_unrotated"), getattr(at, name)
+            for text, length in enumerate(LENGTHS):
+                expected = turned(
+                    before[text, :, :length].numpy(),
+                    rope,
+                    dims=dims,
+                    longest=config.max_position_embeddings,
+                )
+                assert close(after[text, :, :length], expected), (layer, name, text, rope)
+
+
+@family
+@settings(max_examples=3)
+@given(data=st.data())
+def test_heads_that_share_keys_score_them_within_their_window(
+    family: str, data: st.DataObject
+) -> None:
+    chosen = data.draw(drawn(family))
+    config, trace = chosen.config(), traced(chosen)
+    for layer, at in enumerate(trace):
+        query, key, value = (each.numpy() for each in (at.query, at.key, at.value))
+        group = query.shape[1] // key.shape[1]
+        key, value = (np.repeat(each, group, axis=1) for each in (key, value))
+        scores = query @ key.swapaxes(-1, -2) * scale_of(config, query.shape[-1])
+        for text, length in enumerate(LENGTHS):
+            real = (text, slice(None), slice(length), slice(length))
+            assert close(at.scores[real], scores[real])
+        if family == "gemma2" and (cap := config.attn_logit_softcapping) is not None:
+            scores = cap * np.tanh(scores / cap)
+        before, after = window_of(config, layer)
+        positions = np.arange(scores.shape[-1])
+        apart = positions[None] - positions[:, None]
+        inside = (apart >= -before) & (apart <= after)
+        for text, length in enumerate(LENGTHS):
+            allowed = inside[:length, :length]
+            weights = np.exp(scores[text, :, :length, :length]) * allowed
+            weights /= weights.sum(-1, keepdims=True)
+            probs = at.probs[text, :, :length, :length].numpy()
+            assert (probs[:, ~allowed] == 0).all()
+            assert (at.probs[text, :, :length, length:] == 0).all()
+            assert np.abs(probs.sum(-1) - 1).max() <= LIMIT
+            assert close(probs, weights, 1e-11)
+            assert close(at.z[text, :, :length], weights @ value[text, :, :length], 1e-11)
+        for head in range(query.shape[1]):
+            alone = trace[layer, head]
+            assert close(alone.key, key[:, head])
+            assert close(alone.value, value[:, head])
+            assert close(alone.probs, at.probs[:, head])
+
+
+@family
+@settings(max_examples=2)
+@given(data=st.data())
+def test_a_gated_mlp_multiplies_by_the_activation_of_its_gate(
+    family: str, data: st.DataObject
+) -> None:
+    chosen = data.draw(drawn(family))
+    config, trace = chosen.config(), traced(chosen)
+    name = getattr(config, "hidden_act", None) or config.hidden_activation
+    for at in trace:
+        if family == "gpt_neox":
+            expected = ACT2FN[name](at.mlp_pre)
+        else:
+            expected = ACT2FN[name](at.mlp_gate) * at.mlp_pre
+        assert close(at.mlp_post, expected)
+
+
+@family
+@settings(max_examples=2)
+@given(data=st.data())
+def test_writing_back_what_was_read_changes_nothing(family: str, data: st.DataObject) -> None:
+    chosen = data.draw(drawn(family))
+    plain = traced(chosen)
+    names = list(layer_quantities(plain.config))
+    for name in names:
+        layer = data.draw(st.integers(0, len(plain) - 1))
+        value = getattr(plain[layer], name).clone()
+        for edit in (value, plain, lambda value: value):
+            written = plain.rerun({(name, layer): edit})
+            _assert_same(written, plain, names, (name, layer))
+        again = plain.model.trace(plain.tokens, edit={(name, layer): value})
+        _assert_same(again, plain, names, (name, layer))
+
+
+@family
+@settings(max_examples=2)
+@given(data=st.data())
+def test_a_changed_quantity_gives_the_same_in_a_rerun_and_in_a_new_pass(
+    family: str, data: st.DataObject
+) -> None:
+    chosen = data.draw(drawn(family))
+    plain = traced(chosen)
+    names = list(layer_quantities(plain.config))
+    for name in names:
+        layer = data.draw(st.integers(0, len(plain) - 1))
+        value = getattr(plain[layer], name)
+        noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(3)).to(value)
+        changed = value * (1 + 0.3 * noise)
+        edit = {(name, layer): changed}
+        rerun = plain.rerun(edit)
+        assert torch.equal(getattr(rerun[layer], name), changed)
+        _assert_same(rerun, plain.model.trace(plain.tokens, edit=edit), names, (name, layer))
+
+
+def _assert_same(found: Trace, expected: Trace, names: list[str], why: Any) -> None:
+    real = expected.tokens.mask
+    assert close(found.logits[real], expected.logits[real]), why
+    for layer, at in enumerate(expected):
+        for name in names:
+            ours, theirs = getattr(found[layer], name), getattr(at, name)
+            if ours.dim() == 4:
+                ours, theirs = ours.transpose(1, 2), theirs.transpose(1, 2)
+            assert close(ours[real], theirs[real]), (why, layer, name)
+
+
+@family
+@settings(max_examples=3)
+@given(data=st.data())
+def test_values_of_zero_silence_the_heads_that_read_them(family: str, data: st.DataObject) -> None:
+    chosen = data.draw(drawn(family))
+    plain = traced(chosen)
+    layer = data.draw(st.integers(0, len(plain) - 1))
+    shared = data.draw(st.integers(0, plain[layer].value.shape[1] - 1))
+    heads = plain[layer].z.shape[1]
+    group = heads // plain[layer].value.shape[1]
+    z = plain.rerun({("value", layer, shared): zero})[layer].z
+    silent = list(range(shared * group, (shared + 1) * group))
+    others = [head for head in range(heads) if head not in silent]
+    assert (z[:, silent] == 0).all()
+    assert close(z[:, others], plain[layer].z[:, others]) if others else True
+    by_head = plain.rerun({("z", layer, tuple(silent)): zero})
+    assert close(plain.rerun({("value", layer, shared): zero}).logits, by_head.logits)
+
+
+@family
+@settings(max_examples=3)
+@given(data=st.data())
+def test_packed_texts_have_the_numbers_of_a_padded_batch(family: str, data: st.DataObject) -> None:
+    chosen = data.draw(drawn(family))
+    padded = traced(chosen)
+    model, tokens = padded.model, padded.tokens
+    packed = model.trace(tokens, packed=True)
+    for text, logits in enumerate(model.packed(tokens)):
+        alone, beside = packed.text(text), padded.text(text)
+        assert close(logits, beside.logits[0])
+        for layer, at in enumerate(alone):
+            for name in layer_quantities(model.config):
+                found, expected = getattr(at, name), getattr(beside[layer], name)
+                assert close(found, expected), (text, layer, name)
+
+
+@family
+@settings(max_examples=2)
+@given(data=st.data())
+def test_a_text_gives_the_same_alone_and_in_a_batch(family: str, data: st.DataObject) -> None:
+    chosen = data.draw(drawn(family))
+    padded = traced(chosen)
+    for text, length in enumerate(LENGTHS):
+        alone = padded.model.trace(padded.tokens.ids[text : text + 1, :length])
+        for layer, at in enumerate(padded.text(text)):
+            for name in layer_quantities(padded.config):
+                assert close(getattr(at, name), getattr(alone[layer], name)), (text, layer, name)
+        assert close(padded.text(text).logits, alone.logits)

@@ -1,0 +1,33 @@
+"""A checkpoint of hundreds of megabytes loads within its size, in a process of its own."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.loading_at_size import measured, write
+from benchmarks.session import REPOSITORY
+
+SIZES = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "intermediate_size": 3584,
+    "vocab_size": 32064,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_weights_are_held_once_at_the_peak(tmp_path: Path) -> None:
+    marks, size = write(tmp_path / "model", SIZES)
+    # Packed weights are another matter: they are copies, for which pages are given back.
+    own = {"PYTHONPATH": str(REPOSITORY), "MINIBERT_LINEAR": "torch", "OMP_NUM_THREADS": "2"}
+    environment = os.environ | own
+    mapped = measured("minibert", tmp_path / "model", environment, marks, size)
+    assert mapped["peak_bytes"] - mapped["before_bytes"] <= 1.05 * size
+    assert mapped["peak_anonymous_bytes"] - mapped["before_anonymous_bytes"] <= 0.05 * size
+    wide = measured("minibert", tmp_path / "model", environment, marks, size, "float32")
+    assert size * 2 <= wide["peak_bytes"] - wide["before_bytes"] <= 1.05 * size * 2
