@@ -77,6 +77,12 @@ def test_a_model_that_the_engine_does_not_run_is_refused(changes: Any, why: str)
         live_page(Other())
 
 
+def test_the_embedded_llama_is_refused_by_its_family() -> None:
+    message = "A live page cannot run tiny-llama: its family is llama; it runs bert, gpt2"
+    with pytest.raises(MinibertError, match=message):
+        live_page(minibert.load("tiny-llama"))
+
+
 def test_a_model_without_a_tokenizer_is_refused() -> None:
     model = minibert.load("tiny-bert")
     model.tokenizer = None
