@@ -12,10 +12,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ARCHITECTURE = "sm_90a"
+# By compute capability: what ptxas calls the GPU, and which ptxas of Triton's knows it.
+ASSEMBLERS = {80: ("sm_80", "ptxas"), 90: ("sm_90a", "ptxas"), 100: ("sm_100a", "ptxas-blackwell")}
 # The tensor-core instructions: HGMMA is wgmma, which a warpgroup issues without waiting; HMMA is
-# the older one of a single warp, at about 60 % of its rate on Hopper.
-MATRIX = ("HGMMA", "HMMA")
+# the older one of a single warp, at about 60 % of its rate on Hopper; UTCHMMA is tcgen05.mma of
+# Blackwell, whose sums lie in a memory of their own.
+MATRIX = ("HGMMA", "HMMA", "UTCHMMA")
 
 _LABEL = re.compile(r"^\s*(\.L\w+):")
 _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*);")
@@ -55,13 +57,14 @@ class Loop:
         return self.last - self.first + 1
 
 
-def resources(ptx: str) -> Resources:
-    """What ptxas says of `ptx`. Raises RuntimeError when it cannot be assembled."""
+def resources(ptx: str, arch: int = 90) -> Resources:
+    """What ptxas says of `ptx` for that GPU. Raises RuntimeError when it cannot be assembled."""
+    name, assembler = ASSEMBLERS[arch]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_text(ptx, encoding="utf-8")
-        options = ["-v", f"--gpu-name={ARCHITECTURE}", str(source), "-o", f"{source}.cubin"]
-        report = _run("ptxas", *options, read="stderr")
+        options = ["-v", f"--gpu-name={name}", str(source), "-o", f"{source}.cubin"]
+        report = _run(assembler, *options, read="stderr")
     return parse_resources(report)
 
 

@@ -1,4 +1,4 @@
-"""Every kernel variant, compiled for Hopper without a GPU: is it still what was measured?
+"""Every kernel variant, compiled without a GPU: is it still what was measured?
 
     python -m benchmarks.static_gate [MODULE ...] [--only REGEX] [--update] [--sass FOLDER]
 
@@ -6,12 +6,13 @@ A module of kernels exports VARIANTS, a list of dictionaries: `name`; `kernel`, 
 in the module; `signature`, argument to Triton type; `constexprs`; `num_warps`; `num_stages`;
 `score_elements`, the cells of the score matrix that one program covers in one turn of its inner
 loop. Optional: `divisible`, the arguments that are multiples of 16 (pointers and strides unless
-told), `matrix`, the matrix instruction that must occur ("HGMMA" where the tensors are of 16 bits,
-none in float32).
+told), `matrix`, the matrix instruction that must occur (where the tensors are of 16 bits that of
+the GPU, none in float32), `arch`, the GPU it is compiled for (90, Hopper, unless told).
 
-A variant passes when the matrix instruction occurs, wgmma is not serialised, nothing spills, and
-registers and instructions per score element are within static_budget.json. The exit status is 1
-when one does not, when nothing was compiled, and when budget and variants name different kernels.
+A variant passes when the matrix instruction occurs, wgmma is not serialised, nothing spills, the
+GPU has the shared memory, and registers and instructions per score element are within
+static_budget.json. The exit status is 1 when one does not, when nothing was compiled, and when
+budget and variants name different kernels.
 """
 
 import argparse
@@ -36,7 +37,11 @@ BUDGET = Path(__file__).with_name("static_budget.json")
 MODULES = "kernels/fused/*.py"
 # Room in a new budget. Triton brings its ptxas, so that the numbers move with the code alone.
 SPARE_REGISTERS, SPARE_INSTRUCTIONS = 0, 1.03
-MOST_REGISTERS, REGISTER_FILE, SHARED_MEMORY = 255, 65_536, 227 * 1024
+MOST_REGISTERS, REGISTER_FILE = 255, 65_536
+# Of an SM, for one program (CUDA C++ programming guide, technical specifications), and the matrix
+# instruction, by compute capability.
+SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+MATRIX = {80: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
 
 Variant = dict[str, Any]
 
@@ -79,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Compile every kernel variant for Hopper.")
+    parser = argparse.ArgumentParser(description="Compile every kernel variant without a GPU.")
     parser.add_argument("modules", nargs="*", help=f"names or files; {MODULES} unless given")
     parser.add_argument("--only", default="", metavar="REGEX", help="variants with such a name")
     parser.add_argument("--budget", type=Path, default=BUDGET)
@@ -121,7 +126,7 @@ def loaded(name: str) -> ModuleType:
 
 
 def compiled(variant: Variant, kernel: Any) -> Any:
-    """The variant compiled for Hopper, by Triton's own compiler."""
+    """The variant compiled for its GPU, by Triton's own compiler."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -141,7 +146,12 @@ def compiled(variant: Variant, kernel: Any) -> Any:
         },
     )
     options = {"num_warps": variant["num_warps"], "num_stages": variant["num_stages"]}
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    return triton.compile(source, target=GPUTarget("cuda", arch_of(variant), 32), options=options)
+
+
+def arch_of(variant: Variant) -> int:
+    """The compute capability it is compiled for, 90 for 9.0."""
+    return int(variant.get("arch", 90))
 
 
 def divisible(variant: Variant, signature: dict[str, Any]) -> set[tuple[Any, ...]]:
@@ -170,7 +180,7 @@ def row(variant: Variant, kernel: Any, *, folder: Path | None = None) -> Row:
     found: Row = {"name": variant["name"], "faults": []}
     try:
         binary = compiled(variant, kernel)
-        resources = sass.resources(binary.asm["ptx"])
+        resources = sass.resources(binary.asm["ptx"], arch_of(variant))
         text = sass.disassembly(binary.asm["cubin"])
     # A kernel that does not compile is a finding, and the other variants are still of interest.
     except Exception as error:
@@ -194,6 +204,7 @@ def facts(variant: Variant, resources: sass.Resources, text: str, shared: int) -
     lanes = variant["num_warps"] * 32
     threads_fit = REGISTER_FILE // (max(8, -(-resources.registers // 8) * 8) * lanes)
     return {
+        "arch": arch_of(variant),
         "warps": variant["num_warps"],
         "stages": variant["num_stages"],
         "registers": resources.registers,
@@ -202,21 +213,24 @@ def facts(variant: Variant, resources: sass.Resources, text: str, shared: int) -
         "shared_bytes": shared,
         "wgmma": sass.count(code, "HGMMA"),
         "older_matrix": sass.count(code, "HMMA"),
+        "tcgen05": sass.count(code, "UTCHMMA"),
         "instructions": len(code),
         "loops": len(sass.hot_loops(code)),
         "per_element": round(turns[0] * lanes / variant["score_elements"], 2),
         "dearest": round(turns[-1] * lanes / variant["score_elements"], 2),
-        "programs_per_sm": min(threads_fit, SHARED_MEMORY // max(1, shared + 1024), 32),
+        "programs_per_sm": min(
+            threads_fit, SHARED_MEMORY[arch_of(variant)] // max(1, shared + 1024), 32
+        ),
         "matrix": wanted_matrix(variant),
     }
 
 
 def wanted_matrix(variant: Variant) -> str | None:
-    """The matrix instruction that must occur: wgmma wherever the tensors are of 16 bits."""
+    """The matrix instruction that must occur: the GPU's own where the tensors are of 16 bits."""
     if "matrix" in variant:
         return str(variant["matrix"]) if variant["matrix"] else None
     kinds = re.findall(r"(?:\*|<)(\w+)", str(list(variant["signature"].values())))
-    return "HGMMA" if {"fp16", "bf16"} & set(kinds) else None
+    return MATRIX[arch_of(variant)] if {"fp16", "bf16"} & set(kinds) else None
 
 
 def judged(found: Row, budget: Row, update: bool) -> Row:
@@ -224,11 +238,14 @@ def judged(found: Row, budget: Row, update: bool) -> Row:
     if found["faults"]:
         return found
     faults = found["faults"]
-    matrix = {"HGMMA": found["wgmma"], "HMMA": found["wgmma"] + found["older_matrix"]}
+    wgmma, tcgen05 = found["wgmma"], found["tcgen05"]
+    matrix = {"HGMMA": wgmma, "HMMA": wgmma + found["older_matrix"], "UTCHMMA": tcgen05}
     if found["matrix"] and not matrix[found["matrix"]]:
         faults.append(f"no {found['matrix']} (matrix instruction) in it; {_others(found)}")
     if found["serialised"]:
         faults.append(f"wgmma is serialised: {found['serialised']}")
+    if found["shared_bytes"] > (most := SHARED_MEMORY[found["arch"]]):
+        faults.append(f"{found['shared_bytes']} bytes of shared memory; the GPU has {most}")
     if found["spilled_bytes"]:
         faults.append(f"spills {found['spilled_bytes']} bytes a thread")
     allowed = budget["variants"].get(found["name"])

@@ -9,7 +9,8 @@ from minibert.loading import from_transformers
 from minibert.model import Model
 from tests.families import Sizes, hf_model
 from tests.rotary import theirs as rotary
-from tests.rotary.drawn import LANGUAGE, plain
+from tests.rotary.classes import LANGUAGE
+from tests.rotary.drawn import plain
 
 BODIES = {
     "bert": "BertForMaskedLM",

@@ -26,14 +26,26 @@ class Drawn:
         return f"{self.query.dtype} {shapes} {told}"
 
 
-def drawn(random: Random, dtype: torch.dtype) -> Drawn:
-    """A call: sizes, memory layout, which options and their numbers are all drawn."""
-    heads, group = random.choice((1, 2, 3)), random.choice((1, 2, 4))
+def drawn(
+    random: Random,
+    dtype: torch.dtype,
+    *,
+    sizes: tuple[int, ...] = SIZES,
+    groups: tuple[int, ...] = (1, 2, 4),
+    most: int = 3,
+) -> Drawn:
+    """A call: sizes, memory layout, which options and their numbers are all drawn.
+
+    `sizes` are those of queries and keys, `groups` how many query heads read a key head, `most`
+    is the most sentences and the most key heads.
+    """
+    counts = tuple(range(1, most + 1))
+    heads, group = random.choice(counts), random.choice(groups)
     layout = random.choice(("padded", "padded", "padded", "packed", "paged"))
-    batch = 1 if layout == "packed" else random.choice((1, 2, 3))
-    queries = keys = random.choice(SIZES)
+    batch = 1 if layout == "packed" else random.choice(counts)
+    queries = keys = random.choice(sizes)
     if random.random() < 0.5:
-        keys = random.choice(SIZES)
+        keys = random.choice(sizes)
     size, value_size = random.choice((8, 16)), random.choice((8, 16))
     generator = torch.Generator().manual_seed(random.randrange(2**31))
     times = random.choice((1.0, 1.0, 1.0, 30.0))

@@ -45,3 +45,45 @@ def small_trace(n_tokens: int = 11, causal: bool = False, **changes: Any) -> Tra
         for parameter in model.parameters():
             parameter.mul_(5)
     return model.trace([(13 * i + 5) % 41 for i in range(n_tokens)])
+
+
+# Choices that BERT and GPT-2 do not make, two families and their kin: shared key-value heads,
+# rotation of a part of each head, windows, soft caps, norms before and after.
+OTHER_KINDS: dict[str, dict[str, Any]] = {
+    "llama": {"family": "llama", "n_kv_heads": 2, "rotary": Rotary(6), "windows": (0, 3, 0)},
+    "gemma2": {
+        "family": "gemma2",
+        "n_kv_heads": 1,
+        "rotary": Rotary(6),
+        "windows": (4, 0, 4),
+        "attention_soft_cap": 3.0,
+        "logit_soft_cap": 5.0,
+        "query_scalar": 5.0,
+    },
+    "gpt_neox": {"family": "gpt_neox", "rotary": Rotary(4)},
+    "modernbert": {
+        "family": "modernbert",
+        "causal": False,
+        "rotary": Rotary(6, base=160_000.0),
+        "local_rotary": Rotary(6),
+        "windows": (0, 5, 5),
+    },
+}
+
+
+def other_model(kind: str, **changes: Any) -> Model:
+    """A random model of `OTHER_KINDS`, of 3 layers and 4 heads of 6, with large weights."""
+    sizes = {"vocab_size": 41, "n_positions": 97, "n_layers": 3, "n_heads": 4, "d_model": 24}
+    more = {"task": "none", "causal": True, "d_mlp": 17, "activation": "gelu_tanh"}
+    config = Config(**(sizes | more | OTHER_KINDS[kind] | changes))
+    model = Model.from_config(config, seed=7)
+    draw = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.4, generator=draw)
+    return model
+
+
+def other_trace(kind: str, n_tokens: int = 11, **changes: Any) -> Trace:
+    """What such a model makes of some tokens."""
+    return other_model(kind, **changes).trace([(13 * i + 5) % 41 for i in range(n_tokens)])

@@ -115,6 +115,10 @@ def body(*lines: str) -> str:
             body("    raise ValueError('no\\nway')"),
             r"raised ValueError: no way \(line 19 of kernel\.py\)",
         ),
+        (
+            body("    assert query.is_cuda, 'CUDA tensors only'"),
+            r"raised AssertionError: CUDA tensors only .*; it needs a GPU: .* --compile",
+        ),
         (body("    raise SystemExit(0)"), r"calls sys.exit\(\)"),
         (
             body("    class Lazy(torch.Tensor): pass", "    return {'z': query.as_subclass(Lazy)}"),

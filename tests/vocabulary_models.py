@@ -10,7 +10,7 @@ import minibert
 from minibert.loading import from_transformers
 from minibert.model import Model
 from tests.families import Sizes, batch, hf_model
-from tests.rotary import drawn, theirs
+from tests.rotary import classes, drawn, theirs
 
 # Every pair of family and class that has one logit a vocabulary entry.
 VOCABULARY_CLASSES = [
@@ -28,7 +28,7 @@ VOCABULARY_CLASSES = [
 # and grouped; norms before and after, soft caps and windows; norms of outputs; norms of queries and
 # keys; a head with a layer of its own, embeddings with a norm, a first layer without.
 ROTARY_CLASSES = [
-    (family, drawn.LANGUAGE[family])
+    (family, classes.LANGUAGE[family])
     for family in ("gpt_neox", "llama", "gemma2", "olmo2", "qwen3", "modernbert")
 ]
 SIZES = Sizes()
@@ -39,7 +39,7 @@ def both(family: str, name: str, chosen: Sizes = SIZES, dtype: Any = torch.float
 
     Rotary models have sizes of their own; of the chosen ones only the seed counts.
     """
-    if family in drawn.LANGUAGE:
+    if family in classes.LANGUAGE:
         rotary = theirs.model_of(drawn.plain(family, chosen.seed), name, dtype)
         given = theirs.batch(seed=chosen.seed)
         return rotary, from_transformers(rotary), given, theirs.as_tokens(given)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from minibert.viz.inputs import Array
+from minibert.viz.looking import Looking
 
 __all__ = ["CODED_ERROR", "HALF_ERROR", "Comparing", "Named"]
 
@@ -29,8 +30,9 @@ class _Comparison:
     """(head, row, key), of some queries of each head."""
     rows: Tensor
     """(head, row): which queries they are."""
-    scale: float
-    causal: bool
+    looking: Looking
+    key_places: Tensor
+    """(head): the place of its key-value head among those of key."""
 
     @classmethod
     def of(cls, probs: Array, query: Array, n_rows: int, **about: Any) -> "_Comparison":
@@ -46,10 +48,10 @@ class _Comparison:
         """The largest difference in each head."""
         # In double precision, as a browser computes them.
         queries, keys = (torch.from_numpy(part).double() for part in (query, key))
-        scores = queries.gather(1, _along(self.rows, queries)) @ keys.transpose(-1, -2) * self.scale
-        if self.causal:
-            ahead = torch.arange(keys.shape[1]) > self.rows[..., None]
-            scores = scores.masked_fill(ahead, -torch.inf)
+        if len(keys) != len(queries):
+            keys = keys[self.key_places]
+        products = queries.gather(1, _along(self.rows, queries)) @ keys.transpose(-1, -2)
+        scores = torch.from_numpy(self.looking.scores(products.numpy(), self.rows.numpy()))
         # Infinite scores give NaN, which is no agreement.
         return (scores.softmax(-1) - self.probs).abs().amax((1, 2)).nan_to_num(torch.inf).tolist()
 
@@ -61,7 +63,9 @@ def _along(rows: Tensor, table: Tensor) -> Tensor:
 class Comparing:
     """A layer's weights beside those that its vectors give."""
 
-    def __init__(self, trace: Any, layer: int, probs: Array, single: Named) -> None:
+    def __init__(
+        self, trace: Any, layer: int, probs: Array, single: Named, key_places: list[int]
+    ) -> None:
         self.single = single
         edited = getattr(trace, "edited_from", None) is not None
         n_queries = probs.shape[1]
@@ -69,8 +73,8 @@ class Comparing:
             probs,
             single["query"],
             n_queries if edited else min(n_queries, _CHECKED_QUERIES),
-            scale=trace.config.attention_scale(layer),
-            causal=bool(trace.config.causal),
+            looking=Looking.of_trace(trace.config, layer),
+            key_places=torch.tensor(key_places),
         )
         # By how much a model in half precision has rounded its weights itself.
         self.slack = 16 * torch.finfo(trace[layer].query.dtype).eps

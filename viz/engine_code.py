@@ -107,16 +107,18 @@ def _function(name: str, key: PointKey, several: Sequence[EngineEdit], config: C
     quantity, place = (key, "") if isinstance(key, str) else (key[0], f"[{_places(key[1:])}]")
     axes = QUANTITIES[quantity].axes
     if not isinstance(key, str) and len(key) == 3:
-        axes = tuple(axis for axis in axes if axis != "head")
+        axes = tuple(axis for axis in axes if axis not in ("head", "kv_head"))
     lines = [f"def {name}({quantity}):  # {', '.join(axes)}"]
-    lines += [f"{_INDENT}{_line(edit, quantity, place, axes, config)}" for edit in several]
+    layer = 0 if isinstance(key, str) else key[1]
+    lines += [f"{_INDENT}{_line(edit, place, axes, config, layer)}" for edit in several]
     return "\n".join([*lines, f"{_INDENT}return {quantity}"])
 
 
-def _line(edit: EngineEdit, name: str, place: str, axes: tuple[str, ...], config: Config) -> str:
-    """One edit as a statement about the tensor `name`."""
+def _line(edit: EngineEdit, place: str, axes: tuple[str, ...], config: Config, layer: int) -> str:
+    """One edit as a statement about the tensor that has its quantity's name."""
+    name = edit.quantity
     if edit.change == "set" and name == "probs":
-        query = weighed_queries(edit, config)
+        query = weighed_queries(edit, config, layer)
         return f"set_weight(probs, query={query}, key={edit.key}, weight={edit.value!r})"
     cells = f"[{_places(index_of(edit))}]"
     if edit.change == "mean":

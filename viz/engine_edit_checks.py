@@ -10,6 +10,7 @@ from typing import Any
 
 from minibert.errors import EditError
 from minibert.layers.config import Config
+from minibert.layers.layer import absent_because
 from minibert.quantities import QUANTITIES
 
 __all__ = ["CHANGES", "MOST_EDITS", "WITHOUT_LAYER", "EngineEdit", "checked_edits"]
@@ -92,7 +93,10 @@ def _whole(number: Any, name: str, where: str) -> int | None:
 
 def _check_place(edit: EngineEdit, where: str, config: Config, n_tokens: int) -> None:
     """Raise EditError for a place that the model or the text does not have."""
+    if edit.quantity in config.absent_quantities:
+        raise EditError(f"{where}: {absent_because(edit.quantity, config)}")
     axes = QUANTITIES[edit.quantity].axes
+    heads = {"head": config.n_heads, "kv_head": config.n_kv_heads}
     of_text = edit.quantity == "logits" and config.task in (
         "next-sentence",
         "sequence-classification",
@@ -100,7 +104,7 @@ def _check_place(edit: EngineEdit, where: str, config: Config, n_tokens: int) ->
     last = {"d_head": config.d_head, "d_model": config.d_model, "d_mlp": config.d_mlp}
     sizes = {
         "layer": 0 if edit.quantity in WITHOUT_LAYER else config.n_layers,
-        "head": config.n_heads if "head" in axes else 0,
+        "head": next((heads[axis] for axis in axes if axis in heads), 0),
         "position": 0 if of_text else n_tokens,
         "key": n_tokens if "key" in axes else 0,
         # Of logits a place is a token or a class, which depends on the task.
@@ -161,11 +165,26 @@ def _check_weight(edit: EngineEdit, where: str, config: Config, n_tokens: int) -
             f"{where}: the query at position {edit.position} does not look at key {edit.key}, "
             "because the model is causal; expected a key up to the query's own position."
         )
-    if n_tokens == 1 or (config.causal and edit.position == 0):
-        raise EditError(
-            f"{where}: the query at position {edit.position} looks at one key alone, and the "
-            "weights of a row sum to 1."
-        )
+    for layer in range(config.n_layers) if edit.layer is None else (edit.layer,):
+        first, end = seen_keys(config, layer, edit.position, n_tokens)
+        if not first <= edit.key < end:
+            raise EditError(
+                f"{where}: the query at position {edit.position} does not look at key {edit.key} "
+                f"of layer {layer}, because that layer has a window; expected a key from {first} "
+                f"to {end - 1}."
+            )
+        if end - first == 1:
+            raise EditError(
+                f"{where}: the query at position {edit.position} looks at one key alone, and the "
+                "weights of a row sum to 1."
+            )
+
+
+def seen_keys(config: Config, layer: int, query: int, n_tokens: int) -> tuple[int, int]:
+    """The first key that a query looks at, and the first behind them."""
+    before, after = config.window(layer) or (n_tokens, n_tokens)
+    last = query if config.causal else min(query + after, n_tokens - 1)
+    return max(query - before, 0), last + 1
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -102,7 +102,7 @@ def index_of(edit: EngineEdit) -> tuple[int | slice, ...]:
     """The cells of the quantity that the edit is about; a single head has no axis."""
     axes = QUANTITIES[edit.quantity].axes
     last = edit.key if "key" in axes else edit.neuron
-    front = len(axes) - 2 - ("head" in axes and edit.head is not None)
+    front = len(axes) - 2 - (QUANTITIES[edit.quantity].per_head and edit.head is not None)
     places = [slice(None) if place is None else place for place in (edit.position, last)]
     if edit.quantity == "logits":
         # Of whole texts they have no position.
@@ -126,7 +126,7 @@ class _Steps:
             if edit.change == "set" and edit.quantity == "probs":
                 assert edit.key is not None
                 assert edit.value is not None
-                queries = weighed_queries(edit, self.config)
+                queries = weighed_queries(edit, self.config, int(self.key[1]))
                 set_weight(value, query=queries, key=edit.key, weight=edit.value)
             else:
                 index = index_of(edit)
@@ -156,11 +156,16 @@ class _Steps:
         return place.quantity(name).detach()
 
 
-def weighed_queries(edit: EngineEdit, config: Config) -> int | slice:
-    """The queries whose weight an edit sets: those that see the key, and another one."""
+def weighed_queries(edit: EngineEdit, config: Config, layer: int) -> int | slice:
+    """The queries of a layer whose weight an edit sets: those that see the key, and another one."""
     if edit.position is not None:
         return edit.position
-    return slice(max(edit.key or 0, 1), None) if config.causal else slice(None)
+    key, window = edit.key or 0, config.window(layer)
+    first = key if config.causal else 0
+    if window is None:
+        return slice(max(first, 1), None) if config.causal else slice(None)
+    before, after = window
+    return slice(max(first, key - after, 1 if config.causal else 0), key + before + 1)
 
 
 def set_weight(probs: Tensor, *, query: int | slice, key: int, weight: float) -> Tensor:

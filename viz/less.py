@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from minibert.viz.coded import Coded, coded, pack_coded, rests_of
 from minibert.viz.example import Example
+from minibert.viz.looking import Looking, key_head
 from minibert.viz.payload import (
     Block,
     bytes_of,
@@ -165,13 +166,13 @@ def _steps(block: Block) -> npt.NDArray[np.float32]:
 def _computed(example: Example, layer: int) -> Codes:
     """The codes of a layer's weights, from query and key as the page holds them."""
     about = example.about
-    scale = about["scale"][about["layers"].index(layer)]
-    found = []
+    looking, found = Looking.of_page(about, layer), []
+    read = [key_head(about["sizes"], head) for head in about["heads"]]
+    held = list(dict.fromkeys(read))
     for place, head in enumerate(about["heads"]):
-        query, key = (_vector(example, name, layer, head, place) for name in ("query", "key"))
-        scores = scale * (query @ key.T)
-        if about["causal"]:
-            scores[np.triu_indices_from(scores, 1)] = -np.inf
+        query = _vector(example, "query", layer, head, place)
+        key = _vector(example, "key", layer, read[place], held.index(read[place]))
+        scores = looking.scores(query @ key.T, np.arange(len(query)))
         exps = np.exp(scores - scores.max(-1, keepdims=True))
         found.append(encode_probs(exps / exps.sum(-1, keepdims=True)))
     return np.stack(found)

@@ -21,6 +21,7 @@ from minibert.layers.config import ACTIVATIONS, Config
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.text.tokenizer import Tokenizer
 from minibert.viz.document import LIVE_PARTS, document, worker_block
+from minibert.viz.engine_models import other_choice
 from minibert.viz.payload import header_json
 from minibert.viz.saving import write_page
 
@@ -139,8 +140,10 @@ def _checked(model: RunnableModel) -> Tokenizer:
         raise _refused(model, f"its task head is {config.task}; of {config.family} it runs {heads}")
     if model.tokenizer is None:
         raise _refused(model, "it has no tokenizer, so no text can be typed")
-    if config.activation not in ACTIVATIONS or config.d_embed != config.d_model:
-        raise _refused(model, f"its sizes or activation ({config.activation}) are not known there")
+    if choice := other_choice(config):
+        raise _refused(model, f"its {choice}, which is not known there")
+    if config.activation not in ACTIVATIONS:
+        raise _refused(model, f"its activation ({config.activation}) is not known there")
     # 2 bytes each at least.
     size = 2 * sum(parameter.numel() for _, parameter in model.named_parameters())
     if size > _LARGEST:

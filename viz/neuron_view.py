@@ -117,8 +117,13 @@ def get_attention(
         }
         if include_queries_and_keys:
             found[name]["queries"] = [layer.query[0, :, queries].tolist() for layer in layers]
-            found[name]["keys"] = [layer.key[0, :, keys].tolist() for layer in layers]
+            found[name]["keys"] = [_of_each_head(layer)[:, keys].tolist() for layer in layers]
     return found
+
+
+def _of_each_head(layer: Any) -> Any:
+    """The keys that each head reads, (head, position, d_head); heads may share them."""
+    return layer.key[0].repeat_interleave(layer.query.shape[1] // layer.key.shape[1], 0)
 
 
 def _names(text: OneText) -> list[str]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from minibert.viz.example import Example
 from minibert.viz.trace_example import Sentence
-from minibert.viz.vectors import Holding, packed_values, value_size
+from minibert.viz.vectors import Holding, packed_values, value_size, vectors_size
 
 __all__ = ["CODED", "Sources", "fitting_sources", "with_value"]
 
@@ -41,7 +41,7 @@ def _room(sources: Sources) -> int:
 def _size_in_halves(sources: Sources) -> int:
     """Bytes of the page that holds query and key in half precision, about."""
     vectors = (
-        2 * value_size(holding, len(sentence.labels), sentence.trace.config.d_head)
+        vectors_size(holding, len(sentence.labels), sentence.trace.config)
         for _, sentence, holding in sources
         if holding.vectors
     )
@@ -55,13 +55,13 @@ def with_value(examples: list[Example], sources: Sources) -> list[Example]:
     room = _room(sources)
     size = _SHELL + sum(example.size for example in examples)
     size += sum(
-        value_size(holding, len(sentence.labels), sentence.trace.config.d_head)
+        value_size(holding, len(sentence.labels), sentence.trace.config)
         for _, sentence, holding in sources
     )
     if size > room:
         note = _NO_VALUE.format(room=f"{room / 1e6:.1f} MB")
         return [example.with_blocks((), note) for example in examples]
     return [
-        example.with_blocks(packed_values(sentence.vectors, holding))
+        example.with_blocks(packed_values(sentence.vectors, holding, sentence.trace.config))
         for example, (_, sentence, holding) in zip(examples, sources, strict=True)
     ]

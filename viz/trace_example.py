@@ -22,6 +22,7 @@ from minibert.viz.labels import (
     labels_from_tokens,
     written_texts,
 )
+from minibert.viz.looking import looking_header, n_key_heads, rotation_header
 from minibert.viz.payload import (
     THUMBNAIL,
     Block,
@@ -31,7 +32,7 @@ from minibert.viz.payload import (
 )
 from minibert.viz.vectors import Holding, packed_vectors
 
-__all__ = ["Sentence", "trace_example", "without_folder"]
+__all__ = ["Sentence", "sizes_of", "trace_example", "without_folder"]
 
 # Above so many tokens a browser computes the weights: all of them, or those that are no future.
 _LONGEST, _LONGEST_CAUSAL = 256, 512
@@ -60,7 +61,7 @@ class Sentence:
         return checked_layer(probs, f"{name}[{self.index}]", row_sums=False)
 
     def vectors(self, name: str, layer: int) -> Array:
-        """query, key or value of a layer, (head, position, d_head)."""
+        """query, key or value of a layer, (head or kv_head, position, d_head)."""
         where = f"trace[{layer}].{name}"
         vectors = getattr(self.trace[layer], name)[self.index, :, : len(self.labels)]
         numbers = to_array(vectors, where)
@@ -103,12 +104,22 @@ def trace_example(sentence: Sentence, name: str, holding: Holding) -> Example:
         "name": name,
         "notes": [],
         "scale": _scales(config, holding) if read.vectors else None,
-        "sizes": {size: getattr(config, size) for size in ("d_head", "n_heads", "n_layers")},
+        "sizes": sizes_of(config),
         "texts": list(known) or written_texts(labels),
         "tokens": label_columns(labels),
     }
+    about |= looking_header(config, holding.layers)
+    if read.vectors:
+        about |= rotation_header(config, holding.layers, len(labels))
     thumbnails = [pack_thumbnails(read.pooled)] if read.pooled else []
     return Example(about, (*thumbnails, *read.probs, *read.vectors))
+
+
+def sizes_of(config: Any) -> dict[str, int]:
+    """The sizes of a model that a page's example has; n_kv_heads where heads share keys."""
+    sizes = {size: getattr(config, size) for size in ("d_head", "n_heads", "n_layers")}
+    shared = n_key_heads(config)
+    return sizes if shared == config.n_heads else {**sizes, "n_kv_heads": shared}
 
 
 def without_folder(name: str) -> str:

@@ -20,8 +20,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.ahead import LIMIT, compile_ahead, processes
 from benchmarks.gpu.journal import Journal, path_of, read
-from benchmarks.gpu.plan import Task, order, plan
+from benchmarks.gpu.plan import Task, first_minutes, order, plan
 from benchmarks.gpu.supervisor import Supervisor, Worker, WorkerError
 from benchmarks.gpu.table import shown
 from benchmarks.session import REPOSITORY
@@ -54,24 +55,37 @@ def main(arguments: list[str] | None = None) -> int:
     path = path_of(folder, facts["device"], moment)
     journal = Journal(path, {**facts, "run": moment.isoformat(timespec="seconds")})
     try:
-        rows = measured(supervisor, journal, chosen)
+        rows = measured(supervisor, journal, chosen, facts.get("capability"))
     finally:
         supervisor.close()
         print(f"\n{shown(_of_these_sources(journal))}\n\nrows in {path}", flush=True)
     return status(rows)
 
 
-def measured(supervisor: Supervisor, journal: Journal, chosen: Any) -> list[dict[str, Any]]:
-    """The rows of this run."""
+def measured(
+    supervisor: Supervisor, journal: Journal, chosen: Any, capability: list[int] | None
+) -> list[dict[str, Any]]:
+    """The rows of this run; where a GPU has that capability, its kernels are compiled first."""
     before = len(journal.rows)
     tried, done = (set(), set()) if chosen.fresh else (journal.tried(), journal.done())
     wanted = [task for task in plan(quick=chosen.quick) if re.search(chosen.only, task.name)]
     tasks = order(wanted, tried, done)
     print(f"{len(tasks)} of {len(wanted)} tasks to do in {chosen.minutes:g} minutes", flush=True)
+    if capability is not None and chosen.compilers > 0:
+        first = first_minutes(tasks, chosen.minutes)
+        print(_compiled(first, (capability[0], capability[1]), chosen), flush=True)
     late = supervisor.run(tasks)
     if late:
         print(f"no time for {len(late)} tasks; run again: {', '.join(map(_name, late[:8]))} ...")
     return journal.rows[before:]
+
+
+def _compiled(tasks: list[Task], capability: tuple[int, int], chosen: Any) -> str:
+    """Compiles the kernels of these tasks beside each other, and says what that gave."""
+    found = compile_ahead(tasks, capability, chosen.compilers, LIMIT * chosen.minutes * 60)
+    said = f"{found['compiled']} kernels compiled ahead in {found['seconds']} s by "
+    said += f"{chosen.compilers} processes, {found['compile_s']} s one by one"
+    return said + (f"; {found['failed']} of them did not end in time" if found["failed"] else "")
 
 
 def status(rows: list[dict[str, Any]]) -> int:
@@ -90,6 +104,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=9.0, help="no task is begun after")
     parser.add_argument("--only", default="", metavar="REGEX", help="tasks with such a name")
     parser.add_argument("--fresh", action="store_true", help="measure again what is there")
+    parser.add_argument(
+        "--compilers",
+        type=int,
+        default=processes(),
+        metavar="N",
+        help="processes that compile the kernels first, each a core; 0: none",
+    )
     parser.add_argument("--quick", action="store_true", help="tiny inputs, rows in build/gpu")
     parser.add_argument("--table", type=Path, metavar="FILE", help="only print the table of FILE")
     return parser

@@ -24,9 +24,19 @@ def machine(device: Any) -> Row:
 
     return {
         **facts(threads=torch.get_num_threads(), device=device),
+        **_capability(device),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "sources": sources(),
     }
+
+
+def _capability(device: Any) -> Row:
+    """The compute capability that kernels are compiled for, (9, 0) of Hopper; none off CUDA."""
+    import torch
+
+    if device.type != "cuda":
+        return {}
+    return {"capability": list(torch.cuda.get_device_capability(device))}
 
 
 def sources(root: Path = REPOSITORY) -> str:

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from benchmarks.gpu.fake_driver import FakeDriver, Launch, check_argument
 
-__all__ = ["FakeDevice", "device"]
+__all__ = ["FakeDevice", "device", "not_compiled"]
 
 NAME, CAPABILITY = "rehearsal (sm_90a, no GPU)", (9, 0)
 #: The alignment that torch's allocator gives to every block.
@@ -34,8 +34,8 @@ class _Tensors(FakeTensorMode):
 class FakeDevice:
     """The fake GPU of this process; `launches` has what was started since it was entered."""
 
-    def __init__(self) -> None:
-        self.driver = FakeDriver(CAPABILITY)
+    def __init__(self, capability: tuple[int, int] = CAPABILITY) -> None:
+        self.driver = FakeDriver(capability)
         self.tensors = _Tensors()
 
     @property
@@ -59,7 +59,7 @@ class FakeDevice:
         before = driver._active
         self.driver.launches.clear()
         with contextlib.ExitStack() as stack:
-            for target, name, stand_in in _stand_ins():
+            for target, name, stand_in in _stand_ins(self.driver.capability):
                 stack.enter_context(patch.object(target, name, stand_in, create=True))
             driver.set_active(self.driver)
             stack.enter_context(
@@ -67,7 +67,7 @@ class FakeDevice:
             )
             stack.callback(setattr, driver, "_active", before)
             if not compiles:
-                stack.enter_context(patch.object(JITFunction, "_do_compile", _not_compiled))
+                stack.enter_context(patch.object(JITFunction, "_do_compile", not_compiled))
             stack.enter_context(self.tensors)
             stack.enter_context(_WithoutCuda())
             yield self
@@ -169,7 +169,7 @@ class _Event:
         return 1.0
 
 
-def _not_compiled(function: Any, *_: Any, **__: Any) -> Any:
+def not_compiled(function: Any, *_: Any, **__: Any) -> Any:
     """What stands in for a compiled kernel: it looks at its arguments and is not kept."""
     name = function.fn.__name__
 
@@ -182,12 +182,12 @@ def _not_compiled(function: Any, *_: Any, **__: Any) -> Any:
     )
 
 
-def _stand_ins() -> Iterator[tuple[ModuleType | type, str, Any]]:
+def _stand_ins(capability: tuple[int, int]) -> Iterator[tuple[ModuleType | type, str, Any]]:
     """What of torch asks for a GPU, and what answers here."""
     properties = SimpleNamespace(
         name=NAME,
-        major=CAPABILITY[0],
-        minor=CAPABILITY[1],
+        major=capability[0],
+        minor=capability[1],
         total_memory=80 * 2**30,
         L2_cache_size=50 * 2**20,
         multi_processor_count=132,
@@ -198,7 +198,7 @@ def _stand_ins() -> Iterator[tuple[ModuleType | type, str, Any]]:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "get_device_name": lambda *_: NAME,
-        "get_device_capability": lambda *_: CAPABILITY,
+        "get_device_capability": lambda *_: capability,
         "get_device_properties": lambda *_: properties,
         "synchronize": lambda *_: None,
         "empty_cache": lambda: None,

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from minibert.bench.result_rows import Row
 
-__all__ = ["kernel_rows", "watched"]
+__all__ = ["compilations", "kernel_rows", "watched"]
 
 
 @contextlib.contextmanager
@@ -29,6 +29,32 @@ def watched() -> Iterator[Callable[[], list[Row]]]:
 
     with patch.object(JITFunction, "run", noted):
         yield lambda: kernel_rows(started.values())
+
+
+def compilations() -> Callable[[], Row]:
+    """A function that says what was compiled in this process since it was asked last.
+
+    Fields `compiled`, a count, and `compile_s`; none where everything lay in Triton's cache.
+    """
+    seconds: list[float] = []
+    try:
+        from triton import knobs
+    except ImportError:
+        # No Triton, or one from before 3.4, which tells nobody.
+        return dict
+
+    def listener(**told: Any) -> None:
+        if not told["cache_hit"]:
+            seconds.append(told["times"].total / 1e6)
+
+    knobs.compilation.listener = listener
+
+    def asked() -> Row:
+        found = {"compiled": len(seconds), "compile_s": round(sum(seconds), 2)} if seconds else {}
+        seconds.clear()
+        return found
+
+    return asked
 
 
 def kernel_rows(kernels: Any) -> list[Row]:

@@ -29,12 +29,13 @@ def main() -> int:
     try:
         import torch
 
-        from benchmarks.gpu import facts, measure, parts, plan
+        from benchmarks.gpu import facts, measure, parts, plan, resources
         from minibert.bench.gate import failure
 
         device = torch.device(device_name)
         if device.type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError(f"no GPU: torch {torch.__version__} sees none")
+        compiled = resources.compilations()
         say({"ready": facts.machine(device)})
     except Exception as error:
         say({"unusable": f"{type(error).__name__}: {error}"})
@@ -43,7 +44,7 @@ def main() -> int:
         task = plan.from_message(json.loads(line))
         try:
             for row in parts.rows(task, device, lambda name: say({"begin": name})):
-                say({"row": row})
+                say({"row": {**row, **compiled()}})
         except Exception as error:
             for name in task.contenders:
                 if name not in task.skip:

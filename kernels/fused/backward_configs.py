@@ -34,6 +34,16 @@ _NARROW = {
 }
 #: For wide heads of 16 bits where even these would.
 _NARROWEST = Config(16, 128, 8, 3)
+#: Of 16 bits on GPUs whose product of matrices holds all it multiplies in registers, and smaller
+#: ones where the places of mask and bias take registers too.
+_AMPERE = Config(64, 64, 8, 2)
+_AMPERE_EDGES = {
+    ("keys", 64): Config(32, 32, 4, 2),
+    ("keys", 128): Config(32, 64, 8, 2),
+    ("queries", 64): Config(64, 32, 4, 2),
+}
+#: The gradient of a bias where sums of a product are not of Hopper's kind.
+_BIAS = {64: Config(64, 32, 4, 2), 128: Config(64, 32, 8, 2)}
 
 
 def backward_candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config, ...]:
@@ -47,6 +57,13 @@ def backward_candidates(kernel: str, kind: str, d_head: int, shape: str) -> tupl
     owner = "keys" if kernel == "backward keys" else "queries"
     case = (owner, size, max(64, block_of_features(d_head)))
     plain, narrow = _PLAIN[case], _NARROW.get(case, _PLAIN[case])
+    if (
+        kernel == "backward bias"
+        and size == 2
+        and words & {"ampere", "blackwell"}
+        and d_head <= 128
+    ):
+        return (_BIAS[case[2]],)
     if kernel == "backward bias":
         # Two products and a sum, which a block of 16 by 16 spreads over fewer warps.
         return (narrow._replace(num_warps=4) if case == ("queries", 4, 128) else narrow,)
@@ -58,7 +75,18 @@ def backward_candidates(kernel: str, kind: str, d_head: int, shape: str) -> tupl
         first = narrow if heavy else plain._replace(num_stages=2 + ("causal" in words))
         if "groups" in words and words & {"relevance", "packed"}:
             first = _NARROWEST
+    if "ampere" in words and size == 2 and d_head <= 128:
+        first = _on_ampere(owner, case[2], words, plain)
     elif "edges" in words or ("relevance" in words and case == ("keys", 4, 64)):
         first = narrow
     smaller = Config(16, 16, 4, 1) if size == 4 else Config(32, 32, 4, 1)
     return (first, smaller) if d_head > 64 else (first,)
+
+
+def _on_ampere(owner: str, width: int, words: set[str], plain: Config) -> Config:
+    """The config for heads of at most 128 in 16 bits, of GPUs without wgmma."""
+    if owner == "keys" and "groups" in words and "edges" not in words:
+        return Config(32, 32 if "relevance" in words else 64, 8, 2)
+    if "edges" in words:
+        return _AMPERE_EDGES.get((owner, width), _AMPERE)
+    return _AMPERE if width == 128 or words & {"groups", "shaped"} else plain

@@ -27,7 +27,7 @@ from minibert.kernels.fused.launch import (
     sizes_of,
     strides_of,
 )
-from minibert.kernels.fused.tuning import best_config, candidates
+from minibert.kernels.fused.tuning import best_config, candidates, generation
 
 __all__ = ["Problem", "Rows", "by_keys", "by_queries", "fill", "of_bias", "problem_of"]
 
@@ -108,6 +108,7 @@ class Problem:
                 return launch(best_config(kernel, words, wide, key, launch))
             except OutOfResources as error:
                 said = error
+            words = f"{words} {generation(query.device)}"
             for smaller in candidates(kernel, _KINDS[query.dtype], wide.shape[-1], words)[1:]:
                 try:
                     return launch(smaller)

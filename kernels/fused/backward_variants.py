@@ -28,6 +28,8 @@ _NOTHING, _ONE = "constexpr", "constexpr 1"
 #: Of `Options.words`, those that follow from what is given.
 _WORDS = {"mask": "edges", "bias": "edges", "soft_cap": "shaped", "slopes": "shaped"}
 _WORDS |= {"window": "window", "starts": "packed", "groups": "groups"}
+#: What else is compiled for, and the words of `tuning.generation` for it.
+_GENERATIONS: dict[int, tuple[str, ...]] = {80: ("ampere",), 100: ("blackwell",)}
 
 
 def _inputs(kind: str, given: tuple[str, ...]) -> Inputs:
@@ -120,10 +122,12 @@ def _variant(
     relevance: int = 0,
     given: tuple[str, ...] = (),
     gradients: bool = True,
+    arch: int = 90,
 ) -> dict[str, Any]:
     """One variant of the kernel that owns keys ("key_value") or queries ("query")."""
     words = [_WORDS[name] for name in given if name in _WORDS]
     words += ["causal"] * causal + ["relevance"] * (bool(relevance) and gradients)
+    words += _GENERATIONS.get(arch, ())
     cut = _cut("keys" if kernel == "key_value" else "queries", kind, d_head, tuple(words))
     n_vectors = 2 if kernel == "key_value" else 1
     outputs = (f"*{kind}" if gradients else _NOTHING,) * n_vectors
@@ -141,8 +145,11 @@ def _variant(
         constants["GROUPED"] = "groups" in given
     what = ["causal"] * causal + ["relevance"] * bool(relevance) + list(given)
     what += [] if gradients else ["columns"]
+    what += [f"sm_{arch}"] * (arch != 90)
     name = " ".join([f"backward_{kernel} {kind} d{d_head}", *what])
     found = _compiled(name, kernel, signature, constants, cut)
+    if arch != 90:
+        return found | {"arch": arch}
     # wgmma takes 64 rows; fewer are for the older instruction.
     rows = cut.block_n if kernel == "key_value" else cut.block_m
     return found | ({"matrix": "HMMA"} if rows < 64 and kind != "fp32" else {})
@@ -164,9 +171,9 @@ def _delta(kind: str, d_head: int, given: tuple[str, ...] = ()) -> dict[str, Any
     return found | {"score_elements": block * block_of_features(d_head), "matrix": None}
 
 
-def _bias(kind: str, d_head: int) -> dict[str, Any]:
+def _bias(kind: str, d_head: int, arch: int = 90) -> dict[str, Any]:
     """The gradient of a bias that all sentences share."""
-    cut = _cut("bias", kind, d_head, ("edges",))
+    cut = _cut("bias", kind, d_head, ("edges", *_GENERATIONS.get(arch, ())))
     signature = {
         "inputs": _inputs(kind, ("lse", "delta", "bias")),
         "strides": _strides(("bias",)),
@@ -177,7 +184,8 @@ def _bias(kind: str, d_head: int) -> dict[str, Any]:
         "scale": "fp32",
     }
     constants = _constants(d_head, cut, causal=False)
-    return _compiled(f"backward_bias {kind} d{d_head}", "bias", signature, constants, cut)
+    name = f"backward_bias {kind} d{d_head}" + f" sm_{arch}" * (arch != 90)
+    return _compiled(name, "bias", signature, constants, cut) | {"arch": arch}
 
 
 def _all() -> list[dict[str, Any]]:
@@ -204,7 +212,7 @@ def _all() -> list[dict[str, Any]]:
         for d_head in (64, 128):
             found.append(_variant(kernel, "fp32", d_head, causal=True, given=("mask", "bias")))
     found += [_bias("fp32", 64), _bias("fp32", 128), _variant("query", "fp32", 64, given=("mask",))]
-    return found + _beyond_one_head_a_key()
+    return found + _beyond_one_head_a_key() + _other_gpus()
 
 
 def _beyond_one_head_a_key() -> list[dict[str, Any]]:
@@ -222,6 +230,27 @@ def _beyond_one_head_a_key() -> list[dict[str, Any]]:
         found.append(_variant(kernel, "bf16", 256, causal=True, given=("groups", "window")))
         found.append(_variant(kernel, "bf16", 256, causal=True, relevance=3))
         found.append(_variant(kernel, "fp32", 256))
+    return found
+
+
+def _other_gpus() -> list[dict[str, Any]]:
+    """The variants that take most registers, on GPUs before and after Hopper."""
+    found, near = [], ("groups", "window")
+    packed = ("groups", "starts", "key_starts")
+    shapes: list[tuple[str, ...]] = [(), ("mask", "bias"), ("soft_cap", "slopes")]
+    for d_head in (64, 128):
+        for kernel in ("key_value", "query"):
+            for given in (*shapes, near):
+                one = _variant(kernel, "bf16", d_head, causal=True, given=given, arch=80)
+                found.append(one)
+        for given in shapes:
+            # Grouped heads spill there, whatever tiles are known for Hopper.
+            one = _variant("key_value", "bf16", d_head, causal=True, given=given, arch=100)
+            found.append(one)
+        found.append(_bias("bf16", d_head, 80))
+    for kind in (0, 3):
+        one = _variant("query", "bf16", 128, causal=True, relevance=kind, given=packed, arch=80)
+        found.append(one)
     return found
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from minibert.kernels.fused.backward_configs import backward_candidates
 from minibert.kernels.fused.launch import Config, block_of_features
 
-__all__ = ["best_config", "cache_file", "candidates", "remembered"]
+__all__ = ["best_config", "cache_file", "candidates", "generation", "remembered"]
 
 _KINDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 #: How often a candidate is timed at most; the median is compared.
@@ -37,7 +37,8 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
 
     `shape` is what is computed, in words: "causal", "edges" (a mask or a bias), "packed",
     "window", "shaped" (a soft cap or ALiBi), "tma" (keys and values that the copy unit can read),
-    "plain" where there are no statistics. d_head is the wider of those of keys and values.
+    "plain" where there are no statistics, "ampere" or "blackwell" where it is no Hopper. d_head is
+    the wider of those of keys and values.
     """
     if kernel.startswith("backward"):
         return backward_candidates(kernel, kind, d_head, shape)
@@ -83,6 +84,14 @@ def _widest(kernel: str, kind: str, words: list[str]) -> tuple[Config, ...]:
     return (Config(128, 64, 8, 2) if plain else narrow,)
 
 
+def generation(device: torch.device) -> str:
+    """The word for a GPU whose products of matrices are not Hopper's: other tiles fit it."""
+    if device.type != "cuda":
+        return ""
+    # GPUs for games of later generations multiply as Ampere does, too.
+    return {9: "", 10: "blackwell"}.get(torch.cuda.get_device_capability(device)[0], "ampere")
+
+
 def best_config(
     kernel: str, shape: str, query: Tensor, key: Tensor, launch: Callable[[Config], None]
 ) -> Config:
@@ -90,6 +99,7 @@ def best_config(
     if query.is_cpu:
         return Config(64, 64, 4, 1)
     kind, d_head = _KINDS[query.dtype], query.shape[-1]
+    shape = " ".join(filter(None, (shape, generation(query.device))))
     tried = candidates(kernel, kind, d_head, shape)
     if len(tried) == 1 or os.environ.get("MINIBERT_TUNING") == "off":
         return tried[0]

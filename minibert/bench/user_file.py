@@ -7,6 +7,7 @@ dictionary with z, and with lse and the statistics of `OUTPUTS` where it gave a 
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -85,7 +86,7 @@ class UserFunction:
         except MinibertError:
             raise
         except Exception as error:
-            raise MinibertError(f"raised {self._told(error)}") from error
+            raise MinibertError(f"raised {self._told(error)}{_without_gpu(error)}") from error
         # What else is no Exception would pass by everything that looks after errors.
         except BaseException as error:
             raise MinibertError(f"raises {self._told(error)}, which is no Exception") from error
@@ -103,6 +104,13 @@ class UserFunction:
     def _line(self, error: BaseException) -> str:
         lines = [] if self.path is None else _lines(error, self.path)
         return f" (line {lines[-1]} of {self.path.name})" if lines and self.path else ""
+
+
+def _without_gpu(error: Exception) -> str:
+    """What can be done where a function asks for a GPU and there is none; "" for other errors."""
+    if torch.cuda.is_available() or not re.search(r"cuda|\bgpu\b", str(error), re.IGNORECASE):
+        return ""
+    return "; it needs a GPU: without one, `minibert check FILE.py:function --compile` reads it"
 
 
 def target_parts(target: str) -> tuple[Path | str, str]:

@@ -205,9 +205,7 @@ class Config:
 
     @property
     def reach(self) -> int | None:
-        """The longest text of which every token sees all that the model's order allows, in every
-        layer; None: any.
-        """
+        """The longest text that no window cuts: each token sees all that order allows; None: any."""
         windows = [self.window(layer) for layer in range(self.n_layers)]
         return min((window[0] + 1 for window in windows if window is not None), default=None)
 

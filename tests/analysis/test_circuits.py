@@ -27,7 +27,7 @@ from tests.circuit_models import (
     their_rotary_layer,
 )
 from tests.families import Sizes, batch, sizes
-from tests.rotary.drawn import LANGUAGE
+from tests.rotary.classes import LANGUAGE
 
 heads = pytest.mark.parametrize(("layer", "head"), [(0, 0), (2, 1), (-1, -1)])
 

@@ -13,7 +13,7 @@ from minibert.analysis.decomposition import decompose
 from minibert.errors import TraceError
 from minibert.trace.edit import replace, zero
 from tests.families import Sizes, sizes
-from tests.rotary import drawn
+from tests.rotary import classes
 
 FAMILIES = pytest.mark.parametrize(("family", "name"), VOCABULARY_CLASSES + ROTARY_CLASSES)
 POINTS = ("resid_pre", "resid_mid", "resid_post")
@@ -44,7 +44,7 @@ def test_parts_add_up_to_the_stream(
     assert len(set(found.labels)) == len(found.labels) == len(found.parts)
     biases = 0 if model.config.pre_norm else 1
     blocks = layer + (point != "resid_pre"), layer + (point == "resid_post")
-    bias = family not in drawn.LANGUAGE or family == "gpt_neox"
+    bias = family not in classes.LANGUAGE or family == "gpt_neox"
     attention = (model.config.n_heads + bias if heads else 1) + biases
     assert len(found.parts) == 1 + blocks[0] * attention + blocks[1] * (1 + biases)
 

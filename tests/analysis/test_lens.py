@@ -24,7 +24,7 @@ from minibert.analysis.lens import POINTS, LogitLens, logit_lens
 from minibert.errors import TokenizationError, TraceError
 from tests.families import VOCABULARY, sizes
 from tests.rotary import theirs as rotary
-from tests.rotary.drawn import LANGUAGE
+from tests.rotary.classes import LANGUAGE
 
 FAMILIES = pytest.mark.parametrize(("family", "name"), VOCABULARY_CLASSES + ROTARY_CLASSES)
 
@@ -58,7 +58,7 @@ def their_rotary_lens(theirs: Any, inputs: Any) -> list[torch.Tensor]:
     decoder = theirs.decoder if kind == "modernbert" else theirs.get_output_embeddings()
     cap = getattr(theirs.config, "final_logit_softcapping", None)
     with torch.no_grad(), rotary.computing(theirs):
-        read = [*(norm(state) for state in states), out["last"]]
+        read = [norm(state) for state in states]
         if kind == "modernbert":
             read = [theirs.head(state) for state in read]
         logits = [decoder(state) for state in read]

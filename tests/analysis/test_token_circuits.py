@@ -26,7 +26,7 @@ from tests.circuit_models import (
     their_rotary_layer,
 )
 from tests.families import VOCABULARY, Sizes, hf_model, sizes
-from tests.rotary.drawn import LANGUAGE
+from tests.rotary.classes import LANGUAGE
 
 IDS, OTHERS = [5, 2, 40, 7, 11], [3, 5, 19]
 

@@ -7,6 +7,8 @@ import { deflateSync } from "node:zlib";
 import { blocksOfText } from "../../viz/static/core/data/base64.js";
 import { unpack, unpackPart } from "../../viz/static/core/data/data.js";
 import { Example } from "../../viz/static/core/data/example.js";
+import { productApart, turnedBy, unturned } from "../../viz/static/core/data/rotation.js";
+import { sharing } from "../../viz/static/core/data/sharing.js";
 import { assertNear, tokensOf } from "./near.js";
 
 const asBlocks = (bytes) => blocksOfText(async () => Buffer.from(bytes).toString("base64"));
@@ -64,6 +66,7 @@ test("some bytes of a block are those that the whole has there", async () => {
 function exampleOf(arrays, blocks, more = {}) {
   const header = {
     tokens: tokensOf("a", "b"), key_tokens: null, layers: [3], heads: [1, 6], causal: false, scale: [1], edited: false,
+    sizes: { n_layers: 4, n_heads: 8, d_head: 2 },
     arrays, ...more,
   };
   return new Example(header, blocksOfText(async (name) => Buffer.from(blocks[name]).toString("base64")), 0);
@@ -94,4 +97,33 @@ test("an edited head shows what the model used, not the softmax of its scores", 
   const blocks = { query: floats(1, 2, 3, 0), key: floats(0, 1, -1, 1), b: Uint8Array.of(0, 255, 0, 255, 0, 0, 0, 0) };
   const example = exampleOf([vector("query"), vector("key"), probs], blocks, { edited: true });
   assertNear(await example.head(3, 1), [0, 1, 0, 1]);
+});
+
+test("heads that share a key-value head read the same key, each with its own query", async () => {
+  const blocks = { query: floats(1, 2, 3, 0), key: floats(0, 1) };
+  const key = { ...vector("key"), shape: [1, 2, 1] };
+  const sizes = { n_layers: 4, n_heads: 8, n_kv_heads: 1, d_head: 1 };
+  const example = exampleOf([vector("query"), key], blocks, { sizes });
+  const sigmoid = (x) => 1 / (1 + Math.exp(-x));
+  assertNear(await example.head(3, 1), [sigmoid(-1), sigmoid(1), sigmoid(-2), sigmoid(2)], 1e-7);
+  assertNear(await example.head(3, 6), [sigmoid(-3), sigmoid(3), 0.5, 0.5], 1e-7);
+  assert.equal(sharing(example, 6), "All 8 heads share one key-value head.");
+  const four = exampleOf([], {}, { sizes: { ...sizes, n_kv_heads: 4 } });
+  assert.deepEqual([four.keyHeads, sharing(four, 6)], [[0, 3], "Heads 6 and 7 share key-value head 3."]);
+  const two = exampleOf([], {}, { sizes: { ...sizes, n_kv_heads: 2 } });
+  assert.equal(sharing(two, 6), "Heads 4 to 7 share key-value head 1.");
+});
+
+test("a product of turned vectors depends on how far apart two tokens are alone", () => {
+  const rotary = { amplitude: 1.5, frequencies: [1, 0.1] };
+  // The fifth number is not turned.
+  const [query, key] = [[1, 2, -0.5, 0.25, 3], [0.5, -1, 2, 1, -1]];
+  const dot = (one, other) => one.reduce((sum, value, i) => sum + value * other[i], 0);
+  const placed = (numbers, at) => turnedBy(numbers, rotary, 0, at);
+  const three = dot(placed(query, 5), placed(key, 2));
+  assertNear([dot(placed(query, 9), placed(key, 6))], [three], 1e-12);
+  const far = dot(placed(query, 9), placed(key, 2));
+  assertNear([productApart(placed(query, 5), placed(key, 2), rotary, { at: 5, keyAt: 2, apart: 7 })], [far], 1e-12);
+  const larger = placed(key, 2).map((value, i) => (i < 4 ? value * 1.5 : value));
+  assertNear(unturned(larger, rotary, 2), key, 1e-12);
 });

@@ -164,7 +164,7 @@ test("a run that the engine has let go of is run again when it is read", async (
       count += 1;
       const number = count;
       kept.set(number, true);
-      const header = { tokens: tokensOf("a"), arrays: [], layers: [0], heads: [0], texts: ["a"] };
+      const header = { tokens: tokensOf("a"), arrays: [], layers: [0], heads: [0], sizes: { n_layers: 1, n_heads: 1, d_head: null }, texts: ["a"] };
       return { number, header, blocks: { bytes: () => read(number) }, predictions: [] };
     },
     read,

@@ -74,3 +74,14 @@ test("equal keys share evenly", () => {
   const probs = attend({ ...VECTORS, key }, false);
   assert.ok(probs.every((weight) => Math.abs(weight - 0.2) < 1e-7));
 });
+
+test("a window leaves out keys before and after it, and a soft cap squeezes scores first", () => {
+  const masked = (row, from, to) => row.map((score, key) => (key >= from && key < to ? 2 * Math.tanh(score / 2) : -Infinity));
+  const expected = SCORES.flatMap((row, query) => {
+    const scores = masked(row, Math.max(0, query - 1), query + 2);
+    const exps = scores.map((score) => Math.exp(score));
+    const sum = exps.reduce((total, exp) => total + exp, 0);
+    return exps.map((exp) => exp / sum);
+  });
+  assertNear(attend({ ...VECTORS, softCap: 2, window: [1, 1] }, false), expected, 1e-6);
+});

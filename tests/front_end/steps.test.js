@@ -29,7 +29,7 @@ test("a row says its largest score, the exponentials, their sum and the weights"
   const scores = [0.5, 2, 3.5];
   const exps = scores.map((score) => Math.exp(score - 3.5));
   const sum = exps[0] + exps[1] + exps[2];
-  assert.deepEqual([row.strongest, row.allowed], [2, 3]);
+  assert.deepEqual([row.strongest, row.end], [2, 3]);
   assertNear(row.exps, exps);
   assertNear([row.denominator], [sum]);
   assertNear(row.weights, exps.map((value) => value / sum));
@@ -37,7 +37,7 @@ test("a row says its largest score, the exponentials, their sum and the weights"
 
 test("masked keys have a score and no weight", () => {
   const row = rowOf(VECTORS, true, 1);
-  assert.deepEqual([row.allowed, row.strongest], [2, 0]);
+  assert.deepEqual([row.end, row.strongest], [2, 0]);
   assertNear(row.scores, [0, -0.5, -2]);
   assertNear(row.weights, [1 / (1 + Math.exp(-0.5)), Math.exp(-0.5) / (1 + Math.exp(-0.5)), 0]);
   assert.equal(row.exps[2], 0);

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import run
+from small_traces import OTHER_KINDS, other_model
 
 import minibert
 from minibert.errors import MinibertError
@@ -60,6 +61,11 @@ def test_a_pages_own_rules_let_it_make_a_worker_and_ask_no_host() -> None:
         ({"family": "roberta", "task": "masked-lm"}, "its family is roberta; it runs bert, gpt2"),
         ({"task": "sequence-classification"}, "its task head is sequence-classification"),
         ({"vocab_size": 200_000}, "its weights take 51 MB; a page holds 40 MB"),
+        ({"windows": (0, 3, 0, 3)}, r"its windows is \(0, 3, 0, 3\), which is not known there"),
+        ({"attention_soft_cap": 5.0}, "its attention_soft_cap is 5.0"),
+        ({"n_kv_heads": 2}, "its n_kv_heads is 2"),
+        ({"gated": True}, "its gated is True"),
+        ({"d_head": 16}, "its d_head is 16"),
     ],
 )
 def test_a_model_that_the_engine_does_not_run_is_refused(changes: Any, why: str) -> None:
@@ -77,10 +83,10 @@ def test_a_model_that_the_engine_does_not_run_is_refused(changes: Any, why: str)
         live_page(Other())
 
 
-def test_the_embedded_llama_is_refused_by_its_family() -> None:
-    message = "A live page cannot run tiny-llama: its family is llama; it runs bert, gpt2"
-    with pytest.raises(MinibertError, match=message):
-        live_page(minibert.load("tiny-llama"))
+@pytest.mark.parametrize("kind", list(OTHER_KINDS))
+def test_other_families_are_refused_by_name(kind: str) -> None:
+    with pytest.raises(MinibertError, match=f"its family is {kind}; it runs bert, gpt2"):
+        live_page(other_model(kind))
 
 
 def test_a_model_without_a_tokenizer_is_refused() -> None:

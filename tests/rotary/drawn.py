@@ -11,39 +11,11 @@ VOCABULARY, POSITIONS, LABELS = 41, 31, 3
 # Shorter than the longest text of the tests: scalings that depend on the length change within it.
 ORIGINAL = 8
 
-_HEADS = ("ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
-_QUESTIONS = (*_HEADS, "ForQuestionAnswering")
-CLASSES = {
-    "gpt_neox": ["GPTNeoXModel", *("GPTNeoX" + head for head in _QUESTIONS)],
-    "llama": ["LlamaModel", *("Llama" + head for head in _QUESTIONS)],
-    "mistral": ["MistralModel", *("Mistral" + head for head in _QUESTIONS)],
-    "qwen2": ["Qwen2Model", *("Qwen2" + head for head in _QUESTIONS)],
-    "qwen3": ["Qwen3Model", *("Qwen3" + head for head in _QUESTIONS)],
-    "gemma": ["GemmaModel", *("Gemma" + head for head in _HEADS)],
-    "gemma2": ["Gemma2Model", *("Gemma2" + head for head in _HEADS)],
-    "gemma3_text": [
-        "Gemma3TextModel",
-        "Gemma3ForCausalLM",
-        "Gemma3TextForSequenceClassification",
-    ],
-    "phi3": ["Phi3Model", *("Phi3" + head for head in _HEADS)],
-    "olmo2": ["Olmo2Model", "Olmo2ForCausalLM", "Olmo2ForSequenceClassification"],
-    "modernbert": [
-        "ModernBertModel",
-        "ModernBertForMaskedLM",
-        *("ModernBert" + head for head in _QUESTIONS[1:]),
-    ],
-}
-FAMILIES = list(CLASSES)
-CAUSAL = FAMILIES[:-1]
-ARCHITECTURES = [(family, name) for family, names in CLASSES.items() for name in names]
 _CONFIGS = {
     "gpt_neox": "GPTNeoXConfig",
     "gemma3_text": "Gemma3TextConfig",
     "modernbert": "ModernBertConfig",
 }
-LANGUAGE = {family: names[1] for family, names in CLASSES.items()}
-
 WINDOWED = ("mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3")
 
 activations = st.sampled_from(["gelu", "gelu_new", "relu", "silu", "gelu_pytorch_tanh"])

@@ -1,8 +1,8 @@
 """Rotary positions in NumPy, written from the papers: how each pair of a query or key is turned.
 
 RoFormer (Su et al. 2021, equation 34), position interpolation (Chen et al. 2023, section 2.3),
-dynamic NTK and YaRN (Peng et al. 2023, sections 3.1 to 3.4), LongRoPE (Ding et al. 2024, section
-3), Llama 3.1 (Grattafiori et al. 2024 and the code Meta published with it).
+dynamic NTK and YaRN (Peng et al. 2023, sections 3.1 to 3.4), LongRoPE (Ding et al. 2024),
+Llama 3.1 (Grattafiori et al. 2024 and the code Meta published with it).
 """
 
 import math

@@ -10,7 +10,8 @@ from torch import Tensor
 
 import minibert
 from minibert.text.tokens import Tokens
-from tests.rotary.drawn import CAUSAL, LANGUAGE, Drawn, drawn, plain
+from tests.rotary.classes import CAUSAL, LANGUAGE
+from tests.rotary.drawn import Drawn, drawn, plain
 from tests.rotary.theirs import as_tokens, batch, computing, forget, model_of
 
 NEW = 12

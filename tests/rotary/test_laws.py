@@ -16,7 +16,8 @@ import minibert
 from minibert.layers.layer import layer_quantities
 from minibert.trace.edit import zero
 from minibert.trace.read import Trace
-from tests.rotary.drawn import FAMILIES, LANGUAGE, ORIGINAL, Drawn, drawn
+from tests.rotary.classes import FAMILIES, LANGUAGE
+from tests.rotary.drawn import ORIGINAL, Drawn, drawn
 from tests.rotary.rotations import turned
 from tests.rotary.theirs import as_tokens, batch, model_of
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import minibert
 from minibert.layers import linear_backends as backends
-from tests.rotary.drawn import ARCHITECTURES, FAMILIES, LANGUAGE, drawn, plain
+from tests.rotary.classes import ARCHITECTURES, FAMILIES, LANGUAGE
+from tests.rotary.drawn import drawn, plain
 from tests.rotary.ours import assert_equal, differences, inputs_of, largest, named
 from tests.rotary.theirs import as_tokens, batch, model_of, run
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import minibert
 from minibert.checkpoint.save import save
-from tests.rotary.drawn import ARCHITECTURES, drawn
+from tests.rotary.classes import ARCHITECTURES
+from tests.rotary.drawn import drawn
 from tests.rotary.ours import LIMIT, inputs_of
 from tests.rotary.theirs import as_tokens, model_of, run
 from tests.rotary.wide import wide

@@ -48,7 +48,7 @@ def as_tokens(inputs: dict[str, Tensor]) -> Tokens:
 
 
 def run(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What transformers shows of a pass, by name; in float64 throughout where the model is."""
+    """Everything transformers shows of a pass, by name; all in float64 where the model is."""
     options = {} if model.config.model_type == "modernbert" else {"use_cache": False}
     left: list[Tensor] = []
     (layers,) = [module.layers for module in model.modules() if hasattr(module, "layers")]

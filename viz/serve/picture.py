@@ -15,8 +15,9 @@ from minibert.errors import MinibertError
 from minibert.trace.read import Trace
 from minibert.viz.labels import label_columns
 from minibert.viz.lens import computed_lens, has_lens
+from minibert.viz.looking import looking_header, rotation_header
 from minibert.viz.payload import THUMBNAIL, encode_probs, pool
-from minibert.viz.trace_example import Sentence
+from minibert.viz.trace_example import Sentence, sizes_of
 
 __all__ = ["block_of", "header_of"]
 
@@ -28,9 +29,8 @@ _BLOCK = re.compile(r"(probs|query|key|value)-(0|[1-9]\d{0,3})")
 def header_of(trace: Trace, model: str, *, edited: bool) -> dict[str, Any]:
     """The header of the pass: ExampleHeader of data.js. `edited`: scores or probs were."""
     config, labels = trace.config, Sentence(trace, 0).labels
-    sizes = {size: getattr(config, size) for size in ("d_head", "n_heads", "n_layers")}
     arrays = [
-        _entry(name, layer, [config.n_heads, len(labels), _width(trace, name)])
+        _entry(name, layer, [_n_heads(trace, name), len(labels), _width(trace, name)])
         for layer in range(config.n_layers)
         for name in ("probs", *_VECTORS)
     ]
@@ -51,10 +51,16 @@ def header_of(trace: Trace, model: str, *, edited: bool) -> dict[str, Any]:
         "name": "",
         "notes": [],
         "scale": [float(config.attention_scale(layer)) for layer in range(config.n_layers)],
-        "sizes": sizes,
+        "sizes": sizes_of(config),
         "texts": list(trace.tokens.texts[0]),
         "tokens": label_columns(labels),
+        **looking_header(config, range(config.n_layers)),
+        **rotation_header(config, range(config.n_layers), len(labels)),
     }
+
+
+def _n_heads(trace: Trace, name: str) -> int:
+    return trace.config.n_kv_heads if name in ("key", "value") else trace.config.n_heads
 
 
 def _width(trace: Trace, name: str) -> int:

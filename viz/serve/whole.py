@@ -12,6 +12,7 @@ from minibert.errors import MinibertError
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.trace.read import Trace
+from minibert.viz.engine_models import other_choice
 from minibert.viz.labels import label_columns
 from minibert.viz.trace_example import Sentence
 
@@ -25,9 +26,9 @@ Collected = tuple[dict[str, Any], Mapping[str, npt.NDArray[Any]]]
 def built_of(config: Config) -> dict[str, Any] | None:
     """The parts of a model as static/core/data/source.js has them.
 
-    None for a family whose numbers the page does not work out one by one.
+    None for a model whose numbers the page does not work out one by one.
     """
-    if config.family not in ("bert", "gpt2"):
+    if config.family not in ("bert", "gpt2") or other_choice(config):
         return None
     bert = config.family == "bert"
     return {
@@ -90,9 +91,12 @@ def collected(traces: Iterable[Trace], layer: int, head: int) -> Collected:
         "width": config.d_head,
         "scale": float(config.attention_scale(layer)),
         "causal": bool(config.causal),
+        "softCap": config.attention_soft_cap,
+        "window": config.window(layer),
     }
+    heads = {"query": head, "key": head * config.n_kv_heads // config.n_heads}
     vectors = {
-        name: np.concatenate([one.vectors(name, layer)[head] for one in sentences])
-        for name in ("query", "key")
+        name: np.concatenate([one.vectors(name, layer)[place] for one in sentences])
+        for name, place in heads.items()
     }
     return body, {name: value.astype(np.float32, copy=False) for name, value in vectors.items()}

@@ -1,5 +1,6 @@
 /** The panels whose numbers have to be asked for, while they are open: weights and neurons. */
 
+import { seenOf } from "../core/data/softmax.js";
 import { currentHead } from "../core/state/state.js";
 import { editAt, edgeOf } from "./edits.js";
 
@@ -44,7 +45,7 @@ export async function showDetails({ shown, frame, asked, panel }, bench, fresh) 
     if (!fresh()) return;
     bench.weights.update({
       tokens, layer, head, query, weights: all.subarray(query * size, (query + 1) * size),
-      allowed: kept.example.causal ? query + 1 : size, cut, set: own.map(({ key }) => Number(key)),
+      ...seenOf({ nKeys: size, window: kept.example.looking(layer).window }, kept.example.causal, query), cut, set: own.map(({ key }) => Number(key)),
     });
   }
 }

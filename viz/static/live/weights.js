@@ -13,7 +13,8 @@ import { percent, tokenName } from "../core/text/text.js";
  * @property {number} head
  * @property {number} query
  * @property {Float32Array} weights  of its keys
- * @property {number} allowed  keys that it may look at
+ * @property {number} first  the first key that it may look at
+ * @property {number} end  the first one after it that it may not
  * @property {(key: number, reach: Reach) => boolean} cut  whether the key is hidden from it there
  * @property {number[]} set  keys whose weight is set
  *
@@ -37,11 +38,12 @@ export function createWeights(acts) {
   }, "Where an edge is cut");
   const root = element("div", { class: "live-panel" }, [title, list, element("div", { class: "live-row" }, [group("Cut in", [reaches.root])])]);
   let built = "";
-  /** @type {{slider: HTMLInputElement, number: HTMLElement, cut: HTMLElement, item: HTMLElement}[]} */
+  /** @type {{key: number, slider: HTMLInputElement, number: HTMLElement, cut: HTMLElement, item: HTMLElement}[]} */
   let items = [];
   let row = /** @type {Row | null} */ (null);
-  const build = (/** @type {Row} */ { tokens, allowed }) => {
-    items = Array.from({ length: allowed }, (_, key) => {
+  const build = (/** @type {Row} */ { tokens, first, end }) => {
+    items = Array.from({ length: end - first }, (_, i) => {
+      const key = first + i;
       const name = tokenName(tokens, key);
       const slider = element("input", { type: "range", min: "0", max: String(STEPS), step: "1", "aria-label": `Weight of “${name}”` });
       slider.addEventListener("input", () => row && acts.set(row, key, Number(slider.value) / STEPS));
@@ -49,7 +51,7 @@ export function createWeights(acts) {
       const cut = button("cut", () => row && acts.cut(row, key, reach), { class: "live-act", "aria-label": `Cut the edge to “${name}”` });
       const item = element("li", {}, [element("span", { class: "name" }, [tokenChip(tokens, key, 18)]), slider, number, cut]);
       item.dataset.key = String(key);
-      return { slider, number, cut, item };
+      return { key, slider, number, cut, item };
     });
     list.replaceChildren(...items.map(({ item }) => item));
   };
@@ -57,11 +59,11 @@ export function createWeights(acts) {
     reaches.show(reach);
     if (!row) return;
     const now = row;
-    const wanted = JSON.stringify([now.tokens.text, now.allowed]);
+    const wanted = JSON.stringify([now.tokens.text, now.first, now.end]);
     if (wanted !== built) build(now);
     built = wanted;
     title.textContent = `Layer ${now.layer}, head ${now.head}: where “${tokenName(now.tokens, now.query)}” looks. Draw a bar: the others are scaled. Choose another token above, another head below.`;
-    items.forEach(({ slider, number, cut, item }, key) => {
+    items.forEach(({ key, slider, number, cut, item }) => {
       const step = String(Math.round(now.weights[key] * STEPS));
       if (slider.value !== step && !slider.matches(":active")) slider.value = step;
       number.textContent = percent(now.weights[key]);

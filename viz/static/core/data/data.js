@@ -36,7 +36,8 @@
  * @property {string} name  what tells it from the others: "", or "before", "Encoder"
  * @property {string} model
  * @property {boolean} cut  the tokens end before the text does
- * @property {{n_layers: number, n_heads: number, d_head: number | null}} sizes  of the model
+ * @property {{n_layers: number, n_heads: number, n_kv_heads?: number, d_head: number | null}} sizes  of the model; n_kv_heads
+ *   where heads share keys and values: then key and value have so many heads
  * @property {number[]} layers  numbers of the layers on this page
  * @property {number[]} heads  numbers of the heads on this page
  * @property {string[]} texts
@@ -44,6 +45,11 @@
  * @property {Tokens | null} key_tokens  those that are looked at; null: the same
  * @property {boolean} causal  no token looks ahead
  * @property {number[] | null} scale  of each layer on the page: scores = scale * query . key
+ * @property {number} [soft_cap]  scores are squeezed into -cap to cap before the mask
+ * @property {([number, number] | null)[]} [windows]  of each layer on the page: how many keys before and after its
+ *   own position a query sees; null: all
+ * @property {import("./rotation.js").Rotary[]} [rotary]  how query and key are turned by their positions
+ * @property {number[]} [turned]  of each layer on the page: which of `rotary`
  * @property {boolean} edited  probs are not the softmax of these scores, as an edit changed them
  * @property {boolean} [normalised]  false: the weights of a token do not always add up to 1
  * @property {Lens | {block: string} | null} lens  itself, or the block that holds it as JSON

@@ -17,6 +17,9 @@
  * @property {number} nKeys
  * @property {number} width  d_head
  * @property {number} scale  scores = scale * query . key
+ * @property {number | null} [softCap]  scores are squeezed into -cap to cap; null: they are not
+ * @property {[number, number] | null} [window]  keys before and after its own position that a query sees; null: all
+ * @property {import("./rotation.js").Rotary | null} [rotary]  how query and key were turned; null: they were not
  * @property {boolean} exact  single precision, as the model had them; else rounded
  * @property {number | null} within  the most that a number is from the model's; null: half precision or better
  *
@@ -29,6 +32,7 @@
 import { headFromSteps } from "./coded.js";
 import { bytesOf, unpack, unpackPart } from "./data.js";
 import { refined } from "./half.js";
+import { keyHeadOf } from "./sharing.js";
 import { attend } from "./softmax.js";
 
 /** Unpacked blocks of codes that are kept: query, key and value of two layers. */
@@ -50,6 +54,8 @@ export class Example {
     this.keyTokens = header.key_tokens ?? header.tokens;
     this.layers = header.layers;
     this.heads = header.heads;
+    /** The key-value heads of those, each once. */
+    this.keyHeads = [...new Set(header.heads.map((head) => this.keyHead(head)))];
     this.normalised = !header.edited && header.normalised !== false;
     this.causal = header.causal && this.tokens.text.length > 1;
     /** @type {Map<string, Promise<any>>} */
@@ -83,6 +89,26 @@ export class Example {
     return this.header.arrays.find(
       (entry) => entry.quantity === quantity && entry.layer === layer && entry.head === head,
     );
+  }
+
+  /**
+   * The key-value head that a head reads: its own, unless several share one.
+   *
+   * @param {number} head
+   */
+  keyHead(head) {
+    return keyHeadOf(this.header.sizes, head);
+  }
+
+  /**
+   * What of a layer makes weights of scores beside their scale.
+   *
+   * @param {number} layer
+   */
+  looking(layer) {
+    const { soft_cap: softCap = null, windows, rotary, turned } = this.header;
+    const place = this.layers.indexOf(layer);
+    return { softCap, window: windows?.[place] ?? null, rotary: rotary && turned ? rotary[turned[place]] : null };
   }
 
   /** True where query and key of some head are on the page. */
@@ -156,17 +182,18 @@ export class Example {
       const exact = this.entry("query", layer, head)?.dtype === "float32";
       const within = query.within === null ? null : Math.max(query.within, key.within ?? 0);
       const numbers = { query: query.numbers, key: key.numbers, value: value && value.numbers };
-      return { ...numbers, nQueries, nKeys, width, scale, exact, within };
+      return { ...numbers, nQueries, nKeys, width, scale, exact, within, ...this.looking(layer) };
     });
   }
 
   /**
    * @param {string} name
    * @param {number} layer
-   * @param {number} head
+   * @param {number} reader  the head that reads it
    * @returns {Promise<Part | null>}
    */
-  async part(name, layer, head) {
+  async part(name, layer, reader) {
+    const [head, held] = name === "query" ? [reader, this.heads] : [this.keyHead(reader), this.keyHeads];
     const own = this.entry(name, layer, head);
     if (own) return { numbers: /** @type {Float32Array} */ (await unpack(own, this.blocks)), within: null };
     const entry = this.entry(name, layer);
@@ -174,11 +201,11 @@ export class Example {
     const rest = this.entry(`${name} rest`, layer, head);
     if (entry.coding === "steps") {
       const rests = rest && (await bytesOf(rest, this.blocks));
-      return headFromSteps(await this.kept(entry), entry.shape, this.heads.indexOf(head), rests, rest?.coding === "quarters");
+      return headFromSteps(await this.kept(entry), entry.shape, held.indexOf(head), rests, rest?.coding === "quarters");
     }
     const [, positions, width] = entry.shape;
     const length = positions * width;
-    const numbers = await unpackPart(entry, this.blocks, this.heads.indexOf(head) * length, length);
+    const numbers = await unpackPart(entry, this.blocks, held.indexOf(head) * length, length);
     return { numbers: rest ? refined(numbers, await unpack(rest, this.blocks)) : numbers, within: null };
   }
 

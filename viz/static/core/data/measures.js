@@ -135,9 +135,10 @@ export class Measures {
     const about = aboutTokens(example);
     let until = performance.now() + SLICE;
     for (const number of example.layers) {
+      const { window } = example.looking(number);
       const weightsOf = await this.weights(number);
       for (let head = 0; head < example.heads.length; head += 1) {
-        const numbers = measureHead(weightsOf(head), about);
+        const numbers = measureHead(weightsOf(head), { ...about, window });
         this.values.set(numbers, this.done * STATISTICS.length);
         this.done += 1;
         if (performance.now() < until) continue;
@@ -178,7 +179,7 @@ export class Measures {
   /** @param {number} number */
   async computed(number) {
     const { example } = this;
-    const { blocks, layers, causal, heads } = example;
+    const { blocks, layers, causal, heads, keyHeads } = example;
     const entries = ["query", "key"].map((name) => example.entry(name, number));
     const [query, key] = await Promise.all(
       entries.map((entry) => unpack(/** @type {ArrayEntry} */ (entry), blocks)),
@@ -188,8 +189,10 @@ export class Measures {
     const scale = example.header.scale?.[layers.indexOf(number)] ?? 1 / Math.sqrt(width);
     const part = (/** @type {ArrayLike<number>} */ all, /** @type {number} */ head, /** @type {number} */ length) =>
       /** @type {Float32Array} */ (all).subarray(head * length * width, (head + 1) * length * width);
+    const looking = example.looking(number);
     return (/** @type {number} */ head) => {
-      const vectors = { query: part(query, head, nQueries), key: part(key, head, nKeys) };
+      const shared = keyHeads.indexOf(example.keyHead(heads[head]));
+      const vectors = { query: part(query, head, nQueries), key: part(key, shared, nKeys), ...looking };
       return attend({ ...vectors, value: null, nQueries, nKeys, width, scale, exact: false, within: null }, causal);
     };
   }

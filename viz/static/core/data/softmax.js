@@ -1,4 +1,26 @@
-/** Attention as a model computes it: scaled dot products, mask, softmax. */
+/** Attention as a model computes it: scaled dot products, soft cap, mask, softmax. */
+
+/**
+ * The keys that a query sees: from the first one on, up to before the end.
+ *
+ * @param {Pick<import("./example.js").Vectors, "nKeys" | "window">} vectors
+ * @param {boolean} causal
+ * @param {number} query
+ */
+export function seenOf({ nKeys, window }, causal, query) {
+  const [before, after] = window ?? [Infinity, Infinity];
+  return { first: Math.max(0, query - before), end: Math.min(nKeys, query + 1 + (causal ? 0 : after)) };
+}
+
+/**
+ * A score as the softmax gets it: squeezed into -cap to cap, where the model does that.
+ *
+ * @param {number} score
+ * @param {number | null} [cap]
+ */
+export function cappedScore(score, cap) {
+  return cap ? cap * Math.tanh(score / cap) : score;
+}
 
 /**
  * scale * query . key of one query with every key.
@@ -20,39 +42,40 @@ export function scoresOf({ query: queries, key: keys, nKeys, width, scale }, que
 }
 
 /**
- * exp(score - largest) / their sum over the first `allowed` keys; 0 for the others.
+ * exp(score - largest) / their sum over the keys from `first` to before `end`; 0 for the others.
  *
  * @param {Float64Array} scores
- * @param {number} allowed
+ * @param {number} [end]
+ * @param {number} [first]
  * @returns {Float64Array}
  */
-export function softmax(scores, allowed = scores.length) {
+export function softmax(scores, end = scores.length, first = 0) {
   let largest = -Infinity;
-  for (let key = 0; key < allowed; key += 1) if (scores[key] > largest) largest = scores[key];
+  for (let key = first; key < end; key += 1) if (scores[key] > largest) largest = scores[key];
   const weights = new Float64Array(scores.length);
   let sum = 0;
-  for (let key = 0; key < allowed; key += 1) {
+  for (let key = first; key < end; key += 1) {
     weights[key] = Math.exp(scores[key] - largest);
     sum += weights[key];
   }
-  for (let key = 0; key < allowed; key += 1) weights[key] /= sum;
+  for (let key = first; key < end; key += 1) weights[key] /= sum;
   return weights;
 }
 
 /**
- * scale * query . key of one query with the first `allowed` keys, as `scoresOf` gives it.
+ * scale * query . key of one query with the keys that it sees, as `scoresOf` gives it.
  *
  * Four keys at a time: each part of the query is then read once for all of them.
  *
  * @param {import("./example.js").Vectors} vectors
  * @param {number} query
- * @param {number} allowed
+ * @param {{first: number, end: number}} seen
  * @param {Float64Array} scores
  */
-function fillScores({ query: queries, key: keys, width, scale }, query, allowed, scores) {
+function fillScores({ query: queries, key: keys, width, scale }, query, { first, end }, scores) {
   const from = query * width;
-  let key = 0;
-  for (; key + 4 <= allowed; key += 4) {
+  let key = first;
+  for (; key + 4 <= end; key += 4) {
     let [a, b, c, d] = [0, 0, 0, 0];
     const [at, second, third, fourth] = [key * width, (key + 1) * width, (key + 2) * width, (key + 3) * width];
     for (let i = 0; i < width; i += 1) {
@@ -67,7 +90,7 @@ function fillScores({ query: queries, key: keys, width, scale }, query, allowed,
     scores[key + 2] = c * scale;
     scores[key + 3] = d * scale;
   }
-  for (; key < allowed; key += 1) {
+  for (; key < end; key += 1) {
     let sum = 0;
     for (let i = 0; i < width; i += 1) sum += queries[from + i] * keys[key * width + i];
     scores[key] = sum * scale;
@@ -82,13 +105,14 @@ function fillScores({ query: queries, key: keys, width, scale }, query, allowed,
  * @returns {Float32Array}
  */
 export function attend(vectors, causal) {
-  const { nQueries, nKeys } = vectors;
+  const { nQueries, nKeys, softCap } = vectors;
   const probs = new Float32Array(nQueries * nKeys);
   const scores = new Float64Array(nKeys);
   for (let query = 0; query < nQueries; query += 1) {
-    const allowed = causal ? query + 1 : nKeys;
-    fillScores(vectors, query, allowed, scores);
-    fillSoftmax(scores, allowed, probs, query * nKeys);
+    const seen = seenOf(vectors, causal, query);
+    fillScores(vectors, query, seen, scores);
+    if (softCap) for (let key = seen.first; key < seen.end; key += 1) scores[key] = cappedScore(scores[key], softCap);
+    fillSoftmax(scores, seen, probs, query * nKeys);
   }
   return probs;
 }
@@ -97,14 +121,14 @@ export function attend(vectors, causal) {
  * `softmax` without tables of its own.
  *
  * @param {Float64Array} scores  changed
- * @param {number} allowed
+ * @param {{first: number, end: number}} seen
  * @param {Float32Array} weights
  * @param {number} from  where they begin
  */
-function fillSoftmax(scores, allowed, weights, from) {
+function fillSoftmax(scores, { first, end }, weights, from) {
   let largest = -Infinity;
-  for (let key = 0; key < allowed; key += 1) if (scores[key] > largest) largest = scores[key];
+  for (let key = first; key < end; key += 1) if (scores[key] > largest) largest = scores[key];
   let sum = 0;
-  for (let key = 0; key < allowed; key += 1) sum += scores[key] = Math.exp(scores[key] - largest);
-  for (let key = 0; key < allowed; key += 1) weights[from + key] = scores[key] / sum;
+  for (let key = first; key < end; key += 1) sum += scores[key] = Math.exp(scores[key] - largest);
+  for (let key = first; key < end; key += 1) weights[from + key] = scores[key] / sum;
 }

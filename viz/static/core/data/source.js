@@ -12,6 +12,7 @@
  * @property {boolean} transform  the output head begins with a linear layer, an activation, a LayerNorm
  *
  * @typedef {object} Shape  of a model
+ * @property {string} family
  * @property {number} layers
  * @property {number} heads
  * @property {number} dHead
@@ -36,6 +37,8 @@
  * @property {number} width  d_head
  * @property {number} scale  scores = scale * query . key
  * @property {boolean} causal
+ * @property {number | null} [softCap]  scores are squeezed into -cap to cap
+ * @property {[number, number] | null} [window]  keys before and after its own position that a query sees; null: all
  * @property {Float32Array} query  (token, width)
  * @property {Float32Array} key
  *

@@ -14,6 +14,7 @@
  * @property {number} nQueries
  * @property {number} nKeys
  * @property {boolean} causal
+ * @property {[number, number] | null} [window]  keys before and after its own position that a query sees; null: all
  * @property {boolean} square  both sides are the same tokens
  * @property {Int32Array} queryWord  equal numbers: equal tokens
  * @property {Int32Array} keyWord
@@ -21,6 +22,8 @@
  * @property {Uint8Array} delimiter  1 where a token that is looked at is one
  * @property {Uint8Array} parted  1 where a token that looks is none, and may look at one
  */
+
+import { seenOf } from "./softmax.js";
 
 /** @type {Statistic[]} */
 export const STATISTICS = [
@@ -98,12 +101,13 @@ class Mean {
  * @returns {number[]}
  */
 export function measureHead(weights, about) {
-  const { nQueries, nKeys, causal, square, plain, parted } = about;
+  const { nQueries, nKeys, causal, window, square, plain, parted } = about;
   const means = Object.fromEntries(STATISTICS.map(({ id }) => [id, new Mean()]));
   for (let query = 0; query < nQueries; query += 1) {
     const from = query * nKeys;
     const row = measureRow(weights, from, query, about);
-    const visible = causal ? query + 1 : nKeys;
+    const { first, end } = seenOf({ nKeys, window }, causal, query);
+    const visible = end - first;
     means.entropy.add(row.entropy);
     means.largest.add(row.largest);
     if (visible > 1) means.broad.add(row.entropy / Math.log(visible));

@@ -5,15 +5,17 @@
  *
  * @typedef {object} Row  all keys of one query
  * @property {number} query
- * @property {number} allowed  keys that are not masked: the first ones
+ * @property {number} first  the first key that is not masked
+ * @property {number} end  the first one after it that is masked again
  * @property {Float64Array} scores  scale * query . key, the masked ones too
+ * @property {Float64Array} capped  what the softmax is taken of: the same, after the soft cap of a model that has one
  * @property {number} strongest  the key with the largest score that is not masked
- * @property {Float64Array} exps  exp(score - largest score); 0 where masked
+ * @property {Float64Array} exps  exp(capped - largest capped); 0 where masked
  * @property {number} denominator  their sum
  * @property {Float64Array} weights
  */
 
-import { scoresOf, softmax } from "./softmax.js";
+import { cappedScore, scoresOf, seenOf, softmax } from "./softmax.js";
 
 const CONTENT = /[\p{L}\p{N}]/u;
 
@@ -35,14 +37,25 @@ export function usualQuery({ text, special }) {
  * @returns {Row}
  */
 export function rowOf(vectors, causal, query) {
-  const allowed = causal ? Math.min(query + 1, vectors.nKeys) : vectors.nKeys;
+  const { first, end } = seenOf(vectors, causal, query);
   const scores = scoresOf(vectors, query);
-  const weights = softmax(scores, allowed);
-  let strongest = 0;
-  for (let key = 1; key < allowed; key += 1) if (scores[key] > scores[strongest]) strongest = key;
-  const exps = scores.map((score, key) => (key < allowed ? Math.exp(score - scores[strongest]) : 0));
+  const capped = vectors.softCap ? scores.map((score) => cappedScore(score, vectors.softCap)) : scores;
+  const weights = softmax(capped, end, first);
+  let strongest = first;
+  for (let key = first + 1; key < end; key += 1) if (scores[key] > scores[strongest]) strongest = key;
+  const exps = capped.map((score, key) => (key >= first && key < end ? Math.exp(score - capped[strongest]) : 0));
   const denominator = exps.reduce((sum, value) => sum + value, 0);
-  return { query, allowed, scores, strongest, exps, denominator, weights };
+  return { query, first, end, scores, capped, strongest, exps, denominator, weights };
+}
+
+/**
+ * True where the query of a row may look at a key.
+ *
+ * @param {Pick<Row, "first" | "end">} row
+ * @param {number} key
+ */
+export function sees({ first, end }, key) {
+  return key >= first && key < end;
 }
 
 /** Rows that a page shows at once, and how far a key may lie from a query to be seen beside it. */

@@ -1,6 +1,7 @@
 /** The controls above the picture: layer, heads, sentence filter, threshold, special tokens. */
 
 import { FILTERS, MINIMA, TOPS } from "../data/attention.js";
+import { sharing } from "../data/sharing.js";
 import { headColor, inkOn } from "../draw/colors.js";
 import { button, group, menu, segments } from "../draw/controls.js";
 import { element } from "../draw/dom.js";
@@ -19,10 +20,11 @@ import { currentHead } from "../state/state.js";
  * @param {import("../data/example.js").Example} example
  * @returns {Control}
  */
-export function createToolbar(store, limits, kind, { tokens, keyTokens }) {
+export function createToolbar(store, limits, kind, example) {
+  const { tokens, keyTokens } = example;
   const makers = {
     layer: () => [layerControl(store, limits)],
-    heads: () => [kind.oneHead ? oneHeadControl(store, limits) : headControl(store, limits)],
+    heads: () => [kind.oneHead ? oneHeadControl(store, limits, example) : headControl(store, limits, example)],
     filter: () => (limits.pair ? [filterControl(store)] : []),
     minimum: () => [minimumControl(store)],
     top: () => [topControl(store)],
@@ -87,12 +89,13 @@ function layerControl(store, limits) {
 /**
  * @param {Store} store
  * @param {Limits} limits
+ * @param {import("../data/example.js").Example} example
  * @returns {Control}
  */
-function headControl(store, limits) {
+function headControl(store, limits, example) {
   const tiles = limits.heads.map((head) => headTile(store, limits, head));
   const all = button("all", () => store.set({ heads: limits.heads }), { class: "quiet", "aria-label": "All heads" });
-  const row = element("div", { class: "tiles" }, tiles);
+  const row = tilesOf(tiles, limits.heads, example);
   const note = element("output", { class: "value" });
   return {
     root: group("Heads", [row, all, ...(limits.first === limits.heads ? [] : [note])]),
@@ -112,19 +115,37 @@ function headControl(store, limits) {
  *
  * @param {Store} store
  * @param {Limits} limits
+ * @param {import("../data/example.js").Example} example
  * @returns {Control}
  */
-function oneHeadControl(store, limits) {
+function oneHeadControl(store, limits, example) {
   const tiles = limits.heads.map((head) =>
     button(String(head), () => store.set({ heads: [head] }), { class: "tile", "aria-label": `Head ${head}` }),
   );
   return {
-    root: group("Head", [element("div", { class: "tiles" }, tiles)]),
+    root: group("Head", [tilesOf(tiles, limits.heads, example)]),
     update(theme) {
       const shown = currentHead(store.get(), limits);
       tiles.forEach((tile, i) => colorTile(tile, limits.heads[i], limits.heads[i] === shown, theme));
     },
   };
+}
+
+/**
+ * The tiles in a row; those of heads that share a key-value head are joined by a bracket below.
+ *
+ * @param {HTMLElement[]} tiles
+ * @param {number[]} heads
+ * @param {import("../data/example.js").Example} example
+ */
+function tilesOf(tiles, heads, example) {
+  if (!sharing(example, heads[0])) return element("div", { class: "tiles" }, tiles);
+  const groups = example.keyHeads.map((shared) => {
+    const own = tiles.filter((_, i) => example.keyHead(heads[i]) === shared);
+    const says = sharing(example, heads[tiles.indexOf(own[0])]);
+    return element("span", { class: "tile-group", role: "group", "aria-label": says, title: says }, own);
+  });
+  return element("div", { class: "tiles" }, groups);
 }
 
 /**

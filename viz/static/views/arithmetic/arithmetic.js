@@ -6,7 +6,8 @@
  */
 
 import { weightOf } from "../../core/data/attention.js";
-import { dimensions, mixtureOf, pairOf, productsOf, vectorOf, whyAbsent } from "../../core/data/steps.js";
+import { sharing } from "../../core/data/sharing.js";
+import { dimensions, mixtureOf, pairOf, productsOf, sees, vectorOf, whyAbsent } from "../../core/data/steps.js";
 import { headColor } from "../../core/draw/colors.js";
 import { weightShade } from "../../core/draw/contrast.js";
 import { segments } from "../../core/draw/controls.js";
@@ -22,6 +23,7 @@ import { arithmeticFigure } from "./figure.js";
 import { numberTables } from "./parts.js";
 import { TokenPicker } from "./pick.js";
 import { addUp, answer, mask, multiply, scaleDown, softmaxStep, takeAlong, withoutValue } from "./story.js";
+import { cap, turned } from "./turned.js";
 
 /**
  * @typedef {import("./story.js").Story} Story
@@ -95,6 +97,7 @@ export class ArithmeticView {
       theme: this.theme(),
       color: headColor(head, this.theme()),
       where: `Layer ${layer}, head ${head}`,
+      shared: sharing(this.example, head),
       elsewhere: elsewhere ? weightOf(elsewhere.codes[place]) : null,
     };
     this.tell(this.story);
@@ -115,7 +118,7 @@ export class ArithmeticView {
     this.pickers.key.show({
       chosen: key,
       shade: (i) => weightShade(color, row.weights[i], this.theme()),
-      masked: (i) => i >= row.allowed,
+      masked: (i) => !sees(row, i),
     });
     this.switches.show(story.order);
     const products = this.productPlot(story);
@@ -123,7 +126,9 @@ export class ArithmeticView {
     const steps = [
       multiply(story, products.root, products.readout, this.switches.root),
       addUp(story),
+      ...turned(story),
       scaleDown(story),
+      ...cap(story),
       mask(story),
       softmaxStep(story),
       this.valueStep(story),
@@ -151,7 +156,7 @@ export class ArithmeticView {
   /** @param {Story} story */
   valueStep(story) {
     const { vectors, row, key } = story;
-    if (!vectors.value || key >= row.allowed) return withoutValue(story);
+    if (!vectors.value || !sees(row, key)) return withoutValue(story);
     const value = vectorOf(vectors.value, key, vectors.width);
     const part = Float64Array.from(value, (number) => number * row.weights[key]);
     const z = mixtureOf(vectors.value, row.weights, vectors.width);

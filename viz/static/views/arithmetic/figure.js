@@ -1,6 +1,6 @@
 /** The arithmetic of one weight as a figure to take away: the products as bars, and the sum. */
 
-import { dimensions, sumsOf } from "../../core/data/steps.js";
+import { dimensions, sees, sumsOf } from "../../core/data/steps.js";
 import { signColor } from "../../core/draw/sign_colors.js";
 import { share, written } from "../../core/text/numbers.js";
 import { tokenName } from "../../core/text/text.js";
@@ -59,11 +59,12 @@ function paintBars(pen, { products, order, theme }, soft) {
 /** @param {import("./story.js").Story} story */
 function lines({ vectors, row, key, products }) {
   const score = written(row.scores[key]);
-  const masked = key >= row.allowed;
+  const masked = !sees(row, key);
+  const capped = vectors.softCap ? `, capped ${written(row.capped[key])}` : "";
   return [
     `q · k = ${written(sumsOf(products).all)}`,
-    `score = q · k × ${written(vectors.scale, 4)} = ${score}${masked ? ", masked: −∞" : ""}`,
-    `exp(score − ${written(row.scores[row.strongest])}) = ${written(row.exps[key])}`,
+    `score = q · k × ${written(vectors.scale, 4)} = ${score}${capped}${masked ? ", masked: −∞" : ""}`,
+    `exp(score − ${written(row.capped[row.strongest])}) = ${written(row.exps[key])}`,
     `weight = ${written(row.exps[key])} / ${written(row.denominator)} = ${share(row.weights[key])}`,
   ];
 }

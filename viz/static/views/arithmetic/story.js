@@ -11,10 +11,12 @@
  * @property {"light" | "dark"} theme
  * @property {string} color  the head's
  * @property {string} where
+ * @property {string} shared  which heads share the key, where several do
  * @property {number | null} elsewhere  the weight that other pictures show, where an edit changed it
  */
 
-import { dimensions, sumsOf } from "../../core/data/steps.js";
+import { reach } from "../../core/data/sharing.js";
+import { dimensions, sees, sumsOf } from "../../core/data/steps.js";
 import { element } from "../../core/draw/dom.js";
 import { signColor } from "../../core/draw/sign_colors.js";
 import { counted, share, signed, written } from "../../core/text/numbers.js";
@@ -79,7 +81,7 @@ export function multiply(story, picture, readout, switches) {
   const tables = numberTables("products", ["q", "k", "q × k"], dimensions(products, order), numbersOf);
   const details = element("details", { open: "" }, [element("summary", {}, [`All ${width} products in numbers`]), tables]);
   return step("multiply", "Multiply", [
-    words(queryOf(story), " has a query ", element("var", {}, ["q"]), ", ", keyOf(story), " a key ", element("var", {}, ["k"]), `: ${counted(width, "number")} each. They are multiplied number by number.`),
+    words(queryOf(story), " has a query ", element("var", {}, ["q"]), ", ", keyOf(story), " a key ", element("var", {}, ["k"]), `: ${counted(width, "number")} each. They are multiplied number by number.${story.shared && ` ${story.shared}`}`),
     switches,
     picture,
     readout,
@@ -107,7 +109,7 @@ export function addUp({ products, theme }) {
  * @param {number} part
  * @param {string} color
  */
-function side(name, value, part, color) {
+export function side(name, value, part, color) {
   const number = element("data", { value: String(value) }, [signed(value)]);
   return element("li", { class: "bar" }, [element("span", { class: "sum-side" }, [name]), track(part, color), number]);
 }
@@ -131,29 +133,44 @@ export function scaleDown({ vectors, products, row, key }) {
 /** @param {Story} story */
 export function mask(story) {
   const { example, row, key, vectors } = story;
-  const hidden = vectors.nKeys - row.allowed;
-  if (!example.causal) {
+  const window = reach(vectors.window, example.causal);
+  if (!example.causal && !window) {
     return step("mask", "Mask", [words("No key is masked: this model reads in both directions.")]);
   }
-  const place = `${counted(row.allowed, "key")} may be looked at, ${hidden} ${hidden === 1 ? "is" : "are"} masked.`;
-  const seen = key < row.allowed;
+  const count = row.end - row.first;
+  const hidden = vectors.nKeys - count;
+  const place = `${counted(count, "key")} may be looked at, ${hidden} ${hidden === 1 ? "is" : "are"} masked.`;
+  const seen = sees(row, key);
   const line = seen
-    ? formula("_score_ = ", numeral("masked-score", row.scores[key]))
-    : formula("_score_ = ", numeral("masked-score", -Infinity), " instead of ", numeral("unmasked", row.scores[key]));
-  const verdict = seen
-    ? [keyOf(story), ...(row.query === key ? [" is the token itself"] : [" comes before ", queryOf(story)]), ": not masked."]
-    : [keyOf(story), " comes after ", queryOf(story), ": masked, whatever its score."];
-  return step("mask", "Mask", [words("This model reads in one direction: a token looks at itself and back. ", place), line, words(...verdict)]);
+    ? formula("_score_ = ", numeral("masked-score", row.capped[key]))
+    : formula("_score_ = ", numeral("masked-score", -Infinity), " instead of ", numeral("unmasked", row.capped[key]));
+  const ways = [example.causal ? "This model reads in one direction: a token looks at itself and back." : "", window, place];
+  return step("mask", "Mask", [words(ways.filter(Boolean).join(" ")), line, words(keyOf(story), ...verdict(story, seen))]);
+}
+
+/**
+ * Why the key is masked, or is not.
+ *
+ * @param {Story} story
+ * @param {boolean} seen
+ */
+function verdict(story, seen) {
+  const { row, key } = story;
+  if (row.query === key) return [" is the token itself: not masked."];
+  const side = key < row.query ? " comes before " : " comes after ";
+  if (seen) return [side, queryOf(story), ": not masked."];
+  const far = key < row.query || !story.example.causal;
+  return [side, queryOf(story), `${far ? ", outside the window" : ""}: masked, whatever its score.`];
 }
 
 /** @param {Story} story */
 export function softmaxStep(story) {
   const { row, key } = story;
-  const top = numeral("largest", row.scores[row.strongest]);
+  const top = numeral("largest", row.capped[row.strongest]);
   const exp = numeral("exp", row.exps[key]);
   const denominator = numeral("denominator", row.denominator);
   const weight = numeral("weight", row.weights[key], share(row.weights[key]));
-  const score = key < row.allowed ? row.scores[key] : -Infinity;
+  const score = sees(row, key) ? row.capped[key] : -Infinity;
   return step("softmax", "Softmax", [
     words("Every score becomes positive by the exponential, and its share of their sum is the weight. The largest score of the row is taken off first; it cancels out."),
     formula("exp(_score_ − largest) = exp(", written(score), " − ", bracketed(top), ") = ", exp),
@@ -172,13 +189,14 @@ function softmaxTable(story) {
   const { row, vectors } = story;
   const keys = listedKeys(story);
   const listed = new Set(keys);
-  const others = Array.from({ length: row.allowed }, (_, i) => i).filter((i) => !listed.has(i));
-  const hidden = Array.from({ length: vectors.nKeys - row.allowed }, (_, i) => row.allowed + i).filter((i) => !listed.has(i));
+  const unlisted = Array.from({ length: vectors.nKeys }, (_, i) => i).filter((i) => !listed.has(i));
+  const [others, hidden] = [unlisted.filter((i) => sees(row, i)), unlisted.filter((i) => !sees(row, i))];
   const rows = keys.map((key) => keyRow(story, key));
   const total = (/** @type {Float64Array} */ numbers) => others.reduce((sum, i) => sum + numbers[i], 0);
   if (others.length) rows.push(restRow("others", `${counted(others.length, "other key")}`, total(row.exps), total(row.weights), story.color));
   if (hidden.length) rows.push(restRow("masked", `${counted(hidden.length, "masked key")}`, 0, 0, story.color));
-  const names = ["key", "score", "score − largest", "exp", "weight"];
+  const score = vectors.softCap ? "capped score" : "score";
+  const names = ["key", score, `${score} − largest`, "exp", "weight"];
   const head = element("tr", {}, names.map((name) => element("th", { scope: "col" }, [name])));
   const sum = element("tr", { class: "sum-total" }, [
     element("th", { scope: "row" }, ["sum"]),
@@ -197,7 +215,7 @@ function softmaxTable(story) {
 function listedKeys({ row, key, vectors }) {
   const all = Array.from({ length: vectors.nKeys }, (_, i) => i);
   if (all.length <= SHORT) return all;
-  const largest = all.slice(0, row.allowed).sort((a, b) => row.weights[b] - row.weights[a] || a - b).slice(0, LISTED);
+  const largest = all.slice(row.first, row.end).sort((a, b) => row.weights[b] - row.weights[a] || a - b).slice(0, LISTED);
   return largest.includes(key) ? largest : [...largest, key];
 }
 
@@ -206,9 +224,9 @@ function listedKeys({ row, key, vectors }) {
  * @param {number} key
  */
 function keyRow({ example, row, key: chosen, color }, key) {
-  const masked = key >= row.allowed;
-  const score = masked ? -Infinity : row.scores[key];
-  const cells = [score, score - row.scores[row.strongest], row.exps[key]].map((value) =>
+  const masked = !sees(row, key);
+  const score = masked ? -Infinity : row.capped[key];
+  const cells = [score, score - row.capped[row.strongest], row.exps[key]].map((value) =>
     element("td", { "data-value": String(value) }, [written(value)]),
   );
   if (masked) cells[0].textContent = "masked";
@@ -267,6 +285,6 @@ export function takeAlong(story, picture, readout, numbers) {
  * @param {Story} story
  */
 export function withoutValue({ row, key }) {
-  const why = key < row.allowed ? "This page was made without values." : "Here it is 0: nothing is taken along.";
+  const why = sees(row, key) ? "This page was made without values." : "Here it is 0: nothing is taken along.";
   return step("value", "Take the value along", [words("The weight then multiplies the value of the key. ", why)]);
 }

@@ -1,6 +1,7 @@
 /** How to read the picture, in the words of someone who sees it for the first time. */
 
 import { lineAlpha } from "../../core/data/attention.js";
+import { grouping, windowsOf } from "../../core/data/sharing.js";
 import { element } from "../../core/draw/dom.js";
 import { percent } from "../../core/text/text.js";
 import { KEYS, legendOf } from "../../marks/cards.js";
@@ -15,7 +16,8 @@ const AHEAD = "This model reads in one direction: a token looks at itself and ba
  * @param {number} examples  texts on the page
  * @returns {{root: HTMLElement, setStrength: (strength: number) => void}}
  */
-export function createLegend({ causal, normalised }, examples) {
+export function createLegend(example, examples) {
+  const { causal, normalised } = example;
   const strokes = SAMPLES.map(() => element("span", { class: "stroke" }));
   const samples = SAMPLES.map((weight, i) =>
     element("li", {}, [strokes[i], percent(weight).replace(".0", "")]),
@@ -28,6 +30,8 @@ export function createLegend({ causal, normalised }, examples) {
       : "The colour is the head.",
     "Hiding tokens or weights does not change the others.",
     causal ? AHEAD : "",
+    windowsOf(example),
+    grouping(example),
   ];
   const root = legendOf(parts, examples > 1 ? { ...KEYS, ...KEYS_OF_TEXTS } : KEYS);
   return {

@@ -18,6 +18,8 @@
  * @property {number} drawn  the same in the plane
  */
 
+import { cappedScore, seenOf, softmax } from "../../core/data/softmax.js";
+
 /** Values of c that are tried: 2^(n/4). */
 const TRIED = Array.from({ length: 25 }, (_, i) => 2 ** ((i - 12) / 4));
 /** Pairs of query and key that the correlation is taken over. */
@@ -83,12 +85,25 @@ function somePairs(collected) {
   const pairs = [];
   for (let text = 0; text + 1 < starts.length; text += 1) {
     for (let query = starts[text]; query < starts[text + 1]; query += 1) {
-      const end = collected.causal ? query + 1 : starts[text + 1];
-      for (let key = starts[text]; key < end; key += 1) pairs.push([query, key]);
+      const seen = seenIn(collected, query, starts[text], starts[text + 1]);
+      for (let key = seen.first; key < seen.end; key += 1) pairs.push([query, key]);
     }
   }
   const step = Math.max(1, Math.ceil(pairs.length / PAIRS));
   return pairs.filter((_, i) => i % step === 0);
+}
+
+/**
+ * The keys that a query sees, among all tokens.
+ *
+ * @param {Collected} collected
+ * @param {number} query
+ * @param {number} first  the first token of its text
+ * @param {number} end
+ */
+function seenIn({ causal, window }, query, first, end) {
+  const seen = seenOf({ nKeys: end - first, window }, causal, query - first);
+  return { first: first + seen.first, end: first + seen.end };
 }
 
 /**
@@ -103,7 +118,7 @@ function dotOf({ query, key, width }, i, j) {
 }
 
 /**
- * The weights of one query over the keys of its text, as the model has them.
+ * The weights of one query over the keys of its text up to the last it sees, as the model has them.
  *
  * @param {Collected} collected
  * @param {number} query  among all tokens
@@ -111,12 +126,11 @@ function dotOf({ query, key, width }, i, j) {
  * @param {number} end
  */
 export function weightsOf(collected, query, first, end) {
-  const allowed = collected.causal ? query + 1 : end;
-  const scores = Array.from({ length: allowed - first }, (_, i) => collected.scale * dotOf(collected, query, first + i));
-  const top = Math.max(...scores);
-  const exps = scores.map((score) => Math.exp(score - top));
-  const sum = exps.reduce((total, exp) => total + exp, 0);
-  return exps.map((exp) => exp / sum);
+  const seen = seenIn(collected, query, first, end);
+  const scores = Float64Array.from({ length: seen.end - first }, (_, i) =>
+    cappedScore(collected.scale * dotOf(collected, query, first + i), collected.softCap),
+  );
+  return Array.from(softmax(scores, seen.end - first, seen.first - first));
 }
 
 /**

@@ -12,8 +12,13 @@ const SIDE = 448;
 const KEYS = { "← ↑ → ↓": "move", Enter: "open" };
 
 export class HeadCard {
-  /** @param {string} name  of the text, where there are several */
-  constructor(name) {
+  /**
+   * @param {string} name  of the text, where there are several
+   * @param {(head: number) => string} shared  which heads share its keys and values
+   */
+  constructor(name, shared) {
+    this.shared = shared;
+    this.sharing = element("p", { class: "hint" });
     this.where = element("p", { class: "where" }, [name ? `Attention of ${name}` : "Attention of"]);
     this.title = element("h2");
     this.canvas = element("canvas", { class: "model-large", "aria-hidden": "true" });
@@ -28,7 +33,7 @@ export class HeadCard {
     ]);
     this.root = element("section", { class: "details model-card", "aria-live": "polite" });
     this.root.setAttribute("aria-label", "One head in numbers");
-    this.root.append(this.hint, this.where, this.title, this.body, this.open);
+    this.root.append(this.hint, this.where, this.title, this.body, this.sharing, this.open);
     this.show(null);
   }
 
@@ -41,10 +46,11 @@ export class HeadCard {
   show(head) {
     this.root.dataset.shows = head ? "head" : "hint";
     this.hint.hidden = head !== null;
-    for (const part of [this.where, this.title, this.body, this.open]) part.hidden = head === null;
+    for (const part of [this.where, this.title, this.body, this.sharing, this.open]) part.hidden = head === null;
     if (!head) return;
     const { place, layer, measures, marked } = head;
     this.title.textContent = `Layer ${layer}, head ${head.head}`;
+    this.sharing.textContent = this.shared(head.head);
     this.paint(head);
     this.rows.forEach(({ row, fill, number }, i) => {
       const statistic = STATISTICS[i];
@@ -84,8 +90,9 @@ function statisticRow({ id, label, says, unit }) {
  * @param {boolean} pooled
  * @param {boolean} causal
  * @param {boolean} named  the page has names of heads
+ * @param {string} shared  which heads share keys and values
  */
-export function createModelLegend(pooled, causal, named) {
+export function createModelLegend(pooled, causal, named, shared) {
   const ramp = createRamp();
   const sentences = [
     "Rows of a square are the tokens that look, from the first down; columns are the tokens that are looked at.",
@@ -93,6 +100,7 @@ export function createModelLegend(pooled, causal, named) {
     causal ? "This model reads in one direction: nothing stands above the diagonal." : "",
     "A marked head spends at least half of its attention as the pattern says; a broad one has at least 80\u202f% of the largest possible entropy.",
     named ? "What a head is known for was found over many texts, before this page was made; here the number is its mean there." : "",
+    shared && `${shared} A bracket above them joins such heads.`,
   ];
   const root = legendOf([...ramp.parts, ...sentences], KEYS);
   return {

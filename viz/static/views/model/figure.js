@@ -5,6 +5,7 @@ import { penOf } from "../../core/draw/canvas.js";
 import { headColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
 import { cornerOf, heightOf, layOut } from "../../marks/grid.js";
+import { brackets } from "./brackets.js";
 import { inksOf, thumbPainter } from "./inks.js";
 
 /** CSS pixels of the figure, and pixels a side of each picture in it. */
@@ -48,6 +49,8 @@ export function modelFigure({ example, thumbnails, sizes, measures, theme, sorte
           pen.rect(x, y - 8, grid.side, 3, headColor(head, theme));
         }
       });
+      if (grid.named) return;
+      for (const { x, width } of brackets(example, grid)) pen.rect(x + 16, grid.top + 12, width, 1.5, soft);
     },
     columns: ["layer", "head", ...STATISTICS.map(({ id }) => id)],
     *rows() {

@@ -8,6 +8,7 @@
 import { Measures, hasThumbnails, thumbnailsOf } from "../../core/data/measures.js";
 import { headsNamed } from "../../core/data/named.js";
 import { sentenceOfModel } from "../../core/data/sentence_of_views.js";
+import { grouping, sharing } from "../../core/data/sharing.js";
 import { STATISTICS } from "../../core/data/statistics.js";
 import { headColor } from "../../core/draw/colors.js";
 import { cssColors } from "../../core/draw/css_colors.js";
@@ -54,8 +55,8 @@ export class ModelView {
     this.board = element("div", { class: "model-board", tabindex: "0", role: "application" }, [this.tiles, this.hover, this.chosen]);
     this.controls = createModelControls(store, this.measures, example.header.patterns ?? []);
     this.root = element("div", { class: "model-view" }, [this.controls.root, this.board]);
-    this.card = new HeadCard(example.header.name && running(example.header.name));
-    this.legend = createModelLegend(Math.max(this.sizes.nQueries, this.sizes.nKeys) > 64, example.causal, Boolean(example.header.patterns));
+    this.card = new HeadCard(example.header.name && running(example.header.name), (head) => sharing(example, head));
+    this.legend = createModelLegend(Math.max(this.sizes.nQueries, this.sizes.nKeys) > 64, example.causal, Boolean(example.header.patterns), grouping(example));
     this.side = [this.card.root, this.legend.root];
     this.listen();
   }

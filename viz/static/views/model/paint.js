@@ -5,6 +5,7 @@ import { penOf } from "../../core/draw/canvas.js";
 import { headColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
 import { cornerOf, heightOf } from "../../marks/grid.js";
+import { brackets } from "./brackets.js";
 import { inksOf, thumbPainter } from "./inks.js";
 
 /** CSS pixels: a canvas as tall as a large model would be past what some browsers allow. */
@@ -142,6 +143,8 @@ function writeEdges(pen, { grid, example, theme, soft, faint, font }, slots, abo
     pen.fillStyle = headColor(head, theme);
     pen.fillRect(left + i * pitch, top - 8, side, 3);
   });
+  pen.fillStyle = soft;
+  for (const { x, width } of brackets(example, { left, pitch, side })) pen.fillRect(x, top - 4, width, 1.5);
 }
 
 /**

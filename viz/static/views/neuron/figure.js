@@ -1,6 +1,6 @@
 /** The neuron view as a figure to take away: every key of one query, with its cells and numbers. */
 
-import { productsOf, vectorOf } from "../../core/data/steps.js";
+import { productsOf, sees, vectorOf } from "../../core/data/steps.js";
 import { penOf } from "../../core/draw/canvas.js";
 import { element } from "../../core/draw/dom.js";
 import { shadeIndex, shadeTable } from "../../core/draw/sign_colors.js";
@@ -38,7 +38,7 @@ export function neuronFigure(example, scene, look) {
     columns: ["key", "token", "score", "weight", ...dimensions.map((i) => `k_${i}`), ...dimensions.map((i) => `q_${i} k_${i}`)],
     *rows() {
       for (let i = 0; i < vectors.nKeys; i += 1) {
-        const score = i < row.allowed ? row.scores[i] : "masked";
+        const score = sees(row, i) ? row.scores[i] : "masked";
         const key = vectorOf(vectors.key, i, vectors.width);
         yield [i, example.keyTokens.text[i], score, row.weights[i], ...key, ...productsOf(vectors, row.query, i)];
       }
@@ -84,7 +84,7 @@ function paintHead(pen, { loaded: { vectors, scales }, row, theme }, look) {
 function paintKey(pen, { loaded: { vectors, scales }, row, theme }, i, named, look) {
   const top = TOP + i * ROW;
   const left = LEFT + NAMES;
-  const masked = i >= row.allowed;
+  const masked = !sees(row, i);
   const style = { size: 12, color: masked ? look.soft : look.ink };
   pen.text(LEFT, top + 13, named, style);
   const key = vectorOf(vectors.key, i, vectors.width);

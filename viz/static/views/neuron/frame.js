@@ -4,6 +4,7 @@
  * @typedef {ReturnType<typeof createNeuronFrame>} NeuronFrame
  */
 
+import { beside } from "../../core/data/sharing.js";
 import { segments } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { rampOf } from "../../core/draw/sign_colors.js";
@@ -12,11 +13,21 @@ import { tokenText } from "../../core/text/text.js";
 import { numeral } from "../../marks/numeral.js";
 import { LOW_ROW, rowHeight, Rows } from "../../marks/rows.js";
 
-export const EDITED =
+const EDITED =
   "This trace was edited. The weights here follow from query and key; the other pictures show the weights as the edit left them.";
 
 /** Tokens in the menu of those that look. */
 const OFFERED = 1000;
+
+/**
+ * What is to be known beside the numbers.
+ *
+ * @param {import("../../core/data/example.js").Example} example
+ * @param {{layer: number, head: number}} loaded
+ */
+export function noteOf(example, { layer, head }) {
+  return [...(example.header.edited ? [EDITED] : []), ...beside(example, layer, head)].join(" ");
+}
 
 /**
  * @param {import("../../core/data/example.js").Example} example

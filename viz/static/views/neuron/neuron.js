@@ -7,7 +7,7 @@
  */
 
 import { sentenceOfRow } from "../../core/data/sentence.js";
-import { pairOf, whyAbsent } from "../../core/data/steps.js";
+import { pairOf, sees, whyAbsent } from "../../core/data/steps.js";
 import { cssColors } from "../../core/draw/css_colors.js";
 import { tokenChip } from "../../core/draw/dom.js";
 import { onPaper } from "../../core/draw/paper.js";
@@ -16,7 +16,7 @@ import { share } from "../../core/text/numbers.js";
 import { tokenOf } from "../../marks/rows.js";
 import { dimensionAt } from "../../marks/strips.js";
 import { neuronFigure } from "./figure.js";
-import { choose, createNeuronFrame, EDITED, readDimension, readWeight } from "./frame.js";
+import { choose, createNeuronFrame, noteOf, readDimension, readWeight } from "./frame.js";
 import { drawLines, drawVectors, scalesOf, writeNumbers } from "./paint.js";
 import { spanOf } from "./rows.js";
 
@@ -225,7 +225,7 @@ export class NeuronView {
     this.root.classList.toggle("folded", !expanded);
     frame.shown.show(expanded ? "vectors" : "lines");
     frame.onward.hidden = !this.limits.views.includes("arithmetic");
-    frame.note.textContent = this.example.header.edited ? EDITED : "";
+    frame.note.textContent = noteOf(this.example, scene.loaded);
     choose(frame.pick, this.example.tokens, scene.row.query);
     frame.head.chip.replaceChildren(tokenChip(this.example.tokens, scene.row.query, 40));
     frame.scales.vectors.show(scene.loaded.scales.vectors, scene.theme);
@@ -263,7 +263,7 @@ export class NeuronView {
   read({ loaded: { vectors }, row, key }) {
     const { readout } = this.frame;
     const shown = this.store.get().key ?? this.under ?? key;
-    const weight = shown < row.allowed ? share(row.weights[shown]) : "0\u202f%: it is masked";
+    const weight = sees(row, shown) ? share(row.weights[shown]) : "0\u202f%: it is masked";
     if (!this.cell) return readWeight(readout, this.example, { query: row.query, key: shown, weight });
     const at = this.cell.key < 0 ? shown : this.cell.key;
     const { dimension } = this.cell;

@@ -24,7 +24,7 @@
  * @property {Cell | null} cell
  */
 
-import { productsOf, vectorOf } from "../../core/data/steps.js";
+import { productsOf, sees, vectorOf } from "../../core/data/steps.js";
 import { penOn } from "../../core/draw/canvas.js";
 import { headColor } from "../../core/draw/colors.js";
 import { signedShade, weightShade } from "../../core/draw/contrast.js";
@@ -48,7 +48,7 @@ const MASKED = 0.22;
 export function writeNumbers(keys, { loaded, row, theme }) {
   const color = headColor(loaded.head, theme);
   for (const [i, item] of keys.items) {
-    const masked = i >= row.allowed;
+    const masked = !sees(row, i);
     const [score, weight] = /** @type {NodeListOf<HTMLDataElement>} */ (item.querySelectorAll(":scope > data"));
     item.classList.toggle("out", masked);
     score.value = masked ? "-Infinity" : String(row.scores[i]);
@@ -92,7 +92,7 @@ export function drawVectors(frame, { loaded: { vectors, scales }, row, span, top
   frame.cells.style.left = `${first.left - origin}px`;
   frame.cells.style.top = `${top}px`;
   for (let i = span.first; i < span.end; i += 1) {
-    pen.globalAlpha = i < row.allowed ? 1 : MASKED;
+    pen.globalAlpha = sees(row, i) ? 1 : MASKED;
     const place = { width, top: tops[i] - top + 2, height: frame.row - 4 };
     const key = { ...place, numbers: vectorOf(vectors.key, i, vectors.width), left: 0, scale: scales.vectors };
     const numbers = productsOf(vectors, row.query, i);

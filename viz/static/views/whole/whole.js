@@ -174,7 +174,7 @@ export const wholeKind = {
   title: "The whole model as one diagram, from text to prediction",
   missing: ({ source }) => {
     if (!source) return "This page holds attention and no model. The whole is drawn by a page that runs one: minibert live, or minibert serve.";
-    return source.shape.built ? "" : "The parts of this kind of model are not drawn.";
+    return source.shape.built ? "" : `The whole is drawn of models that are built like BERT and GPT-2; this one is ${source.shape.family}.`;
   },
   announced: true,
   oneHead: false,

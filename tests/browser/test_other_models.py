@@ -1,0 +1,118 @@
+"""Pages of grouped, rotary, windowed and capped models in a browser: the numbers that they show."""
+
+import numpy as np
+import pytest
+from browser.head_view import Open, token
+from playwright.sync_api import Page, expect
+from small_traces import other_trace
+
+from minibert.trace.read import Trace
+from minibert.viz import view
+
+pytestmark = pytest.mark.browser
+NEURON = ".neuron-view[data-drawn]"
+CAPS = {"gemma2": 3.0}
+
+
+def shown(page: Page, name: str) -> np.ndarray:
+    """The scores or weights of every key, from the neuron view."""
+    found = page.locator(f".neuron-right .neuron-{name}").evaluate_all(
+        "all => all.map(d => d.value)"
+    )
+    return np.array([float(value.replace("Infinity", "inf")) for value in found])
+
+
+def said(page: Page, name: str) -> float:
+    """A number of the arithmetic view."""
+    return float(
+        page.locator(f".sum-steps [data-name={name}]").first.get_attribute("value") or "nan"
+    )
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma2"])
+def trace(request: pytest.FixtureRequest) -> Trace:
+    return other_trace(request.param)
+
+
+def test_the_neuron_view_shows_the_models_scores_and_weights(open_page: Open, trace: Trace) -> None:
+    kind = trace.config.family
+    page = open_page(view(trace).html, "view=neuron&layer=1&heads=3&query=8", ready=NEURON)
+    for layer in (1, 2):
+        scores, probs = (
+            getattr(trace[layer, 3], name)[0, 8].numpy() for name in ("scores", "probs")
+        )
+        seen = probs > 0
+        found = shown(page, "score")
+        np.testing.assert_array_equal(np.isfinite(found), seen)
+        np.testing.assert_allclose(found[seen], scores[seen], rtol=2e-2, atol=2e-2)
+        # The weights are the softmax of the scores that stand beside them.
+        cap = CAPS.get(kind)
+        capped = cap * np.tanh(found / cap) if cap else found
+        exps = np.where(seen, np.exp(capped - capped[seen].max()), 0)
+        np.testing.assert_allclose(shown(page, "weight"), exps / exps.sum(), rtol=1e-12)
+        np.testing.assert_allclose(shown(page, "weight"), probs, atol=1.2e-3)
+        if layer == 1:
+            note = page.locator(".neuron-note")
+            shares = {"llama": "Heads 2 and 3 share key-value head 1.", "gemma2": "All 4 heads"}
+            expect(note).to_contain_text(shares[kind])
+            expect(note).to_contain_text("after rotation")
+            page.get_by_label("Next layer").click()
+            expect(page.locator(".neuron-view")).to_have_attribute("data-layer", "2")
+
+
+def test_the_head_view_shows_the_models_weights(open_page: Open, trace: Trace) -> None:
+    page = open_page(view(trace).html, "layer=1&heads=2")
+    token(page, "query", 7).click()
+    probs = trace[1, 2].probs[0, 7].numpy()
+    key = int(probs.argmax())
+    token(page, "key", key).click()
+    weight = page.locator(".details data").first.get_attribute("value")
+    assert float(weight or "nan") == pytest.approx(float(probs[key]), abs=4e-3)
+    groups = page.locator(".tile-group")
+    expect(groups).to_have_count(trace.config.n_kv_heads)
+    expect(page.locator(".legend")).to_contain_text("key-value head")
+    expect(page.locator(".legend")).to_contain_text(
+        "have a window"
+        if len(set(trace.config.windows) - {0}) and trace.config.windows.count(0) < 2
+        else "has a window"
+    )
+
+
+def test_arithmetic_has_the_steps_of_the_model(open_page: Open, trace: Trace) -> None:
+    place = "view=arithmetic&layer=2&heads=3&query=8&key=6"
+    html = view(trace, exact=True).html
+    page = open_page(html, place, ready=".sum-view[data-drawn]")
+    at, cap = trace[2, 3], CAPS.get(trace.config.family)
+    score = float(at.scores[0, 8, 6])
+    assert said(page, "score") == pytest.approx(score, rel=1e-4)
+    steps = page.locator(".sum-step").evaluate_all("all => all.map(s => s.dataset.step)")
+    assert ("cap" in steps) == (cap is not None)
+    if cap:
+        assert said(page, "capped") == pytest.approx(cap * np.tanh(score / cap), rel=1e-4)
+    assert said(page, "weight") == pytest.approx(float(at.probs[0, 8, 6]), rel=1e-4)
+    unturned = float((at.query_unrotated[0, 8] * at.key_unrotated[0, 6]).sum())
+    turned = float((at.query[0, 8] * at.key[0, 6]).sum())
+    assert said(page, "unturned") == pytest.approx(unturned, rel=1e-4, abs=1e-4)
+    assert said(page, "turned") == pytest.approx(turned, rel=1e-4, abs=1e-4)
+    bar = page.locator(".sum-steps [data-apart='2'] data")
+    assert float(bar.get_attribute("value") or "nan") == pytest.approx(turned, rel=1e-4, abs=1e-4)
+    # Where the same two tokens stood next to one another, the product would be this one.
+    near = page.locator(".sum-steps [data-apart='0'] data").get_attribute("value")
+    assert float(near or "nan") == pytest.approx(unturned, rel=1e-4, abs=1e-4)
+
+
+def test_a_long_text_is_computed_within_its_windows(open_page: Open) -> None:
+    trace = other_trace("llama", 530, n_positions=600)
+    page = open_page(
+        view(trace, layers=[1], heads=[1, 2]).html,
+        "view=neuron&layer=1&heads=2&query=500",
+        ready=NEURON,
+    )
+    assert page.locator(".neuron-view").get_attribute("data-query") == "500"
+    items = page.locator(".neuron-right .token").evaluate_all(
+        "all => all.map(i => [Number(i.dataset.index), i.querySelector('.neuron-weight').value])"
+    )
+    probs = trace[1, 2].probs[0, 500].numpy()
+    assert len(items) > 10
+    for key, weight in items:
+        assert float(weight) == pytest.approx(float(probs[key]), abs=1.2e-3)
