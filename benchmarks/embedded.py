@@ -1,4 +1,4 @@
-"""What the two embedded models can do, measured on text they never saw.
+"""What the embedded models can do, measured on text they never saw.
 
     python -m benchmarks.embedded --held-out FILE... --text FILE... [--output FILE]
     python -m benchmarks.embedded --kinds FOLDER
@@ -10,7 +10,8 @@ its target and whether it is met; a score that cannot be measured is a row with 
 exit status is 0 when every target is met.
 
 `--kinds` measures masked tokens and loss by kind of text instead, from the folder of test data.
-These scores have no target; in the output they take the place of earlier ones, beside the others.
+These scores have no target. In the output a score takes the place of the same model's earlier one;
+the others stay.
 """
 
 import argparse
@@ -25,7 +26,7 @@ import torch
 
 import minibert
 from benchmarks.embedded_bert import bert_measurements
-from benchmarks.embedded_gpt2 import gpt2_measurements
+from benchmarks.embedded_causal import causal_measurements
 from benchmarks.embedded_kinds import kind_measurements, kinds_of_text
 from benchmarks.evidence import Measurements, Texts, finding
 from benchmarks.session import RESULTS
@@ -37,8 +38,10 @@ from minibert.model import Model
 
 MEASUREMENTS: dict[str, Callable[[Model, Texts], Measurements]] = {
     "tiny-bert": bert_measurements,
-    "tiny-gpt2": gpt2_measurements,
+    "tiny-gpt2": causal_measurements,
+    "tiny-llama": causal_measurements,
 }
+EVERYTHING = "all scores"
 LARGEST_MB = 4.0
 WIDTHS = (46, 8, 10, 8)
 
@@ -67,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in scores(place, measurements):
             rows.append({"model": name, **row, **known})
             show(rows[-1])
-    write_rows(beside_others(rows, chosen.output) if chosen.kinds else rows, chosen.output)
+    write_rows(beside_others(rows, chosen.output), chosen.output)
     targets = [row for row in rows if "met" in row or not row["ok"]]
     met = sum(row.get("met", False) for row in targets)
     print(f"\n{met} of {len(targets)} targets met; rows in {chosen.output}")
@@ -77,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def beside_others(rows: list[Row], output: Path) -> list[Row]:
     """These rows behind those of the output that are about something else."""
     measured = {(row["model"], row["what"]) for row in rows}
+    # The row of a model that could not be loaded stands for all of its scores.
+    measured |= {(model, EVERYTHING) for model, _ in measured}
     before = read_rows(output) if output.exists() else []
     return [row for row in before if (row["model"], row["what"]) not in measured] + rows
 
@@ -108,7 +113,7 @@ def scores(place: str, planned: Callable[[Model], Measurements]) -> Iterator[Row
         model, weights = minibert.load(place), weights_file(place)
         measurements = planned(model)
     except (GateError, MinibertError) as error:
-        yield {"what": "all scores", "ok": False, "reason": reason(error)}
+        yield {"what": EVERYTHING, "ok": False, "reason": reason(error)}
         return
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     for what, measure in measurements.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.embedded_bert import masked_accuracy, pair_windows
-from benchmarks.embedded_gpt2 import token_losses
+from benchmarks.embedded_causal import token_losses
 from benchmarks.evidence import Measurements, finding, known_tokenizer
 from minibert.bench.gate import GateError
 from minibert.bench.result_rows import Row

@@ -1,6 +1,6 @@
 """Trains the embedded models anew: which texts, which recipe.
 
-    python scripts/train_embedded.py TEXTS [tiny-bert|tiny-gpt2 ...] [--device cuda]
+    python scripts/train_embedded.py TEXTS [tiny-bert|tiny-gpt2|tiny-llama ...] [--device cuda]
 
 TEXTS is a folder with the files named below: six novels of LitBank (its `original` texts), ten
 books of the Gutenberg selection that NLTK distributes, as UTF-8. Paragraphs with a slur are left
@@ -18,9 +18,11 @@ import torch
 
 from minibert.errors import MinibertError
 from minibert.layers.config import Config
+from minibert.layers.rotary import Rotary
 from minibert.training import Document, Recipe, read_texts, train
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+WHOLE_WORDS = Path(__file__).with_name("whole_words.txt")
 TEXTS = [
     "113_the_secret_garden",
     "1342_pride_and_prejudice",
@@ -56,10 +58,27 @@ CONFIGS = {
         **SIZES,
         **WIDTHS,
     ),
+    "tiny-llama": Config(
+        family="llama",
+        task="causal-lm",
+        vocab_size=6144,
+        n_positions=256,
+        n_layers=4,
+        n_heads=4,
+        n_kv_heads=2,
+        d_model=128,
+        d_mlp=344,
+        causal=True,
+        norm_eps=1e-5,
+        activation="silu",
+        rotary=Rotary(32, base=500_000.0),
+    ),
 }
 RECIPES = {
     "tiny-bert": Recipe(steps=8_000, delimiter=0.1, matching=0.1),
     "tiny-gpt2": Recipe(steps=7_000),
+    # As many tokens a step as tiny-gpt2.
+    "tiny-llama": Recipe(steps=4_000, batch=16, previous=0.1, induction=0.1),
 }
 
 
@@ -67,7 +86,9 @@ def main() -> int:
     """The exit status: 0 when every model asked for is trained."""
     parser = argparse.ArgumentParser(description="Train the embedded models.")
     parser.add_argument("texts", type=Path, help="the folder with the texts")
-    parser.add_argument("models", nargs="*", default=list(RECIPES), help="tiny-bert, tiny-gpt2")
+    parser.add_argument(
+        "models", nargs="*", default=list(RECIPES), help="tiny-bert, tiny-gpt2, tiny-llama"
+    )
     parser.add_argument("--output", type=Path, default=REPOSITORY / "build" / "training")
     parser.add_argument("--device", default="cpu")
     chosen = parser.parse_args()
@@ -85,12 +106,20 @@ def main() -> int:
                 recipe=RECIPES[name],
                 device=chosen.device,
                 dtype=torch.float16,
+                whole=whole_words() if name == "tiny-llama" else (),
                 name=name,
             )
     except MinibertError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def whole_words() -> list[str]:
+    """Words of `whole_words.txt` as tokens: behind a space, and at the start of a text."""
+    words = WHOLE_WORDS.read_text(encoding="utf-8").split()
+    both = [word.removesuffix("^") for word in words if word.endswith("^")]
+    return [" " + word.removesuffix("^") for word in words] + both
 
 
 def kept(text: Document) -> Document:

@@ -59,7 +59,18 @@ class TestResult:
         about = json.loads((tmp_path / "training.json").read_text())
         assert about["held_out"] == [f"the end of story-{n}.txt" for n in (1, 2, 3)]
 
-    @pytest.mark.parametrize("name", ["ElectraForMaskedLM", "GPT2LMHeadModel"])
+    def test_a_llama_has_its_own_shape(self, texts: list[str], tmp_path: Path) -> None:
+        options = ["--task", "causal-lm", "--family", "llama", "--kv-heads", "2", "--width", "40"]
+        command = [*texts, *SMALL, *options, "--steps", "1", "-o", str(tmp_path / "run")]
+        result = run("train", *command)
+        assert result.exit_code == 0, result.output
+        theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "run").config
+        # 8/3 of the width is 106.7; multiples of 8 suit processors.
+        assert (theirs.hidden_size, theirs.intermediate_size) == (40, 112)
+        assert (theirs.num_attention_heads, theirs.num_key_value_heads) == (4, 2)
+        assert (theirs.head_dim, theirs.hidden_act) == (10, "silu")
+
+    @pytest.mark.parametrize("name", ["ElectraForMaskedLM", "GPT2LMHeadModel", "LlamaForCausalLM"])
     def test_a_config_json_says_the_shape(
         self, name: str, texts: list[str], tmp_path: Path
     ) -> None:
@@ -67,6 +78,10 @@ class TestResult:
         if name.startswith("GPT2"):
             config = transformers.GPT2Config(
                 n_embd=24, n_layer=3, n_head=3, n_positions=40, vocab_size=331
+            )
+        elif name.startswith("Llama"):
+            config = transformers.LlamaConfig(
+                **sizes, max_position_embeddings=40, vocab_size=331, intermediate_size=56
             )
         else:
             config = transformers.ElectraConfig(
@@ -97,6 +112,17 @@ class TestErrors:
             (["--task", "causal-lm", "--set", "rate=-1"], "rate=-1.0: expected a number above 0"),
             (["--task", "causal-lm", "--seed", str(2**60)], "seed=1152921504606846976: expected"),
             (["--task", "causal-lm", "--width", "30"], "4 heads do not divide a width of 30"),
+            (
+                ["--task", "causal-lm", "--family", "bert"],
+                "--family bert does not go with --task c",
+            ),
+            (["--task", "masked-lm", "--family", "llama"], "bert for masked-lm and pre-training"),
+            (["--task", "causal-lm", "--kv-heads", "2"], "--kv-heads is for llama"),
+            (
+                ["--task", "causal-lm", "--family", "llama", "--kv-heads", "3"],
+                "4 heads cannot share 3 key-value heads",
+            ),
+            (["--config", "no.json", "--family", "gpt2"], "--config names the family"),
             (["--task", "causal-lm", "--vocabulary", "50"], "vocabulary of 50 has no room"),
             (["--task", "causal-lm", "--positions", "4096"], "fewer positions"),
             (["--task", "causal-lm", "--device", "meta"], "expected cpu or cuda"),

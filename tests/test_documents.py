@@ -147,7 +147,7 @@ def test_a_page_runs_with_what_it_says_to_install(
 
 
 def test_the_pages_have_blocks_and_every_extra_that_readme_lists_exists() -> None:
-    lessons = ("induction.md", "looking.md", "sorting.md", "flash/README.md")
+    lessons = ("induction.md", "looking.md", "rotation.md", "sorting.md", "flash/README.md")
     assert all(blocks_of(DOCS / "lessons" / name) for name in lessons)
     readme = blocks_of(REPOSITORY / "README.md")
     assert {"python", "sh"} == {block.language for block in readme}

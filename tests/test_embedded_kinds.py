@@ -8,7 +8,7 @@ import torch
 
 import minibert
 from benchmarks import embedded
-from benchmarks.embedded_gpt2 import token_losses
+from benchmarks.embedded_causal import token_losses
 from benchmarks.embedded_kinds import kinds_of_text
 from minibert.bench.gate import GateError
 from minibert.checkpoint.save import save

@@ -18,13 +18,18 @@ EMBEDDED = Path(minibert.__file__).parent / "embedded"
 CLASSES = {
     "tiny-bert": transformers.BertForPreTraining,
     "tiny-gpt2": transformers.GPT2LMHeadModel,
+    "tiny-llama": transformers.LlamaForCausalLM,
 }
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "embedded.jsonl"
-KINDS = {"tiny-bert": "masked tokens right, ", "tiny-gpt2": "loss, "}
+KINDS = {
+    "tiny-bert": "masked tokens right, ",
+    "tiny-gpt2": "loss, ",
+    "tiny-llama": "loss, ",
+}
 TEXT = "the old horse looked over the gate and saw the boys come slowly down the long road ."
 
 
-def test_both_are_there() -> None:
+def test_all_are_there() -> None:
     assert sorted(embedded_names()) == sorted(CLASSES)
 
 
@@ -35,7 +40,7 @@ def test_transformers_loads_the_folder_and_agrees(name: str) -> None:
     )
     their_tokenizer = transformers.AutoTokenizer.from_pretrained(EMBEDDED / name)
     ours = minibert.load(name)
-    pair = () if name == "tiny-gpt2" else ("“It is a fine horse,” said he.",)
+    pair = () if name != "tiny-bert" else ("“It is a fine horse,” said he.",)
     inputs = their_tokenizer(TEXT, *pair, return_tensors="pt")
     with torch.no_grad():
         outputs = theirs.eval()(**inputs, output_attentions=True, output_hidden_states=True)
@@ -70,12 +75,30 @@ def test_the_card_and_the_readme_say_what_was_measured_by_kind_of_text(name: str
             assert f"{kind} {number}" in text or (text is readme and kind == "novels")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "leaves fall in autumn",
+        "autumn is marked by colorful foliage",
+        "astronomers discovered a new planet",
+        "The horse quickly ran away",
+        "the cat jumped into the bag because it was very tired",
+        "He is eating bland spaghetti",
+        "She went to the store and bought strawberries",
+        "I did not really enjoyed this movie",
+    ],
+)
+def test_words_that_teachers_use_are_whole_in_tiny_llama(text: str) -> None:
+    tokens = minibert.load("tiny-llama").tokenize(text)
+    assert [string.strip() for string in tokens.strings[0]] == text.split()
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_weights_are_float16_and_small(name: str) -> None:
     path = EMBEDDED / name / "model.safetensors"
     assert path.stat().st_size <= 4e6
     assert {tensor.dtype for tensor in load_file(path).values()} == {torch.float16}
-    assert sum(file.stat().st_size for file in EMBEDDED.rglob("*") if file.is_file()) <= 8e6
+    assert sum(file.stat().st_size for file in EMBEDDED.rglob("*") if file.is_file()) <= 12e6
 
 
 @pytest.mark.parametrize(
@@ -86,6 +109,8 @@ def test_the_weights_are_float16_and_small(name: str) -> None:
         ("tiny-bert", "delimiter", 0.6),
         ("tiny-gpt2", "previous", 0.7),
         ("tiny-gpt2", "induction", 0.6),
+        ("tiny-llama", "previous", 0.7),
+        ("tiny-llama", "induction", 0.6),
     ],
 )
 def test_the_head_that_the_card_names_does_what_it_says(

@@ -10,15 +10,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from benchmarks import embedded, embedded_bert, embedded_gpt2
+from benchmarks import embedded, embedded_bert, embedded_causal
 from benchmarks.embedded_bert import masked_accuracy, next_sentence_accuracy, pair_windows
-from benchmarks.embedded_gpt2 import ablation, held_out_loss, token_losses, without_heads, words
+from benchmarks.embedded_causal import ablation, held_out_loss, token_losses, without_heads, words
 from benchmarks.evidence import Texts, finding, share
 from benchmarks.ngram import TrigramModel
 from minibert.bench.gate import GateError
 from minibert.checkpoint.save import save
 from minibert.errors import MinibertError
 from minibert.layers.config import Config
+from minibert.layers.rotary import Rotary
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
@@ -48,6 +49,11 @@ def bert(task: str = "pre-training") -> Model:
 
 def gpt2() -> Model:
     return wide(Config(**sizes("gpt2", "causal-lm"), causal=True))
+
+
+def llama() -> Model:
+    given = sizes("llama", "causal-lm") | {"d_model": 36, "d_head": 12}
+    return wide(Config(**given, causal=True, n_kv_heads=1, rotary=Rotary(12), activation="silu"))
 
 
 def sizes(family: str, task: str) -> dict[str, Any]:
@@ -230,6 +236,8 @@ class TestGpt2:
         theirs = trigrams.losses(document.numpy())[counted.start : counted.stop]
         assert row["trigram_loss"] == pytest.approx(theirs.mean(), abs=1e-4)
         assert row["difference"] == pytest.approx(row["value"] - row["trigram_loss"], abs=2e-4)
+        bits = row["value"] * len(document) / len(story(1).text) / math.log(2)
+        assert row["bits_per_character"] == pytest.approx(bits, abs=1e-3)
 
     def test_words_are_letters_with_apostrophes_inside(self) -> None:
         assert words("Don't 'stop', 3rd_time; Élan!") == ["don't", "stop", "rd", "time", "élan"]
@@ -238,7 +246,7 @@ class TestGpt2:
 @pytest.fixture
 def command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(embedded_bert, "SENTENCE_PAIRS", 100)
-    monkeypatch.setattr(embedded_gpt2, "PROMPTS", 3)
+    monkeypatch.setattr(embedded_causal, "PROMPTS", 3)
     options = []
     for option, documents in (("--held-out", TEXTS.held_out), ("--text", TEXTS.training)):
         options.append(option)
@@ -246,7 +254,7 @@ def command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             path = tmp_path / f"{document.name}.txt"
             path.write_text(document.text, encoding="utf-8")
             options.append(str(path))
-    for name, model in (("tiny-bert", bert()), ("tiny-gpt2", gpt2())):
+    for name, model in (("tiny-bert", bert()), ("tiny-gpt2", gpt2()), ("tiny-llama", llama())):
         folder = tmp_path / name
         folder.mkdir()
         save(model, folder, dtype=torch.float16)
@@ -260,10 +268,10 @@ def test_a_run_writes_a_row_for_every_score_with_where_it_comes_from(
     assert embedded.main(command_line) == 1
     lines = (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()
     rows = {(row["model"], row["what"]): row for row in map(json.loads, lines)}
-    assert len(rows) == len(lines) == 13
+    assert len(rows) == len(lines) == 20
     failed = [what for what, row in rows.items() if not row["ok"]]
     # Random weights have no induction head to ablate; everything else is measured.
-    assert failed in ([], [("tiny-gpt2", "loss rise without induction heads")])
+    assert {what for _, what in failed} <= {"loss rise without induction heads"}
     for row in rows.values():
         assert {"versions", "cpu", "commit", "command", "held_out", "weights_sha256"} <= set(row)
         assert not row["ok"] or {"value", "target", "met"} <= set(row)
@@ -271,7 +279,21 @@ def test_a_run_writes_a_row_for_every_score_with_where_it_comes_from(
     assert rows["tiny-bert", "weights in MB"]["met"]
     printed = capsys.readouterr().out
     assert "NOT MET" in printed
-    assert f"of 13 targets met; rows in {tmp_path}" in printed
+    assert f"of 20 targets met; rows in {tmp_path}" in printed
+
+
+def test_the_rows_of_other_models_stay(command_line: list[str], tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    other = {"model": "tiny-bert", "what": "weights in MB", "ok": True, "value": 2.0}
+    failed = {"model": "tiny-gpt2", "what": "all scores", "ok": False, "reason": "not there"}
+    stale = {"model": "tiny-gpt2", "what": "weights in MB", "ok": True, "value": 1.0}
+    output.write_text("".join(f"{json.dumps(row)}\n" for row in (other, failed, stale)))
+    embedded.main([*command_line, "--models", "tiny-gpt2"])
+    rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    assert rows[0] == other
+    assert {row["model"] for row in rows[1:]} == {"tiny-gpt2"}
+    assert [row["what"] for row in rows].count("weights in MB") == 2
+    assert "all scores" not in [row["what"] for row in rows]
 
 
 def test_a_model_that_is_not_there_is_a_row_with_the_reason(

@@ -23,6 +23,14 @@ class TrainingTask(StrEnum):
     pre_training = "pre-training"
 
 
+class TrainingFamily(StrEnum):
+    """Families that the sizes on the command line can describe."""
+
+    bert = "bert"
+    gpt2 = "gpt2"
+    llama = "llama"
+
+
 class WeightType(StrEnum):
     """Number types that weights are saved in."""
 
@@ -46,12 +54,19 @@ Task = Annotated[
     TrainingTask | None,
     typer.Option(help="causal-lm is a GPT-2, the others are BERTs; needed without --config."),
 ]
+Family = Annotated[
+    TrainingFamily | None,
+    typer.Option(help="llama: a causal-lm with rotary positions and a gated MLP."),
+]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="A config.json in place of the five sizes."),
+    typer.Option("--config", metavar="FILE", help="A config.json in place of the sizes."),
 ]
 Layers = Annotated[int, typer.Option(min=1, help="Layers.")]
 Heads = Annotated[int, typer.Option(min=1, help="Heads in each layer.")]
+KeyValueHeads = Annotated[
+    int, typer.Option(min=0, help="Key-value heads of a llama; 0: as many as heads.")
+]
 Width = Annotated[int, typer.Option(min=1, help="Width of the residual stream.")]
 Positions = Annotated[int, typer.Option(min=16, help="Longest input in tokens.")]
 Vocabulary = Annotated[int, typer.Option(min=1, help="Entries of the tokenizer.")]
@@ -88,9 +103,11 @@ def train(
     output: Output,
     held_out: HeldOut = None,
     task: Task = None,
+    family: Family = None,
     config: ConfigFile = None,
     layers: Layers = 4,
     heads: Heads = 4,
+    kv_heads: KeyValueHeads = 0,
     width: Width = 128,
     positions: Positions = 128,
     vocabulary: Vocabulary = 4096,
@@ -117,7 +134,7 @@ def train(
         "n_layers": layers,
         "n_heads": heads,
         "d_model": width,
-        "d_mlp": 4 * width,
+        "n_kv_heads": kv_heads,
     }
     if plot is not None:
         from minibert.viz.plots import check_output
@@ -133,7 +150,7 @@ def train(
         texts,
         held_out or [],
         output,
-        config=_config(config, task, sizes),
+        config=_config(config, task, family, sizes),
         numbers=chosen,
         device=device,
         weights=weights.value,
@@ -208,25 +225,48 @@ def _settings(given: list[str], *, taken: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _config(path: Path | None, task: TrainingTask | None, sizes: dict[str, Any]) -> "Config":
+def _config(
+    path: Path | None,
+    task: TrainingTask | None,
+    family: TrainingFamily | None,
+    sizes: dict[str, int],
+) -> "Config":
     from minibert.checkpoint.config import config_from_hf
-    from minibert.layers.config import Config
     from minibert.untrusted import read_json
 
     if path is not None:
+        if family is not None:
+            raise MinibertError("--config names the family; leave --family out.")
         return config_from_hf(read_json(path, TrainingError), None if task is None else task.value)
     if task is None:
         raise MinibertError(
             "The task is missing: give --task causal-lm, masked-lm or pre-training."
         )
-    if task is TrainingTask.causal_lm:
-        return Config(
-            family="gpt2",
-            task="causal-lm",
-            causal=True,
-            norm_eps=1e-5,
-            activation="gelu_tanh",
-            **sizes,
+    causal = task is TrainingTask.causal_lm
+    chosen = family or (TrainingFamily.gpt2 if causal else TrainingFamily.bert)
+    if causal != (chosen is not TrainingFamily.bert):
+        raise MinibertError(
+            f"--family {chosen.value} does not go with --task {task.value}: gpt2 and llama are "
+            "trained for causal-lm, bert for masked-lm and pre-training."
         )
-    pooler = task is TrainingTask.pre_training
-    return Config(family="bert", task=task.value, n_segments=2, pad_id=0, pooler=pooler, **sizes)
+    if sizes["n_kv_heads"] and chosen is not TrainingFamily.llama:
+        raise MinibertError(f"--kv-heads is for llama; a {chosen.value} has none of its own.")
+    return _of_sizes(chosen, task, sizes)
+
+
+def _of_sizes(family: TrainingFamily, task: TrainingTask, sizes: dict[str, Any]) -> "Config":
+    from minibert.layers.config import Config
+    from minibert.layers.rotary import Rotary
+
+    width = sizes["d_model"]
+    given = {"family": family.value, "task": task.value, **sizes}
+    if family is TrainingFamily.bert:
+        pooler = task is TrainingTask.pre_training
+        return Config(**given, d_mlp=4 * width, n_segments=2, pad_id=0, pooler=pooler)
+    given |= {"causal": True, "norm_eps": 1e-5}
+    if family is TrainingFamily.gpt2:
+        return Config(**given, d_mlp=4 * width, activation="gelu_tanh")
+    # As many weights as an MLP without a gate (Shazeer 2020, section 3.1), rounded up to eights.
+    d_mlp = -(-width * 8 // 3 // 8) * 8
+    d_head = width // sizes["n_heads"]
+    return Config(**given, d_mlp=d_mlp, activation="silu", rotary=Rotary(d_head))

@@ -97,7 +97,8 @@ def turns(
 
 def rotate(vectors: HeadVectors, turned: Turns) -> HeadVectors:
     """The vectors with each pair (i, i + dims/2) of their first dims dimensions turned."""
-    cosine, sine = turned
+    # Under autocast the vectors are narrower than the weights, for whose dtype `turned` was made.
+    cosine, sine = (part.to(vectors.dtype) for part in turned)
     dims = cosine.shape[-1]
     first, rest = vectors[..., :dims], vectors[..., dims:]
     # The other dimension of each pair in its place, by one copy.

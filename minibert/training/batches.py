@@ -21,6 +21,9 @@ __all__ = ["IGNORED", "Batch", "Kinds", "causal_batch", "check_corpus", "masked_
 IGNORED = -100
 """The label of a position that is not predicted, as in torch.nn.functional.cross_entropy."""
 
+# A text of many positions shows a short period more often, and it is learned sooner.
+_LONGEST_PERIOD = 64
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -79,8 +82,9 @@ def causal_batch(corpus: Corpus, config: Config, recipe: Recipe, step: int) -> B
     text = corpus.ids[starts[:, None] + torch.arange(length + 1)]
     labels = text[:, 1:]
     if n_repeated:
-        periods = torch.randint(8, length // 2 + 1, (n_repeated,), generator=generator)
-        source = torch.randint(config.vocab_size, (n_repeated, length // 2), generator=generator)
+        longest = min(length // 2, _LONGEST_PERIOD)
+        periods = torch.randint(8, longest + 1, (n_repeated,), generator=generator)
+        source = torch.randint(config.vocab_size, (n_repeated, longest), generator=generator)
         place = torch.arange(length + 1) % periods[:, None]
         repeated = source.gather(1, place)
         known = torch.arange(1, length + 1) >= periods[:, None]

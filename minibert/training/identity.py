@@ -24,6 +24,7 @@ def about_run(
     config: Config,
     recipe: Recipe,
     tokenizer: Tokenizer | None,
+    whole: Sequence[str],
     device: torch.device,
 ) -> dict[str, Any]:
     """Everything that must be equal for a run to resume from the snapshot of another."""
@@ -33,6 +34,7 @@ def about_run(
         "config": {key: _plain(value) for key, value in asdict(config).items()},
         "recipe": recipe.to_dict(),
         "own_tokenizer": None if tokenizer is None else tokenizer.to_json(),
+        "whole": list(whole) or None,
         "device": device.type,
         "torch": str(torch.__version__),
     }

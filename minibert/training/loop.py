@@ -48,6 +48,7 @@ def train(
     config: Config,
     recipe: Recipe | None = None,
     tokenizer: Tokenizer | None = None,
+    whole: Sequence[str] = (),
     device: str = "cpu",
     dtype: torch.dtype | None = None,
     name: str | None = None,
@@ -56,7 +57,8 @@ def train(
 ) -> Model:
     """The trained model; it is also saved in `folder` with its tokenizer, log and card.
 
-    `config.vocab_size` is the size wanted for the tokenizer; in the result it is the real size. A
+    `config.vocab_size` is the size wanted for the tokenizer; in the result it is the real size.
+    Each of the words `whole` becomes one token of a byte-level tokenizer. A
     run that was interrupted, even killed, resumes from its last snapshot when `train` is called
     again with the same arguments. On the same kind of processor the final weights are then the
     same, bit for bit. `restart` starts from step 0. `dtype` is the type of the saved weights
@@ -77,6 +79,7 @@ def train(
             config=config,
             recipe=recipe,
             tokenizer=tokenizer,
+            whole=whole,
             device=device,
             name=name or folder.resolve().name,
             restart=restart,
@@ -124,6 +127,7 @@ class Run:
         config: Config,
         recipe: Recipe,
         tokenizer: Tokenizer | None,
+        whole: Sequence[str],
         device: str,
         name: str,
         restart: bool,
@@ -136,12 +140,12 @@ class Run:
                 "pairs of texts, and this model has no segments for them; expected 0."
             )
         where = _device(device)
-        about = about_run(texts, held_out, config, recipe, tokenizer, where)
+        about = about_run(texts, held_out, config, recipe, tokenizer, whole, where)
         check_apart(texts, held_out)
         snapshot = None if restart else fitting_snapshot(folder, about)
         if snapshot is None and not restart:
             check_no_stranger(folder)
-        tokenizer = tokenizer or _tokenizer(texts, config, snapshot)
+        tokenizer = tokenizer or _tokenizer(texts, config, whole, snapshot)
         config = _with_tokenizer(config, tokenizer)
         corpus, unseen = (_corpus(part, tokenizer) for part in (texts, held_out))
         check_corpus(corpus, config, what="texts")
@@ -273,11 +277,13 @@ def _write_tokenizer_settings(model: Model, folder: Path) -> None:
     write_atomically(folder / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")
 
 
-def _tokenizer(texts: Sequence[Document], config: Config, snapshot: Snapshot | None) -> Tokenizer:
+def _tokenizer(
+    texts: Sequence[Document], config: Config, whole: Sequence[str], snapshot: Snapshot | None
+) -> Tokenizer:
     if snapshot is not None:
         return Tokenizer.from_json(snapshot.tokenizer)
-    family, size = config.family, config.vocab_size
-    return train_tokenizer((document.text for document in texts), family=family, size=size)
+    given = (document.text for document in texts)
+    return train_tokenizer(given, family=config.family, size=config.vocab_size, whole=whole)
 
 
 def _with_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:

@@ -11,6 +11,7 @@ __all__ = ["TASKS", "Recipe"]
 
 # More than processors have, and fewer than a process may start.
 _MOST_THREADS = 512
+_TARGETS = ("delimiter", "matching", "previous", "induction")
 TASKS = ("pre-training", "masked-lm", "causal-lm")
 
 
@@ -51,8 +52,15 @@ class Recipe:
     """First weight of a loss on the last head of layer 1: −log of its attention to the same token
     in the other text, or to delimiters where there is none. Texts that belong together share words,
     and a small model takes very long to learn this from next-sentence labels alone."""
+    previous: float = 0.0
+    """First weight of a loss on the last head of the first layer: −log of its attention to the
+    previous token. With rotary positions and no biases nothing is the same in all queries and keys
+    at first, and this head forms late or not at all."""
+    induction: float = 0.0
+    """First weight of a loss on the last head of layer 1: −log of its attention to the tokens
+    behind earlier occurrences of the same token."""
     targets_until: float = 0.9
-    """Share of the steps during which both weights fall linearly to 0."""
+    """Share of the steps during which these weights fall linearly to 0."""
     seed: int = 0
     bfloat16: bool = True
     """Multiply matrices in bfloat16 (autocast); everything else stays float32."""
@@ -73,7 +81,7 @@ class Recipe:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise TrainingError(f"{name}={value}: expected a number above 0.")
-        for name in ("warm_up", "waves", "weight_decay", "delimiter", "matching", "seed"):
+        for name in ("warm_up", "waves", "weight_decay", *_TARGETS, "seed"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise TrainingError(f"{name}={value}: expected 0 or more.")
@@ -103,7 +111,7 @@ class Recipe:
         """The weights of the losses of single heads in this step, without those that are 0."""
         end = self.targets_until * self.steps
         left = 1 - step / end if step < end else 0.0
-        weights = {"delimiter": self.delimiter * left, "matching": self.matching * left}
+        weights = {name: getattr(self, name) * left for name in _TARGETS}
         return {name: weight for name, weight in weights.items() if weight}
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from minibert.layers.config import Config
 from minibert.quantities import Bool, Float
@@ -21,7 +22,12 @@ _SMALLEST = 1e-6
 
 def target_layers(config: Config, names: Collection[str]) -> dict[str, int]:
     """For each target, the layer whose last head it applies to."""
-    layers = {"delimiter": config.n_layers // 2, "matching": min(1, config.n_layers - 1)}
+    layers = {
+        "delimiter": config.n_layers // 2,
+        "matching": min(1, config.n_layers - 1),
+        "previous": 0,
+        "induction": min(1, config.n_layers - 1),
+    }
     return {name: layers[name] for name in names}
 
 
@@ -31,11 +37,14 @@ def target_loss(
     batch: Batch,
     tokenizer: Tokenizer,
 ) -> Float[Tensor, ""]:
-    """−log of the last head's attention to its target: the mean over real, non-delimiter tokens."""
+    """−log of the last head's attention to its target: the mean over real, non-delimiter tokens.
+
+    A token without a target is left out.
+    """
     delimiters = torch.isin(batch.ids, _ids([tokenizer.sep_id], batch.ids))
     wanted = TARGETS[name](batch, delimiters, tokenizer)
     mass = (probs[:, -1].float() * wanted).sum(-1)
-    rows = ~delimiters if batch.mask is None else batch.mask & ~delimiters
+    rows = (~delimiters if batch.mask is None else batch.mask & ~delimiters) & wanted.any(-1)
     return -mass[rows].clamp_min(_SMALLEST).log().mean()
 
 
@@ -57,9 +66,27 @@ def _matching(
     return same | (delimiters[:, None, :] & ~same.any(-1, keepdim=True))
 
 
+def _previous(
+    batch: Batch, delimiters: Bool[Tensor, "batch position"], tokenizer: Tokenizer
+) -> Bool[Tensor, "#batch query key"]:
+    """The token before; the first token has none."""
+    position = torch.arange(batch.ids.shape[1], device=batch.ids.device)
+    return (position[:, None] - 1 == position)[None]
+
+
+def _induction(
+    batch: Batch, delimiters: Bool[Tensor, "batch position"], tokenizer: Tokenizer
+) -> Bool[Tensor, "batch query key"]:
+    """The tokens behind earlier occurrences of the same token."""
+    earlier = (batch.ids[:, :, None] == batch.ids[:, None, :]).tril(-1)
+    return F.pad(earlier[:, :, :-1], (1, 0))
+
+
 TARGETS: dict[str, Callable[[Batch, Tensor, Tokenizer], Tensor]] = {
     "delimiter": _delimiter,
     "matching": _matching,
+    "previous": _previous,
+    "induction": _induction,
 }
 
 

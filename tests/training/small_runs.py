@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from minibert.layers.config import Config
+from minibert.layers.rotary import Rotary
 from minibert.model import Model
 from minibert.training import Document, Recipe
 from minibert.training.texts import clean
@@ -50,6 +51,12 @@ SMALL = (
     *("--vocabulary", "331", "--batch", "4", "--steps", "6"),
     *("--set", "log_every=3", "--set", "save_every=2", "--set", "warm_up=2"),
 )
+
+
+def llama(**changes: Any) -> Config:
+    shape = {"vocab_size": 331, "n_positions": 32, **SIZES, "n_kv_heads": 2, "rotary": Rotary(8)}
+    chosen = {"causal": True, "norm_eps": 1e-5, "activation": "silu"}
+    return Config(**{"family": "llama", "task": "causal-lm", **shape, **chosen, **changes})
 
 
 def gpt2(**changes: Any) -> Config:

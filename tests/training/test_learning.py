@@ -19,6 +19,7 @@ from tests.training.small_runs import (
     VERBS,
     bert,
     gpt2,
+    llama,
     recipe,
 )
 
@@ -31,7 +32,7 @@ def entropy(counts: Counter[int]) -> float:
 
 @pytest.mark.parametrize(
     ("config", "share", "bfloat16"),
-    [(gpt2(), 0.35, True), (bert("masked-lm"), 0.8, False)],
+    [(gpt2(), 0.35, True), (llama(), 0.35, True), (bert("masked-lm"), 0.8, False)],
 )
 def test_a_few_dozen_steps_teach_more_than_the_frequency_of_words(
     config: Config, share: float, bfloat16: bool, tmp_path: Path

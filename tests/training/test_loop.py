@@ -109,6 +109,7 @@ class TestGoingOn:
             ({"texts": TEXTS[::-1]}, "texts"),
             ({"texts": TEXTS[:2], "held_out": UNSEEN[:1]}, "texts, held_out"),
             ({"tokenizer": train_tokenizer(["A b."], family="gpt2", size=300)}, "own_tokenizer"),
+            ({"whole": [" apple"]}, "whole"),
         ],
     )
     def test_other_arguments_are_an_error_naming_which(

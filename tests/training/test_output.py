@@ -14,11 +14,12 @@ from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.training import train
-from tests.training.small_runs import TEXTS, UNSEEN, bert, gpt2, masked_lm, recipe
+from tests.training.small_runs import TEXTS, UNSEEN, bert, gpt2, llama, masked_lm, recipe
 
 QUOTED = "“The rabbit’s queen” heard a letter."
 KINDS: dict[str, tuple[Config, str]] = {
     "gpt2": (gpt2(), "GPT2LMHeadModel"),
+    "llama": (llama(), "LlamaForCausalLM"),
     "bert": (bert(), "BertForPreTraining"),
     "roberta": (masked_lm("roberta"), "RobertaForMaskedLM"),
     # As in a config.json that has another padding id than the tokenizer to come.

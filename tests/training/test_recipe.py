@@ -13,7 +13,7 @@ from tests.training.small_runs import bert, gpt2
 
 COUNTS = ("steps", "batch", "threads", "log_every", "save_every")
 POSITIVE = ("matrix_rate", "rate", "clip")
-NOT_NEGATIVE = ("waves", "weight_decay", "delimiter", "matching")
+NOT_NEGATIVE = ("waves", "weight_decay", "delimiter", "matching", "previous", "induction")
 SHARES = ("masked", "repeated", "short", "cool_down", "targets_until", "same_text")
 
 

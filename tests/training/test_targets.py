@@ -65,9 +65,33 @@ def test_matching_is_the_same_token_in_the_other_text_and_a_delimiter_without_on
     assert target_loss("matching", wrong, one, tokenizer).item() == pytest.approx(expected)
 
 
+def test_previous_is_the_token_before_and_the_first_token_does_not_count() -> None:
+    tokenizer = train_tokenizer([WORDS], family="llama", size=300)
+    ids = tokenizer("the cat saw a dog").ids
+    one, size = Batch(ids, torch.full_like(ids, -100)), ids.shape[1]
+    before = [{max(0, query - 1)} for query in range(size)]
+    assert target_loss("previous", looking_at(before, size), one, tokenizer).item() == 0
+    half = [{0}, {0, 1}, *before[2:]]
+    found = target_loss("previous", looking_at(half, size), one, tokenizer)
+    assert found.item() == pytest.approx(math.log(2) / (size - 1))
+
+
+def test_induction_is_what_followed_the_same_token_before() -> None:
+    tokenizer = train_tokenizer([WORDS], family="llama", size=300)
+    a, b, c = tokenizer.encode("abc")
+    ids = torch.tensor([[a, b, a, c, a]])
+    one = Batch(ids, torch.full_like(ids, -100))
+    # b and c have no earlier one of their kind; behind the last a come two.
+    right = looking_at([{0}, {0}, {1}, {0}, {1, 3}], 5)
+    assert target_loss("induction", right, one, tokenizer).item() == pytest.approx(0)
+    half = looking_at([{0}, {0}, {1, 0}, {0}, {3}], 5)
+    found = target_loss("induction", half, one, tokenizer)
+    assert found.item() == pytest.approx(math.log(2) / 2)
+
+
 def test_each_target_has_its_layer_however_few_there_are() -> None:
     sizes = {"vocab_size": 9, "n_positions": 16, "n_heads": 1, "d_model": 2, "d_mlp": 2}
     for layers, expected in ((1, (0, 0)), (2, (1, 1)), (4, (2, 1))):
         config = Config(family="bert", task="masked-lm", n_layers=layers, **sizes)
-        found = target_layers(config, ["delimiter", "matching"])
-        assert (found["delimiter"], found["matching"]) == expected
+        found = target_layers(config, ["delimiter", "matching", "previous", "induction"])
+        assert tuple(found.values()) == (*expected, 0, expected[1])

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.training.vocabulary import END_OF_TEXT, tokenizer_settings, train_tokenizer
 from tests.training.small_runs import story
 
-FAMILIES = ("bert", "distilbert", "electra", "albert", "roberta", "gpt2")
+FAMILIES = ("bert", "distilbert", "electra", "albert", "roberta", "gpt2", "llama")
 SIZE = 331
 LINES = ("The old king saw a queen.", "“Don’t”, said ‘she’—twice!", "Ünknöwn 日本 🙂 zq 42")
 
@@ -70,7 +71,7 @@ def test_minibert_reads_its_own_folder(trained: tuple[str, Tokenizer], folder: P
 def test_the_special_tokens_are_those_of_the_family(trained: tuple[str, Tokenizer]) -> None:
     family, tokenizer = trained
     special = {tokenizer.raw(i) for i in tokenizer.special_ids}
-    if family == "gpt2":
+    if family in ("gpt2", "llama"):
         assert special == {END_OF_TEXT}
         assert tokenizer(LINES[0]).ids[0].tolist() == tokenizer.encode(LINES[0])
     elif family == "roberta":
@@ -86,6 +87,31 @@ def test_bytes_decode_to_the_text_whatever_it_is() -> None:
     tokenizer = train_tokenizer([story()], family="gpt2", size=300)
     for line in LINES:
         assert tokenizer.decode(tokenizer.encode(line)) == line
+
+
+def test_words_become_whole_tokens_with_the_space_in_front_of_them() -> None:
+    words = [" spaghetti", " astronomers", "leaves"]
+    texts = [story(1), story(2)]
+    tokenizer = train_tokenizer(texts, family="llama", size=SIZE, whole=words)
+    found = tokenizer.encode("leaves spaghetti astronomers")
+    assert [tokenizer.decode([i]) for i in found] == ["leaves", *words[:2]]
+    without = train_tokenizer(texts, family="llama", size=SIZE)
+    assert all(len(without.encode(word)) > 1 for word in words)
+
+
+@pytest.mark.parametrize(
+    ("family", "words", "message"),
+    [
+        ("llama", [" two words"], r" two words: 1 of 1 words are no single token"),
+        ("llama", ["".join(p) for p in permutations("abcdef")], "of 720 words are no single token"),
+        ("bert", ["spaghetti"], "bert has WordPiece"),
+    ],
+)
+def test_words_that_cannot_be_whole_are_an_error(
+    family: str, words: list[str], message: str
+) -> None:
+    with pytest.raises(TrainingError, match=message):
+        train_tokenizer([story(1)], family=family, size=SIZE, whole=words)
 
 
 def test_curly_quotes_are_the_straight_ones_of_cleaned_texts() -> None:

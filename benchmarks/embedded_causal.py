@@ -19,7 +19,7 @@ from minibert.bench.result_rows import Row
 from minibert.model import Model
 from minibert.quantities import Float, Int
 
-__all__ = ["gpt2_measurements", "token_losses", "without_heads"]
+__all__ = ["causal_measurements", "token_losses", "without_heads"]
 
 # From this score on a head is ablated as an induction head.
 INDUCTION = 0.3
@@ -31,7 +31,7 @@ PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 100, 12, 60
 Head = tuple[int, int]
 
 
-def gpt2_measurements(model: Model, texts: Texts) -> Measurements:
+def causal_measurements(model: Model, texts: Texts) -> Measurements:
     """What a causal language model is measured in."""
     tokenizer = known_tokenizer(model)
     held_out = [torch.tensor(tokenizer.encode(document.text)) for document in texts.held_out]
@@ -125,7 +125,7 @@ def held_out_loss(
     second half of each counts: every token once, with half a window before it or more.
     """
     length = model.config.n_positions
-    half = length // 2
+    half, tokenizer = length // 2, known_tokenizer(model)
     trigrams = TrigramModel.train(training, vocab_size=model.config.vocab_size)
     mine, theirs = [], []
     for ids in documents:
@@ -139,10 +139,14 @@ def held_out_loss(
         raise GateError(f"no held-out text has {length} tokens")
     ours, trigram = torch.cat(mine), torch.cat(theirs)
     difference = ours - trigram
+    # A model with longer tokens has more to say with each.
+    characters = sum(len(tokenizer.decode(ids.tolist())) for ids in documents)
+    per_character = sum(map(len, documents)) / characters / math.log(2)
     return finding(
         float(ours.mean()),
         below=float(trigram.mean()),
         unit="nats per token",
+        bits_per_character=round(float(ours.mean()) * per_character, 4),
         trigram_loss=round(float(trigram.mean()), 4),
         difference=round(float(difference.mean()), 4),
         difference_error_95=round(1.96 * float(difference.std()) / math.sqrt(len(ours)), 4),
