@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import check_model
+from minibert.analysis.arguments import check_model, whole_number
 from minibert.analysis.precision import wide
 from minibert.errors import TraceError
 from minibert.layers.heads import VocabularyHead
@@ -46,7 +46,11 @@ class ModelComparison:
     """The tokens of each sentence."""
 
     def largest(self, count: int = 5) -> list[tuple[int, int, float]]:
-        """The heads that differ most, over all sentences: (layer, head, total variation)."""
+        """The heads that differ most, over all sentences: (layer, head, total variation).
+
+        Raises TraceError for a count that is no whole number of at least 1.
+        """
+        count = whole_number("count", count, TraceError, least=1)
         mean = self.heads.mean(1)
         order = mean.flatten().argsort(descending=True, stable=True)[:count].tolist()
         places = [divmod(index, mean.shape[1]) for index in order]

@@ -89,7 +89,7 @@ class PathPatches:
             columns=[*map(str, range(self.heads)), "MLP"][: table.shape[1]],
             row_title="layer",
             column_title="head",
-            title="By way of " + ", ".join(map(str, self.receivers)),
+            title=f"By way of {self.receivers[0]}{' and more' * (len(self.receivers) > 1)}",
             unit="change of the metric",
             signed=True,
         )
