@@ -90,7 +90,7 @@ class ByHand:
                 z.append(note(("z", n, h), scores.softmax(-1) @ v))
             x = x + self.linear(torch.cat(z, -1), f"{part}.attention.output")
             inner = self.linear(self.norm(x, f"{part}.mlp_norm"), f"{part}.mlp.up")
-            inner = F.gelu(note(("mlp_pre", n), inner), approximate="tanh")
+            inner = F.gelu(note(("mlp_pre", n), inner))
             x = x + note(("mlp_out", n), self.linear(inner, f"{part}.mlp.down"))
         final = self.norm(x, "body.final_norm")
         return final @ self.weights["body.word.weight"].T, found
