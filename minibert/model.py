@@ -17,6 +17,7 @@ from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.heads import build_head
 from minibert.layers.packing import is_packed, pack, unpack
+from minibert.layers.stacked import StackedWeights
 from minibert.quantities import Float, Hidden, Logits, TokenIds, TokenMask
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
@@ -111,6 +112,11 @@ class Model(nn.Module):
         decoder = getattr(self.head, "decoder", None)
         if self.config.tied and decoder is not None:
             decoder.weight = self.body.word.weight
+
+    @property
+    def weights(self) -> StackedWeights:
+        """All layers' weights by name: `model.weights["W_Q"]`, (layer, head, d_model, d_head)."""
+        return StackedWeights(self.body, self.head)
 
     def pack(self) -> None:
         """Make packed copies of weights where the rule of the linear back ends says so.
@@ -300,12 +306,7 @@ class Model(nn.Module):
             raise TokenizationError("Token ids are on the meta device, where they have no values.")
         if ids.dtype not in (torch.int64, torch.int32):
             raise TokenizationError(f"Token ids are {ids.dtype}; expected whole numbers (int64).")
-        if isinstance(text, Tensor):
-            inputs = Inputs(text.to(device), None, None)
-        else:
-            tokens = text.to(device)
-            inputs = Inputs(tokens.ids, tokens.mask, tokens.segments, tokens)
-        return inputs.checked(self.config, self.name)
+        return Inputs.of(text.to(device)).checked(self.config, self.name)
 
     def allowed(self, ids: TokenIds, mask: TokenMask | None = None) -> AllowedKeys:
         """Which keys a query of these ids may attend to."""

@@ -6,19 +6,25 @@ import torch
 from figure_texts import tokens
 
 from minibert.analysis.attribution import LogitAttribution
+from minibert.analysis.attribution_patching import PatchEstimates
 from minibert.analysis.circuits import OVCircuit, QKCircuit, SingularVectors
+from minibert.analysis.comparison import ModelComparison
 from minibert.analysis.components import Component
 from minibert.analysis.composition import CompositionScores
 from minibert.analysis.decomposition import Decomposition
 from minibert.analysis.flow import Flow
 from minibert.analysis.integrated import IntegratedAttention, IntegratedEmbeddings
 from minibert.analysis.lens import LogitLens
+from minibert.analysis.losses import TokenLosses
 from minibert.analysis.norms import BlockNorms, HeadNorms, SummedNorms
 from minibert.analysis.patching import Sweep
+from minibert.analysis.path_patching import PathPatches
+from minibert.analysis.pattern_scores import PatternScores
 from minibert.analysis.relevance import AttentionRelevance, PositionRelevance, Relevance
 from minibert.analysis.rollout import PositionRollout, Rollout
 from minibert.analysis.scores import PATTERNS, HeadScores
 from minibert.analysis.token_circuits import CopyingScores, TokenTable
+from minibert.trace.point import Point
 
 L, H, BATCH = 3, 5, 2
 
@@ -72,6 +78,18 @@ def results(count: int = 7, hostile: bool = False) -> dict[str, Any]:
             tuple(f"layer {n}" for n in range(L)),
             tuple(f"{n} {token}" for n, token in enumerate(words)),
         ),
+        PatchEstimates("resid_post", signed(L, BATCH, N), labels),
+        PathPatches(
+            signed(L * H, BATCH),
+            *signed(2, BATCH),
+            tuple(Point("z", n, h) for n in range(L) for h in range(H)),
+            (Point("key", 2, 1),),
+            L,
+            H,
+        ),
+        TokenLosses(9 * numbers(BATCH, N), labels),
+        ModelComparison(numbers(L, BATCH, H), numbers(L + 1, BATCH, N), None, ("embed",), labels),
+        PatternScores(("first", "rare"), numbers(2, L, H)),
         AttentionRelevance(tuple(range(L)), signed(L, BATCH, H, N, N), labels),
         Relevance(numbers(BATCH, N, N) / 9 + torch.eye(N), labels),
         PositionRelevance((3, 1), numbers(L, BATCH, N), labels),

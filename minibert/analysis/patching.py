@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_callable, check_trace, check_unedited, whole_number
-from minibert.analysis.positions import real_tokens
+from minibert.analysis.metrics import Metric
+from minibert.analysis.positions import check_same_lengths
 from minibert.errors import EditError, TokenizationError
 from minibert.quantities import QUANTITIES, Float
 from minibert.trace.edit import Edit, replace, zero
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from minibert.viz.plots.base import Figure
 
 __all__ = ["Sweep", "ablate_heads", "logit_difference", "patch_heads", "patch_positions"]
-
-Metric = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +172,7 @@ def patch_heads(
     The two inputs have the same length; `name` is a quantity with a head axis. key and value have
     a column for each key-value head, of which there are fewer where several heads share one.
     """
-    _same_shape(trace, source)
+    check_same_lengths(trace, source)
     if not isinstance(name, str) or name not in QUANTITIES or not QUANTITIES[name].per_head:
         raise EditError(f"{name!r:.80} has no heads; query, key, value, scores, probs, z have.")
     return _over_heads(trace, metric, replace(source), source, positions, batch, name)
@@ -192,7 +191,7 @@ def patch_positions(
 
     `positions` are those of the logits that the metric reads; every token is patched.
     """
-    _same_shape(trace, source)
+    check_same_lengths(trace, source)
     axes = QUANTITIES[name].axes if isinstance(name, str) and name in QUANTITIES else ()
     if "position" not in axes or not QUANTITIES[name].per_layer:
         raise EditError(
@@ -255,15 +254,3 @@ def _sweep(
         rows=tuple(f"layer {layer}" for layer in range(trace.config.n_layers)),
         columns=columns,
     )
-
-
-def _same_shape(trace: Trace, source: Trace) -> None:
-    check_trace(trace)
-    check_trace(source, "source")
-    ours, theirs = real_tokens(trace), real_tokens(source)
-    if ours != theirs:
-        named = (", ".join(map(str, lengths)) for lengths in (ours, theirs))
-        raise EditError(
-            f"The two texts have {' and '.join(named)} tokens; patching takes a "
-            "value from the same position, so they need the same length."
-        )

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from minibert.errors import TraceError
+from minibert.analysis.arguments import check_trace
+from minibert.errors import EditError, TraceError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import QUANTITIES, Int
@@ -16,7 +17,14 @@ from minibert.text.inputs import Inputs
 from minibert.trace.places import Chosen, Places
 from minibert.trace.read import Trace
 
-__all__ = ["at_positions", "chosen_positions", "one_position_each", "real_tokens", "rows_of"]
+__all__ = [
+    "at_positions",
+    "check_same_lengths",
+    "chosen_positions",
+    "one_position_each",
+    "real_tokens",
+    "rows_of",
+]
 
 # What attention looks at lies at other positions; only what it gave is cut.
 _ACROSS_POSITIONS = frozenset(
@@ -27,6 +35,19 @@ _ACROSS_POSITIONS = frozenset(
 def real_tokens(trace: Trace) -> tuple[int, ...]:
     """The number of tokens of each sentence, padding left out."""
     return Places.of(trace.allowed).lengths
+
+
+def check_same_lengths(trace: Trace, source: Trace, name: str = "source") -> None:
+    """Raise TraceError for what is no trace, EditError for texts of different lengths."""
+    check_trace(trace)
+    check_trace(source, name)
+    ours, theirs = real_tokens(trace), real_tokens(source)
+    if ours != theirs:
+        named = (", ".join(map(str, lengths)) for lengths in (ours, theirs))
+        raise EditError(
+            f"The two texts have {' and '.join(named)} tokens; patching takes a "
+            "value from the same position, so they need the same length."
+        )
 
 
 def one_position_each(trace: Trace, position: int | Sequence[int]) -> tuple[int, ...]:

@@ -13,7 +13,14 @@ from minibert.quantities import Int
 from minibert.text.tokenizer import Tokenizer
 from minibert.trace.run import TracedModel
 
-__all__ = ["known_tokens", "token_id", "token_ids", "token_name", "vocabulary_head"]
+__all__ = [
+    "known_tokens",
+    "to_single_token",
+    "token_id",
+    "token_ids",
+    "token_name",
+    "vocabulary_head",
+]
 
 Token = int | str
 
@@ -40,7 +47,7 @@ def token_id(model: TracedModel, token: Any) -> int:
     than one, and for text where the model has no tokenizer.
     """
     if isinstance(token, str):
-        return _id_of_text(model, token)
+        return token_id(model, to_single_token(model, token))
     size = model.config.vocab_size
     # A bool counts as a number to Python; True for token 1 is a mistake.
     number = None if isinstance(token, bool) else _whole_number(token)
@@ -54,6 +61,42 @@ def token_id(model: TracedModel, token: Any) -> int:
             f"expected 0 to {size - 1}."
         )
     return number
+
+
+def to_single_token(model: TracedModel | Tokenizer, text: str) -> int:
+    """The id of a text that is one token, such as " Paris" or "##s", of a model or a tokenizer.
+
+    Raises TokenizationError for text that is several tokens, which it names, or none, and for a
+    model without a tokenizer.
+
+    >>> import minibert
+    >>> to_single_token(minibert.load("tiny-gpt2"), " the")
+    263
+    """
+    if not isinstance(text, str):
+        raise TokenizationError(f"{text!r:.80} is no text; expected one token, such as ' Paris'.")
+    name = "this tokenizer" if isinstance(model, Tokenizer) else model.name
+    tokenizer: Tokenizer | None = model if isinstance(model, Tokenizer) else model.tokenizer
+    if tokenizer is None:
+        raise TokenizationError(
+            f"{name} has no tokenizer, so the token {text!r} has no id; give the id itself."
+        )
+    pieces = tokenizer.encode(text)
+    if len(pieces) == 1 and pieces[0] != tokenizer.unk_id:
+        return int(pieces[0])
+    # A piece of a word, as "##s", is an entry of its own that no text begins with.
+    entries = (i for i in range(tokenizer.vocab_size) if tokenizer.raw(i) == text)
+    found = next(entries, None)
+    if found is not None:
+        return found
+    if len(pieces) > 1:
+        names = ", ".join(repr(tokenizer.string(piece)) for piece in pieces)
+        raise TokenizationError(
+            f"{text!r} is {len(pieces)} tokens of {name}: {names}. Give one of them."
+        )
+    raise TokenizationError(
+        f"{text!r} is no token of {name}; give a token of its vocabulary, or an id."
+    )
 
 
 def token_ids(model: TracedModel, tokens: Any, count: int) -> Int[Tensor, " sentence"]:
@@ -83,30 +126,6 @@ def known_tokens(model: TracedModel) -> int:
     """Vocabulary entries with a token behind them: a padded vocabulary has more logits."""
     size, tokenizer = model.config.vocab_size, model.tokenizer
     return size if tokenizer is None else min(size, tokenizer.vocab_size)
-
-
-def _id_of_text(model: TracedModel, text: str) -> int:
-    tokenizer: Tokenizer | None = model.tokenizer
-    if tokenizer is None:
-        raise TokenizationError(
-            f"{model.name} has no tokenizer, so the token {text!r} has no id; give the id itself."
-        )
-    pieces = tokenizer.encode(text)
-    if len(pieces) == 1 and pieces[0] != tokenizer.unk_id:
-        return token_id(model, pieces[0])
-    # A piece of a word, as "##s", is an entry of its own that no text begins with.
-    entries = (i for i in range(tokenizer.vocab_size) if tokenizer.raw(i) == text)
-    found = next(entries, None)
-    if found is not None:
-        return token_id(model, found)
-    if len(pieces) > 1:
-        names = ", ".join(repr(tokenizer.string(piece)) for piece in pieces)
-        raise TokenizationError(
-            f"{text!r} is {len(pieces)} tokens of {model.name}: {names}. Give one of them."
-        )
-    raise TokenizationError(
-        f"{text!r} is no token of {model.name}; give a token of its vocabulary, or an id."
-    )
 
 
 def _whole_number(token: Any) -> int | None:

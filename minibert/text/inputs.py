@@ -21,6 +21,13 @@ class Inputs:
     segments: TokenIds | None
     tokens: Tokens | None = None
 
+    @classmethod
+    def of(cls, given: Tokens | TokenIds) -> "Inputs":
+        """The batch of tokens, or of ids without padding."""
+        if isinstance(given, Tokens):
+            return cls(given.ids, given.mask, given.segments, given)
+        return cls(given, None, None)
+
     def as_tokens(self, tokenizer: Vocabulary | None) -> Tokens:
         """The same with strings for people."""
         if self.tokens is not None:
