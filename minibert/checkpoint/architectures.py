@@ -5,6 +5,7 @@ from typing import Any
 
 from minibert.checkpoint.families import FAMILIES
 from minibert.errors import CheckpointError
+from minibert.layers.families import FAMILIES as CHOICES
 
 __all__ = ["MODEL_TYPES", "UNREAD", "class_name", "task_of"]
 
@@ -40,7 +41,8 @@ def task_of(config: Mapping[str, Any]) -> str:
     model_type = config["model_type"]
     family = FAMILIES[MODEL_TYPES[model_type]]
     prefix = family.class_prefixes[model_type]
-    known = {prefix + suffix: task for suffix, task in _TASK_OF_CLASS.items()}
+    tasks = CHOICES[MODEL_TYPES[model_type]].tasks
+    known = {prefix + end: task for end, task in _TASK_OF_CLASS.items() if task in tasks}
     known |= {name: task for task, name in family.class_names.items()}
     if str(architectures[0]) not in known:
         raise CheckpointError(

@@ -167,9 +167,14 @@ class Config:
         return self.norm_place != "after"
 
     @property
+    def decodes(self) -> bool:
+        """True for a family that was trained to continue texts."""
+        return self.pre_norm and "causal-lm" in FAMILIES[self.family].tasks
+
+    @property
     def generates(self) -> bool:
         """True for a model that was trained to continue texts, with its output embedding."""
-        return self.pre_norm and self.causal and self.task == "causal-lm"
+        return self.decodes and self.task == "causal-lm"
 
     @property
     def n_labels(self) -> int:

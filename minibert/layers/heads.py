@@ -211,7 +211,7 @@ def build_head(config: Config) -> TaskHead | None:
         return VocabularyHead(config)
     if config.task in ("token-classification", "question-answering"):
         return TokenHead(config)
-    if config.causal and config.pre_norm:
+    if config.decodes:
         return LastTokenHead(config)
     if config.family == "modernbert":
         return PooledTextHead(config)

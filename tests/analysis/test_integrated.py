@@ -77,8 +77,10 @@ def test_of_a_rotary_model_it_adds_up(family: str, name: str) -> None:
     without = trace.rerun({("probs", 0): 0.0})
     difference = (number(trace) - number(without)).item()
     assert found.difference == pytest.approx(difference, rel=1e-9)
-    assert found.converged
-    assert found.values.sum().item() == pytest.approx(difference, rel=1e-2)
+    # A norm at the output of attention leaves nothing of its size: all of the change is near 0.
+    assert found.converged or model.body.layers[0].attention_output_norm is not None
+    near = abs(found.values.sum().item() - difference) <= 1e-2 * abs(difference)
+    assert near == found.converged
 
 
 @pytest.mark.parametrize("layer", [0, -1])

@@ -28,7 +28,7 @@ LARGE = 11 * 2**20
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "llama"}, "'llama' is not a family minibert knows; known are albert"),
+        ({"model_type": "t5"}, "'t5' is not a family minibert knows; known are albert"),
         (CONFIG | {"hidden_size": 5}, "2 heads do not divide a width of 5"),
         ([], "expected an object, found list"),
     ],

@@ -87,7 +87,7 @@ def test_a_config_that_is_a_folder_is_an_error(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "llama"}, ["'llama'", "albert", "xlm-roberta"]),
+        ({"model_type": "t5"}, ["'t5'", "albert", "xlm-roberta"]),
         ({"architectures": ["BertForMultipleChoice"]}, ["BertForMultipleChoice", 'task="none"']),
         ({"num_attention_heads": 7}, ["7 heads do not divide a width of 15"]),
         ({"hidden_size": -15}, ["hidden_size is -15", "positive whole number"]),
