@@ -79,20 +79,18 @@ class StackedWeights(Mapping[str, Tensor]):
     def _of_attention(self) -> dict[str, Callable[[], Tensor]]:
         first, d_head = self._body.layers[0].attention, self._body.config.d_head
         found: dict[str, Callable[[], Tensor]] = {}
+
+        def by_head(rows: Tensor) -> Tensor:
+            return rows.unflatten(0, (-1, d_head))
+
         for letter, name in (("Q", "query"), ("K", "key"), ("V", "value")):
             part = f"attention.{name}"
-            found[f"W_{letter}"] = partial(
-                self._stack, f"{part}.weight", lambda x: x.unflatten(0, (-1, d_head)).mT
-            )
+            found[f"W_{letter}"] = partial(self._stack, f"{part}.weight", lambda x: by_head(x).mT)
             if getattr(first, name).bias is not None:
-                found[f"b_{letter}"] = partial(
-                    self._stack, f"{part}.bias", lambda x: x.unflatten(0, (-1, d_head))
-                )
-        found["W_O"] = lambda: self._stack(
-            "attention.output.weight", lambda x: x.T.unflatten(0, (-1, d_head))
-        )
+                found[f"b_{letter}"] = partial(self._stack, f"{part}.bias", by_head)
+        found["W_O"] = partial(self._stack, "attention.output.weight", lambda x: by_head(x.T))
         if first.output.bias is not None:
-            found["b_O"] = lambda: self._stack("attention.output.bias", lambda x: x)
+            found["b_O"] = partial(self._stack, "attention.output.bias", lambda x: x)
         return found
 
     def _of_mlps(self) -> dict[str, Callable[[], Tensor]]:
@@ -102,10 +100,9 @@ class StackedWeights(Mapping[str, Tensor]):
             linear = getattr(mlp, name)
             if linear is None:
                 continue
-            part = f"mlp.{name}"
-            found[f"W_{short}"] = partial(self._stack, f"{part}.weight", lambda x: x.T)
+            found[f"W_{short}"] = partial(self._stack, f"mlp.{name}.weight", lambda x: x.T)
             if linear.bias is not None:
-                found[f"b_{short}"] = partial(self._stack, f"{part}.bias", lambda x: x)
+                found[f"b_{short}"] = partial(self._stack, f"mlp.{name}.bias", lambda x: x)
         return found
 
     def _stack(self, path: str, view: Callable[[Tensor], Tensor]) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import EditError
+from minibert.quantities import QUANTITIES
 from minibert.trace.point import Point
 
 __all__ = ["Change", "Constant", "FromTrace", "Function", "Mean", "Noise", "unchanged", "zeros"]
@@ -113,8 +114,11 @@ def _read(trace: Any, point: Point) -> Tensor:
     """The quantity of a trace at a point, detached: no gradient flows into that trace."""
     if point.layer is None:
         value = getattr(trace, point.name)
-    elif isinstance(point.heads, int):
+    elif isinstance(point.heads, int) and "kv_head" not in QUANTITIES[point.name].axes:
         value = getattr(trace[point.layer, point.heads], point.name)
+    elif isinstance(point.heads, int):
+        # A point names a key-value head, and trace[layer, head] the key that a head reads.
+        value = getattr(trace[point.layer], point.name)[:, point.heads]
     else:
         value = getattr(trace[point.layer], point.name)
         value = value if point.heads is None else value[:, list(point.heads)]

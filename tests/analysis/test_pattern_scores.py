@@ -57,7 +57,8 @@ def test_a_score_is_the_mean_over_the_rows_that_have_a_key() -> None:
 
 def test_sentences_without_a_key_do_not_count() -> None:
     model = minibert.load("tiny-gpt2")
-    found = pattern_scores(model, [[5, 6, 5, 7], [1, 2, 3]], {"again": induction})
+    both = Tokens.from_ids([[5, 6, 5, 7], [1, 2, 3, 0]], mask=[[1, 1, 1, 1], [1, 1, 1, 0]])
+    found = pattern_scores(model, both, {"again": induction})
     alone = pattern_scores(model, [5, 6, 5, 7], {"again": induction})
     assert torch.allclose(found.values, alone.values, atol=1e-6)
     nothing = pattern_scores(model, [1, 2, 3], {"again": induction})
@@ -70,7 +71,6 @@ def test_sentences_without_a_key_do_not_count() -> None:
     ("patterns", "message"),
     [
         ({}, "functions by name"),
-        ({"x": 3}, "patterns.*int; expected a function"),
         ({"x": lambda tokens: torch.ones(3, 2)}, r"\(3, 2\) for 3 tokens"),
         ({"x": lambda tokens: torch.full((3, 3), 2.0)}, "weights from 0 to 1"),
         ({"x": lambda tokens: "no"}, "gave str"),

@@ -17,7 +17,7 @@ from minibert.layers.layer import layer_quantities
 from minibert.trace.edit import zero
 from minibert.trace.read import Trace
 from tests.rotary.classes import FAMILIES, LANGUAGE
-from tests.rotary.drawn import ORIGINAL, Drawn, drawn
+from tests.rotary.drawn import ORIGINAL, Drawn, drawn, plain
 from tests.rotary.rotations import turned
 from tests.rotary.theirs import as_tokens, batch, model_of
 
@@ -239,3 +239,15 @@ def test_a_text_gives_the_same_alone_and_in_a_batch(family: str, data: st.DataOb
             for name in layer_quantities(padded.config):
                 assert close(getattr(at, name), getattr(alone[layer], name)), (text, layer, name)
         assert close(padded.text(text).logits, alone.logits)
+
+
+def test_a_patch_of_a_shared_key_comes_from_the_same_key_value_head() -> None:
+    model = minibert.load(model_of(plain("llama"), LANGUAGE["llama"]))
+    clean, other = (model.trace(as_tokens(batch(LENGTHS, seed))) for seed in (0, 1))
+    n_kv_heads = model.config.n_kv_heads
+    assert 1 < n_kv_heads < model.config.n_heads
+    for head in range(n_kv_heads):
+        patched = clean.rerun({("key", 0, head): other})
+        expected = clean[0].key.clone()
+        expected[:, head] = other[0].key[:, head]
+        assert torch.equal(patched[0].key, expected)
