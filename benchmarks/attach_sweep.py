@@ -3,7 +3,7 @@
     python -m benchmarks.attach_sweep [--types REGEX] [--output FILE]
 
 Each type is built small with random weights, in a process of its own, and checked under eager and
-sdpa (benchmarks/attached/checks.py). The rows go to benchmarks/results/attach-sweep.jsonl and the
+sdpa (benchmarks/attached/checks.py). The rows go to benchmarks/attached/sweep.jsonl and the
 list to docs/attached_models.md; with --types only to the screen. A stopped run goes on where it
 was. The exit status is 0 when at least 280 types pass. It takes some 40 minutes of one core.
 """
@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attached.page import page_of
-from benchmarks.session import QUIET, REPOSITORY, RESULTS, kept_before
+from benchmarks.session import QUIET, REPOSITORY, kept_before
 from minibert.bench.result_rows import Row, write_rows
 
-SWEEP = RESULTS / "attach-sweep.jsonl"
+SWEEP = Path(__file__).parent / "attached" / "sweep.jsonl"
 PAGE = REPOSITORY / "docs" / "attached_models.md"
 WANTED, SECONDS, MOST_PARAMETERS, MOST_BYTES = 280, 20, 40_000_000, 6 << 30
 

@@ -136,7 +136,7 @@ def picture(example: Example) -> bytes:
     tiles = codes.repeat(enlarged, -2).repeat(enlarged, -1)
     height, width = tiles.shape[-2:]
     image = np.zeros((n_layers, height + _GAP, n_heads, width + _GAP), np.uint8)
-    shades = np.maximum(tiles // _SHADE, 2) * _SHADE + _SHADE - 1
+    shades = np.maximum(tiles // _SHADE, 2)
     image[:, :height, :, :width] = shades.transpose(0, 2, 1, 3)
     return _png(image.reshape(n_layers * (height + _GAP), n_heads * (width + _GAP)))
 
@@ -162,12 +162,13 @@ def _shrunk(codes: npt.NDArray[np.uint8], side: int) -> npt.NDArray[np.uint8]:
     return pool(codes.astype(np.float32), side).astype(np.uint8)
 
 
-def _png(codes: npt.NDArray[np.uint8]) -> bytes:
-    """A PNG (ISO/IEC 15948) of 256 shades; 0 is paper, 255 is ink."""
-    height, width = codes.shape
-    share = np.linspace(0, 1, CODE_MAX + 1)[:, None]
+def _png(shades: npt.NDArray[np.uint8]) -> bytes:
+    """A PNG (ISO/IEC 15948) of a shade for every `_SHADE` codes; 0 is paper, the last is ink."""
+    height, width = shades.shape
+    darkest = np.arange(_SHADE - 1, CODE_MAX + 1, _SHADE)
+    share = np.where(darkest < _SHADE, 0, darkest / CODE_MAX)[:, None]
     palette = np.rint((1 - share) * _PAPER + share * np.array(_INK)).astype(np.uint8)
-    rows = np.concatenate([np.zeros((height, 1), np.uint8), codes], axis=1)
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), shades], axis=1)
     chunks = (
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
         (b"PLTE", palette.tobytes()),
