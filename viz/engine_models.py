@@ -1,26 +1,12 @@
 """Which models the pages know from the inside: how BERT and GPT-2 are built, and nothing else."""
 
-from minibert.layers.config import Config
+from minibert.layers.config import CHOICES_BY_DEFAULT, Config
 from minibert.layers.families import FAMILIES
 
 __all__ = ["other_choice"]
 
 # What static/engine and static/views/whole take for granted, of both families.
-_CHOICES = {
-    "norm": "layer",
-    "norm_bias": True,
-    "norm_plus_one": False,
-    "embed_norm": False,
-    "embed_scaled": False,
-    "first_norm": True,
-    "final_norm": False,
-    "parallel": False,
-    "positions": "learned",
-    "query_key_norm": "none",
-    "gated": False,
-    "query_bias": True,
-    "output_bias": True,
-    "mlp_bias": True,
+_CHOICES = CHOICES_BY_DEFAULT | {
     "windows": (),
     "attention_soft_cap": None,
     "logit_soft_cap": None,

@@ -12,7 +12,9 @@ Written by `python -m benchmarks.attach_sweep` with transformers {version}: {pas
 model types that were tried pass. Each was built small with random weights. A type passes when
 every layer's probs are the model's own eager weights within 1e-5, writing query, key, value,
 scores, probs and z back changes nothing, both under eager and, where the type has it, under sdpa,
-and one head's z set to 0 is what a hook on the output projection gives.
+and one head's z set to 0 is what a hook on the output projection gives. Types that are in none of
+the lists were not tried: 146 of the 804 in transformers 5.23.0. Most rows were made when the check
+took a NaN for equal, which it refuses since; the command makes them all again.
 """
 
 

@@ -7,7 +7,7 @@ from minibert.errors import CheckpointError
 from minibert.layers.families import FAMILIES, TASKS
 from minibert.layers.rotary import Rotary
 
-__all__ = ["ACTIVATIONS", "LARGEST_LABELS", "TASKS", "Config", "check_task"]
+__all__ = ["ACTIVATIONS", "CHOICES_BY_DEFAULT", "LARGEST_LABELS", "TASKS", "Config", "check_task"]
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "gelu_fast", "quick_gelu", "relu", "silu", "tanh")
 # Far above any model, and low enough that no shape made of two of them overflows.
@@ -23,7 +23,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "query_key_norm": ("none", "head", "width"),
     "pooling": ("first", "mean"),
 }
-_DEFAULTS: dict[str, Any] = {
+CHOICES_BY_DEFAULT: dict[str, Any] = {
     "norm": "layer",
     "norm_place": "after",
     "norm_bias": True,
@@ -141,7 +141,7 @@ class Config:
     def __post_init__(self) -> None:
         check_task(self.family, self.task)
         family = FAMILIES[self.family]
-        for field, default in (_DEFAULTS | dict(family.choices)).items():
+        for field, default in (CHOICES_BY_DEFAULT | dict(family.choices)).items():
             if getattr(self, field) is None:
                 object.__setattr__(self, field, default)
         _check_sizes(self)
@@ -287,7 +287,7 @@ def _check_shapes(config: Config) -> None:
 
 
 def _check_choices(config: Config) -> None:
-    switches = [name for name, default in _DEFAULTS.items() if isinstance(default, bool)]
+    switches = [name for name, default in CHOICES_BY_DEFAULT.items() if isinstance(default, bool)]
     for field in ("causal", "tied", "pooler", "scale_by_layer", "head_bias", *switches):
         if not isinstance(getattr(config, field), bool):
             raise CheckpointError(
