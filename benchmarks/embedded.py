@@ -2,6 +2,7 @@
 
     python -m benchmarks.embedded --held-out FILE... --text FILE... [--output FILE]
     python -m benchmarks.embedded --kinds FOLDER
+    python -m benchmarks.embedded --sentiment FOLDER
 
 `--held-out` are texts that were in no training, two or more of them for next-sentence pairs;
 `--text` are those the models were trained on, for the n-gram and unigram baselines and for the
@@ -10,7 +11,9 @@ its target and whether it is met; a score that cannot be measured is a row with 
 exit status is 0 when every target is met.
 
 `--kinds` measures masked tokens and loss by kind of text instead, from the folder of test data.
-These scores have no target. In the output a score takes the place of the same model's earlier one;
+These scores have no target. `--sentiment` measures tiny-bert-sentiment, from the folder with the
+sentences that scripts/train_sentiment.py names. In the output a score takes the place of the same
+model's earlier one;
 the others stay.
 """
 
@@ -28,6 +31,7 @@ import minibert
 from benchmarks.embedded_bert import bert_measurements
 from benchmarks.embedded_causal import causal_measurements
 from benchmarks.embedded_kinds import kind_measurements, kinds_of_text
+from benchmarks.embedded_sentiment import sentiment_measurements
 from benchmarks.evidence import Measurements, Texts, finding
 from benchmarks.session import RESULTS
 from minibert.bench.gate import GateError, reason
@@ -41,6 +45,7 @@ MEASUREMENTS: dict[str, Callable[[Model, Texts], Measurements]] = {
     "tiny-gpt2": causal_measurements,
     "tiny-llama": causal_measurements,
 }
+SENTIMENT = "tiny-bert-sentiment"
 EVERYTHING = "all scores"
 LARGEST_MB = 4.0
 WIDTHS = (46, 8, 10, 8)
@@ -56,10 +61,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             kinds = kinds_of_text(chosen.kinds)
             known |= {"texts": named([one for texts in kinds.values() for one in texts])}
             plan = {name: partial(kind_measurements, kinds=kinds) for name in chosen.models}
+        elif chosen.sentiment:
+            known |= {"texts": file_sums(chosen.sentiment)}
+            plan = {
+                SENTIMENT: partial(
+                    with_size, partial(sentiment_measurements, data=chosen.sentiment)
+                )
+            }
         else:
             texts = Texts.read(chosen.held_out, chosen.text)
             known |= {"held_out": named(texts.held_out), "training": named(texts.training)}
-            plan = {name: partial(all_measurements, name, texts) for name in chosen.models}
+            plan = {
+                name: partial(with_size, partial(MEASUREMENTS[name], texts=texts))
+                for name in chosen.models
+            }
     except (GateError, MinibertError) as error:
         print(error)
         return 2
@@ -91,14 +106,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--held-out", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--text", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--kinds", type=Path, metavar="FOLDER", help="the folder of test data")
+    parser.add_argument("--sentiment", type=Path, metavar="FOLDER", help="labelled sentences")
     parser.add_argument("--output", type=Path, default=RESULTS / "embedded.jsonl")
     parser.add_argument("--models", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS))
-    for name in MEASUREMENTS:
+    for name in (*MEASUREMENTS, SENTIMENT):
         parser.add_argument(f"--{name}", metavar="FOLDER", help="another model in its place")
     parser.add_argument("--threads", type=int, default=2)
     chosen = parser.parse_args(arguments)
-    if bool(chosen.kinds) == bool(chosen.held_out and chosen.text):
-        parser.error("expected --held-out and --text, or --kinds alone")
+    given = [bool(chosen.kinds), bool(chosen.sentiment), bool(chosen.held_out and chosen.text)]
+    if given.count(True) != 1:
+        parser.error("expected --held-out and --text, or --kinds, or --sentiment alone")
     return chosen
 
 
@@ -125,10 +142,16 @@ def scores(place: str, planned: Callable[[Model], Measurements]) -> Iterator[Row
         yield {"what": what, **row, "weights_sha256": digest}
 
 
-def all_measurements(name: str, texts: Texts, model: Model) -> Measurements:
-    """The size of the weights, and what the model of that name is measured in."""
+def with_size(measurements: Callable[[Model], Measurements], model: Model) -> Measurements:
+    """The size of the weights, and what else the model is measured in."""
     size: Measurements = {"weights in MB": partial(weights_size, weights_file(model.name))}
-    return size | MEASUREMENTS[name](model, texts)
+    return size | measurements(model)
+
+
+def file_sums(folder: Path) -> dict[str, str]:
+    """The names of the files with the start of their SHA-256."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in files}
 
 
 def weights_size(weights: Path) -> Row:

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from benchmarks.embedded_matching import same_word_in_other_text, sharing_pairs
+from benchmarks.embedded_words import whole_words_right
 from benchmarks.evidence import (
     Measurements,
     Texts,
@@ -37,11 +39,16 @@ def bert_measurements(model: Model, texts: Texts) -> Measurements:
     windows = pair_windows(corpus, tokenizer, model.config.n_positions)
     scores = head_scores(model, windows)
     training = Corpus.of(texts.training, tokenizer).ids
+    sharing = list(sharing_pairs(texts.held_out, texts.training))
     return {
         "best next head": lambda: best_head(scores, "next", at_least=0.7),
         "best previous head": lambda: best_head(scores, "previous", at_least=0.7),
         "best delimiter head": lambda: best_head(scores, "delimiter", at_least=0.6),
+        "best head for the same word in the other text": lambda: same_word_in_other_text(
+            model, sharing
+        ),
         "masked-token accuracy": lambda: masked_accuracy(model, windows, training, MASKINGS),
+        "whole words right": lambda: whole_words_right(model, texts.held_out),
         "next-sentence accuracy": lambda: next_sentence_accuracy(model, corpus, SENTENCE_PAIRS),
     }
 

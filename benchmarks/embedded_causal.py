@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.embedded_lists import lists_continued
 from benchmarks.evidence import Measurements, Texts, best_head, finding, known_tokenizer
 from benchmarks.ngram import TrigramModel
 from minibert.analysis import head_scores, repeated_ids
@@ -47,6 +48,7 @@ def causal_measurements(model: Model, texts: Texts) -> Measurements:
         "best induction head": lambda: best_head(scores, "induction", at_least=0.6),
         "best previous head": lambda: best_head(scores, "previous", at_least=0.7),
         "loss rise without induction heads": lambda: ablation(model, inductive),
+        "lists of seven words continued": lambda: lists_continued(model),
         "held-out loss": lambda: held_out_loss(model, held_out, training),
         "words known, greedy": lambda: generated_words(model, texts, given, temperature=0.0),
         "words known, drawn": lambda: generated_words(model, texts, given, temperature=0.8),

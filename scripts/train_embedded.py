@@ -1,6 +1,9 @@
 """Trains the embedded models anew: which texts, which recipe.
 
-    python scripts/train_embedded.py TEXTS [tiny-bert|tiny-gpt2|tiny-llama ...] [--device cuda]
+    python scripts/train_embedded.py TEXTS [tiny-bert|tiny-gpt2|tiny-llama ...] --start START
+
+tiny-bert and tiny-gpt2 start from their weights at commit 1343cd5, which had a smaller vocabulary
+and 128 positions, in the folders START/tiny-bert and START/tiny-gpt2.
 
 TEXTS is a folder with the files named below: six novels of LitBank (its `original` texts), ten
 books of the Gutenberg selection that NLTK distributes, as UTF-8. Paragraphs with a slur are left
@@ -16,13 +19,19 @@ from pathlib import Path
 
 import torch
 
+from minibert import load
 from minibert.errors import MinibertError
 from minibert.layers.config import Config
 from minibert.layers.rotary import Rotary
 from minibert.training import Document, Recipe, read_texts, train
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-WHOLE_WORDS = Path(__file__).with_name("whole_words.txt")
+# Words that become one token: of the lessons, and of present-day English in general.
+WHOLE_WORDS = {
+    "tiny-bert": ("whole_words", "common_words"),
+    "tiny-gpt2": ("whole_words", "common_words"),
+    "tiny-llama": ("whole_words",),
+}
 TEXTS = [
     "113_the_secret_garden",
     "1342_pride_and_prejudice",
@@ -43,7 +52,7 @@ TEXTS = [
 ]
 LEFT_OUT = re.compile("nig{2}er", re.IGNORECASE)
 HELD_OUT = ["11_alices_adventures_in_wonderland", "271_black_beauty"]
-SIZES = {"vocab_size": 4096, "n_positions": 128, "n_layers": 4, "n_heads": 4}
+SIZES = {"vocab_size": 6656, "n_positions": 256, "n_layers": 4, "n_heads": 4}
 WIDTHS = {"d_model": 128, "d_mlp": 512}
 CONFIGS = {
     "tiny-bert": Config(
@@ -74,10 +83,26 @@ CONFIGS = {
         rotary=Rotary(32, base=500_000.0),
     ),
 }
+STARTED = ("tiny-bert", "tiny-gpt2")
 RECIPES = {
-    "tiny-bert": Recipe(steps=8_000, delimiter=0.1, matching=0.1),
-    "tiny-gpt2": Recipe(steps=7_000),
-    # As many tokens a step as tiny-gpt2.
+    "tiny-bert": Recipe(
+        steps=5_000,
+        batch=16,
+        cool_down=0.8,
+        short=0.35,
+        half=0.25,
+        bfloat16=False,
+        delimiter=0.1,
+        matching=0.1,
+        targets_kept=0.3,
+    ),
+    "tiny-gpt2": Recipe(
+        steps=4_000,
+        batch=16,
+        cool_down=0.8,
+        half=0.6,
+        bfloat16=False,
+    ),
     "tiny-llama": Recipe(steps=4_000, batch=16, previous=0.1, induction=0.1),
 }
 
@@ -90,10 +115,13 @@ def main() -> int:
         "models", nargs="*", default=list(RECIPES), help="tiny-bert, tiny-gpt2, tiny-llama"
     )
     parser.add_argument("--output", type=Path, default=REPOSITORY / "build" / "training")
+    parser.add_argument("--start", type=Path, help="the folder with the models to start from")
     parser.add_argument("--device", default="cpu")
     chosen = parser.parse_args()
     if unknown := set(chosen.models) - set(RECIPES):
         parser.error(f"no recipe for {', '.join(sorted(unknown))}; there are {', '.join(RECIPES)}")
+    if chosen.start is None and set(chosen.models) & set(STARTED):
+        parser.error(f"--start: expected the folder of the models that {STARTED} start from")
     try:
         texts = [kept(text) for text in read_texts(chosen.texts / f"{n}.txt" for n in TEXTS)]
         held_out = read_texts(chosen.texts / f"{name}.txt" for name in HELD_OUT)
@@ -106,7 +134,8 @@ def main() -> int:
                 recipe=RECIPES[name],
                 device=chosen.device,
                 dtype=torch.float16,
-                whole=whole_words() if name == "tiny-llama" else (),
+                whole=whole_words(name),
+                start=None if name not in STARTED else load(chosen.start / name),
                 name=name,
             )
     except MinibertError as error:
@@ -115,9 +144,10 @@ def main() -> int:
     return 0
 
 
-def whole_words() -> list[str]:
-    """Words of `whole_words.txt` as tokens: behind a space, and at the start of a text."""
-    words = WHOLE_WORDS.read_text(encoding="utf-8").split()
+def whole_words(model: str) -> list[str]:
+    """The words of the model's lists as tokens: behind a space, and those with ^ also without."""
+    files = [Path(__file__).with_name(f"{name}.txt") for name in WHOLE_WORDS[model]]
+    words = [word for file in files for word in file.read_text(encoding="utf-8").split()]
     both = [word.removesuffix("^") for word in words if word.endswith("^")]
     return [" " + word.removesuffix("^") for word in words] + both
 

@@ -75,7 +75,9 @@ def causal_batch(corpus: Corpus, config: Config, recipe: Recipe, step: int) -> B
     Of the repeated tokens all but the first period are predicted: the first cannot be known.
     """
     generator = _generator(recipe, step)
-    length, count = config.n_positions, recipe.batch
+    part = 2 if recipe.half and float(torch.rand((), generator=generator)) < recipe.half else 1
+    length = config.n_positions // part
+    count = recipe.batch * part
     n_repeated = round(count * recipe.repeated)
     # One token more than positions, because each position predicts the next token.
     starts = torch.randint(len(corpus) - length, (count - n_repeated,), generator=generator)
@@ -98,8 +100,13 @@ def masked_batch(
 ) -> Batch:
     """Sentence pairs and single texts with masked tokens (Devlin et al. 2019, section 3.1)."""
     generator = _generator(recipe, step)
-    short = bool(torch.rand((), generator=generator) < recipe.short)
-    length = max(16, config.n_positions // 4) if short else config.n_positions
+    dice = float(torch.rand((), generator=generator))
+    short = dice < recipe.short
+    # Sentence pairs as people type them have some 30 tokens.
+    part = 2 if dice < recipe.short + recipe.half else 1
+    if short:
+        part = 8 if dice < recipe.short / 2 else 4
+    length = max(min(16, config.n_positions), config.n_positions // part)
     count = recipe.batch * config.n_positions // length
     # A model without two segments reads single texts only.
     alone = 0.5 * short if config.n_segments > 1 else 1.0

@@ -36,6 +36,7 @@ def write_card(
         "texts": sorted(about["texts"]),
         "held_out": sorted(about["held_out"]),
         "recipe": about["recipe"],
+        "started_from": about["start"],
         "seconds": round(seconds),
         "machine": f"{platform.machine()}, {about['device']}, torch {about['torch']}",
         "last": last,

@@ -1,5 +1,6 @@
 """Compares two runs, so that a run resumes only from a snapshot of the same run."""
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,6 +11,7 @@ import torch
 
 from minibert.errors import TrainingError
 from minibert.layers.config import Config
+from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
 from minibert.training.recipe import Recipe
 from minibert.training.snapshot import Snapshot
@@ -26,6 +28,7 @@ def about_run(
     tokenizer: Tokenizer | None,
     whole: Sequence[str],
     device: torch.device,
+    start: Model | None,
 ) -> dict[str, Any]:
     """Everything that must be equal for a run to resume from the snapshot of another."""
     return {
@@ -35,6 +38,7 @@ def about_run(
         "recipe": recipe.to_dict(),
         "own_tokenizer": None if tokenizer is None else tokenizer.to_json(),
         "whole": list(whole) or None,
+        "start": None if start is None else weights_digest(start),
         "device": device.type,
         "torch": str(torch.__version__),
     }
@@ -81,6 +85,15 @@ def fitting_snapshot(folder: Path, about: dict[str, Any]) -> Snapshot | None:
 def _same(one: Any, other: Any) -> bool:
     # The order of dictionaries counts: the same texts in another order are another run.
     return one == other and (not isinstance(one, dict) or list(one) == list(other))
+
+
+def weights_digest(model: Model) -> str:
+    """The SHA-256 of the weights, in the order of their names."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.named_parameters()):
+        digest.update(name.encode())
+        digest.update(weight.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _digests(documents: Sequence[Document]) -> dict[str, str]:

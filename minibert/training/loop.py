@@ -49,6 +49,7 @@ def train(
     recipe: Recipe | None = None,
     tokenizer: Tokenizer | None = None,
     whole: Sequence[str] = (),
+    start: Model | None = None,
     device: str = "cpu",
     dtype: torch.dtype | None = None,
     name: str | None = None,
@@ -58,12 +59,12 @@ def train(
     """The trained model; it is also saved in `folder` with its tokenizer, log and card.
 
     `config.vocab_size` is the size wanted for the tokenizer; in the result it is the real size.
-    Each of the words `whole` becomes one token of a byte-level tokenizer. A
-    run that was interrupted, even killed, resumes from its last snapshot when `train` is called
-    again with the same arguments. On the same kind of processor the final weights are then the
-    same, bit for bit. `restart` starts from step 0. `dtype` is the type of the saved weights
-    (float16 halves the file). `note` is called with each line of the log; without it the lines go
-    to standard error.
+    Each of the words `whole` becomes one token of a new tokenizer. The weights start from those of
+    the model `start`, which may have another tokenizer and fewer positions. A run that was
+    interrupted, even killed, resumes from its last snapshot when `train` is called again with the
+    same arguments. On the same kind of processor the final weights are then the same, bit for bit.
+    `restart` starts from step 0. `dtype` is the type of the saved weights (float16 halves the
+    file). `note` is called with each line of the log; without it the lines go to standard error.
 
     Raises TrainingError before anything is written, for texts that are too short, a task without
     an objective, a folder that holds another run or that another process trains into, and a device
@@ -80,6 +81,7 @@ def train(
             recipe=recipe,
             tokenizer=tokenizer,
             whole=whole,
+            start=start,
             device=device,
             name=name or folder.resolve().name,
             restart=restart,
@@ -128,6 +130,7 @@ class Run:
         recipe: Recipe,
         tokenizer: Tokenizer | None,
         whole: Sequence[str],
+        start: Model | None,
         device: str,
         name: str,
         restart: bool,
@@ -140,7 +143,7 @@ class Run:
                 "pairs of texts, and this model has no segments for them; expected 0."
             )
         where = _device(device)
-        about = about_run(texts, held_out, config, recipe, tokenizer, whole, where)
+        about = about_run(texts, held_out, config, recipe, tokenizer, whole, where, start)
         check_apart(texts, held_out)
         snapshot = None if restart else fitting_snapshot(folder, about)
         if snapshot is None and not restart:
@@ -150,7 +153,7 @@ class Run:
         corpus, unseen = (_corpus(part, tokenizer) for part in (texts, held_out))
         check_corpus(corpus, config, what="texts")
         check_corpus(unseen, config, what="held-out texts")
-        model = starting_model(config, recipe, tokenizer, name=name).to(where)
+        model = starting_model(config, recipe, tokenizer, name=name, start=start).to(where)
         model.requires_grad_()
         run = cls(model, corpus, Measure(model, unseen, recipe), recipe, folder, about)
         check_writable(folder)

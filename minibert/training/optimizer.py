@@ -1,4 +1,4 @@
-"""Muon for the matrices of attention and MLPs, AdamW for everything else; both are torch's.
+"""Muon for the matrices of attention and MLPs, AdamW for everything else.
 
 Muon steps along the orthogonal matrix nearest to the momentum (Jordan et al. 2024, "Muon: an
 optimizer for hidden layers"). In a model of this size the previous-token, next-token and induction
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from minibert.training.muon import Muon
 from minibert.training.recipe import Recipe
 
 __all__ = ["Optimizer"]
@@ -21,9 +22,7 @@ class Optimizer:
     def __init__(self, model: nn.Module, recipe: Recipe) -> None:
         matrices, tables, vectors = _kinds(model)
         self.recipe = recipe
-        muon = torch.optim.Muon(
-            matrices, lr=recipe.matrix_rate, weight_decay=recipe.weight_decay, momentum=0.95
-        )
+        muon = Muon(matrices, lr=recipe.matrix_rate, weight_decay=recipe.weight_decay)
         groups = [
             {"params": tables, "weight_decay": recipe.weight_decay},
             {"params": vectors, "weight_decay": 0.0},

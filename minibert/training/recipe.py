@@ -40,7 +40,11 @@ class Recipe:
     repeated: float = 0.25
     """Share of a causal LM's sequences that are repeated random tokens, which teach induction."""
     short: float = 0.25
-    """Share of the steps with sequences of a quarter of the length, half of them single texts."""
+    """Share of the steps with sequences of a quarter or an eighth of the length (16 tokens at
+    least), half of them single texts."""
+    half: float = 0.0
+    """Share of the steps with sequences of half the length. They cost less, and most of what a
+    model learns needs no longer ones (Devlin et al. 2019, appendix A.2)."""
     same_text: float = 0.3
     """Next sentence: share of the unrelated second texts that come from another place in the same
     document. Without them a model can answer from the names in each document alone."""
@@ -60,7 +64,10 @@ class Recipe:
     """First weight of a loss on the last head of layer 1: −log of its attention to the tokens
     behind earlier occurrences of the same token."""
     targets_until: float = 0.9
-    """Share of the steps during which these weights fall linearly to 0."""
+    """Share of the steps during which these weights fall linearly to their last value."""
+    targets_kept: float = 0.0
+    """The last value of these weights, as a share of the first: 0 leaves the heads to themselves,
+    which may then give up what they were taught."""
     seed: int = 0
     bfloat16: bool = True
     """Multiply matrices in bfloat16 (autocast); everything else stays float32."""
@@ -89,8 +96,10 @@ class Recipe:
             "masked",
             "repeated",
             "short",
+            "half",
             "cool_down",
             "targets_until",
+            "targets_kept",
             "same_text",
         ):
             value = getattr(self, name)
@@ -98,6 +107,11 @@ class Recipe:
                 raise TrainingError(f"{name}={value}: expected a share between 0 and 1.")
         if self.seed >= 2**32:
             raise TrainingError(f"seed={self.seed}: expected less than 2 to the power of 32.")
+        if self.short + self.half > 1:
+            raise TrainingError(
+                f"short={self.short} and half={self.half}: shares of the steps; expected a sum of "
+                "at most 1."
+            )
         if self.masked == 0:
             raise TrainingError("masked=0.0: a masked LM that predicts no token learns nothing.")
 
@@ -111,7 +125,8 @@ class Recipe:
         """The weights of the losses of single heads in this step, without those that are 0."""
         end = self.targets_until * self.steps
         left = 1 - step / end if step < end else 0.0
-        weights = {name: getattr(self, name) * left for name in _TARGETS}
+        share = self.targets_kept + (1 - self.targets_kept) * left
+        weights = {name: getattr(self, name) * share for name in _TARGETS}
         return {name: weight for name, weight in weights.items() if weight}
 
     def to_dict(self) -> dict[str, Any]:

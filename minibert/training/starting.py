@@ -7,6 +7,7 @@ import torch
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
+from minibert.training.carry_over import carry_over
 from minibert.training.recipe import Recipe
 
 __all__ = ["starting_model", "waves"]
@@ -14,14 +15,19 @@ __all__ = ["starting_model", "waves"]
 _AMPLITUDE = 0.05
 
 
-def starting_model(config: Config, recipe: Recipe, tokenizer: Tokenizer, *, name: str) -> Model:
-    """A model with random weights; its positions are sinusoids where the recipe has `waves`.
+def starting_model(
+    config: Config, recipe: Recipe, tokenizer: Tokenizer, *, name: str, start: Model | None = None
+) -> Model:
+    """A model with the weights of `start`, or with random ones and sinusoids as its positions.
 
     With random positions a model of this size needs most of the run to learn which tokens are
     neighbours. Where norms stand before the blocks, the matrices that write into the stream start
     smaller by 1/sqrt(2·layers) (Radford et al. 2019, section 2.3).
     """
     model = Model.from_config(config, seed=recipe.seed, tokenizer=tokenizer, name=name)
+    if start is not None:
+        carry_over(start, model)
+        return model
     with torch.no_grad():
         if recipe.waves and model.body.position is not None:
             table = model.body.position.weight

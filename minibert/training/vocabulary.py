@@ -34,11 +34,11 @@ def train_tokenizer(
 ) -> Tokenizer:
     """A tokenizer of at most `size` entries: WordPiece for families that use it, else byte-level.
 
-    Each word of `whole` becomes one token. A word that starts with a space has that space in its
-    token, as words inside a text have it in byte-level BPE.
+    Each word of `whole` becomes one token. In byte-level BPE a word that starts with a space has
+    that space in its token, as words inside a text have it; in WordPiece words have no spaces.
 
-    Raises TrainingError for a size too small for the special tokens and all characters, for words
-    with WordPiece, and where a word does not become one token.
+    Raises TrainingError for a size too small for the special tokens and all characters, and where a
+    word does not become one token.
     """
     byte_level = family not in _WORD_PIECE_FAMILIES
     smallest = 300 if byte_level else 100
@@ -47,14 +47,13 @@ def train_tokenizer(
             f"A vocabulary of {size} has no room for special tokens and single characters; "
             f"expected at least {smallest}."
         )
-    if whole and not byte_level:
-        raise TrainingError(f"Whole words are for byte-level tokenizers; {family} has WordPiece.")
+    learned_from = chain(texts, _often(whole))
     if byte_level:
         backend = _byte_level(family)
-        backend.train_from_iterator(chain(texts, _often(whole)), _trainer(family, size))
+        backend.train_from_iterator(learned_from, _trainer(family, size))
     else:
         backend = _word_piece()
-        _learn_word_pieces(backend, texts, size)
+        _learn_word_pieces(backend, learned_from, size)
     found = backend.get_vocab_size()
     if found > size:
         raise TrainingError(

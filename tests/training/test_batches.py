@@ -45,10 +45,14 @@ class TestMaskedBatch:
         assert not equal(seeded, forwards[0])
 
     def test_short_steps_read_more_of_shorter_sequences(self, tokenizer: Tokenizer) -> None:
-        for short, expected in ((0.0, (8, 48)), (1.0, (24, 16))):
+        config = shape(BERT, n_positions=160)
+        for short, expected in ((0.0, {(8, 160)}), (1.0, {(32, 40), (64, 20)})):
             recipe = Recipe(steps=50, batch=8, short=short)
-            batch = masked_batch(CORPUS, BERT, recipe, 0, tokenizer)
-            assert batch.ids.shape == batch.labels.shape == expected
+            batches = [masked_batch(CORPUS, config, recipe, n, tokenizer) for n in range(20)]
+            assert {batch.ids.shape for batch in batches} == expected
+            assert {batch.labels.shape for batch in batches} == expected
+        short = masked_batch(CORPUS, BERT, Recipe(steps=50, batch=8, short=1.0), 0, tokenizer)
+        assert short.ids.shape == (24, 16), "16 tokens at least"
 
     @pytest.mark.parametrize("family", ["roberta", "distilbert", "electra", "albert"])
     def test_every_family_reads_texts_with_labels(self, tokenizer: Tokenizer, family: str) -> None:

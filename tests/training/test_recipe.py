@@ -14,7 +14,16 @@ from tests.training.small_runs import bert, gpt2
 COUNTS = ("steps", "batch", "threads", "log_every", "save_every")
 POSITIVE = ("matrix_rate", "rate", "clip")
 NOT_NEGATIVE = ("waves", "weight_decay", "delimiter", "matching", "previous", "induction")
-SHARES = ("masked", "repeated", "short", "cool_down", "targets_until", "same_text")
+SHARES = (
+    "masked",
+    "repeated",
+    "short",
+    "half",
+    "cool_down",
+    "targets_until",
+    "targets_kept",
+    "same_text",
+)
 
 
 class TestPace:
@@ -40,6 +49,12 @@ def test_what_is_given_to_help_fades_in_a_straight_line() -> None:
     weights = [recipe.targets_at(n).get("delimiter", 0) for n in (0, 10, 20, 99)]
     assert weights == pytest.approx([2, 1, 0, 0])
     assert Recipe(matching=0.6, targets_until=0.0).targets_at(0) == {}
+
+
+def test_a_part_of_the_help_can_stay() -> None:
+    recipe = Recipe(steps=100, delimiter=2.0, targets_until=0.2, targets_kept=0.25)
+    weights = [recipe.targets_at(n)["delimiter"] for n in (0, 10, 20, 99)]
+    assert weights == pytest.approx([2, 1.25, 0.5, 0.5])
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,25 @@ def test_matching_is_the_same_token_in_the_other_text_and_a_delimiter_without_on
     right = looking_at([{3}, {4}, {7}, {0}, {1}, {3, 7}, {3}, {0}, {0}], size)
     assert target_loss("matching", right, one, tokenizer).item() == pytest.approx(0)
     wrong = looking_at([{3}, {3}, {7}, {0}, {1}, {3, 7}, {3}, {0}, {0}], size)
-    # One row in six misses: [CLS] the cat the dog [MASK] count, delimiters and padding do not.
-    expected = -math.log(1e-6) / 6
+    # "the" has a match in both texts, and one of its two misses; delimiters and padding do not
+    # count. That is half of the loss; the other half are [CLS] cat dog [MASK], which rest.
+    expected = -math.log(1e-6) / 2 / 2
     assert target_loss("matching", wrong, one, tokenizer).item() == pytest.approx(expected)
+    restless = looking_at([{3}, {4}, {0}, {0}, {1}, {3, 7}, {3}, {0}, {0}], size)
+    expected = -math.log(1e-6) / 4 / 2
+    assert target_loss("matching", restless, one, tokenizer).item() == pytest.approx(expected)
+
+
+def test_a_frequent_token_counts_as_much_as_a_rare_one(tokenizer: Tokenizer) -> None:
+    tokens = tokenizer("the the the dog", "the dog")
+    one = Batch(tokens.ids, torch.full_like(tokens.ids, -100), tokens.segments, tokens.mask)
+    # 0 [CLS]  1 2 3 the  4 dog  5 [SEP]  6 the  7 dog  8 [SEP]
+    right = [{5}, {6}, {6}, {6}, {7}, {0}, {1, 2, 3}, {4}, {0}]
+    assert target_loss("matching", looking_at(right, 9), one, tokenizer).item() == pytest.approx(0)
+    # Both dogs miss: the whole of one kind of two, and matches are half of the loss.
+    wrong = [*right[:4], {6}, *right[5:7], {3}, {0}]
+    found = target_loss("matching", looking_at(wrong, 9), one, tokenizer)
+    assert found.item() == pytest.approx(-math.log(1e-6) / 2 / 2)
 
 
 def test_previous_is_the_token_before_and_the_first_token_does_not_count() -> None:

@@ -99,12 +99,19 @@ def test_words_become_whole_tokens_with_the_space_in_front_of_them() -> None:
     assert all(len(without.encode(word)) > 1 for word in words)
 
 
+def test_words_become_whole_word_pieces() -> None:
+    words = [" spaghetti", "Astronomers"]
+    tokenizer = train_tokenizer([story(1), story(2)], family="bert", size=SIZE, whole=words)
+    found = tokenizer.encode("Astronomers spaghetti spaghettis")
+    assert [tokenizer.raw(i) for i in found[:3]] == ["astronomers", "spaghetti", "spaghetti"]
+
+
 @pytest.mark.parametrize(
     ("family", "words", "message"),
     [
         ("llama", [" two words"], r" two words: 1 of 1 words are no single token"),
         ("llama", ["".join(p) for p in permutations("abcdef")], "of 720 words are no single token"),
-        ("bert", ["spaghetti"], "bert has WordPiece"),
+        ("bert", ["two words"], "two words: 1 of 1 words are no single token"),
     ],
 )
 def test_words_that_cannot_be_whole_are_an_error(
