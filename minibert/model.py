@@ -5,21 +5,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minibert.answers.generate import generate
 from minibert.answers.predict import Prediction, predict
-from minibert.checkpoint.weights import to_state_dict
 from minibert.errors import CheckpointError, TokenizationError, TraceError, check_flag
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.bodies import Body
 from minibert.layers.config import Config
+from minibert.layers.dropout import dropping
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.heads import build_head
 from minibert.layers.packing import is_packed, pack, unpack
 from minibert.layers.stacked import StackedWeights
-from minibert.quantities import Float, Hidden, Logits, TokenIds, TokenMask
+from minibert.quantities import Hidden, Logits, Pooled, TokenIds, TokenMask
 from minibert.text.inputs import Inputs
+from minibert.text.named_inputs import as_inputs, by_name
 from minibert.text.tokens import Tokens
 from minibert.text.windows import LongText, Whole, Windows, windows
 from minibert.text.words import Words, is_text
@@ -31,6 +32,7 @@ from minibert.trace.point import as_point
 from minibert.trace.read import Trace
 from minibert.trace.record import record
 from minibert.trace.run import embedded, logits_of, run_layers, with_ends
+from minibert.trainable import Trainable
 
 if TYPE_CHECKING:
     from minibert.text.tokenizer import Tokenizer
@@ -39,14 +41,15 @@ if TYPE_CHECKING:
 __all__ = ["Model"]
 
 Text = str | Words | Sequence[str | Words]
-Input = Text | Tokens | Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[int]]
+Ids = Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[int]]
+Input = Text | Tokens | Ids | Mapping[str, Any]
 
 
-class Model(nn.Module):
+class Model(Trainable):
     """A model of one of the families with its tokenizer and task head.
 
     Make one with `minibert.load` or, with random weights, `Model.from_config`. Weights do not
-    require gradients until you say so (`model.requires_grad_()`).
+    require gradients until you say so (`model.train()` or `model.requires_grad_()`).
     """
 
     # What is made in inference mode could not be differentiated through outside of it.
@@ -90,22 +93,6 @@ class Model(nn.Module):
         from minibert.loading import from_transformers
 
         return from_transformers(model, task=task, dtype=dtype)
-
-    def to_state_dict(self, names: str = "transformers") -> dict[str, Tensor]:
-        """The weights by the names of transformers, for `load_state_dict` of the same class there.
-
-        They share memory with this model, but for GPT-2's query, key and value, which are joined.
-        A model whose output embedding is its own has two biases there, of which one is read: both
-        names get that one. Raises CheckpointError for other `names`.
-        """
-        if not isinstance(names, str) or names != "transformers":
-            raise CheckpointError(f'to_state_dict({names!r}): expected names="transformers".')
-        return to_state_dict(self.config, dict(self.named_parameters()))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the weights, and so of every quantity of a trace."""
-        return self.body.word.weight.dtype
 
     def tie(self) -> None:
         """Make the output embedding the input embedding, where the config says so."""
@@ -155,27 +142,36 @@ class Model(nn.Module):
         """A text of any length as overlapping windows; see `minibert.text.windows`."""
         return windows(self, text, stride=stride, size=size)
 
-    def forward(self, text: Input, pair: Text | None = None) -> Logits:
+    def forward(self, text: Input | None = None, pair: Text | None = None, **named: Any) -> Logits:
         """The logits of the task head, or the last hidden state of a model without one.
 
-        Takes text, Tokens, or ids of shape (batch, position) or (position,).
+        Takes text, Tokens, ids, or what transformers takes, by its names: docs/inputs.md.
         """
-        inputs = self.inputs(text, pair)
+        inputs = self.inputs(text, pair, **named)
         allowed = self.allowed(inputs.ids, inputs.mask)
         return with_ends(self._logits(inputs, allowed), allowed)
 
     def _logits(self, inputs: Inputs, allowed: AllowedKeys) -> Logits:
+        if not self.training:
+            return self._computed(inputs, allowed)
+        with dropping():
+            return self._computed(inputs, allowed)
+
+    def _computed(self, inputs: Inputs, allowed: AllowedKeys) -> Logits:
         embed = embedded(self.body, inputs, allowed)
-        hidden = run_layers(self.body, embed, Evaluation(allowed, self.impl))
+        evaluation = Evaluation(allowed, self.impl)
+        hidden = run_layers(self.body, embed, evaluation, edits=self._layer_changes)
         return logits_of(self, self.body.final(hidden), inputs, allowed)
 
-    def packed(self, text: Input, pair: Text | None = None) -> tuple[Tensor, ...]:
+    def packed(
+        self, text: Input | None = None, pair: Text | None = None, **named: Any
+    ) -> tuple[Tensor, ...]:
         """The logits of each sentence of a batch, computed without its padding.
 
         Each is (position, vocab), (position, label) or (label): the same as a padded batch gives
         for its real tokens, up to rounding; without a task head, the last hidden state.
         """
-        inputs = self.inputs(text, pair)
+        inputs = self.inputs(text, pair, **named)
         allowed = inputs.packed(self.config)
         logits = self._logits(inputs, allowed)
         if as_point("logits", self.config).of_text:
@@ -184,7 +180,7 @@ class Model(nn.Module):
 
     def trace(
         self,
-        text: Input,
+        text: Input | None = None,
         pair: Text | None = None,
         *,
         keep: Collection[str] = (),
@@ -194,6 +190,7 @@ class Model(nn.Module):
         packed: bool = False,
         statistics: Iterable[Any] = (),
         impl: str | None = None,
+        **named: Any,
     ) -> Trace:
         """Every quantity of one forward pass, read by name: `trace[layer, head].probs`.
 
@@ -232,7 +229,7 @@ class Model(nn.Module):
         check_grad(grad, until, self.parameters())
         if until is not None:
             until = check_index("layer", until, self.config.n_layers)
-        inputs = self.inputs(text, pair)
+        inputs = self.inputs(text, pair, **named)
         allowed = inputs.packed(self.config) if packed else self.allowed(inputs.ids, inputs.mask)
         evaluation = asked(statistics, allowed, self.impl if impl is None else impl)
         trace = Trace(self, inputs, evaluation, until=until, grad=grad)
@@ -247,7 +244,7 @@ class Model(nn.Module):
 
     def generate(
         self,
-        text: Input,
+        text: Input | None = None,
         *,
         max_new_tokens: int = 40,
         temperature: float | int = 0.8,
@@ -257,11 +254,12 @@ class Model(nn.Module):
         stop: str | Sequence[str] | None = (),
         stream: Callable[[str], object] | None = None,
         edit: Mapping[Any, Any] | None = None,
+        **named: Any,
     ) -> Any:
         """What a causal model writes behind a text; see `minibert.answers.generate.generate`."""
         return generate(
             self,
-            text,
+            by_name(text, None, named),
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             top_k=top_k,
@@ -278,43 +276,41 @@ class Model(nn.Module):
 
         return ServedPage(PageServer(self, framed=True), height)
 
-    def pool(self, hidden: Hidden) -> Float[Tensor, "batch d_model"] | None:
+    def pool(self, hidden: Hidden) -> Pooled | None:
         """tanh(W·hidden[0] + b); None where the body has no pooler."""
         pooler = self.body.pooler
         return None if pooler is None else pooler(hidden[:, 0], activation="tanh")
 
-    def inputs(self, text: Input, pair: Text | None = None) -> Inputs:
+    def inputs(self, text: Input | None, pair: Text | None = None, **named: Any) -> Inputs:
         """The batch a call is about, checked against the model's limits.
 
         Raises TokenizationError for what cannot be read: empty or too long input, ids outside
         the vocabulary, segments the model does not have.
         """
-        if is_text(text):
-            text = self.tokenize(text, pair)  # type: ignore[arg-type]
+        given = by_name(text, pair, named)
+        if is_text(given):
+            given = self.tokenize(given, pair)
         elif pair is not None:
             raise TokenizationError("A second text goes with a first text, not with ids or Tokens.")
-        if not isinstance(text, Tensor | Tokens) or (isinstance(text, Tensor) and text.dim() != 2):
-            text = Tokens.from_ids(text, tokenizer=self.tokenizer)
-        device = self.body.word.weight.device
-        if device.type == "meta":
+        weight = self.body.word.weight
+        if weight.device.type == "meta":
             raise CheckpointError(
                 f"The weights of {self.name} are on the meta device, where tensors have no values, "
                 "so nothing can be computed. Load the model again with minibert.load."
             )
-        ids = text if isinstance(text, Tensor) else text.ids
-        if ids.device.type == "meta":
-            raise TokenizationError("Token ids are on the meta device, where they have no values.")
-        if ids.dtype not in (torch.int64, torch.int32):
-            raise TokenizationError(f"Token ids are {ids.dtype}; expected whole numbers (int64).")
-        return Inputs.of(text.to(device)).checked(self.config, self.name)
+        return as_inputs(given, self.config, self.tokenizer, weight, self.name)
 
     def allowed(self, ids: TokenIds, mask: TokenMask | None = None) -> AllowedKeys:
         """Which keys a query of these ids may attend to."""
         return AllowedKeys.of(mask, causal=self.config.causal, ids=ids)
 
-    def task_logits(self, hidden: Hidden, inputs: Inputs) -> Tensor:
-        """What the task head makes of the last hidden state; the state itself without a head."""
+    def task_logits(self, hidden: Hidden, inputs: Inputs, pooled: Pooled | None = None) -> Tensor:
+        """What the task head makes of the last hidden state; the state itself without a head.
+
+        `pooled` stands in the place of what the pooler makes of it.
+        """
         if self.head is None:
             return hidden
-        pooled = self.pool(hidden) if self.config.pooler else None
+        if pooled is None:
+            pooled = self.pool(hidden)
         return self.head(hidden, pooled, inputs.ids, inputs.mask)

@@ -15,6 +15,7 @@ Axes
     d_head     the width of one head's query, key and value
     d_mlp      the width inside the feed-forward block
     vocab      entries of the vocabulary, padding entries included
+    1          one number, which stands for all of an axis: the quantity divides or multiplies it
 
 A boolean mask is True where attention is allowed.
 
@@ -66,6 +67,7 @@ __all__ = [
     "MATRIX_AXES",
     "MLP_AXES",
     "QUANTITIES",
+    "SCALE_AXES",
     "STREAM_AXES",
     "AttentionMask",
     "Bool",
@@ -77,7 +79,10 @@ __all__ = [
     "Logits",
     "Matrix",
     "Mlp",
+    "NormScale",
     "PerHeadHidden",
+    "PerKeyHeadHidden",
+    "Pooled",
     "Quantity",
     "Reader",
     "Shaped",
@@ -95,12 +100,16 @@ Mlp = Float[Tensor, "batch position d_mlp"]
 HeadVectors = Float[Tensor, "batch head position d_head"]
 KeyVectors = Float[Tensor, "batch kv_head position d_head"]
 PerHeadHidden = Float[Tensor, "batch head position d_model"]
+PerKeyHeadHidden = Float[Tensor, "batch kv_head position d_model"]
+NormScale = Float[Tensor, "batch position 1"]
+Pooled = Float[Tensor, "batch d_model"]
 Matrix = Float[Tensor, "batch head query key"]
 Logits = Float[Tensor, "batch *position out"]
 
 
 STREAM_AXES = ("batch", "position", "d_model")
 MLP_AXES = ("batch", "position", "d_mlp")
+SCALE_AXES = ("batch", "position", "1")
 HEAD_AXES = ("batch", "head", "position", "d_head")
 KEY_AXES = ("batch", "kv_head", "position", "d_head")
 MATRIX_AXES = ("batch", "head", "query", "key")
@@ -130,8 +139,8 @@ class Quantity(Generic[Value]):
     kept         a trace keeps what the pass computed; the others are computed when read
     of_keys      its positions are those that are looked at (key, value), not those that look
     per_layer    False for what belongs to the whole pass
-    gradient     how much a number grows with it, from the gradient of the quantity `gradient_from`;
-                 None where autograd gives it without an N x N tensor
+    gradient     how much a number grows with it, from the gradient of the first quantity behind it
+                 that is in `gradient_from`; None where autograd gives it, at no cost to a pass
     """
 
     def __init__(
@@ -153,7 +162,7 @@ class Quantity(Generic[Value]):
         self.of_keys = of_keys
         self.per_layer = per_layer
         self.gradient: Callable[[Any], Tensor] | None = None
-        self.gradient_from = ""
+        self.gradient_from: tuple[str, ...] = ()
         self.name = name
         if name:
             QUANTITIES[name] = self
@@ -162,11 +171,14 @@ class Quantity(Generic[Value]):
         self.name = name
         QUANTITIES[name] = self
 
-    def gradient_of(self, other: str) -> Callable[[Callable[[Any], Tensor]], None]:
-        """Declare the gradient, a function of that of `other` and of the quantities."""
+    def gradient_of(self, *others: str) -> Callable[[Callable[[Any], Tensor]], None]:
+        """Declare the gradient, a function of those of quantities behind it up to one of `others`.
+
+        Which of them it is depends on the model: the first that stands behind the quantity there.
+        """
 
         def declare(function: Callable[[Any], Tensor]) -> None:
-            self.gradient, self.gradient_from = function, other
+            self.gradient, self.gradient_from = function, others
 
         return declare
 

@@ -55,19 +55,36 @@ class PatchEstimates:
         """The same for a patch at all positions together: the sum over them."""
         return self.values.sum(-1)
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
+    @property
+    def mean(self) -> Float[Tensor, "layer *head"]:
+        """The total, the mean over the pairs of texts."""
+        return self.total.mean(1)
+
+    @property
+    def standard_error(self) -> Float[Tensor, "layer *head"]:
+        """Of the mean over the pairs; nan for one pair."""
+        return self.total.std(1) / self.total.shape[1] ** 0.5
+
+    def plot(self, path: str | Path | None = None, *, sentence: int | None = 0) -> "Figure":
         """The matplotlib Figure of one sentence: layer x head, or layer x token without heads.
 
-        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
-        sentence that is not there, and MinibertError without matplotlib.
+        `sentence=None` draws the mean over the pairs, of a quantity with heads. Saved where `path`
+        is given, as SVG, PDF or PNG by its name. Raises TraceError for a sentence that is not
+        there, EditError for a mean without heads, and MinibertError without matplotlib.
         """
         from minibert.viz.plots.heat import Heat, by_head, heat_map
         from minibert.viz.plots.tokens import chosen_sentence
 
-        index, tokens = chosen_sentence(self.labels, sentence)
         title, unit = f"Patching {self.name}", "estimated change"
+        if sentence is None and self.values.dim() != 4:
+            raise EditError(
+                f"{self.name} has no heads, and its positions are other tokens in each sentence; "
+                "draw one, as plot(sentence=0), or read `mean`."
+            )
+        index, tokens = chosen_sentence(self.labels, sentence or 0)
         if self.values.dim() == 4:
-            heat = by_head(self.total[:, index], title=title, unit=unit, signed=True)
+            values = self.mean if sentence is None else self.total[:, index]
+            heat = by_head(values, title=title, unit=unit, signed=True)
             return heat_map(heat, path)
         heat = Heat(
             self.values[:, index, : len(tokens)],

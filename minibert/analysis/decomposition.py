@@ -37,6 +37,8 @@ __all__ = ["Decomposition", "decompose"]
 
 _POINTS = ("resid_pre", "resid_mid", "resid_post")
 # How far a sum may be off, as a share of the largest part; in half precision far more.
+# Rows of the stream that are taken apart at once: what is held beside the result.
+_ROWS = 32
 _ROUNDING, _HALF_ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}, 0.1
 
 
@@ -126,7 +128,8 @@ def decompose(
 
     `heads=False` takes attention as one component a layer, its bias included. `positions` are
     those to compute, all by default: the result holds component x batch x position x d_model
-    numbers, which for long texts and many heads is much.
+    numbers, which for long texts and many heads is much. Little is held beside the result: 32 rows
+    of the stream are taken apart at a time.
 
     The sum is the stream within rounding: 1e-5 of its largest part in float32, 1e-10 in float64.
     That holds for edited traces too where the edit is of what a component writes (embed, z,
@@ -141,20 +144,39 @@ def decompose(
     if not isinstance(point, str) or point not in _POINTS:
         raise TraceError(f"{point!r:.80} is no residual stream; there are {', '.join(_POINTS)}.")
     chosen = chosen_positions(trace, positions)
-    cut = trace if positions is None else at_positions(trace, chosen)
-    stream = _Stream(cut)
-    for each in range(layer + (point != "resid_pre")):
-        stream.attention(cut[each], heads=heads)
-        if each < layer or point == "resid_post":
-            stream.mlp(cut[each])
-    parts = torch.cat(stream.parts)
-    if trace.edited_from is not None:
-        _check_sum(parts, getattr(cut[layer], point), f"{point} {layer}")
+    columns = [list(range(trace.allowed.position))] * len(chosen) if positions is None else chosen
+    # Of a trace with until= the z of the last layer is computed here, once for all positions.
+    whole = positions is None and trace.until is None
+    cut = trace if whole else at_positions(trace, columns)
+    size = max(1, _ROWS // len(chosen))
+    parts = torch.empty(0)
+    for first in range(0, len(columns[0]), size):
+        some = slice(first, first + size)
+        places = [each[some] if whole else range(len(each))[some] for each in columns]
+        stream = _written(at_positions(cut, places), layer, point, heads)
+        if trace.edited_from is not None:
+            _check_sum(stream.parts, getattr(cut[layer], point)[:, some], f"{point} {layer}")
+        if not first:
+            rows = (len(chosen), len(columns[0]), trace.config.d_model)
+            parts = stream.parts[0].new_empty(len(stream.parts), *rows)
+        for target, part in zip(parts, stream.parts, strict=True):
+            target[:, some] = part
     return Decomposition(parts, tuple(stream.components), layer, point, chosen)
 
 
-def _check_sum(parts: Tensor, stream: Tensor, name: str) -> None:
+def _written(trace: Trace, layer: int, point: str, heads: bool) -> "_Stream":
+    """What was written up to this point of the stream."""
+    stream = _Stream(trace)
+    for each in range(layer + (point != "resid_pre")):
+        stream.attention(trace[each], heads=heads)
+        if each < layer or point == "resid_post":
+            stream.mlp(trace[each])
+    return stream
+
+
+def _check_sum(written: Sequence[Tensor], stream: Tensor, name: str) -> None:
     """Raise TraceError where an edit wrote something that no component did."""
+    parts = torch.stack(list(written))
     largest = torch.linalg.vector_norm(parts, torch.inf, dim=(0, -1))
     limit = _ROUNDING.get(stream.dtype, _HALF_ROUNDING) * largest
     if ((parts.sum(0) - wide(stream)).abs().amax(-1) > limit).any():
@@ -167,12 +189,12 @@ def _check_sum(parts: Tensor, stream: Tensor, name: str) -> None:
 
 
 class _Stream:
-    """The parts so far, each with the shape (component, batch, position, d_model)."""
+    """The parts so far, each with the shape (batch, position, d_model)."""
 
     def __init__(self, trace: Trace) -> None:
         self.layers = trace.model.body.layers
         self.components = [Component("embed")]
-        self.parts = [wide(trace.embed)[None]]
+        self.parts = [wide(trace.embed)]
 
     def attention(self, here: LayerTrace, *, heads: bool) -> None:
         """Add what a layer's attention wrote."""
@@ -215,17 +237,17 @@ class _Stream:
         for component, part in written:
             self._add(component, part if frozen is None else frozen.carry(wide(part)))
         if frozen is not None and frozen.bias is not None:
-            bias = frozen.bias.expand(self.parts[0].shape[1:])
+            bias = frozen.bias.expand(self.parts[0].shape)
             self._add(Component(f"{block} output norm bias", layer), bias)
 
     def _carry(self, name: str, layer: int, norm: FrozenNorm) -> None:
         self.parts = [norm.carry(part) for part in self.parts]
         if norm.bias is not None:
-            self._add(Component(name, layer), norm.bias.expand(self.parts[0].shape[1:]))
+            self._add(Component(name, layer), norm.bias.expand(self.parts[0].shape))
 
     def _add(self, component: Component, part: Tensor) -> None:
         self.components.append(component)
-        self.parts.append(wide(part)[None])
+        self.parts.append(wide(part))
 
 
 def _some(labels: tuple[str, ...], most: int = 8) -> str:

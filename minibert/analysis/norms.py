@@ -36,6 +36,9 @@ __all__ = ["BlockNorms", "HeadNorms", "SummedNorms", "block_norms", "head_norms"
 
 Labels = tuple[tuple[str, ...], ...]
 
+# Keys whose products with all queries are held at once.
+_KEYS = 64
+
 
 @dataclass(frozen=True, eq=False)
 class HeadNorms:
@@ -189,11 +192,18 @@ def _norms_of_sums(
     vectors: Float[Tensor, "batch key head d_model"],
 ) -> Float[Tensor, "batch query key"]:
     """‖Σ over heads of probs·vector‖ of each pair."""
-    corner = torch.linalg.qr(vectors.mT, mode="r")[1]  # batch key rank head
-    squares = torch.zeros_like(probs[:, 0])
-    for row in corner.unbind(2):
-        squares += torch.einsum("bhqk,bkh->bqk", probs, row).square()
-    return squares.sqrt()
+    corners = torch.linalg.qr(vectors.mT, mode="r")[1]  # batch key rank head
+    norms = torch.empty_like(probs[:, 0].mT)
+    for here, corner, found in zip(probs, corners, norms, strict=True):
+        by_key = torch.empty_like(here.mT, memory_format=torch.contiguous_format)
+        for target, source in zip(by_key, here, strict=True):
+            # A matrix at a time: torch transposes two axes in blocks, and three number by number.
+            target.copy_(source.mT)
+        whole = by_key.transpose(0, 1)  # key head query
+        for first in range(0, len(corner), _KEYS):
+            part = slice(first, first + _KEYS)
+            torch.sum((corner[part] @ whole[part]).square_(), 1, out=found[part])
+    return norms.sqrt_().mT
 
 
 def _moved(at: LayerTrace) -> Float[Tensor, "batch key head d_model"]:

@@ -74,15 +74,29 @@ class PathPatches:
             table[:, point.layer, -1 if point.heads is None else point.heads] = change
         return table
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
+    @property
+    def mean(self) -> Float[Tensor, "layer column"]:
+        """The table, the mean over the pairs of texts."""
+        return self.table.mean(0)
+
+    @property
+    def recovered(self) -> Float[Tensor, "layer column"]:
+        """The mean change as a share of the mean way from clean to corrupt: 1 is all of it."""
+        return self.mean / (self.corrupt - self.clean).mean()
+
+    def plot(self, path: str | Path | None = None, *, sentence: int | None = 0) -> "Figure":
         """The matplotlib Figure of one sentence's changes: layer x head, with MLPs if any.
 
-        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
-        sentence that is not there, and MinibertError without matplotlib.
+        `sentence=None` draws the mean over the pairs. Saved where `path` is given, as SVG, PDF or
+        PNG by its name. Raises TraceError for a sentence that is not there, and MinibertError
+        without matplotlib.
         """
         from minibert.viz.plots.heat import Heat, heat_map
 
-        table = self.table[check_index("sentence", sentence, len(self.clean))]
+        if sentence is None:
+            table = self.mean
+        else:
+            table = self.table[check_index("sentence", sentence, len(self.clean))]
         heat = Heat(
             table,
             rows=[str(layer) for layer in range(self.layers)],

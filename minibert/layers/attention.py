@@ -4,6 +4,9 @@ The dot product, the softmax and the mean of the values are in `minibert.kernels
 the call.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 from torch import nn
 
@@ -16,7 +19,9 @@ from minibert.quantities import Float, HeadVectors, Hidden, PerHeadHidden
 
 __all__ = ["Attention"]
 
-Vectors = Float[torch.Tensor, "batch some_head position d_head"]
+Vectors = Float[torch.Tensor, "batch _ position d_head"]
+Inputs = Float[torch.Tensor, "batch _ position d_model"]
+Projected = Float[torch.Tensor, "batch position d_heads"]
 
 
 class Attention(nn.Module):
@@ -50,8 +55,13 @@ class Attention(nn.Module):
     def _widths(self) -> tuple[int, int]:
         return self.n_heads * self.d_head, self.n_kv_heads * self.d_head
 
-    def query_key_value(self, x: Hidden) -> dict[str, Vectors]:
-        """query, key and value of all heads: x·W + b, the first two normed where the model does."""
+    def query_key_value(
+        self, x: Hidden, inputs: Mapping[str, Inputs] = MappingProxyType({})
+    ) -> dict[str, Vectors]:
+        """query, key and value of all heads: x·W + b, the first two normed where the model does.
+
+        Of the names in `inputs` each head reads its own in the place of x.
+        """
         linears = (self.query, self.key, self.value)
         # A hook, a pruned weight or a module put in a linear's place must run: one by one then.
         if all(linear_is_plain(linear) for linear in linears):
@@ -60,10 +70,12 @@ class Attention(nn.Module):
             parts = self._qkv(x)
         else:
             parts = tuple([linear(x) for linear in linears])
-        named = zip(("query", "key", "value"), parts, strict=True)
+        named = dict(zip(("query", "key", "value"), parts, strict=True))
+        for name, of_heads in inputs.items():
+            named[name] = self._from_heads(name, named[name], x, of_heads)
         if self.query_norm is None:
-            return {name: self._split(part) for name, part in named}
-        return {name: self._normed(name, part) for name, part in named}
+            return {name: self._split(part) for name, part in named.items()}
+        return {name: self._normed(name, part) for name, part in named.items()}
 
     def project(self, name: str, x: Hidden, heads: slice = EVERYTHING) -> Vectors:
         """query, or what these heads read of key or value: x·W + b, normed where the model does."""
@@ -81,6 +93,16 @@ class Attention(nn.Module):
         offset = None if bias is None else bias.unflatten(0, (-1, self.d_head))[read].flatten()
         return self._normed(name, torch_linear(x, rows, offset))
 
+    def of_inputs(self, name: str, x: Hidden, inputs: Inputs) -> Vectors:
+        """query, key or value of all heads, each of which reads its own input in the place of x."""
+        part = self._from_heads(name, getattr(self, name)(x), x, inputs)
+        return self._normed(name, part)
+
+    def rows_of(self, name: str) -> Float[torch.Tensor, "some_head d_head d_model"]:
+        """What each head of query, key or value multiplies its input by."""
+        weight: torch.Tensor = getattr(self, name).weight
+        return weight.unflatten(0, (-1, self.d_head))
+
     def head_out(self, z: HeadVectors, heads: slice = EVERYTHING) -> PerHeadHidden:
         """What each head adds to the stream: z·W_O of that head, without the bias."""
         per_head = self.output.weight.unflatten(1, (self.n_heads, self.d_head))[
@@ -96,6 +118,28 @@ class Attention(nn.Module):
         """attn_out from what each head adds: their sum + b_O."""
         bias = self.output.bias
         return head_out.sum(1) if bias is None else head_out.sum(1) + bias
+
+    def _from_heads(self, name: str, part: Projected, x: Hidden, inputs: Inputs) -> Projected:
+        """What a projection gives where it was `part` = x·W + b, and each head reads its own."""
+        linear = getattr(self, name)
+        if not linear_is_plain(linear):
+            # Whatever stands in its place is asked once a head.
+            of_heads = enumerate(inputs.unbind(1))
+            each = [linear(one).unflatten(-1, (-1, self.d_head))[..., h, :] for h, one in of_heads]
+            return torch.cat(each, -1)
+        # Of the difference, so that inputs which are x give the same bits as x.
+        moved = torch.einsum("bhpm,hdm->bphd", inputs - x.unsqueeze(1), self.rows_of(name))
+        return part + moved.flatten(2)
+
+    def before_norm(self, name: str, x: Hidden, back: Vectors) -> Vectors:
+        """The gradient of what W_Q, W_K or W_V gives for x, from that of the normed vectors."""
+        norm = self._norm(name)
+        if norm is None:
+            return back
+        with torch.inference_mode(False), torch.enable_grad():
+            flat = getattr(self, name)(x).detach().clone().requires_grad_()
+            (found,) = torch.autograd.grad(self._normed(name, flat), flat, back)
+        return self._split(found)
 
     def _norm(self, name: str) -> Norm | None:
         return None if name == "value" else self.query_norm if name == "query" else self.key_norm

@@ -11,18 +11,23 @@ import torch
 from torch import nn
 
 from minibert.layers.config import Config
+from minibert.layers.dropout import dropped
 from minibert.layers.linear import Linear
-from minibert.layers.norms import norm_of
+from minibert.layers.norms import Divisors, norm_of, normed
 from minibert.layers.parts import Embedding, Layer
-from minibert.quantities import Hidden, Int, TokenIds
+from minibert.quantities import Float, Hidden, Int, TokenIds
 
 __all__ = ["Body", "Positions"]
 
 Positions = Int[torch.Tensor, "#batch position"]
+Words = Float[torch.Tensor, "batch position d_embed"]
 
 
 class Body(nn.Module):
     """Embeddings and layers of a Config, the weights without values yet."""
+
+    dropout = 0.0
+    """The share of the embeddings that becomes 0 in training."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -47,14 +52,20 @@ class Body(nn.Module):
         return tuple([groups[int(n / share)] for n in range(self.config.n_layers)])  # type: ignore[misc]
 
     def embed(
-        self, ids: TokenIds, segments: TokenIds | None, positions: Positions | None = None
+        self,
+        ids: TokenIds,
+        segments: TokenIds | None,
+        positions: Positions | None = None,
+        *,
+        words: Words | None = None,
     ) -> Hidden:
         """What enters layer 0: word (+ segment) (+ position), a norm and a projection if there are.
 
-        `positions` are rows of the position table.
+        `positions` are rows of the position table; `words` stand in the place of the ids' rows of
+        the word embeddings, scaled already where the model scales them.
         """
-        summed = self.word(ids)
-        if self.config.embed_scaled:
+        summed = self.word(ids) if words is None else words
+        if self.config.embed_scaled and words is None:
             # Rounded to the weights' type first, as Gemma was trained.
             summed = summed * torch.tensor(self.config.d_model**0.5, dtype=summed.dtype)
         if self.segment is not None:
@@ -65,6 +76,7 @@ class Body(nn.Module):
             summed = summed + self.position(rows)
         if self.embed_norm is not None:
             summed = self.embed_norm(summed)
+        summed = dropped(summed, self.dropout) if self.training else summed
         return summed if self.embed_project is None else self.embed_project(summed)
 
     @property
@@ -83,6 +95,9 @@ class Body(nn.Module):
         real = (ids != padding).long()
         return real.cumsum(1) * real + padding
 
-    def final(self, hidden: Hidden) -> Hidden:
-        """The hidden state that the task head reads: the stream, or the last norm of it."""
-        return hidden if self.final_norm is None else self.final_norm(hidden)
+    def final(self, hidden: Hidden, divisors: Divisors | None = None) -> Hidden:
+        """The hidden state that the task head reads: the stream, or the last norm of it.
+
+        `divisors` are those of the norm, where they are not its own.
+        """
+        return normed(self.final_norm, hidden, divisors)

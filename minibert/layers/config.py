@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from minibert.errors import CheckpointError
-from minibert.layers.families import FAMILIES, TASKS
+from minibert.layers.families import FAMILIES, TASKS, check_task
 from minibert.layers.rotary import Rotary
 
-__all__ = ["ACTIVATIONS", "CHOICES_BY_DEFAULT", "LARGEST_LABELS", "TASKS", "Config", "check_task"]
+__all__ = ["ACTIVATIONS", "CHOICES_BY_DEFAULT", "LARGEST_LABELS", "TASKS", "Config"]
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "gelu_fast", "quick_gelu", "relu", "silu", "tanh")
 # Far above any model, and low enough that no shape made of two of them overflows.
@@ -183,9 +183,23 @@ class Config:
 
     @property
     def absent_quantities(self) -> frozenset[str]:
-        """The quantities of a layer that this model does not have."""
-        absent = () if self.rotary is not None else ("query_unrotated", "key_unrotated")
-        return frozenset(absent if self.gated else (*absent, "mlp_gate"))
+        """The quantities that this model does not have, in no layer."""
+        place = self.norm_place
+        there = {
+            ("query_unrotated", "key_unrotated"): self.rotary is not None,
+            ("mlp_gate",): self.gated,
+            ("attention_norm_scale",): place != "output" and self.first_norm + self.n_layers > 1,
+            ("mlp_norm_scale",): place != "output",
+            ("attention_output_norm_scale", "mlp_output_norm_scale"): place in ("output", "both"),
+            ("final_norm_scale",): self.final_norm,
+            ("pooled",): self.pooler,
+        }
+        return frozenset(name for names, present in there.items() if not present for name in names)
+
+    def absent_in(self, layer: int) -> frozenset[str]:
+        """The quantities that a layer of this model does not have."""
+        first = layer == 0 and not self.first_norm
+        return self.absent_quantities | ({"attention_norm_scale"} if first else set())
 
     def attention_scale(self, layer: int) -> float:
         """The factor on query·key in this layer: 1/sqrt(d_head), unless the config differs."""
@@ -208,29 +222,18 @@ class Config:
             return None
         return (size - 1, 0) if self.causal else ((size - 1) // 2, (size - 1) // 2)
 
-    @property
-    def reach(self) -> int | None:
-        """The longest text that no window of a layer cuts; None: there is no such limit."""
-        windows = [self.window(layer) for layer in range(self.n_layers)]
-        return min((window[0] + 1 for window in windows if window is not None), default=None)
+    def layers_by_window(self, length: int) -> dict[tuple[int, int] | None, list[int]]:
+        """The layers of each window that cuts a text of so many tokens; None: those without."""
+        found: dict[tuple[int, int] | None, list[int]] = {}
+        for layer, window in enumerate(map(self.window, range(self.n_layers))):
+            cuts = window is not None and window[0] < length - 1
+            found.setdefault(window if cuts else None, []).append(layer)
+        return found
 
     def rotary_of(self, layer: int) -> Rotary | None:
         """How queries and keys of this layer are turned."""
         local = self.local_rotary is not None and self.window(layer) is not None
         return self.local_rotary if local else self.rotary
-
-
-def check_task(family: str, task: str) -> None:
-    """Raise CheckpointError for an unknown family, and when it has no such task head."""
-    if not isinstance(family, str) or family not in FAMILIES:
-        raise CheckpointError(
-            f"config: family is {family!r:.200}; expected one of {', '.join(FAMILIES)}."
-        )
-    tasks = FAMILIES[family].tasks
-    if not isinstance(task, str) or task not in tasks:
-        raise CheckpointError(
-            f"{family} has no task head {task!r:.200}; it has {', '.join(tasks)}."
-        )
 
 
 def _check_sizes(config: Config) -> None:

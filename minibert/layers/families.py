@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["FAMILIES", "TASKS", "FamilyChoices"]
+from minibert.errors import CheckpointError
+
+__all__ = [
+    "FAMILIES",
+    "TASKS",
+    "FamilyChoices",
+    "check_task",
+    "discriminates",
+    "predicts_tokens",
+]
 
 TASKS = (
     "none",
@@ -26,12 +35,27 @@ _DECODER = ("none", "causal-lm", *_CLASSES)
 
 @dataclass(frozen=True)
 class FamilyChoices:
-    """The task heads that a family has, what it fixes, and whether it may be causal."""
+    """The task heads that a family has, how they are made, what it fixes, whether it may be causal.
+
+    narrow_head          the vocabulary head is as wide as the embeddings, not as the stream
+    head_activation      that of the vocabulary head, whatever the config says; None: the config's
+    first_activation     that of the layer between the first token and the classes of a text; None:
+                         there is no such layer, or a pooler in its place
+    classifier_layer     a layer and a norm stand in front of every classifier
+    discriminates        pre-training says of each token whether it was replaced
+    orders_sentences     the second head of pre-training has as many outputs as there are labels
+    """
 
     tasks: tuple[str, ...]
     choices: Mapping[str, Any] = field(default_factory=dict)
     causal: bool | None = None
     """True: always; False: never; None: as its config says."""
+    narrow_head: bool = False
+    head_activation: str | None = None
+    first_activation: str | None = None
+    classifier_layer: bool = False
+    discriminates: bool = False
+    orders_sentences: bool = False
 
 
 _EMBED_NORM = {"norm_place": "after", "embed_norm": True}
@@ -49,13 +73,29 @@ _GEMMA_2 = _GEMMA | {"norm_place": "both"}
 
 FAMILIES: dict[str, FamilyChoices] = {
     "bert": FamilyChoices(TASKS, _EMBED_NORM),
-    "roberta": FamilyChoices(("none", "masked-lm", "causal-lm", *_CLASSES), _EMBED_NORM),
-    "distilbert": FamilyChoices(("none", "masked-lm", *_CLASSES), _EMBED_NORM, causal=False),
+    "roberta": FamilyChoices(
+        ("none", "masked-lm", "causal-lm", *_CLASSES),
+        _EMBED_NORM,
+        head_activation="gelu",
+        first_activation="tanh",
+    ),
+    "distilbert": FamilyChoices(
+        ("none", "masked-lm", *_CLASSES), _EMBED_NORM, causal=False, first_activation="relu"
+    ),
     "electra": FamilyChoices(
-        ("none", "masked-lm", "pre-training", "causal-lm", *_CLASSES), _EMBED_NORM
+        ("none", "masked-lm", "pre-training", "causal-lm", *_CLASSES),
+        _EMBED_NORM,
+        narrow_head=True,
+        head_activation="gelu",
+        first_activation="gelu",
+        discriminates=True,
     ),
     "albert": FamilyChoices(
-        ("none", "masked-lm", "pre-training", *_CLASSES), _EMBED_NORM, causal=False
+        ("none", "masked-lm", "pre-training", *_CLASSES),
+        _EMBED_NORM,
+        causal=False,
+        narrow_head=True,
+        orders_sentences=True,
     ),
     "gpt2": FamilyChoices(_DECODER, {"norm_place": "before", "final_norm": True}),
     "gpt_neox": FamilyChoices(
@@ -92,5 +132,30 @@ FAMILIES: dict[str, FamilyChoices] = {
             **_NO_BIAS,
         },
         causal=False,
+        classifier_layer=True,
     ),
 }
+
+
+def discriminates(family: str, task: str) -> bool:
+    """True where the head says of each token whether it was replaced (ELECTRA's pre-training)."""
+    return task == "pre-training" and FAMILIES[family].discriminates
+
+
+def predicts_tokens(family: str, task: str) -> bool:
+    """True where the head has one logit a vocabulary entry at each position."""
+    return task in ("masked-lm", "causal-lm", "pre-training") and not discriminates(family, task)
+
+
+def check_task(family: str, task: str) -> None:
+    """Raise CheckpointError for an unknown family, and when it has no such task head."""
+    if not isinstance(family, str) or family not in FAMILIES:
+        raise CheckpointError(
+            f"config: family is {family!r:.200}; expected one of {', '.join(FAMILIES)}."
+        )
+    tasks = FAMILIES[family].tasks
+    if not isinstance(task, str) or task not in tasks:
+        raise CheckpointError(
+            f"{family} has no task head {task!r:.200}; it has {', '.join(tasks)}. "
+            "See docs/families.md#the-families"
+        )

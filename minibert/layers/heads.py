@@ -10,19 +10,30 @@ from torch import nn
 from minibert.errors import CheckpointError
 from minibert.kernels.eager import soft_capped
 from minibert.layers.config import Config
+from minibert.layers.dropout import dropped
+from minibert.layers.families import FAMILIES, discriminates
 from minibert.layers.linear import Linear
 from minibert.layers.norms import norm_of
-from minibert.quantities import Float, Hidden, Logits, TokenIds, TokenMask
+from minibert.quantities import Float, Hidden, Logits, Pooled, TokenIds, TokenMask
 
 __all__ = ["PreTrainingHead", "TaskHead", "build_head"]
 
-Pooled = Float[torch.Tensor, "batch d_model"]
-
-_FIRST_TOKEN_ACTIVATIONS = {"roberta": "tanh", "electra": "gelu", "distilbert": "relu"}
+_FIRST_TOKEN_ACTIVATIONS = {
+    name: family.first_activation
+    for name, family in FAMILIES.items()
+    if family.first_activation is not None
+}
 
 
 class TaskHead(nn.Module):
     """What every head has: a forward from the hidden state to logits."""
+
+    dropout = 0.0
+    """The share of what the classifier reads that becomes 0 in training."""
+
+    def dropped(self, x: torch.Tensor) -> torch.Tensor:
+        """What dropout leaves of it; in training alone."""
+        return dropped(x, self.dropout) if self.training else x
 
     def forward(
         self, hidden: Hidden, pooled: Pooled | None, ids: TokenIds, mask: TokenMask | None
@@ -40,15 +51,13 @@ class VocabularyHead(TaskHead):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        alone = config.generates
-        width = config.d_embed if config.family in ("electra", "albert") else config.d_model
+        alone, family = config.generates, FAMILIES[config.family]
+        width = config.d_embed if family.narrow_head else config.d_model
         bias = config.head_bias
         self.transform = None if alone else Linear(config.d_model, width, bias=bias)
         self.norm = None if alone else norm_of(config, width)
         self.decoder = Linear(width, config.vocab_size, bias=not alone and config.decoder_bias)
-        # RoBERTa and ELECTRA fix gelu here whatever the layers use.
-        fixed = config.family in ("roberta", "electra")
-        self.activation = "gelu" if fixed else config.head_activation
+        self.activation = family.head_activation or config.head_activation
         self.soft_cap = config.logit_soft_cap
 
     def forward(
@@ -73,10 +82,8 @@ class PreTrainingHead(VocabularyHead):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        # ALBERT's sentence-order head has as many outputs as the config has labels.
-        self.next_sentence = Linear(
-            config.d_model, config.n_labels if config.family == "albert" else 2
-        )
+        orders = FAMILIES[config.family].orders_sentences
+        self.next_sentence = Linear(config.d_model, config.n_labels if orders else 2)
 
 
 class PooledHead(TaskHead):
@@ -93,7 +100,7 @@ class PooledHead(TaskHead):
         """(batch, label)."""
         if pooled is None:
             raise ValueError("this head reads the pooled first token, and the body has no pooler")
-        return self.classifier(pooled)
+        return self.classifier(self.dropped(pooled))
 
 
 class FirstTokenHead(TaskHead):
@@ -104,12 +111,15 @@ class FirstTokenHead(TaskHead):
         self.transform = Linear(config.d_model, config.d_model)
         self.classifier = Linear(config.d_model, config.n_labels)
         self.activation = _FIRST_TOKEN_ACTIVATIONS[config.family]
+        # DistilBERT drops once, the others in front of the first matrix too.
+        self.twice = config.family != "distilbert"
 
     def forward(
         self, hidden: Hidden, pooled: Pooled | None, ids: TokenIds, mask: TokenMask | None
     ) -> Logits:
         """(batch, label)."""
-        return self.classifier(self.transform(hidden[:, 0], activation=self.activation))
+        first = self.dropped(hidden[:, 0]) if self.twice else hidden[:, 0]
+        return self.classifier(self.dropped(self.transform(first, activation=self.activation)))
 
 
 class LastTokenHead(TaskHead):
@@ -142,7 +152,7 @@ class ClassifierHead(TaskHead):
         n_out = 2 if config.task == "question-answering" else config.n_labels
         self.classifier = Linear(config.d_model, n_out)
         self.transform = self.norm = None
-        if config.family == "modernbert":
+        if FAMILIES[config.family].classifier_layer:
             self.transform = Linear(config.d_model, config.d_model, bias=config.head_bias)
             self.norm = norm_of(config, config.d_model)
         self.activation = config.head_activation
@@ -161,7 +171,7 @@ class TokenHead(ClassifierHead):
         self, hidden: Hidden, pooled: Pooled | None, ids: TokenIds, mask: TokenMask | None
     ) -> Logits:
         """(batch, position, label)."""
-        return self.classifier(self.transformed(hidden))
+        return self.classifier(self.dropped(self.transformed(hidden)))
 
 
 class PooledTextHead(ClassifierHead):
@@ -182,7 +192,7 @@ class PooledTextHead(ClassifierHead):
         else:
             real = mask[..., None].to(hidden.dtype)
             chosen = (hidden * real).sum(1) / real.sum(1)
-        return self.classifier(self.transformed(chosen))
+        return self.classifier(self.dropped(self.transformed(chosen)))
 
 
 class DiscriminatorHead(TaskHead):
@@ -206,14 +216,15 @@ def build_head(config: Config) -> TaskHead | None:
     if config.task == "none":
         return None
     if config.task == "pre-training":
-        return (DiscriminatorHead if config.family == "electra" else PreTrainingHead)(config)
+        replaced = discriminates(config.family, config.task)
+        return (DiscriminatorHead if replaced else PreTrainingHead)(config)
     if config.task in ("masked-lm", "causal-lm"):
         return VocabularyHead(config)
     if config.task in ("token-classification", "question-answering"):
         return TokenHead(config)
     if config.decodes:
         return LastTokenHead(config)
-    if config.family == "modernbert":
+    if FAMILIES[config.family].classifier_layer:
         return PooledTextHead(config)
     if config.pooler:
         return PooledHead(config)

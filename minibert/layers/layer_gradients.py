@@ -1,4 +1,7 @@
-"""The gradients that autograd would give through an N x N tensor, or one as large as all head_out.
+"""The gradients that autograd would give only where a pass computes more than it needs.
+
+That is an N x N tensor, one as large as all head_out, the input of a head apart from that of the
+others, or a norm apart from what it divides by.
 
 Each belongs to a quantity of the table in layer.py, and follows from the gradient of a quantity
 behind it. Autograd gives all others.
@@ -8,9 +11,19 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.eager import weighted_values
+from minibert.layers.evaluation import EVERYTHING, read_by
 from minibert.layers.layer import LayerQuantities
 from minibert.layers.layer_pass import LayerPass
-from minibert.quantities import Hidden, Matrix, PerHeadHidden, Quantity
+from minibert.layers.norms import Norm, centred, scale_of
+from minibert.quantities import (
+    HeadVectors,
+    Hidden,
+    Matrix,
+    NormScale,
+    PerHeadHidden,
+    PerKeyHeadHidden,
+    Quantity,
+)
 
 __all__ = ["LayerGradients"]
 
@@ -22,6 +35,14 @@ class LayerGradients(LayerQuantities):
 
     def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
         """The gradient of the quantity here."""
+        raise NotImplementedError
+
+    def of_all_heads(self) -> "LayerGradients":
+        """The same place with all heads."""
+        raise NotImplementedError
+
+    def direct(self, name: str) -> Tensor | None:
+        """The part of a gradient that is not by way of what is computed from the quantity."""
         raise NotImplementedError
 
     def below(self) -> Hidden:
@@ -55,3 +76,99 @@ def _head_out_gradient(at: LayerGradients) -> PerHeadHidden:
 def _resid_pre_gradient(at: LayerGradients) -> Hidden:
     """That of what left the layer below, or of the embeddings."""
     return at.below()
+
+
+@LayerQuantities.attention_norm_scale.gradient_of("value", "resid_mid")
+def _attention_norm_gradient(at: LayerGradients) -> NormScale:
+    """From that of the norm's output: W_Q, W_K and W_V read it, or (BERT) it is resid_mid."""
+    values = at.values
+    if values.layer.after:
+        x, back = values.resid_pre + values.attn_out, at.resid_mid
+    else:
+        x, back = values.resid_pre, _attention_input_gradient(at.of_all_heads())
+    return _scale_gradient(values.layer.attention_norm, x, values.attention_norm_scale, back)
+
+
+@LayerQuantities.attention_output_norm_scale.gradient_of("resid_mid")
+def _attention_output_norm_gradient(at: LayerGradients) -> NormScale:
+    """From that of resid_mid, which the norm's output is added to."""
+    values, norm = at.values, at.values.layer.attention_output_norm
+    scale = values.attention_output_norm_scale
+    return _scale_gradient(norm, values.attn_out, scale, at.resid_mid)
+
+
+@LayerQuantities.mlp_norm_scale.gradient_of("mlp_pre", "resid_post")
+def _mlp_norm_gradient(at: LayerGradients) -> NormScale:
+    """From that of the norm's output: W_in and W_gate read it, or (BERT) it is resid_post."""
+    values, layer = at.values, at.values.layer
+    if layer.after:
+        x, back = values.resid_mid + values.mlp_out, at.resid_post
+    else:
+        x = values.resid_pre if layer.parallel else values.resid_mid
+        back = at.mlp_pre @ layer.mlp.up.weight
+        if layer.mlp.gate is not None:
+            back = back + at.mlp_gate @ layer.mlp.gate.weight
+    return _scale_gradient(layer.mlp_norm, x, values.mlp_norm_scale, back)
+
+
+@LayerQuantities.mlp_output_norm_scale.gradient_of("resid_post")
+def _mlp_output_norm_gradient(at: LayerGradients) -> NormScale:
+    """From that of resid_post, which the norm's output is added to."""
+    values, norm = at.values, at.values.layer.mlp_output_norm
+    return _scale_gradient(norm, values.mlp_out, values.mlp_output_norm_scale, at.resid_post)
+
+
+@LayerQuantities.query_input.gradient_of("query")
+def _query_input_gradient(at: LayerGradients) -> PerHeadHidden:
+    """dq·W_Qᵀ of that head."""
+    return _input_gradient(at, "query")
+
+
+@LayerQuantities.key_input.gradient_of("key")
+def _key_input_gradient(at: LayerGradients) -> PerKeyHeadHidden:
+    """dk·W_Kᵀ of that head."""
+    return _input_gradient(at, "key")
+
+
+@LayerQuantities.value_input.gradient_of("value")
+def _value_input_gradient(at: LayerGradients) -> PerKeyHeadHidden:
+    """dv·W_Vᵀ of that head."""
+    return _input_gradient(at, "value")
+
+
+def _input_gradient(at: LayerGradients, name: str) -> PerHeadHidden:
+    """The gradient of what each head's projection reads."""
+    attention, heads = at.values.attention, at.values.heads
+    back, rows = _projected_gradient(at.of_all_heads(), name), attention.rows_of(name)
+    if heads != EVERYTHING:
+        chosen = read_by(heads, attention.n_heads, 1 if name == "query" else attention.group)
+        back, rows = back[:, chosen], rows[chosen]
+    return torch.einsum("bhpd,hdm->bhpm", back, rows)
+
+
+def _attention_input_gradient(at: LayerGradients) -> Hidden:
+    """The gradient of what W_Q, W_K and W_V read, where all heads read the same."""
+    parts = [
+        _projected_gradient(at, name).transpose(1, 2).flatten(2)
+        @ at.values.attention.rows_of(name).flatten(0, 1)
+        for name in ("query", "key", "value")
+    ]
+    # A number may be made of what single heads read, too.
+    read = [at.direct(f"{name}_input") for name in ("query", "key", "value")]
+    parts += [each.sum(1) for each in read if each is not None]
+    return sum(parts[1:], parts[0])
+
+
+def _projected_gradient(at: LayerGradients, name: str) -> HeadVectors:
+    """The gradient of what W_Q, W_K or W_V gives, in front of a norm of queries and keys."""
+    attention = at.values.attention
+    turned = attention.rotary is not None and name != "value"
+    back: HeadVectors = getattr(at, f"{name}_unrotated" if turned else name)
+    return attention.before_norm(name, at.values.attention_input, back)
+
+
+def _scale_gradient(norm: Norm | None, x: Hidden, scale: NormScale, back: Hidden) -> NormScale:
+    """−sum of back · weight · centred(x) / scale² over a row."""
+    assert norm is not None, "a layer has the quantity only where it has the norm"
+    weighed = back * scale_of(norm) * centred(norm, x)
+    return -weighed.sum(-1, keepdim=True) / scale.square()

@@ -11,6 +11,7 @@ from minibert.kernels.api import Attended, Statistics, compute
 from minibert.kernels.call import Call
 from minibert.layers.evaluation import EVERYTHING, Evaluation, Past, Rows, cut
 from minibert.layers.layer import LayerQuantities
+from minibert.layers.norms import Divisors, divisor
 from minibert.layers.rotary import Turns, rotate
 from minibert.quantities import (
     QUANTITIES,
@@ -18,6 +19,8 @@ from minibert.quantities import (
     HeadVectors,
     Hidden,
     KeyVectors,
+    NormScale,
+    PerHeadHidden,
     Quantity,
 )
 
@@ -30,6 +33,7 @@ else:
 __all__ = ["Change", "LayerPass"]
 
 Change = Callable[[Tensor], Tensor]
+_PROJECTED = ("query", "key", "value")
 _MATRICES = frozenset({"scores", "probs"})
 
 
@@ -105,10 +109,23 @@ class LayerPass(LayerQuantities):
         """query, key or value. All three read the same input, so a pass computes them together."""
         if self.lazy:
             at = self if name == "query" else self.of_all_rows()
-            return self.attention.project(name, at.attention_input, self.heads)
+            if not at.reads_apart(name):
+                return self.attention.project(name, at.attention_input, self.heads)
+            # A norm of queries and keys may be one of all heads together.
+            at = at.of_all_heads()
+            inputs = getattr(at, f"{name}_input")
+            vectors = self.attention.of_inputs(name, at.attention_input, inputs)
+            return cut(vectors, QUANTITIES[name], self.heads, EVERYTHING, self.attention.group)
         if self._projected is None:
-            self._projected = self.attention.query_key_value(self.attention_input)
+            # Keys and values of some rows alone are those of before, which nobody projects again.
+            names = _PROJECTED if self.rows == EVERYTHING else _PROJECTED[:1]
+            own = {each: getattr(self, f"{each}_input") for each in names if self.reads_apart(each)}
+            self._projected = self.attention.query_key_value(self.attention_input, own)
         return self._projected[name]
+
+    def reads_apart(self, name: str) -> bool:
+        """True where each head of query, key or value reads an input of its own."""
+        return self.wants(f"{name}_input")
 
     def turned_query(self) -> HeadVectors:
         """The queries, turned by where they stand."""
@@ -132,12 +149,38 @@ class LayerPass(LayerQuantities):
     @property
     def attention_input(self) -> Hidden:
         """What W_Q, W_K and W_V read."""
-        return self.layer.attention_input(self.resid_pre)
+        divisors = None if self.layer.after else self.divisors("attention_norm")
+        return self.layer.attention_input(self.resid_pre, divisors)
 
     @property
     def mlp_input(self) -> Hidden:
         """What W_in and W_gate read."""
-        return self.layer.mlp_input(self.resid_pre if self.layer.parallel else self.resid_mid)
+        divisors = None if self.layer.after else self.divisors("mlp_norm")
+        stream = self.resid_pre if self.layer.parallel else self.resid_mid
+        return self.layer.mlp_input(stream, divisors)
+
+    def for_each_head(self, axis: str) -> PerHeadHidden:
+        """`attention_input` for each head, or of each key-value head those chosen: no copies."""
+        attention = self.attention
+        count = attention.n_kv_heads if axis == "kv_head" else attention.n_heads
+        if self.heads != EVERYTHING:
+            count = len(range(attention.n_heads)[self.heads])
+        at = self.of_all_rows() if axis == "kv_head" else self
+        return at.attention_input.unsqueeze(1).expand(-1, count, -1, -1)
+
+    def divisor(self, norm: str, x: Hidden) -> NormScale:
+        """What a norm of this layer divides x by."""
+        return divisor(getattr(self.layer, norm), x)
+
+    def divisors(self, norm: str) -> Divisors | None:
+        """What a norm has to divide by, and what it would; None where nobody asks."""
+        name = f"{norm}_scale"
+        if not self.wants(name):
+            return None
+        # Computed twice: each of both has a gradient of its own.
+        own = QUANTITIES[name].compute
+        assert own is not None
+        return getattr(self, name), own(self)
 
     @kept
     def _keys_and_values(self) -> tuple[KeyVectors, KeyVectors]:

@@ -134,7 +134,8 @@ def onednn_linear(
     name, algorithm = fused or _FUSED[None]
     out = linear.default(x, weight, bias, name, [], algorithm)
     if fused is None and activation is not None:
-        out = activate(out, activation)
+        change = _IN_PLACE.get(activation)
+        out = change(out) if change else activate(out, activation)
     return out if residual is None else out.add_(residual)
 
 
@@ -197,6 +198,8 @@ def backend_for(
         return Choice("torch", "Intel: oneDNN gains nothing over MKL")
     if processor.vendor != "AuthenticAMD" or "avx2" not in processor.features:
         return Choice("torch", "oneDNN is used on AMD processors with AVX2 alone")
+    if "avx512f" not in processor.features:
+        return Choice("torch", "AMD without AVX-512: oneDNN's products err twice as much")
     if dtype == torch.float16:
         return Choice("torch", "AMD: float16 is not measured")
     if rows is None and size >= PACK_FROM:

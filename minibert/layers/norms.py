@@ -7,7 +7,21 @@ from torch.nn import functional as F
 from minibert.layers.config import Config
 from minibert.quantities import Float
 
-__all__ = ["LayerNorm", "Norm", "RMSNorm", "centred", "deviation", "norm_of", "scale_of"]
+__all__ = [
+    "Divisors",
+    "LayerNorm",
+    "Norm",
+    "RMSNorm",
+    "centred",
+    "deviation",
+    "divisor",
+    "norm_of",
+    "normed",
+    "scale_of",
+]
+
+Divisors = tuple[Tensor, Tensor]
+"""What a norm is to divide by, and what it divides by on its own: (..., 1) each."""
 
 
 class LayerNorm(nn.Module):
@@ -75,3 +89,30 @@ def deviation(norm: Norm, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*ro
 def scale_of(norm: Norm) -> Float[Tensor, " width"]:
     """What the divided x is multiplied by."""
     return norm.scale if isinstance(norm, RMSNorm) else norm.weight
+
+
+def divisor(norm: Norm, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows 1"]:
+    """`deviation` in the dtype of x, computed in float32 or wider as the norm itself does."""
+    return deviation(norm, _wide(x)).to(x.dtype)
+
+
+def normed(
+    norm: Norm | None, x: Float[Tensor, "*rows width"], divisors: Divisors | None = None
+) -> Float[Tensor, "*rows width"]:
+    """norm(x), or x without a norm; with `divisors` what it is divided by is the first of them.
+
+    norm(x) + weight · centred(x) · (1 / first − 1 / second): where both are the same the second
+    summand is 0, so the result is norm(x) to the bit.
+    """
+    if norm is None:
+        return x
+    plain = norm(x)
+    if divisors is None:
+        return plain
+    to, own = map(_wide, divisors)
+    moved = scale_of(norm) * centred(norm, _wide(x)) * (1 / to - 1 / own)
+    return (plain + moved).to(plain.dtype)
+
+
+def _wide(x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
+    return x.float() if x.dtype.itemsize < 4 else x

@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from minibert.layers.attention import Attention
 from minibert.layers.config import Config
-from minibert.layers.linear import Linear
+from minibert.layers.linear import Linear, linear_is_plain
 from minibert.layers.linear_backends import activate
-from minibert.layers.norms import Norm, norm_of
+from minibert.layers.norms import Divisors, Norm, norm_of, normed
 from minibert.quantities import Hidden, Mlp
 
 __all__ = ["Embedding", "FeedForward", "Layer"]
@@ -47,8 +47,10 @@ class FeedForward(nn.Module):
         """mlp_out, plus the residual when one is given."""
         if self.gate is None:
             return self.down(self.up(x, activation=self.activation), residual=residual)
-        inner = self.gate(x, activation=self.activation) * self.up(x)
-        return self.down(inner, residual=residual)
+        gate, up = self.gate(x, activation=self.activation), self.up(x)
+        # In place where nothing else can hold it, a hook say: a fresh buffer costs page faults.
+        own = linear_is_plain(self.gate) and not (gate.requires_grad or up.requires_grad)
+        return self.down(gate.mul_(up) if own else gate * up, residual=residual)
 
     def gate_of(self, x: Hidden) -> Mlp:
         """mlp_gate: what enters the activation of a gated MLP."""
@@ -74,6 +76,8 @@ class Layer(nn.Module):
     Output (OLMo 2):   mid = x + norm(attn_out(x)),         post = mid + norm(mlp_out(mid))
     Both (Gemma 2):    mid = x + norm(attn_out(norm(x))),   post = mid + norm(mlp_out(norm(mid)))
     Parallel (NeoX):   mid = x + attn_out(norm(x)),         post = mid + mlp_out(norm(x))
+
+    `divisors` are those of the norm that a method applies, where they are not its own.
     """
 
     def __init__(self, config: Config, layer: int) -> None:
@@ -95,34 +99,46 @@ class Layer(nn.Module):
         """resid_post of a `LayerPass` of this layer, so that hooks on a layer run."""
         return at.resid_post
 
-    def attention_input(self, resid_pre: Hidden) -> Hidden:
+    @property
+    def norms_behind(self) -> tuple[str, str]:
+        """The names of the norms that stand behind attention and behind the MLP, if there are."""
+        if self.after:
+            return "attention_norm", "mlp_norm"
+        return "attention_output_norm", "mlp_output_norm"
+
+    def attention_input(self, resid_pre: Hidden, divisors: Divisors | None = None) -> Hidden:
         """What W_Q, W_K and W_V read."""
-        return _normed(None if self.after else self.attention_norm, resid_pre)
+        return normed(None if self.after else self.attention_norm, resid_pre, divisors)
 
-    def after_attention(self, resid_pre: Hidden, attn_out: Hidden) -> Hidden:
+    def after_attention(
+        self, resid_pre: Hidden, attn_out: Hidden, divisors: Divisors | None = None
+    ) -> Hidden:
         """resid_mid."""
-        return self.of_sum(resid_pre + _normed(self.attention_output_norm, attn_out))
+        if self.after:
+            return self.of_sum(resid_pre + attn_out, divisors)
+        return resid_pre + normed(self.attention_output_norm, attn_out, divisors)
 
-    def of_sum(self, total: Hidden) -> Hidden:
+    def of_sum(self, total: Hidden, divisors: Divisors | None = None) -> Hidden:
         """resid_mid from the sum resid_pre + attn_out."""
-        return _normed(self.attention_norm if self.after else None, total)
+        return normed(self.attention_norm if self.after else None, total, divisors)
 
-    def mlp_input(self, stream: Hidden) -> Hidden:
+    def mlp_input(self, stream: Hidden, divisors: Divisors | None = None) -> Hidden:
         """What W_in and W_gate read."""
-        return _normed(None if self.after else self.mlp_norm, stream)
+        return normed(None if self.after else self.mlp_norm, stream, divisors)
 
-    def after_mlp(self, resid_mid: Hidden, mlp_out: Hidden) -> Hidden:
+    def after_mlp(
+        self, resid_mid: Hidden, mlp_out: Hidden, divisors: Divisors | None = None
+    ) -> Hidden:
         """resid_post."""
-        total = resid_mid + _normed(self.mlp_output_norm, mlp_out)
-        return _normed(self.mlp_norm if self.after else None, total)
+        if self.after:
+            return normed(self.mlp_norm, resid_mid + mlp_out, divisors)
+        return resid_mid + normed(self.mlp_output_norm, mlp_out, divisors)
 
-    def mlp_added(self, resid_mid: Hidden, mlp_input: Hidden) -> Hidden:
+    def mlp_added(
+        self, resid_mid: Hidden, mlp_input: Hidden, divisors: Divisors | None = None
+    ) -> Hidden:
         """resid_post from what the MLP reads, the sum in one operation where that is possible."""
         if self.mlp_output_norm is not None:
-            return self.after_mlp(resid_mid, self.mlp(mlp_input))
+            return self.after_mlp(resid_mid, self.mlp(mlp_input), divisors)
         total = self.mlp(mlp_input, residual=resid_mid)
-        return _normed(self.mlp_norm if self.after else None, total)
-
-
-def _normed(norm: Norm | None, x: Hidden) -> Hidden:
-    return x if norm is None else norm(x)
+        return normed(self.mlp_norm if self.after else None, total, divisors)

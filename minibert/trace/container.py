@@ -24,7 +24,7 @@ from minibert.untrusted import MOST_TENSORS, guarded, open_regular
 __all__ = ["VERSION", "read_container", "write_container"]
 
 # One entry for all metadata: safetensors writes several in a random order, so bytes would differ.
-ENTRY, VERSION = "minibert.trace", 3
+ENTRY, VERSION = "minibert.trace", 4
 # The first value of the first entry, so its first occurrence in the header is the digest itself.
 _DIGEST, _UNSET = "sha256", b"0" * 64
 # About 400,000 tokens; what a trace keeps of so many is far larger than memory.

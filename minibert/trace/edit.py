@@ -4,8 +4,9 @@
 
 A key is a point: (name, layer), (name, layer, head), (name, layer, (head, head)), or only the name
 for embed and logits. A value is a number, a tensor, a trace, a function of the quantity, or one of
-the edits below. plan.py checks all edits before the pass starts. They are applied in the order in
-which the pass computes the quantities.
+the edits below; or a list of these, which are made in its order, such as
+[hide(2).at(sentences=0), hide(5).at(sentences=1)]. plan.py checks all edits before the pass starts.
+They are applied in the order in which the pass computes the quantities.
 """
 
 import operator

@@ -1,7 +1,7 @@
 """Checks that edits fit the model and the batch; `Plan.of` makes them before the pass starts."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
+from minibert.layers.families import discriminates
 from minibert.trace.edit import Edit
 from minibert.trace.places import Places
 from minibert.trace.point import Point
@@ -31,8 +32,8 @@ def check_until(point: Point, until: int | None) -> None:
     """Raise EditError for a point that a trace with this `until` does not compute."""
     if until is None:
         return
-    if point.layer is None and point.name == "logits":
-        raise EditError(f"{point}: a trace with until={until} has no logits.")
+    if point.behind_layers:
+        raise EditError(f"{point}: a trace with until={until} has no {point.name}.")
     if point.layer is not None and point.layer >= until:
         raise EditError(f"{point}: until={until} stops before it; edit layers below {until}.")
 
@@ -47,7 +48,8 @@ def check_order(points: Sequence[Point]) -> None:
             if same and len(mine) == len(theirs) and overlap:
                 raise EditError(
                     f"Two edits overlap, {other} and {point}: merge them into one, or name whole "
-                    "layers in one and single heads in the other."
+                    "layers in one and single heads in the other. "
+                    "See docs/reading.md#write-what-you-read"
                 )
 
 
@@ -55,7 +57,13 @@ def check_packed(point: Point, edit: Edit, allowed: AllowedKeys) -> None:
     """Raise EditError for what packed sentences, or those of different lengths, cannot have."""
     if allowed.packed is not None and "query" in point.axes:
         raise EditError(
-            f"{point}: packed sentences have no such matrix. Trace them without packed=True."
+            f"{point}: packed sentences have no such matrix. Trace them without packed=True. "
+            "See docs/reading.md#many-texts"
+        )
+    if allowed.packed is not None and point.name == "pooled":
+        raise EditError(
+            f"{point}: packed sentences share a row of the batch, and pooled is one of each "
+            "sentence. Trace them without packed=True."
         )
     ragged = allowed.lengths is not None and "query" in point.axes
     if edit.drawn and (allowed.packed is not None or ragged):
@@ -98,37 +106,50 @@ def check_constant(
 
 
 def check_hidden(
-    point: Point, edit: Edit, reach: Reach, config: Config, allowed: AllowedKeys
+    point: Point, reached: Sequence[tuple[Edit, Reach]], config: Config, allowed: AllowedKeys
 ) -> None:
     """Raise EditError for keys hidden in another quantity than scores, or a query without keys."""
-    if edit.hidden is None or reach.keys is None:
+    hides = [reach for edit, reach in reached if edit.hidden is not None]
+    if not hides:
         return
     if point.name != "scores":
         raise EditError(f'{point}: hide edits scores only; write ("scores", layer): hide(keys).')
     before, after = config.window(point.layer or 0) or (None, None)
-    for number, sentence in enumerate(reach.sentences):
-        length, keys = reach.places.lengths[sentence], set(reach.keys[number])
+    for sentence, row, keys, length in _hidden_rows(hides):
         left = [key for key in range(length) if key not in keys]
-        rows = range(length) if reach.positions is None else reach.positions[number]
-        for row in rows:
-            first = 0 if before is None else row - before
-            last = row if allowed.causal else length - 1 if after is None else row + after
-            seen = bisect_left(left, first)
-            if seen == len(left) or left[seen] > last:
-                raise EditError(
-                    f"{point}: without keys {sorted(keys)} the query at position {row} of sentence "
-                    f"{sentence} has no key left to attend to. Limit the edit with "
-                    "hide(keys, positions=...)."
-                )
+        first = 0 if before is None else row - before
+        last = row if allowed.causal else length - 1 if after is None else row + after
+        seen = bisect_left(left, first)
+        if seen == len(left) or left[seen] > last:
+            raise EditError(
+                f"{point}: without keys {sorted(keys)} the query at position {row} of sentence "
+                f"{sentence} has no key left to attend to. Limit the edit with "
+                "hide(keys, positions=...)."
+            )
+
+
+def _hidden_rows(hides: Sequence[Reach]) -> Iterator[tuple[int, int, set[int], int]]:
+    """Each sentence and query with hidden keys, all of these keys, and the sentence's length."""
+    found: dict[tuple[int, int], set[int]] = {}
+    for reach in hides:
+        assert reach.keys is not None
+        for number, sentence in enumerate(reach.sentences):
+            length = reach.places.lengths[sentence]
+            rows = range(length) if reach.positions is None else reach.positions[number]
+            for row in rows:
+                found.setdefault((sentence, row), set()).update(reach.keys[number])
+    for (sentence, row), keys in found.items():
+        yield sentence, row, keys, hides[0].places.lengths[sentence]
 
 
 def check_traces(point: Point, edit: Edit, config: Config, allowed: AllowedKeys) -> None:
     """Raise EditError for a trace without the quantity, or with another shape of it."""
     expected = _shape(point, config, allowed)
     for trace in edit.traces:
-        if point.name == "logits" and trace.until is not None:
+        if point.behind_layers and trace.until is not None:
             raise EditError(
-                f"{point}: the trace to read from has until={trace.until}, so it has no logits."
+                f"{point}: the trace to read from has until={trace.until}, so it has no "
+                f"{point.name}."
             )
         if point.layer is not None and point.layer >= len(trace):
             raise EditError(f"{point}: the trace to read from has {len(trace)} layers.")
@@ -148,7 +169,7 @@ def check_traces(point: Point, edit: Edit, config: Config, allowed: AllowedKeys)
         )
         if other or not broadcasts(shape, expected):
             raise misfit(point, shape, expected)
-        if not edit.averages and not point.of_text:
+        if not edit.averages and point.has_positions:
             _check_lengths(point, trace.allowed, allowed)
 
 
@@ -183,7 +204,7 @@ def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
 
 def _shape(point: Point, config: Config, allowed: AllowedKeys) -> tuple[int, ...]:
     """The shape of the quantity at a point."""
-    if point.name == "logits" and config.task == "pre-training" and config.family == "electra":
+    if point.name == "logits" and discriminates(config.family, config.task):
         return (allowed.batch, allowed.position)
     sizes = {
         "batch": allowed.batch,
@@ -196,6 +217,7 @@ def _shape(point: Point, config: Config, allowed: AllowedKeys) -> tuple[int, ...
         "d_head": config.d_head,
         "d_mlp": config.d_mlp,
         "vocab": _n_logits(config),
+        "1": 1,
     }
     return tuple(sizes[axis] for axis in point.axes)
 

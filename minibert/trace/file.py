@@ -57,6 +57,11 @@ def save_trace(trace: PassRecord, path: PathLike) -> Path:
         raise TraceError(
             "A trace of packed sentences is not saved as one file: save trace.text(i) of each."
         )
+    if trace.inputs.embeds is not None:
+        raise TraceError(
+            "A trace of inputs_embeds is not saved: a file holds the tokens that were read, and "
+            "embeddings have none. Save what you read of it with torch.save."
+        )
     target = _path(path)
     check_place(target, TraceError)
     try:
@@ -134,7 +139,10 @@ def _assemble(
     _check_tensors(tensors, config, tokens, path)
     n_records = config.n_layers if until is None else until
     records = [_under(f"layers.{layer}.", tensors) for layer in range(n_records)]
-    kept = {name: tensors[name] for name in ("embed", "logits") if until is None or name == "embed"}
+    needed = ("embed", "logits") if until is None else ("embed",)
+    edited = () if until is not None else ("final_norm_scale", "pooled")
+    kept = {name: tensors[name] for name in needed}
+    kept |= {name: tensors[name] for name in edited if name in tensors}
     if len(tensors) != len(kept) + sum(map(len, records)):
         raise ValueError("tensors of layers that were not computed")
     if model is None:
@@ -188,7 +196,7 @@ def _check_tensors(
     sizes = {"batch": batch, "head": config.n_heads, "kv_head": config.n_kv_heads} | {
         axis: getattr(config, axis) for axis in ("d_model", "d_head", "d_mlp")
     }
-    sizes |= dict.fromkeys(("position", "query", "key"), position)
+    sizes |= {"1": 1} | dict.fromkeys(("position", "query", "key"), position)
     for name, tensor in tensors.items():
         quantity = name.rpartition(".")[2]
         if not tensor.is_floating_point():

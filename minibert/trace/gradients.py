@@ -20,11 +20,11 @@ from minibert.errors import TraceError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Rows, cut
-from minibert.layers.layer import layer_quantities
+from minibert.layers.layer import absent_because, layer_quantities
 from minibert.layers.layer_gradients import LayerGradients
 from minibert.layers.layer_pass import LayerPass
-from minibert.quantities import QUANTITIES, Float, Hidden, Logits, Quantity
-from minibert.trace.layer_view import LayerName, LayerView, place_of
+from minibert.quantities import QUANTITIES, Float, Hidden, Logits, NormScale, Pooled, Quantity
+from minibert.trace.layer_view import AbsentError, LayerName, LayerView, place_of
 
 __all__ = ["Differentiated", "Found", "Gradients", "differentiate", "held_for_gradients", "watch"]
 
@@ -67,17 +67,21 @@ class Found:
         where = place.layer, quantity.name
         if where not in self.direct:
             self.direct[where] = gradient.new_zeros(place.size)
-        cut(self.direct[where], quantity, place.heads, place.rows).add_(gradient)
+        cut(self.direct[where], quantity, place.heads, place.rows, place.group).add_(gradient)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where in a layer something was read; `size` is that of the whole quantity."""
+    """Where in a layer something was read; `size` is that of the whole quantity.
+
+    `group` heads share a key-value head.
+    """
 
     layer: int
     heads: slice
     rows: Rows
     size: tuple[int, ...]
+    group: int
 
     @classmethod
     def of(cls, at: LayerPass, quantity: Quantity[Tensor], value: Tensor) -> "_Place":
@@ -86,7 +90,8 @@ class _Place:
         whole = {"head": attention.n_heads, "query": at.evaluation.allowed.position}
         whole["kv_head"] = attention.n_kv_heads
         sizes = zip(quantity.axes, value.shape, strict=True)
-        return cls(at.index, at.heads, at.rows, tuple(whole.get(axis, n) for axis, n in sizes))
+        size = tuple(whole.get(axis, n) for axis, n in sizes)
+        return cls(at.index, at.heads, at.rows, size, attention.group)
 
 
 class Gradients:
@@ -117,6 +122,26 @@ class Gradients:
     def logits(self) -> Logits:
         """The gradient of what the task head gives."""
         return self.found.kept["logits"]
+
+    @property
+    def pooled(self) -> Pooled:
+        """The gradient of what the pooler gives."""
+        return self._kept("pooled")
+
+    @property
+    def final_norm_scale(self) -> NormScale:
+        """The gradient of what the last norm divides by."""
+        return self._kept("final_norm_scale")
+
+    def _kept(self, name: str) -> Tensor:
+        if name in self.config.absent_quantities:
+            raise AbsentError(absent_because(name, self.config))
+        if name not in self.found.kept:
+            raise AbsentError(
+                f"The gradient of {name} of packed sentences is one a sentence; trace without "
+                "packed=True to read it."
+            )
+        return self.found.kept[name]
 
     def __len__(self) -> int:
         return len(self.found.records)
@@ -166,10 +191,21 @@ class _AtLayer(LayerGradients):
             return cut(held, quantity, values.heads, values.rows, values.attention.group)
         assert quantity.gradient is not None
         gradient = quantity.gradient(self)
-        direct = found.direct.get((values.index, quantity.name))
+        direct = self.direct(quantity.name)
+        return gradient if direct is None else gradient + direct
+
+    def of_all_heads(self) -> "_AtLayer":
+        """The gradients of all heads."""
+        return _AtLayer(self.gradients, self.values.of_all_heads())
+
+    def direct(self, name: str) -> Tensor | None:
+        """The part that hooks on what was read saw, at the heads and rows here."""
+        values = self.values
+        direct = self.gradients.found.direct.get((values.index, name))
         if direct is None:
-            return gradient
-        return gradient + cut(direct, quantity, values.heads, values.rows)
+            return None
+        group = values.attention.group
+        return cut(direct, QUANTITIES[name], values.heads, values.rows, group)
 
     def below(self) -> Hidden:
         """The gradient of what left the layer below, or of the embeddings."""
@@ -177,7 +213,7 @@ class _AtLayer(LayerGradients):
         return self.gradients.read("resid_post", index - 1) if index else self.gradients.embed
 
 
-def held_for_gradients(config: Config, edited: frozenset[str]) -> frozenset[str]:
+def held_for_gradients(config: Config, layer: int, edited: frozenset[str]) -> frozenset[str]:
     """The quantities of a layer that have to be part of the graph, where these are edited.
 
     All but those with a declared gradient. That one follows from the gradient of a quantity behind
@@ -189,10 +225,11 @@ def held_for_gradients(config: Config, edited: frozenset[str]) -> frozenset[str]
     for name, quantity in order.items():
         if quantity.gradient is None or name == "resid_pre":
             continue
-        between = names[names.index(name) : names.index(quantity.gradient_from) + 1]
-        if edited.isdisjoint(between):
+        behind = names[names.index(name) :]
+        last = min(behind.index(other) for other in quantity.gradient_from if other in behind)
+        if edited.isdisjoint(behind[: last + 1]):
             held.discard(name)
-    return frozenset(held)
+    return frozenset(held) - config.absent_in(layer)
 
 
 def watch(trace: Differentiated, at: LayerPass, quantity: Quantity[Tensor], value: Tensor) -> None:

@@ -4,12 +4,15 @@
 """
 
 import hashlib
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from minibert.errors import TraceError
 from minibert.layers.bodies import Body
@@ -75,19 +78,27 @@ def _dtype(model: TracedModel) -> str:
 
 
 def weights_digest(model: torch.nn.Module) -> str:
-    """A SHA-256 of every parameter and buffer: its name, type, shape and values."""
-    digest = hashlib.sha256()
-    seen: set[int] = set()
+    """A SHA-256 of every parameter and buffer: its name, type, shape and the SHA-256 of its values.
+
+    The values are read by as many threads as there are cores.
+    """
+    named: dict[int, tuple[str, Tensor]] = {}
     for place, module in model.named_modules():
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if tensor is None or id(tensor) in seen:
-                continue
-            seen.add(id(tensor))
-            digest.update(f"{place}.{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            # Not tensor.detach(): a packed layer answers that by dropping its packed copy.
-            values: Any = torch.Tensor.detach(tensor)
-            digest.update(values.cpu().reshape(-1).view(torch.uint8).numpy())
+            if tensor is not None:
+                named.setdefault(id(tensor), (f"{place}.{name}", tensor))
+    digest = hashlib.sha256()
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        each = threads.map(_values_digest, [tensor for _, tensor in named.values()])
+        for (name, tensor), values in zip(named.values(), each, strict=True):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {values}\n".encode())
     return digest.hexdigest()
+
+
+def _values_digest(tensor: Tensor) -> str:
+    # Not tensor.detach(): a packed layer answers that by dropping its packed copy.
+    values: Any = torch.Tensor.detach(tensor)
+    return hashlib.sha256(values.cpu().reshape(-1).view(torch.uint8).numpy()).hexdigest()
 
 
 def stand_in(config: Config, identity: Mapping[str, Any], path: Path) -> TracedModel:

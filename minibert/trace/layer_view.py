@@ -30,9 +30,10 @@ EVERYTHING = slice(None)
 
 #: What type checkers accept and complete; a test holds it to the table.
 LayerNames = Literal[
-    "resid_pre", "query_unrotated", "key_unrotated", "query", "key", "value", "scores", "probs",
-    "z", "head_out", "attn_out", "resid_mid", "mlp_gate", "mlp_pre", "mlp_post", "mlp_out",
-    "resid_post",
+    "resid_pre", "attention_norm_scale", "query_input", "query_unrotated", "query", "key_input",
+    "key_unrotated", "key", "value_input", "value", "scores", "probs", "z", "head_out", "attn_out",
+    "attention_output_norm_scale", "resid_mid", "mlp_norm_scale", "mlp_gate", "mlp_pre", "mlp_post",
+    "mlp_out", "mlp_output_norm_scale", "resid_post",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class ReadableTrace(Readable, Protocol):
     """A trace as its layers see it."""
 
     model: TracedModel
+    records: list[dict[str, Tensor]]
 
     @property
     def allowed(self) -> AllowedKeys:
@@ -88,7 +90,7 @@ class LayerView(LayerQuantities):
 
     def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
         """The quantity, read from the trace."""
-        if quantity.name in self.trace.config.absent_quantities:
+        if quantity.name in self.trace.config.absent_in(self.layer):
             raise AbsentError(absent_because(quantity.name, self.trace.config))
         return self._drop_head(quantity, self.trace.read(quantity.name, self.layer, self._heads))
 
@@ -106,7 +108,8 @@ class LayerView(LayerQuantities):
             return known.__get__(self) if isinstance(known, property) else self.quantity(name)
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *layer_quantities(self.trace.config)]
+        here = set(layer_quantities(self.trace.config)) - self.trace.config.absent_in(self.layer)
+        return [*super().__dir__(), *here]
 
     def __repr__(self) -> str:
         where = (
@@ -177,7 +180,9 @@ def layer_quantity(name: Any) -> Quantity[Tensor]:
     found = QUANTITIES.get(name) if isinstance(name, str) else None
     if found is None:
         names = ", ".join(layer_quantities())
-        raise AbsentError(f"{name!r} is no quantity of a layer; there are {names}.")
+        raise AbsentError(
+            f"{name!r} is no quantity of a layer; there are {names}. See docs/reading.md#the-names"
+        )
     if not found.per_layer:
         raise AbsentError(f"{name} belongs to the whole trace: read trace.{name}.")
     return found

@@ -5,47 +5,65 @@ and numbers are those of HookedTransformer (GPT-2, Pythia, Llama and other model
 follow the sum with the stream) and HookedEncoder (BERT) with the processing of weights off.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
-from minibert.quantities import Float
+from minibert.trace.lens_logits import LensLogits
 from minibert.trace.lens_points import CachedTrace, Reader, readers
-from minibert.trace.lens_shorthands import layer_number, whole_name
+from minibert.trace.lens_shorthands import UnknownNameError, whole_name
+from minibert.trace.run import TracedModel
 
 __all__ = ["TransformerLensCache"]
 
 
-if TYPE_CHECKING:
-    Base = Mapping[str, Tensor]
-    Whole = int
-else:
-    # Without type arguments: a run-time type checker would read an item to check it, and so
-    # compute it.
-    Base = Mapping
-    # `layer_number` checks it, with an error that says what was expected.
-    Whole = object
-
-
-class UnknownNameError(TraceError, KeyError):
-    """A name that is not in the cache; a KeyError too, because a mapping's `get` expects that."""
-
-    # KeyError would print the message in quotes.
-    __str__ = Exception.__str__
-
-
-class TransformerLensCache(Base):
+class TransformerLensCache(LensLogits):
     """The quantities of a trace by TransformerLens' names, in the order of the data.
 
-    Each quantity is computed when it is read, and is not stored.
+    Each quantity is computed when it is read, and is not stored. The methods that stack, decompose
+    and attribute are TransformerLens' own.
     """
 
     def __init__(self, trace: CachedTrace, *, attn_result: bool = False) -> None:
         self.trace = trace
         self._readers: dict[str, Reader] = dict(readers(trace, attn_result))
+        self._device: torch.device | None = None
+
+    @property
+    def _of(self) -> TracedModel:
+        return self.trace.model
+
+    @property
+    def cache_dict(self) -> dict[str, Tensor]:
+        """Every quantity, computed now: a dictionary of its own."""
+        return dict(self.items())
+
+    def compute_head_results(self) -> None:
+        """From now on the cache has `attn.hook_result`: what each head adds to the stream."""
+        self._readers = dict(readers(self.trace, attn_result=True))
+
+    def remove_batch_dim(self) -> "TransformerLensCache":
+        """This cache, whose quantities have no axis of sentences from now on.
+
+        Raises TraceError for a batch of several sentences.
+        """
+        count = self.trace.inputs.ids.shape[0]
+        if count != 1:
+            raise TraceError(f"remove_batch_dim: there are {count} sentences; expected one.")
+        self.has_batch_dim = False
+        return self
+
+    def to(self, device: torch.device | str) -> "TransformerLensCache":
+        """This cache, which gives quantities on that device from now on."""
+        self._device = torch.device(device)
+        return self
+
+    def toggle_autodiff(self, mode: bool = False) -> None:
+        """`torch.set_grad_enabled(mode)`: for all of torch, as in TransformerLens."""
+        torch.set_grad_enabled(mode)
 
     def __getitem__(self, name: Any) -> Tensor:
         """The quantity of that name, or of a shorthand: ("pattern", 1), ("scale", 0, "ln1"), "k3".
@@ -60,7 +78,8 @@ class TransformerLensCache(Base):
                 f"{shown} is not a name of {self!r}; there are {', '.join(self._shown())}."
                 + (results if whole is not None and whole.endswith("hook_result") else "")
             )
-        return self._readers[whole]()
+        found = self._readers[whole]().to(self._device)
+        return found if self.has_batch_dim else found[0]
 
     def __contains__(self, name: object) -> bool:
         return self._whole(name) in self._readers
@@ -73,23 +92,6 @@ class TransformerLensCache(Base):
 
     def __repr__(self) -> str:
         return f"<{len(self)} quantities of {self.trace!r}, by TransformerLens' names>"
-
-    def stack_activation(
-        self, name: str, layer: Whole | None = -1, sublayer_type: str | None = None
-    ) -> Float[Tensor, "layer batch *rest"]:
-        """One quantity of all layers before `layer`, stacked; -1 or None means all layers.
-
-        Raises TraceError (a KeyError too) for a name that no layer has and a layer beyond the end.
-        """
-        n_layers = len(self.trace)
-        count = -1 if layer is None else layer_number(layer)
-        count = n_layers if count == -1 else count
-        if count is None or not 1 <= count <= n_layers:
-            raise UnknownNameError(
-                f"layer={layer!r:.80}: stack_activation stacks the layers before it; expected 1 to "
-                f"{n_layers}, or -1 for all."
-            )
-        return torch.stack([self[name, number, sublayer_type] for number in range(count)])
 
     def _whole(self, name: Any) -> str | None:
         return whole_name(name, self.trace.config.n_layers)

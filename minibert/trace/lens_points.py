@@ -8,7 +8,7 @@ elsewhere HookedTransformer's.
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar, cast, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,20 +16,18 @@ from torch import Tensor
 from minibert.kernels.eager import soft_capped
 from minibert.layers.config import Config
 from minibert.layers.heads import VocabularyHead
-from minibert.layers.norms import Norm, centred, deviation
-from minibert.layers.parts import Layer
 from minibert.quantities import Float, Hidden, Matrix
 from minibert.text.inputs import Inputs
 from minibert.trace.layer_view import LayerTrace, ReadableTrace
+from minibert.trace.lens_norms import in_layer, norm_points, there, weights_of
+from minibert.trace.run import final_of
 
-__all__ = ["CachedTrace", "Reader", "readers"]
+__all__ = ["CachedTrace", "Reader", "point_names", "readers"]
 
 Stream = Float[Tensor, "batch position width"]
 Vectors = Float[Tensor, "batch some_head position width"]
 PositionFirst = Float[Tensor, "batch position some_head width"]
 Reader = Callable[[], Tensor]
-# A trace, or one layer of it.
-At = TypeVar("At")
 
 
 @runtime_checkable
@@ -68,6 +66,13 @@ def readers(trace: CachedTrace, attn_result: bool) -> Iterator[tuple[str, Reader
             yield name, partial(of_trace, trace)
 
 
+def point_names(config: Config) -> list[str]:
+    """Every name that a model of this config has, in the order of the data."""
+    layers = range(config.n_layers)
+    of_layers = [f"blocks.{layer}.{name}" for layer in layers for name in _layer(config, layer)]
+    return [*_before(config), *of_layers, *_after(config)]
+
+
 def _words(trace: CachedTrace) -> Stream:
     body = trace.model.body
     return body.word(trace.inputs.ids) * body.word_scale
@@ -75,16 +80,14 @@ def _words(trace: CachedTrace) -> Stream:
 
 def _positions(trace: CachedTrace) -> Stream:
     body, ids = trace.model.body, trace.inputs.ids
-    # `_before` leaves this name out for a model without such a table.
-    assert body.position is not None
+    assert body.position is not None, "_before leaves this name out without such a table"
     return body.position(body.positions(ids)).expand(*ids.shape, -1)
 
 
 def _segments(trace: CachedTrace) -> Stream:
     ids, segments = trace.inputs.ids, trace.inputs.segments
     table = trace.model.body.segment
-    # `_readers` leaves this name out for a model without segments.
-    assert table is not None
+    assert table is not None, "_before leaves this name out for a model without segments"
     return table(torch.zeros_like(ids) if segments is None else segments)
 
 
@@ -100,7 +103,7 @@ def _last(trace: CachedTrace) -> Hidden:
 
 
 def _hidden(trace: CachedTrace) -> Hidden:
-    return trace.model.body.final(_last(trace))
+    return final_of(trace.model.body, _last(trace), trace.kept.get("final_norm_scale"))
 
 
 def _head(trace: CachedTrace) -> VocabularyHead:
@@ -118,43 +121,6 @@ def _unembedded(trace: CachedTrace) -> Tensor:
     if trace.config.logit_soft_cap is None:
         return trace.kept["logits"]
     return _head(trace).uncapped(_hidden(trace))
-
-
-def _wide(x: Stream) -> Stream:
-    """In float32 or wider, as in TransformerLens."""
-    return x.float() if x.dtype.itemsize < 4 else x
-
-
-def _norm_points(
-    name: str, find: Callable[[At], Norm | None], x: Callable[[At], Stream]
-) -> dict[str, Callable[[At], Tensor]]:
-    """The two hooks of a norm, given how to find it and its input.
-
-    They are what it divides by, and what is divided before weight and bias.
-    """
-
-    def scale(at: At) -> Tensor:
-        return deviation(_there(find(at)), _wide(x(at)))
-
-    def normalized(at: At) -> Tensor:
-        norm, read = _there(find(at)), _wide(x(at))
-        return centred(norm, read) / deviation(norm, read)
-
-    return {f"{name}.hook_scale": scale, f"{name}.hook_normalized": normalized}
-
-
-def _there(norm: Norm | None) -> Norm:
-    # A name is in the cache only where the config has such a norm.
-    assert norm is not None
-    return norm
-
-
-def _weights(at: LayerTrace) -> Layer:
-    return at.trace.model.body.layers[at.layer]
-
-
-def _in_layer(name: str, norm: str, x: OfLayer) -> dict[str, OfLayer]:
-    return _norm_points(name, lambda at: getattr(_weights(at), norm), x)
 
 
 def _position_first(vectors: Vectors) -> PositionFirst:
@@ -208,7 +174,7 @@ def _attention(config: Config) -> dict[str, OfLayer]:
         "attn.hook_result": lambda at: _position_first(at.head_out),
         # What is added to the stream.
         "hook_attn_out": lambda at: (
-            _there(_weights(at).attention_output_norm)(at.attn_out) if normed else at.attn_out
+            there(weights_of(at).attention_output_norm)(at.attn_out) if normed else at.attn_out
         ),
     }
 
@@ -222,7 +188,7 @@ def _mlp(config: Config) -> dict[str, OfLayer]:
         **pre,
         "mlp.hook_post": lambda at: at.mlp_post,
         "hook_mlp_out": lambda at: (
-            _there(_weights(at).mlp_output_norm)(at.mlp_out) if normed else at.mlp_out
+            there(weights_of(at).mlp_output_norm)(at.mlp_out) if normed else at.mlp_out
         ),
     }
 
@@ -237,14 +203,14 @@ def _layer(config: Config, layer: int) -> dict[str, OfLayer]:
     place = config.norm_place
     first = last = first_out = last_out = dict[str, OfLayer]()
     if place != "output":
-        last = _in_layer("ln2", "mlp_norm", mlp_reads)
+        last = in_layer("ln2", "mlp_norm", mlp_reads)
         if layer or config.first_norm:
-            first = _in_layer("ln1", "attention_norm", lambda at: at.resid_pre)
+            first = in_layer("ln1", "attention_norm", lambda at: at.resid_pre)
     if place != "before":
         # A norm of the output is ln1_post beside one in front of the block, and ln1 alone.
         post = "" if place == "output" else "_post"
-        first_out = _in_layer(f"ln1{post}", "attention_output_norm", lambda at: at.attn_out)
-        last_out = _in_layer(f"ln2{post}", "mlp_output_norm", lambda at: at.mlp_out)
+        first_out = in_layer(f"ln1{post}", "attention_output_norm", lambda at: at.attn_out)
+        last_out = in_layer(f"ln2{post}", "mlp_output_norm", lambda at: at.mlp_out)
     mid: dict[str, OfLayer] = {} if config.parallel else {"hook_resid_mid": lambda at: at.resid_mid}
     attention = _attention(config)
     out, mlp = attention.pop("hook_attn_out"), _mlp(config)
@@ -279,10 +245,10 @@ def _layer_of_encoder(config: Config) -> dict[str, OfLayer]:
         "hook_resid_pre": lambda at: at.resid_pre,
         **_attention(config),
         "hook_resid_mid": middle,
-        **_in_layer("ln1", "attention_norm", middle),
+        **in_layer("ln1", "attention_norm", middle),
         **_mlp(config),
         "hook_resid_post": end,
-        **_in_layer("ln2", "mlp_norm", end),
+        **in_layer("ln2", "mlp_norm", end),
         "hook_normalized_resid_post": lambda at: at.resid_post,
     }
 
@@ -295,7 +261,7 @@ def _before(config: Config) -> dict[str, OfTrace]:
     if config.n_segments:
         found[f"{prefix}hook_token_type_embed"] = _segments
     if config.embed_norm:
-        found |= _norm_points("embed.ln", lambda at: at.model.body.embed_norm, _summed)
+        found |= norm_points("embed.ln", lambda at: at.model.body.embed_norm, _summed)
         found["hook_full_embed"] = lambda trace: trace.kept["embed"]
     return found
 
@@ -303,14 +269,19 @@ def _before(config: Config) -> dict[str, OfTrace]:
 def _after(config: Config) -> dict[str, OfTrace]:
     found: dict[str, OfTrace] = {}
     if config.final_norm:
-        found |= _norm_points("ln_final", lambda at: at.model.body.final_norm, _last)
+        found |= norm_points(
+            "ln_final",
+            lambda at: at.model.body.final_norm,
+            _last,
+            lambda at: at.kept.get("final_norm_scale"),
+        )
     # ELECTRA's pre-training head has no vocabulary: it says of each token whether it was replaced.
     vocabulary = config.task in ("masked-lm", "causal-lm") or (
         config.task == "pre-training" and config.family != "electra"
     )
     if vocabulary:
         if not config.generates:
-            found |= _norm_points("mlm_head.ln", lambda at: _head(at).norm, _transformed)
+            found |= norm_points("mlm_head.ln", lambda at: _head(at).norm, _transformed)
         found["unembed.hook_in"] = lambda trace: _head(trace).decoder_input(_hidden(trace))
         found["unembed.hook_out"] = _unembedded
     return found

@@ -4,7 +4,9 @@ import operator
 import re
 from typing import Any
 
-__all__ = ["layer_number", "whole_name"]
+from minibert.errors import TraceError
+
+__all__ = ["UnknownNameError", "layer_number", "whole_name"]
 
 # Shorthands and the names they stand for, and the part of a layer that each name belongs to.
 _SHORT = {
@@ -19,6 +21,13 @@ _SHORT = {
 _LAYER_TYPES = {"a": "attn", "attention": "attn", "m": "mlp", "b": "", "block": "", "blocks": ""}
 _ATTENTION = ("q", "k", "v", "rot_q", "rot_k", "z", "attn_scores", "pattern", "result")
 _PLACES = dict.fromkeys(_ATTENTION, "attn") | dict.fromkeys(("pre", "pre_linear", "post"), "mlp")
+
+
+class UnknownNameError(TraceError, KeyError):
+    """A name that is not in the cache; a KeyError too, because a mapping's `get` expects that."""
+
+    # KeyError would print the message in quotes.
+    __str__ = Exception.__str__
 
 
 def whole_name(key: Any, n_layers: int) -> str | None:

@@ -33,7 +33,7 @@ def text_of(trace: Record, index: int) -> Record:
     allowed = AllowedKeys(1, length, trace.allowed.device, trace.allowed.causal)
     again = type(trace)(
         trace.model,
-        Inputs(tokens.ids, None, tokens.segments, tokens),
+        Inputs(tokens.ids, None, tokens.segments, tokens, _embeds(trace, index, length)),
         Evaluation(allowed, trace.evaluation.impl, of_one_sentence(trace.evaluation, index)),
         until=trace.until,
     )
@@ -47,11 +47,17 @@ def text_of(trace: Record, index: int) -> Record:
     ]
     for name, value in trace.kept.items():
         of_text = name == "logits" and value.shape[:2] != trace.kept["embed"].shape[:2]
+        of_text = of_text or name == "pooled"
         axes = ("batch",) if of_text else ("batch", "position")
         again.kept[name] = _cut(value, axes, index if of_text else row, span)
     if "map" in trace.evaluation.want and length != trace.allowed.position:
         _map_alone(again)
     return again
+
+
+def _embeds(trace: PassRecord, index: int, length: int) -> Tensor | None:
+    embeds = trace.inputs.embeds
+    return None if embeds is None else embeds[index : index + 1, :length]
 
 
 def _map_alone(text: PassRecord) -> None:

@@ -33,7 +33,7 @@ __all__ = ["Plan"]
 
 @dataclass(frozen=True)
 class Plan:
-    """The edits of one forward pass, by layer (None: embed and logits), and where each reaches."""
+    """The edits of one forward pass, by layer (None: of no layer), and where each reaches."""
 
     edits: tuple[tuple[Point, Edit, Reach], ...] = ()
 
@@ -60,19 +60,22 @@ class Plan:
                 '{("z", 9, 6): zero, ("resid_post", 3): function}.'
             )
         places = Places.of(allowed)
-        found = []
+        points, found = [], []
         for key, value in mapping.items():
-            point, edit = as_point(key, config), as_edit(value)
+            point = as_point(key, config)
             check_until(point, until)
-            check_packed(point, edit, allowed)
-            reach = Reach.of(point, edit, places)
-            check_constant(point, edit, reach, config, allowed, dtype)
-            check_hidden(point, edit, reach, config, allowed)
-            check_traces(point, edit, config, allowed)
-            found.append((point, edit, reach))
+            points.append(point)
+            several = [as_edit(one) for one in _several(point, value)]
+            reached = [(edit, Reach.of(point, edit, places)) for edit in several]
+            for edit, reach in reached:
+                check_packed(point, edit, allowed)
+                check_constant(point, edit, reach, config, allowed, dtype)
+                check_traces(point, edit, config, allowed)
+            check_hidden(point, reached, config, allowed)
+            found += [(point, edit, reach) for edit, reach in reached]
         # Edits of a whole layer come first and those of single heads last: they are more specific.
         found.sort(key=lambda entry: len(entry[0].head_list) or math.inf, reverse=True)
-        check_order([point for point, _, _ in found])
+        check_order(points)
         return cls(tuple(found))
 
     def names(self, layer: int | None) -> frozenset[str]:
@@ -88,8 +91,13 @@ class Plan:
         return lambda value: self.apply(name, layer, value)
 
     @property
+    def behind_layers(self) -> dict[str, Change]:
+        """What to do to the quantities that are computed once every layer is, by name."""
+        return {name: self.change_of(name, None) for name in self.names(None) - {"embed"}}
+
+    @property
     def first_layer(self) -> int | None:
-        """The lowest layer in which something changes; None where only logits do."""
+        """The lowest layer in which something changes; None where only what is behind them does."""
         if "embed" in self.names(None):
             return 0
         return min((p.layer for p, _, _ in self.edits if p.layer is not None), default=None)
@@ -97,7 +105,7 @@ class Plan:
     @property
     def first_position(self) -> int:
         """The first position at which something in a layer changes."""
-        starts = [reach.first for point, _, reach in self.edits if point.name != "logits"]
+        starts = [reach.first for point, _, reach in self.edits if not point.behind_layers]
         return min(starts, default=0)
 
     def apply(self, name: str, layer: int | None, value: Tensor) -> Tensor:
@@ -108,6 +116,19 @@ class Plan:
                 # Nobody looks at padding, and z is what these rows say.
                 value = reach.places.without_padding(value) if name == "probs" else value
         return value
+
+
+def _several(point: Point, value: Any) -> Sequence[Any]:
+    """The edits of one place, in their order: a list of them, or one alone."""
+    if not isinstance(value, list | tuple):
+        return [value]
+    # A list of numbers is meant as a tensor.
+    if not value or not all(isinstance(one, Edit) or callable(one) for one in value):
+        raise EditError(
+            f"{point}: this {type(value).__name__} is not an edit; expected a tensor for numbers, "
+            "or a list of at least one edit, as [hide(2), hide(5, positions=-1)]."
+        )
+    return value
 
 
 def _edited(point: Point, edit: Edit, reach: Reach, value: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from minibert.trace.places import check_index, indices_of
 
 __all__ = ["Point", "as_point"]
 
-_WITHOUT_LAYER = ("embed", "logits")
 _TEXT_TASKS = ("next-sentence", "sequence-classification")
 
 
@@ -34,6 +33,16 @@ class Point:
         return tuple(axis for axis in QUANTITIES[self.name].axes if axis not in gone)
 
     @property
+    def has_positions(self) -> bool:
+        """False for what there is one of in a whole text."""
+        return not {"position", "query"}.isdisjoint(self.axes)
+
+    @property
+    def behind_layers(self) -> bool:
+        """True for what is computed once every layer is."""
+        return self.layer is None and self.name != "embed"
+
+    @property
     def head_list(self) -> list[int]:
         """The heads as a list of numbers; empty for all heads."""
         if self.heads is None:
@@ -51,7 +60,7 @@ def as_point(key: Any, config: Config) -> Point:
     if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3 or not isinstance(parts[0], str):
         raise EditError(
             f"{key!r} is not a point; expected (name, layer), (name, layer, head), "
-            'or "embed" or "logits".'
+            'or a name without layers, such as "embed" or "logits".'
         )
     name = parts[0]
     if name == "mask" or name not in QUANTITIES:
@@ -59,7 +68,7 @@ def as_point(key: Any, config: Config) -> Point:
         raise EditError(f"{name!r} cannot be edited; there are {editable}.")
     if name in config.absent_quantities:
         raise EditError(f"{key!r} cannot be edited. {absent_because(name, config)}")
-    if name in _WITHOUT_LAYER:
+    if not QUANTITIES[name].per_layer:
         if len(parts) > 1:
             raise EditError(f"{key!r}: {name} has no layers; write {name!r} alone.")
         return Point(name, of_text=name == "logits" and config.task in _TEXT_TASKS)
@@ -67,6 +76,8 @@ def as_point(key: Any, config: Config) -> Point:
         raise EditError(f"{key!r}: which layer? Write ({name!r}, layer).")
     where = f"{key!r}: "
     layer = check_index("layer", parts[1], config.n_layers, EditError, where)
+    if name in config.absent_in(layer):
+        raise EditError(f"{key!r} cannot be edited. {absent_because(name, config)}")
     if len(parts) == 2:
         return Point(name, layer)
     if not QUANTITIES[name].per_head:

@@ -38,8 +38,10 @@ class Reach:
 
         Raises EditError for sentences and positions that are not there.
         """
-        if edit.positions is not None and point.of_text:
-            raise EditError(f"{point}: these logits are of whole texts and have no positions.")
+        if edit.positions is not None and not point.has_positions:
+            these = "these logits are" if point.of_text else f"{point.name} is"
+            have = "have" if point.of_text else "has"
+            raise EditError(f"{point}: {these} of whole texts and {have} no positions.")
         count = len(places.lengths)
         sentences = indices_of(edit.sentences, count, "sentence", EditError, f"{point}: ")
 

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from minibert.errors import TraceError
 from minibert.layers.evaluation import Evaluation
-from minibert.quantities import AttentionMask, Float, Hidden, Logits, Matrix
+from minibert.layers.layer import absent_because
+from minibert.layers.norms import divisor
+from minibert.quantities import AttentionMask, Float, Hidden, Logits, Matrix, NormScale, Pooled
 from minibert.trace.checks import check_keep
 from minibert.trace.file import open_trace, save_trace
 from minibert.trace.gradients import Gradients, differentiate
@@ -25,7 +27,7 @@ from minibert.trace.one_text import text_of
 from minibert.trace.pass_record import PassRecord
 from minibert.trace.plan import Plan
 from minibert.trace.record import record
-from minibert.trace.run import TracedModel, with_ends
+from minibert.trace.run import TracedModel, final_of, with_ends
 from minibert.trace.sweep import rerun_each
 
 if TYPE_CHECKING:
@@ -97,17 +99,34 @@ class Trace(PassRecord):
     @property
     def hidden(self) -> Hidden:
         """The last hidden state, which the task head reads (GPT-2: after the last LayerNorm)."""
+        last, scale = self._whole("hidden")[-1].resid_post, self.kept.get("final_norm_scale")
         with self.as_made():
-            return self.model.body.final(self._whole("hidden")[-1].resid_post)
+            return final_of(self.model.body, last, scale)
 
     @property
-    def pooled(self) -> Float[Tensor, "batch d_model"]:
+    def final_norm_scale(self) -> NormScale:
+        """What the norm behind the layers divides each position by, where there is one."""
+        last = self._whole("final_norm_scale")[-1]
+        if "final_norm_scale" in self.config.absent_quantities:
+            raise AbsentError(absent_because("final_norm_scale", self.config))
+        if "final_norm_scale" in self.kept:
+            return self.kept["final_norm_scale"]
+        norm = self.model.body.final_norm
+        assert norm is not None, "the config says that there is one"
+        with self.as_made():
+            return divisor(norm, last.resid_post)
+
+    @property
+    def pooled(self) -> Pooled:
         """tanh(W·hidden[0] + b), where the model has a pooler."""
-        self._of_one_row_each("pooled")
+        self._whole("pooled")._of_one_row_each("pooled")
+        if "pooled" in self.kept:
+            return self.kept["pooled"]
+        if "pooled" in self.config.absent_quantities:
+            raise AbsentError(absent_because("pooled", self.config))
         with self.as_made():
             pooled = self.model.pool(self.hidden)
-        if pooled is None:
-            raise AbsentError(f"{self.model_name} has no pooler.")
+        assert pooled is not None, "the config says that there is a pooler"
         return pooled
 
     @property

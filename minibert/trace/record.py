@@ -14,13 +14,7 @@ from minibert.trace.asked_statistics import of_each_sentence
 from minibert.trace.gradients import held_for_gradients
 from minibert.trace.pass_record import PassRecord
 from minibert.trace.plan import Plan
-from minibert.trace.run import (
-    embedded,
-    kept_of,
-    logits_of,
-    run_layers,
-    unaffected,
-)
+from minibert.trace.run import behind_layers, embedded, kept_of, run_layers, unaffected
 
 __all__ = ["record"]
 
@@ -41,7 +35,7 @@ def record(
     _check_statistics(trace.evaluation, plan)
     _check_gradients(trace, plan)
     trace.edited_from = plan.first_layer
-    if trace.edited_from is None and "logits" in plan.names(None):
+    if trace.edited_from is None and plan.edits:
         trace.edited_from = trace.config.n_layers
     with torch.enable_grad() if trace.differentiable else nullcontext():
         _fill(trace, frozenset(keep), plan, known)
@@ -69,7 +63,7 @@ def _fill(
         trace.statistics.append(of_each_sentence(at.statistics, evaluation))
 
     def keep_in(layer: int) -> frozenset[str]:
-        held = held_for_gradients(trace.config, plan.names(layer))
+        held = held_for_gradients(trace.config, layer, plan.names(layer))
         return keep | held if trace.differentiable else keep
 
     hidden = run_layers(
@@ -80,12 +74,21 @@ def _fill(
         stop=trace.until,
         edits=lambda layer: {name: _edited(trace, plan, name, layer) for name in plan.names(layer)},
         keep=keep_in,
-        known=None if known is None else unaffected(known, plan.names(start) | keep_in(start)),
+        known=None
+        if known is None
+        else unaffected(known, plan.names(start) | keep_in(start), trace.config),
         visit=visit,
     )
     if trace.until is None and "logits" not in trace.kept:
-        logits = logits_of(model, model.body.final(hidden), trace.inputs, evaluation.allowed)
-        trace.kept["logits"] = _edited(trace, plan, "logits", None)(logits)
+        names = plan.names(None) - {"embed"}
+        if trace.differentiable:
+            names |= {"final_norm_scale", "pooled"} - trace.config.absent_quantities
+        if evaluation.allowed.packed is not None:
+            # It is one of each sentence, and they share a row.
+            names -= {"pooled"}
+        changes = {name: _edited(trace, plan, name, None) for name in names}
+        found = behind_layers(model, hidden, trace.inputs, evaluation.allowed, changes)
+        trace.kept |= found
 
 
 def _edited(trace: PassRecord, plan: Plan, name: str, layer: int | None) -> Change:

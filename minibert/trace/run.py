@@ -13,7 +13,8 @@ from minibert.layers.evaluation import Evaluation, Past
 from minibert.layers.heads import DiscriminatorHead, TaskHead, TokenHead, VocabularyHead
 from minibert.layers.layer import layer_quantities
 from minibert.layers.layer_pass import Change, LayerPass
-from minibert.quantities import Float, Hidden, TokenMask
+from minibert.layers.norms import divisor
+from minibert.quantities import Float, Hidden, NormScale, Pooled, TokenMask
 from minibert.text.inputs import Inputs
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
@@ -21,7 +22,9 @@ from minibert.text.tokens import Tokens
 __all__ = [
     "Inputs",
     "TracedModel",
+    "behind_layers",
     "embedded",
+    "final_of",
     "kept_of",
     "logits_of",
     "reads_single_positions",
@@ -30,7 +33,11 @@ __all__ = [
     "with_ends",
 ]
 
-_PROJECTIONS = ("query_unrotated", "key_unrotated", "query", "key", "value")
+_PROJECTIONS = (
+    "query_input", "query_unrotated", "query",
+    "key_input", "key_unrotated", "key",
+    "value_input", "value",
+)  # fmt: skip
 
 
 @runtime_checkable
@@ -46,8 +53,8 @@ class TracedModel(Protocol):
     def inputs(self, text: Tokens) -> Inputs:
         """The batch of these tokens, checked against the model's limits."""
 
-    def task_logits(self, hidden: Hidden, inputs: Inputs) -> Tensor:
-        """What the task head makes of the last hidden state."""
+    def task_logits(self, hidden: Hidden, inputs: Inputs, pooled: Pooled | None = None) -> Tensor:
+        """What the task head makes of the last hidden state, or of another pooled output."""
 
     def pool(self, hidden: Hidden) -> Tensor | None:
         """tanh(W·hidden[0] + b); None where the body has no pooler."""
@@ -96,20 +103,59 @@ def run_layers(
 
 def embedded(body: Body, inputs: Inputs, allowed: AllowedKeys) -> Hidden:
     """What enters layer 0; of packed sentences one row of all their tokens."""
-    ids, segments = inputs.ids, inputs.segments
+    ids, segments, embeds = inputs.ids, inputs.segments, inputs.embeds
     if allowed.packed is None:
-        return body.embed(ids, segments)
+        return body.embed(ids, segments, words=embeds)
     real = _real(inputs)
     positions = body.positions(ids).expand(ids.shape)[real][None]
     return body.embed(
-        ids[real][None], None if segments is None else segments[real][None], positions
+        ids[real][None],
+        None if segments is None else segments[real][None],
+        positions,
+        words=None if embeds is None else embeds[real][None],
     )
 
 
-def logits_of(model: TracedModel, final: Hidden, inputs: Inputs, allowed: AllowedKeys) -> Tensor:
-    """What the task head makes of the final hidden state."""
+def final_of(body: Body, hidden: Hidden, scale: NormScale | None = None) -> Hidden:
+    """The final hidden state; the last norm divides by `scale`, where one is given."""
+    if scale is None or body.final_norm is None:
+        return body.final(hidden)
+    return body.final(hidden, (scale, divisor(body.final_norm, hidden)))
+
+
+def behind_layers(
+    model: TracedModel,
+    hidden: Hidden,
+    inputs: Inputs,
+    allowed: AllowedKeys,
+    changes: Mapping[str, Change],
+) -> dict[str, Tensor]:
+    """logits, and those of final_norm_scale and pooled that are in `changes`, after the changes."""
+    found: dict[str, Tensor] = {}
+    body, scale, pooled = model.body, "final_norm_scale", None
+    if scale in changes and body.final_norm is not None:
+        found[scale] = changes[scale](divisor(body.final_norm, hidden))
+    final = final_of(body, hidden, found.get(scale))
+    if "pooled" in changes:
+        whole = model.pool(final)
+        assert whole is not None, "a model without a pooler has no such quantity"
+        found["pooled"] = pooled = changes["pooled"](whole)
+    found["logits"] = logits_of(model, final, inputs, allowed, pooled)
+    if "logits" in changes:
+        found["logits"] = changes["logits"](found["logits"])
+    return found
+
+
+def logits_of(
+    model: TracedModel,
+    final: Hidden,
+    inputs: Inputs,
+    allowed: AllowedKeys,
+    pooled: Pooled | None = None,
+) -> Tensor:
+    """What the task head makes of the final hidden state, or of another pooled output."""
     if allowed.packed is None:
-        return model.task_logits(final, inputs)
+        return model.task_logits(final, inputs, pooled)
     if reads_single_positions(model.head):
         ids = inputs.ids[_real(inputs)][None]
         return final if model.head is None else model.head(final, None, ids, None)
@@ -140,16 +186,21 @@ def _real(inputs: Inputs) -> TokenMask:
     return inputs.mask
 
 
-def unaffected(record: Mapping[str, Tensor], edited: Collection[str]) -> dict[str, Tensor]:
+def unaffected(
+    record: Mapping[str, Tensor], edited: Collection[str], config: Config
+) -> dict[str, Tensor]:
     """Of a record of a layer what no edit of these quantities reaches, and the first one edited."""
-    order = list(layer_quantities())
+    order = list(layer_quantities(config))
     last = min((order.index(name) for name in edited), default=len(order))
-    turned: set[str] = set()
+    behind: set[str] = set()
     if last < len(order) and order[last] in _PROJECTIONS:
         # query, key and value are not computed from one another.
         last = order.index(_PROJECTIONS[-1])
-        turned = {name.removesuffix("_unrotated") for name in edited if name.endswith("_unrotated")}
-    known = [name for name in order[: last + 1] if name in record and name not in turned]
+        for of_one in ("query", "key", "value"):
+            names = [name for name in _PROJECTIONS if name.partition("_")[0] == of_one]
+            first = min((names.index(name) for name in names if name in edited), default=len(names))
+            behind.update(names[first + 1 :])
+    known = [name for name in order[: last + 1] if name in record and name not in behind]
     return {name: record[name] for name in known}
 
 

@@ -1,6 +1,6 @@
 """Many edits of one input, side by side: each a sentence of a batch, each layer below them once."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +13,16 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer_pass import Change
 from minibert.quantities import QUANTITIES, Float, HeadVectors
+from minibert.trace.idle_edits import idle_plans
 from minibert.trace.places import Places
 from minibert.trace.plan import Plan
 from minibert.trace.point import as_point
-from minibert.trace.run import reads_single_positions, run_layers, unaffected
+from minibert.trace.run import behind_layers, reads_single_positions, run_layers, unaffected
 
 if TYPE_CHECKING:
     from minibert.trace.read import Trace
 
-__all__ = ["rerun_each"]
+__all__ = ["measured", "of_sentences", "rerun_each"]
 
 Metric = Callable[[Tensor], Tensor]
 
@@ -52,9 +53,15 @@ def rerun_each(
         # What the layers share is the pass without edits.
         trace = trace.rerun({})
     size = max(1, batch // trace.allowed.batch)
+    # An edit cuts the graph, whatever it writes.
+    idle = [] if trace.differentiable else idle_plans(plans, trace)
     results: dict[int, Tensor] = {}
+    if idle:
+        clean = _Variants(trace, [Plan()], (trace.config.n_layers, 0), chosen).logits()
+        results = dict.fromkeys(idle, measured(metric, clean, _lengths(trace, chosen)))
     with tqdm(total=len(plans), disable=None, unit="edit", leave=False) as progress:
-        for start, chunk in _chunks(plans, trace, size):
+        progress.update(len(idle))
+        for start, chunk in _chunks(plans, trace, size, idle):
             variants = _Variants(trace, [plans[index] for index in chunk], start, chosen)
             parts = variants.logits().split(trace.allowed.batch)
             for index, part in zip(chunk, parts, strict=True):
@@ -69,10 +76,16 @@ def measured(metric: Metric, logits: Tensor, lengths: Sequence[int] | None) -> T
         whole = logits if lengths is None else logits[:, : lengths[0]]
         return _one_a_sentence(metric(whole), len(logits))
     each = [
-        _one_a_sentence(metric(row[None, :length]), 1)
-        for row, length in zip(logits, lengths, strict=True)
+        _one_a_sentence(metric(of_sentences(row[None, :length], (number,))), 1)
+        for number, (row, length) in enumerate(zip(logits, lengths, strict=True))
     ]
     return torch.cat(each)
+
+
+def of_sentences(logits: Tensor, sentences: tuple[int, ...]) -> Tensor:
+    """The logits, told which sentences of the batch they are of, for metrics with answers each."""
+    logits.sentences = sentences  # type: ignore[attr-defined]
+    return logits
 
 
 def _lengths(trace: "Trace", chosen: list[list[int]] | None) -> tuple[int, ...] | None:
@@ -85,16 +98,18 @@ def _lengths(trace: "Trace", chosen: list[list[int]] | None) -> tuple[int, ...] 
 
 
 def _chunks(
-    plans: Sequence[Plan], trace: "Trace", size: int
+    plans: Sequence[Plan], trace: "Trace", size: int, idle: Collection[int]
 ) -> Iterator[tuple[tuple[int, int], list[int]]]:
-    """Plans to run together, and the layer and position from which on they differ.
+    """Plans to run together but for idle ones, and the layer and position they differ from on.
 
     Together only what starts at the same layer: a batch computes from its lowest on. In a causal
     model nothing changes before the first position that is edited either; those that start
-    within a quarter of the text of each other share a batch, as one at a time is slower.
+    near each other share a batch, as one at a time is slower.
     """
     n_layers, length = trace.config.n_layers, trace.allowed.position
-    span = length // 4
+    # s together cost the work of s² / 2 tokens more, and one start of a pass less each, which is
+    # that of some 60 tokens in a gpt2 shape: 12 of them are near the least sum.
+    span = min(length // 4, 12)
     starts = [
         (
             n_layers if plan.first_layer is None else plan.first_layer,
@@ -102,7 +117,7 @@ def _chunks(
         )
         for plan in plans
     ]
-    order = sorted(range(len(plans)), key=starts.__getitem__)
+    order = sorted(set(range(len(plans))).difference(idle), key=starts.__getitem__)
     while order:
         layer, position = starts[order[0]]
         chunk = [
@@ -171,7 +186,8 @@ class _Variants:
         self.layer, self.first = start
         self.chosen = chosen
         self.rows: list[int] | None = None
-        if chosen is not None and reads_single_positions(trace.model.head):
+        behind = self.names(None) - {"embed"}
+        if chosen is not None and not behind and reads_single_positions(trace.model.head):
             # Every position that is read by any sentence has to be computed.
             needed = sorted(set().union(*chosen))
             self.first = min(self.first, *needed)
@@ -228,7 +244,8 @@ class _Variants:
 
     def known(self) -> dict[str, Tensor]:
         """What the trace has of the first layer, from the first position that changes on."""
-        record = unaffected(self.trace.records[self.layer], self.names(self.layer))
+        record = self.trace.records[self.layer]
+        record = unaffected(record, self.names(self.layer), self.trace.config)
         axes = {name: QUANTITIES[name].axes for name in record}
         return {
             name: self.repeat(record[name]).narrow(
@@ -275,11 +292,21 @@ class _Variants:
             segments=None if inputs.segments is None else self.repeat(inputs.segments),
             tokens=None,
         )
-        logits = model.task_logits(model.body.final(hidden), repeated)
-        if "logits" in self.names(None):
-            parts = zip(self.plans, logits.split(self.trace.allowed.batch), strict=True)
-            return torch.cat([plan.apply("logits", None, part) for plan, part in parts])
-        return logits if chosen is None else self._at_chosen(logits, range(logits.shape[1]))[0]
+        changes = {name: self._change_behind(name) for name in self.names(None) - {"embed"}}
+        found = behind_layers(model, hidden, repeated, self.evaluation.allowed, changes)
+        logits = found["logits"]
+        if chosen is None:
+            return logits
+        return self._at_chosen(logits, range(logits.shape[1]))[0]
+
+    def _change_behind(self, name: str) -> Change:
+        """Each variant's edits of its part of a quantity behind the layers, all positions of it."""
+
+        def change(value: Tensor) -> Tensor:
+            parts = zip(self.plans, value.split(self.trace.allowed.batch), strict=True)
+            return torch.cat([plan.apply(name, None, part) for plan, part in parts])
+
+        return change
 
     def _at_chosen(self, rows: Tensor, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Of rows that stand at these positions those that each sentence chose, and their ids."""

@@ -118,15 +118,19 @@ def test_the_largest_changes_come_first() -> None:
 
 def test_what_cannot_be_patched_is_an_error() -> None:
     model = gpt2()
-    trace, short, two = (model.trace(t) for t in (ids(1), ids(1)[:, :4], ids(3, batch=2)))
+    trace, short = (model.trace(t) for t in (ids(1), ids(1)[:, :4]))
     with pytest.raises(EditError, match="7 and 4 tokens"):
         patch_positions(trace, short, METRIC)
     with pytest.raises(EditError, match="no heads"):
         patch_heads(trace, trace, METRIC, name="mlp_out")
     with pytest.raises(EditError, match="no positions"):
         patch_positions(trace, trace, METRIC, name="probs")
-    with pytest.raises(EditError, match="one text"):
-        ablate_heads(two, METRIC)
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    ragged = model.trace(Tokens.from_ids([[3, 4, 5], [6, 7, 0]], mask=mask))
+    with pytest.raises(EditError, match="3, 2 tokens"):
+        patch_positions(ragged, ragged, METRIC)
+    with pytest.raises(EditError, match="1 entries for 2 sentences"):
+        patch_positions(ragged, ragged, METRIC, aligned={"end": [-1]})
 
 
 @pytest.mark.parametrize("key", [("z", 0, 1), "logits"])

@@ -12,6 +12,7 @@ from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokens import Tokens
 from tests.families import batch, hf_model
+from tests.small_traces import KINDS, small_trace
 
 
 def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -158,3 +159,16 @@ def test_autocast_runs_whatever_the_back_end(backend: str) -> None:
     finally:
         backends.use(None)
     assert difference(out.float(), model(ids)) < 0.1
+
+
+def test_a_hook_on_the_gate_of_an_mlp_keeps_what_it_saw() -> None:
+    trace = small_trace(7, **KINDS["gemma2"])
+    model, seen = trace.model, []
+    plain = model(trace.tokens)
+    gate = model.body.layers[0].mlp.gate
+    handle = gate.register_forward_hook(lambda module, given, out: seen.append(out))
+    hooked = model(trace.tokens)
+    handle.remove()
+    assert hooked.equal(plain)
+    # The product with mlp_pre is not written over it.
+    torch.testing.assert_close(seen[0] * trace[0].mlp_pre, trace[0].mlp_post)

@@ -37,8 +37,8 @@ def described_as(text: str) -> Callable[[Path], None]:
 
 NO_TRACES: dict[str, tuple[Callable[[Path], None], str]] = {
     "no entry": (lambda path: save_file(load_file(path), path), r"not a trace.*minibert\.load"),
-    "earlier": (described_as('{"version": 2}'), r"version 2.*reads version 3"),
-    "no digest": (described_as('{"version": 3, "sha256": "0"}'), "no digest"),
+    "earlier": (described_as('{"version": 2}'), r"version 2.*reads version 4"),
+    "no digest": (described_as('{"version": 4, "sha256": "0"}'), "no digest"),
     "no JSON": (described_as("{"), "damaged"),
     "a list": (described_as("[3]"), "damaged"),
     "deep": (described_as("[" * 10**5), "damaged"),

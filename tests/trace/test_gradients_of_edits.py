@@ -28,6 +28,15 @@ EDITS: dict[str, dict[Any, Any]] = {
     "resid_post": {("resid_post", 1): lambda post: post * 0.3},
     "query": {("query", 1): lambda query: query.sin()},
     "resid_pre": {("resid_pre", 1): lambda pre: pre.cos()},
+    "attention_norm_scale, before": {("attention_norm_scale", 1): lambda scale: scale**2},
+    "attention_norm_scale, behind": {("attention_norm_scale", 1): lambda scale: scale**2},
+    "mlp_norm_scale, before": {("mlp_norm_scale", 1): lambda scale: scale.exp()},
+    "mlp_norm_scale, behind": {("mlp_norm_scale", 1): lambda scale: scale.exp()},
+    "query_input": {("query_input", 1): lambda x: x.sin()},
+    "key_input of a head": {("key_input", 1, 2): lambda x: 2 * x + 1},
+    "value_input of a head": {("value_input", 1, 0): zero},
+    "value_input": {("value_input", 1): lambda x: x.tanh()},
+    "behind both norms": {("mlp_out", 1): lambda out: 2 * out, ("attn_out", 1): lambda out: -out},
 }
 
 

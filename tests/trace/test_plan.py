@@ -103,7 +103,8 @@ def test_edits_are_a_dictionary(started: list[str]) -> None:
 NO_VALUES: list[tuple[Any, str]] = [
     (None, "NoneType is not an edit; expected a number, a tensor"),
     ("zero", "str is not an edit"),
-    ([0.0] * 5, "list is not an edit"),
+    ([0.0] * 5, "list is not an edit; expected a tensor for numbers"),
+    ([], "at least one edit"),
     (np.zeros(5), "ndarray is not an edit"),
     (1j, "complex is not an edit"),
     (True, "expected a number, a tensor or a trace, found True"),

@@ -14,9 +14,11 @@ from minibert.errors import EditError
 from minibert.kernels.api import Attended
 from minibert.kernels.call import Call
 from minibert.layers import layer_pass as table
+from minibert.layers.parts import Layer
 from minibert.loading import from_transformers
 from minibert.trace.edit import mean, noise, replace, zero
 from tests.families import hf_model
+from tests.small_traces import small_trace
 from tests.trace.editing import (
     FAMILIES,
     HEADS,
@@ -245,3 +247,45 @@ def test_a_trace_that_stopped_early_has_no_logits_to_sweep() -> None:
     with pytest.raises(EditError, match=r"made with until=1") as raised:
         trace.rerun_each([{("z", 0): zero}], metric)
     assert isinstance(raised.value, minibert.MinibertError)
+
+
+def test_an_edit_that_writes_what_stands_there_costs_no_layer(monkeypatch) -> None:
+    trace = small_trace(23, causal=True)
+    # The same up to token 15.
+    other = trace.model.trace([*trace.tokens.ids[0, :15].tolist(), *range(8)])
+    computed: list[int] = []
+    forward = Layer.forward
+
+    def counted(layer: Any, at: Any) -> Tensor:
+        out = forward(layer, at)
+        computed.append(out.shape[0] * out.shape[1])
+        return out
+
+    edits = [
+        {("resid_post", layer): replace(other, positions=position)}
+        for layer in range(LAYERS)
+        for position in range(23)
+    ]
+    expected = in_a_loop(trace, edits, [-1])
+    monkeypatch.setattr(Layer, "forward", counted)
+    torch.testing.assert_close(trace.rerun_each(edits, metric, positions=[-1]), expected)
+    # Six patches share a batch from token 15 on, two from token 21 on; of the last layer one row
+    # is computed. They begin at layer 0, 1 and 2.
+    tokens = 6 * 8 + 2 * 2
+    assert sum(computed) == (tokens + tokens + 8) + (tokens + 8) + 8
+    computed.clear()
+    idle = [{("resid_post", 0): replace(other, positions=[3, 14])}, {}]
+    both = trace.rerun_each(idle, metric, positions=[-1])
+    assert computed == []
+    torch.testing.assert_close(both, metric(trace.logits[:, [-1]]).expand(2, 1))
+    trace.rerun_each([{("resid_post", 0): replace(other, positions=[3, 15])}], metric)
+    assert computed
+
+
+def test_an_edit_that_writes_what_stands_there_cuts_the_graph_all_the_same() -> None:
+    trace = small_trace(7, causal=True)
+    graded = trace.model.trace(trace.tokens, grad=True)
+    value = graded.rerun_each([{("resid_post", 2): replace(trace, positions=[0])}], metric)
+    assert not torch.autograd.grad(value.sum(), graded[2].resid_post, allow_unused=True)[0][
+        0, 0
+    ].any()

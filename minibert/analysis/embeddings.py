@@ -1,0 +1,98 @@
+"""What enters layer 0 as the sum that it is: word, position and segment embeddings.
+
+With other positions or segments it is what would enter if the tokens stood elsewhere or were of
+another text, and an edit of `embed` puts it in, so that no weight is written:
+
+    same = embedding_parts(model, text, positions=[0] * 7)
+    trace = model.trace(text, edit={"embed": same.embed})
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from minibert.analysis.arguments import check_model
+from minibert.errors import TraceError
+from minibert.quantities import Float, Hidden, TokenIds
+
+if TYPE_CHECKING:
+    from minibert.model import Model
+
+__all__ = ["EmbeddingParts", "embedding_parts"]
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingParts:
+    """The embeddings of a batch; `embed` is the norm (and projection) of the sum of the parts.
+
+    word      the row of the word table for each token, times the model's factor if it has one
+    position  the row of the position table; None without such a table (rotary models)
+    segment   the row of the segment table; None without one
+    embed     what enters layer 0
+    """
+
+    word: Float[Tensor, "batch position d_embed"]
+    position: Float[Tensor, "#batch position d_embed"] | None
+    segment: Float[Tensor, "batch position d_embed"] | None
+    embed: Hidden
+
+
+def embedding_parts(
+    model: "Model", text: Any, *, positions: Any = None, segments: Any = None
+) -> EmbeddingParts:
+    """The embeddings of a text, with its own positions and segments or with those that are given.
+
+    `positions` and `segments` are whole numbers, one a token: a list for one sentence, or (batch,
+    position) with padding in. Positions count from 0, also in RoBERTa. Source: Devlin et al. 2019,
+    section 3, "Input/Output Representations".
+
+    Raises TokenizationError for text the model cannot read, and TraceError for numbers that are
+    none of its positions or segments, and where the model has no such table.
+    """
+    check_model(model)
+    body, config, inputs = model.body, model.config, model.inputs(text)
+    ids = inputs.ids
+    rows = body.positions(ids).expand(ids.shape) if body.position is not None else None
+    if positions is not None:
+        if rows is None:
+            raise TraceError(
+                f"positions: {model.name} has no table of positions (it has "
+                f"{config.positions}); its queries and keys know where they stand, not its stream."
+            )
+        chosen = _numbers("positions", positions, ids, config.n_positions)
+        moved = chosen + config.position_offset
+        rows = moved if inputs.mask is None else moved.where(inputs.mask, rows)
+    if segments is None:
+        kinds = torch.zeros_like(ids) if inputs.segments is None else inputs.segments
+    elif body.segment is None:
+        raise TraceError(f"segments: {model.name} does not tell two texts apart by segments.")
+    else:
+        kinds = _numbers("segments", segments, ids, config.n_segments)
+    return EmbeddingParts(
+        word=body.word(ids) * body.word_scale,
+        position=None if body.position is None or rows is None else body.position(rows),
+        segment=None if body.segment is None else body.segment(kinds),
+        embed=body.embed(ids, kinds, rows),
+    )
+
+
+def _numbers(name: str, given: Any, ids: TokenIds, size: int) -> TokenIds:
+    """The numbers as a tensor like `ids`; TraceError for others."""
+    shape = tuple(ids.shape)
+    expected = f"expected whole numbers from 0 to {size - 1}, {shape[1]} for each of {shape[0]}"
+    try:
+        table = torch.as_tensor(given, device=ids.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TraceError(f"{name}={given!r:.80}: {expected}.") from error
+    whole = not table.is_floating_point() and not table.is_complex() and table.dtype != torch.bool
+    if table.dim() == 1:
+        table = table[None]
+    if not whole or tuple(table.shape) != shape:
+        raise TraceError(
+            f"{name} are {table.dtype} of shape {tuple(table.shape)}; {expected} sentences."
+        )
+    if bool((table < 0).any()) or bool((table >= size).any()):
+        raise TraceError(f"{name} go from {int(table.min())} to {int(table.max())}; {expected}.")
+    return table.long()

@@ -1,0 +1,165 @@
+"""What each head's query, key and value projection reads, beside hooks on the projections."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from minibert.analysis import patch_heads
+from minibert.errors import EditError
+from minibert.trace.edit import replace
+from minibert.trace.read import Trace
+from tests.families import difference
+from tests.trace.editing import model_of, sentences, whole
+from tests.trace.norms_of_peers import FAMILIES, LAYER, PROJECTIONS, Pair, rewritten
+
+NAMES = ("query", "key", "value")
+TOLERANCE = 1e-10
+
+
+def other(x: Tensor) -> Tensor:
+    return x.sin() + 0.5
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("family", PROJECTIONS)
+def test_an_edit_of_one_head_is_a_hook_on_its_rows_in_transformers(family: str, name: str) -> None:
+    pair = Pair(family)
+    real, d_head, head = pair.tokens.mask, pair.ours.config.d_head, 1
+    rows = slice(head * d_head, (head + 1) * d_head)
+
+    def of_head(module: nn.Module, x: Tensor, out: Tensor) -> Tensor:
+        assert isinstance(module, nn.Linear)
+        out = out.clone()
+        out[..., rows] = other(x) @ module.weight[rows].T
+        if module.bias is not None:
+            out[..., rows] += module.bias[rows]
+        return out
+
+    with rewritten((pair.projection(name), of_head)):
+        expected = pair.logits()
+    trace = pair.ours.trace(pair.tokens)
+    edit = {(f"{name}_input", LAYER, head): other}
+    for edited in (trace.rerun(edit), pair.ours.trace(pair.tokens, edit=edit)):
+        assert difference(edited.logits[real], expected[real]) <= TOLERANCE
+    assert difference(expected[real], trace.logits[real]) > 1e-6
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_reads_them_and_writes_them_back_without_a_changed_bit(family: str) -> None:
+    pair = Pair(family)
+    config, tokens = pair.ours.config, pair.tokens
+    trace = pair.ours.trace(tokens)
+    heads = {"query": config.n_heads, "key": config.n_kv_heads, "value": config.n_kv_heads}
+    seen: list[Tensor] = []
+    linear = pair.ours.body.layers[LAYER].attention.query
+    handle = linear.register_forward_hook(lambda module, given, out: seen.append(given[0]))
+    hooked = pair.ours.trace(tokens)
+    handle.remove()
+    for name, count in heads.items():
+        value = getattr(trace[LAYER], f"{name}_input")
+        assert value.shape == (*tokens.ids.shape[:1], count, tokens.ids.shape[1], config.d_model)
+        # Shared layers (ALBERT) are seen once each.
+        x = seen[LAYER if len(seen) > 1 else 0]
+        assert difference(value, x.unsqueeze(1).expand_as(value)) <= TOLERANCE
+        # Nothing is copied for the heads.
+        assert value.stride(1) == 0
+        for edit in (replace(trace), lambda x: x):
+            key = (f"{name}_input", LAYER)
+            assert torch.equal(trace.rerun({key: edit}).logits, trace.logits)
+            assert torch.equal(pair.ours.trace(tokens, edit={key: edit}).logits, trace.logits)
+    assert difference(hooked.logits, trace.logits) <= TOLERANCE
+
+
+def test_a_projection_with_a_hook_is_asked_for_each_head() -> None:
+    pair = Pair("bert")
+    edit: Any = {("key_input", LAYER, 2): other, ("query_input", LAYER): other}
+    expected = pair.ours.trace(pair.tokens, edit=edit).logits
+    doubled = pair.ours.body.layers[LAYER].attention.key
+    handle = doubled.register_forward_hook(lambda module, given, out: 2 * out)
+    found = pair.ours.trace(pair.tokens, edit=edit)[LAYER].key
+    handle.remove()
+    plain = pair.ours.trace(pair.tokens, edit=edit)
+    assert difference(found, 2 * plain[LAYER].key) <= TOLERANCE
+    assert torch.equal(plain.logits, expected)
+
+
+def test_the_three_are_apart_and_so_are_the_heads() -> None:
+    model, tokens = model_of("gpt2", torch.float64), whole("gpt2")
+    trace = model.trace(tokens)
+    for name in NAMES:
+        edited = trace.rerun({(f"{name}_input", 1, 2): other})
+        for each in NAMES:
+            same = (getattr(edited[1], each) == getattr(trace[1], each)).flatten(2).all(-1).all(0)
+            assert same.tolist() == [True, True, each != name]
+    both = trace.rerun({("query_input", 1, 2): other, ("key_input", 1, 0): other})
+    assert torch.equal(both[1].query, trace.rerun({("query_input", 1, 2): other})[1].query)
+    assert torch.equal(both[1].key, trace.rerun({("key_input", 1, 0): other})[1].key)
+
+
+def test_sweeps_patches_generation_and_files_have_them(tmp_path: Path) -> None:
+    model = model_of("gpt2", torch.float64)
+    clean, corrupt = (model.trace(whole("gpt2", seed)) for seed in (0, 1))
+    edits: list[Any] = [
+        {("query_input", 2, 1): other},
+        {("key_input", 2): replace(corrupt, positions=[3, 4])},
+        {("value_input", 1, 0): replace(0.25, positions=[-1])},
+    ]
+    for positions in (None, [-1]):
+        swept = clean.rerun_each(edits, lambda logits: logits[:, -1, 5], positions=positions)
+        for edit, found in zip(edits, swept, strict=True):
+            expected = clean.rerun(edit).logits[:, -1, 5]
+            assert difference(found, expected) <= TOLERANCE
+    first, second = clean.text(0), corrupt.text(0)
+    sweep = patch_heads(first, second, lambda logits: logits[:, -1, 5], name="value_input")
+    by_hand = first.rerun({("value_input", 1, 2): second}).logits[0, -1, 5]
+    assert abs(sweep.values[1, 2] - by_hand) <= TOLERANCE
+    edit = edits[0]
+    written = model.generate([3, 5, 7], max_new_tokens=3, temperature=0, edit=edit)
+    ids = [3, 5, 7]
+    for _ in range(3):
+        ids.append(int(model.trace([ids], edit=edit).logits[0, -1].argmax()))
+    assert list(written.ids) == ids
+    edited = clean.rerun(edit)
+    stored = Trace.load(edited.save(tmp_path / "a.trace"))
+    assert torch.equal(stored[2].query_input, edited[2].query_input)
+
+
+def test_packed_texts_are_edited_as_padded_ones_are() -> None:
+    model, tokens = model_of("gpt2", torch.float64), sentences("gpt2")
+    edit: Any = {("key_input", 1, 1): other}
+    packed, padded = (model.trace(tokens, packed=p, edit=edit) for p in (True, False))
+    for text in range(3):
+        assert difference(packed.text(text).logits, padded.text(text).logits) <= TOLERANCE
+
+
+def test_key_value_heads_are_counted_as_the_model_has_them() -> None:
+    pair = Pair("llama")
+    config, trace = pair.ours.config, pair.ours.trace(pair.tokens)
+    assert config.n_kv_heads == 2
+    assert config.n_heads == 4
+    assert trace[1].key_input.shape[1] == 2
+    edited = trace.rerun({("key_input", 1, 1): other})
+    # Heads 2 and 3 read key-value head 1.
+    assert torch.equal(edited[1, 1].key_input, trace[1, 1].key_input)
+    assert torch.equal(edited[1, 3].key_input, other(trace[1, 3].key_input))
+    with pytest.raises(EditError, match="no kv_head 2; expected 0 to 1"):
+        trace.rerun({("key_input", 1, 2): other})
+
+
+def test_the_gradient_of_a_number_made_of_what_a_head_reads() -> None:
+    """Read head by head, of shared key-value heads too; it reaches the scale of the norm."""
+    pair = Pair("llama")
+    trace = pair.ours.trace(pair.tokens, grad=True)
+    trace.backward(trace[1, 3].key_input[0].square().sum() / 2)
+    value = trace[1, 3].key_input.detach()
+    expected = torch.zeros_like(trace[1].key_input)
+    expected[0, 1] = value[0]
+    assert difference(trace.grad[1].key_input, expected) <= TOLERANCE
+    assert trace.grad[1].query_input.count_nonzero() == 0
+    # x = c / s · w, so that the derivative of |x|² / 2 by s is −|x|² / s.
+    scale = trace[1].attention_norm_scale.detach()
+    slope = -value.square().sum(-1, keepdim=True) / scale
+    assert difference(trace.grad[1].attention_norm_scale[0], slope[0]) <= TOLERANCE

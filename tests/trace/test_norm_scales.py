@@ -1,0 +1,306 @@
+"""What norms divide by: read, edited and frozen, beside hooks on transformers' own norms."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import minibert
+from minibert.analysis import attribution_patching, patch_positions
+from minibert.errors import EditError, TraceError
+from minibert.trace.edit import replace
+from minibert.trace.read import Trace
+from tests.families import as_tokens, batch, difference, hf_model
+from tests.rotary.classes import LANGUAGE
+from tests.rotary.drawn import plain
+from tests.rotary.theirs import as_tokens as as_ragged
+from tests.rotary.theirs import batch as ragged
+from tests.rotary.theirs import model_of as rotary_of
+from tests.trace.editing import model_of, sentences, whole
+from tests.trace.norms_of_peers import (
+    FAMILIES,
+    FINAL,
+    LAYER,
+    NORMS,
+    Pair,
+    divided_by,
+    rewritten,
+    scale_by_hand,
+)
+
+WITH_NORMS = [family for family in FAMILIES if family in NORMS]
+TOLERANCE = 1e-10
+
+
+def changed(scale: Tensor) -> Tensor:
+    """Another scale at each position."""
+    factors = 0.5 + torch.arange(scale.shape[1], dtype=scale.dtype)[:, None] / 3
+    return scale * factors
+
+
+@pytest.mark.parametrize("family", WITH_NORMS)
+def test_each_scale_is_that_of_transformers_and_an_edit_is_a_hook_there(family: str) -> None:
+    pair = Pair(family)
+    real, trace = pair.tokens.mask, pair.ours.trace(pair.tokens)
+    places: dict[Any, torch.nn.Module] = {
+        (f"{name}_scale", LAYER): pair.module(path) for name, path in NORMS[family][1].items()
+    }
+    if family in FINAL:
+        places["final_norm_scale"] = pair.module(FINAL[family], None)
+    for key, module in places.items():
+        seen: list[Tensor] = []
+
+        def see(module: Any, x: Tensor, out: Tensor, seen: list[Tensor] = seen) -> Tensor:
+            seen.append(scale_by_hand(module, x))
+            return out
+
+        with rewritten((module, see)):
+            pair.logits()
+        found = trace.final_norm_scale if isinstance(key, str) else trace[LAYER].quantity(key[0])
+        assert found.shape == (*real.shape, 1)
+        assert difference(found[real], seen[0][real]) <= TOLERANCE, key
+        with rewritten((module, divided_by(changed))):
+            expected = pair.logits()
+        for edited in (
+            trace.rerun({key: changed}),
+            pair.ours.trace(pair.tokens, edit={key: changed}),
+        ):
+            assert difference(edited.logits[real], expected[real]) <= TOLERANCE, key
+        assert difference(expected[real], trace.logits[real]) > 1e-6, key
+
+
+@pytest.mark.parametrize("family", WITH_NORMS)
+def test_a_scale_written_back_changes_no_bit(family: str) -> None:
+    pair = Pair(family)
+    trace = pair.ours.trace(pair.tokens)
+    keys: list[Any] = [
+        (f"{name}_scale", layer) for name in NORMS[family][1] for layer in range(1, len(trace))
+    ]
+    keys += ["final_norm_scale"] if family in FINAL else []
+    for key in keys:
+        for edit in ({key: replace(trace)}, {key: lambda scale: scale}):
+            assert torch.equal(trace.rerun(edit).logits, trace.logits), key
+            again = pair.ours.trace(pair.tokens, edit=edit)
+            assert torch.equal(again.logits, trace.logits), key
+    every = dict.fromkeys(keys, replace(trace))
+    assert torch.equal(trace.rerun(every).logits, trace.logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_nor_does_it_in_other_dtypes(family: str, dtype: torch.dtype) -> None:
+    model, tokens = model_of(family, dtype), sentences(family)
+    trace = model.trace(tokens)
+    for name in ("attention_norm_scale", "mlp_norm_scale"):
+        found = getattr(trace[1], name)
+        assert found.dtype == dtype
+        assert torch.equal(trace.rerun({(name, 1): found}).logits, trace.logits)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "gemma2", "gpt_neox"])
+def test_frozen_norms_divide_by_what_they_did_in_the_clean_run(family: str) -> None:
+    pair = Pair(family)
+    clean = pair.ours.trace(pair.tokens)
+    norms = NORMS[family][1]
+    layers = range(len(clean))
+    frozen: dict[Any, Any] = {(f"{n}_scale", layer): clean for n in norms for layer in layers}
+    places = [
+        (pair.module(path, layer), clean[layer].quantity(f"{name}_scale"))
+        for name, path in norms.items()
+        for layer in layers
+    ]
+    if family in FINAL:
+        frozen["final_norm_scale"] = clean
+        places.append((pair.module(FINAL[family], None), clean.final_norm_scale))
+    # The other text: the same ids, moved by one.
+    ids = pair.inputs["input_ids"]
+    pair.inputs["input_ids"] = torch.where(ids > 1, (ids - 1) % 29 + 2, ids)
+    other = (as_ragged if family not in ("bert", "gpt2") else as_tokens)(pair.inputs)
+    real = other.mask
+    with rewritten(
+        *[(module, divided_by(lambda own, scale=scale: scale)) for module, scale in places]
+    ):
+        expected = pair.logits()
+    found = pair.ours.trace(other, edit=frozen)
+    assert difference(found.logits[real], expected[real]) <= TOLERANCE
+    assert difference(found.logits[real], pair.ours.trace(other).logits[real]) > 1e-6
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "olmo2", "modernbert"])
+def test_the_gradient_of_the_last_scale_is_what_a_small_step_changes(family: str) -> None:
+    pair = Pair(family)
+    if family == "olmo2":
+        assert "attention_norm_scale" in pair.ours.config.absent_quantities
+    trace = pair.ours.trace(pair.tokens, grad=True)
+    trace.backward(trace.logits[0].sin().sum())
+    scale, step = trace.final_norm_scale.detach(), 1e-6
+    direction = torch.randn(
+        scale.shape, dtype=scale.dtype, generator=torch.Generator().manual_seed(2)
+    )
+    ends = [
+        trace.rerun({"final_norm_scale": scale + sign * step * direction}).logits[0].sin().sum()
+        for sign in (1, -1)
+    ]
+    slope = float((ends[0] - ends[1]).detach()) / (2 * step)
+    along = float((trace.grad.final_norm_scale * direction).sum())
+    assert abs(along - slope) <= 1e-6 * max(1.0, abs(slope))
+    assert trace.grad.final_norm_scale[1].count_nonzero() == 0
+
+
+def test_a_pass_that_nobody_asks_for_scales_computes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokens = model_of("gpt2", torch.float64), sentences("gpt2")
+    expected = model.trace(tokens).logits
+
+    def never(*_: Any) -> Tensor:
+        raise AssertionError("a scale was computed")
+
+    monkeypatch.setattr("minibert.layers.layer_pass.divisor", never)
+    monkeypatch.setattr("minibert.trace.run.divisor", never)
+    trace = model.trace(tokens)
+    assert torch.equal(trace.logits, expected)
+    assert torch.equal(model(tokens), expected)
+    trace.rerun({("z", 1): lambda z: 2 * z})
+    with pytest.raises(AssertionError, match="a scale was computed"):
+        _ = trace[1].mlp_norm_scale
+
+
+def test_sweeps_packed_texts_and_single_texts_have_them() -> None:
+    model, tokens = model_of("gpt2", torch.float64), sentences("gpt2")
+    trace = model.trace(tokens)
+    edits: list[Any] = [
+        {("attention_norm_scale", 2): changed},
+        {("mlp_norm_scale", 1): replace(2.0, positions=-1)},
+        {"final_norm_scale": changed},
+        {"final_norm_scale": replace(3.0, positions=-1), ("z", 1, 1): 0.0},
+    ]
+    for positions in (None, [-1]):
+        swept = trace.rerun_each(edits, lambda logits: logits[:, -1, 5], positions=positions)
+        for edit, found in zip(edits, swept, strict=True):
+            again = trace.rerun(edit)
+            each = [again.text(n).logits[0, -1, 5] for n in range(3)]
+            assert difference(found, torch.stack(each)) <= TOLERANCE
+    packed = model.trace(tokens, packed=True)
+    for text in range(3):
+        alone = trace.text(text)
+        assert difference(packed.text(text)[1].mlp_norm_scale, alone[1].mlp_norm_scale) <= TOLERANCE
+        assert difference(packed.text(text).final_norm_scale, alone.final_norm_scale) <= TOLERANCE
+    both: Any = {("mlp_norm_scale", 1): 2.0, "final_norm_scale": 3.0}
+    other, expected = model.trace(tokens, packed=True, edit=both), model.trace(tokens, edit=both)
+    for text in range(3):
+        assert difference(other.text(text).logits, expected.text(text).logits) <= TOLERANCE
+        assert (other.text(text).final_norm_scale == 3).all()
+
+
+def test_patching_functions_take_them_by_name() -> None:
+    model = model_of("gpt2", torch.float64)
+    clean, corrupt = (model.trace(whole("gpt2", seed)) for seed in (0, 1))
+
+    def metric(logits: Tensor) -> Tensor:
+        return logits[:, -1, 5]
+
+    sweep = patch_positions(clean.text(0), corrupt.text(0), metric, name="mlp_norm_scale")
+    by_hand = clean.text(0).rerun({("mlp_norm_scale", 1): replace(corrupt.text(0), positions=4)})
+    assert abs(sweep.values[1, 4] - by_hand.logits[0, -1, 5]) <= TOLERANCE
+    estimates = attribution_patching(clean, corrupt, metric, quantities=("mlp_norm_scale",))
+    at = estimates["mlp_norm_scale"].values
+    assert at.shape == (3, 3, 13)
+    graded = model.trace(whole("gpt2", 0), grad=True)
+    graded.backward(metric(graded.logits).sum())
+    moved = corrupt[1].mlp_norm_scale - clean[1].mlp_norm_scale
+    expected = (moved * graded.grad[1].mlp_norm_scale)[..., 0]
+    # Which of the two runs has the gradient is said by `at`.
+    other = model.trace(whole("gpt2", 1), grad=True)
+    other.backward(metric(other.logits).sum())
+    there = (moved * other.grad[1].mlp_norm_scale)[..., 0]
+    assert min(difference(at[1], expected), difference(at[1], there)) <= TOLERANCE
+
+
+def test_generation_divides_by_an_edited_scale_in_every_pass() -> None:
+    model = model_of("gpt2", torch.float64)
+    edit: Any = {("mlp_norm_scale", 1): 0.7, "final_norm_scale": lambda scale: -scale}
+    written = model.generate([3, 5, 7], max_new_tokens=4, temperature=0, edit=edit)
+    ids = [3, 5, 7]
+    for _ in range(4):
+        ids.append(int(model.trace([ids], edit=edit).logits[0, -1].argmax()))
+    assert list(written.ids) == ids
+    assert ids != list(model.generate([3, 5, 7], max_new_tokens=4, temperature=0).ids)
+
+
+def test_they_are_saved_where_they_were_edited(tmp_path: Path) -> None:
+    model = model_of("gpt2", torch.float64)
+    edit: Any = {("attention_norm_scale", 1): changed, "final_norm_scale": changed}
+    trace = model.trace(sentences("gpt2"), edit=edit)
+    for stored in (
+        Trace.load(trace.save(tmp_path / "a.trace")),
+        Trace.load(tmp_path / "a.trace", model),
+    ):
+        assert torch.equal(stored[1].attention_norm_scale, trace[1].attention_norm_scale)
+        assert torch.equal(stored.final_norm_scale, trace.final_norm_scale)
+    assert torch.equal(Trace.load(tmp_path / "a.trace", model).hidden, trace.hidden)
+    assert torch.equal(model.head(trace.hidden, None, trace.tokens.ids, None), trace.logits)
+
+
+def test_the_cache_by_other_names_has_the_edited_scale() -> None:
+    model = model_of("gpt2", torch.float64)
+    edit: Any = {("attention_norm_scale", 1): changed, "final_norm_scale": changed}
+    trace = model.trace(sentences("gpt2"), edit=edit)
+    cache = trace.to_transformer_lens()
+    plain = model.trace(sentences("gpt2")).to_transformer_lens()
+    for name, ours in (
+        ("blocks.1.ln1.hook_scale", trace[1].attention_norm_scale),
+        ("blocks.2.ln2.hook_scale", trace[2].mlp_norm_scale),
+        ("ln_final.hook_scale", trace.final_norm_scale),
+    ):
+        assert torch.equal(cache[name], ours)
+    divided = cache["blocks.1.ln1.hook_normalized"] * cache["blocks.1.ln1.hook_scale"]
+    whole_again = plain["blocks.1.ln1.hook_normalized"] * plain["blocks.1.ln1.hook_scale"]
+    assert difference(divided, whole_again) <= TOLERANCE
+
+
+def test_what_a_model_or_a_trace_lacks_is_refused_in_its_own_words() -> None:
+    bert, gpt2 = model_of("bert"), model_of("gpt2")
+    with pytest.raises(EditError, match="has no such norm; there are attention_norm_scale"):
+        bert.trace(sentences("bert"), edit={"final_norm_scale": 1.0})
+    with pytest.raises(TraceError, match="has no such norm"):
+        _ = bert.trace(sentences("bert")).final_norm_scale
+    with pytest.raises(TraceError, match="attention_output_norm_scale: gpt2 has no such norm"):
+        _ = gpt2.trace(sentences("gpt2"))[1].attention_output_norm_scale
+    with pytest.raises(EditError, match="a trace with until=1 has no final_norm_scale"):
+        gpt2.trace(sentences("gpt2"), until=1, edit={"final_norm_scale": 1.0})
+    with pytest.raises(TraceError, match="final_norm_scale needs every layer"):
+        _ = gpt2.trace(sentences("gpt2"), until=1).final_norm_scale
+    with pytest.raises(EditError, match="mlp_norm_scale has no heads"):
+        gpt2.trace(sentences("gpt2"), edit={("mlp_norm_scale", 1, 0): 1.0})
+    with pytest.raises(EditError, match="final_norm_scale has no layers"):
+        gpt2.trace(sentences("gpt2"), edit={("final_norm_scale", 1): 1.0})
+    with pytest.raises(EditError, match=r"does not fit \(3, 13, 1\)"):
+        gpt2.trace(sentences("gpt2"), edit={("mlp_norm_scale", 1): torch.ones(3, 13, 2)})
+    # The first layer of ModernBERT alone has no norm of attention.
+    modern = minibert.load(rotary_of(plain("modernbert"), LANGUAGE["modernbert"]))
+    trace = modern.trace(as_ragged(ragged((7, 3))))
+    with pytest.raises(TraceError, match="the first layer of modernbert has no norm of attention"):
+        _ = trace[0].attention_norm_scale
+    with pytest.raises(EditError, match="the first layer of modernbert has no norm of attention"):
+        trace.rerun({("attention_norm_scale", 0): 1.0})
+    assert trace[1].attention_norm_scale.shape == (2, 7, 1)
+
+
+def test_until_reads_the_scale_of_the_layer_it_stops_before() -> None:
+    model, tokens = model_of("gpt2", torch.float64), sentences("gpt2")
+    edit: Any = {("attention_norm_scale", 0): changed}
+    shorter, trace = model.trace(tokens, until=1, edit=edit), model.trace(tokens, edit=edit)
+    for name in ("attention_norm_scale", "mlp_norm_scale"):
+        assert torch.equal(getattr(shorter[1], name), getattr(trace[1], name))
+
+
+def test_a_batch_of_encoders_is_edited_sentence_by_sentence() -> None:
+    theirs = hf_model("bert", "BertForMaskedLM", dtype=torch.float64)
+    model = minibert.load(theirs)
+    tokens = as_tokens(batch("bert"))
+    edit: Any = {("mlp_norm_scale", 1): replace(2.0, positions=-1, sentences=[1])}
+    found, plain_trace = model.trace(tokens, edit=edit)[1].mlp_norm_scale, model.trace(tokens)
+    expected = plain_trace[1].mlp_norm_scale.clone()
+    expected[1, 6] = 2
+    assert torch.equal(found, expected)
