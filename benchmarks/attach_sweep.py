@@ -21,13 +21,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.attached.checks import CHECK
 from benchmarks.attached.page import page_of
 from benchmarks.session import QUIET, REPOSITORY, kept_before
 from minibert.bench.result_rows import Row, write_rows
 
 SWEEP = Path(__file__).parent / "attached" / "sweep.jsonl"
 PAGE = REPOSITORY / "docs" / "attached_models.md"
-WANTED, SECONDS, MOST_PARAMETERS, MOST_BYTES = 280, 20, 40_000_000, 6 << 30
+WANTED, SECONDS, MOST_PARAMETERS, MOST_BYTES = 280, 60, 40_000_000, 6 << 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     transformers.logging.set_verbosity_error()
     path = chosen.output or (SWEEP if chosen.types is None else None)
     partial = path and path.with_suffix(".partial.jsonl")
-    about = {"transformers": transformers.__version__}
+    about = {"transformers": transformers.__version__, "check": CHECK}
     # A run that was stopped goes on where it was.
     rows: list[Row] = [row for row in kept_before(partial) if row.items() >= about.items()]
     known = {row["type"] for row in rows}
@@ -87,7 +88,7 @@ def apart(name: str) -> Row:
         os.close(read)
         # Of the processor's time: others may use the machine too.
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-        signal.alarm(20 * SECONDS)
+        signal.alarm(40 * SECONDS)
         resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         with os.fdopen(write, "w") as pipe:

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 
 from minibert.attached.edits import Edits, plan
 from minibert.attached.layout import Report, Stack
-from minibert.attached.listen import attention_interface
+from minibert.attached.listen import attention_interface, listening
+from minibert.attached.picture import patches_of
 from minibert.attached.read import AttachedTrace
 from minibert.attached.recording import Known, Pass, Recording
 from minibert.attached.stack import StackTrace
+from minibert.attached.visits import Visit, Visits
 from minibert.errors import TraceError, check_flag
 
 __all__ = ["Attached", "attach"]
@@ -123,8 +125,9 @@ class Attached:
                 hf_model.generate(**inputs)
             passes[-1][3, 5].probs
 
-        The traces are there when the block ends. They keep what the model's passes held: the
-        keys of a whole text at each step. `edit` needs a model that has been traced before.
+        The traces are there when the block ends; none where it raises. They keep what the model's
+        passes held: the keys of a whole text at each step. `edit` needs a model that has been
+        traced before.
         """
         if edit and not self._known.ran:
             raise TraceError(
@@ -142,6 +145,21 @@ class Attached:
         if not traces:
             raise self._nothing(recording)
         recording.edits.check_met()
+
+    def visit(self, stack: str, visit: Visit, run: Callable[[], object]) -> int:
+        """Inside `run`, which calls the model or a part of it, `visit(layer, call)` sees each call.
+
+        `stack` is a name of `stacks`: the model was traced before. Nothing is kept of the pass.
+        Returns how many calls there were.
+        """
+        if stack not in self._known.stacks:
+            raise TraceError(
+                f"There is no stack {stack!r:.80}; there are {', '.join(self._known.stacks)}."
+            )
+        visits = Visits(self._known, stack, visit)
+        with listening(self._interface, visits), torch.no_grad():
+            run()
+        return visits.n_calls
 
     def _run(self, inputs: Any, keywords: Any, edits: Edits, *, grad: bool) -> Pass:
         recording = Recording(self._known, edits)
@@ -168,10 +186,12 @@ class Attached:
         texts: Sequence[str],
     ) -> AttachedTrace:
         calls = one.by_stack(self._known.stack_names)
-        stacks = {name: StackTrace(name, of, self.name) for name, of in calls.items()}
+        model_name = self.name
+        stacks = {name: StackTrace(name, of, model_name) for name, of in calls.items()}
         return AttachedTrace(
-            stacks, one.output, self.name, again,
+            stacks, one.output, model_name, again,
             ids=one.ids, texts=texts, tokenizer=self.tokenizer,
+            patches=patches_of(getattr(self.model, "config", None), one.pixels),
         )  # fmt: skip
 
     def _encoded(

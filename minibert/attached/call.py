@@ -6,7 +6,7 @@ are read. A cache that is overwritten later takes its keys with it, which is not
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,19 @@ __all__ = ["EVERY_ROW", "Call", "repeated"]
 
 EVERY_ROW = slice(None)
 Rows = slice | Tensor
+
+
+@runtime_checkable
+class Projected(Protocol):
+    """What z goes through; see projection.py."""
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The output projection; None where it is not known."""
+
+    def of_heads(self, z: Tensor, heads: slice, n_heads: int) -> Tensor:
+        """z · W_O of some heads."""
+        ...
 
 
 class Call:
@@ -51,22 +64,49 @@ class Call:
         self.real_keys: Tensor | None = None
         """True where a real token is, (batch, position); None: everywhere, or not known."""
         self._versions: dict[str, int] = {}
+        self._projection: Projected | None = None
 
     def settle(self) -> None:
         """Note that query, key and value are what the model attends with."""
         if self.key.is_inference():
             # Nobody counts how often these are written to.
             self.key, self.value = self.key.clone(), self.value.clone()
-        self._versions = self._written()
+        for name in ("query", "key", "value"):
+            self._count(name, getattr(self, name))
 
     def seal(self) -> None:
         """Note that z is what the model goes on with."""
-        self._versions = self._written() | self._versions
+        if isinstance(self.out, Tensor):
+            self._count("z", self.out)
 
-    def _written(self) -> dict[str, int]:
-        kept = {"query": self.query, "key": self.key, "value": self.value, "z": self.out}
-        tensors = {name: one for name, one in kept.items() if isinstance(one, Tensor)}
-        return {name: one._version for name, one in tensors.items() if not one.is_inference()}
+    def projected_by(self, projection: Projected) -> None:
+        """Note what z goes through next, and that its weights are these."""
+        self._projection = projection
+        if projection.module is not None:
+            self._count("weight", cast(Tensor, projection.module.weight))
+
+    @property
+    def projection(self) -> Projected | None:
+        """What z goes through next; None before the pass is over."""
+        return self._projection
+
+    def head_out(self, heads: slice = EVERY_ROW) -> Tensor:
+        """z · W_O of some heads, without the bias: (batch, head, position, d_model)."""
+        if self._projection is None:
+            raise TraceError("head_out is read when the pass is over.")
+        if self._projection.module is not None:
+            weight = cast(Tensor, self._projection.module.weight)
+            if self._versions.get("weight", weight._version) != weight._version:
+                raise TraceError(
+                    "head_out: the weights of the output projection were changed after this pass. "
+                    "Trace again."
+                )
+        return self._projection.of_heads(self.z[:, heads], heads, self.n_heads)
+
+    def _count(self, name: str, tensor: Tensor) -> None:
+        """Note how often the tensor has been written to."""
+        if not tensor.is_inference():
+            self._versions[name] = tensor._version
 
     def intact(self, name: str, tensor: Tensor) -> Tensor:
         """The tensor. Raises TraceError where the model has written over it since."""
@@ -199,6 +239,8 @@ class Call:
             return compute(rows, heads)
         if name == "z":
             return self.z[:, heads]
+        if name == "head_out":
+            return self.head_out(heads)
         tensor = self.intact(name, getattr(self, name))
         if name == "query" or heads == EVERY_ROW:
             return tensor[:, heads]

@@ -80,6 +80,8 @@ class _Standing:
     def __init__(self) -> None:
         self.counts: dict[Any, int] = {}
         self.before: dict[Any, dict[str, Any]] = {}
+        self.heard: dict[tuple[int, str], Any] = {}
+        """What was made of each function: every layer of a pass asks for it again."""
 
     def begin(self, interface: Any) -> None:
         with _LOCK:
@@ -97,6 +99,7 @@ class _Standing:
             self.counts[interface] -= 1
             if not self.counts[interface]:
                 del self.counts[interface]
+                self.heard = {}
                 for name, way in self.before.pop(interface).items():
                     if way is None:
                         delattr(interface, name)
@@ -110,7 +113,8 @@ _STANDING = _Standing()
 def _getitem(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def found(self: Any, name: str) -> Any:
-        return _heard(original(self, name), name)
+        function = original(self, name)
+        return function if getattr(_HERE, "inside", False) else _heard(function, name)
 
     return found
 
@@ -118,8 +122,12 @@ def _getitem(original: Callable[..., Any]) -> Callable[..., Any]:
 def _get_interface(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def found(self: Any, name: str, default: Any) -> Any:
-        function = original(self, name, default)
-        function = getattr(function, _OURS, function)
+        # It looks for the name by the way above, several times.
+        _HERE.inside = True
+        try:
+            function = original(self, name, default)
+        finally:
+            _HERE.inside = False
         # A model's own function, which it falls back to, is eager whatever the config names.
         return _heard(function, "eager" if function is default else name)
 
@@ -130,6 +138,16 @@ def _heard(function: Any, implementation: str) -> Any:
     """The function, told to the listeners of this thread; the function itself without any."""
     if not getattr(_HERE, "listeners", ()) or not callable(function) or hasattr(function, _OURS):
         return function
+    # By identity, which lasts: what is made of a function holds it.
+    where = (id(function), implementation)
+    known = _STANDING.heard.get(where)
+    if known is None:
+        known = _STANDING.heard[where] = _telling(function, implementation)
+    return known
+
+
+def _telling(function: Callable[..., Any], implementation: str) -> Any:
+    """A function that tells the listeners of its thread and calls this one."""
 
     @functools.wraps(function)
     def attention(
@@ -141,7 +159,7 @@ def _heard(function: Any, implementation: str) -> Any:
         *more: Any,
         **options: Any,
     ) -> Any:
-        listeners = [one for one in _HERE.listeners if one.hears(module)]
+        listeners = [one for one in getattr(_HERE, "listeners", ()) if one.hears(module)]
         if not listeners:
             return function(module, query, key, value, attention_mask, *more, **options)
         if more:

@@ -18,6 +18,8 @@ from minibert.text.tokens import Tokens
 
 __all__ = ["PageTrace", "page_trace"]
 
+Window = tuple[int, int] | None
+
 
 @dataclass(frozen=True)
 class PageSizes:
@@ -25,21 +27,31 @@ class PageSizes:
 
     n_layers: int
     n_heads: int
+    n_kv_heads: int
     d_head: int
     causal: bool
     scales: tuple[float, ...]
+    windows: tuple[Window, ...]
+    attention_soft_cap: float | None
+    apart: str
+    """What the weights have beside query and key, where these do not give them; "" after edits."""
 
     def attention_scale(self, layer: int) -> float:
         """What the layer's dot products are multiplied by."""
         return self.scales[layer]
 
+    def window(self, layer: int) -> Window:
+        """How many keys before and behind a query of the layer sees; None: all."""
+        return self.windows[layer]
+
 
 @dataclass(frozen=True)
 class PageLayer:
-    """One layer; real tokens stand in front, as many heads of key and value as of query."""
+    """One layer; real tokens stand in front. Keys and values have their own heads."""
 
     call: Call
     real: tuple[Tensor, ...]
+    n_kv_heads: int
 
     @property
     def probs(self) -> Tensor:
@@ -54,18 +66,24 @@ class PageLayer:
 
     @property
     def key(self) -> Tensor:
-        """(batch, head, position, d_head): what each head reads."""
-        return self._front(repeated(self.call.read("key"), self.call.n_heads), 2)
+        """(batch, kv_head, position, d_head)."""
+        return self._front(self._shared("key"), 2)
 
     @property
     def value(self) -> Tensor:
-        """(batch, head, position, d_head): what each head reads."""
-        return self._front(repeated(self.call.read("value"), self.call.n_heads), 2)
+        """(batch, kv_head, position, d_head)."""
+        return self._front(self._shared("value"), 2)
 
     @property
     def z(self) -> Tensor:
         """(batch, head, position, d_head)."""
         return self._front(self.call.read("z"), 2)
+
+    def _shared(self, name: str) -> Tensor:
+        vectors = self.call.read(name)
+        return (
+            vectors if vectors.shape[1] == self.n_kv_heads else repeated(vectors, self.n_kv_heads)
+        )
 
     def _front(self, value: Tensor, axis: int) -> Tensor:
         """The positions of real tokens in front, and 0 behind them."""
@@ -85,6 +103,8 @@ class PageTrace:
     tokens: Tokens
     config: PageSizes
     layers: tuple[PageLayer, ...]
+    pictures: tuple[dict[str, Any], ...] = ()
+    """What is drawn of each picture of a vision model, where it was given; see picture.py."""
 
     def __len__(self) -> int:
         """Layers that can be read."""
@@ -118,19 +138,62 @@ def page_trace(
         torch.arange(n, device=first.query.device) if mask is None else mask[row].nonzero()[:, 0]
         for row in range(batch)
     )
-    sizes = PageSizes(len(calls), heads, width, _causal(calls), tuple(map(_scale, calls)))
-    layers = tuple(PageLayer(call, real) for call in calls)
+    allowed = [_allowed(call, real) for call in calls]
+    shared = {vectors.shape[1] for call in calls for vectors in (call.key, call.value)}
+    # Layers that share keys in different ways show what each head reads.
+    n_kv_heads = shared.pop() if len(shared) == 1 else heads
+    sizes = PageSizes(
+        len(calls), heads, n_kv_heads, width,
+        causal=not any(bool(each.triu(1).any()) for of in allowed for each in of),
+        scales=tuple(map(_scale, calls)),
+        windows=tuple(map(_window, allowed)),
+        attention_soft_cap=first.soft_cap,
+        apart=_apart(calls),
+    )  # fmt: skip
+    layers = tuple(PageLayer(call, real, n_kv_heads) for call in calls)
     return PageTrace(one.model_name, _tokens(ids, n, real, texts, tokenizer), sizes, layers)
 
 
-def _causal(calls: list[Call]) -> bool:
-    """Whether no query of any layer sees a later key."""
-    for call in calls:
-        allowed = call.mask_rows().allowed
-        if allowed is None or bool(allowed.expand(*allowed.shape[:2], *call.query.shape[2:3],
-                                                  call.key.shape[2]).triu(1).any()):  # fmt: skip
-            return call.query.shape[2] == 1
-    return True
+def _allowed(call: Call, real: tuple[Tensor, ...]) -> list[Tensor]:
+    """Of each sentence, (query, key) of its own tokens: True where a head may look."""
+    n, allowed = call.query.shape[2], call.mask_rows().allowed
+    if allowed is None:
+        return [torch.ones(len(rows), len(rows), dtype=torch.bool) for rows in real]
+    whole = allowed.expand(len(real), *allowed.shape[1:])[:, 0].expand(-1, n, -1).cpu()
+    return [one[rows.cpu()][:, rows.cpu()] for one, rows in zip(whole, real, strict=True)]
+
+
+def _window(allowed: list[Tensor]) -> Window:
+    """How far a layer's queries look, before and behind them; None where that is no limit."""
+    offsets = [torch.arange(len(one))[None] - torch.arange(len(one))[:, None] for one in allowed]
+    before, behind = (
+        max((int((sign * by)[one].max()) for one, by in zip(allowed, offsets, strict=True)
+             if bool(one.any())), default=0)
+        for sign in (-1, 1)
+    )  # fmt: skip
+    longest = max(map(len, allowed)) - 1
+    if before >= longest:
+        # A causal layer without a window is no layer with one.
+        return None
+    return max(before, 0), max(behind, 0)
+
+
+def _apart(calls: list[Call]) -> str:
+    """What the weights have beside query, key, scale, soft cap and window, for readers."""
+    if any(call.matrices for call in calls):
+        return ""
+    found = {
+        "a position bias": any(
+            call.position_bias is not None or call.mask_rows().bias is not None for call in calls
+        ),
+        "sinks": any(call.sinks is not None for call in calls),
+        "a scale of their own for each head or query": any(
+            isinstance(call.scale, Tensor) and call.scale.numel() > 1 for call in calls
+        ),
+        "soft caps that differ by layer": len({call.soft_cap for call in calls}) > 1,
+    }
+    names = [name for name, there in found.items() if there] or ["a mask of their own"]
+    return f"The weights of this model have {' and '.join(names)} beside query and key."
 
 
 def _scale(call: Call) -> float:

@@ -1,15 +1,18 @@
 """Reading the attention of one forward pass of a live model."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from minibert.attached.call import Call
 from minibert.attached.layout import READABLE
-from minibert.attached.page_trace import page_trace
+from minibert.attached.page_trace import PageTrace, page_trace
+from minibert.attached.picture import Patches, pictures_of
 from minibert.attached.stack import AttachedLayer, StackTrace, Tokens2D
 from minibert.errors import TraceError
+from minibert.text.tokens import Tokens
 from minibert.trace.layer_view import AbsentError
 
 if TYPE_CHECKING:
@@ -35,10 +38,11 @@ class AttachedTrace:
         ids: Mapping[str, Tensor] | None = None,
         texts: Sequence[str] = (),
         tokenizer: Any = None,
+        patches: Patches | None = None,
     ) -> None:
         self._stacks, self.output, self.model_name = dict(stacks), output, model_name
         self._again, self.texts, self.tokenizer = again, tuple(texts), tokenizer
-        self.ids = dict(ids or {})
+        self.ids, self.patches = dict(ids or {}), patches
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -53,7 +57,7 @@ class AttachedTrace:
 
     def stack(self, name: str) -> Any:
         """The stack of that name; of the only one, a quantity of all layers: `stack("probs")`."""
-        if name in READABLE and name not in self._stacks:
+        if name in (*READABLE, "head_out") and name not in self._stacks:
             return self.only().stack(name)
         return self.of_stack(name)
 
@@ -115,16 +119,42 @@ class AttachedTrace:
             )
         return self._again(edit)
 
-    def view(self, *, stack: str | None = None, **options: Any) -> "Page":
+    def view(self, *, stack: str | None = None, image: Any = None, **options: Any) -> "Page":
         """The page of a stack, the only one by default; `options` are those of `minibert.viz.view`.
 
-        Raises TraceError where a stack has no page: one whose queries are not its keys.
+        `image` is the picture that a vision model was given, or a list with one for each of the
+        batch, cut as its processor cuts it: (height, width, 3) of uint8, or a PIL image. The text
+        view draws the patches on it, and the page opens with that.
+
+        Raises TraceError where a stack has no page: one whose queries are not its keys, and for a
+        picture of which the patches are not known.
         """
         from minibert.viz import view
 
+        page = self.paged(stack)
+        if image is not None:
+            options = {"view": "text"} | options
+            n_positions = page.layers[0].call.query.shape[2]
+            pictures = tuple(pictures_of(image, self.patches, n_positions))
+            assert self.patches is not None
+            page = replace(page, pictures=pictures, tokens=self.patches.tokens(n_positions))
+        return view(page, **options)
+
+    def paged(self, stack: str | None = None) -> PageTrace:
+        """A stack, the only one by default, as pages read a trace: padding left out."""
         one = self.only() if stack is None else self.of_stack(stack)
         ids = "decoder_input_ids" if one.name.startswith("decoder.") else "input_ids"
-        return view(page_trace(one, self.ids.get(ids), self.texts, self.tokenizer), **options)
+        return page_trace(one, self.ids.get(ids), self.texts, self.tokenizer)
+
+    @property
+    def attentions(self) -> tuple[Tensor, ...]:
+        """probs of each layer of the only stack, with the padding that the model was given."""
+        return self.only().attentions
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens of the only stack: words where ids and tokenizer are known, else numbers."""
+        return self.paged().tokens
 
     def __repr__(self) -> str:
         return f"AttachedTrace({'; '.join(map(repr, self._stacks.values()))})"

@@ -12,6 +12,7 @@ from minibert.attached.check import attention_modules, form_of, misfit, silent
 from minibert.attached.edits import Edits, edited
 from minibert.attached.layout import LayerReport, Report, Stack
 from minibert.attached.listen import listening
+from minibert.attached.projection import Projections
 from minibert.attached.stacks import names_of, pattern_of
 from minibert.errors import EditError, TraceError
 
@@ -27,6 +28,7 @@ class Known:
         self.stacks: dict[str, Stack] = {}
         self.forms: dict[tuple[object, ...], str] = {}
         self.report = Report()
+        self.projections = Projections(model)
         self.ran = False
 
 
@@ -42,6 +44,8 @@ class Pass:
         """The (batch, position) masks that the model was given, by keyword."""
         self.ids: dict[str, Tensor] = {}
         """The (batch, position) ids that the model was given, by keyword."""
+        self.pixels: Tensor | None = None
+        """The pixel_values that the model was given."""
         self._counts: dict[str, int] = {}
 
     def number(self, pattern: str) -> int:
@@ -80,6 +84,7 @@ class Recording:
                 for name, module in attention_modules(model):
                     hook = module.register_forward_pre_hook(self._note(name))
                     undo.callback(hook.remove)
+                undo.enter_context(self.known.projections.listening())
             undo.enter_context(listening(interface, self))
             yield
 
@@ -96,8 +101,10 @@ class Recording:
             return
         self._inside = True
         self.passes.append(one := Pass())
-        first = {"input_ids": inputs[0]} if inputs else {}
+        first = {getattr(model, "main_input_name", "input_ids"): inputs[0]} if inputs else {}
         for name, given in {**first, **keywords}.items():
+            if name == "pixel_values" and isinstance(given, Tensor):
+                one.pixels = given
             if not isinstance(given, Tensor) or given.dim() != 2:
                 continue
             if name.endswith("attention_mask"):
@@ -167,6 +174,8 @@ class Recording:
         if "z" in here:
             z = edited("z", call.out.transpose(1, 2), here, call)
             call.out = z.transpose(1, 2).contiguous()
+        if not self.known.ran:
+            self.known.projections.expect(call)
 
     def _edits_of(self, call: Call) -> dict[str, Any]:
         known, here = self._of_call
@@ -179,13 +188,16 @@ class Recording:
         known = self.known
         patterns = [pattern_of(name) for name, _ in one.calls]
         known.stack_names = names_of(patterns, known.stack_names)
+        for _, call in one.calls:
+            call.projected_by(known.projections.of(call.module))
         for stack, calls in one.by_stack(known.stack_names).items():
             known.stacks[stack] = Stack.of(stack, [call for _, call in calls])
-            for _, call in calls:
+            for _, call in calls if one.token_masks else ():
                 _note_real(call, one.token_masks, stack)
             known.report.note(
                 LayerReport(stack, layer, name, call.untrue)
                 for layer, (name, call) in enumerate(calls)
+                if call.untrue or (stack, layer) not in known.report.layers
             )
         if not known.ran:
             quiet = silent(self._ran, {name for name, _ in one.calls})

@@ -64,6 +64,14 @@ class AttachedLayer:
         return self.quantity("z")
 
     @property
+    def head_out(self) -> Vectors:
+        """z · W_O: (batch, head, position, d_model); the sum of all heads plus the bias is written.
+
+        Raises TraceError where that does not hold, and says why.
+        """
+        return self.quantity("head_out")
+
+    @property
     def statistics(self) -> LazyStatistics:
         """Numbers about the rows of probs, without the matrix: `statistics.entropy`."""
         return LazyStatistics(self._call, self.head)
@@ -75,10 +83,10 @@ class AttachedLayer:
 
     def quantity(self, name: str) -> Tensor:
         """The quantity of that name."""
-        if name not in READABLE:
+        if name not in (*READABLE, "head_out"):
             raise AbsentError(
                 f"{name!r:.80} is not read from an attached model; there are "
-                f"{', '.join(READABLE)} and statistics."
+                f"{', '.join(READABLE)}, head_out and statistics."
             )
         if self._stack.by_kv_head and name in ("key", "value") and self.head is not None:
             return self._call.read(name)[:, self.head]
@@ -144,6 +152,11 @@ class StackTrace:
     def stack(self, name: str) -> Float[Tensor, "layer batch *rest"]:
         """One quantity of all layers, the layer axis in front."""
         return torch.stack([layer.quantity(name) for layer in self])
+
+    @property
+    def attentions(self) -> tuple[Tensor, ...]:
+        """probs of each layer, (batch, head, query, key): what BertViz' functions take."""
+        return tuple(layer.probs.detach() for layer in self)
 
     @property
     def records(self) -> Sequence[tuple[str, Call]]:

@@ -5,6 +5,7 @@ the order of the calls, because not every module knows its number, and one modul
 several times.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -22,6 +23,7 @@ _WORDS = (
 )
 
 
+@functools.cache
 def pattern_of(name: str) -> str:
     """A module's name without its numbers: what the layers of a stack share."""
     return ".".join("*" if part.isdigit() else part for part in name.split("."))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from minibert.attached.call import Call
+from minibert.attached.masks import Mask
 from minibert.errors import TraceError
 from minibert.kernels.api import Attended, Statistics, attend
 from minibert.trace.layer_view import AbsentError
@@ -60,7 +61,9 @@ def attended(call: Call, want: Iterable[Any]) -> Attended:
         )
     query, key, value = (call.read(name).detach() for name in ("query", "key", "value"))
     call.read("probs", rows=slice(0, 0))
-    scale, mask = call.scale, call.mask_rows()
+    # Causal order that is all of a mask is a word to a kernel, and no N x N tensor.
+    causal = call.mask is None and call.softens and query.shape[-2] == key.shape[-2]
+    scale, mask = call.scale, Mask() if causal else call.mask_rows()
     if isinstance(scale, Tensor):
         query, scale = query * scale, 1.0
     allowed, bias = mask.allowed, mask.bias
@@ -72,6 +75,7 @@ def attended(call: Call, want: Iterable[Any]) -> Attended:
         allowed = real if allowed is None else allowed & real
     sinks = call.sinks
     options: dict[str, Any] = {
+        "causal": causal,
         "scale": float(scale),
         "soft_cap": call.soft_cap,
         "mask": None if allowed is None else _four(allowed),

@@ -25,7 +25,8 @@ from tqdm import tqdm
 from minibert.errors import SurveyError, TokenizationError
 from minibert.model import Model
 from minibert.survey.collected import Collected
-from minibert.survey.documents import Document, Documents, corpus_hash
+from minibert.survey.documents import Documents, corpus_hash
+from minibert.survey.formats import Document, document_of
 from minibert.survey.growing import LOCK, GrowingCollection, State
 from minibert.survey.packed_pass import (
     PackedPass,
@@ -182,7 +183,7 @@ class _Reading:
         number, item = next(self._items, (0, None))
         if item is None:
             return None
-        document = _document(item, number)
+        document = document_of(item, number)
         content = [document.text, document.words, document.pair]
         self._hash.update(json.dumps(content).encode() + b"\n")
         return document
@@ -192,18 +193,6 @@ class _Reading:
             "The folder holds a collection of other texts: they are not the same in number, "
             "content or order. Choose another folder, or start again with resume=False."
         )
-
-
-def _document(item: Any, number: int) -> Document:
-    if isinstance(item, Document):
-        return item
-    if isinstance(item, Words):
-        return Document(str(number), None, tuple(item))
-    if isinstance(item, str):
-        return Document(str(number), item)
-    raise SurveyError(
-        f"text {number} is a {type(item).__name__}; expected a str, Words or a Document."
-    )
 
 
 def _files(texts: Documents) -> dict[str, Any]:

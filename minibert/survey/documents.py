@@ -140,7 +140,8 @@ class Documents(Iterator[Document]):
             if known is None:
                 endings = ", ".join(ending for endings in KINDS.values() for ending in endings)
                 raise SurveyError(
-                    f"{path}: its name ends in none of {endings}; say what it is with kind=."
+                    f"{path}: its name ends in none of {endings}; say what it is with kind=. "
+                    "See docs/corpus.md#kinds-of-files"
                 )
             return [(path, path.name, known)]
         files = sorted(p for p in path.rglob("*") if not p.is_dir() or p.is_symlink())

@@ -16,7 +16,16 @@ from minibert.survey.conllu import LONGEST_LINE, TreebankReader, blocks
 from minibert.text.words import Words
 from minibert.untrusted import guarded, lines_of
 
-__all__ = ["FORMATS", "Document", "Format", "Reading", "Record", "parquet_reader"]
+__all__ = [
+    "FORMATS",
+    "Document",
+    "Format",
+    "Reading",
+    "Record",
+    "check_list",
+    "document_of",
+    "parquet_reader",
+]
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -52,6 +61,25 @@ class Document:
     def written(self) -> str:
         """The text; of words, these with spaces between them."""
         return " ".join(self.words or ()) if self.text is None else self.text
+
+
+def check_list(texts: object, name: str) -> None:
+    """Raise SurveyError for one text in the place of several: its letters would be documents."""
+    if isinstance(texts, str | Words | Document):
+        raise SurveyError(f"{name} is one {type(texts).__name__}; give a list of them, as [text].")
+
+
+def document_of(item: object, number: int) -> Document:
+    """A text of a list as a document, named by its place; SurveyError for what is no text."""
+    if isinstance(item, Document):
+        return item
+    if isinstance(item, Words):
+        return Document(str(number), None, tuple(item))
+    if isinstance(item, str):
+        return Document(str(number), item)
+    raise SurveyError(
+        f"text {number} is a {type(item).__name__}; expected a str, Words or a Document."
+    )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minibert.errors import AttentionError
-from minibert.survey.intervals import mean_interval
+from minibert.survey.intervals import layer_intervals
 from minibert.survey.pattern_examples import Example
 from minibert.survey.pattern_sums import PatternSums
 from minibert.survey.pattern_table import PATTERNS, pattern_of
@@ -52,7 +52,8 @@ class HeadPatterns:
     """The score of every head on every pattern.
 
     score, low, high, baseline   for each pattern (layer, head); see `PatternHead`
-    documents                    for each pattern, how many documents have rows that count
+    documents                    for each pattern, how many documents have rows that count; where
+                                 layers have windows, in the layer that counts most
     """
 
     score: Mapping[str, Values]
@@ -71,15 +72,15 @@ class HeadPatterns:
         kept: dict[tuple[str, int, int], tuple[Example, ...]] = {}
         for sums in parts:
             for number, pattern in enumerate(sums.patterns):
-                count = int(sums.count[number])
-                found = mean_interval(count, sums.total[number], sums.squares[number])
+                counts = sums.count[number]
+                found = layer_intervals(counts, sums.total[number], sums.squares[number])
                 for name, values in zip(tables, found, strict=True):
                     # Shares lie between 0 and 1, and so does their mean.
                     tables[name][pattern.name] = np.clip(values, 0.0, 1.0)
-                controls = int(sums.baseline_count[number])
+                controls = sums.baseline_count[number]
                 total = sums.baseline[number]
-                baseline[pattern.name] = total / controls if controls else total * np.nan
-                documents[pattern.name] = count
+                baseline[pattern.name] = total / np.where(controls, controls, np.nan)[:, None]
+                documents[pattern.name] = int(counts.max())
             for (number, layer, head), examples in sums.examples.kept.items():
                 kept[sums.patterns[number].name, layer, head] = tuple(examples)
         return cls(**tables, baseline=baseline, documents=documents, kept=kept)

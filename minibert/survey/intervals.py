@@ -44,6 +44,19 @@ def mean_interval(count: int, total: NDArray[np.float64], squares: NDArray[np.fl
     return Interval(mean, mean - half, mean + half)
 
 
+def layer_intervals(
+    counts: NDArray[np.int64], total: NDArray[np.float64], squares: NDArray[np.float64]
+) -> Interval:
+    """`mean_interval` of each layer, (layer, ...), where as many documents count as `counts` says.
+
+    Layers with windows may see no key of a kind, where others see one.
+    """
+    if (counts == counts[0]).all():
+        return mean_interval(int(counts[0]), total, squares)
+    each = [mean_interval(int(n), t, s) for n, t, s in zip(counts, total, squares, strict=True)]
+    return Interval(*map(np.stack, zip(*each, strict=True)))
+
+
 def student_quantile(degrees: int, level: float = LEVEL) -> float:
     """The t for which |T| <= t with probability `level`, of Student's distribution.
 

@@ -71,35 +71,35 @@ class LossGradients:
         """Those of layer 0, 1, ..., for all tokens of the batch."""
         layers: list[list[RowMasses]] = [[] for _ in self.model.body.layers]
         for group in _groups(batch.segments):
-            for parts, found in zip(layers, self._differentiated(group), strict=True):
-                first = 0
+            for layer, found in enumerate(self._differentiated(group)):
+                window, first = self.model.config.window(layer), 0
                 for segment in group:
                     last = first + len(segment.ids)
-                    parts.append(self._sums(segment, found, slice(first, last)))
+                    layers[layer].append(self._sums(segment, found, slice(first, last), window))
                     first = last
-        return [joined_rows(parts, batch.tokens) for parts in layers]
+        windows = map(self.model.config.window, range(len(layers)))
+        return [
+            joined_rows(parts, batch.seen_by(window))
+            for parts, window in zip(layers, windows, strict=True)
+        ]
 
-    def _check_windows(self, group: Sequence[Segment]) -> None:
-        """Raise SurveyError for a segment of which a query of some layer sees a part."""
-        reach, longest = self.model.config.reach, max(len(one.ids) for one in group)
-        if reach is not None and reach < longest:
-            raise SurveyError(
-                f"gradients=True: a segment has {longest} tokens, and in some layers of "
-                f"{self.model.name} a query sees {reach} at most to one side. The means over keys "
-                f"count the same keys in every layer: give longest={reach}."
-            )
-
-    def _sums(self, segment: Segment, found: _OfLayer, cut: slice) -> RowMasses:
+    def _sums(
+        self, segment: Segment, found: _OfLayer, cut: slice, window: tuple[int, int] | None
+    ) -> RowMasses:
         with torch.no_grad():
             # As the gradient of probs is declared in layers/layer_gradients.py.
             value = found.value.repeat_interleave(len(found.z_gradient) // len(found.value), 0)
             sizes = (found.z_gradient[:, cut] @ value[:, cut].mT).abs_()
-            rows = (sizes.tril_() if segment.tokens.causal else sizes).double().cpu().numpy()
+            if segment.tokens.causal:
+                sizes.tril_()
+            if window is not None:
+                # What a query does not see has a weight of 0, whatever its score.
+                sizes.triu_(-window[0]).tril_(window[1])
+            rows = sizes.double().cpu().numpy()
         return sums_of_rows(rows, segment.tokens, self.offsets)
 
     def _differentiated(self, group: Sequence[Segment]) -> list[_OfLayer]:
         """Of each layer ∂L/∂z and the values, for the tokens of a group."""
-        self._check_windows(group)
         predicted = [self.objective.predicted(segment) for segment in group]
         hidden_ids = [
             replace(one, ids=of.ids.tolist()) for one, of in zip(group, predicted, strict=True)

@@ -36,6 +36,7 @@ class Marks:
     delimiter   True for [SEP] and what stands for it
     strings     the tokens as a person reads them
     causal      whether a query sees only itself and what stands before it
+    window      how many keys before and after its own position a query sees; None: no limit
     """
 
     token: Int[Tensor, " position"]
@@ -46,6 +47,7 @@ class Marks:
     delimiter: Bool[Tensor, " position"]
     strings: tuple[str, ...]
     causal: bool
+    window: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         """The number of tokens."""
@@ -120,7 +122,11 @@ class Marks:
     def allowed(self, queries: Queries) -> Bool[Tensor, "query key"]:
         """True where a query sees a key."""
         offsets = self.offsets(queries)
-        return offsets <= 0 if self.causal else torch.ones_like(offsets, dtype=torch.bool)
+        allowed = offsets <= 0 if self.causal else torch.ones_like(offsets, dtype=torch.bool)
+        if self.window is None:
+            return allowed
+        before, after = self.window
+        return allowed & (offsets >= -before) & (offsets <= after)
 
 
 def _sentences(delimiter: Tensor) -> Int[Tensor, " position"]:

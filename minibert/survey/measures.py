@@ -285,7 +285,8 @@ def _of_gradient(measure: Measure, offsets: tuple[int, ...]) -> Measure:
 
     def of_rows(masses: RowMasses) -> Floats:
         assert masses.gradient is not None
-        sums, n_keys = measure.of_rows(masses.gradient), keys(masses.tokens)
+        # The gradients of a layer know its window.
+        sums, n_keys = measure.of_rows(masses.gradient), keys(masses.gradient.tokens)
         return np.divide(sums, n_keys, out=np.zeros_like(sums), where=n_keys > 0)
 
     def rows(tokens: SegmentTokens) -> Flags:

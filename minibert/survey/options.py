@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
 from minibert.errors import SurveyError, how_to_install
 from minibert.kernels.registry import check_name
 from minibert.survey import windows
+from minibert.survey.attached_masses import AttachedMasses
+from minibert.survey.attached_stack import AttachedStack
 from minibert.survey.loss_gradients import LossGradients, with_gradients
 from minibert.survey.measures import BY_NORM, GRADIENT, Measure
 from minibert.survey.measures import measures as all_measures
@@ -20,6 +22,8 @@ from minibert.survey.windows import WindowSurvey
 
 if TYPE_CHECKING:
     from minibert.model import Model
+
+    Surveyable = Model | AttachedStack
 
 __all__ = ["Options", "in_dtype"]
 
@@ -99,38 +103,64 @@ class Options:
         """The offsets that are measured."""
         return tuple(dict.fromkeys((*OFFSETS, *sorted(self.offsets))))
 
-    def window_survey(self, model: "Model") -> WindowSurvey:
+    def window_survey(self, model: "Surveyable") -> WindowSurvey:
         """What measures windows with this model.
 
         Raises SurveyError for a model without a tokenizer, and for tokens it does not have.
         """
         chosen = self.chosen()
-        offsets = self.every_offset
-        masses: windows.Masses = PassMasses(
-            model,
-            offsets=offsets,
-            by_norm=any(one.name.endswith(BY_NORM) for one in chosen),
-            profile=self.profile,
-            impl=self.impl,
-        )
-        if self.gradients and any(one.name.startswith(GRADIENT) for one in chosen):
-            gradients = LossGradients(model, offsets=offsets, impl=self.impl)
-            masses = with_gradients(masses, gradients)
         return WindowSurvey(
             Segmenter(model, chosen=tuple(self.tokens), longest=self.longest),
-            masses,
+            self._masses(model, chosen),
             chosen,
             size=(model.config.n_layers, model.config.n_heads),
             batch_tokens=self.batch_tokens,
             profile=self.profile,
-            device=model.body.word.weight.device,
+            device=_device(model),
+            equal_lengths=isinstance(model, AttachedStack),
+            layer_windows=self._layer_windows(model),
         )
 
-    def dtype_of(self, model: "Model") -> torch.dtype:
+    def _masses(self, model: "Surveyable", chosen: Sequence[Measure]) -> windows.Masses:
+        offsets, profile = self.every_offset, self.profile
+        by_norm = any(one.name.endswith(BY_NORM) for one in chosen)
+        if isinstance(model, AttachedStack):
+            return AttachedMasses(model, offsets=offsets, by_norm=by_norm, profile=profile)
+        masses: windows.Masses = PassMasses(
+            model, offsets=offsets, by_norm=by_norm, profile=profile, impl=self.impl
+        )
+        if self.gradients and any(one.name.startswith(GRADIENT) for one in chosen):
+            gradients = LossGradients(model, offsets=offsets, impl=self.impl)
+            masses = with_gradients(masses, gradients)
+        return masses
+
+    def _layer_windows(self, model: "Surveyable") -> list[tuple[int, int] | None]:
+        """The window of each layer, where measures of gradients ask what a row sees."""
+        if isinstance(model, AttachedStack) or not self.gradients:
+            return []
+        return [model.config.window(layer) for layer in range(model.config.n_layers)]
+
+    def check_attached(self, name: str, dtype: torch.dtype) -> None:
+        """Raise SurveyError for what a survey of a live model in this dtype does not do."""
+        why = {
+            "gradients=True": "the loss of a text is known of models that minibert.load reads; "
+            "leave gradients out" if self.gradients else "",
+            f"impl={self.impl!r}": "the model attends by its own implementation: call "
+            "hf_model.set_attn_implementation, and leave impl out" if self.impl else "",
+            f"engine={self.engine!r}": "a live model stays in its process; leave engine out"
+            if self.engine != "local" else "",
+            f"dtype={self.dtype}": f"the model is in {dtype}: load it in the other one"
+            if self.dtype not in (None, dtype) else "",
+        }  # fmt: skip
+        for option, reason in why.items():
+            if reason:
+                raise SurveyError(f"{option} of the attached model {name}: {reason}.")
+
+    def dtype_of(self, model: "Surveyable") -> torch.dtype:
         """The one that is computed in."""
         return model.dtype if self.dtype is None else self.dtype
 
-    def told(self, model: "Model") -> dict[str, Any]:
+    def told(self, model: "Surveyable") -> dict[str, Any]:
         """What the numbers depend on, for JSON; what was left to the model is filled in.
 
         The engine is not among it: tables are the same with each.
@@ -139,7 +169,7 @@ class Options:
             "measures": [one.name for one in self.chosen()],
             "offsets": list(self.every_offset),
             "tokens": list(self.tokens),
-            "gradients": Objective.of(model).told() if self.gradients else None,
+            "gradients": self._gradients_told(model),
             "profile": self.profile,
             "pairs": self.pairs,
             "limit": self.limit,
@@ -151,11 +181,26 @@ class Options:
             "on_error": self.on_error,
         }
 
+    def _gradients_told(self, model: "Surveyable") -> dict[str, Any] | None:
+        if not self.gradients or isinstance(model, AttachedStack):
+            return None
+        return Objective.of(model).told()
 
-def in_dtype(model: "Model", dtype: torch.dtype | None) -> "Model":
+
+def _device(model: "Surveyable") -> torch.device:
+    return model.device if isinstance(model, AttachedStack) else model.body.word.weight.device
+
+
+@overload
+def in_dtype(model: "Model", dtype: torch.dtype | None) -> "Model": ...
+@overload
+def in_dtype(model: "Surveyable", dtype: torch.dtype | None) -> "Surveyable": ...
+def in_dtype(model: "Surveyable", dtype: torch.dtype | None) -> "Surveyable":
     """The model, or a copy of it in another dtype."""
     if dtype is None or dtype == model.dtype:
         return model
+    if isinstance(model, AttachedStack):
+        return model.in_dtype(dtype)
     from minibert.model import Model
 
     copy = Model(model.config, tokenizer=model.tokenizer, name=model.name)

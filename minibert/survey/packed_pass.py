@@ -13,6 +13,7 @@ from minibert.errors import SurveyError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
+from minibert.layers.layer import absent_because
 from minibert.layers.layer_pass import LayerPass
 from minibert.model import Model
 from minibert.quantities import QUANTITIES, TokenIds
@@ -76,7 +77,9 @@ def as_points(keys: Iterable[Any], model: Model) -> tuple[CollectedPoint, ...]:
 def _as_point(key: Any, model: Model) -> CollectedPoint:
     config: Config = model.config
     parts = (key,) if isinstance(key, str) else key
-    names = [n for n, q in QUANTITIES.items() if n != "mask" and "query" not in q.axes]
+    # What there is one of in a text is no token's; a norm behind the layers is not computed here.
+    left_out = {"mask", "pooled", "final_norm_scale"}
+    names = [n for n, q in QUANTITIES.items() if n not in left_out and "query" not in q.axes]
     if not isinstance(parts, tuple | list) or not 1 <= len(parts) <= 3 or parts[0] not in names:
         raise SurveyError(
             f"{key!r} cannot be collected; expected (name, layer) or (name, layer, head), the name "
@@ -95,6 +98,9 @@ def _as_point(key: Any, model: Model) -> CollectedPoint:
             ("layer", "head"), parts[1:], (config.n_layers, config.n_heads), strict=False
         )
     ]
+    absent = config.absent_in(numbers[0]) if numbers else frozenset[str]()
+    if name in absent:
+        raise SurveyError(f"{key!r} cannot be collected. {absent_because(name, config)}")
     return CollectedPoint(name, *numbers)
 
 

@@ -8,8 +8,6 @@ sum of a row is a column of its own. Of the last layer only attention is compute
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,14 +17,13 @@ from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer_pass import LayerPass
-from minibert.survey.rows import RowMasses, sums_of_pairs
+from minibert.survey.batch_rows import BatchRows, Numbers, columns_by_norm, corner_of
+from minibert.survey.rows import RowMasses
 from minibert.survey.segments import Batch
 from minibert.survey.token_kinds import SegmentTokens
 from minibert.trace.run import embedded, run_layers
 
 __all__ = ["PassMasses", "Surveyed"]
-
-Floats = npt.NDArray[np.floating]
 
 
 @runtime_checkable
@@ -81,14 +78,8 @@ class _OneBatch:
     """What is the same for all layers of a batch, and the norms of the layer that is computed."""
 
     def __init__(self, asked: PassMasses, tokens: SegmentTokens, device: torch.device) -> None:
-        self.asked, self.tokens = asked, tokens
-        # Some classes are empty here and some the same, as [CLS] and the first position.
-        columns = np.ascontiguousarray(tokens.classes.T)
-        different: dict[bytes, int] = {}
-        self.column = np.array([different.setdefault(c.tobytes(), len(different)) for c in columns])
-        kept = columns[np.unique(self.column, return_index=True)[1]]
-        # In memory class by class, as the kernel multiplies them.
-        self.classes = torch.from_numpy(kept).to(device, torch.float32).mT
+        self.asked = asked
+        self.rows = BatchRows(tokens, asked.offsets, device)
         pairs = torch.from_numpy(tokens.pairs[0]).to(device)
         self.want: Want = {
             "entropy": (),
@@ -101,69 +92,28 @@ class _OneBatch:
         self.norms: Tensor | None = None
 
     def of_layer(self, at: LayerPass) -> Want:
+        classes = self.rows.classes
         if self.asked.corners is None:
-            return {"key_sums": self.classes[None, None]}
+            return {"key_sums": classes[None, None]}
         # Several heads may read one key-value head.
         value = at.value.float().repeat_interleave(at.attention.group, 1)
         moved = value @ self.asked.corners[at.index]
         self.norms = torch.linalg.vector_norm(moved, dim=-1)  # 1 head token
-        classes, norms = self.classes.mT, self.norms[:, :, None]
-        plain = classes.expand(*norms.shape[:2], -1, -1)
-        return {"key_sums": torch.cat([plain, classes * norms, norms], dim=2).mT}
+        return {"key_sums": columns_by_norm(classes[None], self.norms)}
 
     def masses(self, at: LayerPass) -> RowMasses:
         found: Any = at.statistics
-        sums, offsets, cells, entropy, received = (
-            getattr(found, name)[0].cpu().numpy()
-            for name in ("key_sums", "offset_mass", "pair_mass", "entropy", "received")
-        )
-        return RowMasses(
-            self.tokens,
-            _columns(sums, self.column),
-            offsets,
-            sums_of_pairs(cells, self.tokens),
-            entropy,
-            received,
-            found.profile[0].cpu().numpy() if self.asked.profile else None,
-            self._by_norm(sums, offsets, cells),
-            self.asked.offsets,
-        )
-
-    def _by_norm(self, sums: Floats, offset_mass: Floats, cells: Floats) -> RowMasses | None:
-        if self.norms is None:
-            return None
-        norms, n_classes = self.norms[0].cpu().numpy(), self.classes.shape[1]
-        total = sums[..., -1]
-        share = np.divide(1, total, out=np.zeros_like(total), where=total > 0)
-        # One offset after the other, as they lie in memory.
-        masses = np.moveaxis(np.empty((len(self.asked.offsets), *norms.shape), norms.dtype), 0, -1)
-        for number, offset in enumerate(self.asked.offsets):
-            # What lies outside of a text, and so is 0, meets any norm.
-            of_key = np.roll(norms, -offset, axis=1)
-            masses[..., number] = offset_mass[..., number] * of_key * share
-        query, key = self.tokens.pairs[0].T
-        return RowMasses(
-            self.tokens,
-            _columns(sums, n_classes + self.column) * share[..., None],
-            masses,
-            sums_of_pairs(cells * norms[:, key] * share[:, query], self.tokens),
-            offsets=self.asked.offsets,
-        )
-
-
-def _columns(sums: Floats, numbers: npt.NDArray[np.int64]) -> Floats:
-    """Some of (head, query, column); each column lies together in memory, as in `sums`."""
-    return np.swapaxes(np.swapaxes(sums, 1, 2)[:, numbers], 1, 2)
+        names = ("key_sums", "offset_mass", "pair_mass", "entropy", "received")
+        numbers = {name: getattr(found, name)[0].cpu().numpy() for name in names}
+        profile = found.profile[0].cpu().numpy() if self.asked.profile else None
+        norms = None if self.norms is None else self.norms[0].cpu().numpy()
+        return self.rows.masses(Numbers(**numbers, profile=profile), norms)
 
 
 def _corners(body: Body) -> list[Tensor]:
-    """For each layer (head, d_head, d_head): value times this has the norm of value · W_O."""
-    found = []
+    """That of each layer's output projection."""
     with torch.no_grad():
-        for layer in body.layers:
-            attention = layer.attention
-            weight = torch.Tensor.detach(attention.output.weight).double().cpu()
-            per_head = weight.unflatten(1, (attention.n_heads, attention.d_head)).transpose(0, 1)
-            corner = torch.linalg.qr(per_head, mode="r")[1].mT  # head d_head d_head
-            found.append(corner.float().to(attention.output.weight.device))
-    return found
+        return [
+            corner_of(layer.attention.output.weight, layer.attention.n_heads)
+            for layer in body.layers
+        ]

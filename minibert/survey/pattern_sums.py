@@ -4,7 +4,7 @@ One document is open at a time: `begin` counts its rows, `add` is given what som
 in one layer, `close` takes the means over the rows that count. Nothing N x N is kept.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,9 +116,10 @@ class PatternSums:
     def __init__(self, patterns: Iterable[Pattern], n_layers: int, n_heads: int) -> None:
         self.patterns = tuple(patterns)
         size = (len(self.patterns), n_layers, n_heads)
-        self.count = np.zeros(len(self.patterns), dtype=np.int64)
+        # Windows differ by layer, and so do the rows that see a key and count.
+        self.count = np.zeros(size[:2], dtype=np.int64)
         self.total, self.squares = np.zeros(size), np.zeros(size)
-        self.baseline_count = np.zeros(len(self.patterns), dtype=np.int64)
+        self.baseline_count = np.zeros(size[:2], dtype=np.int64)
         self.baseline = np.zeros(size)
         self.examples = BestExamples(size)
         self._moved = np.array([pattern.baseline == "moved" for pattern in self.patterns])
@@ -126,16 +127,17 @@ class PatternSums:
 
     def _open(self) -> None:
         self._rows, self._controls = np.zeros_like(self.total), np.zeros_like(self.total)
-        self._row_count = np.zeros(len(self.patterns), dtype=np.int64)
-        self._control_count = np.zeros(len(self.patterns), dtype=np.int64)
+        self._row_count = np.zeros_like(self.count)
+        self._control_count = np.zeros_like(self.count)
 
-    def begin(self, targets: Targets) -> None:
-        """Count the rows of some queries of the open document, before they are added."""
+    def begin(self, targets: Targets, layers: Sequence[int]) -> None:
+        """Count the rows of some queries of the open document in layers, before they are added."""
         rows = targets.counted.sum(1).numpy()
-        self._row_count += rows
-        self._control_count += np.where(self._moved, targets.controlled.sum(1).numpy(), rows)
+        controls = np.where(self._moved, targets.controlled.sum(1).numpy(), rows)
+        self._row_count[:, layers] += rows[:, None]
+        self._control_count[:, layers] += controls[:, None]
         known = np.where(self._moved, 0.0, targets.expected.numpy())
-        self._controls += known[:, None, None]
+        self._controls[:, layers] += known[:, None, None]
 
     def add(
         self,
@@ -173,12 +175,12 @@ class PatternSums:
     def close(self) -> None:
         """Add the means of the open document, for each pattern that it has rows of."""
         applies, controlled = self._row_count > 0, self._control_count > 0
-        means = self._rows[applies] / self._row_count[applies, None, None]
+        means = self._rows[applies] / self._row_count[applies, None]
         self.count += applies
         self.total[applies] += means
         self.squares[applies] += means**2
         self.baseline_count += controlled
-        counts = self._control_count[controlled, None, None]
+        counts = self._control_count[controlled, None]
         self.baseline[controlled] += self._controls[controlled] / counts
         self._open()
 

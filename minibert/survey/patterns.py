@@ -9,6 +9,7 @@ somebody's attention is read.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -95,7 +96,7 @@ def patterns_of_attention(
         marks = Marks.of_strings(strings, causal=causal)
         whole, shift = slice(0, len(marks)), _shift(seed, name)
         targets = Targets.of(sums.patterns, marks, whole, shift=shift, dtype=probs.dtype)
-        sums.begin(targets)
+        sums.begin(targets, range(n_layers))
         for layer, of_layer in enumerate(probs):
             sums.add(layer, of_layer, targets, document=name)
         sums.close()
@@ -116,25 +117,29 @@ def _of(texts: str) -> list[Pattern]:
 def _measure(
     model: "Model", texts: Texts, sums: PatternSums, delimiters: list[int], seed: int
 ) -> None:
-    """Add every document of these texts to the sums."""
+    """Add every document of these texts to the sums.
+
+    Layers that see the same keys are measured together: a row counts in a layer where it sees a key
+    that the pattern means.
+    """
     config = model.config
     for document in document_traces(model, texts):
         shift = _shift(seed, document.id)
         for part in document.parts:
             marks = Marks.of_tokens(part.tokens, delimiters, causal=config.causal)
-            if config.reach is not None and config.reach < len(marks):
-                raise AttentionError(
-                    f"Document {document.id} has {len(marks)} tokens, and in some layers of "
-                    f"{model.name} a query sees {config.reach} at most to one side. What a pattern "
-                    "is compared with counts the same keys in every layer: give texts of at most "
-                    f"{config.reach} tokens."
-                )
             size = max(1, _NUMBERS // (config.n_heads * len(marks)))
             for start in range(0, len(marks), size):
                 queries = slice(start, min(start + size, len(marks)))
-                targets = Targets.of(sums.patterns, marks, queries, shift=shift, dtype=model.dtype)
-                sums.begin(targets)
-                for layer in range(config.n_layers):
-                    probs = part.at(layer, queries=queries).probs[0].detach().cpu()
-                    sums.add(layer, probs, targets, document=document.id)
+                for window, layers in config.layers_by_window(len(marks)).items():
+                    targets = Targets.of(
+                        sums.patterns,
+                        replace(marks, window=window),
+                        queries,
+                        shift=shift,
+                        dtype=model.dtype,
+                    )
+                    sums.begin(targets, layers)
+                    for layer in layers:
+                        probs = part.at(layer, queries=queries).probs[0].detach().cpu()
+                        sums.add(layer, probs, targets, document=document.id)
         sums.close()

@@ -152,12 +152,16 @@ def joined_rows(parts: Sequence[RowMasses], tokens: SegmentTokens) -> RowMasses:
 # Every measure asks for those of a batch, and threads measure several batches side by side.
 @lru_cache(maxsize=16)
 def visible_keys(tokens: SegmentTokens, offsets: tuple[int, ...]) -> RowMasses:
-    """How many keys of each kind each query sees, the same for every head: the head axis is 1."""
+    """How many keys of each kind each query sees, the same for every head: the head axis is 1.
+
+    In layers with windows the tokens say theirs.
+    """
     parts = []
     for number, length in enumerate(tokens.lengths):
-        seen = np.ones((1, length, length))
         own = tokens.one(number)
-        parts.append(sums_of_rows(np.tril(seen) if own.causal else seen, own, offsets))
+        before, after = (length, length) if own.window is None else own.window
+        seen = np.triu(np.ones((1, length, length)), -before)
+        parts.append(sums_of_rows(np.tril(seen, 0 if own.causal else after), own, offsets))
     return joined_rows(parts, tokens)
 
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from minibert.attached.attach import Attached
 from minibert.errors import SurveyError
+from minibert.survey.attached_stack import AttachedStack
 from minibert.survey.documents import Documents
-from minibert.survey.formats import Document
+from minibert.survey.formats import Document, check_list, document_of
 from minibert.survey.options import Options, in_dtype
 from minibert.survey.output_folder import OutputFolder, opened
 from minibert.survey.parts import Part, hash_documents
@@ -28,18 +30,20 @@ from minibert.trace.identity import identity_of
 
 if TYPE_CHECKING:
     from minibert.model import Model
+    from minibert.survey.options import Surveyable
 
 __all__ = ["survey"]
 
 MeasureAll = Callable[[Iterator[Window]], Iterator[tuple[Window, Measured]]]
 
-FORMAT = 1
+#: 2: rows and documents are counted in each layer.
+FORMAT = 2
 #: Documents on which a narrower dtype is compared with float32.
 COMPARED = 16
 
 
 def survey(
-    model: "Model",
+    model: "Model | Attached",
     documents: Iterable[Document | str],
     *,
     output: str | Path | None = None,
@@ -50,6 +54,7 @@ def survey(
     gradients: bool = False,
     profile: bool = True,
     pairs: bool = False,
+    stack: str | None = None,
     limit: int | None = None,
     longest: int | None = None,
     dtype: torch.dtype | None = None,
@@ -64,6 +69,8 @@ def survey(
 ) -> Survey:
     """What every head of a model does, over documents: a `Survey`, and tables in a folder.
 
+    model         one of minibert.load, or of minibert.attach with a tokenizer: then a live model of
+                  transformers runs as it is (attached_stack.py)
     documents     what `read_documents` gives, or any documents or texts, read one after the other
     output        a folder for tables and manifest; while it runs it holds what is done so far
     measures      names of measures (`minibert.survey.measures.measures`); all where none are given
@@ -76,6 +83,8 @@ def survey(
                   pass, forward and backward
     profile       keep the mass at every distance
     pairs         take each two documents in a row as one with two texts (Clark et al. 2019)
+    stack         of an attached model with several: "encoder", "decoder.self", ... A decoder reads
+                  the tokens of the text, as the encoder does
     limit         measure so many documents
     longest       tokens of a segment, by default the model's positions; what is longer is cut into
                   windows, of which none has a token of another
@@ -98,17 +107,19 @@ def survey(
     without pyarrow where a folder is given or without Ray where it is asked for; while it runs, for
     what cannot be read or written, and where one window loses five workers in a row.
     """
+    check_list(documents, "documents")
     chosen = (measures, offsets, tokens, by_norm, gradients, profile, pairs, limit, longest)
     options = Options(*chosen, dtype, impl, batch_tokens, on_error, engine, workers, threads)
-    measure = options.window_survey(in_dtype(model, dtype))
+    subject = _subject(model, stack, options)
+    measure = options.window_survey(in_dtype(subject, dtype))
     about = {
         "format": FORMAT,
-        "model": identity_of(model),
-        "options": options.told(model),
+        "model": _identity(subject),
+        "options": options.told(subject),
         "versions": versions(),
     }
     with opened(output, about, resume=resume) as folder:
-        part = _measured(model, documents, options, measure, folder, progress=progress)
+        part = _measured(subject, documents, options, measure, folder, progress=progress)
         found = {**about, "corpus": _told(part, documents)}
         # As it is read from its file, where a tuple is a list.
         result = _result(measure, part, json.loads(json.dumps(found)))
@@ -116,8 +127,23 @@ def survey(
     return result
 
 
+def _subject(model: "Model | Attached", stack: str | None, options: Options) -> "Surveyable":
+    """The model, or the stack of an attached one."""
+    if isinstance(model, Attached):
+        weight = next(model.model.parameters(), torch.empty(0))
+        options.check_attached(model.name, weight.dtype)
+        return AttachedStack(model, stack, options.longest)
+    if stack is not None:
+        raise SurveyError(f"stack={stack!r:.80}: {model.name} has one stack; leave stack out.")
+    return model
+
+
+def _identity(subject: "Surveyable") -> dict[str, Any]:
+    return subject.identity() if isinstance(subject, AttachedStack) else identity_of(subject)
+
+
 def _measured(
-    model: "Model",
+    model: "Surveyable",
     documents: Iterable[Document | str],
     options: Options,
     measure: WindowSurvey,
@@ -143,10 +169,7 @@ def _measured(
 
 
 def _documents(documents: Iterable[Document | str], options: Options) -> Iterator[Document]:
-    named = (
-        Document(str(number), one) if isinstance(one, str) else one
-        for number, one in enumerate(documents)
-    )
+    named = (document_of(one, number) for number, one in enumerate(documents))
     return islice(in_pairs(named) if options.pairs else named, options.limit)
 
 
@@ -168,9 +191,9 @@ def _new(all_windows: Iterator[Window], part: Part, bar: Bar) -> Iterator[Window
 
 
 @contextmanager
-def _engine(model: "Model", options: Options, measure: WindowSurvey) -> Iterator[MeasureAll]:
+def _engine(model: "Surveyable", options: Options, measure: WindowSurvey) -> Iterator[MeasureAll]:
     """What measures windows, in their order: this process, or workers of Ray."""
-    if options.engine == "ray":
+    if options.engine == "ray" and not isinstance(model, AttachedStack):
         from minibert.survey.ray_workers import ray_workers
 
         with ray_workers(model, options) as workers:
@@ -200,7 +223,7 @@ def _check(window: Window, measured: Measured, options: Options) -> None:
 
 
 def _drift(
-    measure: WindowSurvey, model: "Model", options: Options, window: Window
+    measure: WindowSurvey, model: "Surveyable", options: Options, window: Window
 ) -> dict[str, float] | None:
     """By measure the largest difference of a head that a narrow dtype makes; None for others."""
     if options.dtype_of(model) not in (torch.bfloat16, torch.float16):

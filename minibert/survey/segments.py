@@ -5,7 +5,7 @@ no token is in two of them, and each has the special tokens of a whole text.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,7 +14,6 @@ import numpy.typing as npt
 import torch
 
 from minibert.errors import SurveyError, TokenizationError
-from minibert.layers.config import Config
 from minibert.survey.formats import Document
 from minibert.survey.token_kinds import CLASSES, SegmentTokens, kind_of, with_places
 from minibert.text.inputs import Inputs
@@ -28,12 +27,33 @@ Whole = npt.NDArray[np.int64]
 
 
 @runtime_checkable
+class Sizes(Protocol):
+    """What is asked of a config here."""
+
+    @property
+    def n_positions(self) -> int:
+        """Tokens that the model sees at once."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token sees no key behind it."""
+
+
+@runtime_checkable
 class ReadsText(Protocol):
     """What is asked of a model here."""
 
-    config: Config
-    tokenizer: Tokenizer | None
-    name: str
+    @property
+    def config(self) -> Sizes:
+        """What is known of its positions."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """None: it reads no text."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +81,18 @@ class Batch:
     def tokens(self) -> SegmentTokens:
         """All their tokens."""
         return SegmentTokens.joined([one.tokens for one in self.segments])
+
+    def seen_by(self, window: tuple[int, int] | None) -> SegmentTokens:
+        """The same as a layer with this window sees them; made once."""
+        if window is None:
+            return self.tokens
+        if window not in self._seen_by:
+            self._seen_by[window] = replace(self.tokens, window=window)
+        return self._seen_by[window]
+
+    @cached_property
+    def _seen_by(self) -> dict[tuple[int, int], SegmentTokens]:
+        return {}
 
     def inputs(self, device: torch.device) -> Inputs:
         """The same as a model reads them, padded."""
@@ -179,16 +211,23 @@ def _words(tokens: Tokens) -> tuple[Whole, Whole, Whole]:
     return text, word, occurrence
 
 
-def batches(segments: Iterable[Segment], tokens: int) -> Iterator[Batch]:
-    """The segments, the shortest first, in batches of at most so many tokens or of one segment."""
+def batches(
+    segments: Iterable[Segment], tokens: int, *, equal_lengths: bool = False
+) -> Iterator[Batch]:
+    """The segments, the shortest first, in batches of at most so many tokens or of one segment.
+
+    With `equal_lengths` those of a batch have as many tokens each.
+    """
     taken: list[Segment] = []
     held = 0
     for segment in sorted(segments, key=lambda one: len(one.ids)):
-        if taken and held + len(segment.ids) > tokens:
+        length = len(segment.ids)
+        other = equal_lengths and taken and len(taken[0].ids) != length
+        if taken and (other or held + length > tokens):
             yield Batch(tuple(taken))
             taken, held = [], 0
         taken.append(segment)
-        held += len(segment.ids)
+        held += length
     if taken:
         yield Batch(tuple(taken))
 

@@ -39,8 +39,9 @@ LEAST_ROWS = 8
 class Sums:
     """The sums of some documents.
 
-    rows, row_total       (measure), (measure, layer, head): rows that count, and their sum
-    documents             (measure): documents with a row that counts
+    rows, row_total       (measure, layer), (measure, layer, head): rows that count, and their sum
+    documents             (measure, layer): documents with a row that counts; layers differ where
+                          their windows do
     total, squares        (measure, layer, head): sums over documents of its mean, and of its square
     best                  (measure, layer, head, 3): the largest means, largest first; −inf: none
     best_document         the same shape: numbers of these documents in reading order; −1: none
@@ -62,9 +63,9 @@ class Sums:
         """Those of no document; the profile goes from −reach to reach."""
         size = (measures, layers, heads)
         return cls(
-            np.zeros(measures),
+            np.zeros(size[:2]),
             np.zeros(size),
-            np.zeros(measures, dtype=np.int64),
+            np.zeros(size[:2], dtype=np.int64),
             np.zeros(size),
             np.zeros(size),
             np.full((*size, BEST), -np.inf),
@@ -94,7 +95,7 @@ def _largest(scores: Floats, numbers: Whole) -> tuple[Floats, Whole]:
 def document_means(sums: Sums) -> Floats:
     """(measure, layer, head): the means over documents; nan where none counts."""
     counts = np.where(sums.documents > 0, sums.documents, np.nan)
-    return np.asarray(sums.total / counts[:, None, None])
+    return np.asarray(sums.total / counts[..., None])
 
 
 def rows_that_count(measures: Sequence[Measure], tokens: SegmentTokens) -> tuple[Floats, Floats]:
@@ -120,13 +121,13 @@ def row_sums(measures: Sequence[Measure], masses: RowMasses, rows: Floats | None
 def document_sums(rows: Floats, counts: Floats, profile: Floats, numbers: Whole) -> Sums:
     """The sums of documents from those of each.
 
-    rows (measure, layer, head, document), counts (measure, document), profile (layer, head, offset)
-    summed over documents, and the numbers of the documents in reading order.
+    rows (measure, layer, head, document), counts (measure, layer, document), profile (layer, head,
+    offset) summed over documents, and the numbers of the documents in reading order.
     """
     applies = counts > 0
-    each = np.where(applies, counts, 1)[:, None, None]
-    means = np.where(applies[:, None, None], rows / each, 0.0)
-    scores = np.where((counts >= LEAST_ROWS)[:, None, None], means, -np.inf)
+    each = np.where(applies, counts, 1)[:, :, None]
+    means = np.where(applies[:, :, None], rows / each, 0.0)
+    scores = np.where((counts >= LEAST_ROWS)[:, :, None], means, -np.inf)
     where = np.broadcast_to(np.asarray(numbers, dtype=np.int64), scores.shape)
     missing = [(0, 0)] * 3 + [(0, max(0, BEST - scores.shape[-1]))]
     best, best_document = _largest(

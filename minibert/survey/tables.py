@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.errors import SurveyError, how_to_install
-from minibert.survey.intervals import mean_interval
+from minibert.survey.intervals import layer_intervals
 from minibert.survey.sums import BEST, Sums
 
 __all__ = ["Example", "Survey", "parquet"]
@@ -36,7 +36,7 @@ def parquet() -> tuple[Any, Any]:
     except ImportError as error:
         raise SurveyError(
             f"the tables of a survey are Parquet files, and pyarrow is not installed: "
-            f"{how_to_install('survey')}."
+            f"{how_to_install('survey')}. See docs/install.md#extras"
         ) from error
     return pyarrow, pyarrow.parquet
 
@@ -64,6 +64,12 @@ class Survey:
     documents: Mapping[int, str]
     manifest: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        return (
+            f"Survey({self.n_layers} layers x {self.n_heads} heads, {len(self.names)} measures: "
+            f"{', '.join(self.names)})"
+        )
+
     @property
     def n_layers(self) -> int:
         """The layers of the model."""
@@ -84,8 +90,8 @@ class Survey:
         return self.sums.profile / max(1, int(self.sums.documents.max(initial=0)))
 
     def count(self, measure: str) -> int:
-        """The documents that the measure applies to."""
-        return int(self.sums.documents[self._number(measure)])
+        """The documents that the measure applies to, in the layer where they are most."""
+        return int(self.sums.documents[self._number(measure)].max())
 
     def table(self, measure: str, *, weight: str = "document") -> Floats:
         """(layer, head): the mean over documents, or with weight="row" over all rows; nan for none.
@@ -96,19 +102,18 @@ class Survey:
         if weight not in ("document", "row"):
             raise SurveyError(f'weight={weight!r}: expected "document" or "row".')
         of_documents = weight == "document"
-        count = float((self.sums.documents if of_documents else self.sums.rows)[number])
+        count = (self.sums.documents if of_documents else self.sums.rows)[number][:, None]
         total = (self.sums.total if of_documents else self.sums.row_total)[number]
-        return total / count if count else np.full_like(total, np.nan)
+        return np.asarray(total / np.where(count, count, np.nan))
 
     def interval(self, measure: str) -> Floats:
         """(layer, head, 2): the 95 % confidence interval of the mean over documents.
 
-        Student's interval (`intervals.mean_interval`); nan where fewer than two documents count.
+        Student's interval (`intervals.layer_intervals`); nan where fewer than two documents count.
         """
         number = self._number(measure)
-        found = mean_interval(
-            self.count(measure), self.sums.total[number], self.sums.squares[number]
-        )
+        sums = self.sums
+        found = layer_intervals(sums.documents[number], sums.total[number], sums.squares[number])
         return np.stack([found.low, found.high], axis=-1)
 
     def examples(self, measure: str, layer: int, head: int) -> tuple[Example, ...]:
@@ -151,9 +156,9 @@ class Survey:
             "mean": np.stack([self.table(name) for name in self.names]).ravel(),
             "low": low_high[..., 0].ravel(),
             "high": low_high[..., 1].ravel(),
-            "documents": sums.documents[measure],
+            "documents": sums.documents[measure, layer],
             "row_mean": np.stack([self.table(n, weight="row") for n in self.names]).ravel(),
-            "rows": sums.rows[measure],
+            "rows": sums.rows[measure, layer],
             "total": sums.total.ravel(),
             "squares": sums.squares.ravel(),
             "row_total": sums.row_total.ravel(),
@@ -233,9 +238,9 @@ def _sums_of(
     best[(order, *where)] = examples["score"]
     best_document[(order, *where)] = examples["number"]
     sums = Sums(
-        rows=np.array(table["rows"]).reshape(size)[:, 0, 0],
+        rows=np.array(table["rows"]).reshape(size)[..., 0],
         row_total=np.array(table["row_total"]).reshape(size),
-        documents=np.array(table["documents"]).reshape(size)[:, 0, 0],
+        documents=np.array(table["documents"]).reshape(size)[..., 0],
         best=best,
         best_document=best_document,
         profile=np.array(profile["total"]).reshape(*size[1:], -1),

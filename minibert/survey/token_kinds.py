@@ -37,6 +37,7 @@ class SegmentTokens:
     occurrence   a number for each place of a word; the pieces of one word share it
     classes      True where a token is of a class, by `class_names`
     causal       a token sees no key behind it
+    window       how many keys before and after its own position a token sees; None: no limit
 
     Classes: `cls` and `sep` as the tokenizer adds them; `period_comma` "." and "," (what Clark et
     al. 2019 count as punctuation); `punctuation` every token of punctuation characters alone;
@@ -52,6 +53,7 @@ class SegmentTokens:
     classes: Flags
     class_names: tuple[str, ...] = CLASSES
     causal: bool = False
+    window: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         """The number of tokens."""
@@ -132,6 +134,7 @@ class SegmentTokens:
             self.classes[cut],
             self.class_names,
             self.causal,
+            self.window,
         )
 
     @classmethod

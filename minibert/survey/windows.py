@@ -90,12 +90,16 @@ class WindowSurvey:
         batch_tokens: int,
         profile: bool,
         device: torch.device,
+        equal_lengths: bool = False,
+        layer_windows: Sequence[tuple[int, int] | None] = (),
     ) -> None:
         self.segmenter, self.masses, self.measures = segmenter, masses, measures
         self.size, self.batch_tokens = size, batch_tokens
         self.reach = segmenter.longest - 1 if profile else 0
         self.has_profile = profile
-        self.device = device
+        self.device, self.equal_lengths = device, equal_lengths
+        # Where rows that count depend on what a layer sees: those of gradients.
+        self.layer_windows = tuple(layer_windows) or (None,) * size[0]
 
     def empty(self) -> Sums:
         """The sums of no document."""
@@ -128,7 +132,8 @@ class WindowSurvey:
         for segment in segments:
             n_tokens[segment.document] += len(segment.ids)
         held = _Held(self, n_tokens)
-        begun = [threads.submit(held.measured, one) for one in batches(segments, self.batch_tokens)]
+        parts = batches(segments, self.batch_tokens, equal_lengths=self.equal_lengths)
+        begun = [threads.submit(held.measured, one) for one in parts]
 
         def finish() -> Measured:
             for one in begun:
@@ -137,7 +142,7 @@ class WindowSurvey:
             if not len(good):
                 return Measured(self.empty(), wrong=reasons, pairs_cut=cut)
             sums = document_sums(
-                held.rows[..., good], held.counts[:, good], held.profile, good + window.first
+                held.rows[..., good], held.counts[..., good], held.profile, good + window.first
             )
             best = np.unique(sums.best_document)
             return Measured(
@@ -157,7 +162,7 @@ class WindowSurvey:
 class _OfBatch:
     """What a batch gave.
 
-    counts   (measure, segment): rows that count
+    counts   (measure, layer, segment): rows that count
     layers   for each layer the sums of rows, (measure, head, segment), and the profile
     """
 
@@ -173,26 +178,31 @@ class _Held:
         self.survey, self.n_tokens = survey, n_tokens
         n_measures, n_documents = len(survey.measures), len(n_tokens)
         self.rows = np.zeros((n_measures, *survey.size, n_documents))
-        self.counts = np.zeros((n_measures, n_documents))
+        self.counts = np.zeros((n_measures, survey.size[0], n_documents))
         self.profile = survey.empty().profile
 
     def measured(self, batch: Batch) -> _OfBatch:
         """What the batch gives."""
         survey = self.survey
-        rows, counts = rows_that_count(survey.measures, batch.tokens)
+        of_window = {
+            window: rows_that_count(survey.measures, batch.seen_by(window))
+            for window in dict.fromkeys(survey.layer_windows)
+        }
         layers: list[tuple[Floats, Floats | None]] = []
 
         def visit(layer: int, masses: RowMasses) -> None:
+            rows, _ = of_window[survey.layer_windows[layer]]
             layers.append((row_sums(survey.measures, masses, rows), masses.profile))
 
         survey.masses(batch, visit)
+        counts = np.stack([of_window[window][1] for window in survey.layer_windows], axis=1)
         return _OfBatch(batch, counts, layers)
 
     def add(self, found: _OfBatch) -> None:
         """Add it to the sums of its documents."""
         owners = [one.document for one in found.batch.segments]
         for number, owner in enumerate(owners):
-            self.counts[:, owner] += found.counts[:, number]
+            self.counts[..., owner] += found.counts[..., number]
         for layer, (sums, profile) in enumerate(found.layers):
             for number, owner in enumerate(owners):
                 self.rows[:, layer, :, owner] += sums[..., number]

@@ -1,7 +1,11 @@
 """What is read of a live model is what it computed."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
 import minibert
 from minibert import TraceError
@@ -123,7 +127,7 @@ def test_inference_mode_reads_what_each_pass_saw() -> None:
 
 def test_what_is_not_read_says_what_is() -> None:
     trace: AttachedTrace = minibert.attach(bert()).trace(ids())
-    with pytest.raises(AttributeError, match="query, key, value, scores, probs, z and statistics"):
+    with pytest.raises(AttributeError, match="query, key, value, scores, probs, z, head_out and"):
         trace[0].quantity("mlp_out")
     with pytest.raises(AttributeError, match="returned no logits"):
         trace.logits  # noqa: B018
@@ -135,15 +139,55 @@ def test_what_is_not_read_says_what_is() -> None:
     assert not hasattr(trace, "hidden")
 
 
-def test_a_page_shows_real_tokens_and_the_vectors_give_the_weights() -> None:
-    mask = torch.ones(2, 7, dtype=torch.long)
-    mask[0, :3] = 0
-    page = minibert.attach(llama()).trace(ids(), attention_mask=mask).view(view="neuron")
-    assert [len(one.about["tokens"]["text"]) for one in page.examples] == [4, 7]
-    assert all(one.about["causal"] and not one.about["edited"] for one in page.examples)
-    bert_page = minibert.attach(bert()).trace(ids()).view()
-    assert not any(one.about["causal"] or one.about["edited"] for one in bert_page.examples)
-    trace = minibert.attach(bart()).trace(input_ids=ids(), decoder_input_ids=ids(2, 5))
-    assert len(trace.view(stack="decoder.self").examples) == 2
-    with pytest.raises(TraceError, match="as many queries as keys"):
-        trace.view(stack="decoder.cross")
+@pytest.mark.parametrize("build", [bert, gpt2, llama])
+def test_heads_write_what_zeroing_their_columns_takes_away(build: Callable[[], Any]) -> None:
+    attached = minibert.attach(build())
+    trace = attached.trace(ids())
+    # The linear module whose input is z, found here by its name.
+    names = {
+        "bert": "encoder.layer.1.attention.output.dense",
+        "gpt2": "transformer.h.1.attn.c_proj",
+    }
+    projection = attached.model.get_submodule(
+        names.get(build.__name__, "model.layers.1.self_attn.o_proj")
+    )
+    with torch.no_grad():
+        z = trace[1].z.transpose(1, 2)
+        whole = projection(z.flatten(2))
+        for head in range(z.shape[2]):
+            without = z.clone()
+            without[:, :, head] = 0
+            expected = whole - projection(without.flatten(2))
+            assert (trace[1, head].head_out - expected).abs().max() < 1e-5
+            assert torch.equal(trace[1].head_out[:, head], trace[1, head].head_out)
+            assert not trace[1, head].head_out.requires_grad
+        projection.weight.mul_(2)
+    with pytest.raises(TraceError, match="were changed after this pass"):
+        trace[1].head_out  # noqa: B018
+    assert trace.stack("z").shape[0] == len(trace)
+
+
+class Doubled(nn.Module):
+    """Around an output projection: what is written, or what is given, times two."""
+
+    def __init__(self, projection: nn.Module, *, before: bool) -> None:
+        super().__init__()
+        self.projection, self.before = projection, before
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        return self.projection(2 * given) if self.before else 2 * self.projection(given)
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [(True, "no module of the model is given z alone"), (False, "changes what its output")],
+)
+def test_heads_that_do_not_write_alone_are_refused(before: bool, message: str) -> None:
+    model = llama()
+    attention = model.model.layers[1].self_attn
+    attention.o_proj = Doubled(attention.o_proj, before=before)
+    trace = minibert.attach(model).trace(ids())
+    with pytest.raises(TraceError, match=message):
+        trace[1].head_out  # noqa: B018
+    assert trace[0].head_out.shape == (2, 6, 7, 48)
+    assert trace[1].z.shape == (2, 6, 7, 8)

@@ -32,9 +32,9 @@ def survey_of(
     The measures of `absent` apply to no document. `documents` are the best three of all heads.
     """
     there = np.array([name not in absent for name in names])
-    counts = np.where(there, DOCUMENTS, 0)
-    count = counts[:, None, None]
     _, layers, heads = means.shape
+    counts = np.where(there, DOCUMENTS, 0)[:, None].repeat(layers, 1)
+    count = counts[:, :, None]
     offsets = np.arange(-reach, reach + 1)
     profile = np.broadcast_to(0.5 ** np.abs(offsets), (layers, heads, len(offsets)))
     empty = Sums.empty(len(names), layers, heads, reach)

@@ -4,13 +4,15 @@ from pathlib import Path
 
 TEXT = "the horse ran away , and a boat turned slowly near the river . it was dark there"
 WORDS = TEXT.split()
+# Words of a long text: more than the embedded model has positions.
+LONG = 300
 
 
 def texts(count=60):
-    """Sentences of different lengths, every seventh of them longer than the model's positions."""
+    """Sentences of different lengths, every seventh of them longer than the model has positions."""
     made = []
     for n in range(count):
-        length = 150 if n % 7 == 3 else 3 + n % 11
+        length = LONG if n % 7 == 3 else 3 + n % 11
         made.append(" ".join(WORDS[(n * 5 + i * i) % len(WORDS)] for i in range(length)))
     return made
 

@@ -38,7 +38,7 @@ TEXTS: list[Any] = [
     Words(["A", "boat", "turned"]),
     Document("given", None, WORDS),
     "x",
-    "the horse quickly ran away, " * 40,
+    "the horse quickly ran away, " * 80,
 ]
 MANY = [f"Text {number}: " + "the horse ran away. " * (number % 7) for number in range(60)]
 
@@ -88,8 +88,8 @@ def test_values_are_those_of_a_trace_of_each_text_alone(tmp_path: Path, name: st
             for point in points:
                 expected = of_trace(model, given, point)[rows]
                 found = collected.values(*([point] if isinstance(point, str) else point))[mine]
-                # Logits are sums of many products: their rounding grows with the largest of them.
-                scale = np.abs(expected).max() if point == "logits" else 1
+                # Sums of many products: their rounding grows with the largest of them.
+                scale = max(1, np.abs(expected).max())
                 np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * scale)
     assert np.array_equal(both[0].values("query", 2, 1), both[0].values("query", 2)[:, 1])
 
@@ -98,7 +98,7 @@ def test_a_long_text_is_collected_in_windows_that_have_every_token_once(
     bert: Model, tmp_path: Path
 ) -> None:
     # Smaller passes than the text is long, each of some of its windows.
-    collected = collect(bert, TEXTS, POINTS[:1], output=tmp_path / "in", batch_tokens=150)
+    collected = collect(bert, TEXTS, POINTS[:1], output=tmp_path / "in", batch_tokens=300)
     rows, limit = collected.rows(4), bert.config.n_positions
     starts = np.flatnonzero(collected.positions[rows] == 0).tolist()
     ends = [*starts[1:], rows.stop - rows.start]
@@ -245,6 +245,9 @@ def test_other_texts_options_and_files_are_refused(
     [
         ([], {}, "expected at least one"),
         ([("probs", 1)], {}, "'probs', 1. cannot be collected; expected .*resid_post"),
+        (["pooled"], {}, "'pooled' cannot be collected; expected"),
+        ([("mlp_gate", 1)], {}, "cannot be collected. mlp_gate: the MLP of bert has no gate"),
+        ([("mlp_output_norm_scale", 1)], {}, "bert has no such norm; there are attention_norm"),
         ([("resid_post",)], {}, r"of resid_post expected \(name, layer\)"),
         ([("resid_post", 1, 2)], {}, r"expected \(name, layer\)"),
         ([("z", 1, 4)], {}, "head 4"),

@@ -47,7 +47,11 @@ def test_real_heads_have_the_published_divergence(name: str) -> None:
 
 def test_the_distances_of_a_corpus_are_those_of_every_row_of_its_attention() -> None:
     model = minibert.load()
-    texts = [*TEXTS, ("who was it?", "it was the horse."), "so. " * 90]
+    texts = [
+        *TEXTS,
+        ("who was it?", "it was the horse."),
+        "so. " * (7 * model.config.n_positions // 10),
+    ]
     found = head_distances(model, texts, rows_per_document=None)
     documents = []
     for text in texts[:4]:
@@ -124,6 +128,6 @@ def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(TokenizationError, match="texts is one str"):
         head_distances(minibert.load(), TEXTS[0])
     with pytest.raises(TokenizationError, match=r"Document 1 is a pair of .* tokens, more than"):
-        head_distances(minibert.load(), [TEXTS[0], ("so. " * 40, "no. " * 40)])
+        head_distances(minibert.load(), [TEXTS[0], ("so. " * 100, "no. " * 100)])
     with pytest.raises(TokenizationError, match="Document 0 is a batch of 2 sentences"):
         head_distances(minibert.load(), [["one", "two"]])

@@ -20,7 +20,10 @@ from minibert.survey.pattern_table import PATTERNS
 from minibert.survey.patterns import patterns, patterns_of_attention
 
 STORE, RABBIT = "bert-base-uncased__store", "bert-base-uncased__rabbit"
-PAIR = ("a horse ran home, and the horse slept.", "the house was old, and he saw the horse.")
+PAIR = (
+    "a horse ran home, and the horse, no hedgehog, slept.",
+    "the house was old, and he saw the horse.",
+)
 TEXTS = [PAIR, "the wind turned, and the wind was cold.", "it was unthinkable."]
 
 

@@ -1,0 +1,254 @@
+"""One stack of an attached model as a survey reads a model: its sizes, tokens, and what runs it.
+
+A survey of an attached model gives each segment to the live model as it is, segments of one length
+together and so without padding, and looks at each attention call of one stack. Which stack has the
+tokens of a text as queries and as keys is tried out on one text.
+"""
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minibert.attached.attach import Attached, attach
+from minibert.attached.call import Call
+from minibert.attached.read import AttachedTrace
+from minibert.attached.stack import StackTrace
+from minibert.attached.tokenizer import LiveTokenizer
+from minibert.errors import SurveyError, TokenizationError
+from minibert.survey.live_parts import FAILURES, LivePart, parts_of
+from minibert.survey.sample_texts import SAMPLE_PAIRS
+from minibert.survey.segments import Batch
+from minibert.trace.identity import weights_digest
+
+__all__ = ["AttachedStack", "StackSizes"]
+
+
+@dataclass(frozen=True)
+class StackSizes:
+    """What a survey asks of a config."""
+
+    n_layers: int
+    n_heads: int
+    n_positions: int
+    causal: bool
+
+
+class AttachedStack:
+    """A stack of a live model whose queries and keys are the tokens of the text.
+
+    `stack` names it where there are several; `longest` is the tokens of a segment where the model
+    has no number of positions. Raises SurveyError where the model cannot read a text alone, or has
+    no such stack.
+    """
+
+    def __init__(self, attached: Attached, stack: str | None, longest: int | None) -> None:
+        self.attached, self.name = attached, attached.name
+        self.model: nn.Module = attached.model
+        if any(module.training for module in self.model.modules()):
+            raise SurveyError(
+                f"{self.name} is in training mode, where dropout makes each pass another one. Call "
+                "hf_model.eval() first."
+            )
+        self.tokenizer = _tokenizer(attached)
+        weight = next(self.model.parameters(), torch.empty(0))
+        self.dtype, self.device = weight.dtype, weight.device
+        ids = self._sample()
+        trace = self._tried(ids)
+        one = _chosen(trace, stack, ids.shape[1], self.name)
+        self.stack, self.modules = one.name, tuple(name for name, _ in one.calls)
+        self.decodes = one.calls[0][1].query.shape[2] < ids.shape[1]
+        self.calls = tuple(call for _, call in one.calls)
+        self.impl = self.calls[0].implementation
+        self.config = StackSizes(
+            len(one), self.calls[0].n_heads, _positions(attached, longest), _causal(self.calls)
+        )
+        self.part = self._part(ids)
+
+    def __call__(self, batch: Batch, visit: Any) -> None:
+        """`visit(layer, call)` sees the call of each layer, for segments of one length.
+
+        Raises SurveyError where the stack does not read the tokens as they are.
+        """
+        ids, kinds = (
+            torch.tensor([getattr(one, name) for one in batch.segments], device=self.device)
+            for name in ("ids", "kinds")
+        )
+
+        def checked(layer: int, call: Call) -> None:
+            batch_size, _, n_queries, _ = call.query.shape
+            found = (batch_size, n_queries, call.key.shape[2])
+            if call.untrue or layer >= self.config.n_layers or found != (*ids.shape, ids.shape[1]):
+                raise SurveyError(
+                    f"{self.name}, {self.stack} {layer}: for {tuple(ids.shape)} tokens there are "
+                    f"(batch, query, key) {found}. {call.untrue}"
+                )
+            visit(layer, call)
+
+        inputs = self._inputs(ids, kinds)
+        count = self.attached.visit(self.stack, checked, lambda: self.part(inputs))
+        if count != self.config.n_layers:
+            raise SurveyError(
+                f"{self.name}: {self.stack} made {count} calls of attention for {tuple(ids.shape)} "
+                f"tokens, and {self.config.n_layers} for the first text. Layers that are left out "
+                "have no row in a table."
+            )
+
+    def in_dtype(self, dtype: torch.dtype) -> "AttachedStack":
+        """The same of a copy of the model in another dtype."""
+        model = copy.deepcopy(self.model).to(dtype)
+        made = attach(model, tokenizer=self.attached.tokenizer)
+        return AttachedStack(made, self.stack, self.config.n_positions)
+
+    def identity(self) -> dict[str, Any]:
+        """Name, stack, config, type and digest of the weights, ready for JSON."""
+        config: Any = getattr(self.model, "config", None)
+        told = {} if config is None else json.loads(config.to_json_string(use_diff=False))
+        # Where the model lies on a machine is nobody else's business.
+        told.pop("_name_or_path", None)
+        stack = {"name": self.stack, "modules": list(self.modules)}
+        if self.decodes:
+            stack["decoder_input_ids"] = "the tokens of the text, which the encoder reads too"
+        return {
+            "name": self.name,
+            "attached": f"{type(self.model).__module__}.{type(self.model).__qualname__}",
+            "stack": stack,
+            "problems": list(self.attached.report.problems),
+            "config": asdict(self.config) | {"transformers": told},
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "weights": weights_digest(self.model),
+        }
+
+    def _inputs(self, ids: Tensor, kinds: Tensor) -> dict[str, Tensor]:
+        """What the model's own tokenizer gives it, and the same ids for a decoder."""
+        names: Sequence[str] = self.attached.tokenizer.model_input_names
+        optional = {"attention_mask": torch.ones_like(ids), "token_type_ids": kinds}
+        inputs = {"input_ids": ids} | {n: one for n, one in optional.items() if n in names}
+        return inputs | ({"decoder_input_ids": ids} if self.decodes else {})
+
+    def _sample(self) -> Tensor:
+        """The ids of one text, at least eight."""
+        try:
+            ids = self.tokenizer(" ".join(SAMPLE_PAIRS[1])).ids
+        except TokenizationError as error:
+            raise SurveyError(f"{self.name}: {error}") from error
+        return ids.repeat(1, -(-8 // ids.shape[1]))[:, :16].to(self.device)
+
+    def _tried(self, ids: Tensor) -> AttachedTrace:
+        """A trace of one text; a decoder reads a token less, which tells its stacks apart."""
+        self.decodes = False
+        inputs: dict[str, Any] = dict(self._inputs(ids, torch.zeros_like(ids)))
+        if getattr(getattr(self.model, "config", None), "is_encoder_decoder", False):
+            inputs["decoder_input_ids"] = ids[:, :-1]
+        try:
+            return self.attached.trace(**inputs)
+        except FAILURES as error:
+            raise SurveyError(
+                f"{self.name} cannot read a text alone ({type(error).__name__}: {error!s:.300}). A "
+                "survey gives input_ids, and what else the tokenizer makes of a text. Attach to "
+                "the part of the model that reads text."
+            ) from error
+
+    def _part(self, ids: Tensor) -> LivePart:
+        """The smallest part of the model that gives this stack the same z."""
+        wanted: list[Tensor] = []
+        inputs = self._inputs(ids, torch.zeros_like(ids))
+        whole = LivePart(self.model)
+
+        def keep(into: list[Tensor]) -> Any:
+            return lambda layer, call: into.append(call.out)
+
+        self.attached.visit(self.stack, keep(wanted), lambda: whole(inputs))
+        for part in parts_of(self.model, decodes=self.decodes):
+            found: list[Tensor] = []
+            try:
+                self.attached.visit(self.stack, keep(found), lambda part=part: part(inputs))  # type: ignore[misc]
+            except FAILURES:
+                # Some parts take other inputs than the whole.
+                continue
+            if len(found) == len(wanted) and all(map(torch.equal, found, wanted)):
+                return part
+        return whole
+
+
+def _tokenizer(attached: Attached) -> LiveTokenizer:
+    if attached.tokenizer is None:
+        raise SurveyError(
+            f"{attached.name} was attached to without a tokenizer, which a survey of texts needs: "
+            "minibert.attach(hf_model, tokenizer=AutoTokenizer.from_pretrained(...))."
+        )
+    try:
+        return LiveTokenizer(attached.tokenizer)
+    except TokenizationError as error:
+        raise SurveyError(f"{attached.name}: {error}") from error
+
+
+def _chosen(trace: AttachedTrace, stack: str | None, n_tokens: int, model: str) -> StackTrace:
+    """The stack that is asked for, or the only one."""
+    why = {name: _problem(trace.of_stack(name), n_tokens) for name in trace.stacks}
+    told = "; ".join(
+        f"{name!r}" + (f", which cannot be surveyed: {problem}" if problem else "")
+        for name, problem in why.items()
+    )
+    if stack is None and len(why) > 1:
+        raise SurveyError(f"{model} has several stacks; name one with stack=: {told}.")
+    name = next(iter(why)) if stack is None else stack
+    if name not in why:
+        raise SurveyError(f"stack={name!r:.80}: {model} has {told}.")
+    if why[name]:
+        raise SurveyError(f"{model}, stack {name!r} cannot be surveyed: {why[name]}.")
+    return trace.of_stack(name)
+
+
+def _problem(one: StackTrace, n_tokens: int) -> str:
+    """Why there are no tables of a stack; "" where there are."""
+    calls = [call for _, call in one.calls]
+    sizes = sorted({(call.query.shape[2], call.key.shape[2]) for call in calls})
+    if sizes not in ([(n_tokens, n_tokens)], [(n_tokens - 1, n_tokens - 1)]):
+        return (
+            f"its queries and keys are {' and '.join(f'{q} x {k}' for q, k in sizes)} positions, "
+            f"and not both the {n_tokens} tokens of a text"
+        )
+    if untrue := [f"layer {n}: {call.untrue}" for n, call in enumerate(calls) if call.untrue]:
+        return "; ".join(untrue)
+    heads = sorted({call.n_heads for call in calls})
+    if len(heads) > 1:
+        return f"its layers have {', '.join(map(str, heads))} heads, and a table has as many in all"
+    return ""
+
+
+def _causal(calls: Sequence[Call]) -> bool:
+    """Whether no query of any layer sees a key behind it."""
+    allowed = [call.mask_rows().allowed for call in calls]
+    n = calls[0].query.shape[2]
+    return all(
+        one is not None and not bool(one.expand(*one.shape[:-2], n, n).triu(1).any())
+        for one in allowed
+    )
+
+
+def _positions(attached: Attached, longest: int | None) -> int:
+    """The tokens that the model sees at once."""
+    model: Any = attached.model
+    config = getattr(model, "config", None)
+    of_text = getattr(config, "get_text_config", lambda: config)()
+    limits = [getattr(of_text, "max_position_embeddings", None)]
+    for name, module in model.named_modules():
+        # RoBERTa's positions begin behind that of padding.
+        of_positions = isinstance(module, nn.Embedding) and "position" in name.split(".")[-1]
+        if of_positions and module.padding_idx is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    known = [one for one in limits if isinstance(one, int) and one > 0]
+    # Where a tokenizer has no limit, transformers writes a number of thirty digits.
+    of_tokenizer = getattr(attached.tokenizer, "model_max_length", 10**30)
+    limit = min(known) if known else of_tokenizer if of_tokenizer < 10**9 else longest
+    if limit is None:
+        raise SurveyError(
+            f"{attached.name} says nowhere how many tokens it sees at once: give longest=, tokens "
+            "of a segment."
+        )
+    return int(limit)
