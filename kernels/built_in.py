@@ -22,6 +22,12 @@ def _triton(*tensors: Any, **options: Any) -> Any:
     return attention.attend(*tensors, **options)
 
 
+def _triton_backward(*tensors: Any, **options: Any) -> Any:
+    from minibert.kernels.fused import attention
+
+    return attention.gradients(*tensors, **options)
+
+
 def _without_triton() -> str | None:
     if find_spec("triton") is None:
         return f"Triton is not installed ({how_to_install('triton')})"
@@ -104,6 +110,8 @@ BUILT_IN = tuple(
             rank=None if _INTERPRETED else 5,
             unavailable=_without_triton(),
             largest_head=256,
+            opaque=True,
+            backward=_triton_backward,
         ),
         Implementation("math", torch_backends.math_backend, options=_NO_STATISTICS),
         Implementation(

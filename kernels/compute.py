@@ -1,7 +1,7 @@
 """`compute`: a call by any implementation. A model, which made the tensors, asks here."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -56,14 +56,30 @@ def _outputs(chosen: Implementation, call: Call, asked: frozenset[str]) -> Mappi
             found = _outputs(chosen, of_rows, of_rows.asks)
             return unpadded(found, packed, call.allowed.packed_keys)
         call = folded(call, taken)
-    if chosen.opaque and call.want and torch.compiler.is_compiling() and has_operator(call):
-        return call_operator(chosen.name, call)
+    # What a pass over z alone is made of torch.compile can look into.
+    wanted = call.want or not chosen.second_pass
+    if chosen.opaque and wanted and torch.compiler.is_compiling():
+        if has_operator(chosen, call):
+            return call_operator(chosen.name, call)
+        if chosen.second_pass:
+            return _apart(chosen, call)
     if chosen.of_call is not None:
         return chosen.of_call(call)
     arguments = keywords(call, taken)
     if not chosen.checked:
         return named_outputs(chosen.fn(call.query, call.key, call.value, **arguments), chosen.name)
     return _checked(chosen, call, arguments)
+
+
+def _apart(chosen: Implementation, call: Call) -> dict[str, Tensor]:
+    """z, into which torch.compile looks, and as one node of the graph what has no gradient.
+
+    The node computes z again; where nothing of it is used, torch.compile leaves it out.
+    """
+    fixed: dict[str, Any] = {name: one.detach() for name, one in call.tensors.items()}
+    beside = replace(call, **fixed)
+    z = _outputs(chosen, replace(call, want={}), call.asks)["z"]
+    return dict(_outputs(chosen, beside, call.asks)) | {"z": z}
 
 
 def _checked(chosen: Implementation, call: Call, arguments: dict[str, Any]) -> dict[str, Tensor]:

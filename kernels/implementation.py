@@ -86,6 +86,9 @@ class Implementation:
                     between layers what they have in common; None: fn is called
     checked         what it gives is checked at each call
     opaque          torch.compile cannot look into it: in a graph it is one operator
+    backward        backward(z_gradient, query, key, value, z, lse, *, lse_gradient, wanted,
+                    <options>) -> {name: gradient} of query, key, value, bias and sinks: what a
+                    graph of torch.compile calls; elsewhere fn has its own autograd
     lse_error       how far lse may be off in half precision, beyond the rounding of float32 sums
     """
 
@@ -103,6 +106,7 @@ class Implementation:
     of_call: Callable[[Call], dict[str, Tensor]] | None = None
     checked: bool = True
     opaque: bool = False
+    backward: Callable[..., dict[str, Tensor]] | None = None
     lse_error: float = 0.0
 
     @property

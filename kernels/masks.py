@@ -112,14 +112,15 @@ def with_alibi(
 def open_dead_rows(
     allowed: Bool[Tensor, "#batch #head #query #key"],
 ) -> tuple[Bool[Tensor, "#batch #head #query #key"], Bool[Tensor, "#batch #head #query 1"] | None]:
-    """The mask with its dead rows opened, and which rows live; None when all do.
+    """The mask with its dead rows opened, and which rows live; None when all are seen to.
 
     A row without an allowed key has no softmax: −inf throughout gives NaN, forward and backward.
     Whoever computes lets such a row see everything and puts 0 (lse: −inf) in its place at the end.
     """
     # amax over bytes is some 20 x faster than any() over booleans.
     alive = allowed.view(torch.uint8).amax(dim=-1, keepdim=True).bool()
-    if bool(alive.all()):
+    # In a graph no number is looked at.
+    if not torch.compiler.is_compiling() and bool(alive.all()):
         return allowed, None
     return allowed | ~alive, alive
 

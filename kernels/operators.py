@@ -1,7 +1,8 @@
 """Attention as one operator of torch, for implementations that torch.compile cannot look into.
 
 In a compiled function such a call is one node of the graph: the shapes of its outputs are known,
-and what it does is not traced. Gradients do not flow through it.
+and what it does is not traced. Where the implementation has a `backward`, gradients are another
+node; they reach query, key, value, bias and sinks through z and lse.
 """
 
 from collections.abc import Sequence
@@ -13,37 +14,50 @@ from torch import Tensor
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.call import Call
 from minibert.kernels.folding import keywords
+from minibert.kernels.implementation import Implementation
 from minibert.kernels.outputs import empty_outputs, named_outputs
 from minibert.kernels.registry import implementations
 from minibert.kernels.requests import TENSORS, Want
 
 __all__ = ["call_operator", "has_operator"]
 
-#: Tensors that a call may have, in the order in which the operator takes them.
-_OF_CALL = ("bias", "alibi_slopes", "sinks")
+#: What may be trained, and the other tensors in the order in which the operator takes them.
+_VECTORS, _TRAINED = ("query", "key", "value"), ("bias", "sinks")
 _OF_KEYS = ("given", "prefix", "ends")
+_OTHERS = ("alibi_slopes", *_OF_KEYS, "lengths", *sorted(TENSORS))
 #: For no limit in a window: lists of an operator hold numbers alone.
 _NONE = -1
-_OPTIONAL = (*_OF_CALL, *_OF_KEYS, "lengths", *sorted(TENSORS))
 
 
-def has_operator(call: Call) -> bool:
-    """Whether the call can be one node of a graph: no gradient, and all queries in order."""
-    gradient = torch.is_grad_enabled() and call.requires_grad
-    return not gradient and call.allowed.queries is None
+def has_operator(chosen: Implementation, call: Call) -> bool:
+    """Whether the call can be one node of a graph: gradients have a node, all queries in order."""
+    if torch.is_grad_enabled() and call.requires_grad:
+        slopes = call.alibi_slopes
+        if chosen.backward is None or (slopes is not None and slopes.requires_grad):
+            return False
+    return call.allowed.queries is None
 
 
 def call_operator(name: str, call: Call) -> dict[str, Tensor]:
     """z and what the call wants, of an implementation that takes the call as it is."""
-    keys, want = call.allowed, call.want
-    optional = {one: getattr(call, one) for one in _OF_CALL}
+    keys, asked = call.allowed, call.want
+    gradient = torch.is_grad_enabled() and call.requires_grad
+    # The backward reads lse.
+    want = asked | {"lse": ()} if gradient else asked
+    optional: dict[str, Tensor | None] = {"alibi_slopes": call.alibi_slopes}
     optional |= {one: getattr(keys, one) for one in _OF_KEYS}
     optional |= {"lengths": keys.length_tensor} | {one: want.get(one) for one in TENSORS}
-    tensors = [optional[one] for one in _OPTIONAL]
+    others = [optional[one] for one in _OTHERS]
     window = keys.window and [_NONE if one is None else one for one in keys.window]
     numbers = (call.scale, call.soft_cap, keys.causal, window, keys.packed, keys.packed_keys)
-    found = _attention(call.query, call.key, call.value, tensors, name, _text(want), *numbers)
-    return dict(zip(("z", *want), found, strict=True))
+    vectors = (call.query, call.key, call.value)
+    outputs = _attention(*vectors, call.bias, call.sinks, others, name, _text(want), *numbers)
+    found = dict(zip(("z", *want), outputs, strict=True))
+    return {
+        name: one if name in ("z", "lse") or not gradient else one.detach()
+        for name, one in found.items()
+        if name == "z" or name in asked
+    }
 
 
 @torch.library.custom_op("minibert::attention", mutates_args=())
@@ -51,7 +65,9 @@ def _attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    tensors: Sequence[Tensor | None],
+    bias: Tensor | None,
+    sinks: Tensor | None,
+    others: Sequence[Tensor | None],
     name: str,
     wanted: str,
     scale: float,
@@ -62,28 +78,89 @@ def _attention(
     packed_keys: Sequence[int] | None,
 ) -> list[Tensor]:
     numbers = (scale, soft_cap, causal, window, packed, packed_keys)
-    call = _call((query, key, value), tensors, wanted, numbers)
+    call = _call((query, key, value, bias, sinks), others, wanted, numbers)
     chosen = implementations()[name]
     if chosen.of_call is not None:
         found = chosen.of_call(call)
     else:
         arguments = keywords(call, chosen.options)
         found = named_outputs(chosen.fn(query, key, value, **arguments), name)
-    # No output of an operator may share memory with another one.
-    return [found[one].clone() for one in ("z", *call.want)]
+    # No output of an operator may share memory with another one, and all lie as `_shapes` says.
+    return [found[one].clone(memory_format=torch.contiguous_format) for one in ("z", *call.want)]
 
 
 @_attention.register_fake
-def _shapes(
+def _shapes(*given: Any) -> list[Tensor]:
+    vectors, (others, _, wanted), numbers = given[:5], given[5:8], given[8:]
+    return empty_outputs(_call(vectors, others, wanted, numbers))
+
+
+@torch.library.custom_op("minibert::attention_gradients", mutates_args=())
+def _gradients(
+    z_gradient: Tensor,
+    lse_gradient: Tensor,
+    z: Tensor,
+    lse: Tensor,
+    asked: str,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    tensors: Sequence[Tensor | None],
+    bias: Tensor | None,
+    sinks: Tensor | None,
+    others: Sequence[Tensor | None],
     name: str,
-    wanted: str,
-    *numbers: Any,
+    scale: float,
+    soft_cap: float | None,
+    causal: bool,
+    window: Sequence[int] | None,
+    packed: Sequence[int] | None,
+    packed_keys: Sequence[int] | None,
 ) -> list[Tensor]:
-    return empty_outputs(_call((query, key, value), tensors, wanted, numbers))
+    numbers = (scale, soft_cap, causal, window, packed, packed_keys)
+    call = _call((query, key, value, bias, sinks), others, "", numbers)
+    chosen = implementations()[name]
+    assert chosen.backward is not None
+    arguments = keywords(call, chosen.options - {"want"})
+    found = chosen.backward(
+        z_gradient, query, key, value, z, lse,
+        lse_gradient=lse_gradient, wanted=asked.split(), **arguments,
+    )  # fmt: skip
+    return [found[one].contiguous() for one in asked.split()]
+
+
+@_gradients.register_fake
+def _gradient_shapes(*given: Any) -> list[Tensor]:
+    asked, tensors = given[4], dict(zip((*_VECTORS, *_TRAINED), given[5:10], strict=True))
+    return [tensors[one].new_empty(tensors[one].shape) for one in asked.split()]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    """Keeps the inputs, z and lse for the backward."""
+    tensors, others, (ctx.name, wanted) = inputs[:5], inputs[5], inputs[6:8]
+    ctx.lse = ("z", *(part.split(",")[0] for part in wanted.split())).index("lse")
+    kept = (*tensors, *others)
+    ctx.there, ctx.numbers = [one is not None for one in kept], inputs[8:]
+    ctx.save_for_backward(output[0], output[ctx.lse], *(one for one in kept if one is not None))
+
+
+def _backward(ctx: Any, gradients: list[Tensor]) -> tuple[Any, ...]:
+    """The gradients of what needs one, in the order of the operator's arguments."""
+    z, lse, *saved = ctx.saved_tensors
+    left = iter(saved)
+    kept = [next(left) if there else None for there in ctx.there]
+    tensors, others = kept[:5], kept[5:]
+    names = (*_VECTORS, *_TRAINED)
+    asked = [name for name, needed in zip(names, ctx.needs_input_grad, strict=False) if needed]
+    given = (gradients[0], gradients[ctx.lse], z, lse, " ".join(asked))
+    found = dict(
+        zip(asked, _gradients(*given, *tensors, others, ctx.name, *ctx.numbers), strict=True)
+    )
+    # torch looks into a list of tensors alone, and wants as many gradients as it saw tensors.
+    of_others = [None] * len(others) if all(ctx.there[5:]) else None
+    return (*(found.get(name) for name in names), of_others, None, None, *[None] * 6)
+
+
+_attention.register_autograd(_backward, setup_context=_keep)
 
 
 def _text(want: Want) -> str:
@@ -96,14 +173,11 @@ def _text(want: Want) -> str:
 
 
 def _call(
-    vectors: tuple[Tensor, Tensor, Tensor],
-    tensors: Sequence[Tensor | None],
-    wanted: str,
-    numbers: tuple[Any, ...],
+    tensors: Sequence[Any], others: Sequence[Tensor | None], wanted: str, numbers: tuple[Any, ...]
 ) -> Call:
-    query, key, value = vectors
+    query, key, value, bias, sinks = tensors
     scale, soft_cap, causal, window, packed, packed_keys = numbers
-    optional = dict(zip(_OPTIONAL, tensors, strict=True))
+    optional = dict(zip(_OTHERS, others, strict=True))
     want: Want = {}
     for part in wanted.split():
         name, *given = part.split(",")
@@ -122,6 +196,6 @@ def _call(
         ends=optional["ends"],
         on_device=optional["lengths"],
     )
-    bias, slopes, sinks = (optional[one] for one in _OF_CALL)
-    changes: dict[str, Any] = {"soft_cap": soft_cap, "alibi_slopes": slopes, "sinks": sinks}
+    changes: dict[str, Any] = {"soft_cap": soft_cap, "sinks": sinks}
+    changes["alibi_slopes"] = optional["alibi_slopes"]
     return Call(query, key, value, scale, allowed, bias, want, **changes)

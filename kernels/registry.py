@@ -133,7 +133,10 @@ def choose(impl: str, request: Request) -> Implementation:
     if ranked:
         return ranked[0]
     reasons = "; ".join(f"{o.name}: {o.refusal(request)}" for o in _IMPLEMENTATIONS.values())
-    raise AttentionError(f"No implementation gives what is asked. {reasons}.")
+    raise AttentionError(
+        f"No implementation gives what is asked. {reasons}. "
+        "See docs/kernels.md#what-the-implementations-take"
+    )
 
 
 def chosen_for(impl: str, *request: Any) -> Implementation:

@@ -69,8 +69,20 @@ class Compiled:
 @contextmanager
 def without_numbers() -> Iterator[None]:
     """Tensors made inside have a shape, a type and a device, "cuda" too, and no numbers."""
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    # torch's own ask the driver for the device, even where there is nothing to be copied.
+    copied = patch.multiple(Tensor, contiguous=_contiguous, cuda=_on_cuda)
+    with FakeTensorMode(allow_non_fake_inputs=True), copied:
         yield
+
+
+def _contiguous(numbers: Tensor, memory_format: Any = torch.contiguous_format) -> Tensor:
+    if numbers.is_contiguous(memory_format=memory_format):
+        return numbers
+    return numbers.clone(memory_format=memory_format)
+
+
+def _on_cuda(numbers: Tensor, *_: Any, **__: Any) -> Tensor:
+    return numbers if numbers.is_cuda else torch.empty_like(numbers, device="cuda")
 
 
 def on_a_gpu(problem: Problem) -> Problem:

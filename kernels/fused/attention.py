@@ -5,8 +5,9 @@ followed by `columns.py` for what is summed over queries. Where an input require
 through `gradients.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from minibert.kernels.fused.one_tile import fits, one_tile
 from minibert.kernels.requests import Want
 from minibert.quantities import Bool, Float, Int
 
-__all__ = ["attend"]
+__all__ = ["attend", "gradients"]
 
 
 def attend(
@@ -48,25 +49,16 @@ def attend(
     Offsets, keys and argmax of packed sentences count from the first token of each.
     Raises AttentionError when the map of packed sentences is wanted, as there is none of several.
     """
-    options = Options(
-        scale=scale,
-        causal=causal,
-        lengths=lengths,
-        mask=mask,
-        bias=bias,
-        window=(None, None) if window is None else window,
-        prefix=prefix,
-        soft_cap=soft_cap,
-        alibi_slopes=alibi_slopes,
-        sinks=sinks,
-    )
-    if packed is not None:
-        if "map" in want:
-            raise AttentionError(
-                'packed sentences: "map" is wanted, but each sentence would have its own; '
-                "ask for it sentence by sentence."
-            )
-        options = _packed(options, tuple(packed), packed_keys, query.device)
+    options = _options(
+        query.device, scale=scale, causal=causal, lengths=lengths, mask=mask, bias=bias,
+        window=window, prefix=prefix, soft_cap=soft_cap, alibi_slopes=alibi_slopes, sinks=sinks,
+        packed=packed, packed_keys=packed_keys,
+    )  # fmt: skip
+    if packed is not None and "map" in want:
+        raise AttentionError(
+            'packed sentences: "map" is wanted, but each sentence would have its own; '
+            "ask for it sentence by sentence."
+        )
     tensors = (query, key, value, bias, alibi_slopes, sinks)
     trained = any(tensor is not None and tensor.requires_grad for tensor in tensors)
     if torch.is_grad_enabled() and trained:
@@ -74,6 +66,45 @@ def attend(
 
         return attend_with_gradient(_attend, query, key, value, options, want=want)
     return _attend(query, key, value, options, want=want)
+
+
+def gradients(
+    z_gradient: Float[Tensor, "batch head query d_value"],
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch key_head key d_head"],
+    value: Float[Tensor, "batch key_head key d_value"],
+    z: Float[Tensor, "batch head query d_value"],
+    lse: Float[Tensor, "batch head query"],
+    *,
+    lse_gradient: Float[Tensor, "batch head query"] | None,
+    wanted: Iterable[str],
+    **options: Any,
+) -> dict[str, Tensor]:
+    """The gradients of what is `wanted` of query, key, value, bias and sinks.
+
+    z and lse are what `attend` gave for the same options. In `gradients.double_check` they are
+    computed again in float64 and compared.
+    """
+    from minibert.kernels.fused.gradients import checked_backward, checks
+
+    told = _options(query.device, **options)
+    return checked_backward(
+        z_gradient, query, key, value, z, lse, told,
+        lse_gradient=lse_gradient, wanted=wanted, check=checks(),
+    )  # fmt: skip
+
+
+def _options(
+    device: torch.device,
+    *,
+    window: tuple[int | None, int | None] | None = None,
+    packed: Sequence[int] | None = None,
+    packed_keys: Sequence[int] | None = None,
+    **told: Any,
+) -> Options:
+    """The keywords of a call as the kernels take them."""
+    options = Options(window=(None, None) if window is None else window, **told)
+    return options if packed is None else _packed(options, tuple(packed), packed_keys, device)
 
 
 def _packed(

@@ -79,6 +79,8 @@ def backward_candidates(kernel: str, kind: str, d_head: int, shape: str) -> tupl
         first = _on_ampere(owner, case[2], words, plain)
     elif "edges" in words or ("relevance" in words and case == ("keys", 4, 64)):
         first = narrow
+    if "blackwell" in words and size == 2 and d_head <= 128:
+        first = _on_blackwell(owner, case[2], words, first)
     smaller = Config(16, 16, 4, 1) if size == 4 else Config(32, 32, 4, 1)
     return (first, smaller) if d_head > 64 else (first,)
 
@@ -90,3 +92,14 @@ def _on_ampere(owner: str, width: int, words: set[str], plain: Config) -> Config
     if "edges" in words:
         return _AMPERE_EDGES.get((owner, width), _AMPERE)
     return _AMPERE if width == 128 or words & {"groups", "shaped"} else plain
+
+
+def _on_blackwell(owner: str, width: int, words: set[str], hopper: Config) -> Config:
+    """The config for heads of at most 128 in 16 bits on Blackwell.
+
+    There the sums of a block of keys pass through registers for each head of a group, beside what
+    is loaded ahead: with one stage nothing is.
+    """
+    if owner == "keys" and "groups" in words:
+        return Config(64, 128 if width == 64 and "edges" not in words else 64, 8, 1)
+    return hopper._replace(num_stages=2) if owner == "queries" and "relevance" in words else hopper

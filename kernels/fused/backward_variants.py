@@ -12,7 +12,7 @@ from minibert.kernels.fused.backward_launch import Rows
 from minibert.kernels.fused.backward_queries import backward_delta_kernel, backward_query_kernel
 from minibert.kernels.fused.backward_tiles import FILL
 from minibert.kernels.fused.launch import Config, Inputs, Sizes, Strides, block_of_features
-from minibert.kernels.fused.tuning import candidates
+from minibert.kernels.fused.tuning import GENERATIONS, candidates
 
 __all__ = [
     "VARIANTS",
@@ -28,8 +28,6 @@ _NOTHING, _ONE = "constexpr", "constexpr 1"
 #: Of `Options.words`, those that follow from what is given.
 _WORDS = {"mask": "edges", "bias": "edges", "soft_cap": "shaped", "slopes": "shaped"}
 _WORDS |= {"window": "window", "starts": "packed", "groups": "groups"}
-#: What else is compiled for, and the words of `tuning.generation` for it.
-_GENERATIONS: dict[int, tuple[str, ...]] = {80: ("ampere",), 100: ("blackwell",)}
 
 
 def _inputs(kind: str, given: tuple[str, ...]) -> Inputs:
@@ -127,7 +125,7 @@ def _variant(
     """One variant of the kernel that owns keys ("key_value") or queries ("query")."""
     words = [_WORDS[name] for name in given if name in _WORDS]
     words += ["causal"] * causal + ["relevance"] * (bool(relevance) and gradients)
-    words += _GENERATIONS.get(arch, ())
+    words.append(GENERATIONS[arch])
     cut = _cut("keys" if kernel == "key_value" else "queries", kind, d_head, tuple(words))
     n_vectors = 2 if kernel == "key_value" else 1
     outputs = (f"*{kind}" if gradients else _NOTHING,) * n_vectors
@@ -173,7 +171,7 @@ def _delta(kind: str, d_head: int, given: tuple[str, ...] = ()) -> dict[str, Any
 
 def _bias(kind: str, d_head: int, arch: int = 90) -> dict[str, Any]:
     """The gradient of a bias that all sentences share."""
-    cut = _cut("bias", kind, d_head, ("edges", *_GENERATIONS.get(arch, ())))
+    cut = _cut("bias", kind, d_head, ("edges", GENERATIONS[arch]))
     signature = {
         "inputs": _inputs(kind, ("lse", "delta", "bias")),
         "strides": _strides(("bias",)),
@@ -243,11 +241,15 @@ def _other_gpus() -> list[dict[str, Any]]:
             for given in (*shapes, near):
                 one = _variant(kernel, "bf16", d_head, causal=True, given=given, arch=80)
                 found.append(one)
-        for given in shapes:
-            # Grouped heads spill there, whatever tiles are known for Hopper.
+        for given in (*shapes, near, packed, ("groups", "mask", "bias")):
             one = _variant("key_value", "bf16", d_head, causal=True, given=given, arch=100)
             found.append(one)
-        found.append(_bias("bf16", d_head, 80))
+        for kernel, given in (("key_value", ("groups",)), ("query", ("groups",))):
+            found.append(
+                _variant(kernel, "bf16", d_head, causal=True, relevance=3, given=given, arch=100)
+            )
+        found.append(_variant("query", "bf16", d_head, causal=True, given=near, arch=100))
+        found += [_bias("bf16", d_head, arch) for arch in (80, 100)]
     for kind in (0, 3):
         one = _variant("query", "bf16", 128, causal=True, relevance=kind, given=packed, arch=80)
         found.append(one)

@@ -14,7 +14,7 @@ from minibert.kernels.fused.forward import forward_kernel
 from minibert.kernels.fused.launch import Config, Inputs, Sizes, Strides, block_of_features
 from minibert.kernels.fused.one_tile import LARGEST_TILE, Summed, fitted, one_tile_kernel
 from minibert.kernels.fused.outputs import Chosen, Outputs, best_of
-from minibert.kernels.fused.tuning import candidates
+from minibert.kernels.fused.tuning import GENERATIONS, candidates
 
 __all__ = ["VARIANTS", "columns_kernel", "forward_kernel", "one_tile_kernel"]
 
@@ -76,6 +76,7 @@ def _variant(
     signature: dict[str, Any],
     constants: dict[str, Any],
     d_head: int,
+    arch: int,
 ) -> dict[str, Any]:
     constants = {"PRECISION": "ieee", "D_HEAD": d_head, **constants}
     constants |= {"BLOCK_D": block_of_features(d_head), "D_VALUE": d_head}
@@ -90,7 +91,8 @@ def _variant(
                 if one in (_NOTHING, _ONE)
             }
     return {
-        "name": " ".join((kernel, *what)),
+        "name": " ".join((kernel, *what, *[f"sm_{arch}"] * (arch != 90))),
+        "arch": arch,
         "kernel": f"{kernel}_kernel",
         "signature": {name: _plain(types) for name, types in signature.items()},
         "constexprs": absent | constants,
@@ -128,6 +130,7 @@ def _forward(
     causal: bool = False,
     wants: tuple[str, ...] = (),
     given: tuple[str, ...] = (),
+    arch: int = 90,
 ) -> list[dict[str, Any]]:
     signature: dict[str, Any] = {
         "inputs": _inputs(kind, given),
@@ -140,13 +143,14 @@ def _forward(
     constants = {"CAUSAL": causal, "BEST": _best(kind, wants)}
     tier = "T2" if "argmax" in wants else "T1" if wants else "plain"
     words = _words(given)
-    shape = f"{words} {'tma ' * ('edges' not in words)}{tier}"
+    copied = "tma " * ("edges" not in words and arch >= 90)
+    shape = f"{words} {copied}{tier} {GENERATIONS[arch]}"
     found = []
     for cut in candidates("forward", kind, d_head, shape):
         what = (kind, f"d{d_head}", *["causal"] * causal, tier, *given, _named(cut))
         tiles = f"tensordesc<{kind}[1, 1, {cut.block_n}, {block_of_features(d_head)}]>"
         called = signature | dict.fromkeys(("key_tiles", "value_tiles"), tiles if cut.tma else None)
-        found.append(_variant("forward", what, cut, called, constants, d_head))
+        found.append(_variant("forward", what, cut, called, constants, d_head, arch))
     return found
 
 
@@ -168,9 +172,10 @@ def _columns(
     causal: bool = False,
     cells: int = 0,
     given: tuple[str, ...] = (),
+    arch: int = 90,
 ) -> Any:
     found = []
-    for cut in candidates("columns", kind, d_head, _words(given)):
+    for cut in candidates("columns", kind, d_head, f"{_words(given)} {GENERATIONS[arch]}"):
         number = "i32" if cells else _ONE
         signature = {
             "inputs": _inputs(kind, given),
@@ -192,12 +197,18 @@ def _columns(
             *given,
             _named(cut),
         )
-        found.append(_variant("columns", what, cut, signature, constants, d_head))
+        found.append(_variant("columns", what, cut, signature, constants, d_head, arch))
     return found
 
 
 def _one_tile(
-    kind: str, d_head: int, keys: int, *, causal: bool = False, given: tuple[str, ...] = ()
+    kind: str,
+    d_head: int,
+    keys: int,
+    *,
+    causal: bool = False,
+    given: tuple[str, ...] = (),
+    arch: int = 90,
 ) -> list[dict[str, Any]]:
     signature = {
         "inputs": _inputs(kind, ("lengths", *given)),
@@ -213,7 +224,7 @@ def _one_tile(
     constants |= {"QUERY_PLACES": 2, "KEY_PLACES": 2}
     found = []
     words = _words(given)
-    shape = f"{'causal ' * causal}{words} {keys} keys"
+    shape = f"{'causal ' * causal}{words} {keys} keys {GENERATIONS[arch]}"
     for cut in candidates("one tile", kind, d_head, shape):
         largest = LARGEST_TILE if d_head <= 64 else LARGEST_TILE // 2
         cut = fitted(
@@ -224,10 +235,10 @@ def _one_tile(
             wide=kind == "fp32",
         )
         what = (kind, f"d{d_head}", *["causal"] * causal, "all", *given, _named(cut))
-        variant = _variant("one_tile", what, cut, signature, constants, d_head)
-        # wgmma takes 64 rows; fewer are for the older instruction.
-        older = None if kind == "fp32" else "HMMA"
-        found.append(variant | {"matrix": "HGMMA" if cut.block_m >= 64 else older})
+        variant = _variant("one_tile", what, cut, signature, constants, d_head, arch)
+        # The newer instructions take 64 rows; fewer are for the older one.
+        older = {"matrix": "HMMA"} if cut.block_m < 64 and kind != "fp32" else {}
+        found.append(variant | older)
     return found
 
 
@@ -283,7 +294,26 @@ def _with_options() -> list[dict[str, Any]]:
     for wants in ((), _T2):
         found += _forward("bf16", 256, causal=True, wants=wants)[:1]
     found += _columns("bf16", 256, causal=True) + _columns("fp32", 256, causal=True)
-    return found + _forward("fp32", 256, causal=True, wants=_T2)
+    return found + _forward("fp32", 256, causal=True, wants=_T2) + _other_gpus()
+
+
+def _other_gpus() -> list[dict[str, Any]]:
+    """What the options change, and the widest vectors, on GPUs before and after Hopper."""
+    shaped, near = ("slopes", "sinks", "soft_cap"), ("window", "groups")
+    found = []
+    for arch in (80, 100):
+        for d_head in (64, 128):
+            found += _forward("bf16", d_head, causal=True, arch=arch)
+            for given in (near, shaped):
+                found += _forward("bf16", d_head, causal=True, wants=_T2, given=given, arch=arch)
+                found += _columns("bf16", d_head, causal=True, given=given, arch=arch)
+            for given in (("starts", "groups"), ("mask", "bias")):
+                found += _forward("bf16", d_head, wants=_T1, given=given, arch=arch)
+        for wants in ((), _T2):
+            found += _forward("bf16", 256, causal=True, wants=wants, arch=arch)
+        found += _columns("bf16", 256, causal=True, arch=arch)
+        found += _one_tile("bf16", 64, 128, causal=True, given=(*near, *shaped), arch=arch)
+    return found
 
 
 #: Each kernel of the forward as it would be compiled for calls of each kind.

@@ -1,6 +1,6 @@
 """Attention by Triton as an autograd function, whose backward is `backward.py`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -17,7 +17,7 @@ from minibert.kernels.fused.launch import Options
 from minibert.kernels.requests import Want
 from minibert.quantities import Float
 
-__all__ = ["attend_with_gradient", "double_check"]
+__all__ = ["attend_with_gradient", "checked_backward", "checks", "double_check"]
 
 _VECTORS = ("query", "key", "value")
 #: The tensors among the options; bias and sinks may be trained.
@@ -36,6 +36,11 @@ def double_check() -> Iterator[None]:
         yield
     finally:
         _double_check.reset(token)
+
+
+def checks() -> bool:
+    """Whether this is inside `double_check`."""
+    return _double_check.get()
 
 
 def attend_with_gradient(
@@ -64,7 +69,7 @@ def attend_with_gradient(
     nothing: dict[str, Any] = dict.fromkeys(_TENSORS)
     fixed = replace(options, **nothing)
     call = {"compute": compute, "options": fixed, "want": want}
-    call |= {"names": names, "check": _double_check.get()}
+    call |= {"names": names, "check": checks()}
     outputs = _Attention.apply(query, key, value, call, *tensors)
     return dict(zip(names, outputs, strict=True))
 
@@ -102,14 +107,34 @@ class _Attention(torch.autograd.Function):
         names = (*_VECTORS, "", *_TENSORS)
         asked = zip(names, ctx.needs_input_grad, strict=True)
         z_gradient = torch.zeros_like(z) if z_gradient is None else z_gradient
-        found = backward(
-            z_gradient, query, key, value, z, lse, options,
-            lse_gradient=lse_gradient, wanted=[name for name, needed in asked if needed],
+        found = checked_backward(
+            z_gradient, query, key, value, z, lse, options, lse_gradient=lse_gradient,
+            wanted=[name for name, needed in asked if needed], check=ctx.check,
         )  # fmt: skip
-        if ctx.check:
-            told = _keywords(options) | {"lse_gradient": lse_gradient}
-            check_gradients(found, z_gradient, query, key, value, **told)
         return tuple(found.get(name) for name in names)
+
+
+def checked_backward(
+    z_gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    z: Tensor,
+    lse: Tensor,
+    options: Options,
+    *,
+    lse_gradient: Tensor | None,
+    wanted: Iterable[str],
+    check: bool,
+) -> dict[str, Tensor]:
+    """The gradients of what is `wanted`; with `check` compared with float64."""
+    found = backward(
+        z_gradient, query, key, value, z, lse, options, lse_gradient=lse_gradient, wanted=wanted
+    )
+    if check:
+        told = _keywords(options) | {"lse_gradient": lse_gradient}
+        check_gradients(found, z_gradient, query, key, value, **told)
+    return found
 
 
 def _keywords(options: Options) -> dict[str, Any]:

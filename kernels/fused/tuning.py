@@ -23,8 +23,10 @@ from torch import Tensor
 from minibert.kernels.fused.backward_configs import backward_candidates
 from minibert.kernels.fused.launch import Config, block_of_features
 
-__all__ = ["best_config", "cache_file", "candidates", "generation", "remembered"]
+__all__ = ["GENERATIONS", "best_config", "cache_file", "candidates", "generation", "remembered"]
 
+#: The word for a compute capability in the shapes that `candidates` takes.
+GENERATIONS = {80: "ampere", 90: "", 100: "blackwell"}
 _KINDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 #: How often a candidate is timed at most; the median is compared.
 _REPEATS = 9
@@ -43,6 +45,8 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
     if kernel.startswith("backward"):
         return backward_candidates(kernel, kind, d_head, shape)
     words = shape.split()
+    if kind != "fp32" and kernel == "forward" and {"ampere", "blackwell"} & set(words):
+        return _forward_elsewhere(d_head, set(words))
     if block_of_features(d_head) > 128:
         return _widest(kernel, kind, words)
     wide = block_of_features(d_head) > 64
@@ -84,12 +88,37 @@ def _widest(kernel: str, kind: str, words: list[str]) -> tuple[Config, ...]:
     return (Config(128, 64, 8, 2) if plain else narrow,)
 
 
+def _forward_elsewhere(d_head: int, words: set[str]) -> tuple[Config, ...]:
+    """The configs of the forward in 16 bits where matrices are not multiplied as on Hopper.
+
+    Ampere holds all that it multiplies in registers; Blackwell loads its sums into them for each
+    step of the softmax.
+    """
+    width, plain = block_of_features(d_head), "plain" in words and "packed" not in words
+    usual = Config(128, 64, 8, 3)
+    if width <= 64:
+        if not plain or words & {"edges", "shaped"}:
+            return (usual,)
+        likeliest = (Config(128, 128, 8, 3), Config(128, 64, 4, 3))
+        with_tma = [cut._replace(tma=True) for cut in likeliest] if "tma" in words else []
+        return (*likeliest, usual, *with_tma)
+    small = Config(64, 64, 8, 2)
+    if width > 128:
+        return (small if plain else Config(32 if "ampere" in words else 64, 32, 8, 2),)
+    if "edges" in words:
+        return (Config(64, 32, 8, 2),)
+    if "shaped" in words or ("blackwell" in words and not plain):
+        return (small,)
+    return (usual if plain else Config(128, 32, 8, 3),)
+
+
 def generation(device: torch.device) -> str:
     """The word for a GPU whose products of matrices are not Hopper's: other tiles fit it."""
     if device.type != "cuda":
         return ""
+    major, _ = torch.cuda.get_device_capability(device)
     # GPUs for games of later generations multiply as Ampere does, too.
-    return {9: "", 10: "blackwell"}.get(torch.cuda.get_device_capability(device)[0], "ampere")
+    return GENERATIONS.get(10 * major, "ampere")
 
 
 def best_config(
