@@ -1,0 +1,16 @@
+"""The exercises of docs/course: a guess goes in, and what is right or wrong with it comes out.
+
+    answers.py    kinds of answers, and what is said to each
+    texts.py      the sentences of the course
+    lab.py        what the units compute alike: models, one pass, a divergence
+    averages.py   unit 1 (one_weight.py: unit 2, heads.py: 3, use.py: 4, causes.py: 5,
+                  real_models.py: 6)
+    check.py      check and exercises
+
+Right answers are computed from the embedded models when they are asked for.
+"""
+
+from minibert.course.answers import Verdict
+from minibert.course.check import check, exercises
+
+__all__ = ["Verdict", "check", "exercises"]

@@ -1,0 +1,182 @@
+"""Unit 5: causes. What the choice of a word depends on, and how a model copies."""
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from minibert.course.answers import Choice, Exercise, Heads, Mistake, Numbers
+from minibert.course.lab import (
+    bert,
+    every_head,
+    gpt,
+    known_for,
+    place,
+    said,
+    scores,
+    token_id,
+    traced,
+)
+from minibert.course.texts import COPIED, FAR, PAIRS, copying_text
+from minibert.trace.edit import hide, zero
+
+__all__ = ["EXERCISES", "INDUCTION"]
+
+# A head above it is called an induction head, as in docs/lessons/induction.md.
+INDUCTION = 0.3
+_SUBJECT = 2
+
+
+def _prefers_were(texts: list[str], edit: dict[Any, Any]) -> list[bool]:
+    """Whether the model puts were before was at the mask of each text."""
+    model = bert()
+    with torch.no_grad():
+        trace = model.trace(texts, edit=edit)
+    masks = [strings.index("[MASK]") for strings in trace.tokens.strings]
+    logits = trace.logits[range(len(texts)), masks]
+    return (logits[:, token_id(model, "were")] > logits[:, token_id(model, "was")]).tolist()
+
+
+@cache
+def _right() -> tuple[str, ...]:
+    """The plurals of the pairs of which both forms are right."""
+    ones = _prefers_were([one for one, _ in PAIRS], {})
+    many = _prefers_were([many for _, many in PAIRS], {})
+    return tuple(
+        pair[1] for pair, one, other in zip(PAIRS, ones, many, strict=True) if other and not one
+    )
+
+
+@cache
+def _flipped(point: str, layer: int | None = None, head: int | None = None) -> int:
+    """How many of the right plurals become was without the subject, or without a head."""
+    if point == "subject":
+        edit = {("scores", n): hide(_SUBJECT) for n in range(bert().config.n_layers)}
+        return _prefers_were(list(_right()), edit).count(False)
+    return _prefers_were(list(_right()), {("z", layer, head): zero}).count(False)
+
+
+def _carrier() -> set[str]:
+    layer, head = max(every_head(bert()), key=lambda place: _flipped("head", *place))
+    return {f"{layer}-{head}"}
+
+
+def _about_flips(head: str) -> str:
+    layer, number = (int(part) for part in head.split("-"))
+    count = _flipped("head", layer, number)
+    return f"Without head {head}, {count} of {len(_right())} plurals become was. Another head does "
+    "more."
+
+
+@cache
+def _far() -> dict[str, float]:
+    trace = traced(FAR)
+    probs = said(trace, place(trace, "[MASK]"))
+    return {word: float(probs[token_id(bert(), word)]) for word in ("was", "were")}
+
+
+def _about_far(chosen: str) -> str:
+    probs = _far()
+    told = f"was has {probs['was']:.3f}, were {probs['were']:.3f}."
+    if probs["was"] > probs["were"]:
+        return f"{told} The model agrees with its neighbour “horse”, not with its subject “men”."
+    return f"{told} Here the model agrees with “men”, its subject."
+
+
+def _induction() -> set[str]:
+    table = scores("tiny-gpt2").induction
+    return {
+        f"{layer}-{head}" for layer, head in every_head(gpt()) if table[layer, head] > INDUCTION
+    }
+
+
+@cache
+def _copied(heads: bool) -> float:
+    """The part of the lists that are continued, with all heads or without the induction heads."""
+    model = gpt()
+    off = [] if heads else [tuple(map(int, head.split("-"))) for head in _induction()]
+    texts = [copying_text(words, 3) for words in COPIED]
+    with torch.no_grad():
+        trace = model.trace(texts, edit={("z", layer, head): zero for layer, head in off})
+    right = 0
+    for row, words in enumerate(COPIED):
+        best = int(trace.logits[row, trace.tokens.lengths[row] - 1].argmax())
+        assert model.tokenizer is not None
+        right += model.tokenizer.string(best).strip() == words[3]
+    return right / len(COPIED)
+
+
+EXERCISES: dict[str, Exercise] = {
+    "5-right": Numbers(
+        f"{len(PAIRS)} pairs such as “The boy [MASK] very tired.” and “The boys [MASK] very "
+        "tired.”: in "
+        "how many does the model prefer was for the one and were for the many?",
+        lambda: float(len(_right())),
+        5.0,
+        "The model agrees with a subject that stands right before the mask.",
+        (
+            Mistake(
+                lambda: float(2 * len(PAIRS)),
+                "Those are all sentences. A pair counts once, and only if both are right.",
+            ),
+            Mistake(
+                lambda: len(PAIRS) / 4,
+                "So many would be right if it threw a coin for each sentence.",
+            ),
+        ),
+        (0.0, 60.0, "There are 60 pairs."),
+    ),
+    "5-hidden": Numbers(
+        "The subject is hidden from all tokens. In how many of the plurals that were right "
+        "does was "
+        "come first now?",
+        lambda: float(_flipped("subject")),
+        5.0,
+        "All that the mask knows of the number comes from the subject.",
+        (
+            Mistake(
+                lambda: 0.0, "Nothing else in these sentences says whether they are one or many."
+            ),
+        ),
+        (0.0, 60.0, "There are 60 pairs."),
+    ),
+    "5-head": Heads(
+        "One head is set to zero. Which one makes most of the plurals flip?",
+        _carrier,
+        _about_flips,
+        "It carries the number of the subject to the mask.",
+    ),
+    "5-far": Choice(
+        f"“{FAR}”: does the model prefer was or were?",
+        {"was": "", "were": ""},
+        lambda: max(_far(), key=lambda word: _far()[word]),
+        _about_far,
+    ),
+    "5-copies": Numbers(
+        "tiny-gpt2 reads seven words in no order, and the first three again. In which part of 100 "
+        "such texts does it continue with the fourth word?",
+        lambda: _copied(True),
+        0.08,
+        "It was not trained on these texts: it takes the answer from the text itself.",
+        (
+            Mistake(lambda: 1 / 20, "That is a guess among the twenty words."),
+            Mistake(lambda: 1 / 7, "That is a guess among the seven words of the text."),
+        ),
+        (0.0, 1.0, "A part lies between 0 and 1."),
+    ),
+    "5-induction": Heads(
+        f"Which heads of tiny-gpt2 have an induction score above {INDUCTION}?",
+        _induction,
+        lambda head: known_for(head, "tiny-gpt2"),
+        "They look at the token after the earlier copy of the token they stand on.",
+    ),
+    "5-without": Numbers(
+        "These heads are set to zero, all at once. In which part of the 100 texts does it still "
+        "continue the list?",
+        lambda: _copied(False),
+        0.08,
+        "What is left is what the other parts can do without them.",
+        (Mistake(lambda: _copied(True), "That is the part with all heads."),),
+        (0.0, 1.0, "A part lies between 0 and 1."),
+    ),
+}

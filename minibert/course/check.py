@@ -1,0 +1,37 @@
+"""`check` says whether an answer is right, and if not, what was probably done."""
+
+from minibert.course import averages, causes, heads, one_weight, real_models, use
+from minibert.course.answers import Exercise, Verdict
+from minibert.errors import MinibertError
+
+__all__ = ["EXERCISES", "check", "exercises"]
+
+EXERCISES: dict[str, Exercise] = {
+    name: exercise
+    for unit in (averages, one_weight, heads, use, causes, real_models)
+    for name, exercise in unit.EXERCISES.items()
+}
+
+
+def check(name: str, answer: object = ...) -> Verdict:
+    """Whether an answer is right; the verdict is true or false, and prints as a sentence.
+
+    `name` is the exercise, as "2-weight"; `exercises()` lists them. The answer is a number, a list
+    of numbers, one of the choices, or heads as "0-1" or ["1-0", "1-2"]. Without an answer (`...` or
+    None) the question is given back. The right answer is computed from the embedded models.
+
+    Raises MinibertError for a name that is no exercise and for what is no answer of its kind.
+    """
+    if not isinstance(name, str) or name not in EXERCISES:
+        raise MinibertError(
+            f"{name!r:.80} is no exercise of the course; there are {', '.join(EXERCISES)}."
+        )
+    exercise = EXERCISES[name]
+    if answer is None or answer is ...:
+        return Verdict(False, f"{exercise.asks}\nNo guess yet: put one in place of the dots.")
+    return exercise.judge(answer)
+
+
+def exercises() -> dict[str, str]:
+    """The questions of all exercises by name, in the order of the units."""
+    return {name: exercise.asks for name, exercise in EXERCISES.items()}

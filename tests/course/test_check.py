@@ -1,0 +1,149 @@
+"""What `check` says to right answers, to each known mistake, and to what is no answer."""
+
+import contextlib
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+from live import exercise_numbers as page
+
+import minibert
+from minibert.course import check, exercises
+from minibert.course.answers import Choice, Heads, Numbers
+from minibert.course.check import EXERCISES
+from minibert.course.texts import BOYS, COPIED, ORDER, PAIRS
+from minibert.errors import MinibertError
+from scripts.course import COURSE, UNITS
+
+SOLUTIONS = (COURSE / "solutions.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_every_known_mistake_is_wrong_and_named(name: str) -> None:
+    wrong = list(EXERCISES[name].wrong_answers())
+    assert wrong
+    for answer, said in wrong:
+        verdict = check(name, answer)
+        assert not verdict.right, answer
+        assert said in verdict.said
+        assert said.strip()
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_an_answer_is_never_told_to_who_is_wrong(name: str) -> None:
+    exercise = EXERCISES[name]
+    if isinstance(exercise, Numbers):
+        several = isinstance(exercise.value(), list)
+        for far in (1e6, -1e6):
+            said = check(name, [far] * len(exercise.value()) if several else far).said
+            truth = exercise.value()
+            shown = f"{truth[0] if several else truth:.4g}"
+            if float(shown).is_integer():
+                continue
+            assert not re.search(rf"(?<![\d.]){re.escape(shown)}(?![\d.])", said), said
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_dots_and_none_give_the_question_back(name: str) -> None:
+    for nothing in (..., None):
+        verdict = check(name, nothing)
+        assert not verdict
+        assert exercises()[name] in verdict.said
+        assert "No guess yet" in verdict.said
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+@pytest.mark.parametrize(
+    "wrong", ["much", object(), True, math.nan, [], {}, "9-9", torch.tensor([math.inf])]
+)
+def test_what_is_no_answer_is_refused_or_wrong(name: str, wrong: Any) -> None:
+    with contextlib.suppress(MinibertError):
+        assert not check(name, wrong).right
+
+
+def test_an_unknown_exercise_is_named_with_those_that_exist() -> None:
+    with pytest.raises(MinibertError, match=r"'7-x' is no exercise of the course; there are 1-av"):
+        check("7-x", 1)
+    with pytest.raises(MinibertError, match="no exercise"):
+        check(["1-average"], 1)  # type: ignore[arg-type]
+
+
+def test_numbers_of_every_kind_are_numbers() -> None:
+    for right in (7, 7.0, "7", torch.tensor(7), torch.tensor([7.0])):
+        assert check("1-tokens", right), right
+    for heads in ("0-1", (0, 1), ["0-1"], {(0, 1)}):
+        verdict = check("3-previous", heads)
+        assert verdict.right == check("3-previous", "0-1").right
+
+
+def test_a_set_of_heads_says_what_is_too_many_and_what_is_missing() -> None:
+    exercise = EXERCISES["5-induction"]
+    assert isinstance(exercise, Heads)
+    truth = sorted(exercise.heads())
+    assert len(truth) > 1
+    assert check("5-induction", truth)
+    assert f"{len(truth) - 1} more" in check("5-induction", truth[:1]).said
+    other = next(head for head, _ in exercise.wrong_answers())
+    assert f"Head {other}" in check("5-induction", [*truth, other]).said
+
+
+def test_between_a_mistake_and_the_truth_the_nearer_one_counts() -> None:
+    exercise = Numbers("?", lambda: 1.0, 0.5, "", EXERCISES["2-equal"].mistakes[:1])  # type: ignore[attr-defined]
+    assert exercise.judge(0.6)
+    assert "exp(0)" in exercise.judge(0.4).said
+
+
+def test_the_exercises_agree_with_those_of_the_live_page() -> None:
+    """The numbers of tests/live/exercise_numbers.py, which was written for the page."""
+    model = minibert.load("tiny-bert")
+    one = page.one_weight(model)
+    for name, key in (("score", "score"), ("weight", "weight"), ("unscaled", "unscaled")):
+        assert check(f"2-{name}", one[key])
+    order = page.word_order(model, [ORDER, ORDER])
+    assert check("3-equal", order["previous equal"])
+    use = page.attention_is_not_use(model, BOYS)
+    assert check("4-resting", use["weight"])
+    assert check("4-value", use["value sep"] / use["value others"])
+    assert check("4-off", use["late off"])
+    pairs = page.agreement(model)
+    assert check("5-right", pairs["right"])
+    assert check("5-hidden", pairs["hidden"])
+    assert check("5-head", max(pairs["heads"], key=pairs["heads"].get))
+    copied = page.copying(minibert.load("tiny-gpt2"))
+    assert check("5-copies", copied["all"])
+    assert (len(PAIRS), len(COPIED)) == (pairs["pairs"], 100)
+
+
+def test_the_scale_is_what_drawn_vectors_have() -> None:
+    one, other = torch.randn(2, 50_000, 64)
+    assert check("2-variance", (one * other).sum(-1).std())
+
+
+def test_each_exercise_stands_on_its_unit_s_page_and_in_the_solutions() -> None:
+    pages = {path.stem[0]: path.read_text(encoding="utf-8") for path in UNITS}
+    assert sorted(pages) == ["1", "2", "3", "4", "5", "6"]
+    for name, text in exercises().items():
+        page_text = pages[name[0]]
+        assert f"### Exercise {name}\n" in page_text
+        assert f'check("{name}", ...)' in page_text
+        assert f"(solutions.md#{name})" in page_text
+        assert f"### {name}\n" in SOLUTIONS
+        assert text.split()[0] in page_text
+    named = {name for one in pages.values() for name in re.findall(r"### Exercise ([\w-]+)", one)}
+    assert named == set(exercises())
+
+
+def test_every_solution_is_right() -> None:
+    """The printed verdicts; tests/course/test_pages.py holds that they are printed."""
+    printed = re.findall(r'solve\("([\w-]+)".*?```text\n(.*?)\n', SOLUTIONS, re.DOTALL)
+    assert [name for name, _ in printed] == list(dict.fromkeys(name for name, _ in printed))
+    assert {name for name, _ in printed} == set(exercises())
+    assert all(said.startswith("Right") for _, said in printed)
+
+
+def test_no_wrong_choice_is_left_without_a_reason() -> None:
+    for exercise in EXERCISES.values():
+        if isinstance(exercise, Choice):
+            assert all(exercise.said(option) for option in exercise.options)

@@ -1,0 +1,186 @@
+"""The pages of the course print what they say, and what is made of them is up to date."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from scripts.course import COURSE, PAGES, UNITS
+from scripts.course_notebooks import FIRST_CELL, code_cells, notebook_of
+from scripts.course_pictures import PICTURES
+from scripts.course_slides import slides_of
+from scripts.rewrite_outputs import BLOCK, outputs, rewritten
+from tests.data import data_path
+
+REPOSITORY = COURSE.parents[1]
+SYLLABUS = COURSE / "syllabus.md"
+# The items of TEACHING.md, counted there.
+ROWS = 47
+NUMBER = re.compile(r"-?\d+\.?\d*")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_prints_what_stands_on_it(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    assert rewritten(text) == text
+
+
+@pytest.mark.parametrize("page", UNITS, ids=lambda page: page.stem)
+def test_notebook_and_slides_are_those_of_the_page(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    notebook = (COURSE / "notebooks" / f"{page.stem}.ipynb").read_text(encoding="utf-8")
+    assert notebook == notebook_of(text, COURSE)
+    slides = (COURSE / "slides" / f"{page.stem}.html").read_text(encoding="utf-8")
+    assert slides == slides_of(text, COURSE)
+    # Its code is that of the page, which the test above runs; nothing was computed before.
+    cells = [cell for cell in code_cells(notebook) if cell.strip() and not cell.startswith("#")]
+    blocks = [match["code"] for match in BLOCK.finditer(text)]
+    assert [cell.strip() for cell in cells] == [code.strip() for code in blocks]
+    assert all(not cell.get("outputs") for cell in json.loads(notebook)["cells"])
+    said = re.match(r"# .+\n\n\*\*\d+ minutes\.\*\* You need: .+ Afterwards you can: .+\.\n", text)
+    assert said, f"{page.name} says no minutes, needs or aims"
+
+
+def test_the_notebooks_first_cell_says_what_to_do_where_there_is_no_minibert(
+    tmp_path: Path,
+) -> None:
+    alone = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    # -S: without the site packages, as on a fresh machine.
+    command = [sys.executable, "-S", "-c", FIRST_CELL]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "Put the wheel of minibert-attention beside this notebook." in done.stderr
+
+
+def test_the_rewriter_runs_blocks_in_one_namespace_and_replaces_what_they_print() -> None:
+    page = "```python\na = 2\n```\n\ntext\n\n```python\nprint(a)\n```\n\n```text\n1\n```\n\nend\n"
+    assert rewritten(page) == page.replace("text\n1", "text\n2")
+    without = "```python\nprint(3)\n```\n\nend\n"
+    assert rewritten(without) == "```python\nprint(3)\n```\n\n```text\n3\n```\n\nend\n"
+    assert rewritten("```python\n3\n```\n\n```text\n4\n```\n") == "```python\n3\n```\n"
+    assert list(outputs(["a = 1", "print(a)"])) == ["", "1\n"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_drawn_from_the_model_s_numbers(name: str) -> None:
+    drawn = PICTURES[name]()
+    kept = (COURSE / "pictures" / f"{name}.svg").read_text(encoding="utf-8")
+    # Words are the same, and printed numbers but for rounding on another processor.
+    texts = [re.findall(r">([^<>]+)</text>", one) for one in (drawn, kept)]
+    words = [[NUMBER.sub("#", said) for said in one] for one in texts]
+    assert words[0] == words[1]
+    numbers = [[float(n) for said in one for n in NUMBER.findall(said)] for one in texts]
+    assert numbers[0] == pytest.approx(numbers[1], abs=0.011)
+    assert 'viewBox="0 0 340 ' in kept
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    words = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+    return words.replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
+def section(page: Path, anchor: str) -> str:
+    """The text below a heading, up to the next one of its level."""
+    parts = re.split(r"^(#+) (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    found, level = "", ""
+    for marks, heading, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        if level and len(marks) <= len(level):
+            break
+        if not level and slug(heading) == anchor:
+            level = marks
+        found += body if level else ""
+    return found
+
+
+def links(page: Path) -> Iterable[tuple[Path, str]]:
+    """The files and anchors that a page links to."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", text):
+        path, _, anchor = unquote(target).partition("#")
+        yield ((page.parent / path).resolve() if path else page), anchor
+
+
+@pytest.mark.parametrize("page", sorted(COURSE.glob("*.md")), ids=lambda page: page.stem)
+def test_every_link_of_the_course_leads_somewhere(page: Path) -> None:
+    for path, anchor in links(page):
+        assert path.exists(), path
+        assert not anchor or anchor in anchors(path), f"{path.name}#{anchor}"
+
+
+def test_slides_link_to_what_exists() -> None:
+    for page in (COURSE / "slides").glob("*.html"):
+        for target in re.findall(r'href="([^"]+)"', page.read_text(encoding="utf-8")):
+            path, _, anchor = target.partition("#")
+            found = (page.parent / path).resolve()
+            assert found.exists(), target
+            assert not anchor or anchor in anchors(found), target
+
+
+def rows() -> list[list[str]]:
+    """The rows of the syllabus that are items."""
+    lines = [line for line in SYLLABUS.read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
+    cells = [[cell.strip() for cell in line[2:-2].split(" | ")] for line in lines]
+    return [row for row in cells[1:] if not row[0].startswith("**")]
+
+
+def test_the_syllabus_has_every_item_and_each_is_linked_or_says_why_not() -> None:
+    assert len(rows()) == ROWS
+    assert len({row[0] for row in rows()}) == ROWS
+    for item, *cells in rows():
+        assert len(cells) == 3, item
+        for cell in cells:
+            linked = re.fullmatch(r"\[.+\]\((\S+)\)", cell)
+            assert linked or (cell.startswith("No: ") and len(cell) > 24), f"{item}: {cell}"
+
+
+def test_what_runs_in_the_syllabus_has_code_that_a_test_runs() -> None:
+    # tests/test_documents.py runs the pages above the course, the test above those of the course.
+    run = {*PAGES, REPOSITORY / "docs" / "bertviz.md"}
+    for item, runs, *_ in rows():
+        for target in re.findall(r"\]\(([^)\s]+)\)", runs):
+            path, _, anchor = target.partition("#")
+            page = (COURSE / path).resolve()
+            assert page in run, item
+            text = section(page, anchor) if anchor else page.read_text(encoding="utf-8")
+            assert re.search(r"```(python|sh)", text), f"{item}: no code at {target}"
+
+
+def test_the_syllabus_has_the_items_of_the_teaching_notes() -> None:
+    notes = data_path("TEACHING.md").read_text(encoding="utf-8").split("## The syllabus")[1]
+    tables = [line for line in notes.splitlines() if re.match(r"\| .* \| [yn~-] \|", line)]
+    told = [row[0].replace("\\", "") for row in rows()]
+    assert [line[2:].split(" | ")[0] for line in tables] == told
+
+
+def test_every_term_of_the_glossary_is_linked_from_a_unit_and_they_are_in_order() -> None:
+    heads = re.findall(r"^## (.+)$", (COURSE / "glossary.md").read_text(), re.MULTILINE)
+    assert heads == sorted(heads, key=str.lower)
+    linked = {anchor for page in UNITS for path, anchor in links(page) if path.stem == "glossary"}
+    assert {slug(head) for head in heads} == linked
+
+
+@pytest.mark.network
+def test_the_blocks_that_need_a_network_run() -> None:
+    for page in UNITS:
+        text = page.read_text(encoding="utf-8")
+        for code in re.findall(r"```python network\n(.*?)```", text, re.DOTALL):
+            list(outputs([code]))
