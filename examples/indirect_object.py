@@ -1,0 +1,37 @@
+"""Which heads carry the answer, and by which way: patching and path patching over many prompts.
+
+Wang et al. 2022, "Interpretability in the wild". Pairs of a clean prompt and one with the other
+answer: heads are patched one by one, then their paths to the logits, then those to one head's keys.
+`--model gpt2` reads the paper's prompts; the embedded model, which knows no names, continues a list
+of random tokens that began again, with two of them exchanged.
+"""
+
+import argparse
+
+import minibert
+from minibert.analysis import draws_for, logit_difference, patch_heads, path_patching
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--model", default="tiny-gpt2")
+model = minibert.load(parser.parse_args().model)
+if model.name.startswith("tiny-"):
+    clean = draws_for(model, length=7)[:8, :10]
+    corrupt = clean[:, [0, 1, 2, 5, 4, 3, 6, 7, 8, 9]]
+    right, wrong = clean[:, 3].tolist(), clean[:, 5].tolist()
+else:
+    prompt = "When{} and{} went to the store,{} gave a drink to"
+    pairs = [(a, b) for a in (" Mary", " Anna", " Sarah") for b in (" John", " Paul", " Tom")]
+    clean, corrupt = ([prompt.format(*pair, pair[n]) for pair in pairs] for n in (1, 0))
+    right, wrong = ([int(model.tokenize(pair[n]).ids[0, -1]) for pair in pairs] for n in (0, 1))
+given = model.trace(clean), model.trace(corrupt), logit_difference(right, wrong)
+
+sweep = patch_heads(*given, positions=[-1])
+print(f"logit difference {sweep.clean:+.2f}, corrupt {sweep.patched:+.2f}, {len(right)} pairs")
+print("patched:", *(f"{n[6:]}-{h[5:]} {change:+.2f}" for n, h, change in sweep.largest(4)))
+direct = path_patching(*given, receivers=["logits"]).mean
+layer, head = divmod(int(direct.abs().argmax()), model.config.n_heads)
+print(f"on its own path to the logits: {layer}-{head} {direct[layer, head]:+.2f}")
+for name in ("query", "key", "value"):
+    change = path_patching(*given, receivers=[(name, layer, head)]).mean.nan_to_num()
+    sender = divmod(int(change.abs().argmax()), model.config.n_heads)
+    print(f"by way of the {name} of {layer}-{head}: {sender[0]}-{sender[1]} {change[sender]:+.2f}")

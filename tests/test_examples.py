@@ -1,0 +1,166 @@
+"""The scripts in examples/: each runs, is short, names its source, and prints what must be so.
+
+What must be so holds for any model that copies lists: nothing here is a number of our own output.
+"""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from data import ROOT
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+NUMBER = re.compile(r"[+-]?\d+\.\d+")
+
+
+def numbers(line: str) -> list[float]:
+    return [float(found) for found in NUMBER.findall(line)]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    def script(name: str, *options: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", [name, *options])
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return script
+
+
+def line_with(lines: list[str], start: str) -> str:
+    [found] = [line for line in lines if line.startswith(start)]
+    return found
+
+
+def test_there_are_twelve_and_each_is_short_and_names_its_source() -> None:
+    assert len(SCRIPTS) == 12
+    readme = (EXAMPLES / "README.md").read_text()
+    for name in SCRIPTS:
+        text = (EXAMPLES / f"{name}.py").read_text()
+        assert len(text.splitlines()) <= 40, name
+        assert re.search(r"\b(19|20)\d\d\b", text.split('"""')[1]), f"{name} names no paper"
+        assert f"[{name}.py]({name}.py)" in readme
+
+
+def test_without_induction_heads_the_second_half_cannot_be_copied(run) -> None:
+    lines = run("induction")
+    whole, without, others = (numbers(line)[-1] for line in lines[1:4])
+    assert numbers(lines[0])[0] > 0.5
+    assert whole < 1
+    assert without > whole + 3
+    assert without > others + 1
+
+
+def test_the_patched_heads_and_paths_carry_the_answer(run) -> None:
+    lines = run("indirect_object")
+    clean, corrupt = numbers(lines[0])
+    assert clean > 5 > -5 > corrupt
+    # Every change is toward the corrupt answer, and none by far larger than the whole way.
+    assert all(2 * (corrupt - clean) < change < -1 for change in numbers(lines[1]))
+    assert numbers(lines[2])[-1] < -1
+    # A list that began again: what the receiver looks up is in keys or values, not in its query.
+    query, key, value = (abs(numbers(line)[-1]) for line in lines[3:6])
+    assert max(key, value) > 10 * query
+
+
+def test_a_restored_state_brings_the_answer_back_at_the_subject_and_then_at_the_end(
+    run, tmp_path
+) -> None:
+    lines = run("causal_tracing", "--plot", str(tmp_path / "trace.svg"))
+    clean, corrupt = numbers(lines[0])
+    assert clean > 0.5 > 0.1 > corrupt
+    subject, *_ = (numbers(line) for line in lines if "last subject token" in line)
+    end, *_ = (numbers(line) for line in lines if line.strip().startswith("last token"))
+    assert subject[0] > 0.5
+    assert abs(subject[-1]) < 0.01
+    # All that the noise took is back with the last state: printed with two digits.
+    assert end[-1] == pytest.approx(clean - corrupt, abs=0.006)
+    assert (tmp_path / "trace.svg").stat().st_size > 1000
+
+
+def test_the_answer_is_lost_without_a_look_at_the_subject(run, tmp_path) -> None:
+    lines = run("knockout", "--plot", str(tmp_path / "knockout.svg"))
+    shares = {
+        name: [int(share) for share in re.findall(r"([+-]\d+)%", line_with(lines, name))]
+        for name in ("subject", "last token", "all others")
+    }
+    assert min(shares["subject"]) < -80
+    assert min(shares["all others"]) > -50
+    assert all(share >= -100 for row in shares.values() for share in row)
+    assert (tmp_path / "knockout.svg").stat().st_size > 1000
+
+
+def test_the_terms_of_a_logit_sum_to_it(run) -> None:
+    lines = run("direct_logit_attribution")
+    measured, total = numbers(lines[0])
+    assert total == pytest.approx(measured, abs=0.002)
+    assert measured > 5
+
+
+def test_estimates_follow_patches(run) -> None:
+    lines = run("attribution_patching", "--pairs", "2")
+    correlation = numbers(line_with(lines, "all layers"))[0]
+    assert 0.5 < correlation <= 1
+
+
+def test_every_layer_knows_parts_of_speech_better_than_a_guess(run) -> None:
+    if not (ROOT / "text/ud-english-ewt").is_dir():
+        pytest.skip("needs the treebank of MINIBERT_TEST_DATA")
+    lines = run("part_of_speech", "--data", str(ROOT / "text/ud-english-ewt"))
+    guess, *layers = (numbers(line)[0] for line in lines)
+    assert len(layers) >= 3
+    assert all(guess + 0.3 < layer < 1 for layer in layers)
+
+
+def test_without_the_treebank_the_probe_says_where_it_is(run, tmp_path) -> None:
+    with pytest.raises(SystemExit, match=r"--data.*universaldependencies\.org"):
+        run("part_of_speech", "--data", str(tmp_path))
+
+
+def test_a_dictionary_explains_the_activations_with_fewer_features(run, tmp_path) -> None:
+    lines = run("sae_data", "--output", str(tmp_path))
+    (before, many), *_, (after, few) = (numbers(line)[-2:] for line in lines[1:])
+    assert after > 0.8 > before
+    assert few < many / 2
+    assert (tmp_path / "mlp_out-1.npy").exists()
+
+
+def test_steering_turns_the_text_and_a_factor_of_0_does_not(run) -> None:
+    import minibert
+
+    lines = run("steering")
+    prompt = " river window summer horse garden letter morning river window summer"
+    plain = minibert.load("tiny-gpt2").generate(prompt, max_new_tokens=4, temperature=0).new_text
+    assert lines[0] == f"0.0:{plain!r}"
+    assert lines[-1].partition(":")[2] != lines[0].partition(":")[2]
+
+
+def test_the_fine_tuned_classifier_is_right_on_new_sentences_and_loads_again(run) -> None:
+    lines = run("fine_tuning")
+    right, of = map(int, re.findall(r"(\d+) of (\d+)", lines[0])[0])
+    assert right >= 0.9 * of
+    adjectives = "bad|cold|dark|good|warm|great"
+    assert re.match(rf"(negative|positive) because of ({adjectives}) ", lines[1])
+    assert lines[2].endswith("True")
+
+
+def test_two_checkpoints_differ_and_one_does_not_differ_from_itself(run) -> None:
+    lines = run("two_checkpoints")
+    assert numbers(lines[0])[-1] > 0
+    assert all(0 <= value <= 1 for value in numbers(lines[1]))
+    same = run("two_checkpoints", "--second", "tiny-bert")
+    assert set(numbers(same[1])) == {0.0}
+    assert all(numbers(line) == [0.0] for line in same[2:])
+
+
+def test_figure_2_has_shares_of_attention(run, tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    lines = run("clark_figure_2", "--plot", str(tmp_path / "figure.png"))
+    tables = {line.split()[0]: numbers(line) for line in lines}
+    assert all(0 <= value <= 1 for table in tables.values() for value in table)
+    # tiny-bert was trained with a head on [SEP].
+    assert tables["to_sep"][-1] > 0.5
+    assert (tmp_path / "figure.png").stat().st_size > 1000
