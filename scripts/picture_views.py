@@ -2,9 +2,8 @@
 
     python scripts/picture_views.py [view ...] [--all]
 
-Every view of one model's page, at 8, 40 and 200 tokens, wide and narrow, light and dark. The
-model is the embedded tiny-bert; it knows 128 positions, so for 200 tokens these are interpolated.
-Without --all only the pictures that docs/pictures.md shows are made. Needs Chromium, as the
+Every view of a page of the embedded tiny-bert, at 8, 40 and 200 tokens, wide and narrow, light and
+dark. Without --all only the pictures that docs/pictures.md shows are made. Needs Chromium, as the
 browser tests do, and Pillow.
 """
 
@@ -13,17 +12,14 @@ import io
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 import minibert
-from minibert.model import Model
 from minibert.trace.read import Trace
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -56,7 +52,11 @@ CHOSEN = {
     "text": "layer=2",
     "layers": "query=3",
 }
-READY = {"head": ".lower[data-drawn]", "model": ".model-view[data-measured]"}
+READY = {
+    "head": ".lower[data-drawn]",
+    "model": ".model-view[data-measured]",
+    "layers": ".layers-view[data-drawn]",
+}
 SHOWN = (
     (8, "wide", "light"),
     (40, "wide", "dark"),
@@ -80,28 +80,11 @@ class Shot(NamedTuple):
         return FOLDER / f"{self.view}-{self.length}-{self.size}-{self.theme}.png"
 
 
-def longer(model: Model, n_positions: int) -> Model:
-    """The model with its position embeddings stretched to more positions."""
-    stretched = Model.from_config(replace(model.config, n_positions=n_positions))
-    weights = model.state_dict()
-    for name, weight in weights.items():
-        if len(weight) == model.config.n_positions and "position" in name:
-            columns = torch.nn.functional.interpolate(
-                weight.T[None].float(), n_positions, mode="linear", align_corners=True
-            )
-            weights[name] = columns[0].T.to(weight.dtype)
-    stretched.load_state_dict(weights)
-    stretched.tokenizer, stretched.name = model.tokenizer, model.name
-    return stretched.eval()
-
-
 def trace_of(length: int) -> Trace:
     """A trace of so many tokens: a pair of sentences, or a text that ends there."""
     model = minibert.load()
     if length <= 8:
         return model.trace("the horse ran", "it sat")
-    if length > model.config.n_positions:
-        model = longer(model, length)
     assert model.tokenizer is not None
     words = ALICE.split()
     while len(model.tokenizer.encode(" ".join(words))) + 2 > length:

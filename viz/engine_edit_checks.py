@@ -13,12 +13,18 @@ from minibert.layers.config import Config
 from minibert.layers.layer import absent_because
 from minibert.quantities import QUANTITIES
 
-__all__ = ["CHANGES", "MOST_EDITS", "WITHOUT_LAYER", "EngineEdit", "checked_edits"]
+__all__ = ["CHANGES", "MOST_EDITS", "OFF_PAGES", "WITHOUT_LAYER", "EngineEdit", "checked_edits"]
 
 CHANGES = ("zero", "mean", "text", "set", "hide")
 MOST_EDITS = 1000
 _MATRICES = ("scores", "probs")
 WITHOUT_LAYER = ("embed", "logits")
+# static/engine does not compute these: what norms divide by, the inputs of single heads, and what
+# stands behind the layers.
+OFF_PAGES = frozenset(
+    {"mask", "pooled", "final_norm_scale"}
+    | {name for name in QUANTITIES if name.endswith(("_norm_scale", "_input"))}
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ def _read(one: Any, where: str) -> EngineEdit:
         raise EditError(
             f"{where}: there is no field {unknown[0]:.80}; expected {_listed(_FIELDS)}."
         )
-    quantities = [name for name in QUANTITIES if name != "mask"]
+    quantities = [name for name in QUANTITIES if name not in OFF_PAGES]
     for name, known in (("quantity", quantities), ("change", CHANGES)):
         if one.get(name) not in known:
             raise EditError(f"{where}: {name} is {one.get(name)!r:.80}; expected {_listed(known)}.")

@@ -2,7 +2,8 @@
 
 model -> what static/engine reads of its config, tokenizer.json, weights as float16 -> document
 
-The engine in the file runs BERT and GPT-2, small ones: any other model is refused by name.
+The engine in the file runs small models of the families in `LIVE_FAMILIES`: any other model is
+refused by name.
 """
 
 import base64
@@ -17,31 +18,51 @@ import torch
 from torch import Tensor
 
 from minibert.errors import MinibertError
+from minibert.layers.bodies import Body
 from minibert.layers.config import ACTIVATIONS, Config
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.text.tokenizer import Tokenizer
 from minibert.viz.document import LIVE_PARTS, document, worker_block
-from minibert.viz.engine_models import other_choice
+from minibert.viz.engine_edit_checks import OFF_PAGES
+from minibert.viz.engine_models import built_of
+from minibert.viz.looking import looking_header, rotation_header
 from minibert.viz.payload import header_json
 from minibert.viz.saving import write_page
 
-__all__ = ["LIVE_TEXTS", "LivePage", "RunnableModel", "live_page", "live_samples"]
+__all__ = [
+    "JUDGED_TEXT",
+    "LIVE_FAMILIES",
+    "LIVE_TEXTS",
+    "LivePage",
+    "RunnableModel",
+    "live_page",
+    "live_samples",
+]
 
-# Heads that the engine has, by family.
-_TASKS = {"bert": ("none", "masked-lm", "pre-training"), "gpt2": ("none", "causal-lm")}
+# The families that the engine runs. Others have an embedding, a head or layers of another kind.
+LIVE_FAMILIES = (
+    *("bert", "gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2"),
+    *("gemma3", "phi3", "olmo2", "modernbert"),
+)
+_TASKS = ("none", "masked-lm", "pre-training", "causal-lm", "sequence-classification")
 # Weights in the file: every page opens with unpacking all of them.
 _LARGEST = 40_000_000
 _FORMAT = 2
-# What stands in the field to begin with.
+# What stands in the field to begin with, of a model that fills masks and of one that continues.
 LIVE_TEXTS = {
-    "bert": ("The boys [MASK] very tired.",),
-    "gpt2": ("red horse blue door green tree red horse blue",),
+    False: ("The boys [MASK] very tired.",),
+    True: ("red horse blue door green tree red horse blue",),
 }
-# What the engine does not read.
+# And of one that gives classes of a text.
+JUDGED_TEXT = "I did not really enjoy this movie. It was fantastic!"
+_CLASSES = "sequence-classification"
+# What the engine does not read; of a head that gives classes the pooler is.
 _UNREAD = ("body.pooler.", "head.next_sentence.")
 _FIELDS = (
-    *("family", "task", "vocab_size", "n_positions", "n_layers", "n_heads", "d_model", "d_mlp"),
-    *("n_segments", "norm_eps", "activation", "causal", "pre_norm"),
+    *("family", "task", "vocab_size", "n_positions", "n_layers", "n_heads", "n_kv_heads"),
+    *("d_head", "d_model", "d_mlp", "n_segments", "norm", "norm_eps", "norm_plus_one"),
+    *("norm_place", "parallel", "query_key_norm", "activation", "head_activation", "causal"),
+    *("logit_soft_cap", "labels"),
 )
 
 
@@ -52,6 +73,7 @@ class RunnableModel(Protocol):
     config: Config
     tokenizer: Tokenizer | None
     name: str
+    body: Body
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Each parameter once, by our name."""
@@ -96,11 +118,13 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
     """A page that runs this model in the browser, and opens with one text or two.
 
     Weights are stored as float16 where that changes none of them, else as float32. Raises
-    MinibertError for a model that the engine in the page does not run: another family than BERT
-    and GPT-2, another head than a language model's, no tokenizer, or more than 40 MB of weights.
+    MinibertError for a model that the engine in the page does not run: a family that is not in
+    `LIVE_FAMILIES`, another head than a language model's, frequencies that depend on the text's
+    length, no tokenizer, or more than 40 MB of weights.
     """
     config, tokenizer = model.config, _checked(model)
-    named = [(n, p) for n, p in model.named_parameters() if not n.startswith(_UNREAD)]
+    unread = () if config.task == _CLASSES else _UNREAD
+    named = [(n, p) for n, p in model.named_parameters() if not n.startswith(unread)]
     entries, weights = _packed(named)
     header = {
         "examples": [],
@@ -109,7 +133,7 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
             "config": _config(model),
             "entries": entries,
             "samples": live_samples(pairs=config.n_segments > 1),
-            "texts": list(texts) or list(LIVE_TEXTS[config.family]),
+            "texts": list(texts or _first_texts(config)),
             "vocabulary": {
                 "mask": tokenizer.mask_id,
                 "size": tokenizer.vocab_size,
@@ -123,6 +147,10 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
     return LivePage(header_json(header), base64.b64encode(weights).decode("ascii"))
 
 
+def _first_texts(config: Config) -> tuple[str, ...]:
+    return (JUDGED_TEXT,) if config.task == _CLASSES else LIVE_TEXTS[config.causal]
+
+
 def live_samples(*, pairs: bool) -> list[list[str]]:
     """Texts for a picture of many: pairs where the model takes two, else each as one text."""
     if pairs:
@@ -132,16 +160,22 @@ def live_samples(*, pairs: bool) -> list[list[str]]:
 
 def _checked(model: RunnableModel) -> Tokenizer:
     """The tokenizer of a model that the engine runs. Raises MinibertError for any other."""
-    config, tasks = model.config, _TASKS.get(model.config.family)
-    if tasks is None:
-        raise _refused(model, f"its family is {config.family}; it runs {', '.join(_TASKS)}")
-    if config.task not in tasks:
-        heads = ", ".join(tasks)
-        raise _refused(model, f"its task head is {config.task}; of {config.family} it runs {heads}")
+    config = model.config
+    if config.family not in LIVE_FAMILIES:
+        raise _refused(model, f"its family is {config.family}; it runs {', '.join(LIVE_FAMILIES)}")
+    if config.task not in _TASKS:
+        raise _refused(model, f"its task head is {config.task}; it runs {', '.join(_TASKS)}")
     if model.tokenizer is None:
         raise _refused(model, "it has no tokenizer, so no text can be typed")
-    if choice := other_choice(config):
-        raise _refused(model, f"its {choice}, which is not known there")
+    if config.task == _CLASSES and (reason := _not_of_one_class(config)):
+        raise _refused(model, reason)
+    expected = {"d_embed": config.d_model, "n_layer_groups": config.n_layers, "position_offset": 0}
+    for name, value in expected.items():
+        if getattr(config, name) != value:
+            raise _refused(model, f"its {name} is {getattr(config, name)}; it runs {value}")
+    for rotary in filter(None, (config.rotary, config.local_rotary)):
+        if rotary.depends_on_length:
+            raise _refused(model, f"its rotary scaling is {rotary.scaling}; it runs others")
     if config.activation not in ACTIVATIONS:
         raise _refused(model, f"its activation ({config.activation}) is not known there")
     # 2 bytes each at least.
@@ -151,6 +185,15 @@ def _checked(model: RunnableModel) -> Tokenizer:
             model, f"its weights take {size / 1e6:.0f} MB; a page holds {_LARGEST / 1e6:.0f} MB"
         )
     return model.tokenizer
+
+
+def _not_of_one_class(config: Config) -> str:
+    """Why this head does not give one class of a text as the engine does; "" where it does."""
+    if config.problem_type not in ("", "single_label_classification"):
+        return f"its head answers {config.problem_type}; it runs single_label_classification"
+    if config.family == "modernbert":
+        return "its head for classes is ModernBERT's, which is not known there"
+    return ""
 
 
 def _refused(model: RunnableModel, why: str) -> MinibertError:
@@ -164,7 +207,18 @@ def _config(model: RunnableModel) -> dict[str, Any]:
     config = model.config
     scale = [float(config.attention_scale(layer)) for layer in range(config.n_layers)]
     fields = {name: getattr(config, name) for name in _FIELDS}
-    return {**fields, "name": os.path.basename(os.path.normpath(model.name)), "scale": scale}
+    layers = range(config.n_layers)
+    return {
+        **fields,
+        "absent": sorted(config.absent_quantities - OFF_PAGES),
+        "built": built_of(config),
+        "embed_scale": model.body.word_scale,
+        "name": os.path.basename(os.path.normpath(model.name)),
+        "scale": scale,
+        **looking_header(config, layers),
+        # The number of tokens is without effect: what depends on it was refused.
+        **rotation_header(config, layers, config.n_positions),
+    }
 
 
 def _packed(named: Sequence[tuple[str, Tensor]]) -> tuple[list[dict[str, Any]], bytes]:

@@ -35,8 +35,9 @@ def show(
 ) -> Page:
     """The page of a text in a model, opened with the neurons of query and key.
 
-    model         a model of minibert, one of transformers with its `tokenizer`, or one of
-                  bertviz.transformers_neuron_view with its `tokenizer` and `model_type`
+    model         a model of minibert, what `minibert.attach` gives, one of transformers with its
+                  `tokenizer`, or one of bertviz.transformers_neuron_view with its `tokenizer` and
+                  `model_type`
     model_type    the model's, or None; what contradicts the model is refused
     sentence_a, sentence_b   the text, and a second one for a pair
     display_mode  "dark" or "light"

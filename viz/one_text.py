@@ -3,9 +3,10 @@
 model, tokenizer, texts -> tokens -> trace, and where the second text begins
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from minibert.attached.attach import Attached
 from minibert.errors import AttentionError
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
@@ -41,21 +42,16 @@ def read_text(
     if sentence_b is not None and not isinstance(sentence_b, str):
         raise AttentionError(f"sentence_b={sentence_b!r}, expected a text or None")
     texts = (sentence_a, sentence_b) if sentence_b else (sentence_a,)
+    if isinstance(model, Attached):
+        return _in_attached(model, model_type, tokenizer, texts)
     if not isinstance(model, Model) and tokenizer is None:
         raise AttentionError("tokenizer is not given; a model of transformers needs its own")
     if gives_vectors(model) and not isinstance(model, Model):
         return _in_own_model(model, model_type, tokenizer, texts)
     ours = model if isinstance(model, Model) else Model.from_transformers(model)
     config = ours.config
-    if model_type is not None and model_type not in (config.family, config.model_type):
-        raise AttentionError(
-            f"model_type={model_type!r}, but the model is {config.model_type}; leave it out or"
-            f' say "{config.model_type}"'
-        )
-    if len(texts) > 1 and config.causal:
-        raise AttentionError(
-            f"sentence_b is given, but {config.model_type} reads one text; put both into sentence_a"
-        )
+    _check_type(model_type, (config.model_type, config.family))
+    _check_texts(texts, config.model_type, causal=config.causal)
     if tokenizer is None or tokenizer is ours.tokenizer or isinstance(tokenizer, Tokenizer):
         read = ours.tokenize if tokenizer is None else tokenizer
         tokens, alone = read(*texts), read(sentence_a)
@@ -64,13 +60,51 @@ def read_text(
     else:
         tokens, second = _pieced(tokenizer, model_type or config.family, texts)
         return OneText(ours.trace(tokens), texts, second)
-    second = len(alone.raw[0]) if len(texts) > 1 else None
-    if second is not None and tokens.raw[0][:second] != alone.raw[0]:
+    return OneText(ours.trace(tokens), texts, _second(tokens, alone, texts))
+
+
+def _in_attached(
+    model: Attached, model_type: Any, tokenizer: Any, texts: tuple[str, ...]
+) -> OneText:
+    tokenizer = model.tokenizer if tokenizer is None else tokenizer
+    if not callable(tokenizer):
+        raise AttentionError("tokenizer is not given; minibert.attach(model, tokenizer=...) has it")
+    kind = getattr(getattr(model.model, "config", None), "model_type", "")
+    _check_type(model_type, (kind,))
+    place = next(model.model.parameters()).device
+    encoded = tokenizer(*texts, return_tensors="pt")
+    trace = model.trace(**{name: one.to(place) for name, one in encoded.items()}).paged()
+    _check_texts(texts, kind, causal=trace.config.causal)
+    tokens = _called(tokenizer, texts)
+    second = _second(tokens, _called(tokenizer, texts[:1]), texts)
+    return OneText(replace(trace, tokens=tokens), texts, second)
+
+
+def _check_type(given: Any, names: tuple[str, ...]) -> None:
+    if given is not None and given not in names:
+        raise AttentionError(
+            f'model_type={given!r}, but the model is {names[0]}; leave it out or say "{names[0]}"'
+        )
+
+
+def _check_texts(texts: tuple[str, ...], kind: str, *, causal: bool) -> None:
+    if len(texts) > 1 and causal:
+        raise AttentionError(
+            f"sentence_b is given, but {kind} reads one text; put both into sentence_a"
+        )
+
+
+def _second(tokens: Tokens, alone: Tokens, texts: tuple[str, ...]) -> int | None:
+    """Where the second text begins; None without one."""
+    if len(texts) == 1:
+        return None
+    second = len(alone.raw[0])
+    if tokens.raw[0][:second] != alone.raw[0]:
         raise AttentionError(
             "the tokens of sentence_a and sentence_b do not begin with those of sentence_a, so"
             " that where sentence_b begins is not known; give both as one text"
         )
-    return OneText(ours.trace(tokens), texts, second)
+    return second
 
 
 def _in_own_model(model: Any, model_type: Any, tokenizer: Any, texts: tuple[str, ...]) -> OneText:

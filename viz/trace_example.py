@@ -109,6 +109,10 @@ def trace_example(sentence: Sentence, name: str, holding: Holding) -> Example:
         "tokens": label_columns(labels),
     }
     about |= looking_header(config, holding.layers)
+    if pictures := getattr(trace, "pictures", ()):
+        about |= {"image": pictures[sentence.index], "texts": ["The picture"]}
+    if not read.agreeing and (apart := getattr(config, "apart", "")):
+        about["apart"] = apart
     if read.vectors:
         about |= rotation_header(config, holding.layers, len(labels))
     thumbnails = [pack_thumbnails(read.pooled)] if read.pooled else []

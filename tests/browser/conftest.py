@@ -1,7 +1,6 @@
 """Real browsers with no network; whatever a page asks for or complains about fails its test.
 
-Tests run in Chromium, those marked `both` in Firefox too; with MINIBERT_BROWSER=firefox all do in
-Firefox and none in Chromium.
+Tests run in Chromium; with MINIBERT_BROWSER=firefox all run in Firefox and none in Chromium.
 """
 
 import os
@@ -21,11 +20,6 @@ from minibert.viz.live import live_page
 BROWSER = os.environ.get("MINIBERT_BROWSER", "chromium")
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if BROWSER == "chromium" and metafunc.definition.get_closest_marker("both"):
-        metafunc.parametrize("browser_name", ["chromium", "firefox"], indirect=True)
 
 
 @pytest.fixture(scope="session")
@@ -52,8 +46,8 @@ def in_firefox(
 
 
 @pytest.fixture
-def browser_name(request: pytest.FixtureRequest) -> str:
-    return str(getattr(request, "param", BROWSER))
+def browser_name() -> str:
+    return BROWSER
 
 
 @pytest.fixture

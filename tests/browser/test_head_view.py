@@ -178,7 +178,6 @@ def test_a_tap_keeps_a_token_and_another_lets_it_go(open_page: Open) -> None:
     expect(page.locator(".upper")).to_be_hidden()
 
 
-@pytest.mark.both
 def test_a_pair_of_tokens_shows_one_weight_with_its_rounding(open_page: Open) -> None:
     page = open_page(pair_page(), "layer=1&heads=2")
     token(page, "query", 1).click()

@@ -24,7 +24,6 @@ WATCH = """() => {
 }"""
 
 
-@pytest.mark.both
 def test_tokens_weights_and_prediction_follow_each_key(
     bert: minibert.Model, bert_page: str, opened: Callable[..., Page]
 ) -> None:
@@ -51,7 +50,6 @@ def test_tokens_weights_and_prediction_follow_each_key(
     )
 
 
-@pytest.mark.both
 def test_a_head_is_switched_off_and_on_again_by_keyboard_alone(
     bert: minibert.Model, bert_page: str, opened: Callable[..., Page]
 ) -> None:

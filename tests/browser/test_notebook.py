@@ -177,7 +177,6 @@ class TestFrontEnds:
 
 
 class TestKeys:
-    @pytest.mark.both
     def test_are_heard_only_where_the_pointer_or_the_focus_is(
         self, notebook: Callable[..., Page]
     ) -> None:

@@ -27,7 +27,7 @@ had been empty for years. They say that it rains there every day, even in July!"
 
 
 def real_texts(count: int, seed: int) -> list[tuple[str, ...]]:
-    """Texts and pairs of texts of 1 to about 100 words, from wikitext-2 where it is."""
+    """Texts and pairs of texts of 1 to about 300 words, from wikitext-2 where it is."""
     draw = random.Random(seed)
     path = ROOT / "text" / "wikitext-2" / "wiki.valid.tokens"
     written = path.read_text(encoding="utf-8") if path.exists() else _SAMPLE
@@ -35,7 +35,7 @@ def real_texts(count: int, seed: int) -> list[tuple[str, ...]]:
     texts: list[tuple[str, ...]] = []
     while len(texts) < count:
         length = min(
-            draw.choice((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 25, 40, 100)),
+            draw.choice((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 25, 40, 300)),
             len(words),
         )
         start = draw.randrange(len(words) - length + 1)
@@ -62,7 +62,8 @@ def _drawn(
     matrix, per_layer = name in _MATRICES, name not in ("embed", "logits")
     edit: dict[str, Any] = {"quantity": name}
     edit["layer"] = draw.choice((None, *range(config.n_layers))) if per_layer else None
-    edit["head"] = draw.choice((None, *range(config.n_heads))) if name in _PER_HEAD else None
+    n_heads = config.n_kv_heads if name in ("key", "value") else config.n_heads
+    edit["head"] = draw.choice((None, *range(n_heads))) if name in _PER_HEAD else None
     edit["position"] = draw.choice((None, draw.randrange(length)))
     changes = ["zero", "set"] if matrix else ["zero", "mean", "set"]
     if length == other_length:
@@ -81,7 +82,11 @@ def _drawn(
     if name == "probs" and change == "set":
         # Of a token that sees another one besides.
         edit["position"] = draw.randrange(1, length) if length > 1 else 0
-        edit["key"] = draw.randrange(edit["position"] + 1 if config.causal else length)
+        windows = [config.window(layer) for layer in range(config.n_layers)]
+        before, after = min(filter(None, windows), default=(length, length))
+        first = max(0, edit["position"] - before)
+        last = min(length, edit["position"] + 1 + (0 if config.causal else after))
+        edit["key"] = draw.randrange(first, last)
         edit["value"] = draw.choice((0.0, 0.4, 0.9)) if length > 1 else 1.0
     return edit
 

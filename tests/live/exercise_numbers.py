@@ -59,9 +59,9 @@ def one_weight(model: minibert.Model) -> dict[str, float]:
     query, key = place(trace, "horse"), place(trace, "quickly")
     head = trace[0, 2]
     dot = float(head.query[0, query] @ head.key[0, key])
-    tired = model.trace("they [MASK] very tired.")
+    tired = model.trace("the horses [MASK] very tired.")
     same = model.trace(
-        "they [MASK] very tired.",
+        "the horses [MASK] very tired.",
         edit={("scores", layer): zero for layer in range(model.config.n_layers)},
     )
     position, was = place(tired, "[MASK]"), id_of(model, "was")

@@ -10,16 +10,21 @@ import pytest
 import torch
 from live.drawn import drawn_edits, python_edits, real_texts
 from live.engine_process import EngineProcess
+from small_traces import OTHER_KINDS, other_model
 from test_front_end import node
 
 import minibert
 from minibert.answers.sampling import Sampling
 from minibert.layers.layer import layer_quantities
 from minibert.trace.edit import zero
+from minibert.viz.engine_edit_checks import OFF_PAGES
 from minibert.viz.live import live_page
 from minibert.viz.payload import encode_probs, pool
+from minibert.viz.serve.engine import Engine
+from minibert.viz.serve.requests import Question
+from tests.served import text_request
 
-MODELS = ("tiny-bert", "tiny-gpt2")
+MODELS = ("tiny-bert", "tiny-gpt2", "tiny-llama")
 TOLERANCE = 1e-4
 
 
@@ -36,20 +41,41 @@ def continued() -> Iterator[tuple[Any, EngineProcess]]:
 
 
 def opened(name: str) -> Iterator[tuple[Any, EngineProcess]]:
-    model = minibert.load(name)
+    yield from opened_model(minibert.load(name))
+
+
+def opened_model(model: Any) -> Iterator[tuple[Any, EngineProcess]]:
     page = live_page(model)
     engine = EngineProcess(node())
     about = engine.open(page.header, page.weights)
-    assert (about["model"], about["heads"]) == (name, model.config.n_heads)
+    assert (about["model"], about["heads"]) == (model.name, model.config.n_heads)
     yield model, engine
     engine.close()
 
 
+def random_model(kind: str, **changes: Any) -> Any:
+    """A random model of another kind, with the tokenizer of an embedded one."""
+    if kind in ("qwen3", "olmo2"):
+        kind, changes = "llama", {"family": kind, "windows": ()} | changes
+    masked = kind == "modernbert" or changes.get("family") == "bert"
+    tokenizer = minibert.load("tiny-bert" if masked else "tiny-gpt2").tokenizer
+    assert tokenizer is not None
+    task = {"task": "masked-lm" if masked else "causal-lm", "vocab_size": tokenizer.vocab_size}
+    model = other_model(kind, **(task | changes))
+    model.tokenizer = tokenizer
+    return model
+
+
+BERT = {"family": "bert", "causal": False, "n_kv_heads": 4, "windows": (), "n_segments": 2}
+CLASSES = {"task": "sequence-classification", "labels": ("bad", "good", "neither")}
+
+
 def everything(model: Any) -> list[tuple[str, int | None]]:
     layers = range(model.config.n_layers)
+    names = [name for name in layer_quantities(model.config) if name not in OFF_PAGES]
     return [
         ("embed", None),
-        *((name, layer) for layer in layers for name in layer_quantities(model.config)),
+        *((name, layer) for layer in layers for name in names),
         ("logits", None),
     ]
 
@@ -69,15 +95,17 @@ def compare(model: Any, engine: EngineProcess, request: dict[str, Any], trace: A
         assert found.shape == expected.shape
         assert np.allclose(found, expected, rtol=0, atol=TOLERANCE), f"{name} of layer {layer}"
     for prediction in answer["predictions"]:
-        logits = trace.logits[0, prediction["position"]]
+        of_text = model.config.task == "sequence-classification"
+        logits = trace.logits[0] if of_text else trace.logits[0, prediction["position"]]
         chosen = [candidate["id"] for candidate in prediction["candidates"]][:5]
         # Where an edit makes logits equal any order is right.
-        assert torch.allclose(logits[chosen], logits.topk(5).values, atol=TOLERANCE, rtol=0)
+        best = logits.topk(min(5, len(logits)))
+        assert torch.allclose(logits[chosen], best.values, atol=TOLERANCE, rtol=0)
         probs = logits.double().softmax(-1)[chosen]
         found = [candidate["prob"] for candidate in prediction["candidates"]][:5]
         assert np.allclose(found, probs.numpy(), atol=TOLERANCE)
         if len(set(logits.tolist())) == len(logits):
-            assert chosen == logits.topk(5).indices.tolist()
+            assert chosen == best.indices.tolist()
 
 
 def test_every_quantity_is_that_of_python(both: tuple[Any, EngineProcess]) -> None:
@@ -125,6 +153,62 @@ def test_a_text_that_is_typed_gives_the_bits_of_one_that_is_there(
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, other)
         assert next(fresh, None) is None
+
+
+@pytest.mark.parametrize("kind", [*OTHER_KINDS, "qwen3", "olmo2"])
+def test_models_of_other_kinds_give_python_s_numbers_before_and_after_edits(kind: str) -> None:
+    model = random_model(kind)
+    draw = random.Random(4)
+    for _, engine in opened_model(model):
+        for texts in real_texts(12, seed=5):
+            texts = texts[:1] if model.config.causal else texts
+            clean = model.trace(model.tokenize(*texts, truncate=True))
+            compare(model, engine, {"texts": texts, "edits": []}, clean)
+            length = clean.tokens.lengths[0]
+            edits = drawn_edits(draw, length, length, model.config)
+            mapping = python_edits(edits, model.config.n_layers, clean, clean)
+            request = {"texts": texts, "edits": edits, "other": texts}
+            compare(model, engine, request, clean.rerun(mapping))
+
+
+@pytest.mark.parametrize("changes", [{}, {**BERT, "rotary": None, "pooler": True}])
+def test_a_model_that_gives_classes_says_what_python_says(changes: Any) -> None:
+    model = random_model("llama", **CLASSES, **changes)
+    for _, engine in opened_model(model):
+        for texts in real_texts(6, seed=6):
+            texts = texts[:1] if model.config.causal else texts
+            tokens = model.tokenize(*texts, truncate=True)
+            clean = model.trace(tokens)
+            compare(model, engine, {"texts": texts, "edits": []}, clean)
+            edits = [{"quantity": "z", "change": "zero", "layer": 1, "head": 2}]
+            without = clean.rerun({("z", 1, 2): zero})
+            compare(model, engine, {"texts": texts, "edits": edits}, without)
+            swept = engine.sweep({"texts": texts, "edits": []}, {"position": 0, "id": 1})
+            change = without.logits[0].log_softmax(-1)[1] - clean.logits[0].log_softmax(-1)[1]
+            assert swept[1, 2] == pytest.approx(float(change), abs=TOLERANCE)
+            if sum(len(text.split()) for text in texts) > 20:
+                continue
+            served = Engine(model)
+            (*_, answer) = served.sweep(text_request(*texts), Question(0, 1))
+            assert answer is not None
+            np.testing.assert_allclose(answer.blocks["values"], swept, atol=TOLERANCE)
+            (said,) = served.trace(text_request(*texts)).body["predictions"]
+            (own,) = engine.trace({"texts": texts, "edits": []})[0]["predictions"]
+            assert [one["text"] for one in said["candidates"]] == [
+                one["text"] for one in own["candidates"]
+            ]
+
+
+@pytest.mark.parametrize("text", ["a boring story .", "a beautiful story ."])
+def test_the_trained_classifier_says_what_python_says(text: str) -> None:
+    for model, engine in opened("tiny-bert-sentiment"):
+        trace = model.trace(text)
+        compare(model, engine, {"texts": [text], "edits": []}, trace)
+        (said,) = engine.trace({"texts": [text], "edits": []})[0]["predictions"]
+        order = trace.logits[0].argsort(descending=True).tolist()
+        assert [one["text"] for one in said["candidates"]] == [
+            model.config.labels[n] for n in order
+        ]
 
 
 def test_a_sweep_is_the_difference_that_zero_makes(both: tuple[Any, EngineProcess]) -> None:

@@ -15,6 +15,7 @@ from test_front_end import node
 
 import minibert
 from minibert.errors import TokenizationError
+from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.text.tokenizer import Tokenizer
 from minibert.viz.live import live_page
@@ -40,6 +41,7 @@ class Splitter:
             d_model=1,
             d_mlp=1,
         )
+        self.body = Body(self.config)
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         config = self.config

@@ -18,7 +18,7 @@ from minibert.viz.serve.passes import Passes
 from minibert.viz.serve.requests import Question
 from tests.served import text_request
 
-TEXT = {"tiny-bert": "the horse [MASK] away .", "tiny-gpt2": "Once upon a time there"}
+TEXT = {"tiny-bert": "the horse [MASK] away .", "tiny-gpt2": "The boys saw the horse there"}
 OTHER = {"tiny-bert": "one boat was down now", "tiny-gpt2": "One day in the garden there"}
 EDIT = {"quantity": "z", "change": "zero", "layer": 1, "head": 2}
 
@@ -40,7 +40,8 @@ def test_about_is_the_models_config(engine: Engine) -> None:
     bert = engine.name == "tiny-bert"
     assert about == {
         "model": engine.name, "family": config.family, "layers": 4, "heads": 4, "dHead": 32,
-        "dModel": 128, "dMlp": 512, "positions": 128, "vocabulary": 4096, "pairs": bert,
+        "dModel": 128, "dMlp": 512, "positions": config.n_positions,
+        "vocabulary": config.vocab_size, "pairs": bert,
         "predicts": "masked" if bert else "causal", "mask": "[MASK]" if bert else None,
         "built": {
             "norm": "after" if bert else "before", "eps": config.norm_eps,
@@ -202,7 +203,7 @@ SIZES: dict[str, Any] = {
         ("bert", "next-sentence", "none"), ("roberta", "masked-lm", "masked"),
         ("distilbert", "question-answering", "none"), ("electra", "pre-training", "none"),
         ("albert", "token-classification", "none"), ("gpt2", "none", "none"),
-        ("gpt2", "sequence-classification", "none"),
+        ("gpt2", "sequence-classification", "classes"),
     ],
 )  # fmt: skip
 def test_every_family_and_head_has_a_page(family: str, task: str, predicts: str) -> None:
@@ -226,8 +227,8 @@ def test_every_family_and_head_has_a_page(family: str, task: str, predicts: str)
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["the horse " * 64], "has 130 tokens, and tiny-bert has 128 positions"),
-        (["a" * 12_801], "has 12801 characters"),
+        (["the horse " * 300], r"has 602 tokens, and tiny-bert has \d+ positions"),
+        (["a" * 100_001], "has 100001 characters"),
         ([""], "empty|no token"),
         (["the horse", ""], "empty|no token"),
         (["\ud800"], "surrogate"),
@@ -251,8 +252,9 @@ def test_what_a_model_does_not_have_is_refused(engine: Engine) -> None:
             engine.read(request, quantity, layer)
     with pytest.raises(EditError, match="Edit 1"):
         engine.trace(edited)
-    with pytest.raises(MinibertError, match="below 4096"):
-        list(engine.sweep(request, Question(0, 4096)))
+    size = engine.config.vocab_size
+    with pytest.raises(MinibertError, match=f"below {size}"):
+        list(engine.sweep(request, Question(0, size)))
     if engine.predicts == "causal":
         with pytest.raises(TokenizationError, match="takes one text"):
             engine.trace(text_request("a", "b"))

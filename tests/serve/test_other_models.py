@@ -26,8 +26,9 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     """A random model with the tokenizer of an embedded one."""
     masked = request.param == "modernbert"
     tokenizer = minibert.load("tiny-bert" if masked else "tiny-gpt2").tokenizer
+    assert tokenizer is not None
     task = "masked-lm" if masked else "causal-lm"
-    model = other_model(request.param, vocab_size=4096, task=task)
+    model = other_model(request.param, vocab_size=tokenizer.vocab_size, task=task)
     model.tokenizer, model.name = tokenizer, request.param
     return Engine(model)
 

@@ -15,7 +15,7 @@ from tests.served import text_request
 
 TEXTS = {
     "tiny-bert": ("the horse [MASK] away .", "one boat was down now"),
-    "tiny-gpt2": ("Once upon a time there", "One day in the garden there"),
+    "tiny-gpt2": ("The boys saw the horse there", "One day in the garden there"),
 }
 
 

@@ -20,7 +20,7 @@ from minibert.viz.engine_edits import python_edits, set_weight
 
 TEXTS = {
     "tiny-bert": ("the horse [MASK] away .", "one boat was down now"),
-    "tiny-gpt2": ("Once upon a time there", "One day in the garden there"),
+    "tiny-gpt2": ("The boys saw the horse there", "One day in the garden there"),
 }
 
 

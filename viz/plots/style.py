@@ -60,7 +60,7 @@ def needed_matplotlib() -> Any:
     except ImportError as error:
         raise MinibertError(
             f"plots need matplotlib, which cannot be imported ({error}); "
-            f"install it: {how_to_install('plots')}"
+            f"install it: {how_to_install('plots')}. See docs/install.md#extras"
         ) from error
     return matplotlib
 

@@ -35,7 +35,8 @@ def check_installed() -> None:
             __import__(name)
         except ImportError as error:
             raise MinibertError(
-                f"A served page needs {name}, which is not installed: {how_to_install('serve')}"
+                f"A served page needs {name}, which is not installed: {how_to_install('serve')}. "
+                "See docs/install.md#extras"
             ) from error
 
 

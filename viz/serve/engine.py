@@ -22,18 +22,19 @@ from minibert.trace.edit import zero
 from minibert.trace.read import Trace
 from minibert.viz.engine_edit_checks import EngineEdit, checked_edits
 from minibert.viz.engine_edits import PointKey, needs, python_edits
+from minibert.viz.engine_models import built_of
+from minibert.viz.live import JUDGED_TEXT
 from minibert.viz.serve.passes import Passes
 from minibert.viz.serve.picture import block_of, header_of
 from minibert.viz.serve.requests import Question, TextList, TextRequest
-from minibert.viz.serve.whole import built_of, collected, weight_of
+from minibert.viz.serve.task_answers import TaskAnswers
+from minibert.viz.serve.whole import collected, weight_of
 from minibert.viz.trace_example import without_folder
 
 __all__ = ["Answer", "Engine"]
 
 _FIRST_TEXT = "Once upon a time there was a"
 _FIRST_CLOZE = "The horse pulled the [MASK] up the hill because it was strong."
-# Candidates of a prediction: more than a page has room for.
-_TOP = 20
 # No tokenizer of ours makes fewer tokens of so many characters, but for blanks.
 _CHARACTERS_A_POSITION = 100
 
@@ -60,15 +61,8 @@ class Engine:
         self.config = model.config
         self.name = without_folder(model.name)
         self.passes = Passes()
-
-    @property
-    def predicts(self) -> str:
-        """masked, causal, or none: what engine.js says a model predicts."""
-        task, config = self.config.task, self.config
-        if task == "causal-lm":
-            return "causal"
-        masked = task == "masked-lm" or (task == "pre-training" and config.family != "electra")
-        return "masked" if masked and self.tokenizer.mask_id is not None else "none"
+        self.answers = TaskAnswers(self.config, self.tokenizer, self.name)
+        self.predicts = self.answers.predicts
 
     @property
     def takes_pairs(self) -> bool:
@@ -78,6 +72,8 @@ class Engine:
     @property
     def first_text(self) -> str:
         """What a page opens with."""
+        if self.predicts == "classes":
+            return JUDGED_TEXT
         if self.predicts != "masked":
             return _FIRST_TEXT
         assert self.tokenizer.mask_id is not None
@@ -96,7 +92,7 @@ class Engine:
             "dModel": config.d_model,
             "dMlp": config.d_mlp,
             "positions": config.n_positions,
-            "vocabulary": config.vocab_size,
+            "vocabulary": self.answers.n_choices,
             "mask": None if mask_id is None else self.tokenizer.raw(mask_id),
             "pairs": self.takes_pairs,
             "built": built_of(config),
@@ -112,7 +108,7 @@ class Engine:
         changed = any(edit.quantity in ("scores", "probs") for edit in edits)
         header = header_of(trace, self.name, edited=changed)
         ids = trace.tokens.ids[0].tolist()
-        body = {"ids": ids, "header": header, "predictions": self._predictions(trace)}
+        body = {"ids": ids, "header": header, "predictions": self.answers.predictions(trace)}
         there = {entry["block"] for entry in header["arrays"]}
         return Answer(body, {name: block_of(trace, name) for name in blocks if name in there})
 
@@ -145,7 +141,7 @@ class Engine:
             raise MinibertError(
                 f"position {position}: the text has {trace.allowed.position} tokens."
             )
-        return Answer(self._candidates(self._vocabulary_logits(trace)[position]))
+        return Answer(self.answers.candidates(self.answers.logits_at(trace, position)))
 
     def weights(self, name: str, layer: int | None, row: int | None) -> Answer:
         """A weight of the model, or one row of it; null where there is none of this name."""
@@ -167,18 +163,20 @@ class Engine:
         (layer, head), natural logarithms.
         """
         trace, edits = self._edited(request)
-        n_tokens, n_logits = trace.allowed.position, self._vocabulary_logits(trace).shape[-1]
+        n_tokens, n_logits = trace.allowed.position, self.answers.logits_at(trace, 0).shape[-1]
         if question.position >= n_tokens or question.id >= n_logits:
             raise MinibertError(
                 f"The question is about position {question.position} and token id {question.id}; "
                 f"expected a position below {n_tokens} and an id below {n_logits}."
             )
         clean, given = self._clean(request.texts), self._python_edits(request, edits)
-        whole = "logits" in given
+        of_text = self.predicts == "classes"
+        whole = of_text or "logits" in given
         row = question.position if whole else 0
 
         def log_prob(logits: Tensor) -> Tensor:
-            return logits[:, row].float().log_softmax(-1)[:, question.id]
+            at = logits if of_text else logits[:, row]
+            return at.float().log_softmax(-1)[:, question.id]
 
         def changed(more: list[dict[PointKey, Any]]) -> Tensor:
             places = None if whole else [question.position]
@@ -203,18 +201,18 @@ class Engine:
         chooser = Sampling(
             sampling.get("temperature", 1.0), sampling.get("topK"), sampling.get("topP")
         )
-        logits = self._vocabulary_logits(trace)[-1]
+        logits = trace.logits[0, -1]
         known = logits[: self.tokenizer.vocab_size]
         generator = torch.Generator().manual_seed(sampling.get("seed", 0))
         (chosen,) = chooser.choose(known[None], [generator])
         drawn = chooser.probs(known)
-        candidates = self._candidates(logits)
+        candidates = self.answers.candidates(logits)
         ids = trace.tokens.ids[0].tolist()
         before = self.tokenizer.decode(ids)
         after = self.tokenizer.decode([*ids, chosen])
         piece = after[len(before) :] if after.startswith(before) else self.tokenizer.string(chosen)
         body = {
-            "chosen": self._candidates(logits, [chosen])[0],
+            "chosen": self.answers.candidates(logits, [chosen])[0],
             "candidates": candidates,
             "drawn": [float(drawn[one["id"]]) for one in candidates],
             "text": request.texts[0] + piece,
@@ -260,48 +258,6 @@ class Engine:
         clean = self._clean(request.texts)
         other = self._clean(request.other) if needs(edits, "text") else None
         return python_edits(edits, self.config, clean=clean, other=other)
-
-    def _vocabulary_logits(self, trace: Trace) -> Tensor:
-        """(position, vocab). Raises MinibertError for a model that predicts no tokens."""
-        if self.predicts == "none":
-            raise MinibertError(
-                f"{self.name} has no head that predicts tokens (its task is {self.config.task})."
-            )
-        return trace.logits[0]
-
-    def _predictions(self, trace: Trace) -> list[dict[str, Any]]:
-        """What the model says of each masked token, or of the next token."""
-        if self.predicts == "none":
-            return []
-        if self.predicts == "causal":
-            places = [trace.allowed.position - 1]
-        else:
-            ids = trace.inputs.ids[0].tolist()
-            places = [place for place, one in enumerate(ids) if one == self.tokenizer.mask_id]
-        logits = self._vocabulary_logits(trace)
-        return [
-            {"position": place, "candidates": self._candidates(logits[place])} for place in places
-        ]
-
-    def _candidates(self, logits: Tensor, ids: list[int] | None = None) -> list[dict[str, Any]]:
-        """These tokens, or the most probable ones, of the logits (vocab) of one place."""
-        if not bool(logits.isfinite().all()):
-            raise MinibertError(
-                "The logits have NaN or infinity, so nothing is predicted. An edit has set too "
-                "large a value, or the weights are broken."
-            )
-        logits = logits.float()
-        if ids is None:
-            # Some checkpoints have more logits than their tokenizer has tokens.
-            known = logits[: self.tokenizer.vocab_size]
-            ids = known.topk(min(_TOP, len(known))).indices.tolist()
-        probs = (logits[ids] - logits.logsumexp(-1)).exp().tolist()
-        rows = zip(ids, logits[ids].tolist(), probs, strict=True)
-        string = self.tokenizer.string
-        return [
-            {"id": one, "text": string(one), "logit": logit, "prob": prob}
-            for one, logit, prob in rows
-        ]
 
 
 def _numbers(value: Tensor) -> Answer:

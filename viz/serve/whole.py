@@ -1,4 +1,4 @@
-"""What the picture of the whole asks for: a model's parts, its weights, a head in many texts."""
+"""What the picture of the whole asks for: a model's weights, a head in many texts."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,37 +9,16 @@ import torch
 from torch import Tensor
 
 from minibert.errors import MinibertError
-from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.trace.read import Trace
-from minibert.viz.engine_models import other_choice
 from minibert.viz.labels import label_columns
 from minibert.viz.trace_example import Sentence
 
-__all__ = ["Collected", "built_of", "collected", "weight_of"]
+__all__ = ["Collected", "collected", "weight_of"]
 
 # Numbers that one question may ask for: 64 MiB.
 _MOST_NUMBERS = 2**24
 Collected = tuple[dict[str, Any], Mapping[str, npt.NDArray[Any]]]
-
-
-def built_of(config: Config) -> dict[str, Any] | None:
-    """The parts of a model as static/core/data/source.js has them.
-
-    None for a model whose numbers the page does not work out one by one.
-    """
-    if config.family not in ("bert", "gpt2") or other_choice(config):
-        return None
-    bert = config.family == "bert"
-    return {
-        "norm": "before" if config.pre_norm else "after",
-        "eps": config.norm_eps,
-        "activation": config.activation,
-        "segments": bert and config.n_segments > 0,
-        "embedNorm": bert,
-        "finalNorm": not bert,
-        "transform": bert,
-    }
 
 
 def weight_of(model: Model, name: str, layer: int | None, row: int | None) -> Tensor | None:

@@ -1,9 +1,38 @@
 /** The dot product, the softmax and the mean of the values, as kernels/eager.py. */
 
-import { multiply, tensor, transposed } from "./tensor.js";
+import { multiply, softCapped, tensor, transposed } from "./tensor.js";
 
 /**
- * query · key · scale, before the mask: (head, query, key).
+ * @typedef {object} Looking  which keys a query sees, and what the softmax is taken of
+ * @property {boolean} causal  no query looks ahead
+ * @property {[number, number] | null} window  keys before and after its own position that a query sees; null: all
+ * @property {number | null} softCap  scores are squeezed into −cap to cap; null: they stay
+ */
+
+/**
+ * @param {import("./model.js").Config} config
+ * @param {number} layer
+ * @returns {Looking}
+ */
+export function lookingOf({ causal, windows, soft_cap: softCap = null }, layer) {
+  return { causal, window: windows?.[layer] ?? null, softCap };
+}
+
+/**
+ * The first key that a query sees, and the one behind the last.
+ *
+ * @param {Looking} looking
+ * @param {number} query
+ * @param {number} length
+ * @returns {[number, number]}
+ */
+export function seenKeys({ causal, window }, query, length) {
+  const [before, after] = window ?? [length, length];
+  return [Math.max(0, query - before), Math.min(length, query + 1 + (causal ? 0 : after))];
+}
+
+/**
+ * query · key · scale, before soft cap and mask: (head, query, key). Heads may share a key head.
  *
  * @param {import("./tensor.js").Tensor} query
  * @param {import("./tensor.js").Tensor} key
@@ -13,7 +42,7 @@ export function attentionScores(query, key, scale) {
   const [heads, positions, dHead] = query.shape;
   const out = tensor([heads, positions, positions]);
   for (let head = 0; head < heads; head += 1) {
-    const product = multiply(ofHead(query, head), ofHead(key, head), positions, dHead, positions);
+    const product = multiply(ofHead(query, head), ofHead(key, keyHead(head, query, key)), positions, dHead, positions);
     for (let i = 0; i < product.length; i += 1) product[i] *= scale;
     out.values.set(product, head * product.length);
   }
@@ -24,14 +53,15 @@ export function attentionScores(query, key, scale) {
  * softmax of the scores over the keys that each query may see; 0 for the others.
  *
  * @param {import("./tensor.js").Tensor} scores
- * @param {boolean} causal
+ * @param {Looking} looking
  */
-export function attentionProbs(scores, causal) {
+export function attentionProbs(scores, looking) {
   const [heads, positions] = scores.shape;
+  const capped = softCapped(scores, looking.softCap);
   const out = tensor(scores.shape);
   for (let row = 0; row < heads * positions; row += 1) {
-    const allowed = causal ? (row % positions) + 1 : positions;
-    softmaxRow(scores.values, row * positions, allowed, out.values);
+    const [from, to] = seenKeys(looking, row % positions, positions);
+    softmaxRow(capped.values, row * positions + from, to - from, out.values);
   }
   return out;
 }
@@ -61,13 +91,25 @@ function softmaxRow(scores, from, allowed, out) {
  * @param {import("./tensor.js").Tensor} value
  */
 export function weightedValues(probs, value) {
-  const [heads, positions, dHead] = value.shape;
-  const out = tensor(value.shape);
+  const [, positions, dHead] = value.shape;
+  const [heads] = probs.shape;
+  const out = tensor([heads, positions, dHead]);
   for (let head = 0; head < heads; head += 1) {
-    const columns = transposed(ofHead(value, head), positions, dHead);
+    const columns = transposed(ofHead(value, keyHead(head, probs, value)), positions, dHead);
     out.values.set(multiply(ofHead(probs, head), columns, positions, positions, dHead), head * positions * dHead);
   }
   return out;
+}
+
+/**
+ * The key-value head that a head reads.
+ *
+ * @param {number} head
+ * @param {import("./tensor.js").Tensor} ofHeads  (head, …)
+ * @param {import("./tensor.js").Tensor} ofKeys  (key-value head, …)
+ */
+function keyHead(head, ofHeads, ofKeys) {
+  return Math.floor((head * ofKeys.shape[0]) / ofHeads.shape[0]);
 }
 
 /**

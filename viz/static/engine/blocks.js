@@ -4,9 +4,10 @@
  *
  * @typedef {import("../core/data/data.js").ExampleHeader} ExampleHeader
  * @typedef {import("../core/data/data.js").ArrayEntry} ArrayEntry
+ * @typedef {import("./model.js").Config} Config
  */
 
-import { predicts } from "./predictions.js";
+import { predictsTokens } from "./predictions.js";
 
 const VECTORS = /** @type {const} */ (["query", "key", "value"]);
 /** Blocks a side of a thumbnail, as THUMBNAIL in payload.py. */
@@ -24,7 +25,7 @@ export function headerOf(pass) {
     name: "",
     model: config.name,
     cut: tokens.cut,
-    sizes: { n_layers: config.n_layers, n_heads: config.n_heads, d_head: config.d_model / config.n_heads },
+    sizes: sizesOf(config),
     layers,
     heads,
     texts: tokens.texts,
@@ -38,13 +39,24 @@ export function headerOf(pass) {
     key_tokens: null,
     causal: config.causal,
     scale: config.scale,
+    ...lookingHeader(config),
     edited: plan.list.some(({ quantity }) => quantity === "scores" || quantity === "probs"),
-    lens: predicts(config) === "none" ? null : { block: "lens" },
+    lens: predictsTokens(config) ? { block: "lens" } : null,
     relevance: null,
     patterns: null,
     notes: [],
     arrays: [...thumbnailEntry(pass), ...layers.flatMap((layer) => entriesOf(pass, layer))],
   };
+}
+
+/** The sizes of a model; n_kv_heads where heads share keys. @param {Config} config */
+function sizesOf({ n_layers, n_heads, n_kv_heads, d_head }) {
+  return { n_layers, n_heads, d_head, ...(n_kv_heads !== n_heads && { n_kv_heads }) };
+}
+
+/** How scores become weights and how queries and keys are turned, where the model has any of it. @param {Config} config */
+function lookingHeader({ soft_cap, windows, rotary, turned }) {
+  return { ...(soft_cap && { soft_cap }), ...(windows && { windows }), ...(rotary && { rotary, turned }) };
 }
 
 /**
@@ -63,10 +75,10 @@ function thumbnailEntry({ length, model: { config } }) {
  * @returns {ArrayEntry[]}
  */
 function entriesOf({ length, model: { config } }, layer) {
-  const shape = [config.n_heads, length, config.d_model / config.n_heads];
+  const shape = (/** @type {string} */ name) => [name === "query" ? config.n_heads : config.n_kv_heads, length, config.d_head];
   return [
     { ...entry("probs", layer, [config.n_heads, length, length]), dtype: "uint8", coding: "sqrt" },
-    ...VECTORS.map((name) => entry(name, layer, shape)),
+    ...VECTORS.map((name) => entry(name, layer, shape(name))),
   ];
 }
 

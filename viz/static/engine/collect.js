@@ -5,7 +5,7 @@
  * @typedef {import("../core/data/source.js").Collected} Collected
  */
 
-import { ofHead } from "./attention.js";
+import { lookingOf, ofHead } from "./attention.js";
 import { headerOf } from "./blocks.js";
 
 /** Passes that are kept, so that another head of the same texts needs none of them again. */
@@ -40,14 +40,15 @@ export class Collection {
     const [config] = passes.map(({ model }) => model.config);
     if (!config) throw new Error("there is no text to collect a head of");
     if (!(head < config.n_heads)) throw new RangeError(`head ${head}: a layer has ${config.n_heads}`);
-    const all = (/** @type {"query" | "key"} */ name) => joined(passes.map((pass) => ofHead(pass.read(name, layer), head)));
+    const all = (/** @type {"query" | "key"} */ name, /** @type {number} */ place) =>
+      joined(passes.map((pass) => ofHead(pass.read(name, layer), place)));
     return {
       from: passes.map((pass) => ({ texts: pass.tokens.texts, tokens: headerOf(pass).tokens })),
-      width: config.d_model / config.n_heads,
+      width: config.d_head,
       scale: config.scale[layer],
-      causal: config.causal,
-      query: all("query"),
-      key: all("key"),
+      ...lookingOf(config, layer),
+      query: all("query", head),
+      key: all("key", Math.floor((head * config.n_kv_heads) / config.n_heads)),
     };
   }
 }

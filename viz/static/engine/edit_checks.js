@@ -5,6 +5,7 @@
  */
 
 import { LAYER_QUANTITIES } from "./layer.js";
+import { predicts } from "./predictions.js";
 
 /** @type {Record<string, string[]>} */
 const WITHOUT_LAYER = { embed: ["position", "d_model"], logits: ["position", "vocab"] };
@@ -29,6 +30,7 @@ export function checkEdit(edit, config, length) {
     throw new Error(`${quantity} cannot be edited; there are embed, ${Object.keys(LAYER_QUANTITIES).join(", ")} and logits`);
   }
   if (!CHANGES.includes(change)) throw new Error(`${change} is no change; there are ${CHANGES.join(", ")}`);
+  if (config.absent.includes(quantity)) throw new Error(`${config.name} has no ${quantity}`);
   checkNumbers(edit, config, length);
   checkChange(edit);
 }
@@ -41,11 +43,13 @@ export function checkEdit(edit, config, length) {
 function checkNumbers(edit, config, length) {
   const axes = axesOf(edit.quantity);
   const matrix = MATRICES.includes(edit.quantity);
-  const lengths = { d_head: config.d_model / config.n_heads, d_model: config.d_model, d_mlp: config.d_mlp, vocab: config.vocab_size };
+  const classes = edit.quantity === "logits" && predicts(config) === "classes";
+  const lengths = { d_head: config.d_head, d_model: config.d_model, d_mlp: config.d_mlp, vocab: classes ? config.labels.length : config.vocab_size };
   const last = /** @type {keyof typeof lengths} */ (axes[axes.length - 1]);
   checkNumber(edit, "layer", edit.quantity in WITHOUT_LAYER ? 0 : config.n_layers);
-  checkNumber(edit, "head", axes.includes("head") ? config.n_heads : 0);
-  checkNumber(edit, "position", length);
+  const heads = { head: config.n_heads, kv_head: config.n_kv_heads };
+  checkNumber(edit, "head", heads[/** @type {keyof typeof heads} */ (axes[0])] ?? 0);
+  checkNumber(edit, "position", classes ? 0 : length);
   checkNumber(edit, "key", matrix ? length : 0);
   checkNumber(edit, "neuron", matrix ? 0 : lengths[last]);
 }

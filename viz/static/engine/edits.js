@@ -6,12 +6,14 @@
  *
  * @typedef {object} Where
  * @property {number | null} layer
- * @property {boolean} causal
+ * @property {import("./attention.js").Looking} looking  of the layer
  * @property {import("./plan.js").Sources | undefined} sources
  *
  * @typedef {[number, number]} Range  from, to
  * @typedef {[Range, Range, Range]} Ranges  of head, of position or query, and of the last axis
  */
+
+import { seenKeys } from "./attention.js";
 
 /**
  * The quantity with one edit made; the tensor given is left as it is.
@@ -29,8 +31,8 @@ export function edited(value, axes, edit, where) {
   if (edit.change === "zero") fill(result, ranges, 0);
   else if (edit.change === "mean") takeMeans(result, ranges, source(edit, where, "clean"));
   else if (edit.change === "text") takeFrom(result, ranges, source(edit, where, "other"));
-  else if (edit.change === "hide") hide(result, ranges, where.causal);
-  else if (edit.quantity === "probs") setWeights(result, ranges, edit, where.causal);
+  else if (edit.change === "hide") hide(result, ranges, where.looking);
+  else if (edit.quantity === "probs") setWeights(result, ranges, edit, where.looking);
   else fill(result, ranges, edit.value ?? 0);
   return result;
 }
@@ -53,7 +55,7 @@ function sizesOf({ shape }) {
  */
 function rangesOf(sizes, edit, axes) {
   const last = axes.includes("key") ? edit.key : edit.neuron;
-  const chosen = [axes.includes("head") ? edit.head : null, edit.position, last];
+  const chosen = [axes.length === 3 ? edit.head : null, edit.position, last];
   return /** @type {Ranges} */ (
     sizes.map((size, i) => {
       const one = chosen[i] ?? null;
@@ -131,13 +133,14 @@ function takeFrom(result, ranges, other) {
  *
  * @param {Tensor} result
  * @param {Ranges} ranges
- * @param {boolean} causal
+ * @param {import("./attention.js").Looking} looking
  */
-function hide(result, ranges, causal) {
+function hide(result, ranges, looking) {
   const [, , nKeys] = sizesOf(result);
   forEach(result, ranges, (at, head, query, key) => {
     result.values[at] = -Infinity;
-    const seen = result.values.subarray(at - key, at - key + (causal ? query + 1 : nKeys));
+    const [from, to] = seenKeys(looking, query, nKeys);
+    const seen = result.values.subarray(at - key + from, at - key + to);
     if (seen.every((score) => score === -Infinity)) throw new Error(`no key is left for the token at position ${query} to look at`);
   });
 }
@@ -149,14 +152,15 @@ function hide(result, ranges, causal) {
  * @param {Tensor} result
  * @param {Ranges} ranges
  * @param {Edit} edit
- * @param {boolean} causal
+ * @param {import("./attention.js").Looking} looking
  */
-function setWeights(result, ranges, { value = 0, position = null }, causal) {
+function setWeights(result, ranges, { value = 0, position = null }, looking) {
   const [, , nKeys] = sizesOf(result);
   forEach(result, ranges, (at, head, query, key) => {
     const row = result.values.subarray(at - key, at - key + nKeys);
-    const hidden = causal && key > query;
-    if (hidden && position !== null) throw new Error(`the token at position ${query} cannot look ahead to position ${key}`);
+    const [from, to] = seenKeys(looking, query, nKeys);
+    const hidden = key < from || key >= to;
+    if (hidden && position !== null) throw new Error(`the token at position ${query} cannot look at position ${key}`);
     const others = row.reduce((sum, weight, i) => (i === key ? sum : sum + weight), 0);
     if (!hidden && !others && value !== 1 && position !== null) {
       throw new Error(`the token at position ${query} gives no other token any weight, so none can be scaled`);

@@ -2,10 +2,13 @@
  * What runs a model for a page: one interface for the engine in the file and for the one in Python
  * behind the page. A page never asks which of them it has.
  *
+ * @typedef {"masked" | "causal" | "classes" | "none"} Predicts  masked words, the next token, a class of the
+ *   whole text, or nothing
+ *
  * @typedef {object} About  the model, as it was loaded
  * @property {string} model  its name
  * @property {string} family
- * @property {"masked" | "causal" | "none"} predicts  masked words, the next token, or nothing
+ * @property {Predicts} predicts
  * @property {number} layers
  * @property {number} heads
  * @property {number} dHead

@@ -16,10 +16,10 @@
 import { bytesOf, headerOf } from "./blocks.js";
 import { Collection } from "./collect.js";
 import { lensOf } from "./lens.js";
-import { builtOf, Model } from "./model.js";
+import { Model } from "./model.js";
 import { Pass } from "./pass.js";
 import { Plan } from "./plan.js";
-import { candidates, predictions, predicts } from "./predictions.js";
+import { candidates, namesOf, predictions, predicts, predictsTokens } from "./predictions.js";
 import { draw, drawnProbs } from "./sampling.js";
 import { sweep } from "./sweep.js";
 import { Tokenizer } from "./tokens.js";
@@ -52,14 +52,14 @@ export class LocalEngine {
       predicts: predicts(config),
       layers: config.n_layers,
       heads: config.n_heads,
-      dHead: config.d_model / config.n_heads,
+      dHead: config.d_head,
       dModel: config.d_model,
       dMlp: config.d_mlp,
       positions: config.n_positions,
-      vocabulary: config.vocab_size,
+      vocabulary: predicts(config) === "classes" ? config.labels.length : config.vocab_size,
       mask: tokenizer.mask === null ? null : tokenizer.raw(tokenizer.mask),
       pairs: config.n_segments > 1,
-      built: builtOf(config),
+      built: config.built,
     };
   }
 
@@ -145,7 +145,7 @@ export class LocalEngine {
    */
   async bytes(number, name, from, to, pause = async () => {}) {
     const pass = this.pass(number);
-    if (name !== "lens") return bytesOf(pass, name, from, to);
+    if (name !== "lens" || !predictsTokens(this.config)) return bytesOf(pass, name, from, to);
     return new TextEncoder().encode(JSON.stringify(await lensOf(pass, this.tokenizer, pause))).slice(from, to);
   }
 
@@ -167,8 +167,8 @@ export class LocalEngine {
   candidates(number, position) {
     const pass = this.pass(number);
     if (!(position >= 0 && position < pass.length)) throw new RangeError(`position ${position}: the text has ${pass.length} tokens`);
-    if (predicts(this.config) === "none") throw new Error(`${this.config.name} has no head that predicts tokens`);
-    return candidates(pass.logitsAt(position), this.tokenizer);
+    if (predicts(this.config) === "none") throw new Error(`${this.config.name} has no head that predicts anything`);
+    return candidates(pass.logitsAt(position), namesOf(this.config, this.tokenizer));
   }
 
   /**

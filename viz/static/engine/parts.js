@@ -1,7 +1,9 @@
 /** What holds the weights of a layer, as layers/parts.py and layers/attention.py. */
 
 import { activate } from "./activations.js";
-import { layerNorm, mergeHeads, multiply, splitHeads, tensor } from "./tensor.js";
+import { lookingOf } from "./attention.js";
+import { mergeHeads, multiply, normed, splitHeads, sum, tensor } from "./tensor.js";
+import { turned } from "./turned.js";
 
 /**
  * @typedef {import("./tensor.js").Tensor} Tensor
@@ -34,52 +36,86 @@ export class Linear {
   }
 }
 
-export class LayerNorm {
+/** LayerNorm or RMSNorm, as the model has it, with the weight of this name. */
+export class Norm {
   /**
    * @param {Weights} weights
    * @param {string} name
-   * @param {number} eps
+   * @param {Config} config
    */
-  constructor(weights, name, eps) {
-    this.weight = weights.get(`${name}.weight`).values;
-    this.bias = weights.get(`${name}.bias`).values;
-    this.eps = eps;
+  constructor(weights, name, { norm, norm_eps: eps, norm_plus_one: plusOne }) {
+    const { values } = weights.get(`${name}.weight`);
+    this.weight = plusOne ? values.map((value) => 1 + value) : values;
+    this.bias = weights.has(`${name}.bias`) ? weights.get(`${name}.bias`).values : null;
+    this.kind = { eps, centred: norm === "layer" };
   }
 
   /** @param {Tensor} x */
   forward(x) {
-    return layerNorm(x, this.weight, this.bias, this.eps);
+    return normed(x, this.weight, this.bias, this.kind);
   }
 }
 
-/** Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2.2). */
+/**
+ * The norm of this name; null where the model has none there.
+ *
+ * @param {Weights} weights
+ * @param {string} name
+ * @param {Config} config
+ */
+export function normWhere(weights, name, config) {
+  return weights.has(`${name}.weight`) ? new Norm(weights, name, config) : null;
+}
+
+/**
+ * Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2.2). Several heads may share
+ * a key-value head (Ainslie et al. 2023).
+ */
 export class Attention {
   /**
    * @param {Weights} weights
    * @param {string} name
    * @param {Config} config
-   * @param {number} scale
+   * @param {number} layer
    */
-  constructor(weights, name, config, scale) {
+  constructor(weights, name, config, layer) {
     this.linears = {
       query: new Linear(weights, `${name}.query`),
       key: new Linear(weights, `${name}.key`),
       value: new Linear(weights, `${name}.value`),
     };
     this.output = new Linear(weights, `${name}.output`);
-    this.heads = config.n_heads;
-    this.dHead = config.d_model / config.n_heads;
-    this.scale = scale;
+    this.norms = { query: normWhere(weights, `${name}.query_norm`, config), key: normWhere(weights, `${name}.key_norm`, config), value: null };
+    this.normsHeads = config.query_key_norm === "head";
+    this.dHead = config.d_head;
+    this.scale = config.scale[layer];
+    this.looking = lookingOf(config, layer);
+    this.rotary = config.rotary && config.turned ? config.rotary[config.turned[layer]] : null;
   }
 
   /**
-   * query, key or value of all heads: x·W + b.
+   * query, key or value of all heads: x·W + b, normed where the model does that.
    *
    * @param {"query" | "key" | "value"} name
    * @param {Tensor} x
    */
   project(name, x) {
-    return splitHeads(this.linears[name].forward(x.values).values, x.shape[0], this.heads, this.dHead);
+    const norm = this.norms[name];
+    const made = this.linears[name].forward(x.values);
+    const whole = norm && !this.normsHeads ? norm.forward(made) : made;
+    const split = splitHeads(whole.values, x.shape[0], whole.shape[1] / this.dHead, this.dHead);
+    return norm && this.normsHeads ? norm.forward(split) : split;
+  }
+
+  /**
+   * Queries or keys, turned by where they stand; the first of them stands at `first`.
+   *
+   * @param {Tensor} vectors
+   * @param {number} first
+   */
+  turned(vectors, first) {
+    if (!this.rotary) throw new RangeError("the model turns no queries and keys");
+    return turned(vectors, this.rotary, first);
   }
 
   /**
@@ -128,7 +164,10 @@ export class Attention {
   }
 }
 
-/** mlp_out = activation(x·W_in + b_in)·W_out + b_out (Vaswani et al. 2017, section 3.3). */
+/**
+ * mlp_out = activation(x·W_in + b_in)·W_out + b_out (Vaswani et al. 2017, section 3.3). Gated it is
+ * (activation(x·W_gate + b_gate) · (x·W_in + b_in))·W_out + b_out (Shazeer 2020, section 2).
+ */
 export class FeedForward {
   /**
    * @param {Weights} weights
@@ -136,22 +175,40 @@ export class FeedForward {
    * @param {Config} config
    */
   constructor(weights, name, config) {
+    this.gate = weights.has(`${name}.gate.weight`) ? new Linear(weights, `${name}.gate`) : null;
     this.up = new Linear(weights, `${name}.up`);
     this.down = new Linear(weights, `${name}.down`);
     this.activation = config.activation;
   }
 
-  /** @param {Tensor} pre */
-  post(pre) {
-    return activate(pre, this.activation);
+  /** mlp_gate, which enters the activation. @param {Tensor} x */
+  gateOf(x) {
+    if (!this.gate) throw new RangeError("the MLPs of this model have no gate");
+    return this.gate.forward(x.values);
+  }
+
+  /**
+   * What W_out reads.
+   *
+   * @param {Tensor} pre
+   * @param {Tensor | null} gate
+   */
+  post(pre, gate) {
+    if (!gate) return activate(pre, this.activation);
+    const out = activate(gate, this.activation);
+    for (let i = 0; i < out.values.length; i += 1) out.values[i] *= pre.values[i];
+    return out;
   }
 }
 
 /**
- * The weights of a layer: attention, MLP and their LayerNorms, before or after each.
+ * The weights of a layer: attention, MLP and their norms.
  *
- * Before (GPT-2):  mid = x + attn_out(LN(x)),    post = mid + mlp_out(LN(mid))
- * After (BERT):    mid = LN(x + attn_out(x)),    post = LN(mid + mlp_out(mid))
+ * Before (GPT-2):    mid = x + attn_out(norm(x)),         post = mid + mlp_out(norm(mid))
+ * After (BERT):      mid = norm(x + attn_out(x)),         post = norm(mid + mlp_out(mid))
+ * Output (OLMo 2):   mid = x + norm(attn_out(x)),         post = mid + norm(mlp_out(mid))
+ * Both (Gemma 2):    mid = x + norm(attn_out(norm(x))),   post = mid + norm(mlp_out(norm(mid)))
+ * Parallel (NeoX):   mid = x + attn_out(norm(x)),         post = mid + mlp_out(norm(x))
  */
 export class Layer {
   /**
@@ -161,30 +218,41 @@ export class Layer {
    * @param {number} index
    */
   constructor(weights, name, config, index) {
-    this.preNorm = config.pre_norm;
-    this.attention = new Attention(weights, `${name}.attention`, config, config.scale[index]);
-    this.attentionNorm = new LayerNorm(weights, `${name}.attention_norm`, config.norm_eps);
+    const norm = (/** @type {string} */ own) => normWhere(weights, `${name}.${own}`, config);
+    this.after = config.norm_place === "after";
+    this.parallel = config.parallel;
+    this.attention = new Attention(weights, `${name}.attention`, config, index);
+    this.attentionNorm = norm("attention_norm");
+    this.attentionOutputNorm = norm("attention_output_norm");
     this.mlp = new FeedForward(weights, `${name}.mlp`, config);
-    this.mlpNorm = new LayerNorm(weights, `${name}.mlp_norm`, config.norm_eps);
+    this.mlpNorm = norm("mlp_norm");
+    this.mlpOutputNorm = norm("mlp_output_norm");
   }
 
   /** What W_Q, W_K and W_V read. @param {Tensor} residPre */
   attentionInput(residPre) {
-    return this.preNorm ? this.attentionNorm.forward(residPre) : residPre;
+    return this.after ? residPre : applied(this.attentionNorm, residPre);
   }
 
-  /** resid_mid from the sum resid_pre + attn_out. @param {Tensor} total */
-  afterAttention(total) {
-    return this.preNorm ? total : this.attentionNorm.forward(total);
+  /** resid_mid. @param {Tensor} residPre @param {Tensor} attnOut */
+  afterAttention(residPre, attnOut) {
+    const total = sum(residPre, applied(this.attentionOutputNorm, attnOut));
+    return this.after ? applied(this.attentionNorm, total) : total;
   }
 
-  /** What W_in reads. @param {Tensor} residMid */
-  mlpInput(residMid) {
-    return this.preNorm ? this.mlpNorm.forward(residMid) : residMid;
+  /** What W_in and W_gate read. @param {Tensor} stream */
+  mlpInput(stream) {
+    return this.after ? stream : applied(this.mlpNorm, stream);
   }
 
-  /** resid_post from the sum resid_mid + mlp_out. @param {Tensor} total */
-  afterMlp(total) {
-    return this.preNorm ? total : this.mlpNorm.forward(total);
+  /** resid_post. @param {Tensor} residMid @param {Tensor} mlpOut */
+  afterMlp(residMid, mlpOut) {
+    const total = sum(residMid, applied(this.mlpOutputNorm, mlpOut));
+    return this.after ? applied(this.mlpNorm, total) : total;
   }
+}
+
+/** @param {Norm | null} norm @param {Tensor} x */
+function applied(norm, x) {
+  return norm ? norm.forward(x) : x;
 }

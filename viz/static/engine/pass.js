@@ -5,6 +5,7 @@
  */
 
 import { LAYER_QUANTITIES, LayerPass } from "./layer.js";
+import { predicts } from "./predictions.js";
 import { tensor } from "./tensor.js";
 
 /**
@@ -35,7 +36,7 @@ export class Pass {
       const entering = n ? this.layers[n - 1].read("resid_post") : this.embed;
       const settled = from && n === start.layer ? from.settledBefore(n, start.name) : {};
       const edits = plan.ofLayer(n);
-      const about = { causal: model.config.causal, entering, edits, settled, past: pasts[n] };
+      const about = { entering, edits, settled, past: pasts[n] };
       const at = (n < start.layer && before?.layers[n]) || new LayerPass(layer, about);
       this.layers.push(at);
     }
@@ -71,17 +72,19 @@ export class Pass {
    */
   read(quantity, layer) {
     if (quantity in LAYER_QUANTITIES) {
+      const { name, absent } = this.model.config;
+      if (absent.includes(quantity)) throw new RangeError(`${name} has no ${quantity}`);
       const at = layer === null ? undefined : this.layers[layer];
       if (!at) throw new RangeError(`${quantity}: there is no layer ${layer}; the model has ${this.layers.length}`);
       return at.read(/** @type {Name} */ (quantity));
     }
     if (quantity === "embed") return this.embed;
-    if (quantity === "logits") return this.logits();
+    if (quantity === "logits") return predicts(this.model.config) === "classes" ? ofText(this.logits()) : this.logits();
     if (quantity === "mask") return this.mask();
     throw new RangeError(`${quantity} is no quantity; there are embed, ${Object.keys(LAYER_QUANTITIES).join(", ")}, logits, mask`);
   }
 
-  /** What the task head gives, (position, vocab); without one, the last hidden state. */
+  /** What the task head gives, (position, vocab), or (1, label) of a text; without one, the last hidden state. */
   logits() {
     return (this.allLogits ??= this.plan.changed("logits", this.model.head ? this.model.head.forward(this.hidden) : this.hidden));
   }
@@ -92,13 +95,14 @@ export class Pass {
   }
 
   /**
-   * The logits at one position alone.
+   * The logits at one position alone; those of the text where they are of texts.
    *
    * @param {number} position
    * @returns {Float32Array}
    */
   logitsAt(position) {
     const { head } = this.model;
+    if (predicts(this.model.config) === "classes") return this.logits().values;
     if (!head || this.plan.edits("logits", null) || this.allLogits) {
       const { shape, values } = this.logits();
       return values.slice(position * shape[1], (position + 1) * shape[1]);
@@ -118,6 +122,11 @@ export class Pass {
     }
     return out;
   }
+}
+
+/** Without the axis of positions, which classes of a text do not have. @param {Tensor} logits */
+function ofText({ shape, values }) {
+  return tensor([shape[1]], values);
 }
 
 /**

@@ -13,6 +13,7 @@
  * @property {() => import("./pass.js").Pass} other  the other text
  */
 
+import { lookingOf } from "./attention.js";
 import { axesOf, checkEdit } from "./edit_checks.js";
 import { edited } from "./edits.js";
 import { LAYER_QUANTITIES } from "./layer.js";
@@ -33,7 +34,7 @@ export class Plan {
     // Edits of all heads come first and those of single heads last: they are more specific.
     this.list = [...edits].sort((one, other) => Number(hasHead(one)) - Number(hasHead(other)));
     this.nLayers = config.n_layers;
-    this.causal = config.causal;
+    this.config = config;
     this.sources = sources;
   }
 
@@ -58,7 +59,7 @@ export class Plan {
    */
   changed(name, value, layer = null) {
     const found = this.edits(name, layer) ?? [];
-    return found.reduce((now, edit) => edited(now, axesOf(name), edit, { layer, causal: this.causal, sources: this.sources }), value);
+    return found.reduce((now, edit) => edited(now, axesOf(name), edit, { layer, looking: lookingOf(this.config, layer ?? 0), sources: this.sources }), value);
   }
 
   /**

@@ -1,5 +1,5 @@
 /**
- * The answers of a task head as tokens and probabilities, as answers/predict.py.
+ * The answers of a task head as tokens or classes and their probabilities, as answers/predict.py.
  *
  * @typedef {import("./engine.js").Candidate} Candidate
  * @typedef {import("./engine.js").Prediction} Prediction
@@ -8,14 +8,34 @@
 /** Candidates of a prediction. */
 const TOP = 10;
 
-/** What a model predicts. @param {import("./model.js").Config} config @returns {"masked" | "causal" | "none"} */
+/** What a model predicts. @param {import("./model.js").Config} config @returns {import("./engine.js").Predicts} */
 export function predicts({ task }) {
   if (task === "causal-lm") return "causal";
+  if (task === "sequence-classification") return "classes";
   return task === "none" ? "none" : "masked";
 }
 
+/** True where each position has a logit for every token. @param {import("./model.js").Config} config */
+export function predictsTokens(config) {
+  return ["masked", "causal"].includes(predicts(config));
+}
+
 /**
- * The token at each mask token, or the one after the last.
+ * What the candidates of a prediction are: tokens, or classes.
+ *
+ * @typedef {{size: number, string: (id: number) => string}} Names
+ *
+ * @param {import("./model.js").Config} config
+ * @param {import("./tokens.js").Tokenizer} tokenizer
+ * @returns {Names}
+ */
+export function namesOf(config, tokenizer) {
+  if (predicts(config) !== "classes") return tokenizer;
+  return { size: config.labels.length, string: (id) => config.labels[id] };
+}
+
+/**
+ * The token at each mask token, or the one after the last; the class of the text, at its first position.
  *
  * @param {import("./pass.js").Pass} pass
  * @param {import("./tokens.js").Tokenizer} tokenizer
@@ -25,23 +45,25 @@ export function predictions(pass, tokenizer) {
   const kind = predicts(pass.model.config);
   if (kind === "none") return [];
   const { ids } = pass.tokens;
-  const places = kind === "causal" ? [ids.length - 1] : [...ids.keys()].filter((i) => ids[i] === tokenizer.mask);
-  return places.map((position) => ({ position, candidates: candidates(pass.logitsAt(position), tokenizer) }));
+  const masks = [...ids.keys()].filter((i) => ids[i] === tokenizer.mask);
+  const places = { causal: [ids.length - 1], classes: [0], masked: masks }[kind];
+  const names = namesOf(pass.model.config, tokenizer);
+  return places.map((position) => ({ position, candidates: candidates(pass.logitsAt(position), names) }));
 }
 
 /**
- * The most probable tokens, or those that are asked for.
+ * The most probable tokens or classes, or those that are asked for.
  *
- * @param {Float32Array} logits  (vocab)
- * @param {import("./tokens.js").Tokenizer} tokenizer
+ * @param {Float32Array} logits  (vocab) or (label)
+ * @param {Names} names
  * @param {number[]} [ids]
  * @returns {Candidate[]}
  */
-export function candidates(logits, tokenizer, ids) {
+export function candidates(logits, names, ids) {
   const probs = softmax(logits);
   // Some checkpoints have more logits than their tokenizer has tokens.
-  const chosen = ids ?? best(probs.subarray(0, tokenizer.size), TOP);
-  return chosen.map((id) => ({ id, text: tokenizer.string(id), logit: logits[id], prob: probs[id] }));
+  const chosen = ids ?? best(probs.subarray(0, names.size), TOP);
+  return chosen.map((id) => ({ id, text: names.string(id), logit: logits[id], prob: probs[id] }));
 }
 
 /** @param {Float32Array} logits */

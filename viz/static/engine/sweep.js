@@ -2,7 +2,7 @@
 
 import { Pass } from "./pass.js";
 import { Plan } from "./plan.js";
-import { logProb } from "./predictions.js";
+import { logProb, predicts } from "./predictions.js";
 import { tensor } from "./tensor.js";
 
 /**
@@ -38,8 +38,9 @@ export async function sweep(pass, edits, sources, { position, id }, pause) {
  * @param {number} id
  */
 function checkQuestion(pass, position, id) {
-  const { vocab_size: size, task } = pass.model.config;
-  if (task === "none") throw new Error("the model predicts no tokens, so no head can matter for one");
+  const { config } = pass.model;
+  const size = predicts(config) === "classes" ? config.labels.length : config.vocab_size;
+  if (predicts(config) === "none") throw new Error("the model predicts nothing, so no head can matter for it");
   if (!(position >= 0 && position < pass.length)) throw new Error(`there is no position ${position} in ${pass.length} tokens`);
-  if (!(id >= 0 && id < size)) throw new Error(`there is no token ${id} in a vocabulary of ${size}`);
+  if (!(id >= 0 && id < size)) throw new Error(`there is no prediction ${id} among ${size}`);
 }

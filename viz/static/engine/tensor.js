@@ -147,27 +147,38 @@ export function sum(one, other) {
 }
 
 /**
- * (x − mean) / sqrt(variance + eps) · weight + bias over the last axis.
+ * (x − mean) / sqrt(variance + eps) · weight + bias over the last axis; not centred, the mean counts as 0.
  *
  * @param {Tensor} x
  * @param {Float32Array} weight
- * @param {Float32Array} bias
- * @param {number} eps
+ * @param {Float32Array | null} bias
+ * @param {{eps: number, centred: boolean}} norm
  * @returns {Tensor}
  */
-export function layerNorm(x, weight, bias, eps) {
+export function normed(x, weight, bias, { eps, centred }) {
   const width = weight.length;
   const values = new Float32Array(x.values.length);
   for (let from = 0; from < values.length; from += width) {
     let mean = 0;
-    for (let i = 0; i < width; i += 1) mean += x.values[from + i];
+    if (centred) for (let i = 0; i < width; i += 1) mean += x.values[from + i];
     mean /= width;
     let variance = 0;
     for (let i = 0; i < width; i += 1) variance += (x.values[from + i] - mean) ** 2;
     const scale = 1 / Math.sqrt(variance / width + eps);
-    for (let i = 0; i < width; i += 1) values[from + i] = (x.values[from + i] - mean) * scale * weight[i] + bias[i];
+    for (let i = 0; i < width; i += 1) values[from + i] = (x.values[from + i] - mean) * scale * weight[i] + (bias ? bias[i] : 0);
   }
   return tensor(x.shape, values);
+}
+
+/**
+ * cap · tanh(x / cap): values squeezed into −cap to cap. Without a cap they stay as they are.
+ *
+ * @param {Tensor} x
+ * @param {number | null} cap
+ * @returns {Tensor}
+ */
+export function softCapped(x, cap) {
+  return cap === null ? x : tensor(x.shape, x.values.map((value) => cap * Math.tanh(value / cap)));
 }
 
 /**

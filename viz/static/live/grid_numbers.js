@@ -47,7 +47,7 @@ export class GridNumbers {
     const wanted = `effect ${(shown.after ?? shown.before).name} ${position} ${id}`;
     this.want(wanted, true, async () => [...(await this.engine.sweep(requestOf(asked, true), { position, id })).values]);
     const fits = this.known === wanted;
-    const said = `Change of log p of “${text.trim()}” when the head is off too: orange, it spoke for the word; blue, against it. Choose another word in the bars.`;
+    const said = `Change of log p of “${text.trim()}” when the head is off too: orange, it spoke for it; blue, against it. Choose another in the bars.`;
     return { values: fits ? this.values : null, valuesSaid: fits ? this.failed || said : "Trying each head…" };
   }
 

@@ -34,13 +34,13 @@ const CHANGES = /** @type {const} */ ([
 ]);
 
 /**
- * @param {{layers: number, heads: number}} about
+ * @param {{layers: number, heads: number, predicts: import("../engine/engine.js").Predicts}} about
  * @param {{change: (edit: Edit) => void, to: (to: "zero" | "mean" | "text") => void, shade: (shade: "change" | "effect") => void}} acts
  */
-export function createHeads({ layers, heads }, acts) {
+export function createHeads({ layers, heads, predicts }, acts) {
   const to = segments([...CHANGES], acts.to, "What a click sets a head, a layer or a neuron to");
   const shades = segments(
-    [{ id: "change", label: "attention moved" }, { id: "effect", label: "matters for the word" }],
+    [{ id: "change", label: "attention moved" }, { id: "effect", label: `matters for the ${predicts === "classes" ? "class" : "word"}` }],
     acts.shade,
     "What the grid shows",
   );

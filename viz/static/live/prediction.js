@@ -56,7 +56,7 @@ export function createPrediction(choosePlace, chooseWord) {
  * @param {boolean} sampled
  */
 function keyOf(edited, sampled) {
-  const bars = edited ? "Pale: before. Full: with your changes." : "How probable the model finds each token.";
+  const bars = edited ? "Pale: before. Full: with your changes." : "How probable the model finds each.";
   return sampled ? `${bars} Line below: the probability to be drawn.` : bars;
 }
 
@@ -94,7 +94,7 @@ function drawnOf(step, id) {
  * @param {(id: number) => void} choose
  */
 function barOf(row, { most, least, asked, edited, drawn, next }, choose) {
-  const name = element("button", { type: "button", class: "live-word", "aria-pressed": String(asked), title: "Ask which head matters for this token" }, [
+  const name = element("button", { type: "button", class: "live-word", "aria-pressed": String(asked), title: "Ask which head matters for this" }, [
     element("bdi", {}, [visible(row.text.replace(/^ /, "·"), 24)]),
   ]);
   name.addEventListener("click", () => choose(row.id));

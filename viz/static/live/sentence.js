@@ -17,7 +17,12 @@ export function sentenceOf({ model, predicts }, before, after, { changes, strong
       : "Type: attention follows each key.";
   }
   const said = `“${visible(first.text.trim(), 24)}” (${percent(first.prob)})`;
-  const does = predicts === "masked" ? `puts ${said} in the place of the masked word` : `continues with ${said}`;
+  const does = {
+    masked: `puts ${said} in the place of the masked word`,
+    causal: `continues with ${said}`,
+    classes: `says ${said} of this text`,
+    none: "",
+  }[predicts];
   const best = after?.candidates[0];
   if (!best) {
     const head = strongest ? `head ${strongest.head} of layer ${strongest.layer}` : "a head";

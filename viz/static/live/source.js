@@ -7,11 +7,12 @@
 
 /**
  * @param {import("../engine/engine.js").Engine} engine
- * @param {import("../engine/engine.js").About} shape
+ * @param {import("../engine/engine.js").About} about
  * @param {import("../core/data/source.js").Texts} texts
  * @returns {(kept: import("./runs.js").Kept) => Source}
  */
-export function sourceOf(engine, shape, texts) {
+export function sourceOf(engine, about, texts) {
+  const shape = { ...about, predicts: about.predicts === "classes" ? /** @type {const} */ ("none") : about.predicts };
   /** @type {Map<string, Promise<Numbers | null>>} */
   const weights = new Map();
   return (kept) => {
@@ -20,7 +21,7 @@ export function sourceOf(engine, shape, texts) {
     return {
       shape,
       ids: kept.run.ids,
-      predicted: kept.run.predictions[0]?.position ?? null,
+      predicted: shape.predicts === "none" ? null : (kept.run.predictions[0]?.position ?? null),
       read: (quantity, layer) => once(quantities, `${quantity} ${layer}`, () => kept.read(quantity, layer)),
       weights: (name, layer, row) => once(weights, `${name} ${layer} ${row}`, () => engine.weights(name, layer, row)),
       candidates: (position) => kept.candidates(position),

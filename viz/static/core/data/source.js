@@ -19,7 +19,7 @@
  * @property {number} dModel
  * @property {number} dMlp
  * @property {number} vocabulary  ids
- * @property {"masked" | "causal" | "none"} predicts
+ * @property {"masked" | "causal" | "none"} predicts  which tokens
  * @property {Built | null} built
  *
  * @typedef {object} Numbers

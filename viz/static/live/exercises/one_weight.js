@@ -4,7 +4,7 @@ import { rounded } from "./exercise.js";
 import { dot, softmax } from "./sums.js";
 
 const TEXT = "the horse quickly ran away";
-const TIRED = "they [MASK] very tired.";
+const TIRED = "the horses [MASK] very tired.";
 const [LAYER, HEAD] = [0, 2];
 
 /** @param {import("./lab.js").Lab} lab */

@@ -56,9 +56,10 @@ export function answer(story) {
     element("h2", { class: "sum-title" }, [queryOf(story), " looks at ", keyOf(story), " with ", weight]),
     element("p", { class: "sum-precision", "data-exact": String(vectors.exact) }, [precisionOf(vectors)]),
   ];
-  if (story.example.header.edited) {
+  const { edited, apart } = story.example.header;
+  if (edited) {
     const shown = elsewhere === null ? "the weights" : `${share(elsewhere)} for this pair`;
-    const note = `This trace was edited: the other pictures show ${shown}, as the edit left it. Here it is as query and key make it.`;
+    const note = `${apart ?? "This trace was edited."} The other pictures show ${shown} as ${apart ? "the model has it" : "the edit left it"}. Here it is as query and key make it.`;
     parts.push(element("p", { class: "sum-edited" }, [note]));
   }
   return parts;

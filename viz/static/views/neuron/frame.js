@@ -13,8 +13,8 @@ import { tokenText } from "../../core/text/text.js";
 import { numeral } from "../../marks/numeral.js";
 import { LOW_ROW, rowHeight, Rows } from "../../marks/rows.js";
 
-const EDITED =
-  "This trace was edited. The weights here follow from query and key; the other pictures show the weights as the edit left them.";
+const EDITED = "the other pictures show the weights as the edit left them.";
+const APART = "the other pictures show the model's.";
 
 /** Tokens in the menu of those that look. */
 const OFFERED = 1000;
@@ -26,7 +26,9 @@ const OFFERED = 1000;
  * @param {{layer: number, head: number}} loaded
  */
 export function noteOf(example, { layer, head }) {
-  return [...(example.header.edited ? [EDITED] : []), ...beside(example, layer, head)].join(" ");
+  const { edited, apart } = example.header;
+  const here = `${apart ?? "This trace was edited."} The weights here follow from query and key; ${apart ? APART : EDITED}`;
+  return [...(edited ? [here] : []), ...beside(example, layer, head)].join(" ");
 }
 
 /**

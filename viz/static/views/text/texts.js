@@ -5,7 +5,7 @@
  */
 
 import { element } from "../../core/draw/dom.js";
-import { runningText } from "./words.js";
+import { patchedPicture, runningText } from "./words.js";
 
 /** From so many tokens on, a text is set smaller. */
 const MANY = 120;
@@ -22,7 +22,10 @@ export class Texts {
    * @param {import("../../core/data/example.js").Example} example
    * @param {() => void} changed  called when another part is on the page
    */
-  constructor({ tokens, keyTokens }, changed) {
+  constructor({ tokens, keyTokens, header }, changed) {
+    this.picture = header.image ?? null;
+    /** How many tokens are on the page at a time; a picture is whole. */
+    this.part = this.picture ? tokens.text.length : PART;
     this.tokens = { query: tokens, key: keyTokens };
     this.apart = keyTokens !== tokens;
     this.changed = changed;
@@ -34,7 +37,8 @@ export class Texts {
     this.roots = { query: element("div", attributes), key: element("div", attributes) };
     const long = Math.max(tokens.text.length, keyTokens.text.length) > MANY;
     for (const root of Object.values(this.roots)) root.classList.toggle("dense", long);
-    this.roots.query.setAttribute("aria-label", this.apart ? "Tokens that look" : "Tokens of the text");
+    const whole = this.picture ? "Patches of the picture" : "Tokens of the text";
+    this.roots.query.setAttribute("aria-label", this.apart ? "Tokens that look" : whole);
     this.roots.key.setAttribute("aria-label", "Tokens that are looked at");
   }
 
@@ -70,7 +74,7 @@ export class Texts {
     for (const side of this.sides()) {
       const index = this.keptIn(side, kept);
       const first = this.first[side];
-      if (first < 0 || (index !== null && (index < first || index >= first + PART))) this.open(side, index ?? 0);
+      if (first < 0 || (index !== null && (index < first || index >= first + this.part))) this.open(side, index ?? 0);
     }
   }
 
@@ -80,9 +84,11 @@ export class Texts {
    */
   open(side, index) {
     const size = this.tokens[side].text.length;
-    const from = PART * Math.floor(index / PART);
-    const to = Math.min(from + PART, size);
-    const { lines, items } = runningText(this.tokens[side], this.apart ? side : "", from, to);
+    const from = this.part * Math.floor(index / this.part);
+    const to = Math.min(from + this.part, size);
+    const { lines, items } = this.picture
+      ? patchedPicture(this.tokens[side], this.picture)
+      : runningText(this.tokens[side], this.apart ? side : "", from, to);
     this.first[side] = from;
     this.items[side] = items;
     if (items[0]) items[0].tabIndex = 0;

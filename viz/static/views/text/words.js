@@ -75,6 +75,27 @@ export function runningText(tokens, side, from, to) {
 }
 
 /**
+ * A picture with its patches on it, and what stands before them as a line of tokens.
+ *
+ * @param {Tokens} tokens
+ * @param {import("../../core/data/data.js").Picture} picture
+ * @returns {{lines: HTMLElement[], items: HTMLElement[]}}
+ */
+export function patchedPicture(tokens, { source, first, rows, columns }) {
+  const front = runningText(tokens, "", 0, first);
+  const image = element("img", { src: source, alt: "The picture" });
+  const patches = Array.from({ length: rows * columns }, (_, i) => {
+    const patch = wordOf(tokens, "", first + i);
+    patch.classList.add("patch");
+    return patch;
+  });
+  const grid = element("div", { class: "text-picture" }, [image, ...patches]);
+  grid.style.gridTemplate = `repeat(${rows}, 1fr) / repeat(${columns}, 1fr)`;
+  grid.style.aspectRatio = `${columns} / ${rows}`;
+  return { lines: [...front.lines, grid], items: [...front.items, ...patches] };
+}
+
+/**
  * @param {Tokens} tokens
  * @param {Side | ""} side
  * @param {number} index
