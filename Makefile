@@ -40,7 +40,7 @@ endef
 export EXAMPLE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test firefox check locks siege bench gpu gpu-train rehearsal static clean
+.PHONY: help demo test firefox check docs locks siege bench gpu gpu-train rehearsal static clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -65,6 +65,10 @@ check: $(DEVELOPMENT) ## formatting, lint and types; those of the pages where no
 	$(RUN)/mypy
 	scripts/check_pages.sh
 
+docs: $(DEVELOPMENT) ## the site of docs/ in build/site; a wrong link or anchor is an error
+	$(RUN)/mkdocs build --strict --quiet
+	@echo "The site: file://$(abspath build/site/index.html)"
+
 locks: $(DEVELOPMENT) ## do the pins resolve for every supported Python and platform? needs the package index
 	$(RUN)/python scripts/check_locks.py
 
@@ -80,7 +84,7 @@ gpu: ## are the kernels right and how fast, 9 minutes a run, resumes; uses GPU_P
 rehearsal: $(DEVELOPMENT) ## what `make gpu` launches in nine minutes, compiled and looked at without a GPU
 	env -u TRITON_INTERPRET $(RUN)/python -m benchmarks.gpu.rehearsal --minutes 9 $(REHEARSAL_OPTIONS)
 
-static: $(STATIC) ## the kernels compiled for Hopper, no GPU needed: spills, registers, instructions
+static: $(STATIC) ## the kernels compiled for Ampere, Hopper and Blackwell, no GPU needed: spills, registers, instructions
 	PYTHONPATH=$(STATIC) $(RUN)/python -m benchmarks.static_gate
 
 gpu-train: ## train the embedded models on the accelerator, from the texts in TEXTS; uses GPU_PYTHON
@@ -104,5 +108,5 @@ $(STATIC): | $(DEVELOPMENT)
 	$(INSTALL) --no-deps --target $@ triton==$(STATIC_TRITON)
 
 $(DEVELOPMENT): $(RUNTIME) requirements/development.txt
-	$(INSTALL) -c requirements/development.txt --no-build-isolation -e '.[dev]'
+	$(INSTALL) -c requirements/development.txt --no-build-isolation -e '.[dev,docs]'
 	@touch $@

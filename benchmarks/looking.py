@@ -1,15 +1,15 @@
 """What Clark et al. 2019 and Vig 2019 found in bert-base-uncased, asked of MiniLM and tiny-bert.
 
-    python -m benchmarks.looking [--documents 200] [--threads 1] [--output FILE]
-    python -m benchmarks.looking --table FILE
+    python -m benchmarks.looking [--models NAME ...] [--documents 200] [--threads 1] [--output FILE]
+    python -m benchmarks.looking --table FILE ...
 
 The claims and when each holds are in looking_claims.py. The corpus is wikitext-2 (valid), in the
 folder that MINIBERT_TEST_DATA names. As in the paper a document of the survey is two paragraphs in
 a row, cut at 128 tokens; patterns, dimensions and distances between heads need whole rows of
 attention and are measured on the first two sentences of as many paragraphs. What is said of syntax
 and coreference is the committed result of benchmarks.probes; heads that are not in it are measured
-here in the same way. A claim is a row. The second command prints the table of a finished file for
-docs/lessons/looking.md.
+here in the same way. A claim is a row. The second command prints the table of finished files for
+docs/lessons/looking.md; what a later file found of a model replaces what an earlier one did.
 """
 
 import argparse
@@ -38,31 +38,34 @@ WORDS = range(5, 26)
 def main(arguments: Sequence[str] | None = None) -> int:
     """0; prints a line for each claim and model."""
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--models", nargs="+", choices=(MINILM, TINY), default=[MINILM, TINY])
     options.add_argument("--documents", type=int, help=f"of each kind; {DOCUMENTS}")
     options.add_argument("--threads", type=int, default=1)
     options.add_argument("--output", type=Path, help="file for the rows; --documents needs it")
-    options.add_argument("--table", type=Path, help="print the table of a finished file")
+    options.add_argument("--table", type=Path, nargs="+", help="print the table of finished files")
     chosen = options.parse_args(arguments)
     if chosen.table:
-        print(table(read_rows(chosen.table)))
+        print(table(together([read_rows(file) for file in chosen.table])))
         return 0
     chosen.quick = chosen.documents is not None
     data = Path(os.environ.get("MINIBERT_TEST_DATA", REPOSITORY.parent / "shared"))
     with session(chosen.threads) as known:
-        kept = Kept("looking", chosen)
-        kept.rows = [row | known for row in asked(data, chosen.documents)]
+        alone = f"-{chosen.models[0]}" if len(chosen.models) == 1 else ""
+        kept = Kept(f"looking{alone}", chosen)
+        kept.rows = [row | known for row in asked(data, chosen.documents, chosen.models)]
         for row in kept.rows:
             show(row)
         kept.finish()
     return 0
 
 
-def asked(data: Path, limit: int | None) -> list[Row]:
-    """A row a claim, with what was found in each model."""
+def asked(data: Path, limit: int | None, names: Sequence[str]) -> list[Row]:
+    """A row a claim, with what was found in each of these models."""
     import minibert
     from benchmarks.looking_claims import CLAIMS
 
-    models = {MINILM: minibert.load(data / "models" / MINILM), TINY: minibert.load(TINY)}
+    places = {MINILM: data / "models" / MINILM, TINY: TINY}
+    models = {name: minibert.load(places[name]) for name in names}
     count = limit or DOCUMENTS
     evidence = {name: measured(name, model, data, count, limit) for name, model in models.items()}
     about = {
@@ -159,6 +162,15 @@ def shown(value: float, unit: str) -> str:
     # A small share is not 0.
     digits += unit == "share" and 0 < abs(value) < 10
     return f"{value:.{digits}f}"
+
+
+def together(files: Sequence[list[Row]]) -> list[Row]:
+    """The rows of the first file, with what the others found of their models."""
+    rows = files[0]
+    for others in files[1:]:
+        found = {(row["source"], row["claim"]): row["found"] for row in others}
+        rows = [row | {"found": row["found"] | found[row["source"], row["claim"]]} for row in rows]
+    return rows
 
 
 def table(rows: Sequence[Row]) -> str:

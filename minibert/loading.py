@@ -1,5 +1,6 @@
 """From a name to a Model: hub id, local folder, embedded name, or a live transformers model."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ def load(
     name: Name | None = None,
     *,
     task: str | None = None,
+    labels: Sequence[str] | None = None,
+    head_seed: int | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     revision: str | None = None,
@@ -50,6 +53,9 @@ def load(
     a folder wins over a Hub id.
 
     task       a task head other than the one its config.json names; "none" for the body alone
+    labels     names of the classes, in place of those of its config.json
+    head_seed  makes a fresh task head with random weights from this seed, for a checkpoint without
+               one, or in place of its own: `model.fresh` names them. Train it before it is asked
     dtype      float64, float32, bfloat16 or float16. When not given, a model of up to a billion
                weights is float32 (float64 where all its weights are), so that its numbers are
                exact; a larger one has the type of its file, as transformers gives every model:
@@ -74,7 +80,13 @@ def load(
     check_flag("offline", offline, CheckpointError)
     check_flag("allow_unexpected", allow_unexpected, CheckpointError)
     chosen = None if device is None else _device(device)
-    options: dict[str, Any] = {"task": task, "dtype": dtype, "allow_unexpected": allow_unexpected}
+    options: dict[str, Any] = {
+        "task": task,
+        "labels": labels,
+        "head_seed": head_seed,
+        "dtype": dtype,
+        "allow_unexpected": allow_unexpected,
+    }
     live = isinstance(name, nn.Module)
     if live:
         model = from_transformers(name, **options)
@@ -106,6 +118,8 @@ def _build(checkpoint: Checkpoint, device: torch.device | None = None) -> Model:
     with torch.device("meta"):
         model = Model(checkpoint.config, tokenizer=checkpoint.tokenizer, name=checkpoint.name)
     huge = checkpoint.fill(model, device)
+    model.dropout = checkpoint.dropout
+    model.fresh = tuple(checkpoint.fresh(dict(model.named_parameters())))
     if huge and not model.body.word.weight.is_meta:
         _check_overflow(model, huge, checkpoint.where)
     return model

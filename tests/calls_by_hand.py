@@ -42,6 +42,7 @@ class Truth:
     probs_bound: Array
     row_max: Array
     row_max_bound: Array
+    score_bound: Array
     positions: npt.NDArray[np.int64]
     real: npt.NDArray[np.bool_]
     starts: npt.NDArray[np.int64]
@@ -69,7 +70,7 @@ def truth(call: Drawn, units: Units) -> Truth:
     joined: dict[str, Any] = {}
     for name in ("z", "lse", "row_max", "z_bound", "lse_bound", "row_max_bound"):
         joined[name] = np.concatenate([getattr(one, name) for one, _ in found], axis=2)
-    for name in ("probs", "probs_bound"):
+    for name in ("probs", "probs_bound", "score_bound"):
         wide = []
         for one, columns in found:
             row = np.zeros((*one.lse.shape, width))
@@ -157,7 +158,7 @@ def _softmax(
     real = np.arange(Q) < (lengths[:, None] if itself else np.full((len(lengths), 1), Q))
     row_max = np.where(allowed, scores, -np.inf).max(-1)
     row_max_bound = np.where(allowed, error, 0.0).max(-1) + 1e-30
-    found = (z, lse, probs, z_bound, lse_bound, probs_bound, row_max, row_max_bound)
+    found = (z, lse, probs, z_bound, lse_bound, probs_bound, row_max, row_max_bound, off[..., :K])
     return Truth(*found, positions, real, np.zeros_like(positions))
 
 
@@ -169,7 +170,7 @@ def gradients(call: Drawn, z_gradient: Array) -> dict[str, Array]:
     2022, appendix B.2). A sink's share of the softmax is in P, whose rows then sum to less.
     """
     exact = truth(call, Units(0.0, 0.0, 0.0, 0.0, 0.0))
-    query, (key, value) = call.query.numpy(), _flat(call)
+    query, (key, value) = call.query.numpy(), flat(call)
     group = query.shape[1] // key.shape[1]
     keys, values = (np.repeat(one, group, axis=1) for one in (key, value))
     scale = call.options.get("scale", 1 / math.sqrt(query.shape[3]))
@@ -185,16 +186,16 @@ def gradients(call: Drawn, z_gradient: Array) -> dict[str, Array]:
     of_value = np.einsum("bhqk,bhqd->bhkd", probs, z_gradient)
     for name, numbers in (("key", of_key), ("value", of_value)):
         summed = numbers.reshape(len(numbers), -1, group, *numbers.shape[2:]).sum(2)
-        found[name] = _in_pages(call, summed, getattr(call, name).shape)
+        found[name] = in_pages(call, summed, getattr(call, name).shape)
     return found
 
 
-def _flat(call: Drawn) -> tuple[Array, Array]:
+def flat(call: Drawn) -> tuple[Array, Array]:
     _, key, value = _gathered(call)
     return key.numpy(), value.numpy()
 
 
-def _in_pages(call: Drawn, numbers: Array, shape: tuple[int, ...]) -> Array:
+def in_pages(call: Drawn, numbers: Array, shape: tuple[int, ...]) -> Array:
     """Numbers of each sentence's keys, back in the pages they came from."""
     if "pages" not in call.options:
         return numbers

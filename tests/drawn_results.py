@@ -7,6 +7,7 @@ from figure_texts import tokens
 
 from minibert.analysis.attribution import LogitAttribution
 from minibert.analysis.attribution_patching import PatchEstimates
+from minibert.analysis.causal_tracing import CausalTraces
 from minibert.analysis.circuits import OVCircuit, QKCircuit, SingularVectors
 from minibert.analysis.comparison import ModelComparison
 from minibert.analysis.components import Component
@@ -14,6 +15,7 @@ from minibert.analysis.composition import CompositionScores
 from minibert.analysis.decomposition import Decomposition
 from minibert.analysis.flow import Flow
 from minibert.analysis.integrated import IntegratedAttention, IntegratedEmbeddings
+from minibert.analysis.knockout import Knockouts
 from minibert.analysis.lens import LogitLens
 from minibert.analysis.losses import TokenLosses
 from minibert.analysis.norms import BlockNorms, HeadNorms, SummedNorms
@@ -23,6 +25,7 @@ from minibert.analysis.pattern_scores import PatternScores
 from minibert.analysis.relevance import AttentionRelevance, PositionRelevance, Relevance
 from minibert.analysis.rollout import PositionRollout, Rollout
 from minibert.analysis.scores import PATTERNS, HeadScores
+from minibert.analysis.shared_dimensions import SharedDimensions
 from minibert.analysis.token_circuits import CopyingScores, TokenTable
 from minibert.trace.point import Point
 
@@ -39,6 +42,24 @@ def signed(*shape: int) -> torch.Tensor:
     return numbers(*shape) - 0.5
 
 
+def patched(count: int, labels: Any) -> list[Any]:
+    """What is patched, restored and blocked."""
+    places, ends = ((1, 2), (0,)), numbers(2, BATCH)
+    return [
+        PatchEstimates("resid_post", signed(L, BATCH, count), labels),
+        PathPatches(
+            signed(L * H, BATCH),
+            *signed(2, BATCH),
+            tuple(Point("z", n, h) for n in range(L) for h in range(H)),
+            (Point("key", 2, 1),),
+            L,
+            H,
+        ),
+        CausalTraces(signed(L, BATCH, count), *ends, "mlp_out", 10, places, 0.5, labels),
+        Knockouts(signed(2, L, BATCH), ends[0], ("subject", labels[0][-1]), 3),
+    ]
+
+
 def results(count: int = 7, hostile: bool = False) -> dict[str, Any]:
     """One of each, about a sentence of `count` tokens and a shorter one that is padded."""
     N, words = count, tokens(count, hostile)
@@ -47,11 +68,9 @@ def results(count: int = 7, hostile: bool = False) -> dict[str, Any]:
     heads = tuple(f"{layer}-{head}" for layer in range(L) for head in range(H))
     parts = (Component("embed"), *(Component("head", n, h) for n in range(L) for h in range(H)))
     pair: Any = {"layer": 1, "head": 2, "left": signed(11, 3), "right": signed(3, 11)}
-    names = dict(enumerate(tokens(31, hostile)))
+    names, one = dict(enumerate(tokens(31, hostile))), torch.tensor(1.0)
     found = [
-        LogitAttribution(
-            signed(16), parts, torch.tensor(1.0), torch.tensor(2), None, torch.tensor(4), names
-        ),
+        LogitAttribution(signed(16), parts, one, torch.tensor(2), None, torch.tensor(4), names),
         SingularVectors(signed(11, 3), torch.tensor([3.0, 2.0, 1.0]), signed(11, 3)),
         QKCircuit(**pair, query_bias=signed(3), key_bias=signed(3), scale=0.5),
         OVCircuit(**pair, value_bias=signed(3)),
@@ -78,18 +97,11 @@ def results(count: int = 7, hostile: bool = False) -> dict[str, Any]:
             tuple(f"layer {n}" for n in range(L)),
             tuple(f"{n} {token}" for n, token in enumerate(words)),
         ),
-        PatchEstimates("resid_post", signed(L, BATCH, N), labels),
-        PathPatches(
-            signed(L * H, BATCH),
-            *signed(2, BATCH),
-            tuple(Point("z", n, h) for n in range(L) for h in range(H)),
-            (Point("key", 2, 1),),
-            L,
-            H,
-        ),
+        *patched(N, labels),
         TokenLosses(9 * numbers(BATCH, N), labels),
         ModelComparison(numbers(L, BATCH, H), numbers(L + 1, BATCH, N), None, ("embed",), labels),
         PatternScores(("first", "rare"), numbers(2, L, H)),
+        SharedDimensions(numbers(L, H), 0.1, 4),
         AttentionRelevance(tuple(range(L)), signed(L, BATCH, H, N, N), labels),
         Relevance(numbers(BATCH, N, N) / 9 + torch.eye(N), labels),
         PositionRelevance((3, 1), numbers(L, BATCH, N), labels),

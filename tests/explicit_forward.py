@@ -36,8 +36,8 @@ class Explicit:
         self.blocked = ~trace.mask
         start = trace.embed if embed is None else embed
         self.embed = hidden = start.detach().clone().requires_grad_()
-        layers = trace.model.body.layers
-        for index, layer in enumerate(layers):
+        self.layers = trace.model.body.layers
+        for index, layer in enumerate(self.layers):
             hidden = self.run(index, layer, hidden)
         self.last = hidden
         self.logits = trace.model.task_logits(trace.model.body.final(hidden), trace.inputs)
@@ -57,11 +57,8 @@ class Explicit:
     def run(self, index: int, layer: Any, hidden: Tensor) -> Tensor:
         config, attention = self.config, layer.attention
         pre = self.note(index, "resid_pre", hidden)
-        x = norm(pre, layer.attention_norm) if config.pre_norm else pre
-        query, key, value = (
-            self.note(index, name, self.split(linear(x, getattr(attention, name))))
-            for name in ("query", "key", "value")
-        )
+        x = self.norm(index, "attention_norm", pre) if config.pre_norm else pre
+        query, key, value = (self.project(index, name, x) for name in ("query", "key", "value"))
         divisor = config.d_head**0.5 * (index + 1 if config.scale_by_layer else 1)
         scores = torch.einsum("bhqd,bhkd->bhqk", query, key) / divisor
         scores = self.note(index, "scores", scores)
@@ -72,17 +69,29 @@ class Explicit:
         matrix = attention.output.weight.view(config.d_model, config.n_heads, config.d_head)
         head_out = self.note(index, "head_out", torch.einsum("bhqd,mhd->bhqm", z, matrix))
         out = self.note(index, "attn_out", head_out.sum(1) + attention.output.bias)
-        mid = pre + out if config.pre_norm else norm(pre + out, layer.attention_norm)
+        mid = pre + out if config.pre_norm else self.norm(index, "attention_norm", pre + out)
         mid = self.note(index, "resid_mid", mid)
-        x = norm(mid, layer.mlp_norm) if config.pre_norm else mid
+        x = self.norm(index, "mlp_norm", mid) if config.pre_norm else mid
         mlp = self.note(index, "mlp_pre", linear(x, layer.mlp.up))
         mlp = self.note(index, "mlp_post", ACTIVATIONS[config.activation](mlp))
         mlp = self.note(index, "mlp_out", linear(mlp, layer.mlp.down))
-        post = mid + mlp if config.pre_norm else norm(mid + mlp, layer.mlp_norm)
+        post = mid + mlp if config.pre_norm else self.norm(index, "mlp_norm", mid + mlp)
         return self.note(index, "resid_post", post)
 
-    def split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.config.n_heads, self.config.d_head)).transpose(1, 2)
+    def project(self, layer: int, name: str, x: Tensor) -> Tensor:
+        """query, key or value, each head from a copy of x that is its own."""
+        heads, weights = self.config.n_heads, getattr(self.layers[layer].attention, name)
+        inputs = self.note(layer, f"{name}_input", x.unsqueeze(1).repeat(1, heads, 1, 1))
+        matrix = weights.weight.view(heads, self.config.d_head, self.config.d_model)
+        bias = weights.bias.view(heads, 1, self.config.d_head)
+        return self.note(layer, name, torch.einsum("bhpm,hdm->bhpd", inputs, matrix) + bias)
+
+    def norm(self, layer: int, name: str, x: Tensor) -> Tensor:
+        weights = getattr(self.layers[layer], name)
+        centred = x - x.mean(-1, keepdim=True)
+        scale = (centred.square().mean(-1, keepdim=True) + weights.eps).sqrt()
+        scale = self.note(layer, f"{name}_scale", scale)
+        return centred / scale * weights.weight + weights.bias
 
     def gradients(self, scalar: Tensor) -> dict[tuple[int, str] | str, Tensor]:
         """The gradient of every quantity, 0 where the scalar does not depend on it."""
@@ -96,9 +105,3 @@ class Explicit:
 
 def linear(x: Tensor, weights: Any) -> Tensor:
     return torch.einsum("bpi,oi->bpo", x, weights.weight) + weights.bias
-
-
-def norm(x: Tensor, weights: Any) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    deviation = (centred.square().mean(-1, keepdim=True) + weights.eps).sqrt()
-    return centred / deviation * weights.weight + weights.bias

@@ -1,7 +1,8 @@
 """A Hub on 127.0.0.1 that serves folders as huggingface.co does, and can fail in its ways.
 
-`Hub(folder)` serves every `folder/owner/name` as a repository with one branch, main. A request
-for a large file is sent on to a second port, as the real Hub sends it to its content network.
+`Hub(folder)` serves every `folder/owner/name` as a repository with the branch main, and other
+folders as further branches where `branches` says so. A request for a large file is sent on to a
+second port, as the real Hub sends it to its content network.
 """
 
 import hashlib
@@ -39,6 +40,8 @@ class Hub:
     log: list[str] = field(default_factory=list)
     lies: dict[str, str] = field(default_factory=dict)
     """What is answered instead: "sha", or the name of a header."""
+    branches: dict[str, str] = field(default_factory=dict)
+    """A revision of any repository to the folder, as "owner/other", that is served in its place."""
     port: int = 0
     """Of the first server; any free one when 0."""
     url: str = ""
@@ -53,6 +56,13 @@ class Hub:
     def commit(self, repository: str) -> str:
         listed = [f"{name} {blob_id(path)}" for name, path in self.files(repository).items()]
         return hashlib.sha1("\n".join(listed).encode()).hexdigest()
+
+    def at(self, repository: str, revision: str) -> tuple[str, str]:
+        """The folder that is served for a revision, and the revision that it is there."""
+        for branch, folder in self.branches.items():
+            if revision in (branch, self.commit(folder)):
+                return folder, "main"
+        return repository, revision
 
     def asked_for(self) -> list[str]:
         """The files whose bodies were asked for, in order."""
@@ -154,6 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _list(self, repository: str, revision: str) -> None:
+        repository, revision = self.hub.at(repository, revision)
         if self._refuse(repository, revision, place=f"/api/{repository}"):
             return
         files = self.hub.files(repository)
@@ -168,6 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _resolve(self, repository: str, rest: str) -> None:
         revision, _, name = rest.partition("/")
+        repository, revision = self.hub.at(repository, revision)
         if self._refuse(repository, revision, place=f"/resolve/{repository}"):
             return
         commit = {"X-Repo-Commit": self.hub.commit(repository)}

@@ -13,8 +13,8 @@ from minibert.layers import linear_backends as backends
 from minibert.layers.packing import describe
 
 ALL = frozenset({torch.float32, torch.bfloat16, torch.float16})
-AMD = backends.Processor("AuthenticAMD", "AMD EPYC 7763", frozenset({"avx2"}), ALL)
-INTEL = backends.Processor("GenuineIntel", "Intel Xeon", frozenset({"avx2", "amx_tile"}), ALL)
+AMD = backends.Processor("AuthenticAMD", "AMD EPYC 9554", frozenset({"avx2", "avx512f"}), ALL)
+INTEL = replace(AMD, vendor="GenuineIntel", name="Intel Xeon", features=AMD.features | {"amx_tile"})
 OTHER = backends.Processor("", "aarch64", frozenset(), ALL)
 OLD_AMD = replace(AMD, features=frozenset({"avx"}))
 WIDTH = 320

@@ -36,6 +36,7 @@ from minibert.text.tokens import Tokens
 from minibert.trace.edit import mean, noise, replace, zero
 from minibert.trace.read import Trace
 from tests.families import hf_model
+from tests.patching_calls import patching_calls
 
 Call = Callable[..., Any]
 Z = {("z", 0): zero}
@@ -157,6 +158,11 @@ CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
         analysis.decompose,
         TRACED | {"layer": -1, "point": "resid_post", "positions": None},
     ),
+    "embedding_parts": (
+        analysis.embedding_parts,
+        {"model": model, "text": ids(), "positions": None, "segments": None},
+    ),
+    "shared_dimensions": (analysis.shared_dimensions, TRACED | {"top": 2}),
     "qk_circuit": (analysis.qk_circuit, HEAD),
     "ov_circuit": (analysis.ov_circuit, HEAD),
     "composition_scores": (analysis.composition_scores, {"model": model, "kind": "K"}),
@@ -193,6 +199,7 @@ CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
         {"right": 5, "wrong": 7},
     ),
 }
+CALLS |= patching_calls(trace, lone, SWEPT, PATCHED)
 MAKERS = (model, trace, differentiated, zeroed, hugging_face)
 # Refused too, in the words of Python or torch.
 INDICES = (
@@ -294,14 +301,3 @@ def test_an_edit_that_does_not_fit_is_refused_before_the_forward_starts(
         assert started
     finally:
         handle.remove()
-
-
-@pytest.mark.parametrize("flag", ["packed", "grad", "truncate", "offline", "allow_unexpected"])
-def test_a_flag_that_is_neither_true_nor_false_is_refused(
-    flag: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    model, wrong = minibert.load(), {flag: "no"}
-    calls: dict[str, Any] = {"packed": model.trace, "grad": model.trace, "truncate": model.tokenize}
-    with pytest.raises(minibert.MinibertError, match=f"{flag}='no': expected True or False"):
-        calls.get(flag, minibert.load)("the horse", **wrong)

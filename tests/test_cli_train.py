@@ -103,26 +103,13 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ([], "The task is missing: give --task causal-lm, masked-lm or pre-training"),
-            (["--task", "causal-lm", "--set", "speed=2"], "--set speed=2: expected one of clip, "),
-            (["--task", "causal-lm", "--set", "steps=2"], "--set steps=2: expected one of"),
-            (["--task", "causal-lm", "--set", "bfloat16=0"], "--set bfloat16=0: expected one of"),
-            (["--task", "causal-lm", "--set", "rate"], "--set rate: expected a number after"),
-            (["--task", "causal-lm", "--set", "warm_up=1.5"], "warm_up=1.5: expected a whole"),
             (["--task", "causal-lm", "--set", "rate=-1"], "rate=-1.0: expected a number above 0"),
             (["--task", "causal-lm", "--seed", str(2**60)], "seed=1152921504606846976: expected"),
             (["--task", "causal-lm", "--width", "30"], "4 heads do not divide a width of 30"),
             (
-                ["--task", "causal-lm", "--family", "bert"],
-                "--family bert does not go with --task c",
-            ),
-            (["--task", "masked-lm", "--family", "llama"], "bert for masked-lm and pre-training"),
-            (["--task", "causal-lm", "--kv-heads", "2"], "--kv-heads is for llama"),
-            (
                 ["--task", "causal-lm", "--family", "llama", "--kv-heads", "3"],
                 "4 heads cannot share 3 key-value heads",
             ),
-            (["--config", "no.json", "--family", "gpt2"], "--config names the family"),
             (["--task", "causal-lm", "--vocabulary", "50"], "vocabulary of 50 has no room"),
             (["--task", "causal-lm", "--positions", "4096"], "fewer positions"),
             (["--task", "causal-lm", "--device", "meta"], "expected cpu or cuda"),
@@ -136,6 +123,36 @@ class TestErrors:
     ) -> None:
         folder = tmp_path / "run"
         fails(run("train", *texts, *SMALL, *options, "-o", str(folder)), message)
+        assert not folder.exists()
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ([], "The task is missing: give --task causal-lm, masked-lm or pre-training"),
+            (["--task", "causal-lm", "--set", "speed=2"], "--set speed=2: expected one of clip, "),
+            (["--task", "causal-lm", "--set", "steps=2"], "--set steps=2: expected one of"),
+            (["--task", "causal-lm", "--set", "bfloat16=0"], "--set bfloat16=0: expected one of"),
+            (["--task", "causal-lm", "--set", "rate"], "--set rate: expected a number after"),
+            (["--task", "causal-lm", "--set", "warm_up=1.5"], "warm_up=1.5: expected a whole"),
+            (
+                ["--task", "causal-lm", "--family", "bert"],
+                "--family bert does not go with --task c",
+            ),
+            (["--task", "masked-lm", "--family", "llama"], "bert for masked-lm and pre-training"),
+            (["--task", "causal-lm", "--kv-heads", "2"], "--kv-heads is for llama"),
+            (["--config", "no.json", "--family", "gpt2"], "--config names the family"),
+            (["--task", "causal-lm", "--plot", "heads.doc"], r"heads\.doc"),
+            (["--task", "causal-lm", "--plot", "none/heads.svg"], "no folder none to write heads"),
+        ],
+    )
+    def test_options_that_do_not_go_together_are_one_line_and_exit_with_2(
+        self, options: list[str], message: str, texts: list[str], tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "run"
+        result = run("train", *texts, *SMALL, *options, "-o", str(folder))
+        fails(result, message, status=2)
+        assert result.stderr.startswith("error: ")
+        assert result.stderr.count("\n") == 1
         assert not folder.exists()
 
     @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ PAGES = [
     REPOSITORY / "README.md",
     *sorted(set(DOCS.glob("*.md")) - {ELSEWHERE}),
     *sorted(DOCS.glob("lessons/**/*.md")),
+    *sorted(DOCS.glob("course/*.md")),
 ]
 BLOCK = re.compile(
     r"(?:<!-- extras: (?P<extras>[\w ]+) -->\n\n)?"
@@ -125,7 +126,7 @@ def run_line(line: str, python: Path, where: Path, done: set[tuple[str, Path]]) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_a_page_runs_with_what_it_says_to_install(
     page: Path, clone: Path, python_with: PythonWith, done_before: set[tuple[str, Path]]
 ) -> None:
@@ -146,26 +147,33 @@ def test_a_page_runs_with_what_it_says_to_install(
         assert printed == block.printed, f"{page.name}:\n{block.code}"
 
 
-def test_the_pages_have_blocks_and_every_extra_that_readme_lists_exists() -> None:
-    lessons = ("induction.md", "looking.md", "rotation.md", "sorting.md", "flash/README.md")
+def test_the_pages_have_blocks_and_every_extra_that_they_list_exists() -> None:
+    lessons = (
+        "forming.md",
+        "fine_tuning.md",
+        "induction.md",
+        "looking.md",
+        "rotation.md",
+        "sorting.md",
+        "flash/README.md",
+    )
     assert all(blocks_of(DOCS / "lessons" / name) for name in lessons)
     readme = blocks_of(REPOSITORY / "README.md")
     assert {"python", "sh"} == {block.language for block in readme}
-    table = re.findall(r"^\| `(\w+)` \|", readme_section("## Start"), re.MULTILINE)
-    assert set(table) == set(PROJECT["optional-dependencies"]) - {"bench", "dev"}
+    table = re.findall(r"^\| `(\w+)` \|", section("install.md", "## Extras"), re.MULTILINE)
+    assert set(table) == set(PROJECT["optional-dependencies"]) - {"bench", "dev", "docs"}
 
 
-def readme_section(title: str) -> str:
-    """A section of README."""
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+def section(page: str, title: str) -> str:
+    """A section of a page in docs/."""
+    text = (DOCS / page).read_text(encoding="utf-8")
     return text.split(f"{title}\n")[1].split("\n## ")[0]
 
 
-def test_every_file_and_link_of_the_readme_exists() -> None:
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    named = re.findall(r"\]\(([^)#:]+)\)", text)
+def test_every_file_of_the_tree_exists() -> None:
+    named = []
     folder = inside = ""
-    for line in readme_section("## The tree").split("```")[1].splitlines()[1:]:
+    for line in section("architecture.md", "## The tree").split("```")[1].splitlines()[1:]:
         # Folders at the top, folders in them, and lines that go on.
         name = line.split()[0]
         if line[0] != " ":

@@ -34,7 +34,7 @@ def pins(name: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "extras"), [("runtime", ()), ("development", ("dev",))])
+@pytest.mark.parametrize(("name", "extras"), [("runtime", ()), ("development", ("dev", "docs"))])
 def test_every_dependency_is_pinned_and_no_address_is_named(
     name: str, extras: tuple[str, ...]
 ) -> None:

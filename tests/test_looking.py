@@ -3,7 +3,7 @@
 import numpy as np
 from survey.made_surveys import distances_of, patterns_of, survey_of
 
-from benchmarks.looking import cell, table, told_of
+from benchmarks.looking import cell, table, together, told_of
 from benchmarks.looking_claims import CLAIMS
 from benchmarks.looking_findings import Evidence, gradients_on_sep, on_a_neighbour, on_sep
 from benchmarks.session import RESULTS
@@ -25,13 +25,21 @@ def made(**means: list[list[float]]) -> Evidence:
 
 
 def test_the_table_of_the_lesson_is_the_committed_result() -> None:
-    rows = read_rows(sorted(RESULTS.glob("looking-*.jsonl"))[-1])
+    rows = together([read_rows(file) for file in sorted(RESULTS.glob("looking-*.jsonl"))])
     page = (REPOSITORY / "docs" / "lessons" / "looking.md").read_text(encoding="utf-8")
     shown = page.split("<!-- table -->\n")[1].split("\n<!-- end of table -->")[0]
     assert shown == table(rows)
     # Every claim, in the words that the code has now.
     words = [(row["source"], row["claim"], row["published"], row["holds_if"]) for row in rows]
     assert words == [(one.source, one.claim, one.published, one.holds_if) for one in CLAIMS]
+
+
+def test_a_later_file_replaces_what_was_found_of_its_models() -> None:
+    claim = {"source": "a", "claim": "b"}
+    first = claim | {"found": {"one": 1, "other": 2}}
+    assert together([[first], [claim | {"found": {"other": 3}}]]) == [
+        claim | {"found": {"one": 1, "other": 3}}
+    ]
 
 
 def test_a_claim_with_a_threshold_holds_when_the_whole_interval_is_beyond_it() -> None:

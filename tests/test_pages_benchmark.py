@@ -21,7 +21,7 @@ from benchmarks.pages.making import bertviz_page, minibert_page
 from benchmarks.pages.measure import Bench, summary
 from benchmarks.pages.plan import BERTVIZ, DEFAULT, MINIBERT, THUMBNAILS, WEIGHTS, Case, Shape
 from benchmarks.pages.reach import ratios, reached
-from benchmarks.pages.readme import table as readme_table
+from benchmarks.pages.speed_table import table as speed_table
 from benchmarks.session import REPOSITORY
 from minibert.bench.gate import GateError
 from minibert.bench.result_rows import Row, read_rows, version, write_rows
@@ -278,10 +278,10 @@ def test_every_view_of_minibert_is_measured_in_chromium(tmp_path: Path) -> None:
     assert all(row["commit"] and row["versions"]["chromium"] for row in found)
 
 
-def test_the_table_of_readme_is_that_of_the_result_file_it_names() -> None:
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    name = re.findall(r"\[`(pages-\S+\.jsonl)`\]", readme)[0]
-    lines = list(readme_table(read_rows(REPOSITORY / "benchmarks" / "results" / name)))
-    assert "\n".join(lines) in readme
+def test_the_table_of_the_page_on_speed_is_that_of_the_result_file_it_names() -> None:
+    page = (REPOSITORY / "docs" / "speed.md").read_text(encoding="utf-8")
+    name = re.findall(r"\[`(pages-\S+\.jsonl)`\]", page)[0]
+    lines = list(speed_table(read_rows(REPOSITORY / "benchmarks" / "results" / name)))
+    assert "\n".join(lines) in page
     assert sum(", minibert, default |" in line for line in lines) == 5
     assert sum(", BertViz |" in line for line in lines) == 5

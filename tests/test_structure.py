@@ -28,11 +28,11 @@ ROWS = """
     text
     checkpoint
     trace
-    attached model answers
+    attached model answers trainable
     loading
-    analysis training
+    analysis training transformer_lens
     survey
-    bench viz
+    bench course viz
     minibert
     cli __main__
 """
@@ -189,7 +189,7 @@ def test_every_module_has_a_place_in_the_order() -> None:
     homeless = [name for name in modules() if row(name) < 0]
     assert not homeless, (
         f"no place for {', '.join(homeless)}: add each to the row of ROWS in {__file__} whose "
-        "rows above it are all it needs to import, and say so in the README's tree"
+        "rows above it are all it needs to import, and say so in the tree of docs/architecture.md"
     )
 
 

@@ -24,7 +24,7 @@ from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens, padded
 from minibert.text.words import Words, is_text, written
 from minibert.trace.plan import Plan
-from minibert.trace.run import run_layers
+from minibert.trace.run import behind_layers, run_layers
 
 __all__ = ["Generated", "generate"]
 
@@ -185,15 +185,15 @@ def _next_logits(
 ) -> Float[Tensor, "batch vocab"]:
     """The logits after the last token of each text; `ids` are those not yet in the cache.
 
-    `plan` edits what is computed of these ids, and `newest_plan` the logits of the last ones.
+    `plan` edits what is computed of these ids, `newest_plan` what follows of the last ones.
     """
     hidden = plan.apply("embed", None, model.body.embed(ids, None, cache.positions))
     evaluation = Evaluation(cache.allowed, model.impl, standing=cache.positions)
     hidden = run_layers(model.body, hidden, evaluation, pasts=cache.layers, edits=plan.of_layer)
     newest = (cache.rows[:, None], cache.newest[:, None])
-    final = model.body.final(hidden[newest])
-    logits = model.task_logits(final, Inputs(ids[newest], None, None))
-    return newest_plan.apply("logits", None, logits)[:, 0]
+    inputs, changes = Inputs(ids[newest], None, None), newest_plan.behind_layers
+    found = behind_layers(model, hidden[newest], inputs, evaluation.allowed, changes)
+    return found["logits"][:, 0]
 
 
 class _Text:
@@ -284,6 +284,8 @@ def _stops(stop: Any) -> tuple[str, ...]:
 
 def _is_one(text: Any) -> bool:
     """True for one text: a str or one row of ids."""
+    if isinstance(text, Mapping):
+        return _is_one(text["input_ids"])
     if isinstance(text, Tensor | np.ndarray):
         return text.ndim == 1
     # A list of arrays is a batch, even where an array holds a single number.
@@ -299,7 +301,10 @@ def _prompts(model: AnsweringModel, text: Any) -> Tokens:
     if model.tokenizer is not None and is_text(text):
         text = model.tokenizer(text)
         _check_room(model, text)
-    tokens = model.inputs(text).as_tokens(model.tokenizer)
+    inputs = model.inputs(text)
+    if inputs.embeds is not None:
+        raise TokenizationError("generate continues tokens, not inputs_embeds; give input_ids.")
+    tokens = inputs.as_tokens(model.tokenizer)
     _check_room(model, tokens)
     return tokens
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from minibert.answers.model import AnsweringModel
 from minibert.errors import MinibertError, TokenizationError
 from minibert.layers.config import Config
+from minibert.layers.families import FAMILIES, predicts_tokens
 from minibert.text.tokens import Tokens
 
 __all__ = ["Choice", "Prediction", "predict"]
@@ -70,7 +71,7 @@ def predict(
             "Read its hidden state with model(text) and its attention with model.trace(text)."
         )
     tokens = model.inputs(text, pair).as_tokens(model.tokenizer)
-    if task == "pre-training" and model.config.family != "electra":
+    if task == "pre-training" and predicts_tokens(model.config.family, task):
         task = "masked-lm+next-sentence"
     with torch.no_grad():
         rows = [row for name in task.split("+") for row in _ANSWERS[name](model, tokens, top)]
@@ -138,7 +139,7 @@ def _next_sentence(model: AnsweringModel, tokens: Tokens, top: int) -> list[Pred
     logits = model.trace(tokens).next_sentence_logits if pre_training else model(tokens)
     labels: tuple[str, ...] = ("follows", "does not follow")
     question = "next sentence"
-    if model.config.family == "albert":
+    if FAMILIES[model.config.family].orders_sentences:
         question, labels = "order of the two texts", ("in order", "swapped")
     if logits.shape[-1] != len(labels):
         labels = model.config.labels

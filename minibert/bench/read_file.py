@@ -147,7 +147,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _launched(path: Path, name: str, signature: str | None, d_head: int) -> dict[str, Any]:
-    from minibert.bench.user_file import load_function
+    from minibert.bench.user_file import NEEDS_GPU, load_function
     from minibert.kernels.check.without_gpu import (
         caught_launches,
         compiled,
@@ -163,7 +163,7 @@ def _launched(path: Path, name: str, signature: str | None, d_head: int) -> dict
             try:
                 user.run(on_a_gpu(problem))
             except MinibertError as error:
-                stopped = stopped or str(error)
+                stopped = stopped or str(error).removesuffix(NEEDS_GPU)
     rows = [{"name": one.name, **asdict(compiled(one))} for one in launches]
     return {"kernels": rows, "stopped": stopped}
 

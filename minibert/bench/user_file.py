@@ -24,7 +24,10 @@ from minibert.errors import MinibertError, how_to_install
 from minibert.kernels.check.backward import gradients_of
 from minibert.kernels.check.problem import Problem
 
-__all__ = ["OUTPUTS", "UserFunction", "load_function", "target_parts"]
+__all__ = ["NEEDS_GPU", "OUTPUTS", "UserFunction", "load_function", "target_parts"]
+
+#: The end of the message where a function asks for a GPU.
+NEEDS_GPU = "; it needs a GPU: without one, `minibert check FILE.py:function --compile` reads it"
 
 #: What the dictionary may hold; offset_mass is at the offsets −1, 0 and 1.
 OUTPUTS = (
@@ -110,7 +113,7 @@ def _without_gpu(error: Exception) -> str:
     """What can be done where a function asks for a GPU and there is none; "" for other errors."""
     if torch.cuda.is_available() or not re.search(r"cuda|\bgpu\b", str(error), re.IGNORECASE):
         return ""
-    return "; it needs a GPU: without one, `minibert check FILE.py:function --compile` reads it"
+    return NEEDS_GPU
 
 
 def target_parts(target: str) -> tuple[Path | str, str]:
@@ -161,7 +164,8 @@ def _signature(
         raise MinibertError(
             f"{name} in {told}: expected {name}(query, key, value, lengths, causal), a Python "
             "function; the arguments of this one cannot be read. A Triton kernel needs a Python "
-            "function that launches it; for others say how they are called: --signature NAME."
+            "function that launches it; for others say how they are called: --signature NAME. "
+            "See docs/kernels.md#other-peoples-functions"
         )
     return SIGNATURES[named]
 
@@ -176,7 +180,7 @@ def _check_contract(
     except TypeError as error:
         raise MinibertError(
             f"{name} in {told}: expected {name}(query, key, value, lengths, causal); it is "
-            f"{name}{signature}."
+            f"{name}{signature}. See docs/kernels.md#the-function"
         ) from error
 
 

@@ -13,7 +13,8 @@ from minibert.checkpoint.families import FAMILIES
 from minibert.checkpoint.families.fields import end_ids, read_whole, refuse
 from minibert.errors import CheckpointError
 from minibert.layers import families
-from minibert.layers.config import LARGEST_LABELS, Config, check_task
+from minibert.layers.config import LARGEST_LABELS, Config
+from minibert.layers.families import check_task
 
 __all__ = ["config_from_hf", "config_to_hf", "end_ids"]
 
@@ -33,7 +34,8 @@ def config_from_hf(config: Mapping[str, Any], task: str | None = None) -> Config
         reason = UNREAD.get(model_type, "") if isinstance(model_type, str) else ""
         raise CheckpointError(
             f"config.json: model_type {model_type!r:.200} is not a family minibert knows; "
-            f"known are {', '.join(sorted(MODEL_TYPES))}.{reason}"
+            f"known are {', '.join(sorted(MODEL_TYPES))}.{reason} "
+            "See docs/families.md#the-families"
         )
     name = MODEL_TYPES[model_type]
     family = FAMILIES[name]

@@ -34,7 +34,7 @@ def check_contract(config: Mapping[str, Any], model_type: str) -> None:
             accepted = " or ".join(map(repr, judged.allowed))
             raise CheckpointError(
                 f"config.json: {name} is {config[name]!r:.200}, expected {accepted}: "
-                f"{judged.reason}."
+                f"{judged.reason}. See docs/families.md#fields-of-a-configjson"
             )
     own_code = config.get("auto_map")
     known = FAMILIES[MODEL_TYPES[model_type]].taken_over
@@ -44,5 +44,6 @@ def check_contract(config: Mapping[str, Any], model_type: str) -> None:
     ):
         raise CheckpointError(
             f"config.json: auto_map names code of its own for the model ({own_code!r:.200}), which "
-            "minibert does not run. Save the model as one of transformers' own classes."
+            "minibert does not run. Save the model as one of transformers' own classes. "
+            "See docs/security.md#what-is-promised"
         )

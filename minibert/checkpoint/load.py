@@ -4,8 +4,9 @@ A name is an embedded model's, a folder's, a Hub id, or a live transformers mode
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ import torch
 from torch import nn
 
 from minibert.checkpoint.config import config_from_hf, end_ids
+from minibert.checkpoint.dropout import dropout_of
 from minibert.checkpoint.files import Entry, open_checkpoint, open_state_dict
+from minibert.checkpoint.fresh import first_values, fresh_names, with_labels
 from minibert.checkpoint.values import DTYPES, default_dtype, parameters
 from minibert.checkpoint.weights import check_names, fit, has_own_decoder
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
+from minibert.layers.dropout import Dropout
 from minibert.text.tokenizer import Tokenizer
 from minibert.untrusted import present, read_json
 
@@ -50,6 +54,13 @@ class Checkpoint:
     dtype: torch.dtype | None = None
     """Of the model; None for `default_dtype`."""
     allow_unexpected: bool = False
+    dropout: Dropout = field(default_factory=Dropout)
+    head_seed: int | None = None
+    """Of a fresh task head, in place of the checkpoint's; None: the checkpoint's."""
+
+    def fresh(self, wanted: Iterable[str]) -> list[str]:
+        """Those of our parameters that the checkpoint does not give: a fresh head's."""
+        return [] if self.head_seed is None else fresh_names(wanted, self.entries)
 
     def fill(self, model: nn.Module, device: torch.device | None = None) -> list[str]:
         """Put the weights into a model made of `config` on the meta device.
@@ -66,6 +77,7 @@ class Checkpoint:
             places.setdefault(id(parameter), []).append(place)
         by_name = dict(model.named_parameters())
         wanted = {ours: tuple(parameter.shape) for ours, parameter in by_name.items()}
+        fresh = {ours: wanted.pop(ours) for ours in self.fresh(list(wanted))}
         found = fit(
             self.config,
             wanted,
@@ -74,7 +86,11 @@ class Checkpoint:
             allow_unexpected=self.allow_unexpected,
         )
         dtype = self.dtype or default_dtype(found)
-        for ours, parameter, is_huge in parameters(found, dtype, device, self.where):
+        made = [
+            (ours, nn.Parameter(values.to(device, dtype), requires_grad=False), False)
+            for ours, values in first_values(fresh, int(self.head_seed or 0)).items()
+        ]
+        for ours, parameter, is_huge in chain(parameters(found, dtype, device, self.where), made):
             huge += [ours] if is_huge else []
             for place in places[id(by_name[ours])]:
                 owner, _, leaf = place.rpartition(".")
@@ -89,15 +105,18 @@ def open_folder(
     task: str | None = None,
     dtype: torch.dtype | None = None,
     allow_unexpected: bool = False,
+    labels: Sequence[str] | None = None,
+    head_seed: int | None = None,
 ) -> Checkpoint:
-    """The checkpoint of a folder.
+    """The checkpoint of a folder; with a fresh task head, and other labels, where asked for.
 
     Raises CheckpointError for what cannot be read, and where config, weights and tokenizer do
     not belong together.
     """
     if not present(folder / "config.json"):
         raise CheckpointError(f"{folder} has no config.json; expected a checkpoint folder.")
-    config = config_from_hf(read_json(folder / "config.json"), task)
+    about = read_json(folder / "config.json")
+    config = with_labels(config_from_hf(about, task), labels, head_seed)
     if present(folder / "generation_config.json") and config.generates:
         said = read_json(folder / "generation_config.json").get("eos_token_id", config.end_ids)
         config = replace(config, end_ids=end_ids(said, f"{folder}/generation_config.json"))
@@ -114,7 +133,10 @@ def open_folder(
         )
     where = str(folder)
     config = _as_stored(config, entries, where=where)
-    return Checkpoint(config, tokenizer, name, where, entries, dtype, allow_unexpected)
+    dropout = dropout_of(about, config)
+    return Checkpoint(
+        config, tokenizer, name, where, entries, dtype, allow_unexpected, dropout, head_seed
+    )
 
 
 def open_live(
@@ -123,6 +145,8 @@ def open_live(
     task: str | None = None,
     dtype: torch.dtype | None = None,
     allow_unexpected: bool = False,
+    labels: Sequence[str] | None = None,
+    head_seed: int | None = None,
 ) -> Checkpoint:
     """The checkpoint that a transformers model object is; its weights are shared, not copied.
 
@@ -137,9 +161,13 @@ def open_live(
     about["architectures"] = [type(model).__name__]
     where = f"the {type(model).__name__} object"
     entries = open_state_dict(model.state_dict())
-    config = _as_stored(config_from_hf(about, task), entries, where=where)
+    config = with_labels(config_from_hf(about, task), labels, head_seed)
+    config = _as_stored(config, entries, where=where)
     kept = next(model.parameters()).dtype if dtype is None else dtype
-    return Checkpoint(config, None, where, where, entries, kept, allow_unexpected)
+    dropout = dropout_of(about, config)
+    return Checkpoint(
+        config, None, where, where, entries, kept, allow_unexpected, dropout, head_seed
+    )
 
 
 def check_dtype(dtype: Any) -> None:

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from minibert.checkpoint.config import config_to_hf
-from minibert.checkpoint.weights import to_checkpoint
+from minibert.checkpoint.dropout import dropout_to_hf
+from minibert.checkpoint.tensor_file import DTYPES, check_finite, write_tensors
+from minibert.checkpoint.weights import joined, stored_parts
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
+from minibert.layers.dropout import Dropout
 from minibert.text.tokenizer import Tokenizer
 
 __all__ = ["Saveable", "save"]
@@ -28,6 +29,11 @@ class Saveable(Protocol):
     config: Config
     tokenizer: Tokenizer | None
 
+    @property
+    def dropout(self) -> Dropout:
+        """What becomes 0 in training."""
+        ...
+
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Each parameter once, by our name."""
         ...
@@ -37,27 +43,19 @@ def save(model: Saveable, folder: str | Path, *, dtype: torch.dtype | None = Non
     """The folder, with everything transformers and minibert need to load the model again.
 
     `dtype` converts the weights on the way (float16 halves the file). All files are written
-    beside their places and then renamed, so a save that fails leaves the old ones whole.
+    beside their places and then renamed, so a save that fails leaves the old ones whole. One tensor
+    at a time is converted and written: beside the model, memory grows by the largest.
 
     Raises CheckpointError when the folder cannot be written or a value does not fit the dtype.
     """
     folder = Path(folder)
-    tensors = to_checkpoint(model.config, dict(model.named_parameters()))
-    tensors = {
-        name: tensor.to("cpu", dtype or tensor.dtype).contiguous()
-        for name, tensor in tensors.items()
-    }
-    for name, tensor in tensors.items():
-        if not bool(tensor.isfinite().all()):
-            raise CheckpointError(
-                f"{name} has values that are NaN or too large for {tensor.dtype}; nothing was "
-                "saved. Save as float32 or bfloat16."
-            )
-    config = config_to_hf(model.config)
+    parts = stored_parts(model.config, dict(model.named_parameters()))
+    shapes = {name: _checked(name, joined(of), dtype) for name, of in parts.items()}
+    config = config_to_hf(model.config) | dropout_to_hf(model.dropout, model.config)
     config = config | {
         name: mark for name, mark in _text_marks(model).items() if not config.get(name)
     }
-    config["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    config["dtype"] = str(next(iter(shapes.values()))[1]).removeprefix("torch.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as name:
@@ -66,14 +64,25 @@ def save(model: Saveable, folder: str | Path, *, dtype: torch.dtype | None = Non
             if model.tokenizer is not None:
                 tokenizer = model.tokenizer.to_json()
                 (beside / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
-            save_file(tensors, beside / "model.safetensors", metadata={"format": "pt"})
+            write_tensors(beside / "model.safetensors", shapes, lambda name: joined(parts[name]))
             for path in sorted(beside.iterdir()):
-                # safetensors writes files that only their owner may read.
-                path.chmod(0o644)
                 os.replace(path, folder / path.name)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise CheckpointError(f"{folder}: the model could not be saved ({error}).") from error
     return folder
+
+
+def _checked(
+    name: str, tensor: Tensor, dtype: torch.dtype | None
+) -> tuple[tuple[int, ...], torch.dtype]:
+    """Shape and dtype of a stored tensor, whose values fit the dtype."""
+    kind = dtype or tensor.dtype
+    if kind not in DTYPES:
+        raise CheckpointError(
+            f"{name}: {kind} is not saved; expected dtype= one of {', '.join(map(str, DTYPES))}."
+        )
+    check_finite(name, tensor.to(kind))
+    return tuple(tensor.shape), kind
 
 
 def _text_marks(model: Saveable) -> dict[str, int]:

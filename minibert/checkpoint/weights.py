@@ -22,7 +22,9 @@ __all__ = [
     "check_names",
     "fit",
     "has_own_decoder",
+    "joined",
     "sources",
+    "stored_parts",
     "to_checkpoint",
     "to_state_dict",
 ]
@@ -126,7 +128,8 @@ def _report(where: str, config: Config, problems: list[str]) -> str:
     hints = []
     if "missing" in kinds and config.task != "none":
         hints.append(
-            'A tensor of the task head missing? load(..., task="none") reads the body alone.'
+            'A tensor of the task head missing? load(..., task="none") reads the body alone, and '
+            "load(..., head_seed=0) makes a fresh head, to be trained."
         )
     if "unexpected" in kinds:
         hints.append("Tensors of something else? allow_unexpected=True leaves them out.")
@@ -184,21 +187,34 @@ def to_checkpoint(config: Config, parameters: Mapping[str, Tensor]) -> dict[str,
     Views, no copies, except parameters that share a tensor, which are joined, and the bias of an
     untied decoder, which has two names.
     """
-    joined: dict[str, list[tuple[Source, Tensor]]] = {}
+    return {name: joined(parts) for name, parts in stored_parts(config, parameters).items()}
+
+
+Parts = list[tuple[Source, Tensor]]
+
+
+def stored_parts(config: Config, parameters: Mapping[str, Tensor]) -> dict[str, Parts]:
+    """The parameters that each tensor of a Hugging Face file is made of; `joined` makes it."""
+    stored: dict[str, Parts] = {}
+    table = sources(config)
     for ours, tensor in parameters.items():
-        source = sources(config)[ours]
+        if ours not in table:
+            raise CheckpointError(
+                f"{ours} has no place in a checkpoint of {config.model_type}: the model was "
+                "changed after it was loaded (folded, say). Save the one it was made from."
+            )
+        source = table[ours]
         name = source.names[0] if ours.startswith("head.") else _prefix(config) + source.names[0]
-        joined.setdefault(name, []).append((source, tensor.detach()))
-    whole = {name: _join(parts) for name, parts in joined.items()}
+        stored.setdefault(name, []).append((source, tensor.detach()))
     if not config.tied:
         # transformers has a place for both names and counts one that is absent as missing.
         for usual, other in FAMILIES[config.family].names.aliases.items():
-            if other in whole:
-                whole[usual] = whole[other].clone()
-    return whole
+            if other in stored:
+                stored[usual] = [(source, tensor.clone()) for source, tensor in stored[other]]
+    return stored
 
 
-def _join(parts: list[tuple[Source, Tensor]]) -> Tensor:
+def joined(parts: Parts) -> Tensor:
     """The stored tensor of parameters that share it; their sources say in which order."""
     (source, tensor), *others = parts
     if source.part is not None and others:

@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-import tempfile
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minibert.cli.check import (
-    Asked,
+from minibert.cli.check import Asked, run_check
+from minibert.cli.kernel_options import (
     Backward,
     CausalOnly,
     Device,
@@ -24,14 +24,16 @@ from minibert.cli.check import (
     WorkloadName,
     chosen_dtypes,
     judged,
-    run_check,
-    unusable,
     workload_of,
 )
+from minibert.cli.options import unusable
+from minibert.cli.output_files import check_file, check_picture
 from minibert.errors import MinibertError
 from minibert.terminal import Terminal, note, say
 
 if TYPE_CHECKING:
+    import torch
+
     from minibert.bench.judged_function import JudgedFunction
     from minibert.bench.workload import Workload
 
@@ -128,41 +130,21 @@ def bench(
     Exits with 0 when the kernel is right (with --compare: not slower than before, beyond the
     noise), 1 when it is not, 2 for a command that cannot be run.
     """
-    if compare is not None:
-        _compare(compare)
-        return
-    if list_all:
-        _list()
+    if compare is not None or list_all:
+        _list() if compare is None else _compare(compare)
         return
     if target is None:
         unusable("no function is given; expected FILE.py:FUNCTION, or --compare BEFORE AFTER.")
     _check_files(output, plot)
-
-    named = workload_of(workload)
-    if named is not None and (causal is not None or d_head or lengths is not Lengths.full):
+    asked = Asked(workload_of(workload), d_head, backward=backward, quick=quick)
+    if asked.workload and (causal is not None or d_head or lengths is not Lengths.full):
         unusable("--workload says --causal, --lengths and --d-head itself; leave them out.")
-    orders = [False, True] if causal is None else [causal]
+    orders = [True] if causal_only else [False, True] if causal is None else [causal]
+    sizes = _Sizes(tokens, heads, batch, quick)
+    timing = _Timing(sizes, orders, lengths.value, baselines, rounds or (2 if quick else 5), output)
     with judged(target, device, timeout, signature, causal_only) as user:
-        types = chosen_dtypes(dtypes, user, timed=True)
-        _check_baselines(baselines)
-        run_check(user, types, Asked(named, d_head, backward=backward, quick=quick))
-        if user.triton and user.device.type == "cpu":
-            say("", "Not timed: a CPU only interprets this Triton kernel. Times need a GPU.")
-            return
-        kinds = [str(one).removeprefix("torch.") for one in types]
-        sizes = _Sizes(tokens, heads, batch, quick)
-        shapes = _shapes(
-            user,
-            named,
-            sizes,
-            dtypes=kinds,
-            orders=[True] if causal_only else orders,
-            d_head=d_head or 64,
-            lengths=lengths.value,
-            backward=backward,
-        )
-        rows = _time(user, shapes, baselines, rounds or (2 if quick else 5), output)
-        _finish(rows, plot)
+        rows = _check_and_time(user, chosen_dtypes(dtypes, user, timed=True), asked, timing)
+    _finish(rows, plot)
 
 
 @dataclass(frozen=True)
@@ -175,6 +157,31 @@ class _Sizes:
     quick: bool
 
 
+@dataclass(frozen=True)
+class _Timing:
+    """What is timed, beside what, and how often."""
+
+    sizes: _Sizes
+    orders: list[bool]
+    lengths: str
+    baselines: list[str] | None
+    rounds: int
+    output: Path | None
+
+
+def _check_and_time(
+    user: "JudgedFunction", dtypes: Sequence["torch.dtype"], asked: Asked, timing: _Timing
+) -> list[dict[str, Any]]:
+    """The result rows; none of a Triton kernel on a CPU. Exits with 1 where it is wrong."""
+    _check_baselines(timing.baselines)
+    if not run_check(user, dtypes, asked).ok:
+        raise typer.Exit(1)
+    if user.triton and user.device.type == "cpu":
+        say("", "Not timed: a CPU only interprets this Triton kernel. Times need a GPU.")
+        return []
+    return _time(user, _shapes(user, dtypes, asked, timing), timing)
+
+
 def _list() -> None:
     from minibert.bench.lists import list_lines
 
@@ -182,14 +189,23 @@ def _list() -> None:
 
 
 def _shapes(
-    user: "JudgedFunction", named: "Workload | None", sizes: _Sizes, **others: Any
+    user: "JudgedFunction", dtypes: Sequence["torch.dtype"], asked: Asked, timing: _Timing
 ) -> list["Workload"]:
     """What is timed: the named workload, or every combination of the options."""
     from minibert.bench.workload import workloads
 
-    if named is not None:
-        return _of_workload(user, named, sizes, others["dtypes"], others["backward"])
-    return workloads(user.device, **vars(sizes), **others)
+    kinds = [str(one).removeprefix("torch.") for one in dtypes]
+    if asked.workload is not None:
+        return _of_workload(user, asked.workload, timing.sizes, kinds, asked.backward)
+    return workloads(
+        user.device,
+        **vars(timing.sizes),
+        dtypes=kinds,
+        orders=timing.orders,
+        d_head=asked.d_head or 64,
+        lengths=timing.lengths,
+        backward=asked.backward,
+    )
 
 
 def _of_workload(
@@ -218,20 +234,14 @@ def _finish(rows: list[dict[str, Any]], plot: Path | None) -> None:
     """Draw the times. Exits with 1, and draws nothing, where the kernel could not be timed."""
     if any(not row["ok"] for row in rows if row["role"] == "kernel"):
         raise typer.Exit(1)
-    if plot is not None:
+    if plot is not None and rows:
         from minibert.viz.plots.bench import bench_times
 
         bench_times(rows, plot)
         say("", str(plot))
 
 
-def _time(
-    user: "JudgedFunction",
-    work: list["Workload"],
-    baselines: list[str] | None,
-    rounds: int,
-    output: Path | None,
-) -> list[dict[str, Any]]:
+def _time(user: "JudgedFunction", work: list["Workload"], timing: _Timing) -> list[dict[str, Any]]:
     """The result rows of all workloads; each is printed and written when it is ready."""
     import torch
 
@@ -257,15 +267,15 @@ def _time(
                     user,
                     others,
                     one,
-                    baselines=baselines or usual_baselines(place),
-                    rounds=rounds,
+                    baselines=timing.baselines or usual_baselines(place),
+                    rounds=timing.rounds,
                     common=common,
                     watch=watch,
                 )
             rows += found
             say(*time_lines(found, Terminal.of(sys.stdout)))
-            if output is not None:
-                write_rows(rows, output)
+            if timing.output is not None:
+                write_rows(rows, timing.output)
     return rows
 
 
@@ -288,26 +298,10 @@ def _check_files(output: Path | None, plot: Path | None) -> None:
                 f"{option} -: standard output is used for the table; expected a file name, for "
                 f"instance {option} {name}."
             )
+    if output is not None:
+        check_file(output)
     if plot is not None:
-        from minibert.viz.plots import check_output
-
-        try:
-            check_output(plot)
-        except MinibertError as error:
-            unusable(str(error))
-    for path in (output, plot):
-        if path is None:
-            continue
-        if not path.parent.is_dir():
-            unusable(f"There is no folder {path.parent} to write {path.name} to.")
-        if path.exists() and not path.is_file():
-            unusable(f"{path} is a folder, a pipe or a device; expected the name of a file.")
-        try:
-            # By writing a file in the folder, because permissions alone do not tell.
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
-                pass
-        except OSError as error:
-            unusable(f"{path} cannot be written: {error.strerror}.")
+        check_picture(plot)
 
 
 def _check_baselines(names: list[str] | None) -> None:

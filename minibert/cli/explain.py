@@ -1,11 +1,11 @@
 """`minibert explain`: one row of attention as a calculation."""
 
-import json
 import sys
 from typing import Annotated
 
 import typer
 
+from minibert.cli.json_output import AsJson, say_json
 from minibert.cli.options import (
     DtypeName,
     ImplName,
@@ -36,9 +36,7 @@ def explain(
         typer.Option(help="The key, in the same way. Default: the most attended one."),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many of the largest terms to show.")] = 8,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Every number, unrounded, as JSON.")
-    ] = False,
+    as_json: AsJson = False,
     model: ModelName = None,
     revision: Revision = None,
     offline: Offline = False,
@@ -67,6 +65,6 @@ def explain(
     trace = trace_of_head(loaded, tokens, layer=layer, head=head)
     explanation = explain_row(trace, layer=layer, head=head, query=row, key=column)
     if as_json:
-        say(json.dumps(explanation.to_dict()))
+        say_json(explanation.to_dict())
     else:
         say(render(explanation, Terminal.of(sys.stdout), top=top))

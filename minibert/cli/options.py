@@ -4,7 +4,7 @@ Nothing heavy is imported before a command runs.
 """
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -29,6 +29,7 @@ __all__ = [
     "load_model",
     "texts_of",
     "tokens_of",
+    "unusable",
 ]
 
 
@@ -117,3 +118,9 @@ def texts_of(text: str, text_b: str | None) -> list[str]:
     if text == text_b == "-":
         raise typer.BadParameter("only one of the two texts can be standard input")
     return [standard_input() if one == "-" else one for one in (text, text_b) if one is not None]
+
+
+def unusable(message: str) -> NoReturn:
+    """Print why a command cannot be run as it was written, and exit with 2."""
+    note("error", message)
+    raise typer.Exit(2)

@@ -1,10 +1,12 @@
 """`minibert predict`: the answers of the task head."""
 
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from minibert.cli.json_output import AsJson, say_json
 from minibert.cli.options import (
     DtypeName,
     ImplName,
@@ -21,6 +23,11 @@ from minibert.cli.options import (
 )
 from minibert.terminal import Terminal, say
 
+if TYPE_CHECKING:
+    from minibert.answers.predict import Choice, Prediction
+    from minibert.model import Model
+    from minibert.text.tokens import Tokens
+
 __all__ = ["predict"]
 
 
@@ -35,6 +42,7 @@ def predict(
     dtype: DtypeName = None,
     impl: ImplName = "auto",
     truncate: Truncate = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what the model predicts.
 
@@ -42,8 +50,41 @@ def predict(
     """
     texts = texts_of(text, text_b)
     loaded = load_model(model, revision, offline, task, dtype, impl)
-    from minibert.cli.report import prediction_tables
-
     tokens = tokens_of(loaded, texts, truncate)
     predictions = loaded.predict(tokens, top=top)
+    if as_json:
+        say_json(prediction_document(loaded, tokens, predictions))
+        return
+    from minibert.cli.report import prediction_tables
+
     say(*prediction_tables(predictions, tokens.strings[0], Terminal.of(sys.stdout)))
+
+
+def prediction_document(
+    model: "Model", tokens: "Tokens", predictions: Sequence["Prediction"]
+) -> dict[str, object]:
+    """The answers as plain values, by the question and the token that it is about."""
+    strings = tokens.strings[0]
+    return {
+        "model": model.name,
+        "task": model.config.task,
+        "tokens": list(strings),
+        "predictions": [
+            {
+                "question": one.question,
+                "position": one.position,
+                "token": None if one.position is None else strings[one.position],
+                "choices": [_choice(choice) for choice in one.choices],
+            }
+            for one in predictions
+        ],
+    }
+
+
+def _choice(choice: "Choice") -> dict[str, object]:
+    return {
+        "label": choice.label,
+        "id": choice.id,
+        "probability": choice.probability,
+        "value": choice.value,
+    }

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minibert.errors import MinibertError, TrainingError
+from minibert.cli.options import unusable
+from minibert.cli.output_files import check_picture
+from minibert.errors import TrainingError
 from minibert.terminal import note, say
 
 if TYPE_CHECKING:
@@ -137,43 +139,41 @@ def train(
         "n_kv_heads": kv_heads,
     }
     if plot is not None:
-        from minibert.viz.plots import check_output
-
-        check_output(plot)
-        if not plot.parent.is_dir() and plot.parent.resolve() != output.resolve():
-            raise MinibertError(f"There is no folder {plot.parent} to write {plot.name} to.")
-        if plot.exists() and not plot.is_file():
-            raise MinibertError(f"{plot} is a folder, a pipe or a device; name a file.")
+        check_picture(plot, made=output)
     numbers = {"steps": steps, "batch": batch, "seed": seed, "threads": threads}
-    chosen = numbers | {"bfloat16": not float32} | _settings(settings or [], taken=numbers)
-    _run(
+    numbers |= {"bfloat16": not float32, **_settings(settings or [], taken=numbers)}
+    size = _run(
         texts,
         held_out or [],
         output,
+        numbers,
         config=_config(config, task, family, sizes),
-        numbers=chosen,
         device=device,
-        weights=weights.value,
+        dtype=weights.value,
         restart=restart,
     )
+    say(f"{output}  {size / 1e6:.2f} million parameters, {steps} steps")
     if plot is not None:
-        from minibert.viz.plots import training_scores
+        _draw(output / "scores.jsonl", plot)
 
-        training_scores(output / "scores.jsonl", plot)
-        say(str(plot))
+
+def _draw(scores: Path, plot: Path) -> None:
+    from minibert.viz.plots import training_scores
+
+    training_scores(scores, plot)
+    say(str(plot))
 
 
 def _run(
     texts: list[Path],
     held_out: list[Path],
     output: Path,
-    *,
-    config: "Config",
     numbers: dict[str, Any],
-    device: str,
-    weights: str,
-    restart: bool,
-) -> None:
+    *,
+    dtype: str,
+    **options: Any,
+) -> int:
+    """Train, and return the number of parameters."""
     import torch
 
     from minibert.training import Recipe, read_texts
@@ -184,23 +184,14 @@ def _run(
     training, unseen = read_texts(texts), read_texts(held_out)
     if not unseen:
         training, unseen = hold_out(training)
+    options |= {"recipe": Recipe(**numbers), "dtype": getattr(torch, dtype)}
     try:
-        model = run(
-            training,
-            unseen,
-            output,
-            config=config,
-            recipe=Recipe(**numbers),
-            device=device,
-            dtype=getattr(torch, weights),
-            restart=restart,
-        )
+        model = run(training, unseen, output, **options)
     except KeyboardInterrupt:
         if snapshot_path(output).exists():
             note("note", f"stopped; the same command resumes from the snapshot in {output}")
         raise
-    size = sum(parameter.numel() for parameter in model.parameters())
-    say(f"{output}  {size / 1e6:.2f} million parameters, {numbers['steps']} steps")
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _settings(given: list[str], *, taken: dict[str, Any]) -> dict[str, Any]:
@@ -216,12 +207,12 @@ def _settings(given: list[str], *, taken: dict[str, Any]) -> dict[str, Any]:
     for part in given:
         name, _, text = part.partition("=")
         if name not in known:
-            raise TrainingError(f"--set {part}: expected one of {', '.join(sorted(known))}.")
+            unusable(f"--set {part}: expected one of {', '.join(sorted(known))}.")
         try:
             found[name] = known[name](text)
-        except ValueError as error:
+        except ValueError:
             kind = "a whole number" if known[name] is int else "a number"
-            raise TrainingError(f"--set {part}: expected {kind} after the =.") from error
+            unusable(f"--set {part}: expected {kind} after the =.")
     return found
 
 
@@ -236,21 +227,19 @@ def _config(
 
     if path is not None:
         if family is not None:
-            raise MinibertError("--config names the family; leave --family out.")
+            unusable("--config names the family; leave --family out.")
         return config_from_hf(read_json(path, TrainingError), None if task is None else task.value)
     if task is None:
-        raise MinibertError(
-            "The task is missing: give --task causal-lm, masked-lm or pre-training."
-        )
+        unusable("The task is missing: give --task causal-lm, masked-lm or pre-training.")
     causal = task is TrainingTask.causal_lm
     chosen = family or (TrainingFamily.gpt2 if causal else TrainingFamily.bert)
     if causal != (chosen is not TrainingFamily.bert):
-        raise MinibertError(
+        unusable(
             f"--family {chosen.value} does not go with --task {task.value}: gpt2 and llama are "
             "trained for causal-lm, bert for masked-lm and pre-training."
         )
     if sizes["n_kv_heads"] and chosen is not TrainingFamily.llama:
-        raise MinibertError(f"--kv-heads is for llama; a {chosen.value} has none of its own.")
+        unusable(f"--kv-heads is for llama; a {chosen.value} has none of its own.")
     return _of_sizes(chosen, task, sizes)
 
 

@@ -30,8 +30,15 @@ def in_range(ids: TokenIds, size: int, what: str, where: str) -> TokenIds:
 def _check(ids: Tensor, size: int, what: str, where: str) -> None:
     low, high = (int(bound) for bound in torch.aminmax(ids))
     if low < 0 or high >= size:
+        wrong = low if low < 0 else high
+        place = ", ".join(
+            f"{axis} {n}"
+            for axis, n in zip(
+                ("row", "position"), (ids == wrong).nonzero()[0].tolist(), strict=False
+            )
+        )
         raise TokenizationError(
-            f"{what} {low if low < 0 else high} is outside {where}: expected 0 to {size - 1}."
+            f"{what} {wrong} is outside {where}: expected 0 to {size - 1}. It stands in {place}."
         )
 
 

@@ -1,25 +1,35 @@
 """A batch as a model reads it, and the check that it can."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
 
 from minibert.errors import TokenizationError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
-from minibert.quantities import TokenIds, TokenMask
+from minibert.quantities import Float, TokenIds, TokenMask
 from minibert.text.id_range import in_range
 from minibert.text.tokens import Tokens, Vocabulary
 
-__all__ = ["Inputs"]
+__all__ = ["NO_ID", "Inputs"]
+
+#: In the place of an id, where embeddings were given and there is none.
+NO_ID = -1
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """A batch as the body reads it. `tokens` is there when somebody made them."""
+    """A batch as the body reads it. `tokens` is there when somebody made them.
+
+    `embeds` stand in the place of the rows of the word embeddings; every id is NO_ID then.
+    """
 
     ids: TokenIds
     mask: TokenMask | None
     segments: TokenIds | None
     tokens: Tokens | None = None
+    embeds: Float[Tensor, "batch position d_embed"] | None = None
 
     @classmethod
     def of(cls, given: Tokens | TokenIds) -> "Inputs":
@@ -29,12 +39,23 @@ class Inputs:
         return cls(given, None, None)
 
     def as_tokens(self, tokenizer: Vocabulary | None) -> Tokens:
-        """The same with strings for people."""
+        """The same with strings for people. Embeddings have no tokens, and their strings say so."""
         if self.tokens is not None:
             return self.tokens
+        if self.embeds is not None:
+            return self._without_strings()
         return Tokens.from_ids(
             self.ids, mask=self.mask, segments=self.segments, tokenizer=tokenizer
         )
+
+    def _without_strings(self) -> Tokens:
+        zeros = torch.zeros_like(self.ids)
+        numbered = Tokens.from_ids(zeros, mask=self.mask, segments=self.segments)
+        names = tuple(
+            tuple(f"embedding {position}" for position in range(length))
+            for length in numbered.lengths
+        )
+        return replace(numbered, ids=self.ids, raw=names, strings=names)
 
     def packed(self, config: Config) -> AllowedKeys:
         """Which keys a query may attend to where the sentences share one row, without padding."""
@@ -55,8 +76,9 @@ class Inputs:
                 f"{ids.shape[1]} tokens are more than the {limit} positions of {name}; "
                 "shorten the text, or tokenize it with truncate=True."
             )
-        ids = in_range(ids, config.vocab_size, "Token id", f"the vocabulary of {name}")
+        if self.embeds is None:
+            ids = in_range(ids, config.vocab_size, "Token id", f"the vocabulary of {name}")
         segments, count = self.segments, config.n_segments
         if segments is not None and count:
             segments = in_range(segments, count, "Segment", f"the {count} of {name}")
-        return Inputs(ids, self.mask, segments, self.tokens)
+        return Inputs(ids, self.mask, segments, self.tokens, self.embeds)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from minibert.errors import TokenizationError
 from minibert.quantities import Bool, Int
+from minibert.text.ragged import table_of
 
 __all__ = ["Tokens", "Vocabulary", "padded"]
 
@@ -110,16 +111,19 @@ class Tokens:
     ) -> "Tokens":
         """Tokens for ids that are known already: a list, a nested list or an integer tensor.
 
-        One axis is one sentence, two are (batch, position). `mask` is boolean or 0 and 1, and
-        may leave out only the end of a sentence. Strings come from `tokenizer`; without one
-        they are the ids written out. Raises TokenizationError for anything that is not a
+        One axis is one sentence, two are (batch, position); lists of different lengths are filled
+        up on the right. `mask` is boolean or 0 and 1, and may leave out only the end of a
+        sentence. Strings come from `tokenizer`; without one they are the ids written out. Raises
+        TokenizationError for anything that is not a
         table of whole numbers from 0 up, or where the shapes differ.
 
         >>> Tokens.from_ids([[2, 0, 1]]).strings
         (('2', '0', '1'),)
         """
-        table = _id_table(ids, "ids")
-        real = torch.ones_like(table, dtype=torch.bool) if mask is None else _mask(mask, table)
+        table, inside = table_of(ids, "ids")
+        table = _no_negative(table, "ids")
+        real = torch.ones_like(table, dtype=torch.bool) if inside is None else inside
+        real = real if mask is None else _mask(mask, table, inside)
         kinds = torch.zeros_like(table) if segments is None else _segments(segments, table)
         lengths = real.sum(dim=1).tolist()
         rows = [row[:length] for row, length in zip(table.tolist(), lengths, strict=True)]
@@ -149,10 +153,7 @@ def padded(rows: Sequence[Sequence[int]], fill: int) -> Int[Tensor, "batch posit
     return torch.from_numpy(table)
 
 
-def _id_table(values: Any, name: str) -> Tensor:
-    table = _whole_numbers(values, name)
-    if table.numel() == 0:
-        raise TokenizationError(f"{name} are empty (shape {tuple(table.shape)}); give at least one")
+def _no_negative(table: Tensor, name: str) -> Tensor:
     negative = (table < 0).nonzero()
     if len(negative):
         row, position = negative[0].tolist()
@@ -163,32 +164,6 @@ def _id_table(values: Any, name: str) -> Tensor:
     return table
 
 
-def _whole_numbers(values: Any, name: str) -> Tensor:
-    table = _as_tensor(values, name)
-    kind = table.dtype
-    # An empty list has no dtype of its own; it is reported as empty, not as float.
-    if table.numel() and (kind.is_floating_point or kind.is_complex or kind is torch.bool):
-        raise TokenizationError(
-            f"{name} must be whole numbers, not {kind}; convert them with .long() if they are"
-        )
-    if table.ndim not in (1, 2):
-        raise TokenizationError(
-            f"{name} must have one axis (position) or two (batch, position), "
-            f"but have shape {tuple(table.shape)}"
-        )
-    return (table[None] if table.ndim == 1 else table).to(torch.int64)
-
-
-def _as_tensor(values: Any, name: str) -> Tensor:
-    try:
-        return torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TokenizationError(
-            f"{name} must be a list of whole numbers, a list of equally long lists, or a tensor "
-            f"({error}); fill short sentences up on the right and give mask="
-        ) from error
-
-
 def _same_shape(table: Tensor, ids: Tensor, name: str) -> None:
     if table.shape != ids.shape:
         raise TokenizationError(
@@ -197,13 +172,13 @@ def _same_shape(table: Tensor, ids: Tensor, name: str) -> None:
         )
 
 
-def _mask(values: Any, ids: Tensor) -> Tensor:
-    table = _as_tensor(values, "mask")
-    table = _whole_numbers(table.long() if table.dtype is torch.bool else table, "mask")
+def _mask(values: Any, ids: Tensor, inside: Tensor | None) -> Tensor:
+    table, _ = table_of(values, "mask", booleans=True)
     _same_shape(table, ids, "mask")
     if not ((table == 0) | (table == 1)).all():
         raise TokenizationError("mask must hold True and False, or 1 and 0, and holds other values")
     real = table.bool().to(ids.device)
+    real = real if inside is None else real & inside.to(ids.device)
     empty = (~real[:, 0]).nonzero()
     resumed = (real[:, 1:] & ~real[:, :-1]).any(dim=1).nonzero()
     for rows in (empty, resumed):
@@ -216,6 +191,6 @@ def _mask(values: Any, ids: Tensor) -> Tensor:
 
 
 def _segments(values: Any, ids: Tensor) -> Tensor:
-    table = _id_table(values, "segments")
+    table = _no_negative(table_of(values, "segments")[0], "segments")
     _same_shape(table, ids, "segments")
     return table.to(ids.device)

@@ -43,6 +43,21 @@ def test_a_kernel_that_asks_for_a_gpu_is_compiled_and_not_judged(tmp_path):
     assert len(lines) <= 24
 
 
+def test_vectors_are_copied_and_moved_without_a_gpu(tmp_path):
+    """The fault: torch asks the driver before it copies, and files that begin so stopped."""
+    moved = "q = q.transpose(1, 2).contiguous().cuda()\n    assert q.is_contiguous()"
+    result = read(tmp_path, **{"assert q.is_cuda": moved})
+    assert result.exit_code == 0, result.output
+    assert "where it stopped" not in result.stdout
+
+
+def test_what_stops_a_file_is_not_sent_where_it_already_is(tmp_path):
+    stop = 'raise RuntimeError("CUDA is wanted")'
+    result = read(tmp_path, **{"assert q.is_cuda": stop})
+    (line,) = (one for one in result.stdout.splitlines() if "where it stopped" in one)
+    assert line.endswith("CUDA is wanted (line 12 of kernel.py)")
+
+
 def test_a_kernel_that_does_not_compile_says_why(tmp_path):
     result = read(tmp_path, **{"tl.arange(0, BLOCK)": "tl.arange(0, BLOCK - 1)"})
     assert result.exit_code == 1

@@ -133,6 +133,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"hidden_act": ["gelu"]}, r"\['gelu'\] is not implemented"),
     ({"position_embedding_type": "relative_key"}, r"'relative_key'.*'absolute'"),
     ({"add_cross_attention": True}, r"cross attention"),
+    (
+        {
+            "model_type": "gpt2",
+            "is_causal": False,
+            "n_embd": 8,
+            "n_layer": 1,
+            "n_head": 2,
+            "n_positions": 5,
+        },
+        r"is_causal is False",
+    ),
     ({"id2label": ["a", "b"]}, r"id2label"),
     ({"id2label": {"x": "a"}}, r"id2label"),
     ({"pad_token_id": "0", "model_type": "roberta"}, r"pad_token_id.*'0'"),

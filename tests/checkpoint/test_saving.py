@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from vocabularies import BERT_MARKS, TEXT, byte_level, word_piece
 
 import minibert
 from minibert.checkpoint.save import save
+from minibert.checkpoint.tensor_file import write_tensors
+from minibert.checkpoint.weights import to_checkpoint
+from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.loading import from_transformers
 from minibert.model import Model
@@ -200,3 +203,74 @@ def test_transformers_ends_a_text_where_the_tokenizer_ends_it(tmp_path: Path) ->
     assert tokenizer.eos_id is not None
     config = transformers.AutoConfig.from_pretrained(save(model, tmp_path / "model"))
     assert (config.bos_token_id, config.eos_token_id) == (tokenizer.bos_id, tokenizer.eos_id)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+@pytest.mark.parametrize(("family", "name"), ARCHITECTURES)
+def test_the_file_is_what_safetensors_writes(
+    family: str, name: str, dtype: torch.dtype | None, tmp_path: Path
+) -> None:
+    model = from_transformers(hf_model(family, name, Sizes(tied=False)))
+    save(model, tmp_path, dtype=dtype)
+    whole = to_checkpoint(model.config, dict(model.named_parameters()))
+    # Its own writer, given all tensors at once.
+    whole = {name: one.to(dtype or one.dtype).contiguous() for name, one in whole.items()}
+    save_file(whole, tmp_path / "theirs", metadata={"format": "pt"})
+    assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+def test_numbers_of_several_dtypes_are_laid_out_as_safetensors_does(tmp_path: Path) -> None:
+    tensors = {
+        "a": torch.randn(3).half(),
+        "é": torch.randn(2, 5).double(),
+        "b": torch.randn(7, 0),
+        "c": torch.randn(()).bfloat16(),
+        "d": torch.randn(3, 2).t(),
+    }
+    shapes = {name: (tuple(one.shape), one.dtype) for name, one in tensors.items()}
+    write_tensors(tmp_path / "ours", shapes, lambda name: tensors[name])
+    save_file(
+        {name: one.contiguous() for name, one in tensors.items()},
+        tmp_path / "theirs",
+        metadata={"format": "pt"},
+    )
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+def test_a_dtype_that_files_do_not_hold_is_refused(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_folder(byte_level(tmp_path, ["<|endoftext|>"]))
+    model = random_model("gpt2", tokenizer)
+    with pytest.raises(CheckpointError, match=r"torch\.int8 is not saved; expected dtype= one of"):
+        save(model, tmp_path / "new", dtype=torch.int8)
+    assert not (tmp_path / "new").exists()
+
+
+def test_saving_holds_one_tensor_beside_the_model(tmp_path: Path) -> None:
+    script = """
+import resource, sys
+from minibert.layers.config import Config
+from minibert.model import Model
+from minibert.checkpoint.save import save
+from minibert.checkpoint.tensor_file import write_tensors
+from minibert.checkpoint.weights import to_checkpoint
+from minibert.errors import CheckpointError
+import torch
+config = Config(family="gpt2", task="causal-lm", vocab_size=997, n_positions=31, n_layers=24,
+                n_heads=4, d_model=512, d_mlp=2048, n_segments=0)
+model = Model.from_config(config)
+torch.zeros(3).half().aminmax()
+size = sum(one.nbytes for one in model.parameters())
+largest = max(one.nbytes for one in model.parameters())
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+save(model, sys.argv[1])
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+print(size, largest, grown)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+    )  # fmt: skip
+    size, largest, grown = map(int, run.stdout.split())
+    assert size > 250 << 20
+    # Query, key and value are one tensor there; 8 MiB for the rest of the process.
+    assert grown <= 4 * largest + (8 << 20)

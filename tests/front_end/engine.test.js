@@ -6,13 +6,14 @@ import { test } from "node:test";
 import { engineInFile } from "../../viz/static/engine/in_file.js";
 import { Plan } from "../../viz/static/engine/plan.js";
 
-const CONFIG = { n_layers: 2, n_heads: 3, d_model: 6, d_mlp: 7, vocab_size: 11, causal: true };
+const CONFIG = { n_layers: 2, n_heads: 3, n_kv_heads: 3, d_head: 2, d_model: 6, d_mlp: 7, vocab_size: 11, causal: true, absent: ["mlp_gate"] };
 
 const refused = (edit, message) => {
   assert.throws(() => new Plan([{ change: "zero", ...edit }], CONFIG, 5), { message });
 };
 
 test("an edit that has no place in the model or the text is refused by name", () => {
+  refused({ quantity: "mlp_gate" }, /has no mlp_gate/);
   refused({ quantity: "zed" }, /^zed cannot be edited; there are embed, resid_pre, query/);
   refused({ quantity: "constructor" }, /^constructor cannot be edited/);
   refused({ quantity: "z", change: "double" }, /^double is no change; there are zero, mean/);
@@ -53,7 +54,7 @@ test("a weight that is set takes from the others in proportion", () => {
   assert.deepEqual(changed({ change: "set", key: 0, value: 0.5 }), [1, 0, 0, 0.5, 0.5, 0, 0.5, 0.25, 0.25]);
   assert.deepEqual(changed({ change: "set", key: 1, value: 0.5 }), [1, 0, 0, 0.5, 0.5, 0, Math.fround(1 / 3), 0.5, Math.fround(1 / 6)]);
   assert.throws(() => changed({ change: "set", position: 0, key: 0, value: 0.5 }), /gives no other token any weight/);
-  assert.throws(() => changed({ change: "set", position: 0, key: 1, value: 0.5 }), /cannot look ahead to position 1/);
+  assert.throws(() => changed({ change: "set", position: 0, key: 1, value: 0.5 }), /cannot look at position 1/);
 });
 
 test("a token keeps a key to look at", () => {

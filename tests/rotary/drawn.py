@@ -246,8 +246,7 @@ def _capped(layers: int, rope: Any) -> Any:
 
 
 def _by_layer_type(d_head: int) -> Any:
-    # Texts longer than max_position_embeddings, where dynamic begins, are refused here.
-    rope = ropes(d_head, tuple(each for each in _TYPES if each != "dynamic"), nested=True)
+    rope = ropes(d_head, _TYPES, nested=True)
     return st.fixed_dictionaries({"sliding_attention": rope, "full_attention": rope})
 
 

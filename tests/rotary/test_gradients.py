@@ -30,7 +30,8 @@ def test_a_gradient_is_what_a_small_step_changes(family: str, data: st.DataObjec
     trace = model.trace(tokens, grad=True)
     trace.backward(trace.logits[0, 5, 3] + trace.logits[1, 2, 7])
     for name in layer_quantities(model.config):
-        layer = data.draw(st.integers(0, len(trace) - 1))
+        first = min(n for n in range(len(trace)) if name not in model.config.absent_in(n))
+        layer = data.draw(st.integers(first, len(trace) - 1))
         value = getattr(trace[layer], name).detach()
         direction = torch.randn(value.shape, generator=torch.Generator().manual_seed(1)).to(value)
         if name in ("scores", "probs"):

@@ -1,6 +1,6 @@
 """Class "fused": calls of the Triton kernels in their interpreter, forward and backward.
 
-Oracle: NumPy float64, and that no output errs more than twice what torch eager errs.
+Oracle: NumPy float64, and a bound of rounding for each number (`gradient_bounds.py`).
 """
 
 from pathlib import Path

@@ -1,17 +1,14 @@
 """Gemma (Gemma Team 2024)."""
 
 from minibert.checkpoint.families.fields import activation
-from minibert.checkpoint.families.form import Family, Names
+from minibert.checkpoint.families.form import Family
 from minibert.checkpoint.families.llama_like import (
     ALL_TURN,
     BIDIRECTIONAL,
-    BODY,
-    BUFFERS,
-    HEADS,
-    LAYER,
     VERDICTS,
     attention_biases,
     llama_fields,
+    llama_names,
 )
 
 __all__ = ["GEMMA"]
@@ -22,9 +19,7 @@ _ACTIVATED = activation(
 )
 GEMMA = Family(
     class_prefixes={"gemma": "Gemma"},
-    names=Names(
-        prefix="model", body=BODY, layer="layers.{}", within=LAYER, heads=HEADS, unused=BUFFERS
-    ),
+    names=llama_names(),
     fields=llama_fields(
         d_mlp=24576,
         n_positions=8192,

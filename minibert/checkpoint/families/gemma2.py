@@ -4,17 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert.checkpoint.families.fields import Field, Json, activation, number, positive
-from minibert.checkpoint.families.form import Family, Names
+from minibert.checkpoint.families.form import Family
 from minibert.checkpoint.families.llama_like import (
     ALL_TURN,
     BIDIRECTIONAL,
-    BODY,
-    BUFFERS,
-    HEADS,
     LAYER,
     VERDICTS,
     attention_biases,
     llama_fields,
+    llama_names,
 )
 from minibert.checkpoint.families.verdicts import READ
 from minibert.checkpoint.families.windows import (
@@ -74,14 +72,7 @@ def _write(config: Config) -> dict[str, Any]:
 
 GEMMA2 = Family(
     class_prefixes={"gemma2": "Gemma2"},
-    names=Names(
-        prefix="model",
-        body=BODY,
-        layer="layers.{}",
-        within=BOTH_NORMS,
-        heads=HEADS,
-        unused=BUFFERS,
-    ),
+    names=llama_names(BOTH_NORMS),
     fields=gemma2_fields(8192, 30.0)
     | {"attention_soft_cap": positive("attn_logit_softcapping", 50.0)},
     verdicts={

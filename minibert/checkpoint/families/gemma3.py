@@ -4,15 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert.checkpoint.families.fields import Json, read_whole
-from minibert.checkpoint.families.form import Family, Names
+from minibert.checkpoint.families.form import Family
 from minibert.checkpoint.families.gemma2 import BOTH_NORMS, gemma2_fields, write_windows
 from minibert.checkpoint.families.llama_like import (
     BIDIRECTIONAL,
-    BODY,
-    BUFFERS,
-    HEADS,
     QUERY_KEY_NORMS,
     VERDICTS,
+    llama_names,
 )
 from minibert.checkpoint.families.rotary import TurnedByType
 from minibert.checkpoint.families.verdicts import READ, Judged
@@ -46,14 +44,7 @@ def _write(config: Config) -> dict[str, Any]:
 GEMMA3 = Family(
     class_prefixes={"gemma3_text": "Gemma3Text"},
     class_names={"causal-lm": "Gemma3ForCausalLM"},
-    names=Names(
-        prefix="model",
-        body=BODY,
-        layer="layers.{}",
-        within=BOTH_NORMS | QUERY_KEY_NORMS,
-        heads=HEADS,
-        unused=BUFFERS,
-    ),
+    names=llama_names(BOTH_NORMS | QUERY_KEY_NORMS),
     fields=gemma2_fields(2**17, None),
     verdicts={
         **VERDICTS,

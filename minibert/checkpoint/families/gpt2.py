@@ -18,6 +18,7 @@ from minibert.checkpoint.families.fields import (
 from minibert.checkpoint.families.form import Family, Names
 from minibert.checkpoint.families.verdicts import (
     CROSS,
+    DECODER,
     ONE_WAY,
     OTHER_HEAD,
     READ,
@@ -88,6 +89,7 @@ GPT2 = Family(
         "summary_first_dropout": OTHER_HEAD,
         "scale_attn_weights": READ,
         "is_decoder": ONE_WAY,
+        "is_causal": DECODER["is_causal"],
         "add_cross_attention": CROSS,
         "reorder_and_upcast_attn": Judged(
             "irrelevant", "the order of rounding in float16, not the numbers"

@@ -1,17 +1,14 @@
 """Llama 1 to 3.3 (Touvron et al. 2023, Grattafiori et al. 2024), TinyLlama, SmolLM2."""
 
 from minibert.checkpoint.families.fields import boolean
-from minibert.checkpoint.families.form import Family, Names
+from minibert.checkpoint.families.form import Family
 from minibert.checkpoint.families.llama_like import (
     ALL_TURN,
-    BODY,
-    BUFFERS,
-    HEADS,
-    LAYER,
     OLD_PREFIX,
     VERDICTS,
     attention_biases,
     llama_fields,
+    llama_names,
 )
 from minibert.checkpoint.families.verdicts import SPEED
 
@@ -19,15 +16,7 @@ __all__ = ["LLAMA"]
 
 LLAMA = Family(
     class_prefixes={"llama": "Llama"},
-    names=Names(
-        prefix="model",
-        body=BODY,
-        layer="layers.{}",
-        within=LAYER,
-        heads=HEADS,
-        unused=BUFFERS,
-        prefixes=OLD_PREFIX,
-    ),
+    names=llama_names(prefixes=OLD_PREFIX),
     fields=llama_fields(d_mlp=11008, n_positions=2048, end=2)
     | attention_biases()
     | {"mlp_bias": boolean("mlp_bias", False)},

@@ -1,6 +1,7 @@
 """What Llama and the families built like it have in common."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from minibert.checkpoint.families.fields import (
     Field,
@@ -13,15 +14,13 @@ from minibert.checkpoint.families.fields import (
     size,
     whole,
 )
+from minibert.checkpoint.families.form import Names
 from minibert.checkpoint.families.rotary import Turned
 from minibert.checkpoint.families.verdicts import DECODER, READ, TRAINING, WHOLE_HEAD, Judged
 
 __all__ = [
     "ALL_TURN",
     "BIDIRECTIONAL",
-    "BODY",
-    "BUFFERS",
-    "HEADS",
     "LAYER",
     "OLD_PREFIX",
     "QUERY_KEY_NORMS",
@@ -29,9 +28,9 @@ __all__ = [
     "VERDICTS",
     "attention_biases",
     "llama_fields",
+    "llama_names",
 ]
 
-BODY = {"word": "embed_tokens", "final_norm": "norm"}
 LAYER = {
     "attention_norm": "input_layernorm",
     "attention.query": "self_attn.q_proj",
@@ -47,7 +46,7 @@ QUERY_KEY_NORMS = {
     "attention.query_norm": "self_attn.q_norm",
     "attention.key_norm": "self_attn.k_norm",
 }
-HEADS: Mapping[str, Mapping[str, str]] = {
+_HEADS: Mapping[str, Mapping[str, str]] = {
     "causal-lm": {"decoder": "lm_head"},
     "sequence-classification": {"classifier": "score"},
     "token-classification": {"classifier": "score"},
@@ -55,7 +54,6 @@ HEADS: Mapping[str, Mapping[str, str]] = {
 }
 # What transformers calls the body in some classes, though "model" in all others.
 OLD_PREFIX = {"question-answering": "transformer"}
-BUFFERS = (r"rotary_emb\.inv_freq$",)
 ALL_TURN = Turned()
 SAME_LAYERS = Judged("refused", "all layers of the family see the same", (None,))
 BIDIRECTIONAL = Judged("refused", "attention to later tokens is not implemented", (False, None))
@@ -65,6 +63,21 @@ VERDICTS: Mapping[str, Judged] = {
     "partial_rotary_factor": WHOLE_HEAD,
     "attention_dropout": TRAINING,
 }
+
+
+def llama_names(
+    within: Mapping[str, str] = LAYER, *, prefixes: Mapping[str, str] = MappingProxyType({})
+) -> Names:
+    """The names of Llama's tensors, with what is called otherwise within a layer."""
+    return Names(
+        prefix="model",
+        body={"word": "embed_tokens", "final_norm": "norm"},
+        layer="layers.{}",
+        within=within,
+        heads=_HEADS,
+        unused=(r"rotary_emb\.inv_freq$",),
+        prefixes=prefixes,
+    )
 
 
 def llama_fields(

@@ -4,16 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert.checkpoint.families.fields import Json
-from minibert.checkpoint.families.form import Family, Names
+from minibert.checkpoint.families.form import Family
 from minibert.checkpoint.families.llama_like import (
     ALL_TURN,
-    BODY,
-    BUFFERS,
-    HEADS,
-    LAYER,
     SAME_LAYERS,
     VERDICTS,
     llama_fields,
+    llama_names,
 )
 from minibert.checkpoint.families.verdicts import READ
 from minibert.checkpoint.families.windows import one_window, write_one_window
@@ -32,9 +29,7 @@ def _write(config: Config) -> dict[str, Any]:
 
 MISTRAL = Family(
     class_prefixes={"mistral": "Mistral"},
-    names=Names(
-        prefix="model", body=BODY, layer="layers.{}", within=LAYER, heads=HEADS, unused=BUFFERS
-    ),
+    names=llama_names(),
     fields=llama_fields(d_mlp=14336, n_positions=2**17, n_kv_heads=8, end=2),
     verdicts={**VERDICTS, "sliding_window": READ, "layer_types": SAME_LAYERS},
     read=_read,

@@ -4,14 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert.checkpoint.families.fields import Json
-from minibert.checkpoint.families.form import Family, Names
+from minibert.checkpoint.families.form import Family
 from minibert.checkpoint.families.llama_like import (
-    BODY,
-    BUFFERS,
-    HEADS,
     SAME_LAYERS,
     VERDICTS,
     llama_fields,
+    llama_names,
 )
 from minibert.checkpoint.families.rotary import Turned
 from minibert.checkpoint.families.verdicts import READ, TRAINING
@@ -35,11 +33,8 @@ def _write(config: Config) -> dict[str, Any]:
 
 PHI3 = Family(
     class_prefixes={"phi3": "Phi3"},
-    names=Names(
-        prefix="model",
-        body=BODY,
-        layer="layers.{}",
-        within={
+    names=llama_names(
+        {
             "attention_norm": "input_layernorm",
             "attention.query": "self_attn.qkv_proj",
             "attention.key": "self_attn.qkv_proj",
@@ -49,9 +44,7 @@ PHI3 = Family(
             "mlp.gate": "mlp.gate_up_proj",
             "mlp.up": "mlp.gate_up_proj",
             "mlp.down": "mlp.down_proj",
-        },
-        heads=HEADS,
-        unused=BUFFERS,
+        }
     ),
     fields=llama_fields(d_mlp=8192, n_positions=4096, eps=1e-5, padding=32000, end=32000),
     verdicts={

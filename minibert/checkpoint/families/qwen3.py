@@ -1,15 +1,13 @@
 """Qwen3 (Yang et al. 2025): Llama with a norm of each head's query and key."""
 
-from minibert.checkpoint.families.form import Family, Names
+from minibert.checkpoint.families.form import Family
 from minibert.checkpoint.families.llama_like import (
-    BODY,
-    BUFFERS,
-    HEADS,
     LAYER,
     OLD_PREFIX,
     QUERY_KEY_NORMS,
     attention_biases,
     llama_fields,
+    llama_names,
 )
 from minibert.checkpoint.families.qwen_like import VERDICTS, read, write
 
@@ -17,15 +15,7 @@ __all__ = ["QWEN3"]
 
 QWEN3 = Family(
     class_prefixes={"qwen3": "Qwen3"},
-    names=Names(
-        prefix="model",
-        body=BODY,
-        layer="layers.{}",
-        within=LAYER | QUERY_KEY_NORMS,
-        heads=HEADS,
-        unused=BUFFERS,
-        prefixes=OLD_PREFIX,
-    ),
+    names=llama_names(LAYER | QUERY_KEY_NORMS, prefixes=OLD_PREFIX),
     fields=llama_fields(d_mlp=22016, n_positions=32768, n_kv_heads=32, d_head=128)
     | attention_biases(),
     verdicts=VERDICTS,

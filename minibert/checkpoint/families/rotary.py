@@ -100,7 +100,7 @@ class TurnedByType:
         return ("rope_parameters", "rope_scaling", *(name for name, _ in self.bases.values()))
 
     def read(self, config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
-        """rotary and local_rotary of Config."""
+        """rotary, local_rotary and n_positions of Config."""
         found = {}
         parameters = _dictionary(config, "rope_parameters")
         for kind, (name, base) in self.bases.items():
@@ -111,7 +111,10 @@ class TurnedByType:
             # transformers looks for it beside the types, not among their parameters.
             given["truncate"] = parameters.get("truncate", True)
             found[kind] = _read_parameters(given, said, False)
-        return {"rotary": found[FULL], "local_rotary": found[SLIDING]}
+        # Only dynamic acts beyond max_position_embeddings; the others' texts end there.
+        longer = [one.factor for one in found.values() if one.scaling == "dynamic"]
+        positions = int(said["n_positions"] * min(longer, default=1))
+        return {"rotary": found[FULL], "local_rotary": found[SLIDING], "n_positions": positions}
 
     def write(self, config: Config) -> dict[str, Any]:
         """The fields that say it."""
@@ -125,7 +128,11 @@ class TurnedByType:
         for given in written.values():
             if not given.pop("truncate", True):
                 written = written | {"truncate": False}
-        return {"rope_parameters": written}
+        dynamic = [one for one in (config.rotary, local) if one.scaling == "dynamic"]
+        content: dict[str, Any] = {"rope_parameters": written}
+        if dynamic:
+            content["max_position_embeddings"] = dynamic[0].n_original
+        return content
 
 
 def _dictionary(config: Json, name: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The table of README, made of a result file.
+"""The table of docs/speed.md, made of a result file.
 
-python -m benchmarks.pages.readme FILE
+python -m benchmarks.pages.speed_table FILE
 """
 
 import sys

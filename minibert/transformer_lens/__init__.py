@@ -1,0 +1,29 @@
+"""Notebooks written for TransformerLens, on minibert's models: change the import, keep the rest.
+
+    from minibert.transformer_lens import HookedTransformer, utils
+
+Names, arguments, axes and numbers are those of TransformerLens 3.9; docs/transformer_lens.md says
+what is not offered. Nothing here imports TransformerLens; `import minibert` does not import this.
+"""
+
+from minibert.transformer_lens import hook_points, patching, utils
+from minibert.transformer_lens.activation_cache import ActivationCache
+from minibert.transformer_lens.bridge import TransformerBridge
+from minibert.transformer_lens.config import HookedTransformerConfig
+from minibert.transformer_lens.factored_matrix import FactoredMatrix
+from minibert.transformer_lens.hook_point import HookPoint
+from minibert.transformer_lens.hooked_transformer import HookedTransformer
+from minibert.transformer_lens.root_module import HookedRootModule
+
+__all__ = [
+    "ActivationCache",
+    "FactoredMatrix",
+    "HookPoint",
+    "HookedRootModule",
+    "HookedTransformer",
+    "HookedTransformerConfig",
+    "TransformerBridge",
+    "hook_points",
+    "patching",
+    "utils",
+]

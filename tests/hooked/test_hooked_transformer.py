@@ -1,0 +1,284 @@
+"""The hooked model against minibert's own trace, edits and gradients, without TransformerLens."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import minibert
+from minibert.errors import CheckpointError, TokenizationError, TraceError
+from minibert.trace.edit import zero
+from minibert.transformer_lens import (
+    HookedRootModule,
+    HookedTransformer,
+    HookPoint,
+    TransformerBridge,
+    patching,
+    utils,
+)
+from tests.hooked.models import close, ids
+
+TEXT = "The river was wide, and the boat was small."
+
+
+@cache
+def own() -> minibert.Model:
+    return minibert.load("tiny-gpt2")
+
+
+@cache
+def hooked() -> HookedTransformer:
+    return HookedTransformer.from_pretrained_no_processing("tiny-gpt2")
+
+
+@torch.no_grad()
+def test_without_hooks_it_is_the_plain_model() -> None:
+    tokens = hooked().to_tokens(TEXT)
+    assert torch.equal(hooked()(TEXT), own()(tokens))
+    assert torch.equal(hooked()(tokens[0]), own()(tokens))
+    assert hooked()(TEXT, return_type=None) is None
+    log_p = own()(tokens).log_softmax(-1)[:, :-1].gather(-1, tokens[:, 1:, None])[..., 0]
+    close(hooked()(TEXT, return_type="loss", loss_per_token=True), -log_p)
+    logits, loss = hooked()(TEXT, return_type="both")
+    close(loss, -log_p.mean())
+    assert torch.equal(logits, own()(tokens))
+
+
+@torch.no_grad()
+def test_a_hook_is_an_edit() -> None:
+    tokens = hooked().to_tokens(TEXT)
+
+    def silence(z: Tensor, hook: HookPoint) -> None:
+        assert (hook.name, hook.layer()) == ("blocks.1.attn.hook_z", 1)
+        z[:, :, 3] = 0
+
+    got = hooked().run_with_hooks(tokens, fwd_hooks=[("blocks.1.attn.hook_z", silence)])
+    assert torch.equal(got, own().trace(tokens, edit={("z", 1, 3): zero}).logits)
+    assert torch.equal(hooked()(tokens), own()(tokens))
+
+
+@torch.no_grad()
+def test_hooks_stay_until_they_are_removed() -> None:
+    model, calls = hooked(), []
+    point = model.blocks[0].attn.hook_pattern
+    assert point is model.hook_dict["blocks.0.attn.hook_pattern"]
+    point.add_hook(lambda value, hook: calls.append("mine"))
+    model.add_perma_hook("hook_embed", lambda value, hook: calls.append("permanent"))
+    with model.hooks(fwd_hooks=[(lambda name: name.endswith("0.hook_resid_pre"), seen(calls))]):
+        model(TEXT)
+    model(TEXT)
+    assert calls == ["permanent", "seen", "mine", "permanent", "mine"]
+    model.reset_hooks()
+    model(TEXT)
+    assert calls[5:] == ["permanent"]
+    model.reset_hooks(including_permanent=True)
+    model(TEXT)
+    assert len(calls) == 6
+
+
+def seen(calls: list[str]) -> Any:
+    return lambda value, hook: calls.append("seen")
+
+
+@torch.no_grad()
+def test_a_hook_that_writes_changes_no_tensor_that_was_kept_before() -> None:
+    def wipe(value: Tensor, hook: HookPoint) -> None:
+        value[:] = 0
+
+    with hooked().hooks(fwd_hooks=[("blocks.1.hook_resid_pre", wipe)]):
+        _, cache = hooked().run_with_cache(TEXT)
+    assert not cache["resid_pre", 1].any()
+    close(cache["resid_post", 0], own().trace(hooked().to_tokens(TEXT))[0].resid_post)
+
+
+def test_gradients_of_the_loss_are_those_of_a_trace() -> None:
+    tokens = hooked().to_tokens(TEXT)
+    loss, cache = hooked().run_with_cache(tokens, return_type="loss", incl_bwd=True)
+    trace = own().trace(tokens, grad=True)
+    log_p = trace.logits.log_softmax(-1)[:, :-1].gather(-1, tokens[:, 1:, None])
+    trace.backward(-log_p.mean())
+    close(cache["blocks.2.attn.hook_pattern_grad"], trace.grad[2].probs)
+    close(cache["blocks.1.hook_resid_post_grad"], trace.grad[1].resid_post)
+    close(loss.detach(), -log_p.mean().detach())
+
+
+def test_gradients_reach_the_weights() -> None:
+    model = HookedTransformer.from_pretrained_no_processing("tiny-gpt2")
+    model(TEXT, return_type="loss").backward()
+    assert all(each.grad is not None for each in model.parameters())
+    model.zero_grad()
+    model.W_E.square().sum().backward()
+    close(model.model.body.word.weight.grad, 2 * model.model.body.word.weight.detach())
+
+
+@torch.no_grad()
+def test_a_pass_begins_and_ends_at_any_layer() -> None:
+    model = hooked()
+    stream = model(TEXT, stop_at_layer=2)
+    close(stream, own().trace(model.to_tokens(TEXT))[2].resid_pre)
+    assert torch.equal(model(stream, start_at_layer=2), model(TEXT))
+    assert torch.equal(model(TEXT, stop_at_layer=-1), model(TEXT, stop_at_layer=3))
+    _, cache = model.run_with_cache(TEXT, stop_at_layer=1)
+    assert not [name for name in cache if name.startswith(("blocks.1", "ln_final", "unembed"))]
+    with pytest.raises(TraceError, match="needs tokens="):
+        model(stream, start_at_layer=2, return_type="loss")
+
+
+@torch.no_grad()
+def test_padding_that_the_mask_names_changes_no_real_token() -> None:
+    model = hooked()
+    texts = [TEXT, "The river"]
+    tokens = model.to_tokens(texts)
+    lengths = [len(model.to_str_tokens(text)) for text in texts]
+    mask = torch.arange(tokens.shape[1]) < torch.tensor(lengths)[:, None]
+    alone = model("The river")
+    close(model(tokens, attention_mask=mask)[1, : lengths[1]], alone[0])
+    close(model(tokens)[1, : lengths[1]], alone[0])
+    both = model(tokens, attention_mask=mask, return_type="loss")
+    each = [model(text, return_type="loss", loss_per_token=True).flatten() for text in texts]
+    close(both, torch.cat(each).mean())
+
+
+def test_tokens_are_those_of_the_tokenizer_behind_a_first_one() -> None:
+    model, tokenizer = hooked(), own().tokenizer
+    assert tokenizer is not None
+    assert model.to_tokens(TEXT).tolist() == [[0, *tokenizer.encode(TEXT)]]
+    assert model.to_tokens(TEXT, prepend_bos=False).tolist() == [tokenizer.encode(TEXT)]
+    assert model.to_string(model.to_tokens(TEXT)[0]) == "<|endoftext|>" + TEXT
+    assert model.to_string(model.to_tokens([TEXT, TEXT], prepend_bos=False)) == [TEXT, TEXT]
+    assert "".join(model.to_str_tokens(TEXT, prepend_bos=False)) == TEXT
+    the = model.to_single_token(" the")
+    assert model.to_single_str_token(the) == " the"
+    places = [n for n, each in enumerate(model.to_str_tokens(TEXT)) if each == " the"]
+    assert model.get_token_position(" the", TEXT) == places[0]
+    assert model.get_token_position(the, model.to_tokens(TEXT), mode="last") == places[-1]
+    assert model.to_tokens("a b " * 500).shape == (1, model.cfg.n_ctx)
+    assert model.tokenizer is not None
+    assert model.tokenizer.decode(model.tokenizer.encode(TEXT)) == TEXT
+    with pytest.raises(TokenizationError, match="not a single token"):
+        model.to_single_token(" the river")
+
+
+@torch.no_grad()
+def test_weights_are_views_that_compute_what_the_model_computes() -> None:
+    model = HookedTransformer.from_pretrained_no_processing("tiny-gpt2")
+    _, cache = model.run_with_cache(TEXT)
+    x = model.ln_final(cache["resid_post", -1])
+    close(x @ model.W_U + model.b_U, model(TEXT), atol=1e-4)
+    read = cache["blocks.1.ln1.hook_normalized"] * model.blocks[1].ln1.w + model.blocks[1].ln1.b
+    close(torch.einsum("bpm,hmd->bphd", read, model.W_Q[1]) + model.b_Q[1], cache["q", 1])
+    heads = torch.einsum("bphd,hdm->bphm", cache["z", 1], model.W_O[1])
+    close(heads.sum(2) + model.b_O[1], cache["attn_out", 1])
+    mlp = cache["post", 1] @ model.W_out[1] + model.b_out[1]
+    close(mlp, cache["mlp_out", 1])
+    tokens = model.to_tokens(TEXT)
+    close(model.W_E[tokens] + model.W_pos[: tokens.shape[1]], cache["resid_pre", 0])
+    close(model.OV.AB[1, 2], model.W_V[1, 2] @ model.W_O[1, 2])
+    assert set(model.state_dict()) == dict(model.named_parameters()).keys()
+    model.blocks[0].attn.W_V[:] = 0
+    assert not model(TEXT, stop_at_layer=1).isnan().any()
+    _, after = model.run_with_cache(TEXT)
+    close(after["v", 0], model.b_V[0].expand_as(after["v", 0]))
+    with pytest.raises(CheckpointError, match="cannot be replaced"):
+        model.blocks[0].attn.W_V = nn.Parameter(torch.zeros(1))
+
+
+@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama"])
+@torch.no_grad()
+def test_processing_keeps_what_the_model_predicts(name: str) -> None:
+    plain = HookedTransformer.from_pretrained_no_processing(name, dtype="float64")
+    wanted = plain(TEXT)
+    folded = HookedTransformer.from_pretrained(name, dtype="float64")
+    close(folded(TEXT).log_softmax(-1), wanted.log_softmax(-1))
+    close(folded(TEXT), wanted - wanted.mean(-1, keepdim=True))
+    assert folded.cfg.normalization_type == plain.cfg.normalization_type + "Pre"
+    assert not hasattr(folded.ln_final, "w")
+    assert folded.W_U.mean(-1).abs().max() < 1e-12
+    flags = ["fold_ln", "fold_value_biases"]
+    if name == "tiny-gpt2":
+        flags += ["center_writing_weights", "refactor_factored_attn_matrices"]
+        assert folded.W_O.mean(-1).abs().max() < 1e-12
+        assert not folded.b_V.any()
+    for flag in flags:
+        one = HookedTransformer.from_pretrained_no_processing(name, dtype="float64", **{flag: True})
+        close(one(TEXT), wanted, flag)
+
+
+def test_processing_that_would_change_predictions_is_refused() -> None:
+    for flag in ("center_writing_weights", "refactor_factored_attn_matrices"):
+        with pytest.raises(CheckpointError, match=flag):
+            HookedTransformer.from_pretrained("tiny-llama", **{flag: True})
+
+
+@torch.no_grad()
+def test_a_bridge_begins_unprocessed() -> None:
+    bridge = TransformerBridge.boot_transformers("tiny-gpt2")
+    assert torch.equal(bridge(TEXT), hooked()(TEXT))
+    bridge.enable_compatibility_mode(disable_warnings=True)
+    assert bridge.cfg.normalization_type == "LNPre"
+    close(bridge(TEXT), HookedTransformer.from_pretrained("tiny-gpt2")(TEXT))
+    seen: list[str] = []
+    bridge.run_with_hooks(
+        TEXT, fwd_hooks=[("blocks.1.hook_in", lambda x, hook: seen.append(hook.name))]
+    )
+    assert seen == ["blocks.1.hook_resid_pre"]
+
+
+@torch.no_grad()
+def test_patching_is_what_minibert_patches() -> None:
+    model = hooked()
+    clean, corrupted = ids(1)[:, :5], ids(2)[:, :5]
+    _, cache = model.run_with_cache(clean)
+
+    def metric(logits: Tensor) -> Tensor:
+        return logits[:, -1, 7].mean()
+
+    got = patching.get_act_patch_attn_head_out_all_pos(model, corrupted, cache, metric)
+    wanted = torch.empty(4, 4)
+    trace, other = own().trace(corrupted), own().trace(clean)
+    for layer in range(4):
+        for head in range(4):
+            wanted[layer, head] = metric(trace.rerun({("z", layer, head): other}).logits)
+    close(got, wanted)
+
+
+@torch.no_grad()
+def test_text_is_generated() -> None:
+    ours = str(own().generate("<|endoftext|>The river", max_new_tokens=6, temperature=0))
+    got = hooked().generate("The river", max_new_tokens=6, do_sample=False)
+    assert got == ours.removeprefix("<|endoftext|>")
+    found = hooked().generate(hooked().to_tokens("The river"), max_new_tokens=3)
+    assert found.shape[0] == 1
+    with (
+        hooked().hooks(fwd_hooks=[("hook_embed", lambda x, hook: None)]),
+        pytest.raises(TraceError, match="use_past_kv_cache=False"),
+    ):
+        hooked().generate("The river")
+
+
+def test_modules_of_ones_own_have_hooks() -> None:
+    class Square(HookedRootModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hook_square = HookPoint()
+            self.setup()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 1 + self.hook_square(x * x)
+
+    model = Square()
+    out, cache = model.run_with_cache(torch.tensor(3.0))
+    assert (out.item(), cache["hook_square"].item()) == (10.0, 9.0)
+    hooks = [("hook_square", lambda x, hook: torch.tensor(0.0))]
+    assert model.run_with_hooks(torch.tensor(3.0), fwd_hooks=hooks).item() == 1.0
+
+
+def test_a_prompt_is_tested_in_print(capsys: pytest.CaptureFixture[str]) -> None:
+    utils.test_prompt("The river was", "wide", hooked(), top_k=3)
+    printed = capsys.readouterr().out
+    with torch.no_grad():
+        logits = hooked()("The river was")[0, -1]
+    place = int((logits > logits[hooked().to_single_token(" wide")]).sum())
+    assert f"Ranks of the answer tokens: [(' wide', {place})]" in printed

@@ -1,0 +1,136 @@
+"""Every relative link of every page leads somewhere: files, pictures, anchors.
+
+Pages are the Markdown files of the repository. Error messages name pages too: what stands in the
+code as docs/<page>.md#<anchor> has to exist as well.
+"""
+
+import ast
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import minibert
+from tests.packages import REPOSITORY
+
+SKIPPED = {"build", "dist", "node_modules"}
+CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`|<!--.*?-->", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
+REFERENCE = re.compile(r"docs/[\w/]+\.md(?:#[\w-]+)?")
+# What a picture's file begins with, by the end of its name.
+BEGINS = {".png": b"\x89PNG", ".gif": b"GIF8", ".svg": b"<"}
+
+
+def files_ending(*ends: str) -> list[Path]:
+    """The files of the repository with these ends; what is hidden or built is left out."""
+    return [
+        path
+        for end in ends
+        for path in sorted(REPOSITORY.rglob(f"*{end}"))
+        if not any(
+            part in SKIPPED or part.startswith(".") for part in path.relative_to(REPOSITORY).parts
+        )
+    ]
+
+
+PAGES = [page for page in files_ending(".md") if not page.is_symlink()]
+
+
+def links_of(page: Path) -> Iterator[str]:
+    """The relative links of a page; in its code there are none."""
+    for match in LINK.finditer(CODE.sub("", page.read_text(encoding="utf-8"))):
+        target = match[1] or match[2]
+        if not re.match(r"\w+:", target):
+            yield target
+
+
+@cache
+def anchors_of(page: Path) -> frozenset[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+    found: dict[str, int] = {}
+    for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+        found[slug] = found.get(slug, -1) + 1
+    return frozenset(
+        slug if not number else f"{slug}-{number}"
+        for slug, last in found.items()
+        for number in range(last + 1)
+    )
+
+
+def problem(page: Path, target: str) -> str:
+    """What is wrong with a link of a page; nothing where it leads somewhere."""
+    name, _, anchor = target.partition("#")
+    file = (page.parent / name).resolve() if name else page
+    if not file.exists():
+        return "no such file"
+    if anchor and anchor not in anchors_of(file):
+        return f"no such heading; there are {', '.join(sorted(anchors_of(file)))}"
+    begins = BEGINS.get(file.suffix, b"")
+    return "" if file.is_dir() or file.read_bytes()[:9].startswith(begins) else "not a picture"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    wrong = {target: why for target in links_of(page) if (why := problem(page, target))}
+    assert not wrong
+
+
+def test_links_that_lead_nowhere_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    (tmp_path / "empty.png").touch()
+    page.write_text(
+        "# A `title`, twice\n# A title twice\n[a](none.md) [b](#a-title-twice-1) [c](#b)"
+        "![d](empty.png) `[e](none)`\n```\n# No title\n[f](none)\n```\n[g](https://g.org)"
+    )
+    assert list(links_of(page)) == ["none.md", "#a-title-twice-1", "#b", "empty.png"]
+    assert [bool(problem(page, target)) for target in links_of(page)] == [True, False, True, True]
+
+
+def references() -> list[tuple[str, str]]:
+    """The pages that strings in the library's code name, each with the file that does."""
+    found = []
+    for top in ("minibert", "kernels", "viz"):
+        for path in (REPOSITORY / top).rglob("*.py"):
+            if "node_modules" in path.parts:
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    where = str(path.relative_to(REPOSITORY))
+                    found += [(where, name) for name in REFERENCE.findall(node.value)]
+    return found
+
+
+def test_every_page_that_a_message_names_exists() -> None:
+    found = references()
+    assert len(found) >= 14
+    wrong = {item: why for item in found if (why := problem(REPOSITORY / "README.md", item[1]))}
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda: minibert.load().trace("the horse")[0].nonsense,
+        lambda: minibert.load(task="translation"),
+        lambda: minibert.load().trace("a", edit={("z", 0, (0, 1)): 0.0, ("z", 0, (1, 2)): 0.0}),
+    ],
+)
+def test_an_error_that_a_page_explains_ends_with_the_page(act: Callable[[], object]) -> None:
+    with pytest.raises(minibert.MinibertError, match=rf"See {REFERENCE.pattern}$"):
+        act()
+
+
+def test_no_page_of_the_site_is_committed() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "build", "site"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert listed.stdout == ""

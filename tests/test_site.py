@@ -1,0 +1,171 @@
+"""The site of docs/ is built without a network, and every link, anchor and picture in it is there.
+
+Needs the extra `docs`; `make docs` builds the same site into build/site.
+"""
+
+import importlib
+import re
+import subprocess
+import sys
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from tests.packages import REPOSITORY
+
+yaml = pytest.importorskip("yaml")
+pytest.importorskip("mkdocs")
+pytest.importorskip("mkdocstrings")
+
+SETTINGS = REPOSITORY / "mkdocs.yml"
+# What an element loads by itself; a link waits for a click.
+LOADED = {("img", "src"), ("script", "src"), ("link", "href"), ("iframe", "src"), ("source", "src")}
+# What the reference lacks: griffe does not follow kernels/, a link to a folder without __init__.py.
+UNREACHED = {"minibert.attend", "minibert.implementations", "minibert.register"}
+# A proxy where nobody listens: what wants the network fails.
+NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
+
+
+class Parsed(HTMLParser):
+    """The links, ids and loaded files of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("id", "name"):
+                self.ids.add(value or "")
+            if (tag, name) in LOADED and ("rel", "canonical") not in attrs:
+                self.loaded.append(value or "")
+            elif (tag, name) == ("a", "href"):
+                self.links.append(value or "")
+
+
+@cache
+def parsed(page: Path) -> Parsed:
+    return Parsed(page.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built strictly and without a network."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
+    done = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env={"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"} | NO_NETWORK,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+def pages(site: Path) -> list[Path]:
+    """The pages that people reach; 404.html is what a server shows, with links from its root."""
+    return [page for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
+
+
+def problem(page: Path, link: str) -> str:
+    """What is wrong with a link of a page of the site; nothing where it leads somewhere."""
+    if re.match(r"(https?|mailto|data):", link):
+        return ""
+    name, _, anchor = link.partition("#")
+    file = (page.parent / unquote(name)).resolve() if name else page
+    if not file.is_file() or not file.stat().st_size:
+        return "no such file"
+    if anchor and file.suffix == ".html" and unquote(anchor) not in parsed(file).ids:
+        return "no such anchor"
+    return ""
+
+
+@pytest.mark.slow
+def test_every_link_anchor_and_picture_of_the_site_is_there(site: Path) -> None:
+    wrong = [
+        f"{page.relative_to(site)}: {link} ({why})"
+        for page in pages(site)
+        for link in parsed(page).links + parsed(page).loaded
+        if (why := problem(page, link))
+    ]
+    assert not wrong
+
+
+@pytest.mark.slow
+def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+    for page in pages(site):
+        assert [one for one in parsed(page).loaded if "//" in one] == []
+    for sheet in site.rglob("*.css"):
+        assert "url(http" not in sheet.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_every_page_of_docs_stands_in_the_navigation(site: Path) -> None:
+    written = {
+        page.relative_to(REPOSITORY / "docs").with_suffix(".html").as_posix()
+        for page in (REPOSITORY / "docs").rglob("*.md")
+    }
+    written = {re.sub(r"README\.html$", "index.html", name) for name in written}
+    assert (
+        written - {unquote(link.partition("#")[0]) for link in parsed(site / "index.html").links}
+        == set()
+    )
+
+
+def reference_modules() -> list[str]:
+    """The modules that the reference is made of."""
+    listed = re.search(
+        r"^  reference:\n((?:    - \S+\n)+)", SETTINGS.read_text(encoding="utf-8"), re.M
+    )
+    assert listed
+    return re.findall(r"- (\S+)", listed[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", reference_modules())
+def test_the_reference_has_every_public_name_with_its_docstring(site: Path, name: str) -> None:
+    module = importlib.import_module(name)
+    page = site / "reference" / f"{name}.html"
+    text = page.read_text(encoding="utf-8")
+    ids = parsed(page).ids
+    # A function named like its module stands there under both names.
+    both = {one.rpartition(".")[0] for one in ids if len({*one.split(".")[-2:]}) == 1}
+    missing = {f"{name}.{member}" for member in module.__all__} - ids - both
+    assert missing <= UNREACHED
+    assert text.count('class="doc doc-contents') > len(module.__all__)
+    assert "<blockquote>" not in text, "an example is shown as a quotation"
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_a_word_is_found_in_a_page_opened_from_a_file(site: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    from tests.browser.conftest import ARGUMENTS, CHROMIUM
+
+    if not Path(CHROMIUM).exists():
+        pytest.skip(f"no Chromium at {CHROMIUM}")
+    asked: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "index.html").as_uri())
+        # The search follows keys; a text that is filled in at once it does not see.
+        page.locator(".md-search__input").click()
+        page.locator(".md-search__input").press_sequentially("knockout")
+        page.locator(".md-search-result__item a").first.wait_for(timeout=60_000)
+        links = page.locator(".md-search-result__item a")
+        found = links.evaluate_all("all => all.map((one) => one.getAttribute('href'))")
+        browser.close()
+    assert any("reading.html" in link for link in found)
+    assert [url for url in asked if not url.startswith(("file:", "data:", "about:"))] == []
