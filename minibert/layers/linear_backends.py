@@ -198,6 +198,7 @@ def backend_for(
         return Choice("torch", "Intel: oneDNN gains nothing over MKL")
     if processor.vendor != "AuthenticAMD" or "avx2" not in processor.features:
         return Choice("torch", "oneDNN is used on AMD processors with AVX2 alone")
+    # Against float64, through a GPT-2: 1.8 to 2.05 times MKL's error with AVX2, 1.3 with AVX-512.
     if "avx512f" not in processor.features:
         return Choice("torch", "AMD without AVX-512: oneDNN's products err twice as much")
     if dtype == torch.float16:
