@@ -72,7 +72,7 @@ def without(trace: Trace, edit: dict[Any, Any]) -> Trace:
 
 def divergence(clean: Tensor, changed: Tensor) -> float:
     """Kullback-Leibler divergence of two rows of logits, in nats."""
-    one, other = clean.log_softmax(-1), changed.log_softmax(-1)
+    one, other = (logits.double().log_softmax(-1) for logits in (clean, changed))
     return float((one.exp() * (one - other)).sum())
 
 
