@@ -195,7 +195,7 @@ def backend_for(
         unpacked = "onednn" if name == "onednn-packed" else name
         return Choice(name if packs else unpacked, "named by MINIBERT_LINEAR or use()")
     if processor.vendor == "GenuineIntel":
-        return Choice("torch", "Intel: oneDNN gains nothing over MKL")
+        return Choice("torch", "Intel: oneDNN gains little over MKL, and errs more")
     if processor.vendor != "AuthenticAMD" or "avx2" not in processor.features:
         return Choice("torch", "oneDNN is used on AMD processors with AVX2 alone")
     # Against float64, through a GPT-2: 1.8 to 2.05 times MKL's error with AVX2, 1.3 with AVX-512.
