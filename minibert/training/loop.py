@@ -26,7 +26,7 @@ from minibert.training.identity import (
     check_no_stranger,
     fitting_snapshot,
 )
-from minibert.training.interrupt import interrupts_held
+from minibert.training.interrupt import Interrupts, interrupts_held
 from minibert.training.lock import folder_locked
 from minibert.training.measure import Measure
 from minibert.training.objective import losses
@@ -164,21 +164,32 @@ class Run:
         return run
 
     def finish(self, note: Callable[[str], None] | None = None) -> None:
-        """Do the remaining steps. After an interrupt: save a snapshot, raise KeyboardInterrupt."""
+        """Do the remaining steps. After an interrupt: save a snapshot, raise KeyboardInterrupt.
+
+        An interrupt waits for the end of a step and for a snapshot. Measuring is cut off, and done
+        when the run goes on.
+        """
+        note = note or _above_the_bar
         progress = tqdm(initial=self.step, total=self.recipe.steps, disable=None, unit="step")
         start = time.monotonic() - self.seconds
         with interrupts_held() as interrupted, progress:
+            if self._measured(note, interrupted):
+                self.snapshot().save(self.folder)
+            if interrupted():
+                raise KeyboardInterrupt
             while self.step < self.recipe.steps:
                 parts = self._advance_or_explain()
                 self.seconds = time.monotonic() - start
-                # Read once: an interrupt after the snapshot waits for the end of the next step.
-                last, stop = self.step == self.recipe.steps, interrupted()
+                last = self.step == self.recipe.steps
                 if last or self.step % self.recipe.log_every == 0:
-                    self._log(parts, note or _above_the_bar)
-                if last or stop or self.step % self.recipe.save_every == 0:
+                    self._log(parts)
+                    self._measured(note, interrupted)
+                save = last or interrupted() or self.step % self.recipe.save_every == 0
+                if save:
                     self.snapshot().save(self.folder)
                 progress.update()
-                if stop and not last:
+                # Without a snapshot of this step an interrupt waits for the end of the next one.
+                if save and interrupted():
                     raise KeyboardInterrupt
         self._write_log()
 
@@ -235,16 +246,31 @@ class Run:
         assert self.model.tokenizer is not None
         return masked_batch(self.corpus, config, recipe, self.step, self.model.tokenizer)
 
-    def _log(self, parts: dict[str, float], note: Callable[[str], None]) -> None:
+    def _log(self, parts: dict[str, float]) -> None:
+        """Begin an entry of the log with the losses of the last step."""
         tokens = self.step * self.recipe.batch * self.model.config.n_positions
         entry: dict[str, Any] = {"step": self.step, "tokens": tokens}
         entry["loss"] = round(parts["tokens"], 4)
         if "sentences" in parts:
             entry["sentence_loss"] = round(parts["sentences"], 4)
-        entry |= self.measure()
         self.log.append(entry)
+
+    def _measured(self, note: Callable[[str], None], interrupted: Interrupts) -> bool:
+        """End the newest entry of the log with measurements: True where these were missing.
+
+        An interrupt leaves it as it is in the snapshot, for the next time.
+        """
+        if not self.log or "heads" in self.log[-1]:
+            return False
+        try:
+            with interrupted.acting():
+                found = self.measure()
+        except KeyboardInterrupt:
+            return False
+        self.log[-1] |= found
         self._write_log()
-        note(_line(entry))
+        note(_line(self.log[-1]))
+        return True
 
     def _write_log(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
