@@ -17,12 +17,14 @@ __all__ = ["factor_cause"]
 _STEP = 1e-4
 #: What a factor leaves unexplained of an error that it makes: its second order, and rounding.
 _LEFT = 0.1
+#: A factor of what has one sign, as lse nearly has, looks like something added.
+_BOTH_SIGNS = ("z", "scores")
 
 
 def factor_cause(output: str, problem: Problem, found: Tensor, expected: Tensor) -> str | None:
     """A sentence that names the factor which gives nearly all of the error; None for none."""
     finite = expected.isfinite() & found.isfinite()
-    if not expected.is_floating_point() or not bool(finite.any()):
+    if output not in _BOTH_SIGNS or not bool(finite.any()):
         return None
     right = expected[finite].double()
     error = found[finite].double() - right
