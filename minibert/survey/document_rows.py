@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from minibert.model import Model
     from minibert.survey.options import Surveyable
 
-__all__ = ["DocumentRows", "Rows", "document_rows", "surveyable"]
+__all__ = ["AttachedRows", "DocumentRows", "Rows", "document_rows", "surveyable"]
 
 
 class Rows(Protocol):

@@ -10,8 +10,12 @@ from transformers import AutoTokenizer
 
 import minibert
 from minibert.analysis import repeated_ids
+from minibert.attached.call import Call
+from minibert.attached.masks import Mask
 from minibert.errors import SurveyError, TokenizationError
+from minibert.survey.attached_stack import AttachedStack
 from minibert.survey.distances import head_distances
+from minibert.survey.document_rows import AttachedRows
 from minibert.survey.pattern_table import PATTERNS
 from minibert.survey.patterns import patterns, patterns_of_attention
 from tests.survey.test_attached import EMBEDDED, MODELS, bart, gpt2, gpt_oss, tokenizer_of
@@ -147,6 +151,24 @@ def test_what_cannot_be_measured_is_refused() -> None:
         patterns(attached, [[7, 6656]], stack="encoder", repeated=DRAWS)
     with pytest.raises(TokenizationError, match="48 positions, fewer than the repeated sequences"):
         patterns(attached, TEXTS, stack="encoder")
+
+
+def test_heads_of_a_layer_that_see_different_keys_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def of_each_head(call: Call, rows: Any = slice(None)) -> Mask:
+        n = call.query.shape[2]
+        allowed = torch.ones(n, n, dtype=torch.bool).tril().expand(1, 3, n, n).clone()
+        allowed[:, 1, 1:, 0] = False
+        return Mask(allowed[:, :, rows])
+
+    attached = minibert.attach(gpt2(), tokenizer=tokenizer_of("tiny-gpt2"))
+    stack = AttachedStack(attached, None, None)
+    rows = AttachedRows(stack, stack.tokenizer(TEXTS[0]))
+    assert rows.seen() == [(None, [0, 1])]
+    monkeypatch.setattr(Call, "mask_rows", of_each_head)
+    with pytest.raises(SurveyError, match="layers 0: heads of the layer see different keys"):
+        rows.seen()
 
 
 def test_a_long_text_is_cut_into_parts_of_longest_tokens() -> None:
