@@ -17,6 +17,13 @@ __all__ = ["as_tf32", "rounding_cause"]
 
 #: The types are a factor of 8 and more apart in precision; a good guess lies well inside.
 _FACTOR = 8**0.5
+_TF32 = "tf32 (10 bits of mantissa; float16 has as many)"
+_IEEE = (
+    'In Triton: tl.dot(..., input_precision="ieee"); in torch: '
+    "torch.backends.cuda.matmul.allow_tf32 = False"
+)
+#: Which of the errors in order of size have to be alike, beside the largest.
+_SHARES = (0.3, 0.5, 0.8)
 
 
 def as_tf32(numbers: Tensor) -> Tensor:
@@ -25,12 +32,19 @@ def as_tf32(numbers: Tensor) -> Tensor:
     return ((bits + 0x1000) & ~0x1FFF).view(torch.float32).to(numbers.dtype)
 
 
+def _cut_to_tf32(numbers: Tensor) -> Tensor:
+    """The same bits, the others cut off, as some tensor cores do with float32."""
+    bits = numbers.float().contiguous().view(torch.int32)
+    return (bits & ~0x1FFF).view(torch.float32).to(numbers.dtype)
+
+
 def rounding_cause(output: str, problem: Problem, found: Tensor, expected: Tensor) -> str | None:
     """A sentence that names the narrower type whose rounding the errors look like; None for none.
 
-    Either the reference on inputs rounded to that type gives most of the error, or root mean
-    square and maximum of the error are what that rounding gives: probs are rounded as well, to
-    multiples that depend on the tiles of the kernel and cannot be known here.
+    Either the reference on inputs rounded to that type gives most of the error, or the error is as
+    large as what that rounding gives: on average, at worst, and throughout. Probs and scores are
+    rounded as well, to multiples that depend on the tiles of the kernel and cannot be known here.
+    An error in some rows alone is no rounding.
     """
     if not expected.is_floating_point():
         return None
@@ -39,13 +53,14 @@ def rounding_cause(output: str, problem: Problem, found: Tensor, expected: Tenso
     if not len(error) or not bool(error.any()):
         return None
     for narrow, advice, rounded in _types(problem.query.dtype):
-        names = ("query", "key", "value")
-        vectors: dict[str, Any] = {one: rounded(getattr(problem, one)) for one in names}
-        other = truth(replace(problem, **vectors))[output]
-        effect = (other - expected)[finite]
-        explained = _size(error - effect) < 0.5 * _size(error)
-        if explained or _alike(error, effect):
-            return f"rounded to {narrow}: the error is what that type gives. {advice}"
+        # All that is multiplied, or the scores alone.
+        for names in (("query", "key", "value"), ("query", "key")):
+            vectors: dict[str, Any] = {one: rounded(getattr(problem, one)) for one in names}
+            effect = (truth(replace(problem, **vectors))[output] - expected)[finite]
+            explained = _size(error - effect) < 0.5 * _size(error)
+            # Numbers cut off are off by up to as much as those of a type with one bit less.
+            if explained or (rounded is not _cut_to_tf32 and _alike(error, effect)):
+                return f"rounded to {narrow}: the error is what that type gives. {advice}"
     return None
 
 
@@ -53,12 +68,8 @@ def _types(dtype: torch.dtype) -> Iterator[tuple[str, str, Callable[[Tensor], Te
     if dtype == torch.float64:
         yield "float32", "Accumulate in float64", lambda x: x.float().double()
     if dtype in (torch.float32, torch.float64):
-        yield (
-            "tf32 (10 bits of mantissa; float16 has as many)",
-            'In Triton: tl.dot(..., input_precision="ieee"); in torch: '
-            "torch.backends.cuda.matmul.allow_tf32 = False",
-            as_tf32,
-        )
+        yield _TF32, _IEEE, as_tf32
+        yield f"{_TF32}, bits cut off", _IEEE, _cut_to_tf32
         yield (
             "bfloat16 (7 bits of mantissa)",
             "Keep float32 inputs in float32 until the end",
@@ -71,6 +82,9 @@ def _size(error: Tensor) -> float:
 
 
 def _alike(error: Tensor, effect: Tensor) -> bool:
-    """Of the same size, both on average and at worst."""
-    pairs = ((_size(error), _size(effect)), (float(error.abs().max()), float(effect.abs().max())))
+    """Of the same size on average, at worst, and in those that are neither large nor small."""
+    pairs = [(_size(error), _size(effect)), (float(error.abs().max()), float(effect.abs().max()))]
+    moved = (error != 0) | (effect != 0)
+    for share in _SHARES:
+        pairs.append(tuple(float(one[moved].abs().quantile(share)) for one in (error, effect)))  # type: ignore[arg-type]
     return all(small > 0 and 1 / _FACTOR < large / small < _FACTOR for large, small in pairs)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from minibert.kernels.check.factors import factor_cause
 from minibert.kernels.check.known_faults import suspects
 from minibert.kernels.check.problem import Problem, truth, unfolded
 from minibert.kernels.rounding import rounding_cause
@@ -67,6 +68,8 @@ def likely_cause(
             "only rows of padded queries are wrong: a query behind the length of its sentence sees "
             "the real keys like any other"
         )
+    if factor := factor_cause(output, problem, found, expected):
+        return factor
     if rounded := rounding_cause(output, problem, found, expected):
         return rounded
     return _where(wrong, found, expected)
@@ -167,6 +170,8 @@ def _where(wrong: Tensor, found: Tensor, expected: Tensor) -> str:
             f"only the last {len(rows)} of {n_rows} rows are wrong: an incomplete last block? "
             f"{numbers}"
         )
+    if len(rows) == 1 < n_rows:
+        return f"only row {int(rows[0])} of {n_rows} is wrong, first at {_first(wrong)}: {numbers}"
     return f"{int(wrong.sum())} of {wrong.numel()} values, first at {_first(wrong)}: {numbers}"
 
 

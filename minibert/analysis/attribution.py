@@ -177,8 +177,8 @@ def logit_attribution(
 
     The sum of the values is the logit, before a soft cap: within 1e-5 of the largest value in
     float32, 1e-10 in float64. That holds for edited traces too where the edit is of what a
-    component writes (z, head_out, mlp_out and what they follow from), not of attn_out, a residual
-    stream or the logits.
+    component writes (z, head_out, mlp_out and what they follow from) or of what a norm divides by,
+    not of attn_out, a residual stream or the logits.
 
     Gradients are not kept. Raises TraceError for a model without a vocabulary head, a
     trace that stopped early, and a sentence or position that does not exist; TokenizationError
@@ -196,7 +196,7 @@ def logit_attribution(
     read = logits[sentences, places]
     here = rows_of(trace, sentences, places[:, None])
     if head.soft_cap is not None:
-        read = head.uncapped(trace.model.body.final(here[-1].resid_post))[:, 0]
+        read = head.uncapped(here.hidden)[:, 0]
     terms = logit_terms(here, head, ids, others)
     logit = _entries(wide(read), ids) - (0 if others is None else _entries(wide(read), others))
     asked = ids if others is None else torch.cat([ids, others])

@@ -22,7 +22,6 @@ from torch import Tensor
 from minibert.analysis.arguments import check_trace
 from minibert.analysis.components import Component
 from minibert.analysis.frozen_norm import FrozenNorm
-from minibert.analysis.layer_norms import attention_norms, mlp_norms
 from minibert.analysis.positions import at_positions, chosen_positions
 from minibert.analysis.precision import wide
 from minibert.errors import TraceError
@@ -133,8 +132,9 @@ def decompose(
 
     The sum is the stream within rounding: 1e-5 of its largest part in float32, 1e-10 in float64.
     That holds for edited traces too where the edit is of what a component writes (embed, z,
-    head_out, mlp_out and what they follow from). Raises TraceError for those that it does not hold
-    for: what an edit of a residual stream wrote, or of attn_out unless `heads=False`, is no part.
+    head_out, mlp_out and what they follow from), or of what a norm divides by. Raises TraceError
+    for those that it does not hold for: what an edit of a residual stream wrote, or of attn_out
+    unless `heads=False`, is no part.
 
     Gradients are not kept. Raises TraceError for a layer, point or position that does not exist or
     was not computed.
@@ -210,21 +210,20 @@ class _Stream:
                 written.append((Component("attention bias", layer), bias))
         else:
             written.append((Component("attention", layer), here.attn_out))
-        norms = attention_norms(weights)
-        frozen = None if norms.output is None else FrozenNorm.of(norms.output, here.attn_out)
-        self._write("attention", layer, written, frozen)
-        if norms.after is not None:
-            total = here.resid_pre + here.attn_out
-            self._carry("attention norm bias", layer, FrozenNorm.of(norms.after, total))
+        output = FrozenNorm.of_layer(here, "attention_output_norm", here.attn_out)
+        self._write("attention", layer, written, output)
+        if weights.after:
+            after = FrozenNorm.of_layer(here, "attention_norm", here.resid_pre + here.attn_out)
+            self._carry("attention norm bias", layer, after)
 
     def mlp(self, here: LayerTrace) -> None:
         """Add what a layer's MLP wrote."""
-        mlp_out, norms = here.mlp_out, mlp_norms(self.layers[here.layer])
-        frozen = None if norms.output is None else FrozenNorm.of(norms.output, mlp_out)
-        self._write("mlp", here.layer, [(Component("mlp", here.layer), mlp_out)], frozen)
-        if norms.after is not None:
-            frozen = FrozenNorm.of(norms.after, here.resid_mid + mlp_out)
-            self._carry("mlp norm bias", here.layer, frozen)
+        mlp_out = here.mlp_out
+        output = FrozenNorm.of_layer(here, "mlp_output_norm", mlp_out)
+        self._write("mlp", here.layer, [(Component("mlp", here.layer), mlp_out)], output)
+        if self.layers[here.layer].after:
+            after = FrozenNorm.of_layer(here, "mlp_norm", here.resid_mid + mlp_out)
+            self._carry("mlp norm bias", here.layer, after)
 
     def _write(
         self,
@@ -240,7 +239,8 @@ class _Stream:
             bias = frozen.bias.expand(self.parts[0].shape)
             self._add(Component(f"{block} output norm bias", layer), bias)
 
-    def _carry(self, name: str, layer: int, norm: FrozenNorm) -> None:
+    def _carry(self, name: str, layer: int, norm: FrozenNorm | None) -> None:
+        assert norm is not None, "a layer with norms behind its sums has both"
         self.parts = [norm.carry(part) for part in self.parts]
         if norm.bias is not None:
             self._add(Component(name, layer), norm.bias.expand(self.parts[0].shape))

@@ -8,7 +8,7 @@ carry   takes a part of the input to its part of the output
 pull    takes a direction that reads the output to the direction that reads the same of the input
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,8 +16,10 @@ from torch import Tensor
 from minibert.analysis.precision import wide
 from minibert.layers.linear import Linear
 from minibert.layers.linear_backends import activate
-from minibert.layers.norms import Norm, RMSNorm, deviation, scale_of
+from minibert.layers.norms import Divisors, Norm, RMSNorm, deviation, scale_of
 from minibert.quantities import Float, Int
+from minibert.trace.norm_scales import divisors_of_final, divisors_of_layer
+from minibert.trace.read import LayerTrace, Trace
 
 __all__ = ["FrozenNorm", "bias_of", "gate", "weight_of"]
 
@@ -37,15 +39,50 @@ class FrozenNorm:
     centres: bool
 
     @classmethod
-    def of(cls, norm: Norm, x: Float[Tensor, "*rows width"]) -> "FrozenNorm":
-        """The map that `norm` was for this input."""
+    def of(
+        cls, norm: Norm, x: Float[Tensor, "*rows width"], divisors: Divisors | None = None
+    ) -> "FrozenNorm":
+        """The map that `norm` was for this input; `divisors` are those of `normed`.
+
+        Of a norm of a trace take `of_layer` or `of_final`, which know what an edit wrote.
+        """
         bias = None if isinstance(norm, RMSNorm) or norm.bias is None else wide(norm.bias)
         centres = not isinstance(norm, RMSNorm)
-        return cls(wide(scale_of(norm)), bias, deviation(norm, wide(x)), centres)
+        divided_by = deviation(norm, wide(x))
+        if divisors is not None:
+            to, own = map(wide, divisors)
+            # As in `normed`, so that a rounded scale that nobody changed changes nothing.
+            divided_by = 1 / (1 / divided_by + 1 / to - 1 / own)
+        return cls(wide(scale_of(norm)), bias, divided_by, centres)
+
+    @classmethod
+    def of_layer(
+        cls, at: LayerTrace, name: str, x: Float[Tensor, "batch position width"]
+    ) -> "FrozenNorm | None":
+        """The map that a norm of this layer was, "mlp_norm" for example; None without such a norm.
+
+        x is what the norm reads.
+        """
+        norm = getattr(at.trace.model.body.layers[at.layer], name)
+        return None if norm is None else cls.of(norm, x, divisors_of_layer(at, name, x))
+
+    @classmethod
+    def of_final(cls, trace: Trace) -> "FrozenNorm | None":
+        """The map that the norm behind the layers was; None without one."""
+        norm, last = trace.model.body.final_norm, trace[-1].resid_post
+        return None if norm is None else cls.of(norm, last, divisors_of_final(trace, last))
+
+    def at(self, position: int) -> "FrozenNorm":
+        """The same map at one position of each sentence."""
+        return replace(self, deviation=self.deviation[:, position])
 
     def carry(self, part: Float[Tensor, "*parts width"]) -> Float[Tensor, "*parts width"]:
         """weight · (part − mean) / deviation; the bias belongs to no part."""
-        return self.weight * self._centred(part) / self.deviation
+        return self.scaled(part) / self.deviation
+
+    def scaled(self, part: Float[Tensor, "*parts width"]) -> Float[Tensor, "*parts width"]:
+        """weight · (part − mean): what the norm does to every row alike."""
+        return self.weight * self._centred(part)
 
     def pull(self, direction: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
         """The transpose of `carry`: pull(direction)·part = direction·carry(part)."""

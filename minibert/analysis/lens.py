@@ -5,7 +5,8 @@ unembedding, or the masked-language-model head (BERT), a soft cap included (Gemm
 learnt for it.
 
 Source: nostalgebraist 2020, "Interpreting GPT: the logit lens"; the final norm divides by what it
-finds in the vector it reads, as there.
+finds in the vector it reads, as there. Where an edit of the trace has it divide by something else
+(`final_norm_scale`), it divides every vector of that position by this.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,9 @@ from minibert.analysis.positions import at_positions, chosen_positions
 from minibert.analysis.precision import wide
 from minibert.analysis.vocabulary import known_tokens, token_id, token_name, vocabulary_head
 from minibert.errors import TokenizationError, TraceError
-from minibert.quantities import Float, Int
+from minibert.layers.norms import divisor
+from minibert.quantities import Float, Int, NormScale
+from minibert.trace.norm_scales import divisors_of_final, normed_in_layer
 from minibert.trace.places import check_index
 from minibert.trace.read import Trace
 from minibert.trace.run import TracedModel
@@ -140,7 +143,8 @@ def logit_lens(
     cut = trace if positions is None else at_positions(trace, chosen)
     wanted = _target_ids(model, target, (cut.allowed.batch, cut.allowed.position))
     labels, streams = zip(*_streams(cut, names), strict=True)
-    read = _read(model, torch.stack(streams), min(top, known), known, wanted, keep_logits)
+    hidden, scale = torch.stack(streams), _written_scale(cut)
+    read = _read(model, hidden, scale, min(top, known), known, wanted, keep_logits)
     found = {i: token_name(model, i) for i in read["ids"].unique().tolist()}
     given = tuple(
         tuple(strings[place] for place in places)
@@ -154,16 +158,32 @@ def _streams(trace: Trace, names: frozenset[str]) -> Iterator[tuple[str, Tensor]
         yield "embed", trace.embed
     for here in trace:
         layer = trace.model.body.layers[here.layer]
-        output = {"attn_out": layer.attention_output_norm, "mlp_out": layer.mlp_output_norm}
+        output = {"attn_out": "attention_output_norm", "mlp_out": "mlp_output_norm"}
         for name in POINTS[1:]:
             if name in names:
-                value, norm = getattr(here, name), output.get(name)
-                yield f"{name} {here.layer}", value if norm is None else norm(value)
+                value, norm = getattr(here, name), output.get(name, "")
+                if getattr(layer, norm, None) is not None:
+                    value = normed_in_layer(here, norm, value)
+                yield f"{name} {here.layer}", value
+
+
+def _written_scale(trace: Trace) -> NormScale | None:
+    """What an edit has the last norm divide by; nan where it divides by what it finds."""
+    if trace.until is not None:
+        return None
+    divisors = divisors_of_final(trace, trace[-1].resid_post)
+    if divisors is None:
+        return None
+    scale, own = divisors
+    # A pass that keeps gradients keeps a scale that nobody edited, too.
+    rounding = 4 * torch.finfo(scale.dtype).eps
+    return torch.where(torch.isclose(scale, own, rtol=rounding, atol=0), torch.nan, scale)
 
 
 def _read(
     model: TracedModel,
     hidden: Float[Tensor, "row batch position d_model"],
+    scale: NormScale | None,
     top: int,
     known: int,
     target: Int[Tensor, "batch position"] | None,
@@ -173,9 +193,10 @@ def _read(
     flat, axes = hidden.flatten(0, 2), hidden.shape[:3]
     size = max(1, _NUMBERS // model.config.vocab_size)
     targets = None if target is None else target.expand(axes).flatten().split(size)
+    scales = None if scale is None else scale.expand(*axes, 1).flatten(0, 2).split(size)
     pieces = []
     for n, part in enumerate(flat.split(size)):
-        logits = wide(_logits(model, part))
+        logits = wide(_logits(model, part, None if scales is None else scales[n]))
         pieces.append(_predictions(logits, top, known, None if targets is None else targets[n]))
         if keep_logits:
             pieces[-1]["logits"] = logits
@@ -183,10 +204,18 @@ def _read(
     return {name: value.unflatten(0, axes) for name, value in joined.items()}
 
 
-def _logits(model: TracedModel, hidden: Float[Tensor, "row d_model"]) -> Float[Tensor, "row vocab"]:
+def _logits(
+    model: TracedModel,
+    hidden: Float[Tensor, "row d_model"],
+    scale: Float[Tensor, "row 1"] | None,
+) -> Float[Tensor, "row vocab"]:
+    divisors, norm = None, model.body.final_norm
+    if scale is not None and norm is not None:
+        own = divisor(norm, hidden[None])
+        divisors = torch.where(scale.isnan(), own, scale), own
     # A vocabulary head reads neither ids nor mask; every head is called with them.
     ids = torch.zeros((1, len(hidden)), dtype=torch.int64, device=hidden.device)
-    return vocabulary_head(model)(model.body.final(hidden[None]), None, ids, None)[0]
+    return vocabulary_head(model)(model.body.final(hidden[None], divisors), None, ids, None)[0]
 
 
 def _predictions(

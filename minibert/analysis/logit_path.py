@@ -10,12 +10,10 @@ from torch import Tensor
 
 from minibert.analysis.components import Component
 from minibert.analysis.frozen_norm import FrozenNorm, bias_of, gate, weight_of
-from minibert.analysis.layer_norms import attention_norms, mlp_norms
 from minibert.analysis.precision import wide
 from minibert.layers.heads import VocabularyHead
 from minibert.layers.linear import Linear
 from minibert.layers.linear_backends import activate
-from minibert.layers.norms import Norm
 from minibert.layers.parts import Layer
 from minibert.quantities import Float
 from minibert.trace.read import LayerTrace, Trace
@@ -29,36 +27,32 @@ def logit_terms(
     rows: Trace, head: VocabularyHead, token: Tensor, against: Tensor | None
 ) -> list[tuple[Component, Float[Tensor, " sentence"]]]:
     """Every component and its value, in the order of the data, at the one position of `rows`."""
-    body, last = rows.model.body, rows[-1].resid_post
     path = _Path()
-    path.through_head(head, body.final(last)[:, 0], token, against)
-    if body.final_norm is not None:
-        path.through_norm("final norm bias", None, body.final_norm, last[:, 0])
+    path.through_head(head, rows.hidden[:, 0], token, against)
+    path.through_norm("final norm bias", None, FrozenNorm.of_final(rows))
     for here in reversed(list(rows)):
-        _through_layer(path, here, body.layers[here.layer])
+        _through_layer(path, here, rows.model.body.layers[here.layer])
     path.add(Component("embed"), rows.embed[:, 0])
     return path.terms[::-1]
 
 
 def _through_layer(path: "_Path", here: LayerTrace, weights: Layer) -> None:
     layer, mlp_out = here.layer, here.mlp_out
-    norms = mlp_norms(weights)
-    if norms.after is not None:
-        total = (here.resid_mid + mlp_out)[:, 0]
-        path.through_norm("mlp norm bias", layer, norms.after, total)
+    if weights.after:
+        norm = FrozenNorm.of_layer(here, "mlp_norm", here.resid_mid + mlp_out)
+        path.through_norm("mlp norm bias", layer, norm)
     stream = path.direction
-    if norms.output is not None:
-        path.through_norm("mlp output norm bias", layer, norms.output, mlp_out[:, 0])
+    norm = FrozenNorm.of_layer(here, "mlp_output_norm", mlp_out)
+    path.through_norm("mlp output norm bias", layer, norm)
     path.add(Component("mlp", layer), mlp_out[:, 0])
     # The stream passes beside the norm of a block's output.
     path.direction = stream
-    norms = attention_norms(weights)
-    if norms.after is not None:
-        total = (here.resid_pre + here.attn_out)[:, 0]
-        path.through_norm("attention norm bias", layer, norms.after, total)
+    if weights.after:
+        norm = FrozenNorm.of_layer(here, "attention_norm", here.resid_pre + here.attn_out)
+        path.through_norm("attention norm bias", layer, norm)
     stream = path.direction
-    if norms.output is not None:
-        path.through_norm("attention output norm bias", layer, norms.output, here.attn_out[:, 0])
+    norm = FrozenNorm.of_layer(here, "attention_output_norm", here.attn_out)
+    path.through_norm("attention output norm bias", layer, norm)
     head_out = here.head_out
     if weights.attention.output.bias is not None:
         # The sum over no heads leaves the bias.
@@ -80,11 +74,11 @@ class _Path:
         """Note what a component that wrote `part` here adds to the logit."""
         self.terms.append((component, (wide(part) * self.direction).sum(-1)))
 
-    def through_norm(
-        self, name: str, layer: int | None, norm: Norm, x: Float[Tensor, "sentence width"]
-    ) -> None:
-        """Go back through a norm that read x."""
-        frozen = FrozenNorm.of(norm, x)
+    def through_norm(self, name: str, layer: int | None, norm: FrozenNorm | None) -> None:
+        """Go back through a norm at the one position, if there is one."""
+        if norm is None:
+            return
+        frozen = norm.at(0)
         if frozen.bias is not None:
             self.add(Component(name, layer), frozen.bias)
         self.direction = frozen.pull(self.direction)
@@ -101,7 +95,7 @@ class _Path:
             return
         pre = head.transform(hidden)
         post = activate(pre, head.activation)
-        self.through_norm("transform norm bias", None, head.norm, post)
+        self.through_norm("transform norm bias", None, FrozenNorm.of(head.norm, post[:, None]))
         self.direction = self.direction * gate(pre, head.activation)
         bias = bias_of(head.transform)
         if bias is not None:

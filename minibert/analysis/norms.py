@@ -21,10 +21,8 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_trace
-from minibert.analysis.head_weights import through_norm
-from minibert.analysis.layer_norms import attention_norms
+from minibert.analysis.frozen_norm import FrozenNorm
 from minibert.analysis.precision import wide
-from minibert.layers.norms import deviation
 from minibert.layers.parts import Layer
 from minibert.quantities import Float
 from minibert.trace.read import LayerTrace, Trace
@@ -143,7 +141,8 @@ def block_norms(trace: Trace, layer: int) -> BlockNorms:
     """The norms of a layer's attention block, residual stream and norms included.
 
     Where LayerNorm stands behind attention (BERT), every part of the sum passes through it:
-    g_i(y) = (y − mean(y)) / s_i · γ, with s_i the standard deviation of the whole sum at i. Where
+    g_i(y) = (y − mean(y)) / s_i · γ, with s_i the standard deviation of the whole sum at i, or what
+    an edit wrote in its place. Where
     what attention wrote passes through a norm alone (Gemma 2, OLMo 2), that is h_i, in the same
     way with the s_i of attn_out; RMSNorm takes no mean away. In GPT-2 nothing stands between, and
     both are the identity. b_O and a norm's bias belong to no position and are left out, as in the
@@ -160,16 +159,15 @@ def block_norms(trace: Trace, layer: int) -> BlockNorms:
         attended = attn_out if bias is None else attn_out - bias
         own = torch.einsum("bhi,bihm->bim", probs.diagonal(dim1=-2, dim2=-1), moved)
         others = attended - own
-        divisor, around = torch.ones_like(resid[..., :1]), attention_norms(_block(at))
-        if (norm := around.output) is not None:
-            divisor = deviation(norm, attn_out)
-            moved, own, others = (through_norm(norm, part) for part in (moved, own, others))
-        own, others = own / divisor, others / divisor
-        if (norm := around.after) is not None:
-            whole = deviation(norm, resid + attn_out)
-            moved = through_norm(norm, moved)
-            resid, own, others = (through_norm(norm, part) / whole for part in (resid, own, others))
-            divisor = divisor * whole
+        divisor = torch.ones_like(resid[..., :1])
+        if (norm := FrozenNorm.of_layer(at, "attention_output_norm", at.attn_out)) is not None:
+            moved, own, others = norm.scaled(moved), norm.carry(own), norm.carry(others)
+            divisor = norm.deviation
+        norm = FrozenNorm.of_layer(at, "attention_norm", at.resid_pre + at.attn_out)
+        if _block(at).after and norm is not None:
+            moved = norm.scaled(moved)
+            resid, own, others = norm.carry(resid), norm.carry(own), norm.carry(others)
+            divisor = divisor * norm.deviation
         norms = _norms_of_sums(probs, moved) / divisor
         stays = torch.linalg.vector_norm(own + resid, dim=-1)
         norms.diagonal(dim1=-2, dim2=-1).copy_(stays)

@@ -25,7 +25,7 @@ from minibert.analysis.matrix_scores import (
     previous_score,
 )
 from minibert.analysis.pattern_kinds import KINDS
-from minibert.analysis.repeated import Halves, draws_for, find_halves, repeated_ids
+from minibert.analysis.repeated import Halves, ReadsIds, draws_for, find_halves, repeated_ids
 from minibert.analysis.scores import PATTERNS, HeadScores
 from minibert.errors import TokenizationError
 from minibert.quantities import Bool, Float, Int
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PATTERNS",
     "HeadScores",
+    "chosen_delimiters",
     "delimiter_ids",
     "delimiter_score",
     "duplicate_score",
@@ -228,6 +229,11 @@ def _sentences(model: "Model", text: Any) -> _Sentences:
 
 
 def delimiter_ids(model: "Model", chosen: Collection[int] | None) -> Int[Tensor, " id"]:
+    """The same as a tensor beside the weights."""
+    return _table(model, chosen_delimiters(model, chosen))
+
+
+def chosen_delimiters(model: ReadsIds, chosen: Collection[int] | None) -> list[int]:
     """The ids of delimiters; none where neither the caller nor a tokenizer names one."""
     tokenizer: Tokenizer | None = model.tokenizer
     if chosen is None and tokenizer is not None:
@@ -235,11 +241,10 @@ def delimiter_ids(model: "Model", chosen: Collection[int] | None) -> Int[Tensor,
     none = () if chosen is None else chosen
     ids = listed(none, "delimiters", TokenizationError, "token ids, as [102]")
     most = model.config.vocab_size - 1
-    each = [
+    return [
         whole_number(f"delimiters of {model.name}: id", i, TokenizationError, least=0, most=most)
         for i in ids
     ]
-    return _table(model, each)
 
 
 def _table(model: "Model", ids: Collection[int]) -> Int[Tensor, " id"]:

@@ -204,6 +204,9 @@ def rows_of(
     cut = Trace(trace.model, inputs, Evaluation(allowed), until=trace.until)
     cut.autocast = trace.autocast
     cut.kept["embed"] = _pick("embed", trace.embed, sentences, positions)
+    if "final_norm_scale" in trace.kept:
+        scale = trace.kept["final_norm_scale"]
+        cut.kept["final_norm_scale"] = _pick("final_norm_scale", scale, sentences, positions)
     for layer in range(len(trace)):
         kept = trace.records[layer] if layer < len(trace.records) else {}
         kept = {"z": trace.read("z", layer)} | kept

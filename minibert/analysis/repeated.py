@@ -5,7 +5,7 @@ the first half up.
 """
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -16,10 +16,47 @@ from minibert.quantities import Int
 
 if TYPE_CHECKING:
     from minibert.model import Model
+    from minibert.text.tokenizer import Tokenizer
 
-__all__ = ["DRAWS", "LENGTH", "Halves", "draws_for", "find_halves", "repeated_ids"]
+__all__ = ["DRAWS", "LENGTH", "Halves", "draws_for", "draws_of", "find_halves", "repeated_ids"]
 
 LENGTH, DRAWS = 50, 100
+
+
+class Vocabulary(Protocol):
+    """What is asked of a config here."""
+
+    @property
+    def vocab_size(self) -> int:
+        """The ids that there are."""
+
+    @property
+    def n_positions(self) -> int:
+        """Tokens that the model sees at once."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token sees no key behind it."""
+
+    @property
+    def pad_id(self) -> int | None:
+        """The id of padding."""
+
+
+class ReadsIds(Protocol):
+    """What is asked of a model here."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def config(self) -> Vocabulary:
+        """Its sizes."""
+
+    @property
+    def tokenizer(self) -> "Tokenizer | None":
+        """None: it reads no text."""
 
 
 def repeated_ids(
@@ -108,6 +145,11 @@ def draws_for(model: "Model", *, length: int = LENGTH) -> Int[Tensor, "draws pos
     too few.
     """
     check_model(model)
+    return draws_of(model, length=length)
+
+
+def draws_of(model: ReadsIds, *, length: int = LENGTH) -> Int[Tensor, "draws position"]:
+    """The same of whatever reads ids."""
     length = whole_number("length", length, TokenizationError, least=2)
     config, tokenizer = model.config, model.tokenizer
     vocab_size = config.vocab_size if tokenizer is None else tokenizer.vocab_size
@@ -121,7 +163,8 @@ def draws_for(model: "Model", *, length: int = LENGTH) -> Int[Tensor, "draws pos
         raise TokenizationError(
             f"{model.name} has {config.n_positions} positions, fewer than the repeated sequences "
             f"of 2 x {length} tokens (+ {around} around them) need; give shorter ones, "
-            f"repeated=draws_for(model, length={(config.n_positions - around) // 2})."
+            f"repeated=draws_for(model, length={(config.n_positions - around) // 2}) of a loaded "
+            "model, or what repeated_ids makes."
         )
     return repeated_ids(
         min(vocab_size, config.vocab_size),

@@ -24,9 +24,9 @@ from minibert.terminal import Terminal, note, say
 
 if TYPE_CHECKING:
     from minibert.model import Model
-    from minibert.survey.document_traces import Texts
     from minibert.survey.head_patterns import HeadPatterns
     from minibert.survey.query_key_dimensions import QueryKeyDimensions
+    from minibert.survey.text_parts import Texts
 
 __all__ = ["patterns"]
 

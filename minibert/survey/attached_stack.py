@@ -20,9 +20,13 @@ from minibert.attached.read import AttachedTrace
 from minibert.attached.stack import StackTrace
 from minibert.attached.tokenizer import LiveTokenizer
 from minibert.errors import SurveyError, TokenizationError
+from minibert.quantities import TokenIds
 from minibert.survey.live_parts import FAILURES, LivePart, parts_of
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.survey.segments import Batch
+from minibert.text.id_range import in_range
+from minibert.text.inputs import Inputs
+from minibert.text.tokens import Tokens
 from minibert.trace.identity import weights_digest
 
 __all__ = ["AttachedStack", "StackSizes"]
@@ -36,6 +40,8 @@ class StackSizes:
     n_heads: int
     n_positions: int
     causal: bool
+    vocab_size: int
+    pad_id: int | None
 
 
 class AttachedStack:
@@ -65,7 +71,12 @@ class AttachedStack:
         self.calls = tuple(call for _, call in one.calls)
         self.impl = self.calls[0].implementation
         self.config = StackSizes(
-            len(one), self.calls[0].n_heads, _positions(attached, longest), _causal(self.calls)
+            len(one),
+            self.calls[0].n_heads,
+            _positions(attached, longest),
+            _causal(self.calls),
+            _vocabulary(self.model, self.tokenizer),
+            getattr(getattr(self.model, "config", None), "pad_token_id", None),
         )
         self.part = self._part(ids)
 
@@ -75,9 +86,14 @@ class AttachedStack:
         Raises SurveyError where the stack does not read the tokens as they are.
         """
         ids, kinds = (
-            torch.tensor([getattr(one, name) for one in batch.segments], device=self.device)
+            torch.tensor([getattr(one, name) for one in batch.segments])
             for name in ("ids", "kinds")
         )
+        self.run(ids, kinds, visit)
+
+    def run(self, ids: TokenIds, kinds: TokenIds, visit: Any) -> None:
+        """The same of token ids and token types of one length."""
+        ids, kinds = ids.to(self.device), kinds.to(self.device)
 
         def checked(layer: int, call: Call) -> None:
             batch_size, _, n_queries, _ = call.query.shape
@@ -97,6 +113,20 @@ class AttachedStack:
                 f"tokens, and {self.config.n_layers} for the first text. Layers that are left out "
                 "have no row in a table."
             )
+
+    def inputs(self, given: Any) -> Inputs:
+        """Tokens, or ids, which the model can read; TokenizationError where it cannot."""
+        tokens = given
+        if not isinstance(given, Tokens):
+            tokens = Tokens.from_ids(given, tokenizer=self.tokenizer)
+        limit, vocabulary = self.config.n_positions, f"the vocabulary of {self.name}"
+        if tokens.ids.shape[1] > limit:
+            raise TokenizationError(
+                f"{tokens.ids.shape[1]} tokens are more than the {limit} positions of {self.name}; "
+                "shorten the text."
+            )
+        in_range(tokens.ids, self.config.vocab_size, "Token id", vocabulary)
+        return Inputs.of(tokens)
 
     def in_dtype(self, dtype: torch.dtype) -> "AttachedStack":
         """The same of a copy of the model in another dtype."""
@@ -229,6 +259,14 @@ def _causal(calls: Sequence[Call]) -> bool:
         one is not None and not bool(one.expand(*one.shape[:-2], n, n).triu(1).any())
         for one in allowed
     )
+
+
+def _vocabulary(model: Any, tokenizer: LiveTokenizer) -> int:
+    """The ids that the model knows; those of the tokenizer where it does not say."""
+    try:
+        return int(model.get_input_embeddings().num_embeddings)
+    except (AttributeError, NotImplementedError):
+        return tokenizer.vocab_size
 
 
 def _positions(attached: Attached, longest: int | None) -> int:

@@ -20,11 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from minibert.analysis.arguments import check_model, whole_number
+from minibert.analysis.arguments import whole_number
+from minibert.attached.attach import Attached
 from minibert.errors import AttentionError
 from minibert.quantities import Float
-from minibert.survey.document_traces import Texts, document_traces, generator_of
-from minibert.trace.read import Trace
+from minibert.survey.document_rows import Rows, document_rows, surveyable
+from minibert.survey.document_traces import generator_of
+from minibert.survey.text_parts import Texts
 
 if TYPE_CHECKING:
     from minibert.model import Model
@@ -153,50 +155,55 @@ class HeadDistances:
 
 
 def head_distances(
-    model: "Model", texts: Texts, *, rows_per_document: int | None = 16, seed: int = 0
+    model: "Model | Attached",
+    texts: Texts,
+    *,
+    rows_per_document: int | None = 16,
+    stack: str | None = None,
+    longest: int | None = None,
+    seed: int = 0,
 ) -> HeadDistances:
     """The distances between all heads of a model over a corpus.
 
     Of each document `rows_per_document` rows are drawn without repetition, by a hash of `seed` and
     the document's id, so that neither its neighbours nor the order matter; None takes all. No
-    N x N is kept. `texts` are what `document_traces` takes.
+    N x N is kept. `model`, `stack`, `texts` and `longest` are those of `patterns`.
 
-    Raises TokenizationError for text that the model cannot read, and TraceError for what is no
-    model or no number of rows.
+    Raises TokenizationError for text that the model cannot read, TraceError for what is no model or
+    no number of rows, and SurveyError for an attached model that cannot be surveyed.
     """
-    check_model(model)
+    subject = surveyable(model, stack, longest)
     if rows_per_document is not None:
         rows_per_document = whole_number(
             "rows_per_document", rows_per_document, AttentionError, least=1
         )
-    config = model.config
-    sums = JensenShannonSums(config.n_layers, config.n_heads)
-    for document in document_traces(model, texts):
-        rows = [(part, row) for part in document.parts for row in range(part.allowed.position)]
+    sums = JensenShannonSums(subject.config.n_layers, subject.config.n_heads)
+    for document in document_rows(subject, texts, longest=longest):
+        rows = [(part, row) for part in document.parts for row in range(part.tokens.lengths[0])]
         total = np.zeros_like(sums.total)
         chosen = _drawn(document.id, rows, rows_per_document, seed)
-        for trace, of_part in groupby(chosen, key=itemgetter(0)):
-            for probs in _blocks(trace, [row for _, row in of_part]):
+        for part, of_part in groupby(chosen, key=itemgetter(0)):
+            for probs in _blocks(part, [row for _, row in of_part], sums.shape):
                 total += jensen_shannon_sums(probs)
         sums.add(total, len(chosen))
     return sums.distances()
 
 
 def _drawn(
-    name: str, rows: list[tuple[Trace, int]], wanted: int | None, seed: int
-) -> list[tuple[Trace, int]]:
+    name: str, rows: list[tuple[Rows, int]], wanted: int | None, seed: int
+) -> list[tuple[Rows, int]]:
     if wanted is None or wanted >= len(rows):
         return rows
     places = generator_of(seed, name).choice(len(rows), wanted, replace=False)
     return [rows[place] for place in sorted(places.tolist())]
 
 
-def _blocks(trace: Trace, rows: list[int]) -> Iterator[Float[Tensor, "head row key"]]:
+def _blocks(
+    part: Rows, rows: list[int], shape: tuple[int, int]
+) -> Iterator[Float[Tensor, "head row key"]]:
     """The chosen rows of all heads of all layers, some rows at a time."""
-    config = trace.config
-    heads = config.n_layers * config.n_heads
-    size = max(1, _NUMBERS // (heads * trace.allowed.position))
+    layers, heads = shape
+    size = max(1, _NUMBERS // (layers * heads * part.tokens.lengths[0]))
     for start in range(0, len(rows), size):
-        some = rows[start : start + size]
-        layers = [trace.at(layer).of_rows(some).probs[0] for layer in range(config.n_layers)]
-        yield torch.cat(layers)
+        some = torch.tensor(rows[start : start + size])
+        yield torch.cat([part.probs(layer, some) for layer in range(layers)])

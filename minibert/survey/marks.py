@@ -12,10 +12,14 @@ from torch import Tensor
 from minibert.quantities import Bool, Int
 from minibert.text.tokens import Tokens
 
-__all__ = ["Marks", "Queries"]
+__all__ = ["Marks", "Queries", "Seen"]
 
 Queries = slice | Tensor
 """Some positions of a text, as an index."""
+
+Seen = tuple[int, int] | Tensor | None
+"""How many keys before and after its own position a query sees, or True for those that it sees,
+(query, key); None: no limit."""
 
 _SPECIAL = frozenset({"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<|endoftext|>"})
 _DELIMITERS = frozenset({"[SEP]", "</s>"})
@@ -36,7 +40,7 @@ class Marks:
     delimiter   True for [SEP] and what stands for it
     strings     the tokens as a person reads them
     causal      whether a query sees only itself and what stands before it
-    window      how many keys before and after its own position a query sees; None: no limit
+    seen        which of these keys a query sees
     """
 
     token: Int[Tensor, " position"]
@@ -47,7 +51,7 @@ class Marks:
     delimiter: Bool[Tensor, " position"]
     strings: tuple[str, ...]
     causal: bool
-    window: tuple[int, int] | None = None
+    seen: Seen = None
 
     def __len__(self) -> int:
         """The number of tokens."""
@@ -123,9 +127,11 @@ class Marks:
         """True where a query sees a key."""
         offsets = self.offsets(queries)
         allowed = offsets <= 0 if self.causal else torch.ones_like(offsets, dtype=torch.bool)
-        if self.window is None:
+        if self.seen is None:
             return allowed
-        before, after = self.window
+        if isinstance(self.seen, Tensor):
+            return allowed & self.seen[queries]
+        before, after = self.seen
         return allowed & (offsets >= -before) & (offsets <= after)
 
 

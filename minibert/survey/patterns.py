@@ -14,19 +14,22 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from minibert.analysis.arguments import check_model
-from minibert.analysis.patterns import delimiter_ids
-from minibert.analysis.repeated import draws_for
+from minibert.analysis.patterns import chosen_delimiters
+from minibert.analysis.repeated import draws_of
+from minibert.attached.attach import Attached
 from minibert.errors import AttentionError
 from minibert.quantities import Float, Int
-from minibert.survey.document_traces import Texts, document_traces, generator_of
+from minibert.survey.document_rows import DocumentRows, document_rows, surveyable
+from minibert.survey.document_traces import generator_of
 from minibert.survey.head_patterns import HeadPatterns
 from minibert.survey.marks import Marks
 from minibert.survey.pattern_sums import PatternSums, Targets
 from minibert.survey.pattern_table import PATTERNS, Pattern
+from minibert.survey.text_parts import Texts
 
 if TYPE_CHECKING:
     from minibert.model import Model
+    from minibert.survey.options import Surveyable
 
 __all__ = ["patterns", "patterns_of_attention"]
 
@@ -35,32 +38,37 @@ _NUMBERS = 2**22
 
 
 def patterns(
-    model: "Model",
+    model: "Model | Attached",
     texts: Texts,
     *,
     repeated: Int[Tensor, "draws position"] | None = None,
     delimiters: Collection[int] | None = None,
+    stack: str | None = None,
+    longest: int | None = None,
     seed: int = 0,
 ) -> HeadPatterns:
     """What every head of a model does: means over documents of what each document scores.
 
-    `texts` are what `document_traces` takes: pairs are needed for the same word in the other
+    `model` is one of minibert.load, or of minibert.attach with a tokenizer: then the live model
+    runs as it is, and `stack` names one where there are several. `texts` are what `text_parts`
+    takes, with `longest` tokens of a part: pairs are needed for the same word in the other
     sentence. Induction and duplicate are measured on `repeated`, random sequences that come twice,
     as `minibert.analysis.repeated_ids` gives them, where nothing but looking back helps; by default
     100 draws of 2 x 50 tokens.
     `delimiters` are ids, by default the tokenizer's sep_id or, without one, its eos_id. `seed`
     and the document's id draw how far the cells of the "moved" baselines are away.
 
-    Raises TokenizationError for what the model cannot read.
+    Raises TokenizationError for what the model cannot read, and SurveyError for an attached model
+    or a stack that cannot be surveyed (`minibert.survey.survey` says which).
     """
-    check_model(model)
-    marks = delimiter_ids(model, delimiters).tolist()
-    size = (model.config.n_layers, model.config.n_heads)
+    subject = surveyable(model, stack, longest)
+    marks = chosen_delimiters(subject, delimiters)
+    draws = draws_of(subject) if repeated is None else repeated
+    size = (subject.config.n_layers, subject.config.n_heads)
     sums = PatternSums(_of("corpus"), *size)
-    _measure(model, texts, sums, marks, seed)
-    draws = draws_for(model) if repeated is None else repeated
+    _measure(subject, document_rows(subject, texts, longest=longest), sums, marks, seed)
     looking_back = PatternSums(_of("repeated"), *size)
-    _measure(model, draws, looking_back, marks, seed)
+    _measure(subject, document_rows(subject, draws), looking_back, marks, seed)
     return HeadPatterns.of([sums, looking_back])
 
 
@@ -115,31 +123,30 @@ def _of(texts: str) -> list[Pattern]:
 
 
 def _measure(
-    model: "Model", texts: Texts, sums: PatternSums, delimiters: list[int], seed: int
+    model: "Surveyable",
+    documents: Iterable[DocumentRows],
+    sums: PatternSums,
+    delimiters: list[int],
+    seed: int,
 ) -> None:
-    """Add every document of these texts to the sums.
+    """Add every document to the sums.
 
     Layers that see the same keys are measured together: a row counts in a layer where it sees a key
     that the pattern means.
     """
-    config = model.config
-    for document in document_traces(model, texts):
+    for document in documents:
         shift = _shift(seed, document.id)
         for part in document.parts:
-            marks = Marks.of_tokens(part.tokens, delimiters, causal=config.causal)
-            size = max(1, _NUMBERS // (config.n_heads * len(marks)))
+            marks = Marks.of_tokens(part.tokens, delimiters, causal=model.config.causal)
+            size = max(1, _NUMBERS // (model.config.n_heads * len(marks)))
+            seen = [(replace(marks, seen=keys), layers) for keys, layers in part.seen()]
             for start in range(0, len(marks), size):
                 queries = slice(start, min(start + size, len(marks)))
-                for window, layers in config.layers_by_window(len(marks)).items():
+                for own, layers in seen:
                     targets = Targets.of(
-                        sums.patterns,
-                        replace(marks, window=window),
-                        queries,
-                        shift=shift,
-                        dtype=model.dtype,
+                        sums.patterns, own, queries, shift=shift, dtype=model.dtype
                     )
                     sums.begin(targets, layers)
                     for layer in layers:
-                        probs = part.at(layer, queries=queries).probs[0].detach().cpu()
-                        sums.add(layer, probs, targets, document=document.id)
+                        sums.add(layer, part.probs(layer, queries), targets, document=document.id)
         sums.close()

@@ -31,8 +31,9 @@ from torch import Tensor
 from minibert.analysis.arguments import check_model
 from minibert.errors import AttentionError
 from minibert.quantities import Float
-from minibert.survey.document_traces import Texts, document_traces
+from minibert.survey.document_traces import document_traces
 from minibert.survey.head_patterns import HeadPatterns
+from minibert.survey.text_parts import Texts
 
 if TYPE_CHECKING:
     from minibert.model import Model
@@ -176,8 +177,7 @@ class QueryKeyDimensions:
 def query_key_dimensions(model: "Model", texts: Texts) -> QueryKeyDimensions:
     """How many dimensions carry each head's query·key over a corpus, all rows of all documents.
 
-    `texts` are what `document_traces` takes. Raises TokenizationError for what the model cannot
-    read.
+    `texts` are what `text_parts` takes. Raises TokenizationError for what the model cannot read.
     """
     check_model(model)
     config = model.config

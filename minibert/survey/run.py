@@ -14,6 +14,7 @@ import torch
 from minibert.attached.attach import Attached
 from minibert.errors import SurveyError
 from minibert.survey.attached_stack import AttachedStack
+from minibert.survey.document_rows import surveyable
 from minibert.survey.documents import Documents
 from minibert.survey.formats import Document, check_list, document_of
 from minibert.survey.options import Options, in_dtype
@@ -132,10 +133,7 @@ def _subject(model: "Model | Attached", stack: str | None, options: Options) -> 
     if isinstance(model, Attached):
         weight = next(model.model.parameters(), torch.empty(0))
         options.check_attached(model.name, weight.dtype)
-        return AttachedStack(model, stack, options.longest)
-    if stack is not None:
-        raise SurveyError(f"stack={stack!r:.80}: {model.name} has one stack; leave stack out.")
-    return model
+    return surveyable(model, stack, options.longest)
 
 
 def _identity(subject: "Surveyable") -> dict[str, Any]:

@@ -18,6 +18,7 @@ from minibert.trace.reach import Reach
 __all__ = [
     "broadcasts",
     "check_constant",
+    "check_divides",
     "check_hidden",
     "check_order",
     "check_packed",
@@ -103,6 +104,24 @@ def check_constant(
     shapes = (reach.shape(point.axes, whole), whole)
     if not any(broadcasts(value.shape, shape) for shape in shapes):
         raise misfit(point, value.shape, whole)
+
+
+def check_divides(point: Point, value: Tensor, before: Tensor) -> None:
+    """Raise EditError where an edit wrote what a norm cannot divide by: 0, nan, or nearly 0."""
+    if not point.name.endswith("_norm_scale"):
+        return
+    scale = value.detach()
+    scale = scale.float() if scale.dtype.itemsize < 4 else scale
+    # Before the first position that a sweep computes there are zeros, which nobody reads.
+    wrong = (~(1 / scale).isfinite() & (value != before)).nonzero()
+    if len(wrong):
+        sentence, position, _ = wrong[0].tolist()
+        raise EditError(
+            f"{point}: the norm divides by this, and the edit made "
+            f"{scale[sentence, position].item():g} of it at position {position} of sentence "
+            f"{sentence}; expected numbers whose reciprocal is finite in {scale.dtype}. To take "
+            "away what reads the norm, edit that: z or mlp_out."
+        )
 
 
 def check_hidden(

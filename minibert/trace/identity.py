@@ -115,7 +115,7 @@ def stand_in(config: Config, identity: Mapping[str, Any], path: Path) -> TracedM
     )
     needed = Weightless(reason)
     # Some models have nothing between the last layer and the task head.
-    final = needed if config.final_norm else lambda hidden: hidden
+    final = needed if config.final_norm else lambda hidden, divisors=None: hidden
     body = WeightlessBody(reason, stand_ins=layers, final=final, embed=needed)
     known = {"config": config, "name": name, "tokenizer": None, "identity": identity}
     model: Any = Weightless(

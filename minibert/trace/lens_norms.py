@@ -9,6 +9,7 @@ from minibert.layers.norms import Norm, centred, deviation
 from minibert.layers.parts import Layer
 from minibert.quantities import Float
 from minibert.trace.layer_view import LayerTrace
+from minibert.trace.norm_scales import kept_scale
 
 __all__ = ["in_layer", "norm_points", "there", "weights_of"]
 
@@ -59,8 +60,6 @@ def in_layer(
 ) -> dict[str, Callable[[LayerTrace], Tensor]]:
     """The two hooks of a norm of a layer, given its input."""
 
-    def edited(at: LayerTrace) -> Tensor | None:
-        kept = at.trace.records[at.layer] if at.layer < len(at.trace.records) else {}
-        return kept.get(f"{norm}_scale")
-
-    return norm_points(name, lambda at: getattr(weights_of(at), norm), x, edited)
+    return norm_points(
+        name, lambda at: getattr(weights_of(at), norm), x, lambda at: kept_scale(at, norm)
+    )

@@ -19,8 +19,8 @@ from minibert.layers.heads import VocabularyHead
 from minibert.quantities import Float, Hidden, Matrix
 from minibert.text.inputs import Inputs
 from minibert.trace.layer_view import LayerTrace, ReadableTrace
-from minibert.trace.lens_norms import in_layer, norm_points, there, weights_of
-from minibert.trace.run import final_of
+from minibert.trace.lens_norms import in_layer, norm_points
+from minibert.trace.norm_scales import divisors_of_final, divisors_of_layer, normed_in_layer
 
 __all__ = ["CachedTrace", "Reader", "point_names", "readers"]
 
@@ -103,7 +103,7 @@ def _last(trace: CachedTrace) -> Hidden:
 
 
 def _hidden(trace: CachedTrace) -> Hidden:
-    return final_of(trace.model.body, _last(trace), trace.kept.get("final_norm_scale"))
+    return trace.model.body.final(_last(trace), divisors_of_final(trace, _last(trace)))
 
 
 def _head(trace: CachedTrace) -> VocabularyHead:
@@ -139,7 +139,8 @@ def _projected(name: str) -> OfLayer:
     def read(at: LayerTrace) -> PositionFirst:
         layer = at.trace.model.body.layers[at.layer]
         linear, d_head = getattr(layer.attention, name), layer.attention.d_head
-        return linear(layer.attention_input(at.resid_pre)).unflatten(-1, (-1, d_head))
+        divisors = divisors_of_layer(at, "attention_norm", at.resid_pre)
+        return linear(layer.attention_input(at.resid_pre, divisors)).unflatten(-1, (-1, d_head))
 
     return read
 
@@ -174,7 +175,7 @@ def _attention(config: Config) -> dict[str, OfLayer]:
         "attn.hook_result": lambda at: _position_first(at.head_out),
         # What is added to the stream.
         "hook_attn_out": lambda at: (
-            there(weights_of(at).attention_output_norm)(at.attn_out) if normed else at.attn_out
+            normed_in_layer(at, "attention_output_norm", at.attn_out) if normed else at.attn_out
         ),
     }
 
@@ -188,7 +189,7 @@ def _mlp(config: Config) -> dict[str, OfLayer]:
         **pre,
         "mlp.hook_post": lambda at: at.mlp_post,
         "hook_mlp_out": lambda at: (
-            there(weights_of(at).mlp_output_norm)(at.mlp_out) if normed else at.mlp_out
+            normed_in_layer(at, "mlp_output_norm", at.mlp_out) if normed else at.mlp_out
         ),
     }
 

@@ -16,6 +16,7 @@ from minibert.trace.edit import Edit, as_edit
 from minibert.trace.edit_checks import (
     broadcasts,
     check_constant,
+    check_divides,
     check_hidden,
     check_order,
     check_packed,
@@ -112,7 +113,8 @@ class Plan:
         """The quantity after all edits of it; the tensor given is left as it is."""
         for point, edit, reach in self.edits:
             if point.name == name and point.layer == layer:
-                value = _edited(point, edit, reach, value)
+                before, value = value, _edited(point, edit, reach, value)
+                check_divides(point, value, before)
                 # Nobody looks at padding, and z is what these rows say.
                 value = reach.places.without_padding(value) if name == "probs" else value
         return value

@@ -23,11 +23,12 @@ from minibert.trace.file import open_trace, save_trace
 from minibert.trace.gradients import Gradients, differentiate
 from minibert.trace.layer_view import AbsentError, LayerName, LayerTrace, layer_quantity, place_of
 from minibert.trace.lens_names import TransformerLensCache
+from minibert.trace.norm_scales import divisors_of_final
 from minibert.trace.one_text import text_of
 from minibert.trace.pass_record import PassRecord
 from minibert.trace.plan import Plan
 from minibert.trace.record import record
-from minibert.trace.run import TracedModel, final_of, with_ends
+from minibert.trace.run import TracedModel, with_ends
 from minibert.trace.sweep import rerun_each
 
 if TYPE_CHECKING:
@@ -99,9 +100,9 @@ class Trace(PassRecord):
     @property
     def hidden(self) -> Hidden:
         """The last hidden state, which the task head reads (GPT-2: after the last LayerNorm)."""
-        last, scale = self._whole("hidden")[-1].resid_post, self.kept.get("final_norm_scale")
+        last = self._whole("hidden")[-1].resid_post
         with self.as_made():
-            return final_of(self.model.body, last, scale)
+            return self.model.body.final(last, divisors_of_final(self, last))
 
     @property
     def final_norm_scale(self) -> NormScale:

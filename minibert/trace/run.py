@@ -14,7 +14,7 @@ from minibert.layers.heads import DiscriminatorHead, TaskHead, TokenHead, Vocabu
 from minibert.layers.layer import layer_quantities
 from minibert.layers.layer_pass import Change, LayerPass
 from minibert.layers.norms import divisor
-from minibert.quantities import Float, Hidden, NormScale, Pooled, TokenMask
+from minibert.quantities import Float, Hidden, Pooled, TokenMask
 from minibert.text.inputs import Inputs
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
@@ -24,7 +24,6 @@ __all__ = [
     "TracedModel",
     "behind_layers",
     "embedded",
-    "final_of",
     "kept_of",
     "logits_of",
     "reads_single_positions",
@@ -116,13 +115,6 @@ def embedded(body: Body, inputs: Inputs, allowed: AllowedKeys) -> Hidden:
     )
 
 
-def final_of(body: Body, hidden: Hidden, scale: NormScale | None = None) -> Hidden:
-    """The final hidden state; the last norm divides by `scale`, where one is given."""
-    if scale is None or body.final_norm is None:
-        return body.final(hidden)
-    return body.final(hidden, (scale, divisor(body.final_norm, hidden)))
-
-
 def behind_layers(
     model: TracedModel,
     hidden: Hidden,
@@ -132,10 +124,12 @@ def behind_layers(
 ) -> dict[str, Tensor]:
     """logits, and those of final_norm_scale and pooled that are in `changes`, after the changes."""
     found: dict[str, Tensor] = {}
-    body, scale, pooled = model.body, "final_norm_scale", None
+    body, scale, divisors, pooled = model.body, "final_norm_scale", None, None
     if scale in changes and body.final_norm is not None:
         found[scale] = changes[scale](divisor(body.final_norm, hidden))
-    final = final_of(body, hidden, found.get(scale))
+        # Computed twice: each of both has a gradient of its own.
+        divisors = found[scale], divisor(body.final_norm, hidden)
+    final = body.final(hidden, divisors)
     if "pooled" in changes:
         whole = model.pool(final)
         assert whole is not None, "a model without a pooler has no such quantity"

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +25,17 @@ from minibert.training.identity import (
     check_no_stranger,
     fitting_snapshot,
 )
-from minibert.training.interrupt import interrupts_held
+from minibert.training.interrupt import Interrupts, interrupts_held
 from minibert.training.lock import folder_locked
 from minibert.training.measure import Measure
 from minibert.training.objective import losses
 from minibert.training.optimizer import Optimizer
+from minibert.training.prepared import corpus_of, device_of, tokenizer_of, with_tokenizer
 from minibert.training.recipe import Recipe, check_task
 from minibert.training.snapshot import Snapshot, check_writable, write_atomically
 from minibert.training.starting import starting_model
 from minibert.training.texts import Corpus, Document
-from minibert.training.vocabulary import END_OF_TEXT, tokenizer_settings, train_tokenizer
+from minibert.training.vocabulary import tokenizer_settings
 
 __all__ = ["Run", "train"]
 
@@ -142,15 +142,15 @@ class Run:
                 f"delimiter={recipe.delimiter}, matching={recipe.matching}: these targets need "
                 "pairs of texts, and this model has no segments for them; expected 0."
             )
-        where = _device(device)
+        where = device_of(device)
         about = about_run(texts, held_out, config, recipe, tokenizer, whole, where, start)
         check_apart(texts, held_out)
         snapshot = None if restart else fitting_snapshot(folder, about)
         if snapshot is None and not restart:
             check_no_stranger(folder)
-        tokenizer = tokenizer or _tokenizer(texts, config, whole, snapshot)
-        config = _with_tokenizer(config, tokenizer)
-        corpus, unseen = (_corpus(part, tokenizer) for part in (texts, held_out))
+        tokenizer = tokenizer or tokenizer_of(texts, config, whole, snapshot)
+        config = with_tokenizer(config, tokenizer)
+        corpus, unseen = (corpus_of(part, tokenizer) for part in (texts, held_out))
         check_corpus(corpus, config, what="texts")
         check_corpus(unseen, config, what="held-out texts")
         model = starting_model(config, recipe, tokenizer, name=name, start=start).to(where)
@@ -164,21 +164,32 @@ class Run:
         return run
 
     def finish(self, note: Callable[[str], None] | None = None) -> None:
-        """Do the remaining steps. After an interrupt: save a snapshot, raise KeyboardInterrupt."""
+        """Do the remaining steps. After an interrupt: save a snapshot, raise KeyboardInterrupt.
+
+        An interrupt waits for the end of a step and for a snapshot. Measuring is cut off, and done
+        when the run goes on.
+        """
+        note = note or _above_the_bar
         progress = tqdm(initial=self.step, total=self.recipe.steps, disable=None, unit="step")
         start = time.monotonic() - self.seconds
         with interrupts_held() as interrupted, progress:
+            if self._measured(note, interrupted):
+                self.snapshot().save(self.folder)
+            if interrupted():
+                raise KeyboardInterrupt
             while self.step < self.recipe.steps:
                 parts = self._advance_or_explain()
                 self.seconds = time.monotonic() - start
-                # Read once: an interrupt after the snapshot waits for the end of the next step.
-                last, stop = self.step == self.recipe.steps, interrupted()
+                last = self.step == self.recipe.steps
                 if last or self.step % self.recipe.log_every == 0:
-                    self._log(parts, note or _above_the_bar)
-                if last or stop or self.step % self.recipe.save_every == 0:
+                    self._log(parts)
+                    self._measured(note, interrupted)
+                save = last or interrupted() or self.step % self.recipe.save_every == 0
+                if save:
                     self.snapshot().save(self.folder)
                 progress.update()
-                if stop and not last:
+                # Without a snapshot of this step an interrupt waits for the end of the next one.
+                if save and interrupted():
                     raise KeyboardInterrupt
         self._write_log()
 
@@ -235,16 +246,31 @@ class Run:
         assert self.model.tokenizer is not None
         return masked_batch(self.corpus, config, recipe, self.step, self.model.tokenizer)
 
-    def _log(self, parts: dict[str, float], note: Callable[[str], None]) -> None:
+    def _log(self, parts: dict[str, float]) -> None:
+        """Begin an entry of the log with the losses of the last step."""
         tokens = self.step * self.recipe.batch * self.model.config.n_positions
         entry: dict[str, Any] = {"step": self.step, "tokens": tokens}
         entry["loss"] = round(parts["tokens"], 4)
         if "sentences" in parts:
             entry["sentence_loss"] = round(parts["sentences"], 4)
-        entry |= self.measure()
         self.log.append(entry)
+
+    def _measured(self, note: Callable[[str], None], interrupted: Interrupts) -> bool:
+        """End the newest entry of the log with measurements: True where these were missing.
+
+        An interrupt leaves it as it is in the snapshot, for the next time.
+        """
+        if not self.log or "heads" in self.log[-1]:
+            return False
+        try:
+            with interrupted.acting():
+                found = self.measure()
+        except KeyboardInterrupt:
+            return False
+        self.log[-1] |= found
         self._write_log()
-        note(_line(entry))
+        note(_line(self.log[-1]))
+        return True
 
     def _write_log(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -278,43 +304,3 @@ def _write_tokenizer_settings(model: Model, folder: Path) -> None:
         model.tokenizer, family=config.family, n_positions=config.n_positions
     )
     write_atomically(folder / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")
-
-
-def _tokenizer(
-    texts: Sequence[Document], config: Config, whole: Sequence[str], snapshot: Snapshot | None
-) -> Tokenizer:
-    if snapshot is not None:
-        return Tokenizer.from_json(snapshot.tokenizer)
-    given = (document.text for document in texts)
-    return train_tokenizer(given, family=config.family, size=config.vocab_size, whole=whole)
-
-
-def _with_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:
-    if not config.causal and None in (tokenizer.mask_id, tokenizer.pad_id):
-        raise TrainingError("A masked LM needs a tokenizer with a mask and a padding token.")
-    pad_id = config.pad_id if tokenizer.pad_id is None else tokenizer.pad_id
-    offset = config.position_offset
-    if config.family == "roberta" and pad_id is not None:
-        # RoBERTa counts positions from pad_id + 1, whatever the given config says.
-        offset = pad_id + 1
-    return replace(config, vocab_size=tokenizer.vocab_size, pad_id=pad_id, position_offset=offset)
-
-
-def _corpus(documents: Sequence[Document], tokenizer: Tokenizer) -> Corpus:
-    ids = tokenizer.encode(END_OF_TEXT)
-    # Where the tokenizer has an end-of-text token, it ends each text; elsewhere nothing does.
-    between = ids if len(ids) == 1 and ids[0] in tokenizer.special_ids else []
-    return Corpus.of(documents, tokenizer, between=between)
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        # After the first line, CUDA's messages are advice for its own developers.
-        reason = str(error).partition("\n")[0]
-        raise TrainingError(f"The device {name!r} cannot be used: {reason}") from error
-    if device.type not in ("cpu", "cuda"):
-        raise TrainingError(f"The device {name!r} cannot be trained on; expected cpu or cuda.")
-    return device

@@ -88,7 +88,8 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
     ) -> Any:
         """Logits (batch, position, d_vocab) of a text, of texts, or of ids (batch, position).
 
-        return_type     "logits"; "loss", the mean of −ln p of each next token in nats;
+        return_type     "logits"; "loss", the mean of −ln p of each next token in nats, padding
+                        counted too unless attention_mask names it, as in TransformerLens 3.9;
                         "both", (logits, loss); None: nothing
         loss_per_token  the loss of each token, (batch, position − 1)
         start_at_layer  `input` is the stream before this layer, (batch, position, d_model);

@@ -139,6 +139,11 @@ def test_padding_that_the_mask_names_changes_no_real_token() -> None:
     both = model(tokens, attention_mask=mask, return_type="loss")
     each = [model(text, return_type="loss", loss_per_token=True).flatten() for text in texts]
     close(both, torch.cat(each).mean())
+    # Without a mask padding is tokens like all others, as in TransformerLens.
+    log_p = own().trace(tokens).logits.log_softmax(-1)
+    every = torch.nn.functional.nll_loss(log_p[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    close(model(texts, return_type="loss"), every)
+    assert abs(float(every - both)) > 0.1
 
 
 def test_tokens_are_those_of_the_tokenizer_behind_a_first_one() -> None:

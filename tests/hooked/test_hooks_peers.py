@@ -52,6 +52,21 @@ def test_scores_written_where_they_are_masked_are_looked_at(family: str) -> None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_padding_counts_in_the_loss_unless_a_mask_names_it(family: str) -> None:
+    ours, lens = pair(family)
+    mask = torch.arange(11) < torch.tensor([[11], [6]])
+    options: list[dict[str, Any]] = [{}, {"attention_mask": mask.long()}]
+    with torch.no_grad():
+        for given in options:
+            for each in (False, True):
+                got, wanted = (
+                    model(ids(), return_type="loss", loss_per_token=each, **given)
+                    for model in (ours, lens)
+                )
+                close(got, wanted)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_at_each_point_are_the_same(family: str) -> None:
     ours, lens = pair(family)
     loss, got = ours.run_with_cache(ids(), return_type="loss", incl_bwd=True)

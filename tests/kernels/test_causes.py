@@ -152,3 +152,54 @@ def test_nan_for_another_reason_is_not_taken_for_an_overflow():
     report = check(kernel, sizes=(65,), dtypes=(torch.float32,))
     assert report.causes
     assert all("never written" in cause for cause in report.causes)
+
+
+def one_row_off(q, k, v, z):
+    """0.1 % too much in one row of one head alone."""
+    out = z(q, k, v)
+    out[0, 0, q.shape[2] // 2] *= 1.001
+    return out
+
+
+def bfloat16_scores(query, key, value, *, scale, lengths=None, causal=False):
+    """query·key in bfloat16, as a matmul of that type gives it; the rest in float32."""
+
+    class Rounded:
+        shape = query.shape
+
+        def __matmul__(self, other):
+            return (query.bfloat16() @ other.bfloat16()).to(query.dtype)
+
+    options = {"scale": scale, "lengths": lengths, "causal": causal}
+    return softmax_times(attention(Rounded(), key, value, **options), value)
+
+
+def of_float32(kernel):
+    report = check(kernel, sizes=(17, 65), dtypes=(torch.float32,), kinds=KINDS)
+    assert report.failures
+    return report.causes
+
+
+@pytest.mark.parametrize(("factor", "shown"), [(1.0007, "1.0007"), (0.999, "0.999")])
+def test_a_scale_a_little_off_everywhere_is_no_rounding(factor, shown):
+    def kernel(query, key, value, *, scale, lengths=None, causal=False):
+        options = {"scale": scale * factor, "lengths": lengths, "causal": causal}
+        return softmax_times(attention(query, key, value, **options), value)
+
+    causes = of_float32(kernel)
+    assert all(f"wrong scale: it behaves as {shown}" in one for one in causes), causes
+
+
+def test_an_output_a_little_off_everywhere_is_no_rounding():
+    causes = of_float32(planted(lambda q, k, v, z: 1.001 * z(q, k, v)))
+    assert all("everywhere 1.001 times what is right" in one for one in causes), causes
+
+
+def test_an_error_in_one_row_alone_is_no_rounding():
+    causes = of_float32(planted(one_row_off))
+    assert all("only row" in one for one in causes), causes
+
+
+def test_query_times_key_in_bfloat16_is_rounding():
+    causes = of_float32(bfloat16_scores)
+    assert all("rounded to bfloat16" in one for one in causes), causes

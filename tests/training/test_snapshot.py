@@ -179,6 +179,17 @@ class TestInterrupts:
         finally:
             signal.signal(number, before)
 
+    def test_one_that_was_noted_ends_what_need_not_be_waited_for(self) -> None:
+        done: list[str] = []
+        with interrupts_held() as interrupted:
+            with interrupted.acting():
+                done.append("before it")
+            signal.raise_signal(signal.SIGTERM)
+            with pytest.raises(KeyboardInterrupt), interrupted.acting():
+                done.append("after it")
+            assert interrupted()
+        assert done == ["before it"]
+
     def test_handlers_come_back_after_an_error(self) -> None:
         before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
         with pytest.raises(ZeroDivisionError), interrupts_held():

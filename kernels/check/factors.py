@@ -1,0 +1,49 @@
+"""Is everything off by one and the same factor? Of the output, or of the scale of the scores.
+
+A factor moves every number in the direction that the right answer gives; rounding moves each number
+in a direction of its own.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from minibert.kernels.check.problem import Problem, truth
+
+__all__ = ["factor_cause"]
+
+#: The step by which the scale is moved to see what a little more of it does.
+_STEP = 1e-4
+#: What a factor leaves unexplained of an error that it makes: its second order, and rounding.
+_LEFT = 0.1
+#: A factor of what has one sign, as lse nearly has, looks like something added.
+_BOTH_SIGNS = ("z", "scores")
+
+
+def factor_cause(output: str, problem: Problem, found: Tensor, expected: Tensor) -> str | None:
+    """A sentence that names the factor which gives nearly all of the error; None for none."""
+    finite = expected.isfinite() & found.isfinite()
+    if output not in _BOTH_SIGNS or not bool(finite.any()):
+        return None
+    right = expected[finite].double()
+    error = found[finite].double() - right
+    if (whole := _share(error, right)) is not None:
+        return f"everywhere {1 + whole:.6g} times what is right: a factor at the end is wrong"
+    more = truth(replace(problem, scale=problem.scale * (1 + _STEP)))[output][finite].double()
+    if (scale := _share(error, (more - right) / _STEP)) is not None:
+        return (
+            f"wrong scale: it behaves as {1 + scale:.6g} times `scale`, everywhere; a rounded "
+            "constant, or log2(e) with too few digits"
+        )
+    return None
+
+
+def _share(error: Tensor, direction: Tensor) -> float | None:
+    """How often the direction is in the error, where that explains it; None where it does not."""
+    size = torch.linalg.vector_norm(direction).square()
+    if not bool(size > 0):
+        return None
+    share = error @ direction / size
+    left = torch.linalg.vector_norm(error - share * direction)
+    return float(share) if left < _LEFT * torch.linalg.vector_norm(error) else None

@@ -1,0 +1,153 @@
+"""Rows of attention of each document, of a loaded model or a live one, for patterns and distances.
+
+Of a document are kept query, key, value and z of each layer; rows are computed when they are read,
+never an N x N of all.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from minibert.analysis.arguments import check_model
+from minibert.attached.attach import Attached
+from minibert.attached.call import Call
+from minibert.errors import SurveyError
+from minibert.quantities import Float
+from minibert.survey.attached_stack import AttachedStack
+from minibert.survey.document_traces import document_traces
+from minibert.survey.marks import Queries, Seen
+from minibert.survey.text_parts import Texts, text_parts
+from minibert.text.tokens import Tokens
+from minibert.trace.read import Trace
+
+if TYPE_CHECKING:
+    from minibert.model import Model
+    from minibert.survey.options import Surveyable
+
+__all__ = ["AttachedRows", "DocumentRows", "Rows", "document_rows", "surveyable"]
+
+
+class Rows(Protocol):
+    """The rows of attention of one part of a document."""
+
+    tokens: Tokens
+
+    def seen(self) -> list[tuple[Seen, list[int]]]:
+        """Which keys the queries see, and the layers in which they do; None: no limit."""
+
+    def probs(self, layer: int, queries: Queries) -> Float[Tensor, "head query key"]:
+        """The rows of some queries in one layer, on the processor."""
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentRows:
+    """One document: its id, and the rows of each of its parts."""
+
+    id: str
+    parts: tuple[Rows, ...]
+
+
+class LoadedRows:
+    """Those of a trace of one text."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace, self.tokens = trace, trace.tokens
+
+    def seen(self) -> list[tuple[Seen, list[int]]]:
+        """The windows of the model that cut this text."""
+        return [*self.trace.config.layers_by_window(self.tokens.lengths[0]).items()]
+
+    def probs(self, layer: int, queries: Queries) -> Float[Tensor, "head query key"]:
+        """Some rows of one layer."""
+        if isinstance(queries, slice):
+            of_layer = self.trace.at(layer, queries=queries)
+        else:
+            of_layer = self.trace.at(layer).of_rows(queries.tolist())
+        return of_layer.probs[0].detach().cpu()
+
+
+class AttachedRows:
+    """Those of the calls that the layers of a live model made for one text.
+
+    Raises SurveyError where the heads of a layer see different keys.
+    """
+
+    def __init__(self, model: AttachedStack, tokens: Tokens) -> None:
+        self.model, self.tokens = model, tokens
+        self.calls: list[Call] = []
+        model.run(tokens.ids, tokens.segments, lambda _, call: self.calls.append(call))
+
+    def seen(self) -> list[tuple[Seen, list[int]]]:
+        """What the model's own masks allow, beside causal order."""
+        groups: list[tuple[Tensor, list[int]]] = []
+        n = self.tokens.lengths[0]
+        whole = torch.ones(n, n, dtype=torch.bool)
+        whole = whole.tril() if self.model.config.causal else whole
+        for layer in range(len(self.calls)):
+            allowed = self._allowed(layer, whole)
+            same = [layers for one, layers in groups if torch.equal(one, allowed)]
+            if same:
+                same[0].append(layer)
+            else:
+                groups.append((allowed, [layer]))
+        return [(None if torch.equal(one, whole) else one, layers) for one, layers in groups]
+
+    def _allowed(self, layer: int, whole: Tensor) -> Tensor:
+        found = self.calls[layer].mask_rows().allowed
+        if found is None:
+            return whole
+        of_heads = found.cpu().expand(1, -1, *whole.shape)[0]
+        if not torch.equal(of_heads, of_heads[:1].expand_as(of_heads)):
+            raise SurveyError(
+                f"{self.model.name}, {self.model.stack} {layer}: heads of the layer see different "
+                "keys, and a pattern counts the rows of all of them together."
+            )
+        return of_heads[0]
+
+    def probs(self, layer: int, queries: Queries) -> Float[Tensor, "head query key"]:
+        """Some rows of one layer."""
+        probs: Tensor = self.calls[layer].read("probs", rows=queries)[0]
+        return probs.detach().cpu().to(self.model.dtype)
+
+
+def document_rows(
+    model: "Surveyable", texts: Texts, *, longest: int | None = None
+) -> Iterator[DocumentRows]:
+    """The rows of each document, in the order of the corpus; no gradients are kept.
+
+    A live model is given one part after the other. `texts` and `longest` are those of
+    `text_parts`, whose errors are raised.
+    """
+    if not isinstance(model, AttachedStack):
+        for document in document_traces(model, texts, longest=longest):
+            yield DocumentRows(document.id, tuple(map(LoadedRows, document.parts)))
+        return
+    parts = text_parts(model, texts, longest=longest)
+    for _, of_document in groupby(parts, attrgetter("number")):
+        found = [(one.id, AttachedRows(model, one.tokens)) for one in of_document]
+        yield DocumentRows(found[0][0], tuple(rows for _, rows in found))
+
+
+def surveyable(model: "Model | Attached", stack: str | None, longest: int | None) -> "Surveyable":
+    """The model, or the stack of an attached one.
+
+    Raises TraceError for what is no model, and SurveyError for a stack that there is not and more
+    tokens of a part, `longest`, than the model sees at once.
+    """
+    subject: Surveyable
+    if isinstance(model, Attached):
+        subject = AttachedStack(model, stack, longest)
+    else:
+        check_model(model)
+        subject = model
+        if stack is not None:
+            raise SurveyError(f"stack={stack!r:.80}: {model.name} has one stack; leave stack out.")
+    limit = subject.config.n_positions
+    if longest is not None and not 8 <= longest <= limit:
+        raise SurveyError(f"longest={longest}: expected from 8 to {limit} tokens of a part.")
+    return subject
