@@ -28,12 +28,12 @@ def load(given: str) -> minibert.Model:
 first, texts = load(options.first), [text for pair in SAMPLE_PAIRS for text in pair]
 second = load(options.second or options.first)
 if not options.second:
+    torch.manual_seed(0)
     optimizer = torch.optim.AdamW(second.train().parameters(), lr=1e-4)
     for _ in range(20):
         loss = second(texts[:12])[:, 1].logsumexp(-1).mean()
         optimizer.zero_grad(), loss.backward(), optimizer.step()
-    second.eval()
-found = compare_models(first, second, texts[12:])
+found = compare_models(first, second.eval(), texts[12:])
 print("heads that changed most:", *(f"{n}-{h} {far:.3f}" for n, h, far in found.largest(4)))
 print("attention, by layer:", *(f"{value:.3f}" for value in found.heads.mean((1, 2))))
 for name, row in zip(found.rows, found.streams.nanmean((1, 2)), strict=True):

@@ -6,7 +6,7 @@ Names, arguments, axes and numbers are those of TransformerLens 3.9; docs/transf
 what is not offered. Nothing here imports TransformerLens; `import minibert` does not import this.
 """
 
-from minibert.transformer_lens import hook_points, patching, utils
+from minibert.transformer_lens import evals, hook_points, patching, utils
 from minibert.transformer_lens.activation_cache import ActivationCache
 from minibert.transformer_lens.bridge import TransformerBridge
 from minibert.transformer_lens.config import HookedTransformerConfig
@@ -23,6 +23,7 @@ __all__ = [
     "HookedTransformer",
     "HookedTransformerConfig",
     "TransformerBridge",
+    "evals",
     "hook_points",
     "patching",
     "utils",

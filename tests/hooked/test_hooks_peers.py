@@ -1,13 +1,15 @@
 """Hooks, gradients, processing, patching and helpers, against TransformerLens' own."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
-from minibert.transformer_lens import FactoredMatrix, patching, utils
-from tests.hooked.models import FAMILIES, close, ids, pair
+from minibert.transformer_lens import FactoredMatrix, evals, patching, utils
+from tests.hooked.models import FAMILIES, close, ids, lens_of, ours_of, pair
 from tests.transformer_lens_models import PROCESSING
 
 pytest.importorskip("transformer_lens")
@@ -239,3 +241,21 @@ def test_helpers_give_the_same() -> None:
     close(utils.composition_scores(ours, ours), theirs.composition_scores(other, other), "scores")
     for value in (ours.eigenvalues.abs().sort().values,):
         close(value, other.eigenvalues.abs().sort().values)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("begun", [False, True])
+def test_the_loss_of_tokens_that_come_twice_is_theirs(begun: bool) -> None:
+    from transformer_lens import evals as theirs
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=20_000, n_positions=31, n_embd=6, n_layer=1)
+    config.n_head, config.n_inner = 3, 13
+    given = transformers.GPT2LMHeadModel(config).eval()
+    losses = []
+    for evaluation, model in ((evals, ours_of(given)), (theirs, lens_of(given))):
+        torch.manual_seed(3)
+        options = {"batch_size": 2, "subseq_len": 13, "prepend_bos": begun, "device": "cpu"}
+        first = SimpleNamespace(bos_token_id=17)
+        losses.append(evaluation.induction_loss(model, first, **options))
+    close(*losses)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from minibert.errors import MinibertError
-from minibert.transformer_lens import HookedTransformer, utils
+from minibert.transformer_lens import HookedTransformer, evals, utils
 
 TEXT = "The river was wide."
 
@@ -53,6 +53,7 @@ def hooked() -> HookedTransformer:
         (lambda m: m.accumulated_bias(9), "there are 4 layers"),
         (lambda m: m.all_composition_scores("O"), "expected Q, K or V"),
         (lambda m: utils.get_act_name("k", -1), "get_act_name"),
+        (evals.induction_loss, "vocabulary has 6656"),
         (lambda m: utils.sample_logits(torch.zeros(1, 2), top_p=2.0), "top_p"),
         (
             lambda m: m.run_with_hooks(TEXT, fwd_hooks=[("hook_embed", lambda x, hook: x[0])]),

@@ -1,15 +1,15 @@
 """examples/knockout.py with TransformerLens."""
 
 import torch
-from tiny import load
+from given import LIST
+from hooked import load
 
-model, encode, decode = load()
-ids = encode(" river window summer horse garden letter morning river window summer")
-answer = int(encode(" horse")[0, 0])
-subject = [n for n, one in enumerate(ids[0].tolist()) if decode([one]).strip() == "horse"]
-last = ids.shape[1] - 1
-others = [place for place in range(1, last) if place not in subject]
-blocked = {"subject": subject, "last token": [last], "all others": others}
+model = load()
+ids = model.to_tokens(LIST, prepend_bos=False)
+answer = model.to_single_token(" horse")
+subject, last = model.to_str_tokens(LIST, prepend_bos=False).index(" horse"), ids.shape[1] - 1
+others = [place for place in range(1, last) if place != subject]
+blocked = {"subject": [subject], "last token": [last], "all others": others}
 
 
 def hide(keys):

@@ -1,11 +1,11 @@
 """examples/steering.py with TransformerLens."""
 
 import torch
-from tiny import load
+from given import LIST, OTHER_LIST
+from hooked import load
 
-model, encode, decode = load()
-toward = encode(" river window garden horse summer letter morning river window summer")
-away = encode(" river window summer horse garden letter morning river window summer")
+model = load()
+toward, away = (model.to_tokens(text, prepend_bos=False) for text in (OTHER_LIST, LIST))
 name = "blocks.1.hook_resid_post"
 ends = [model.run_with_cache(ids)[1][name][:, -1] for ids in (toward, away)]
 for factor in (0.0, 0.5, 1.0, 2.0):
@@ -17,4 +17,4 @@ for factor in (0.0, 0.5, 1.0, 2.0):
 
         logits = model.run_with_hooks(ids, fwd_hooks=[(name, add)])
         ids = torch.cat((ids, logits[:, -1].argmax(-1, keepdim=True)), 1)
-    print(f"{factor:.1f}:{decode(ids[0, away.shape[1] :].tolist())!r}")
+    print(f"{factor:.1f}:{model.to_string(ids[0, away.shape[1] :])!r}")

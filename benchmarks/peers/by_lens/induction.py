@@ -1,9 +1,10 @@
 """examples/induction.py with TransformerLens."""
 
-from tiny import load, repeats
+from given import repeats
+from hooked import load
 from torch.nn.functional import cross_entropy
 
-model, *_ = load()
+model = load()
 count, length = 3, 30
 ids = repeats(length, 16)
 layers, heads = model.cfg.n_layers, model.cfg.n_heads

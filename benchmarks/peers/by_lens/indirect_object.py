@@ -1,9 +1,10 @@
 """examples/indirect_object.py with TransformerLens."""
 
 import torch
-from tiny import load, repeats
+from given import repeats
+from hooked import load
 
-model, *_ = load()
+model = load()
 clean = repeats(7, 8)[:, :10]
 corrupt = clean[:, [0, 1, 2, 5, 4, 3, 6, 7, 8, 9]]
 right, wrong = clean[:, 3], clean[:, 5]

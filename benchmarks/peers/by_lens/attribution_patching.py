@@ -1,9 +1,10 @@
 """examples/attribution_patching.py with TransformerLens."""
 
 import torch
-from tiny import load, repeats
+from given import repeats
+from hooked import load
 
-model, *_ = load()
+model = load()
 clean = repeats(7, 4)[:, :10]
 corrupt = clean[:, [0, 1, 2, 5, 4, 3, 6, 7, 8, 9]]
 right, wrong, rows = clean[:, 3], clean[:, 5], torch.arange(len(clean))

@@ -1,9 +1,10 @@
 """examples/direct_logit_attribution.py with TransformerLens."""
 
 import torch
-from tiny import load, repeats
+from given import repeats
+from hooked import load
 
-model, *_ = load()
+model = load()
 ids = repeats(7, 8)[:, :10]
 right, wrong = ids[:, 3], ids[:, 5]
 rows = torch.arange(len(ids))
