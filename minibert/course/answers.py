@@ -76,6 +76,10 @@ def _distance(one: Sequence[float], other: float | Sequence[float]) -> float:
     return max(abs(a - b) for a, b in zip(one, others, strict=True))
 
 
+def _numbers(count: int) -> str:
+    return "1 number" if count == 1 else f"{count} numbers"
+
+
 def _shown(value: float | Sequence[float]) -> str:
     return ", ".join(f"{one:.4g}" for one in _floats(value))
 
@@ -110,7 +114,7 @@ class Numbers:
             return Verdict(False, f"Not yet. {nearest[1]}")
         if len(given) != expected:
             return Verdict(
-                False, f"Not yet. Expected {expected} numbers, and these are {len(given)}."
+                False, f"Not yet. Expected {_numbers(expected)}, and you gave {len(given)}."
             )
         if self.between is not None and not all(
             self.between[0] <= one <= self.between[1] for one in given
@@ -176,6 +180,8 @@ class Heads:
         said = [self.about(head) for head in extra[:3]]
         if missing and given & truth:
             said.append(f"{len(missing)} more {'is' if len(missing) == 1 else 'are'} missing.")
+        if not given:
+            said.append("You named nothing.")
         return Verdict(False, f"Not yet. {' '.join(said)}")
 
     def wrong_answers(self) -> Iterable[tuple[object, str]]:
