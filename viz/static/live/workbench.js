@@ -142,11 +142,12 @@ export class Workbench {
     this.fields.update(asked);
     const hidden = asked.edits.filter((edit) => edit.quantity === "scores" && (edit.layer ?? null) === null && (edit.position ?? null) === null);
     this.tokens.update(tokens, now.query, hidden.map(({ key }) => Number(key)));
-    this.sentence.textContent = sentenceOf(this.about, predictions.before[place] ?? null, predictions.after?.[place] ?? null, {
+    const cut = before.example.header.cut ? `The text was cut after ${tokens.text.length} tokens, the most that this model reads. ` : "";
+    this.sentence.textContent = cut + sentenceOf(this.about, predictions.before[place] ?? null, predictions.after?.[place] ?? null, {
       changes: asked.edits.length,
       strongest: now.shade === "effect" && now.values ? strongestOf(now.values, this.about.heads) : null,
     });
-    this.prediction.update({ ...predictions, place, word: asked.word, step: now.step, why: this.why() });
+    this.prediction.update({ ...predictions, place, word: asked.word, step: now.step, why: cut + this.why() });
     this.sampling.update(asked.sampling, now.step);
     const named = predictions.before[place]?.candidates ?? [];
     const word = named.find(({ id }) => id === asked.word) ?? named[0];
@@ -170,6 +171,6 @@ export class Workbench {
   why() {
     const { predicts, mask } = this.about;
     if (predicts === "none") return "This model has no head that predicts words.";
-    return `There is no ${mask ?? "mask"} in the text: choose a word above and mask it.`;
+    return `There is no ${mask ?? "mask"} in what is read: choose a word above and mask it.`;
   }
 }
