@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from browser.whole_pages import worked
 from playwright.sync_api import Browser, Page
 from small_traces import other_model
 
@@ -28,8 +29,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "task": "causal-lm",
         "windows": (),
     },
+    # Its queries go through a norm of 96 numbers: a row of a matrix is asked for each.
+    "olmo2": {"family": "olmo2", "d_head": 24, "task": "causal-lm", "windows": ()},
 }
-NUMBERS = ("embed", "key", "attn_out", "resid_mid", "mlp_post")
+NUMBERS = ("embed", "query", "attn_out", "resid_mid", "mlp_post")
 
 
 def model_of(kind: str, **changes: Any) -> Any:
@@ -61,19 +64,15 @@ def opened(browser: Browser) -> Iterator[Any]:
     assert complaints == []
 
 
-def worked(page: Page) -> float:
-    return float(page.locator("data[data-name=answer]:visible").get_attribute("value") or "nan")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_is_worked_out_before_a_served_model(kind: str, opened: Any) -> None:
     model = model_of(kind)
     trace = model.trace(TEXT)
     with serving(model) as server:
-        for name in NUMBERS:
+        for name in (*NUMBERS, *(("query_unrotated",) if model.config.rotary else ())):
             place = f"view=arithmetic&layer=1&heads=2&query={POSITION}&number={name}&dim=4"
             page = opened(server.address, place)
-            at = {"embed": trace, "key": trace[1, 2]}.get(name, trace[1])
+            at = trace if name == "embed" else trace[1, 2] if "query" in name else trace[1]
             expected = float(getattr(at, name)[0, POSITION, 4])
             assert worked(page) == pytest.approx(expected, abs=1e-4), name
         page = opened(server.address, f"view=arithmetic&query={POSITION}&number=logits")

@@ -6,18 +6,13 @@ from typing import Any
 
 import pytest
 from browser.head_view import Open
-from live.test_engine import random_model
+from browser.live_pages import PLACE, TEXT, WORDS, settled
+from browser.whole_pages import asked, boxes, shown, worked
 from playwright.sync_api import Page
 
 import minibert
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.viz.live import live_page
-
-TEXT = "The boys [MASK] very tired."
-PLACE = 3
-WORDS = "red horse blue door green tree red horse blue"
-# What a page writes of a number.
-DIGITS = 6e-4
 
 
 @pytest.fixture(scope="module")
@@ -40,48 +35,12 @@ def gpt2_page(gpt2: minibert.Model) -> str:
     return live_page(gpt2, [WORDS]).html
 
 
-@pytest.fixture(scope="module")
-def llama() -> minibert.Model:
-    return minibert.load("tiny-llama")
-
-
-@pytest.fixture(scope="module")
-def llama_page(llama: minibert.Model) -> str:
-    return live_page(llama, [WORDS]).html
-
-
-def settled(page: Page) -> Page:
-    page.wait_for_timeout(30)
-    page.wait_for_selector("#page[aria-busy=false]")
-    page.wait_for_timeout(300)
-    return page
-
-
 @pytest.fixture
 def opened(open_page: Open) -> Callable[..., Page]:
     def opened(html: str, hash: str = "", **options: Any) -> Page:
         return settled(open_page(html, hash, ready="[data-drawn]", **options))
 
     return opened
-
-
-def asked(page: Page) -> dict[str, str]:
-    """What the address says of the picture."""
-    settled(page)
-    found = page.evaluate("[...new URLSearchParams(location.hash.slice(1))]")
-    return {name: value for name, value in found if name != "text"}
-
-
-def boxes(page: Page) -> list[str]:
-    """The parts of the open layer in the order of the data."""
-    found = page.locator(".whole-inside .whole-box").evaluate_all(
-        "(all) => all.map((box) => box.dataset.box)"
-    )
-    return list(found)
-
-
-def shown(page: Page, box: str) -> str:
-    return page.locator(f'.whole-box[data-box="{box}"] .whole-fact').inner_text()
 
 
 def test_the_diagram_is_wired_as_the_model_is(
@@ -140,10 +99,6 @@ def test_the_diagram_fits_a_small_screen(bert_page: str, opened: Callable[..., P
     assert len(set(lefts)) == 1
 
 
-def worked(page: Page) -> float:
-    return float(page.locator("data[data-name=answer]:visible").get_attribute("value") or "nan")
-
-
 def test_every_number_is_worked_out_and_leads_to_those_that_it_is_made_of(
     gpt2: minibert.Model, gpt2_page: str, opened: Callable[..., Page]
 ) -> None:
@@ -191,99 +146,6 @@ def test_what_a_change_left_is_said_beside_what_would_have_been_computed(
     expected = float(bert.trace(TEXT)[1, 0].z[0, 2, 5])
     assert worked(page) == pytest.approx(expected, abs=1e-4)
     assert page.locator(".sum-edited data:visible").get_attribute("value") == "0"
-
-
-def total(page: Page, step: str) -> float:
-    """The sum below the rows of a step, after a look at the rows: they add up to it."""
-    found = page.locator(f"[data-step={step}]:visible")
-    rows = found.locator("tbody tr td:nth-last-child(2)").evaluate_all(
-        "(all) => all.map((one) => +one.dataset.value)"
-    )
-    value = float(found.locator("tfoot td[data-value]").get_attribute("data-value") or "nan")
-    assert sum(rows) == pytest.approx(value, abs=1e-6)
-    return value
-
-
-def test_a_rotary_grouped_and_gated_model_is_drawn_with_its_own_steps(
-    llama: minibert.Model, llama_page: str, opened: Callable[..., Page]
-) -> None:
-    page = opened(llama_page, "view=whole&layer=2&query=6")
-    at = llama.trace(WORDS)[2]
-    attention = ["attention norm", "vectors", "turned", "probs", "z", "attn_out"]
-    assert boxes(page) == [
-        *("resid_pre", *attention, "attention sum", "resid_mid"),
-        *("mlp norm", "mlp_pre", "mlp_post", "mlp_out", "mlp sum", "resid_post"),
-    ]
-    assert "RMSNorm" in page.locator('[data-box="attention norm"]').inner_text()
-    for name in ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"):
-        assert shown(page, name) == f"length {float(getattr(at, name)[0, 6].norm()):.1f}"
-    assert "heads 2–3 read key-value head 1" in shown(page, "vectors")
-    neuron = int(at.mlp_post[0, 6].abs().argmax())
-    assert shown(page, "mlp_post").startswith(f"the strongest: neuron {neuron}, ")
-    page.locator("[data-box=vectors]").click()
-    assert asked(page)["number"] == "query_unrotated"
-    small = opened(llama_page, "view=whole&layer=2", viewport={"width": 360, "height": 740})
-    assert small.evaluate("document.documentElement.scrollWidth") == 360
-
-
-def test_a_turned_query_and_a_gated_neuron_are_worked_out(
-    llama: minibert.Model, llama_page: str, opened: Callable[..., Page]
-) -> None:
-    page = opened(
-        llama_page,
-        "view=arithmetic&layer=1&query=5&heads=3&number=key&dim=20",
-        viewport={"width": 360, "height": 740},
-    )
-    trace = llama.trace(WORDS)
-    expected = float(trace[1, 3].key[0, 5, 20])
-    assert worked(page) == pytest.approx(expected, abs=1e-4)
-    assert total(page, "turn") == pytest.approx(expected, abs=1e-4)
-    page.locator("[data-step=turn] tbody button").first.click()
-    assert asked(page)["number"] == "key_unrotated"
-    unturned = float(trace[1, 3].key_unrotated[0, 5, 20])
-    assert total(page, "products") == pytest.approx(unturned, abs=1e-4)
-    assert "Heads 2 and 3 share key-value head 1" in page.locator(".sum-steps:visible").inner_text()
-    page.get_by_role("combobox", name="Number").select_option("mlp_post")
-    settled(page)
-    neuron = int(asked(page).get("dim", trace[1].mlp_post[0, 5].abs().argmax()))
-    expected = float(trace[1].mlp_post[0, 5, neuron])
-    assert worked(page) == pytest.approx(expected, abs=1e-4)
-    steps = [one.get_attribute("data-step") for one in page.locator(".sum-step:visible").all()]
-    assert steps == ["rms-norm", "products", "activation", "gate"]
-    gate = float(trace[1].mlp_gate[0, 5, neuron])
-    assert total(page, "products") == pytest.approx(gate, abs=1e-4)
-    assert total(page, "gate") == pytest.approx(expected, abs=1e-4)
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
-    page.locator("[data-step=gate] tbody button").click()
-    assert asked(page)["number"] == "mlp_pre"
-
-
-@pytest.mark.parametrize("kind", ["gemma2", "gpt_neox"])
-def test_norms_behind_a_branch_and_branches_beside_one_another(
-    kind: str, opened: Callable[..., Page]
-) -> None:
-    model = random_model(kind)
-    page = opened(live_page(model, [WORDS]).html, "view=whole&layer=1&query=4")
-    trace, found = model.trace(WORDS), boxes(page)
-    parallel, norm = model.config.parallel, model.config.norm_place
-    assert (found.index("mlp norm") < found.index("attention sum")) == parallel
-    assert ("attention output norm" in found) == (norm == "both")
-    # Of branches beside one another the first leads to the second, and not into the stream.
-    rows = page.locator(".whole-branch").evaluate_all("(all) => all.map((one) => one.className)")
-    assert [("first" in row, "second" in row) for row in rows] == (
-        [(True, False), (False, True)] if parallel else [(False, False)] * 2
-    )
-    probs = trace.logits[0, 4].softmax(-1)
-    bars = page.locator(".whole-bar data").evaluate_all("(all) => all.map((one) => +one.value)")
-    assert bars == pytest.approx(probs.topk(5).values.tolist(), abs=1e-4)
-    page.locator('[data-box="mlp sum"]').click()
-    settled(page)
-    place = int(trace[1].resid_post[0, 4].abs().argmax())
-    expected = float(trace[1].resid_post[0, 4, place])
-    assert worked(page) == pytest.approx(expected, abs=1e-4)
-    assert total(page, "sum") == pytest.approx(expected, abs=1e-4)
-    page.locator("[data-step=sum] tbody button").nth(1).click()
-    assert asked(page)["number"] == ("mlp_output" if norm == "both" else "mlp_out")
 
 
 def test_a_mark_shows_its_token_and_opens_its_sentence(

@@ -12,6 +12,9 @@ import { normSteps } from "./norms.js";
 import { lineStep, sumStep, total } from "./steps.js";
 import { dimensionName, linear, products, to } from "./teller.js";
 
+/** Rows of a matrix that are asked for at a time: a server lets 64 questions wait. */
+const AT_ONCE = 32;
+
 /**
  * A query, key or value as its matrix makes it, and its norm where it has one.
  *
@@ -45,7 +48,12 @@ async function normOfHead(at, { weight, norm: name, head, x }) {
   const norm = await at.norm(name);
   const alone = at.built.queryKeyNorm === "head";
   const first = alone ? head * dHead : 0;
-  const rows = await Promise.all(Array.from(norm.weight, (_, i) => at.weight(`${weight}.weight`, first + i)));
+  /** @type {Float32Array[]} */
+  const rows = [];
+  while (rows.length < norm.weight.length) {
+    const some = Math.min(AT_ONCE, norm.weight.length - rows.length);
+    rows.push(...(await Promise.all(Array.from({ length: some }, (_, i) => at.weight(`${weight}.weight`, first + rows.length + i)))));
+  }
   const bias = await at.source.weights(`${weight}.bias`, at.place.layer, null);
   const all = Float32Array.from(rows, (w, i) => total(w.map((value, j) => value * x[j])) + (bias ? bias.values[first + i] : 0));
   const dimension = at.place.dimension + (alone ? 0 : head * dHead);
