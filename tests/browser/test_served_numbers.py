@@ -29,7 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "task": "causal-lm",
         "windows": (),
     },
-    # Its queries go through a norm of 96 numbers: a row of a matrix is asked for each.
+    # Its queries go through a norm of the numbers of all heads.
     "olmo2": {"family": "olmo2", "d_head": 24, "task": "causal-lm", "windows": ()},
 }
 NUMBERS = ("embed", "query", "attn_out", "resid_mid", "mlp_post")
