@@ -1,46 +1,57 @@
-"""Which models a page works out number by number: those built as BERT and GPT-2 are."""
+"""What a model is built of: the choices of its Config by which a page works its numbers out."""
 
-from typing import Any
+from typing import Any, Protocol
 
-from minibert.layers.config import CHOICES_BY_DEFAULT, Config
+from minibert.layers.bodies import Body
+from minibert.layers.config import Config
 from minibert.layers.families import FAMILIES
 
-__all__ = ["built_of"]
-
-# What static/views takes for granted where it works numbers out, of both families.
-_CHOICES = CHOICES_BY_DEFAULT | {
-    "windows": (),
-    "attention_soft_cap": None,
-    "logit_soft_cap": None,
-}
+__all__ = ["built_of", "undrawn_of"]
 
 
-def built_of(config: Config) -> dict[str, Any] | None:
+class BuiltModel(Protocol):
+    """What is read of a model."""
+
+    config: Config
+    body: Body
+
+
+def built_of(model: BuiltModel) -> dict[str, Any] | None:
     """The parts of a model as static/core/data/source.js has them.
 
-    None for a model whose numbers the page does not work out one by one.
+    None for a model with a part that the page does not work out; `undrawn_of` names it.
     """
-    if config.family not in ("bert", "gpt2") or _other_choice(config):
+    if undrawn_of(model):
         return None
-    bert = config.family == "bert"
+    config = model.config
     return {
-        "norm": "before" if config.pre_norm else "after",
+        "norm": config.norm_place,
+        "normKind": config.norm,
+        "plusOne": config.norm_plus_one,
+        "firstNorm": config.first_norm,
         "eps": config.norm_eps,
+        "parallel": config.parallel,
+        "keyHeads": config.n_kv_heads,
+        "queryKeyNorm": config.query_key_norm,
+        "rotary": config.rotary is not None,
+        "gated": config.gated,
         "activation": config.activation,
-        "segments": bert and config.n_segments > 0,
-        "embedNorm": bert,
-        "finalNorm": not bert,
-        "transform": bert,
+        "headActivation": FAMILIES[config.family].head_activation or config.head_activation,
+        "embedScale": model.body.word_scale,
+        "positions": model.body.position is not None,
+        "segments": config.n_segments > 0,
+        "embedNorm": config.embed_norm,
+        "finalNorm": config.final_norm,
+        "transform": not config.generates,
+        "logitSoftCap": config.logit_soft_cap,
     }
 
 
-def _other_choice(config: Config) -> bool:
-    """True for a BERT or GPT-2 with a choice that these models were not built with."""
-    wanted = _CHOICES | dict(FAMILIES[config.family].choices)
-    wanted |= {
-        "n_kv_heads": config.n_heads,
-        "d_head": config.d_model // config.n_heads,
-        "d_embed": config.d_model,
-        "n_layer_groups": config.n_layers,
-    }
-    return any(getattr(config, name) != value for name, value in wanted.items())
+def undrawn_of(model: BuiltModel) -> str:
+    """Which part of a model the page cannot work out number by number; "" where it knows all."""
+    config = model.config
+    if config.position_offset:
+        return f"its positions are counted from {config.position_offset} on (position_offset)"
+    if model.body.embed_project is not None:
+        return f"its embeddings, of width {config.d_embed} (d_embed), go through a matrix"
+    return ""

@@ -6,17 +6,13 @@ from typing import Any
 
 import pytest
 from browser.head_view import Open
+from browser.live_pages import PLACE, TEXT, WORDS, settled
+from browser.whole_pages import asked, boxes, shown, worked
 from playwright.sync_api import Page
 
 import minibert
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.viz.live import live_page
-
-TEXT = "The boys [MASK] very tired."
-PLACE = 3
-WORDS = "red horse blue door green tree red horse blue"
-# What a page writes of a number.
-DIGITS = 6e-4
 
 
 @pytest.fixture(scope="module")
@@ -39,38 +35,12 @@ def gpt2_page(gpt2: minibert.Model) -> str:
     return live_page(gpt2, [WORDS]).html
 
 
-def settled(page: Page) -> Page:
-    page.wait_for_timeout(30)
-    page.wait_for_selector("#page[aria-busy=false]")
-    page.wait_for_timeout(300)
-    return page
-
-
 @pytest.fixture
 def opened(open_page: Open) -> Callable[..., Page]:
     def opened(html: str, hash: str = "", **options: Any) -> Page:
         return settled(open_page(html, hash, ready="[data-drawn]", **options))
 
     return opened
-
-
-def asked(page: Page) -> dict[str, str]:
-    """What the address says of the picture."""
-    settled(page)
-    found = page.evaluate("[...new URLSearchParams(location.hash.slice(1))]")
-    return {name: value for name, value in found if name != "text"}
-
-
-def boxes(page: Page) -> list[str]:
-    """The parts of the open layer in the order of the data."""
-    found = page.locator(".whole-inside .whole-box").evaluate_all(
-        "(all) => all.map((box) => box.dataset.box)"
-    )
-    return list(found)
-
-
-def shown(page: Page, box: str) -> str:
-    return page.locator(f'.whole-box[data-box="{box}"] .whole-fact').inner_text()
 
 
 def test_the_diagram_is_wired_as_the_model_is(
@@ -127,10 +97,6 @@ def test_the_diagram_fits_a_small_screen(bert_page: str, opened: Callable[..., P
         "(all) => all.map((box) => Math.round(box.getBoundingClientRect().left))"
     )
     assert len(set(lefts)) == 1
-
-
-def worked(page: Page) -> float:
-    return float(page.locator("data[data-name=answer]:visible").get_attribute("value") or "nan")
 
 
 def test_every_number_is_worked_out_and_leads_to_those_that_it_is_made_of(

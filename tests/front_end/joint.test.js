@@ -6,7 +6,8 @@ import { test } from "node:test";
 import { correlation, joined, planeOf, principal, startsOf, weightsOf } from "../../viz/static/views/joint/plane.js";
 import { kindOf, nearestPoint, placeOf } from "../../viz/static/views/joint/scatter.js";
 import { workedFigure } from "../../viz/static/views/arithmetic/worked_figure.js";
-import { largest, layerNormSteps, sumStep } from "../../viz/static/views/arithmetic/worked/steps.js";
+import { normSteps } from "../../viz/static/views/arithmetic/worked/norms.js";
+import { largest, sumStep } from "../../viz/static/views/arithmetic/worked/steps.js";
 import { assertNear, tokensOf } from "./near.js";
 
 /** Numbers that look random and are the same each time. */
@@ -102,7 +103,8 @@ test("a sum lists its largest terms and says what the others add up to", () => {
 
 test("LayerNorm of one dimension in four steps", () => {
   // By hand: mean 2, variance (1 + 0 + 1) / 3.
-  const steps = layerNormSteps({ x: [1, 2, 3], dimension: 2, weight: [1, 1, 4], bias: [0, 0, 0.5], eps: 0 });
+  const norm = { kind: "layer", weight: [1, 1, 4], bias: [0, 0, 0.5], plusOne: false, eps: 0 };
+  const steps = normSteps({ x: [1, 2, 3], dimension: 2, norm });
   assert.deepEqual(steps.map(({ id }) => id), ["mean", "variance", "normal", "learned"]);
   assertNear(steps.map(({ value }) => value), [2, 2 / 3, Math.sqrt(1.5), 4 * Math.sqrt(1.5) + 0.5], 1e-12);
 });

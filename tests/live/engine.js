@@ -11,8 +11,11 @@ import vm from "node:vm";
 import { engineInFile } from "../../viz/static/engine/in_file.js";
 import { Runs } from "../../viz/static/live/runs.js";
 import { sourceOf } from "../../viz/static/live/source.js";
-import { told, vectorAt, WORKED } from "../../viz/static/views/arithmetic/worked/stories.js";
+import { told, vectorAt, WORKED, workedIn } from "../../viz/static/views/arithmetic/worked/stories.js";
 import { Teller } from "../../viz/static/views/arithmetic/worked/teller.js";
+import { inputBoxes } from "../../viz/static/views/whole/ends.js";
+import { layerParts } from "../../viz/static/views/whole/layer.js";
+import { readWhole } from "../../viz/static/views/whole/read.js";
 
 /** A worker in this process: messages are copied, as they are between threads. */
 function workerHere(script) {
@@ -45,14 +48,23 @@ const DO = {
   },
   /** Numbers worked out as the arithmetic view does, beside those of the engine. */
   async worked({ request, places }) {
-    const about = await engine.about();
-    const runs = new Runs(engine, sourceOf(engine, about, { samples: [], own: "", open() {} }));
-    const { example } = await runs.of(request);
+    const example = await exampleOf(request);
     const answers = [];
     for (const { quantity, ...place } of places) {
-      answers.push(await toldAt(example, about.built, WORKED.find(({ id }) => id === quantity), place));
+      answers.push(await toldAt(example, WORKED.find(({ id }) => id === quantity), place));
     }
     return { answers };
+  },
+  /** The quantities that the arithmetic view offers. */
+  async offered() {
+    return { ids: workedIn(await engine.about()).map(({ id }) => id) };
+  },
+  /** The boxes of the picture of the whole before the last layer's end, with the numbers that they draw. */
+  async whole({ request, place }) {
+    const example = await exampleOf(request);
+    const whole = await readWhole(example.source, example, place);
+    const parts = layerParts(whole).map(({ kind, boxes }) => ({ kind, boxes: boxes.map(drawn) }));
+    return { input: inputBoxes(whole).map(drawn), open: parts };
   },
   collect: ({ texts, layer, head }) => engine.collect(texts, layer, head).then(({ query, key, ...rest }) => ({ ...rest, query: Array.from(query), key: Array.from(key) })),
   candidates: async ({ request, position }) => ({ found: await engine.candidates((await engine.trace(request)).number, position) }),
@@ -60,12 +72,22 @@ const DO = {
   step: ({ request, sampling }) => engine.step(request, sampling),
 };
 
-async function toldAt(example, built, quantity, place) {
-  const at = new Teller(example.source, built, example.tokens, place);
+/** The run of a request as views have it. */
+async function exampleOf(request) {
+  const runs = new Runs(engine, sourceOf(engine, await engine.about(), { samples: [], own: "", open() {} }));
+  return (await runs.of(request)).example;
+}
+
+async function toldAt(example, quantity, place) {
+  const at = new Teller(example.source, example.source.shape.built, example, place);
   const { steps, value } = await told(quantity, at);
   const vector = quantity.of === "vocabulary" ? await at.row("logits", null) : await vectorAt(quantity, at);
   const terms = steps.flatMap(({ sum }) => (sum ? sum.terms : []));
-  return { value, given: vector[place.dimension], largest: Math.max(...terms.map((term) => Math.abs(term.value)), 0) };
+  return { value, given: vector[place.dimension], largest: Math.max(...terms.map((term) => Math.abs(term.value)), 0), steps };
+}
+
+function drawn({ id, title, rows, fact, says }) {
+  return { id, title, fact, says, rows: rows.map(({ name, parts, groups }) => ({ name, groups, parts: parts.map((one) => Array.from(one)) })) };
 }
 
 for await (const line of createInterface({ input: process.stdin })) {

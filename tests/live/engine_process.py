@@ -56,9 +56,19 @@ class EngineProcess:
 
     def worked(
         self, request: dict[str, Any], places: Sequence[dict[str, Any]]
-    ) -> list[dict[str, float]]:
+    ) -> list[dict[str, Any]]:
         """What the steps of a number come to, at each place, beside the engine's own number."""
         return list(self._ask("worked", request=request, places=list(places))["answers"])
+
+    def offered(self) -> list[str]:
+        """The quantities that the arithmetic view works out."""
+        return list(self._ask("offered")["ids"])
+
+    def whole(self, request: dict[str, Any], layer: int, position: int) -> dict[str, Any]:
+        """The boxes of the picture of the whole that have numbers, the open layer's in parts."""
+        return dict(
+            self._ask("whole", request=request, place={"layer": layer, "position": position})
+        )
 
     def candidates(self, request: dict[str, Any], position: int) -> list[dict[str, Any]]:
         """The most probable tokens at a position."""

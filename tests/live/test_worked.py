@@ -8,28 +8,33 @@ import numpy as np
 import pytest
 from live.drawn import real_texts
 from live.engine_process import EngineProcess
+from live.equations import check_steps
+from live.test_engine import random_model
+from small_traces import OTHER_KINDS
 from test_front_end import node
 
 import minibert
+from minibert.layers.layer import layer_quantities
+from minibert.viz.engine_edit_checks import OFF_PAGES
 from minibert.viz.live import live_page
 
 # Steps are in double precision, from numbers that the engine rounded to single.
 RELATIVE = 1e-5
 # Of the engine against Python.
 ABSOLUTE = 1e-4
-# What the engine has no name for: LayerNorm at the start of a branch, and before the decoder.
-BETWEEN = ("attention_input", "mlp_input", "head_hidden")
-WHOLE = ("embed", "logits", "head_hidden")
-LAYERED = (
-    *("query", "key", "value", "z", "head_out", "attn_out", "resid_mid"),
-    *("mlp_pre", "mlp_post", "mlp_out", "resid_post"),
-)
+# What is told by the view of attention weights, and what another layer gave.
+ELSEWHERE = ("scores", "probs", "resid_pre")
+HEADED = ("query_unrotated", "key_unrotated", "query", "key", "value", "z", "head_out")
+OTHERS = [*OTHER_KINDS, "qwen3", "olmo2"]
 
 
-@pytest.fixture(scope="module", params=["tiny-bert", "tiny-gpt2"])
+@pytest.fixture(scope="module", params=["tiny-bert", "tiny-gpt2", "tiny-llama"])
 def both(request: pytest.FixtureRequest) -> Iterator[tuple[Any, EngineProcess]]:
     """A model, and the engine of its page."""
-    model = minibert.load(request.param)
+    yield from opened(minibert.load(request.param))
+
+
+def opened(model: Any) -> Iterator[tuple[Any, EngineProcess]]:
     page, engine = live_page(model), EngineProcess(node())
     engine.open(page.header, page.weights)
     yield model, engine
@@ -37,18 +42,27 @@ def both(request: pytest.FixtureRequest) -> Iterator[tuple[Any, EngineProcess]]:
 
 
 def names_of(model: Any) -> list[tuple[str, int | None]]:
-    layered = (*LAYERED, *(("attention_input", "mlp_input") if model.config.pre_norm else ()))
-    layers = range(model.config.n_layers)
-    return [*((name, None) for name in WHOLE), *((n, layer) for layer in layers for n in layered)]
+    """The quantities that the view works out, with their layers; the norms between them too."""
+    config = model.config
+    whole = ["embed", "head_hidden", "logits"]
+    if config.final_norm and not config.generates:
+        whole.append("hidden")
+    table = [name for name in layer_quantities(config) if name not in (*OFF_PAGES, *ELSEWHERE)]
+    if config.norm_place in ("before", "both"):
+        table += ["attention_input", "mlp_input"]
+    if config.norm_place in ("output", "both"):
+        table += ["attention_output", "mlp_output"]
+    layers = range(config.n_layers)
+    return [*((name, None) for name in whole), *((n, layer) for layer in layers for n in table)]
 
 
 def width_of(model: Any, name: str) -> int:
     config = model.config
-    if name in ("query", "key", "value", "z"):
+    if name in HEADED and name != "head_out":
         return int(config.d_head)
-    return int({"mlp_pre": config.d_mlp, "mlp_post": config.d_mlp, "logits": config.vocab_size}.get(
-        name, config.d_model
-    ))  # fmt: skip
+    if name in ("mlp_gate", "mlp_pre", "mlp_post"):
+        return int(config.d_mlp)
+    return int(config.vocab_size if name == "logits" else config.d_model)
 
 
 def drawn_places(draw: random.Random, model: Any, length: int) -> list[dict[str, Any]]:
@@ -66,13 +80,41 @@ def drawn_places(draw: random.Random, model: Any, length: int) -> list[dict[str,
 
 
 def of_python(trace: Any, place: dict[str, Any]) -> float:
-    name, position, dimension = place["quantity"], place["position"], place["dimension"]
-    if name in WHOLE:
-        return float(getattr(trace, name)[0, position, dimension])
-    value = getattr(trace[place["layer"]], name)[0]
-    if name in ("query", "key", "value", "z", "head_out"):
-        value = value[place["head"]]
-    return float(value[position, dimension])
+    name, layer, position = place["quantity"], place["layer"], place["position"]
+    value = vector_of_python(trace, name, layer, place["head"])
+    return float(value[position, place["dimension"]])
+
+
+def vector_of_python(trace: Any, name: str, layer: int, head: int) -> Any:
+    """(position, …) of a quantity, or of a norm between two quantities."""
+    model, at = trace.model, trace[layer]
+    if name in ("embed", "logits"):
+        return getattr(trace, name)[0]
+    if name in ("hidden", "head_hidden"):
+        hidden = model.body.final(trace[model.config.n_layers - 1].resid_post)
+        return (hidden if name == "hidden" else model.head.decoder_input(hidden))[0]
+    if name in HEADED:
+        return getattr(trace[layer, head], name)[0]
+    own = model.body.layers[layer]
+    if name == "attention_input":
+        return at.query_input[0, head]
+    if name == "mlp_input":
+        return own.mlp_input(at.resid_pre if model.config.parallel else at.resid_mid)[0]
+    if name == "attention_output":
+        return own.attention_output_norm(at.attn_out)[0]
+    return (own.mlp_output_norm(at.mlp_out) if name == "mlp_output" else getattr(at, name))[0]
+
+
+def check_numbers(model: Any, engine: EngineProcess, texts: Any, draw: random.Random) -> None:
+    """Each quantity at two places: what its steps come to is the engine's number, and Python's."""
+    trace = model.trace(model.tokenize(*texts, truncate=True))
+    places = drawn_places(draw, model, trace.tokens.lengths[0])
+    answers = engine.worked({"texts": texts, "edits": []}, places)
+    for place, answer in zip(places, answers, strict=True):
+        value, given, largest = answer["value"], answer["given"], answer["largest"]
+        assert abs(value - given) <= RELATIVE * max(abs(given), largest), place
+        assert abs(value - of_python(trace, place)) <= ABSOLUTE, place
+        check_steps(answer["steps"])
 
 
 def test_the_steps_of_each_number_come_to_what_the_model_has(
@@ -80,15 +122,37 @@ def test_the_steps_of_each_number_come_to_what_the_model_has(
 ) -> None:
     model, engine = both
     draw = random.Random(5)
+    assert {name for name, _ in names_of(model)} == set(engine.offered())
     for texts in real_texts(4, seed=6):
-        trace = model.trace(model.tokenize(*texts, truncate=True))
-        places = drawn_places(draw, model, trace.tokens.lengths[0])
-        answers = engine.worked({"texts": texts, "edits": []}, places)
-        for place, answer in zip(places, answers, strict=True):
-            value, given, largest = answer["value"], answer["given"], answer["largest"]
-            assert abs(value - given) <= RELATIVE * max(abs(given), largest), place
-            if place["quantity"] not in BETWEEN:
-                assert abs(value - of_python(trace, place)) <= ABSOLUTE, place
+        check_numbers(model, engine, texts, draw)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"lines": [["_x_ = ", 1.0, " + ", -2.0, " = ", 1.0]], "sum": None, "value": 1.0},
+        {"lines": [["½ _x_ = ½ × ", 4.0, " = ", 2.0]], "sum": None, "value": 4.5},
+        {"lines": [["√(", 4.0, " + 1.0\u202f×\u202f10⁻²) = ", 2.0]], "sum": None, "value": 2.0},
+        {
+            "lines": [],
+            "sum": {"factors": ["a"], "terms": [{"factors": [2], "value": 3}]},
+            "value": 3,
+        },
+        {"lines": [], "sum": {"factors": [], "terms": [{"factors": [], "value": 3}]}, "value": 4},
+    ],
+)
+def test_a_step_that_does_not_add_up_is_found(step: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError):
+        check_steps([step])
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_the_steps_follow_the_choices_of_any_config(kind: str) -> None:
+    for model, engine in opened(random_model(kind)):
+        draw = random.Random(7)
+        assert {name for name, _ in names_of(model)} == set(engine.offered())
+        for texts in real_texts(3, seed=8):
+            check_numbers(model, engine, texts[: 1 if model.config.causal else 2], draw)
 
 
 def test_after_an_edit_the_steps_say_what_the_model_would_have_computed(

@@ -44,10 +44,14 @@ def test_about_is_the_models_config(engine: Engine) -> None:
         "vocabulary": config.vocab_size, "pairs": bert,
         "predicts": "masked" if bert else "causal", "mask": "[MASK]" if bert else None,
         "built": {
-            "norm": "after" if bert else "before", "eps": config.norm_eps,
-            "activation": config.activation, "segments": bert, "embedNorm": bert,
-            "finalNorm": not bert, "transform": bert,
+            "norm": "after" if bert else "before", "normKind": "layer", "plusOne": False,
+            "firstNorm": True, "eps": config.norm_eps, "parallel": False, "keyHeads": 4,
+            "queryKeyNorm": "none", "rotary": False, "gated": False,
+            "activation": config.activation, "headActivation": config.activation,
+            "embedScale": 1.0, "positions": True, "segments": bert, "embedNorm": bert,
+            "finalNorm": not bert, "transform": bert, "logitSoftCap": None,
         },
+        "undrawn": "",
     }  # fmt: skip
 
 

@@ -60,6 +60,7 @@ export class LocalEngine {
       mask: tokenizer.mask === null ? null : tokenizer.raw(tokenizer.mask),
       pairs: config.n_segments > 1,
       built: config.built,
+      undrawn: config.undrawn,
     };
   }
 

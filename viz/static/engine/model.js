@@ -33,6 +33,7 @@
  * @property {string[]} labels  of a head that gives classes
  * @property {string[]} absent  quantities of a layer that the model does not have
  * @property {import("../core/data/source.js").Built | null} built
+ * @property {string} undrawn
  *
  * @typedef {import("./tensor.js").Tensor} Tensor
  * @typedef {import("./weights.js").Weights} Weights

@@ -2,14 +2,27 @@
  * What a page before a model has more than one without: any quantity of a run, the model's weights,
  * other texts. Views that need it say so where an example has none.
  *
- * @typedef {object} Built  what a model is built of, where its numbers can be worked out one by one
- * @property {"before" | "after"} norm  LayerNorm stands before attention and MLP, or after each sum
- * @property {number} eps  of LayerNorm
+ * @typedef {object} Built  the choices that a model is built of, by layers/config.py
+ * @property {"before" | "after" | "output" | "both"} norm  where a norm stands: before attention and MLP, after
+ *   each sum with the stream, behind attention and MLP before the sum, or before and behind
+ * @property {"layer" | "rms"} normKind
+ * @property {boolean} plusOne  norms multiply by 1 + weight
+ * @property {boolean} firstNorm  the first layer has a norm before attention
+ * @property {number} eps  of norms
+ * @property {boolean} parallel  the MLP reads the stream that attention reads
+ * @property {number} keyHeads  of keys and values; several heads may share one
+ * @property {"none" | "head" | "width"} queryKeyNorm  queries and keys go through a norm: of each head, of all
+ * @property {boolean} rotary  queries and keys are turned by position
+ * @property {boolean} gated  the MLP is (activation(x·W_gate) · x·W_in)·W_out
  * @property {string} activation  of the MLP, by its name in Python
+ * @property {string} headActivation  of the output head's own matrix
+ * @property {number} embedScale  of the rows of the word table
+ * @property {boolean} positions  embeddings of positions are added
  * @property {boolean} segments  embeddings of segments are added
- * @property {boolean} embedNorm  a LayerNorm follows the sum of the embeddings
- * @property {boolean} finalNorm  a LayerNorm stands before the output head
- * @property {boolean} transform  the output head begins with a linear layer, an activation, a LayerNorm
+ * @property {boolean} embedNorm  a norm follows the sum of the embeddings
+ * @property {boolean} finalNorm  a norm stands behind the last layer
+ * @property {boolean} transform  the output head begins with a linear layer, an activation, a norm
+ * @property {number | null} logitSoftCap  logits are squeezed into -cap to cap
  *
  * @typedef {object} Shape  of a model
  * @property {string} family
@@ -20,7 +33,8 @@
  * @property {number} dMlp
  * @property {number} vocabulary  ids
  * @property {"masked" | "causal" | "none"} predicts  which tokens
- * @property {Built | null} built
+ * @property {Built | null} built  null: a part of it is not worked out
+ * @property {string} undrawn  which part
  *
  * @typedef {object} Numbers
  * @property {number[]} shape  without the batch

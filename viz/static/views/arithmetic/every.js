@@ -105,7 +105,7 @@ class EveryNumberView {
     if (!built) return;
     const position = state.query !== null && state.query < tokens.text.length ? state.query : (this.source.predicted ?? usualQuery(tokens));
     const [layer, head] = [state.layer, currentHead(state, this.limits)];
-    const at = new Teller(this.source, built, tokens, { layer, head, position, dimension: 0 });
+    const at = new Teller(this.source, built, this.example, { layer, head, position, dimension: 0 });
     const candidates = quantity.of === "vocabulary" ? await this.source.candidates(position) : [];
     const vector = quantity.of === "vocabulary" ? null : await vectorAt(quantity, at);
     const usual = vector ? strongest(vector) : candidates[0].id;

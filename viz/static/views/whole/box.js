@@ -8,6 +8,7 @@
  * @property {ArrayLike<number>[]} parts  one vector, or one of each head
  * @property {number} scale  the number with the strongest colour
  * @property {number} [head]  whose colour they have, where they are weights
+ * @property {number} [groups]  in which the vectors of heads stand, where several share a key-value head
  *
  * @typedef {object} Box
  * @property {string} id
@@ -29,8 +30,8 @@ import { element } from "../../core/draw/dom.js";
 import { shadeTable } from "../../core/draw/sign_colors.js";
 import { drawStrip } from "../../marks/strips.js";
 
-/** CSS pixels of a row of cells, between rows, and between the parts of heads. */
-const [ROW, APART, GAP] = [13, 4, 3];
+/** CSS pixels of a row of cells, between rows, between the parts of heads, and between groups of them. */
+const [ROW, APART, GAP, BETWEEN_GROUPS] = [13, 4, 3, 11];
 
 /**
  * @param {Box} box
@@ -64,17 +65,33 @@ export function boxOf(box, { theme, go, can }) {
 export function paintCells(canvas, rows, theme) {
   const width = canvas.parentElement ? roomOf(canvas) : 0;
   if (width < 4) return;
-  const { ground } = cssColors(canvas);
+  const { ground, soft } = cssColors(canvas);
   const pen = penOn(canvas, width, rows.length * (ROW + APART) - APART);
-  rows.forEach(({ parts, scale, head }, i) => {
+  rows.forEach(({ parts, scale, head, groups = parts.length }, i) => {
     const shades = head === undefined ? shadeTable(theme) : shadesOf(headColor(head, theme));
     const top = i * (ROW + APART);
-    const own = (width - GAP * (parts.length - 1)) / parts.length;
+    const inGroup = parts.length / groups;
+    const gap = rows[0].groups ? BETWEEN_GROUPS : GAP;
+    const group = (width - gap * (groups - 1)) / groups;
+    const own = (group - GAP * (inGroup - 1)) / inGroup;
+    if (rows[0].groups) drawBorders(pen, { groups, group, top, tall: ROW + APART }, soft);
     parts.forEach((numbers, part) => {
-      const left = part * (own + GAP);
+      const left = Math.floor(part / inGroup) * (group + gap) + (part % inGroup) * (own + GAP);
       drawStrip(pen, { numbers, left, width: own, top, height: ROW, scale }, shades, ground);
     });
   });
+}
+
+/**
+ * A line between each group of heads and the next.
+ *
+ * @param {CanvasRenderingContext2D} pen
+ * @param {{groups: number, group: number, top: number, tall: number}} row
+ * @param {string} color
+ */
+function drawBorders(pen, { groups, group, top, tall }, color) {
+  pen.fillStyle = color;
+  for (let i = 1; i < groups; i += 1) pen.fillRect(Math.round(i * (group + BETWEEN_GROUPS) - BETWEEN_GROUPS / 2), top, 1, tall);
 }
 
 /** The width that is left for a canvas beside the names of its rows. @param {HTMLCanvasElement} canvas */

@@ -2,9 +2,11 @@
 
 import { element } from "../../core/draw/dom.js";
 import { scaleFor } from "../../core/draw/sign_colors.js";
-import { counted } from "../../core/text/numbers.js";
+import { normName } from "../../core/data/wiring.js";
+import { counted, written } from "../../core/text/numbers.js";
 import { percent, running, visible } from "../../core/text/text.js";
 import { track } from "../../marks/bars.js";
+import { normBox } from "./boxes.js";
 import { normOf } from "./read.js";
 
 /**
@@ -24,7 +26,11 @@ const LISTED = 5;
 export function inputBoxes({ example, embeddings, embed, built, shape }) {
   const scale = scaleFor(...embeddings.map(({ numbers }) => numbers));
   const names = embeddings.map(({ name }) => name);
-  const sum = `${names.join(" + ")}${built.embedNorm ? ", then LayerNorm" : ""}`;
+  const scaled = built.embedScale === 1 ? "" : `, times ${written(built.embedScale)}`;
+  const sum = `${names.join(" + ")}${scaled}${built.embedNorm ? `, then ${normName(built)}` : ""}`;
+  const tables = names.length > 1 ? "tables that were" : "a table that was";
+  const last = built.embedNorm ? "normed" : names.length > 1 ? "sum" : "scaled";
+  const same = last === "scaled" && !scaled;
   return [
     {
       id: "text",
@@ -39,10 +45,10 @@ export function inputBoxes({ example, embeddings, embed, built, shape }) {
       id: "embed",
       title: "Embedding",
       name: "embed",
-      says: `Each token becomes ${shape.dModel} numbers, looked up in tables that were learned: ${sum}.`,
+      says: `Each token becomes ${shape.dModel} numbers, looked up in ${tables} learned: ${sum}.`,
       rows: [
         ...embeddings.map(({ name, numbers }) => ({ name, parts: [numbers], scale })),
-        { name: built.embedNorm ? "normed" : "sum", parts: [embed], scale: scaleFor(embed) },
+        ...(same ? [] : [{ name: last, parts: [embed], scale: scaleFor(embed) }]),
       ],
       fact: `length ${normOf(embed).toFixed(1)}`,
       way: { view: "arithmetic", number: "embed", dimension: null },
@@ -52,32 +58,29 @@ export function inputBoxes({ example, embeddings, embed, built, shape }) {
 }
 
 /**
- * What stands behind the last layer: the last LayerNorm of a pre-norm model, the output head, the softmax.
+ * What stands behind the last layer: the last norm of a pre-norm model, the output head, the softmax.
  *
  * @param {Whole} whole
  * @returns {Box[]}
  */
 export function outputBoxes({ built, shape, candidates, example }) {
   if (!candidates.length) return [];
-  const first = built.transform ? "a matrix, an activation and LayerNorm of its own" : "the last LayerNorm";
+  const name = normName(built);
   const [best] = candidates;
   const asks = shape.predicts === "masked" ? "which token stands here" : "which token comes next";
+  const capped = built.logitSoftCap ? `, squeezed into −${written(built.logitSoftCap, 0)} to ${written(built.logitSoftCap, 0)}` : "";
   return [
+    ...(built.finalNorm && built.transform ? [normBox("hidden", `Last ${name}`, "What the output head reads: the stream, normed a last time.")] : []),
     {
+      ...normBox("head_hidden", built.transform ? "Output head" : `Last ${name}`, `Makes the stream ready to be compared with the vocabulary: ${built.transform ? `a matrix, an activation and ${name} of its own` : `the last ${name}`}.`),
       id: "head",
-      title: built.transform ? "Output head" : "Last LayerNorm",
-      name: "",
-      says: `Makes the stream ready to be compared with the vocabulary: ${first}.`,
-      rows: [],
       kind: built.transform ? "box" : "norm",
-      way: { view: "arithmetic", number: "head_hidden", dimension: null },
-      leads: "Arithmetic",
     },
     {
       id: "logits",
       title: "Prediction",
       name: "logits",
-      says: `One logit for each of ${counted(shape.vocabulary, "token")}; the softmax makes probabilities of them: ${asks}${example.causal ? "" : ", as the model sees it"}.`,
+      says: `One logit for each of ${counted(shape.vocabulary, "token")}${capped}; the softmax makes probabilities of them: ${asks}${example.causal ? "" : ", as the model sees it"}.`,
       rows: [],
       more: [predictionBars(candidates)],
       way: { view: "arithmetic", number: "logits", dimension: best.id },

@@ -4,24 +4,16 @@
  * @typedef {import("../../core/data/source.js").Source} Source
  * @typedef {import("../../core/data/source.js").Built} Built
  *
- * @typedef {object} Inside  of the layer that is open
- * @property {Float32Array} resid_pre
- * @property {Float32Array[]} query  of each head
- * @property {Float32Array[]} key
- * @property {Float32Array[]} value
- * @property {Float32Array[]} probs  of each head, over keys
- * @property {Float32Array[]} z
- * @property {Float32Array} attn_out
- * @property {Float32Array} resid_mid
- * @property {Float32Array} mlp_pre
- * @property {Float32Array} mlp_post
- * @property {Float32Array} mlp_out
+ * @typedef {object} Inside  of the layer that is open, by the names of its quantities
+ * @property {Record<string, Float32Array>} one  of the token
+ * @property {Record<string, Float32Array[]>} heads  of the token, of each head
  *
  * @typedef {object} Whole
  * @property {import("../../core/data/example.js").Example} example
  * @property {Built} built
  * @property {Source["shape"]} shape
  * @property {number} layer  the one that is open
+ * @property {import("../../core/data/wiring.js").LayerStep[]} steps  its steps
  * @property {number} position
  * @property {{name: string, numbers: Float32Array}[]} embeddings  that are added up
  * @property {Float32Array} embed
@@ -30,8 +22,7 @@
  * @property {import("../../core/data/source.js").Candidate[]} candidates
  */
 
-const STREAM = /** @type {const} */ (["resid_pre", "attn_out", "resid_mid", "mlp_pre", "mlp_post", "mlp_out"]);
-const HEADS = /** @type {const} */ (["query", "key", "value", "probs", "z"]);
+import { layerSteps } from "../../core/data/wiring.js";
 
 /**
  * @param {Source} source
@@ -41,6 +32,9 @@ const HEADS = /** @type {const} */ (["query", "key", "value", "probs", "z"]);
  */
 export async function readWhole(source, example, { layer, position }) {
   const { shape } = source;
+  const built = /** @type {Built} */ (shape.built);
+  const steps = layerSteps(built, layer).filter(({ between }) => !between);
+  const named = (/** @type {boolean} */ ofHeads) => steps.filter(({ of }) => (of === "head" || of === "key") === ofHeads).map(({ id }) => id);
   const row = async (/** @type {string} */ quantity, /** @type {number | null} */ of) => {
     const { shape: [positions], values } = await source.read(quantity, of);
     const width = values.length / positions;
@@ -57,20 +51,21 @@ export async function readWhole(source, example, { layer, position }) {
     embeddingsOf(source, example, position),
     row("embed", null),
     Promise.all(example.layers.map(async (one) => /** @type {[number, Float32Array]} */ ([one, await row("resid_post", one)]))),
-    Promise.all(STREAM.map(async (name) => [name, await row(name, layer)])),
-    Promise.all(HEADS.map(async (name) => [name, await heads(name)])),
+    Promise.all(named(false).map(async (name) => [name, await row(name, layer)])),
+    Promise.all(named(true).map(async (name) => [name, await heads(name)])),
     shape.predicts === "none" ? [] : source.candidates(position),
   ]);
   return {
     example,
-    built: /** @type {Built} */ (shape.built),
+    built,
     shape,
     layer,
+    steps: layerSteps(built, layer),
     position,
     embeddings,
     embed,
     after: new Map(streams),
-    inside: Object.fromEntries([...stream, ...ofHeads]),
+    inside: { one: Object.fromEntries(stream), heads: Object.fromEntries(ofHeads) },
     candidates,
   };
 }
@@ -85,7 +80,7 @@ export async function readWhole(source, example, { layer, position }) {
 async function embeddingsOf({ shape, ids, weights }, { tokens }, position) {
   const tables = /** @type {[string, string, number][]} */ ([
     ["word", "body.word.weight", ids[position]],
-    ["position", "body.position.weight", position],
+    ...(shape.built?.positions ? [["position", "body.position.weight", position]] : []),
     ...(shape.built?.segments ? [["segment", "body.segment.weight", tokens.segment[position]]] : []),
   ]);
   const found = await Promise.all(tables.map(async ([name, weight, index]) => ({ name, numbers: (await weights(weight, null, index))?.values })));

@@ -19,6 +19,8 @@ import { readWhole } from "./read.js";
 
 /** Tokens of a long text that stand in the row at once. */
 const MOST = 60;
+/** Boxes of a branch that stand beside one another on a page of usual width. */
+const MANY = 5;
 
 export class WholeView {
   /**
@@ -120,11 +122,15 @@ export class WholeView {
     const head = layerHead(whole, layer, open, this.theme, (change) => this.store.set(change));
     this.paints.push(head.paint);
     if (!open) return [head.root];
-    const parts = layerParts(whole).map(({ kind, title, boxes }) => {
+    const drawn = layerParts(whole);
+    const parts = drawn.map(({ kind, title, boxes }, i) => {
       const made = this.boxes(boxes);
       if (kind === "stream") return element("div", { class: "whole-stream" }, made);
       const caption = element("h3", { class: "whole-branch-title" }, [title]);
-      const branch = element("section", { class: "whole-branch", "aria-label": title }, [caption, element("div", { class: "whole-row" }, made)]);
+      // Two branches that read the same stream: what both give is added behind the second.
+      const beside = drawn[i + 1]?.kind === "branch" ? " first" : drawn[i - 1]?.kind === "branch" ? " second" : "";
+      const many = boxes.length > MANY ? " many" : "";
+      const branch = element("section", { class: `whole-branch${many}${beside}`, "aria-label": title }, [caption, element("div", { class: "whole-row" }, made)]);
       branch.style.setProperty("--boxes", String(boxes.length));
       return branch;
     });
@@ -174,7 +180,7 @@ export const wholeKind = {
   title: "The whole model as one diagram, from text to prediction",
   missing: ({ source }) => {
     if (!source) return "This page holds attention and no model. The whole is drawn by a page that runs one: minibert live, or minibert serve.";
-    return source.shape.built ? "" : `The whole is drawn of models that are built like BERT and GPT-2; this one is ${source.shape.family}.`;
+    return source.shape.built ? "" : `The whole of this model (${source.shape.family}) is not drawn: ${source.shape.undrawn}.`;
   },
   announced: true,
   oneHead: false,

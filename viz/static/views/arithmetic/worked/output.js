@@ -2,6 +2,7 @@
  * The output head worked out: what the decoder reads, a logit, and its part of the softmax.
  *
  * BERT: decoder(LayerNorm(activation(W·x + b))) + bias. GPT-2: LayerNorm(x) times the word embeddings.
+ * ModernBERT: a last norm as GPT-2, then a head as BERT. Gemma 2: soft-capped logits.
  *
  * @typedef {import("./steps.js").Step} Step
  * @typedef {import("./teller.js").Teller} Teller
@@ -9,7 +10,8 @@
 
 import { ACTIVATIONS } from "../../../core/data/activations.js";
 import { activationStep } from "./formulas.js";
-import { layerNorm, layerNormSteps, lineStep, total } from "./steps.js";
+import { normed, normSteps } from "./norms.js";
+import { lineStep, total } from "./steps.js";
 import { dimensionName, linear, products, to } from "./teller.js";
 
 /**
@@ -23,15 +25,25 @@ async function last(at) {
 }
 
 /**
+ * What the output head reads, whole: the last norm of the stream, or the stream.
+ *
+ * @param {Teller} at
+ */
+export async function finalNormed(at) {
+  const { x } = await last(at);
+  return at.built.finalNorm ? normed(x, await at.norm("body.final_norm", null)).values : x;
+}
+
+/**
  * activation(W·x + b) in all dimensions.
  *
  * @param {Teller} at
  * @param {Float32Array} x
  */
 async function transformed(at, x) {
-  const [w, bias] = await Promise.all([at.weight("head.transform.weight", null, null), at.weight("head.transform.bias", null, null)]);
-  const activation = ACTIVATIONS[at.built.activation];
-  return Float32Array.from(bias, (b, i) => activation(total(Array.from(x, (value, j) => value * w[i * x.length + j])) + b));
+  const [w, bias] = await Promise.all([at.weight("head.transform.weight", null, null), at.source.weights("head.transform.bias", null, null)]);
+  const activation = ACTIVATIONS[at.built.headActivation];
+  return Float32Array.from({ length: w.length / x.length }, (_, i) => activation(total(Array.from(x, (value, j) => value * w[i * x.length + j])) + (bias ? bias.values[i] : 0)));
 }
 
 /**
@@ -40,30 +52,30 @@ async function transformed(at, x) {
  * @param {Teller} at
  */
 export async function outputVector(at) {
-  const { x } = await last(at);
-  const own = at.built.transform ? await transformed(at, x) : x;
-  if (!at.built.transform && !at.built.finalNorm) return x;
-  const { weight, bias } = await at.norm(at.built.transform ? "head.norm" : "body.final_norm", null);
-  return layerNorm(own, weight, bias, at.eps).values;
+  const x = await finalNormed(at);
+  return at.built.transform ? normed(await transformed(at, x), await at.norm("head.norm", null)).values : x;
+}
+
+/** The last norm. @param {Teller} at @returns {Promise<Step[]>} */
+export async function outputFinal(at) {
+  const { x, way } = await last(at);
+  return normSteps({ x, dimension: at.place.dimension, norm: await at.norm("body.final_norm", null), to: way });
 }
 
 /** @param {Teller} at @returns {Promise<Step[]>} */
 export async function outputHidden(at) {
   const { dimension } = at.place;
-  const { x, way } = await last(at);
-  if (!at.built.transform) {
-    const { weight, bias } = await at.norm("body.final_norm", null);
-    return layerNormSteps({ x, dimension, weight, bias, eps: at.eps, to: way });
-  }
-  const [w, offset, all, { weight, bias }] = await Promise.all([
+  if (!at.built.transform) return outputFinal(at);
+  const way = at.built.finalNorm ? to("hidden") : (await last(at)).way;
+  const x = await finalNormed(at);
+  const [w, offset, all, norm] = await Promise.all([
     at.weight("head.transform.weight", dimension, null),
     at.bias("head.transform.bias", dimension, null),
     transformed(at, x),
     at.norm("head.norm", null),
   ]);
   const before = linear("The head has a matrix of its own before the vocabulary.", products(x, w, dimensionName, way), ["x", "W"], offset);
-  const norm = layerNormSteps({ x: all, dimension, weight, bias, eps: at.eps });
-  return [...before, activationStep(at.built.activation, before[before.length - 1].value), ...norm];
+  return [...before, activationStep(at.built.headActivation, before[before.length - 1].value), ...normSteps({ x: all, dimension, norm })];
 }
 
 /** @param {Teller} at @returns {Promise<Step[]>} */
@@ -77,7 +89,19 @@ export async function outputLogits(at) {
   ]);
   const tied = own ? "the decoder's row of this token" : "the word embedding of this token, which is used a second time here";
   const says = `What the model has made of this place, times ${tied}. The better they fit, the larger the logit.`;
-  return linear(says, products(x, row, dimensionName, to("head_hidden")), ["x", own ? "W" : "E"], bias);
+  const steps = linear(says, products(x, row, dimensionName, to("head_hidden")), ["x", own ? "W" : "E"], bias);
+  return at.built.logitSoftCap ? [...steps, capped(steps[steps.length - 1].value, at.built.logitSoftCap)] : steps;
+}
+
+/**
+ * @param {number} logit
+ * @param {number} cap
+ * @returns {Step}
+ */
+function capped(logit, cap) {
+  const value = cap * Math.tanh(logit / cap);
+  const says = "Logits are squeezed into −cap to cap: small ones stay nearly as they are, none grows beyond.";
+  return lineStep("cap", "Soft cap", says, [["cap × tanh(_logit_ / cap) = ", cap, " × tanh(", logit, " / ", cap, ") = ", value]], value);
 }
 
 /**

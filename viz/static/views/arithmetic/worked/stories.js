@@ -1,10 +1,11 @@
 /**
  * Every quantity of a pass, worked out at one place: name for name the table of layers/layer.py, and
- * what pre-norm models and output heads have between them.
+ * the norms and output heads between them. wiring.js says which of them a layer has.
  *
  * @typedef {import("./steps.js").Step} Step
  * @typedef {import("./teller.js").Teller} Teller
  * @typedef {import("../../../core/data/source.js").Shape} Shape
+ * @typedef {import("../../../core/data/source.js").Built} Built
  *
  * @typedef {object} Told
  * @property {Step[]} steps
@@ -17,16 +18,19 @@
  * @property {string} says  in words, what the whole vector is
  * @property {"model" | "head" | "mlp" | "vocabulary"} of  its last axis
  * @property {boolean} layered  each layer has one
- * @property {"before" | "any" | "output"} there  models that have it
+ * @property {(built: Built) => boolean} there  models that have it; of a layer wiring.js says it
  * @property {boolean} headed  each head has one
  * @property {boolean} read  the engine gives it
  * @property {(at: Teller) => Promise<Step[]>} tell
  */
 
+import { layerSteps, normName } from "../../../core/data/wiring.js";
 import { tokenName } from "../../../core/text/text.js";
 import { activationStep } from "./formulas.js";
-import { outputHidden, outputLogits, outputVector } from "./output.js";
-import { layerNormSteps, sumStep, total } from "./steps.js";
+import { attnOut, headOut, projected, turned, z } from "./heads.js";
+import { normSteps } from "./norms.js";
+import { finalNormed, outputFinal, outputHidden, outputLogits, outputVector } from "./output.js";
+import { lineStep, sumStep, total } from "./steps.js";
 import { dimensionName, linear, products, to } from "./teller.js";
 
 /**
@@ -40,41 +44,76 @@ import { dimensionName, linear, products, to } from "./teller.js";
  * @returns {Worked}
  */
 function worked(id, group, label, says, of, tell, more = {}) {
-  return { id, group, label, says, of, tell, layered: true, headed: of === "head", there: "any", read: true, ...more };
+  return { id, group, label, says, of, tell, layered: true, headed: of === "head", there: () => true, read: true, ...more };
 }
+
+/**
+ * @param {string} id
+ * @param {string} group
+ * @param {string} label
+ * @param {string} says
+ */
+function normed(id, group, label, says) {
+  return worked(id, group, label, says, "model", (at) => between(at, id), { read: false });
+}
+
+/** What several heads may share. */
+const OF_KEYS = new Set(["key_unrotated", "key", "value"]);
 
 /** @type {Worked[]} */
 export const WORKED = [
   worked("embed", "Embedding", "embed", "what enters layer 0", "model", embed, { layered: false }),
-  worked("attention_input", "Attention", "LayerNorm before attention", "what W_Q, W_K and W_V read", "model", (at) => normInput(at, "attention"), { there: "before", read: false }),
-  worked("query", "Attention", "query", "what a token looks for", "head", (at) => projected(at, "query")),
-  worked("key", "Attention", "key", "what it is found by", "head", (at) => projected(at, "key")),
+  normed("attention_input", "Attention", "LayerNorm before attention", "what W_Q, W_K and W_V read"),
+  worked("query_unrotated", "Attention", "query_unrotated", "what a token looks for, before it is turned", "head", (at) => projected(at, "query_unrotated")),
+  worked("key_unrotated", "Attention", "key_unrotated", "what it is found by, before it is turned", "head", (at) => projected(at, "key_unrotated")),
+  worked("query", "Attention", "query", "what a token looks for", "head", (at) => (at.built.rotary ? turned : projected)(at, "query")),
+  worked("key", "Attention", "key", "what it is found by", "head", (at) => (at.built.rotary ? turned : projected)(at, "key")),
   worked("value", "Attention", "value", "what it hands on", "head", (at) => projected(at, "value")),
   worked("z", "Attention", "z", "the mean of the values, by the weights", "head", z),
   worked("head_out", "Attention", "head_out", "what one head adds to the stream", "model", headOut, { headed: true }),
   worked("attn_out", "Attention", "attn_out", "what all heads add to the stream", "model", attnOut),
+  normed("attention_output", "Attention", "LayerNorm after attention", "what is added to the stream of it"),
   worked("resid_mid", "Stream", "resid_mid", "the stream after attention", "model", (at) => added(at, "attention")),
-  worked("mlp_input", "MLP", "LayerNorm before the MLP", "what W_in reads", "model", (at) => normInput(at, "mlp"), { there: "before", read: false }),
-  worked("mlp_pre", "MLP", "mlp_pre", "each neuron before its activation", "mlp", async (at) => neuron(at)),
-  worked("mlp_post", "MLP", "mlp_post", "each neuron after its activation", "mlp", async (at) => {
-    const before = await neuron(at);
-    // With an edit of mlp_pre the activation reads what the edit left.
-    const pre = (await at.row("mlp_pre"))[at.place.dimension];
-    return [...before, activationStep(at.built.activation, pre)];
-  }),
+  normed("mlp_input", "MLP", "LayerNorm before the MLP", "what W_in reads"),
+  worked("mlp_gate", "MLP", "mlp_gate", "each neuron's gate before its activation", "mlp", (at) => neuron(at, "mlp_gate")),
+  worked("mlp_pre", "MLP", "mlp_pre", "each neuron before its activation", "mlp", (at) => neuron(at, "mlp_pre")),
+  worked("mlp_post", "MLP", "mlp_post", "each neuron after its activation", "mlp", fired),
   worked("mlp_out", "MLP", "mlp_out", "what all neurons add to the stream", "model", mlpOut),
+  normed("mlp_output", "MLP", "LayerNorm after the MLP", "what is added to the stream of it"),
   worked("resid_post", "Stream", "resid_post", "the stream after the MLP: what the next layer reads", "model", (at) => added(at, "mlp")),
-  worked("head_hidden", "Output", "what the decoder reads", "the stream made ready for the vocabulary", "model", outputHidden, { layered: false, there: "output", read: false }),
-  worked("logits", "Output", "logits", "a number for each token of the vocabulary", "vocabulary", outputLogits, { layered: false, there: "output" }),
+  worked("hidden", "Output", "the last LayerNorm", "what the output head reads", "model", outputFinal, { layered: false, there: hasBoth, read: false }),
+  worked("head_hidden", "Output", "what the decoder reads", "the stream made ready for the vocabulary", "model", outputHidden, { layered: false, read: false }),
+  worked("logits", "Output", "logits", "a number for each token of the vocabulary", "vocabulary", outputLogits, { layered: false }),
 ];
 
+/** A last norm, and a matrix behind it. @param {Built} built */
+function hasBoth({ finalNorm, transform }) {
+  return finalNorm && transform;
+}
+
 /**
- * The quantities that a model has.
+ * The quantities that a model has in some layer, by its own names.
  *
  * @param {Shape} shape
  */
-export function workedIn({ built, predicts }) {
-  return WORKED.filter(({ there }) => there === "any" || (there === "before" ? built?.norm === "before" : predicts !== "none"));
+export function workedIn({ built, predicts, layers }) {
+  if (!built) return [];
+  const known = new Set(["head_out", ...Array.from({ length: layers }, (_, n) => layerSteps(built, n)).flat().map(({ id }) => id)]);
+  const has = (/** @type {Worked} */ { id, layered, group, there }) => (layered ? known.has(id) : there(built) && (group !== "Output" || predicts !== "none"));
+  const name = normName(built);
+  // With a gate the activation is that of another number.
+  const labelled = (/** @type {Worked} */ one) => ({ ...one, label: one.label.replace("LayerNorm", name), says: saysOf(one, built) });
+  return WORKED.filter(has).map(labelled);
+}
+
+/** @param {Worked} quantity @param {Built} built */
+function saysOf({ id, says }, { gated, rotary, parallel }) {
+  if (gated && id === "mlp_pre") return "what the gate of each neuron lets through";
+  if (gated && id === "mlp_post") return "each neuron after its gate";
+  if (gated && id === "mlp_input") return "what W_in and W_gate read";
+  if (rotary && (id === "query" || id === "key")) return `${says}, turned by where it stands`;
+  if (parallel && id === "resid_mid") return "the stream and what attention adds";
+  return says;
 }
 
 /**
@@ -95,10 +134,11 @@ export function widthOf({ of }, shape) {
  * @returns {Promise<Float32Array>}
  */
 export async function vectorAt({ id, headed, layered }, at) {
-  if (id === "attention_input") return (await at.input("attention")).x;
-  if (id === "mlp_input") return (await at.input("mlp")).x;
+  if (id === "hidden") return finalNormed(at);
   if (id === "head_hidden") return outputVector(at);
-  return headed ? at.headRow(id) : at.row(id, layered ? at.place.layer : null);
+  if (!layered) return at.row(id, null);
+  if (headed) return at.headRow(id, OF_KEYS.has(id) ? at.keyHead : at.place.head);
+  return at.vector(at.find(id) ? id : "resid_pre");
 }
 
 /**
@@ -116,79 +156,44 @@ export async function told(quantity, at) {
 /** @param {Teller} at */
 async function embed(at) {
   const { position, dimension } = at.place;
+  const { segments, positions, embedScale, embedNorm } = at.built;
   const id = at.source.ids[position];
   const segment = at.tokens.segment[position];
   const tables = /** @type {[string, string, number][]} */ ([
     [`word embedding of ${tokenName(at.tokens, position)} (row ${id})`, "body.word.weight", id],
-    [`position embedding of position ${position}`, "body.position.weight", position],
-    ...(at.built.segments ? [[`segment embedding of text ${segment ? "B" : "A"}`, "body.segment.weight", segment]] : []),
+    ...(positions ? [[`position embedding of position ${position}`, "body.position.weight", position]] : []),
+    ...(segments ? [[`segment embedding of text ${segment ? "B" : "A"}`, "body.segment.weight", segment]] : []),
   ]);
   const rows = await Promise.all(tables.map(([, name, row]) => at.weight(name, row, null)));
-  const terms = tables.map(([name], i) => ({ name, factors: [], value: rows[i][dimension] }));
-  const sum = sumStep("embeddings", "Look up and add", "Each is a row of a table that was learned: one for the word, one for the place where it stands, where there are two texts one for the text.", terms);
-  if (!at.built.embedNorm) return [sum];
-  const x = Float32Array.from(rows[0], (_, i) => total(rows.map((row) => row[i])));
-  const { weight, bias } = await at.norm("body.embed_norm", null);
-  return [sum, ...layerNormSteps({ x, dimension, weight, bias, eps: at.eps })];
+  const scales = rows.map((_, i) => (i ? 1 : embedScale));
+  const scaled = embedScale !== 1;
+  const terms = tables.map(([name], i) => ({ name, factors: scaled ? [rows[i][dimension], scales[i]] : [], value: rows[i][dimension] * scales[i] }));
+  const one = "A row of a table that was learned, one for each token of the vocabulary. It says nothing of where the token stands.";
+  const several = "Each is a row of a table that was learned: one for the word, one for the place where it stands, where there are two texts one for the text.";
+  const [title, says] = tables.length > 1 ? ["Look up and add", several] : ["Look up", one];
+  const sum = sumStep("embeddings", title, scaled ? `${says} This model multiplies the rows of its words.` : says, terms, scaled ? ["row", "scale"] : []);
+  if (!embedNorm) return [sum];
+  const x = Float32Array.from(rows[0], (_, i) => total(rows.map((row, n) => row[i] * scales[n])));
+  return [sum, ...normSteps({ x, dimension, norm: await at.norm("body.embed_norm", null) })];
 }
 
 /**
+ * A norm that stands between two quantities.
+ *
  * @param {Teller} at
- * @param {"attention" | "mlp"} part
+ * @param {string} id
+ * @returns {Promise<Step[]>}
  */
-async function normInput(at, part) {
-  const x = await at.row(part === "attention" ? "resid_pre" : "resid_mid");
-  const { weight, bias } = await at.norm(`${part}_norm`);
-  const way = part === "attention" ? at.entering : to("resid_mid");
-  return layerNormSteps({ x, dimension: at.place.dimension, weight, bias, eps: at.eps, to: way });
-}
-
-/**
- * @param {Teller} at
- * @param {"query" | "key" | "value"} name
- */
-async function projected(at, name) {
-  const { head, dimension } = at.place;
-  const row = head * at.source.shape.dHead + dimension;
-  const letter = name[0].toUpperCase();
-  const [{ x, steps, to: way }, w, bias] = await Promise.all([at.input("attention"), at.weight(`attention.${name}.weight`, row), at.bias(`attention.${name}.bias`, row)]);
-  const says = `One number of the ${name} is all ${x.length} numbers of the token, each times a number of W_${letter}, added up: how much the token has of what this row of W_${letter} asks for.`;
-  return [...steps, ...linear(says, products(x, w, dimensionName, way), ["x", `W_${letter}`], bias)];
-}
-
-/** @param {Teller} at */
-async function z(at) {
+async function between(at, id) {
   const { dimension } = at.place;
-  const [probs, values] = await Promise.all([at.headRow("probs"), at.ofHead("value")]);
-  const width = values.length / probs.length;
-  const own = Float32Array.from(probs, (_, key) => values[key * width + dimension]);
-  const name = (/** @type {number} */ key) => `${tokenName(at.tokens, key)} (${key})`;
-  const way = (/** @type {number} */ key) => ({ number: "", key });
-  return [sumStep("mixture", "Weigh the values", "The values of all tokens, each times the weight with which this token looks there.", products(probs, own, name, way), ["weight", "value"])];
-}
-
-/** @param {Teller} at */
-async function headOut(at) {
-  const { head, dimension } = at.place;
-  const [own, row] = await Promise.all([at.headRow("z"), at.weight("attention.output.weight", dimension)]);
-  const w = row.subarray(head * own.length, (head + 1) * own.length);
-  const says = `W_O turns the ${own.length} numbers of a head into ${at.source.shape.dModel}, as many as the stream has.`;
-  return [sumStep("products", "Multiply and add up", says, products(own, w, dimensionName, to("z")), ["z", "W_O"])];
-}
-
-/** @param {Teller} at */
-async function attnOut(at) {
-  const { dimension } = at.place;
-  const { heads, dHead } = at.source.shape;
-  const [row, bias, ...own] = await Promise.all([
-    at.weight("attention.output.weight", dimension),
-    at.bias("attention.output.bias", dimension),
-    ...Array.from({ length: heads }, (_, head) => at.headRow("z", head)),
-  ]);
-  const parts = own.map((one, head) => total(Array.from(one, (value, i) => value * row[head * dHead + i])));
-  const terms = parts.map((value, head) => ({ name: `head ${head}`, factors: [], value, to: { number: "head_out", heads: [head], dimension } }));
-  const says = `z of the ${heads} heads stand one behind the other: ${heads} × ${dHead} = ${heads * dHead} numbers. They are multiplied with W_O as one vector; each head's part of that sum is what it adds.`;
-  return linear(says, terms, [], bias, "Concatenate, and multiply with W_O");
+  const own = at.find(id);
+  if (!own) {
+    const x = await at.row("resid_pre");
+    const says = "This layer has no norm before attention: what is read here is the stream as it is.";
+    return [lineStep("no-norm", "No norm", says, [["_x_ = ", x[dimension]]], x[dimension])];
+  }
+  const [from] = own.reads;
+  return normSteps({ x: await at.vector(from), dimension, norm: await at.norm(own.norm), to: at.way(from) });
 }
 
 /**
@@ -199,26 +204,46 @@ async function attnOut(at) {
  */
 async function added(at, part) {
   const { dimension } = at.place;
-  const [before, out] = part === "attention" ? ["resid_pre", "attn_out"] : ["resid_mid", "mlp_out"];
-  const [stream, change] = await Promise.all([at.row(before), at.row(out)]);
-  const way = part === "attention" ? at.entering : to("resid_mid");
+  const { reads: [before, out], norm } = at.step(part === "attention" ? "resid_mid" : "resid_post");
+  const [stream, change] = await Promise.all([at.vector(before), at.vector(out)]);
+  const after = at.step(out).between ? `, after ${at.normName}` : "";
   const terms = [
-    { name: `${before}: the stream as it was`, factors: [], value: stream[dimension], to: way(dimension) },
-    { name: `${out}: what ${part === "attention" ? "attention" : "the MLP"} adds`, factors: [], value: change[dimension], to: to(out)(dimension) },
+    { name: `${before}: the stream as it was`, factors: [], value: stream[dimension], to: at.way(before)(dimension) },
+    { name: `${out}: what ${part === "attention" ? "attention" : "the MLP"} adds${after}`, factors: [], value: change[dimension], to: to(out)(dimension) },
   ];
   const sum = sumStep("sum", "Add to the stream", "Nothing is replaced: what was there stays, and something is added.", terms);
-  if (at.built.norm === "before") return [sum];
+  if (!norm) return [sum];
   const x = Float32Array.from(stream, (value, i) => value + change[i]);
-  const { weight, bias } = await at.norm(`${part}_norm`);
-  return [sum, ...layerNormSteps({ x, dimension, weight, bias, eps: at.eps })];
+  return [sum, ...normSteps({ x, dimension, norm: await at.norm(norm) })];
 }
 
-/** @param {Teller} at */
-async function neuron(at) {
+/**
+ * mlp_pre or mlp_gate.
+ *
+ * @param {Teller} at
+ * @param {"mlp_pre" | "mlp_gate"} id
+ */
+async function neuron(at, id) {
   const { dimension } = at.place;
-  const [{ x, steps, to: way }, w, bias] = await Promise.all([at.input("mlp"), at.weight("mlp.up.weight", dimension), at.bias("mlp.up.bias", dimension)]);
+  const [weight, letters] = id === "mlp_gate" ? ["mlp.gate", "W_gate"] : ["mlp.up", "W_in"];
+  const [{ x, steps, to: way }, w, bias] = await Promise.all([at.input(id), at.weight(`${weight}.weight`, dimension), at.bias(`${weight}.bias`, dimension)]);
   const says = `Neuron ${dimension} has ${x.length} weights, one for each dimension of the token.`;
-  return [...steps, ...linear(says, products(x, w, dimensionName, way), ["x", "W_in"], bias)];
+  return [...steps, ...linear(says, products(x, w, dimensionName, way), ["x", letters], bias)];
+}
+
+/** @param {Teller} at @returns {Promise<Step[]>} */
+async function fired(at) {
+  const { dimension } = at.place;
+  const { activation, gated } = at.built;
+  const enters = gated ? "mlp_gate" : "mlp_pre";
+  const before = await neuron(at, enters);
+  // With an edit of what enters the activation it reads what the edit left.
+  const made = activationStep(activation, (await at.row(enters))[dimension]);
+  if (!gated) return [...before, made];
+  const pre = (await at.row("mlp_pre"))[dimension];
+  const says = `A second matrix, W_in, makes a number for this neuron too, mlp_pre. What ${activation} gives, the gate, says how much of it passes.`;
+  const term = { name: `neuron ${dimension}`, factors: [made.value, pre], value: made.value * pre, to: to("mlp_pre")(dimension) };
+  return [...before, made, sumStep("gate", "The gate", says, [term], ["gate", "mlp_pre"])];
 }
 
 /** @param {Teller} at */
@@ -228,4 +253,3 @@ async function mlpOut(at) {
   const says = `All ${post.length} neurons add to this dimension, each as strongly as it fires times its weight.`;
   return linear(says, products(post, w, (i) => `neuron ${i}`, to("mlp_post")), ["mlp_post", "W_out"], bias);
 }
-

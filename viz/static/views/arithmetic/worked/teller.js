@@ -18,21 +18,71 @@
  * @property {(dimension: number) => Way} to
  */
 
-import { layerNorm, lineStep, sumStep } from "./steps.js";
+import { layerSteps, normName } from "../../../core/data/wiring.js";
+import { normed } from "./norms.js";
+import { lineStep, sumStep } from "./steps.js";
 
 export class Teller {
   /**
    * @param {import("../../../core/data/source.js").Source} source
    * @param {import("../../../core/data/source.js").Built} built
-   * @param {import("../../../core/data/data.js").Tokens} tokens
+   * @param {import("../../../core/data/example.js").Example} example
    * @param {Place} place
    */
-  constructor(source, built, tokens, place) {
+  constructor(source, built, example, place) {
     this.source = source;
     this.built = built;
-    this.tokens = tokens;
+    this.example = example;
+    this.tokens = example.tokens;
     this.place = place;
-    this.eps = built.eps;
+  }
+
+  /**
+   * A step of the layer; nothing where the layer does not have it.
+   *
+   * @param {string} id
+   */
+  find(id) {
+    return layerSteps(this.built, this.place.layer).find((step) => step.id === id);
+  }
+
+  /** @param {string} id @returns {import("../../../core/data/wiring.js").LayerStep} */
+  step(id) {
+    const found = this.find(id);
+    if (!found) throw new RangeError(`layer ${this.place.layer} of this model has no ${id}`);
+    return found;
+  }
+
+  /**
+   * The vector (d_model or d_mlp) that a step of the layer gives at the position.
+   *
+   * @param {string} id
+   * @returns {Promise<Float32Array>}
+   */
+  async vector(id) {
+    const { between, reads, norm } = this.step(id);
+    if (!between) return this.row(id);
+    return normed(await this.vector(reads[0]), await this.norm(norm)).values;
+  }
+
+  /**
+   * Where a dimension of a step of the layer is worked out.
+   *
+   * @param {string} id
+   * @returns {(dimension: number) => Way}
+   */
+  way(id) {
+    return id === "resid_pre" ? this.entering : to(id);
+  }
+
+  /** What the norms of the model are called. */
+  get normName() {
+    return normName(this.built);
+  }
+
+  /** The head of keys and values that the head reads. */
+  get keyHead() {
+    return this.example.keyHead(this.place.head);
   }
 
   /**
@@ -63,11 +113,12 @@ export class Teller {
    * A quantity (head, position, …) of one head, all positions.
    *
    * @param {string} quantity
+   * @param {number} [head]
    */
-  async ofHead(quantity) {
+  async ofHead(quantity, head = this.place.head) {
     const { shape: [heads], values } = await this.source.read(quantity, this.place.layer);
     const size = values.length / heads;
-    return values.subarray(this.place.head * size, (this.place.head + 1) * size);
+    return values.subarray(head * size, (head + 1) * size);
   }
 
   /**
@@ -96,12 +147,14 @@ export class Teller {
   }
 
   /**
-   * @param {string} name  of a LayerNorm
+   * @param {string} name  of a norm
    * @param {number | null} [layer]
+   * @returns {Promise<import("./norms.js").Norm>}
    */
   async norm(name, layer = this.place.layer) {
-    const [weight, bias] = await Promise.all([this.weight(`${name}.weight`, null, layer), this.weight(`${name}.bias`, null, layer)]);
-    return { weight, bias };
+    const [weight, bias] = await Promise.all([this.weight(`${name}.weight`, null, layer), this.source.weights(`${name}.bias`, layer, null)]);
+    const { normKind: kind, plusOne, eps } = this.built;
+    return { kind, weight, bias: bias && bias.values, plusOne, eps };
   }
 
   /** Where a dimension of what enters the layer is worked out. @returns {(dimension: number) => Way} */
@@ -111,33 +164,33 @@ export class Teller {
   }
 
   /**
-   * What W_Q, W_K and W_V read, or W_in: the stream, or in a pre-norm model its LayerNorm.
+   * What a step of the layer reads: the stream, or a norm of it.
    *
-   * @param {"attention" | "mlp"} part
+   * @param {string} id
    * @returns {Promise<Read>}
    */
-  async input(part) {
-    const [name, way] = part === "attention" ? ["resid_pre", this.entering] : ["resid_mid", to("resid_mid")];
-    const x = await this.row(name);
-    if (this.built.norm === "after") return { x, steps: [], to: way };
-    const { weight, bias } = await this.norm(`${part}_norm`);
-    return this.normed(x, weight, bias, to(`${part}_input`));
+  async input(id) {
+    const [name] = this.step(id).reads;
+    const { between, reads, norm } = this.step(name);
+    if (!between) return { x: await this.row(name), steps: [], to: this.way(name) };
+    return this.normed(await this.vector(reads[0]), await this.norm(norm), to(name));
   }
 
   /**
-   * A vector after LayerNorm, and one step that says so.
+   * A vector after a norm, and one step that says so.
    *
    * @param {Float32Array} vector
-   * @param {Float32Array} weight
-   * @param {Float32Array} bias
+   * @param {import("./norms.js").Norm} norm
    * @param {(dimension: number) => Way} way
    * @returns {Read}
    */
-  normed(vector, weight, bias, way) {
-    const { mean, variance, values } = layerNorm(vector, weight, bias, this.eps);
-    const says = "What is read here is the stream after LayerNorm. Click a dimension below to see that worked out.";
-    const line = ["_x_ = (_stream_ − ", mean, ") / √(", variance, " + ε) × γ + β, in every dimension"];
-    return { x: values, steps: [lineStep("layer-norm", "LayerNorm", says, [line], NaN)], to: way };
+  normed(vector, norm, way) {
+    const { mean, variance, values } = normed(vector, norm);
+    const says = `What is read here is the stream after ${this.normName}. Click a dimension below to see that worked out.`;
+    const learned = `${norm.plusOne ? "(1 + γ)" : "γ"}${norm.bias ? " + β" : ""}`;
+    const top = norm.kind === "rms" ? ["_x_ = _stream_ / √("] : ["_x_ = (_stream_ − ", mean, ") / √("];
+    const line = [...top, variance, ` + ε) × ${learned}, in every dimension`];
+    return { x: values, steps: [lineStep(norm.kind === "rms" ? "rms-norm" : "layer-norm", this.normName, says, [line], NaN)], to: way };
   }
 }
 

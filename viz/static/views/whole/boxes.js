@@ -1,0 +1,254 @@
+/** The boxes of a layer, by the step that each shows: wiring.js says which steps a layer has. */
+
+import { grouping, reach } from "../../core/data/sharing.js";
+import { normName } from "../../core/data/wiring.js";
+import { scaleFor } from "../../core/draw/sign_colors.js";
+import { written } from "../../core/text/numbers.js";
+import { percent, tokenName } from "../../core/text/text.js";
+import { normOf } from "./read.js";
+
+/**
+ * @typedef {import("./box.js").Box} Box
+ * @typedef {import("./box.js").Cells} Cells
+ * @typedef {import("./box.js").Way} Way
+ * @typedef {import("./read.js").Whole} Whole
+ * @typedef {import("../../core/data/wiring.js").LayerStep} LayerStep
+ * @typedef {(whole: Whole, step: LayerStep) => Box[]} Make
+ */
+
+/** Groups of heads that are listed. */
+const GROUPS = 4;
+
+/** @type {Record<LayerStep["part"], string>} */
+export const TITLES = { stream: "", attention: "Attention", mlp: "MLP" };
+
+/** @type {Record<string, Make>} */
+export const BOXES = {
+  resid_pre: (whole) => [streamBox(whole, "resid_pre", whole.layer ? "what the layer below left" : "the embedding", whole.inside.one.resid_pre)],
+  attention_input: between(({ built }) => (built.normKind === "rms" ? "a copy of the stream, set to a mean square of 1" : "a copy of the stream, set to mean 0 and variance 1")),
+  value: vectorsBox,
+  query: (whole) => (whole.built.rotary ? turnedBox(whole) : []),
+  probs: probsBox,
+  z: zBox,
+  attn_out: attentionBox,
+  attention_output: between(() => "what attention gives, normed before it is added"),
+  resid_mid: addedBoxes,
+  mlp_input: between(({ built }) => (built.parallel ? "a copy of the same stream: the MLP does not wait for attention" : "a copy of the stream, normed again")),
+  mlp_pre: neuronsBox,
+  mlp_post: firedBox,
+  mlp_out: mlpBox,
+  mlp_output: between(() => "what the MLP gives, normed before it is added"),
+  resid_post: addedBoxes,
+};
+
+/**
+ * A norm without numbers of its own, which leads to them.
+ *
+ * @param {string} number  that it makes
+ * @param {string} title
+ * @param {string} says
+ * @returns {Box}
+ */
+export function normBox(number, title, says) {
+  return { id: number, title, name: "", says, kind: "norm", rows: [], way: { view: "arithmetic", number, dimension: null }, leads: "Arithmetic" };
+}
+
+/** @param {(whole: Whole) => string} says @returns {Make} */
+function between(says) {
+  return (whole, { id, part }) => [{ ...normBox(id, normName(whole.built), says(whole)), id: id.endsWith("_input") ? `${part} norm` : `${part} output norm` }];
+}
+
+/**
+ * @param {Whole} whole
+ * @param {string} id
+ * @param {string} says
+ * @param {Float32Array} numbers
+ * @returns {Box}
+ */
+function streamBox({ layer, example }, id, says, numbers) {
+  const entering = layer === example.layers[0] ? { number: "embed" } : { number: "resid_post", layer: layer - 1 };
+  return {
+    id, title: "Stream", name: id, says, kind: "stream",
+    rows: [row("", numbers)],
+    fact: lengthOf(numbers),
+    way: { view: "arithmetic", dimension: null, ...(id === "resid_pre" ? entering : { number: id }) },
+    leads: "Arithmetic",
+  };
+}
+
+/**
+ * A sum with the stream, with the norm that stands in the stream itself, and what it leaves.
+ *
+ * @type {Make}
+ */
+function addedBoxes(whole, { id, norm }) {
+  const { built, inside, after, layer } = whole;
+  const [part, what] = id === "resid_mid" ? ["attention", "attention"] : ["mlp", "the MLP"];
+  const name = normName(built);
+  const alone = built.parallel && id === "resid_mid" ? "the stream plus what attention added; the MLP does not read it" : "the stream plus what was added";
+  const numbers = id === "resid_post" ? /** @type {Float32Array} */ (after.get(layer)) : inside.one[id];
+  return [
+    { id: `${part} sum`, title: norm ? `⊕ ${name}` : "⊕", name: "", says: `adds what ${what} gives`, kind: "sum", rows: [], way: { view: "arithmetic", number: id, dimension: null }, leads: "" },
+    streamBox(whole, id, norm ? `the sum, then ${name}: it stands in the stream itself` : alone, numbers),
+  ];
+}
+
+/**
+ * @param {string} name
+ * @param {Float32Array} numbers
+ * @returns {Cells}
+ */
+function row(name, numbers) {
+  return { name, parts: [numbers], scale: scaleFor(numbers) };
+}
+
+/** @param {Float32Array} numbers */
+function lengthOf(numbers) {
+  return `length ${normOf(numbers).toFixed(1)}`;
+}
+
+/**
+ * Rows of query, key or value. Where several heads share a key-value head they stand above it as a group.
+ *
+ * @param {Whole} whole
+ * @param {[string, Float32Array[]][]} named
+ * @returns {Cells[]}
+ */
+function headRows({ built, shape }, named) {
+  const scale = scaleFor(...named.flatMap(([, parts]) => parts));
+  const groups = built.keyHeads < shape.heads ? built.keyHeads : undefined;
+  return named.map(([name, parts]) => ({ name, parts, scale, groups }));
+}
+
+/** @type {Make} */
+function vectorsBox(whole) {
+  const { inside, shape, built, example } = whole;
+  const [query, key] = built.rotary ? ["query_unrotated", "key_unrotated"] : ["query", "key"];
+  const { heads } = inside;
+  const matrices = `Three matrices make three vectors of each token, ${shape.dHead} numbers in each of ${shape.heads} heads`;
+  const normed = built.queryKeyNorm === "none" ? "" : ` Queries and keys go through ${normName(built)}, ${built.queryKeyNorm === "head" ? "each head's alone" : "those of all heads at once"}.`;
+  const shared = built.keyHeads < shape.heads ? ` ${grouping(example)}` : "";
+  const fact = built.keyHeads < shape.heads && built.keyHeads > 1 ? groupsOf(whole) : "";
+  return [{
+    id: "vectors", title: "Query, key, value", name: "",
+    says: `${matrices}.${normed}${shared}`,
+    rows: headRows(whole, [["q", heads[query]], ["k", heads[key]], ["v", heads.value]]),
+    ...(fact && { fact }),
+    way: built.rotary ? { view: "arithmetic", number: "query_unrotated", dimension: null } : { view: "neuron" },
+    leads: built.rotary ? "Arithmetic" : "Neuron",
+  }];
+}
+
+/** Which heads read which key-value head; of many groups the first. @param {Whole} whole */
+function groupsOf({ built, shape }) {
+  const size = shape.heads / built.keyHeads;
+  const shown = Array.from({ length: Math.min(built.keyHeads, GROUPS) }, (_, own) => `heads ${own * size}–${(own + 1) * size - 1} read key-value head ${own}`);
+  return `${shown.join(", ")}${built.keyHeads > GROUPS ? " …" : ""}`;
+}
+
+/** @param {Whole} whole @returns {Box[]} */
+function turnedBox(whole) {
+  const { query, key } = whole.inside.heads;
+  return [{
+    id: "turned", title: "Turn", name: "",
+    says: `Query and key are turned by where the token stands, position ${whole.position}: that is how the model knows the order of words.`,
+    rows: headRows(whole, [["q", query], ["k", key]]),
+    way: { view: "neuron" }, leads: "Neuron",
+  }];
+}
+
+/** @type {Make} */
+function probsBox({ inside, example, layer }) {
+  const { probs } = inside.heads;
+  const strongest = probs.map((row, i) => ({ head: example.heads[i], key: row.indexOf(Math.max(...row)), weight: Math.max(...row) }));
+  const [most] = [...strongest].sort((one, other) => other.weight - one.weight);
+  const { softCap, window } = example.looking(layer);
+  const capped = softCap ? `, squeezed into −${written(softCap, 0)} to ${written(softCap, 0)}` : "";
+  const within = window ? ` ${reach(window, example.causal)}` : "";
+  return [{
+    id: "probs", title: "Weights", name: "probs",
+    says: `query · key with every token, scaled${capped}, and a softmax: where each head looks.${within}`,
+    rows: probs.map((row, i) => ({ name: String(example.heads[i]), parts: [row], scale: 1, head: example.heads[i] })),
+    fact: `head ${most.head}: ${tokenName(example.keyTokens, most.key)} ${percent(most.weight)}`,
+    way: { view: "head", heads: example.heads }, leads: "Head",
+  }];
+}
+
+/** @type {Make} */
+function zBox({ inside }) {
+  const { z } = inside.heads;
+  return [{
+    id: "z", title: "Mix values", name: "z",
+    says: "The values of all tokens, each times its weight, added up.",
+    rows: [{ name: "", parts: z, scale: scaleFor(...z) }],
+    way: { view: "arithmetic", number: "z", dimension: null }, leads: "Arithmetic",
+  }];
+}
+
+/** @type {Make} */
+function attentionBox({ inside, shape, built }) {
+  const { attn_out: out } = inside.one;
+  return [{
+    id: "attn_out", title: "W_O", name: "attn_out",
+    says: `z of ${shape.heads} heads side by side, times one matrix: what attention ${added(built)}.`,
+    rows: [row("", out)],
+    fact: lengthOf(out),
+    way: { view: "arithmetic", number: "attn_out", dimension: null }, leads: "Arithmetic",
+  }];
+}
+
+/** What a branch does with what it makes: add it, or have it normed first. @param {import("./read.js").Built} built */
+function added({ norm }) {
+  return norm === "output" || norm === "both" ? "gives" : "adds";
+}
+
+/** The neuron that fires most. @param {Float32Array} post */
+function strongestNeuron(post) {
+  return post.reduce((best, value, i) => (Math.abs(value) > Math.abs(post[best]) ? i : best), 0);
+}
+
+/** @type {Make} */
+function neuronsBox({ inside, shape, built }) {
+  const { mlp_gate: gate, mlp_pre: pre, mlp_post: post } = inside.one;
+  const dimension = strongestNeuron(post);
+  if (built.gated) {
+    return [{
+      id: "mlp_pre", title: "W_gate, W_in", name: "",
+      says: `${shape.dMlp} neurons read the token twice: W_gate says how far each opens, W_in what passes.`,
+      rows: [row("gate", gate), row("in", pre)],
+      way: { view: "arithmetic", number: "mlp_gate", dimension }, leads: "Arithmetic",
+    }];
+  }
+  return [{
+    id: "mlp_pre", title: "W_in", name: "mlp_pre",
+    says: `${shape.dMlp} neurons read the token, each with weights of its own.`,
+    rows: [row("", pre)],
+    way: { view: "arithmetic", number: "mlp_pre", dimension }, leads: "Arithmetic",
+  }];
+}
+
+/** @type {Make} */
+function firedBox({ inside, built }) {
+  const { mlp_post: post } = inside.one;
+  const neuron = strongestNeuron(post);
+  const plain = `${built.activation} lets numbers above zero through and holds back the others.`;
+  return [{
+    id: "mlp_post", title: built.gated ? "Gate" : "Activation", name: "mlp_post",
+    says: built.gated ? `${built.activation} of the gate, times what W_in gives.` : plain,
+    rows: [row("", post)],
+    fact: `the strongest: neuron ${neuron}, ${written(post[neuron], 2)}`,
+    way: { view: "arithmetic", number: "mlp_post", dimension: neuron }, leads: "Arithmetic",
+  }];
+}
+
+/** @type {Make} */
+function mlpBox({ inside, built }) {
+  const { mlp_out: out } = inside.one;
+  return [{
+    id: "mlp_out", title: "W_out", name: "mlp_out",
+    says: added(built) === "adds" ? "What the neurons add to the stream." : "What the neurons give together.",
+    rows: [row("", out)],
+    fact: lengthOf(out),
+    way: { view: "arithmetic", number: "mlp_out", dimension: null }, leads: "Arithmetic",
+  }];
+}
