@@ -211,7 +211,8 @@ def _check(window: Window, measured: Measured, options: Options) -> None:
     """Raise SurveyError for a document that has no tokens, and for results that are no numbers."""
     if measured.wrong and options.on_error == "raise":
         place, reason = measured.wrong[0]
-        raise SurveyError(f'{place}: {reason.removesuffix(".")}. Leave such documents out with on_error="skip".')
+        hint = 'Leave such documents out with on_error="skip".'
+        raise SurveyError(f"{place}: {reason.removesuffix('.')}. {hint}")
     if not np.isfinite(measured.sums.total).all():
         first, last = window.documents[0].id, window.documents[-1].id
         raise SurveyError(

@@ -14,7 +14,8 @@ import { assertNear } from "./near.js";
 test("a guess is a number in its range, or one of the choices", () => {
   const number = { between: [0, 1] };
   assert.equal(guessOf(number, " 0,5 "), 0.5);
-  for (const wrong of ["", " ", "many", "1.5", "-1", "NaN", "Infinity"]) assert.equal(guessOf(number, wrong), null);
+  assert.equal(guessOf(number, "50 %"), 0.5);
+  for (const wrong of ["", " ", "many", "1.5", "-1", "NaN", "Infinity", "%", "5%0"]) assert.equal(guessOf(number, wrong), null);
   const choice = { choices: ["was", "were"] };
   assert.equal(guessOf(choice, "were"), "were");
   assert.equal(guessOf(choice, ""), null);

@@ -34,8 +34,9 @@
  */
 export function guessOf({ choices, between = [-Infinity, Infinity] }, written) {
   if (choices) return choices.includes(written) ? written : null;
-  const text = written.trim().replace(",", ".");
-  const value = text === "" ? NaN : Number(text);
+  const [, text, sign] = /^([^%]*?)\s*(%?)$/.exec(written.trim().replace(",", ".")) ?? ["", "", ""];
+  if (sign && between[1] !== 1) return null;
+  const value = text === "" ? NaN : Number(text) / (sign ? 100 : 1);
   return Number.isFinite(value) && value >= between[0] && value <= between[1] ? value : null;
 }
 

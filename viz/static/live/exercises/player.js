@@ -88,7 +88,7 @@ export class Player {
       if (guess === null) {
         const [low, high] = step.between ?? [-Infinity, Infinity];
         const range = Number.isFinite(low) && Number.isFinite(high) ? ` from ${low} to ${high}` : "";
-        result.replaceChildren(step.choices ? "Choose one first." : `Type a number${range} first, without a sign like %.`);
+        result.replaceChildren(step.choices ? "Choose one first." : `Type a number${range} first.`);
         field.focus();
         return;
       }
