@@ -1,28 +1,50 @@
 #!/usr/bin/env bash
-# Every test, side by side in two lanes of one thread each: browsers, kernels, documents, hostile files and some
-# benchmarks in one, the rest in the other. The tests of the layers and of traces run with types and shapes checked at
-# each call, which takes twice the time. Arguments go to all. What the first lane says follows when the second has ended.
+# Every test in parts, two at a time of one thread each: a lane that has ended a part takes the next, so both end together.
+# The tests of the layers and of traces run with types and shapes checked at each call, which takes twice the time.
+# Arguments go to all. What a part says follows when it has ended.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
+# Long ones first; what no other names is the rest, so that a new file is in one of them.
+parts=(rest documents models browser typed pages kernels)
+documents=(tests/test_documents.py tests/test_packaging.py tests/test_installing.py tests/test_gpu_benchmark.py
+    tests/siege)
+models=(tests/analysis tests/attached tests/checkpoint tests/hooked tests/survey tests/training)
+browser=(tests/browser)
 typed=(tests/layers tests/text tests/trace tests/kernels/test_any_call.py)
-beside=(tests/browser tests/kernels tests/siege tests/test_cli_check.py
-    tests/test_documents.py tests/test_packaging.py tests/test_gpu_benchmark.py tests/test_instruments.py)
-mkdir -p build
+pages=(tests/bench tests/live tests/rehearsal tests/serve tests/viz)
+kernels=(tests/kernels)
+named=("${documents[@]}" "${models[@]}" "${browser[@]}" "${typed[@]}" "${pages[@]}" "${kernels[@]}")
+rest=("${named[@]/#/--ignore=}")
+typed+=(--jaxtyping-packages=minibert,type_checker.checked)
+kernels+=(--ignore=tests/kernels/test_any_call.py)
+logs=build/tests
+rm -rf "$logs"
+mkdir -p "$logs"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
-"$python" -m pytest "${beside[@]}" --ignore=tests/kernels/test_any_call.py "$@" >build/tests-beside.log 2>&1 &
+# Runs the parts that nobody has taken, one after another; fails where one of them does.
+lane() {
+    local part paths status=0
+    for part in "${parts[@]}"; do
+        mkdir "$logs/$part" 2>/dev/null || continue
+        paths="$part[@]"
+        "$python" -m pytest "${!paths}" "$@" >"$logs/$part/log" 2>&1 || status=1
+        echo "== $part"
+        cat "$logs/$part/log"
+    done
+    return $status
+}
+
+lane "$@" &
 trap 'kill $! 2>/dev/null' INT TERM
-"$python" -m pytest "${typed[@]}" --jaxtyping-packages=minibert,type_checker.checked "$@"
-with_types=$?
-"$python" -m pytest "${beside[@]/#/--ignore=}" "${typed[@]/#/--ignore=}" "$@"
-rest=$?
+lane "$@"
+first=$?
 wait $!
-browsers_and_kernels=$?
-cat build/tests-beside.log
+second=$?
 data=${MINIBERT_TEST_DATA:-../shared}
 for part in models refs text; do
     [ -e "$data/$part" ] || echo "NOT VERIFIED: the tests that read $data/$part, which is absent" \
         "(CONTRIBUTING.md, Tests): README's claims about real weights rest on them."
 done
-exit $((with_types || rest || browsers_and_kernels))
+exit $((first || second))

@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from benchmarks.ladder.__main__ import picture, picture_path, table
+from benchmarks.ladder.__main__ import D, N, picture, picture_path, table
 from benchmarks.ladder.rungs import FOLDER, RUNGS, counted, loaded, of_file
 from benchmarks.session import RESULTS
 from minibert.bench.result_rows import read_rows
@@ -106,7 +106,7 @@ def test_the_gradients_of_the_last_rung_are_right_and_those_of_its_exercise_are_
 
 
 def test_what_is_counted_is_what_the_loops_say():
-    naive, online, tiled, triton, statistics = (counted(rung) for rung in FORWARD)
+    naive, online, tiled, triton, statistics = (counted(rung, n=N, d_head=D) for rung in FORWARD)
     assert {one.flop for one in (naive, online, tiled, triton, statistics)} == {4 * 1024**2 * 64}
     assert naive.written["scores"] > 4 * 1024**2 * 4
     assert not tiled.read["scores"]
@@ -122,7 +122,7 @@ def test_what_is_counted_is_what_the_loops_say():
 
 
 def test_a_causal_walk_leaves_out_the_tiles_above_the_diagonal():
-    (walk,) = counted(RUNGS[3], causal=True).walks
+    (walk,) = counted(RUNGS[3], n=N, d_head=D, causal=True).walks
     expected = [
         (range(q, q + 64), range(k, k + 64))
         for q in range(0, 1024, 64)

@@ -68,6 +68,7 @@ def drawn(n: int, d_head: int, *names: str) -> dict[str, Tensor]:
     return {name: torch.randn(1, 1, n, d_head, generator=generator) for name in named}
 
 
+@cache
 def counted(rung: Rung, *, n: int = 1024, d_head: int = 64, causal: bool = False) -> Counts:
     """The counts of one head in float32. Of the last rung those of the backward alone."""
     function = loaded(rung)

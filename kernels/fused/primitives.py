@@ -12,6 +12,8 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
+from minibert.kernels.interpreter import prepare_once_a_launch
+
 __all__ = [
     "INTERPRETED",
     "LN2",
@@ -32,6 +34,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 #: The score of a masked cell; every number below half of it counts as masked.
 NOTHING = tl.constexpr(-1.0e30)
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+if INTERPRETED.value:
+    prepare_once_a_launch()
 
 
 @triton.jit

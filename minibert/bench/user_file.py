@@ -23,6 +23,7 @@ from minibert.bench.signatures import SIGNATURES, Names, Signature, guessed, par
 from minibert.errors import MinibertError, how_to_install
 from minibert.kernels.check.backward import gradients_of
 from minibert.kernels.check.problem import Problem
+from minibert.kernels.interpreter import prepare_once_a_launch
 
 __all__ = ["NEEDS_GPU", "OUTPUTS", "UserFunction", "load_function", "target_parts"]
 
@@ -146,6 +147,8 @@ def load_function(source: Path | str, name: str, signature: str | None = None) -
     function = _function(module, told, name)
     new = [vars(sys.modules[one]) for one in set(sys.modules) - known if one in sys.modules]
     triton = path is not None and any(map(_uses_triton, (vars(module), *new)))
+    if triton:
+        prepare_once_a_launch()
     chosen = _signature(function, told, name, signature)
     names = parameter_names(function)
     if names is not None and not chosen.known_by:

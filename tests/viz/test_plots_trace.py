@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from figure_texts import image, named, outside, touching
+from figure_texts import image, misplaced, named
 from small_traces import HEADS, LAYERS, small_trace
 
 from minibert.errors import TraceError
@@ -81,8 +81,7 @@ def test_a_dot_stands_for_each_head_and_a_line_for_their_mean() -> None:
     assert points[~np.ma.getmaskarray(points).any(1)].tolist() == [[0, 1], [0, 2], [2, 3]]
     (line,) = (line for line in panel.lines if line.get_label() == "mean")
     assert line.get_xydata().tolist() == [[0, 1.5], [2, 3]]
-    assert not touching(figure)
-    assert not outside(figure)
+    assert not misplaced(figure)
 
 
 def test_what_is_not_there_is_an_error(trace: Any) -> None:
