@@ -51,7 +51,7 @@ _FORMAT = 2
 # What stands in the field to begin with, of a model that fills masks and of one that continues.
 LIVE_TEXTS = {
     False: ("The boys [MASK] very tired.",),
-    True: ("red horse blue door green tree red horse blue",),
+    True: ("The boys saw a white horse. The girls saw a white",),
 }
 # And of one that gives classes of a text.
 JUDGED_TEXT = "I did not really enjoy this movie. It was fantastic!"
