@@ -70,6 +70,35 @@ def test_on_amd_small_calls_in_float32_stay_with_torch() -> None:
     assert name(1, 1024, 1024) == "onednn"
 
 
+def test_on_intel_few_rows_are_multiplied_by_the_transposed_product() -> None:
+    def name(rows: int | None, d_in: int, d_out: int, processor: backends.Processor = INTEL) -> str:
+        return backends.backend_for(processor, torch.float32, d_in, d_out, rows=rows).name
+
+    by_rows = [name(rows, 2048, 8192) for rows in (1, 6, 7, 15, 16, 48, 49, 512)]
+    assert by_rows == ["torch"] * 2 + ["torch-transposed"] * 4 + ["torch"] * 2
+    assert [name(rows, 1024, 1024) for rows in (15, 16)] == ["torch", "torch-transposed"]
+    assert [name(16, d_in, 1024) for d_in in (768, 256)] == ["torch", "torch"]
+    assert [name(16, 1024, d_out) for d_out in (511, 512)] == ["torch", "torch-transposed"]
+    assert name(None, 2048, 8192) == "torch"
+    assert name(16, 2048, 8192, replace(INTEL, features=frozenset({"avx2"}))) == "torch"
+    for dtype in (torch.bfloat16, torch.float16):
+        assert backends.backend_for(INTEL, dtype, 2048, 8192, rows=16).name == "torch"
+
+
+@torch.no_grad()
+def test_what_the_rule_chooses_here_errs_at_most_twice_as_much_as_torch() -> None:
+    torch.manual_seed(0)
+    for rows, d_in, d_out in ((7, 2048, 512), (15, 4096, 512), (16, 1024, 768), (48, 3072, 768)):
+        x, weight = torch.randn(rows, d_in), torch.randn(d_out, d_in) / d_in**0.5
+        exact = x.double() @ weight.double().t()
+        run = backends.unpacked_run(torch.float32, rows, d_in, d_out)
+        theirs, ours = (
+            (multiply(x, weight, None) - exact).square().mean().sqrt()
+            for multiply in (backends.torch_linear, run)
+        )
+        assert ours <= 2 * theirs, (rows, d_in, d_out)
+
+
 @pytest.mark.parametrize("name", backends.NAMES)
 def test_float64_goes_through_torch_whatever_is_named(name: str) -> None:
     for rows in (None, 5):
@@ -89,7 +118,7 @@ def test_what_is_named_overrules_the_processor(
     if by != "environment":
         backends.use(name)
     assert backends.chosen(torch.float32, 512, 512).name == name
-    unpacked = "torch" if name == "torch" else "onednn"
+    unpacked = name.removesuffix("-packed")
     assert backends.chosen(torch.float32, 512, 512, rows=1).name == unpacked
     monkeypatch.delenv("MINIBERT_LINEAR", raising=False)
     backends.use(None)
@@ -97,7 +126,7 @@ def test_what_is_named_overrules_the_processor(
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(minibert.MinibertError, match=r"'mkl'.*torch, onednn, onednn-packed"):
+    with pytest.raises(minibert.MinibertError, match=r"'mkl'.*torch, torch-transposed, onednn, onednn-packed"):
         backends.use("mkl")
     monkeypatch.setenv("MINIBERT_LINEAR", "mkl")
     backends.use(None)

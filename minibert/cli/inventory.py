@@ -94,7 +94,7 @@ class BackendRow:
 
 
 ROWS = (1, 16, 128)
-_SHAPES = ((128, 128), (384, 384), (768, 768), (768, 3072))
+_SHAPES = ((128, 128), (384, 384), (768, 768), (768, 3072), (3072, 768))
 
 
 def linear_backends() -> list[BackendRow]:

@@ -145,5 +145,5 @@ def _plan(
         # Columns of a wider matrix, as query is of the c_attn of transformers' GPT-2: oneDNN has
         # no fast way to multiply by those (1,340 ms beside torch's 1.3 for 96 x 768 x 768).
         return backends.torch_linear, None
-    size = weight.numel() if matrix is None else matrix.numel()
-    return backends.unpacked_run(x.dtype, x.numel() // weight.shape[1], size), matrix
+    d_out, d_in = (weight if matrix is None else matrix).shape
+    return backends.unpacked_run(x.dtype, x.numel() // d_in, d_in, d_out), matrix
