@@ -90,6 +90,7 @@ def _about_lengths(problem: Problem) -> Iterator[Suspect]:
     if problem.lengths is None:
         return
     K = problem.n_keys
+    yield from _about_padded_queries(problem)
     yield Suspect("lengths is ignored: padding keys are seen", _all_keys(problem))
     for slip, shift in (
         ("one key too many is seen behind the length: write key < length, not key <= length", 1),
@@ -97,6 +98,18 @@ def _about_lengths(problem: Problem) -> Iterator[Suspect]:
     ):
         shifted = (problem.lengths + shift).clamp(0, K)
         yield Suspect(f"lengths is off by one: {slip}", replace(problem, lengths=shifted))
+
+
+def _about_padded_queries(problem: Problem) -> Iterator[Suspect]:
+    if problem.pages is None and problem.query.shape[2] == problem.n_keys:
+        for output in ("received", "profile"):
+            yield Suspect(
+                f"{output} counts queries behind the end of a sentence (padding): with lengths and "
+                "as many queries as keys it is a sum over the real queries alone",
+                # Its lengths are in the mask: no query is left out.
+                unfolded(problem),
+                only=output,
+            )
 
 
 def _all_keys(problem: Problem) -> Problem:
@@ -114,13 +127,13 @@ def _about_causal(problem: Problem) -> Iterator[Suspect]:
         return
     square = torch.ones(1, 1, Q, K, dtype=torch.bool, device=problem.query.device)
     free = replace(problem, causal=False)
-    yield Suspect(
-        "causal is aligned to the start: query i stands at position K − Q + i",
-        with_mask(free, _both(unfolded(free).mask, square.tril())),
-    )
-    for slip, shift in (("leaves out the query's own position", -1), ("is one key too far", 1)):
-        mask = _both(unfolded(free).mask, square.tril(K - Q + shift))
-        yield Suspect(f"causal {slip}", with_mask(free, mask))
+    slips = [("leaves out the query's own position", K - Q - 1), ("is one key too far", K - Q + 1)]
+    if Q != K:
+        slips.insert(0, ("is aligned to the start: query i stands at position K − Q + i", 0))
+    for slip, last in slips:
+        changed = with_mask(free, _both(unfolded(free).mask, square.tril(last)))
+        # With its lengths, because statistics leave out padded queries.
+        yield Suspect(f"causal {slip}", replace(changed, lengths=problem.lengths))
 
 
 def _both(one: Tensor | None, other: Tensor) -> Tensor:

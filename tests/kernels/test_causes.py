@@ -203,3 +203,18 @@ def test_an_error_in_one_row_alone_is_no_rounding():
 def test_query_times_key_in_bfloat16_is_rounding():
     causes = of_float32(bfloat16_scores)
     assert all("rounded to bfloat16" in one for one in causes), causes
+
+
+def test_received_that_counts_padded_queries_is_named():
+    def kernel(query, key, value, *, scale, lengths=None, causal=False):
+        options = {"scale": scale, "lengths": lengths, "causal": causal}
+        probs = attention(query, key, value, **options).softmax(-1).nan_to_num(0.0)
+        return {"z": probs @ value, "received": probs.sum(-2)}
+
+    report = check(
+        kernel, sizes=(17, 65), dtypes=(torch.float32,), kinds=KINDS, wants=("received",)
+    )
+    assert {one.case.split(",")[0] for one in report.failures} == {"lengths", "causal lengths"}
+    assert {one.output for one in report.failures} == {"received"}
+    assert len(report.causes) == 1
+    assert "received counts queries behind the end of a sentence (padding)" in report.causes[0]
