@@ -172,7 +172,18 @@ def _where(wrong: Tensor, found: Tensor, expected: Tensor) -> str:
         )
     if len(rows) == 1 < n_rows:
         return f"only row {int(rows[0])} of {n_rows} is wrong, first at {_first(wrong)}: {numbers}"
-    return f"{int(wrong.sum())} of {wrong.numel()} values, first at {_first(wrong)}: {numbers}"
+    heads = wrong.transpose(0, 1).flatten(1).any(dim=-1).nonzero().flatten().tolist()
+    where = f"{int(wrong.sum())} of {wrong.numel()} values, first at {_first(wrong)}: {numbers}"
+    if len(heads) < wrong.shape[1]:
+        of = f"{_listed(heads)} of {wrong.shape[1]}"
+        return f"only {f'heads {of} are' if heads[1:] else f'head {of} is'} wrong: {where}"
+    return where
+
+
+def _listed(heads: list[int]) -> str:
+    if len(heads) > 2 and heads[-1] - heads[0] == len(heads) - 1:
+        return f"{heads[0]} to {heads[-1]}"
+    return ", ".join(map(str, heads[:8])) + (" ..." if heads[8:] else "")
 
 
 def _first(flags: Tensor) -> str:
