@@ -63,11 +63,14 @@ def _about_scale(problem: Problem) -> Iterator[Suspect]:
         ("scale twice over", scale**2),
         ("scale · ln 2: 2 to the power in place of e, without log2(e)", scale * math.log(2)),
         ("scale · log2(e): log2(e) without 2 to the power", scale / math.log(2)),
+        ("1/sqrt(d_head + 1)", 1 / math.sqrt(D + 1)),
+        ("1/sqrt(d_head − 1)", 1 / math.sqrt(max(D - 1, 1))),
         ("scale / 2", scale / 2),
         ("scale · 2", scale * 2),
     ):
         if not math.isclose(factor, scale):
-            yield Suspect(f"wrong scale: it behaves as {name}", replace(problem, scale=factor))
+            said = f"wrong scale: it behaves as {name} ({factor / scale:.5g} times what is right)"
+            yield Suspect(said, replace(problem, scale=factor))
 
 
 def _about_options(problem: Problem) -> Iterator[Suspect]:
@@ -84,6 +87,12 @@ def _about_options(problem: Problem) -> Iterator[Suspect]:
         yield Suspect("bias is scaled: it is added after the scale", replace(problem, bias=scaled))
     if problem.causal:
         yield from _about_causal(problem)
+    else:
+        yield Suspect(
+            "causal order is kept where it was not asked for: check a function that is always "
+            "causal with --causal-only",
+            replace(problem, causal=True),
+        )
 
 
 def _about_lengths(problem: Problem) -> Iterator[Suspect]:
@@ -91,7 +100,16 @@ def _about_lengths(problem: Problem) -> Iterator[Suspect]:
         return
     K = problem.n_keys
     yield from _about_padded_queries(problem)
-    yield Suspect("lengths is ignored: padding keys are seen", _all_keys(problem))
+    first = problem.lengths[:1].expand_as(problem.lengths)
+    if bool((first == K).all()):
+        # Both slips look alike; the other call has other lengths and tells which it is.
+        yield Suspect("", _all_keys(problem))
+    else:
+        yield Suspect("lengths is ignored: padding keys are seen", _all_keys(problem))
+        yield Suspect(
+            "lengths of the first sentence is used for all: read lengths[batch], not lengths[0]",
+            replace(problem, lengths=first),
+        )
     for slip, shift in (
         ("one key too many is seen behind the length: write key < length, not key <= length", 1),
         ("the last real key is not seen: write key < length, not key < length - 1", -1),
