@@ -88,7 +88,8 @@ def attend(
 
     want names what to give beside z and lse: scores, probs, row_max, max_prob, entropy, argmax,
     received, ("key_mass", positions), "offset_mass" or ("offset_mass", offsets), "map" or
-    ("map", blocks), ("key_sums", columns), ("pair_mass", pairs), profile.
+    ("map", blocks), ("key_sums", columns), ("pair_mass", pairs), profile. With lengths
+    and as many queries as keys, received, map and profile leave out queries behind their length.
     impl names the implementation; "auto" takes the fastest one that gives what is wanted.
     A NaN in query, or in a key it may see, makes z and lse of its row NaN.
     torch.autocast changes nothing: everything is computed as the dtype of the inputs says.

@@ -134,6 +134,15 @@ def attention(query, key, value, lengths, causal):
 """
 
 
+#: 1 % too much from the fifth head on: with fewer heads it is right.
+LATE_HEADS = """
+def attention(query, key, value, lengths, causal):
+    z = right(query, key, value, lengths, causal)
+    z[:, 4:] *= 1.01
+    return {"z": z}
+"""
+
+
 def written(folder: Path, source: str, name: str = "kernel.py") -> str:
     """The target, FILE.py:attention, of a file with this source."""
     path = folder / name

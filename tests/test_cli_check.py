@@ -250,3 +250,13 @@ def test_bfloat16_in_the_interpreter_is_refused():
     status, output = interpreted(f"{NEWCOMER}:attention", "--dtype", "bfloat16")
     assert status == 2
     assert "multiplies it wrongly without an error" in output
+
+
+def test_a_slip_that_shows_with_the_heads_of_the_workload_alone_is_found(tmp_path):
+    target = written(tmp_path, planted.LATE_HEADS)
+    options = ("--quick", "--dtype", "float32", "--workload")
+    result = run("check", target, *options, "gpt2-1024")
+    assert result.exit_code == 1, result.output
+    assert "only heads 4 to 11 of 12 are wrong: " in result.stdout
+    assert "with all 12 heads in 2 sentences of 17 tokens" in " ".join(result.stdout.split())
+    assert run("check", written(tmp_path, planted.RIGHT), *options, "vit").exit_code == 0

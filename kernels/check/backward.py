@@ -10,6 +10,7 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.kernels.check.causes import distance
+from minibert.kernels.check.factors import share
 from minibert.kernels.check.gradient_check import eager_gradients, gradient_tolerances
 from minibert.kernels.check.problem import Problem, by_eager, unfolded
 from minibert.kernels.check.workload import Workload
@@ -71,6 +72,9 @@ def gradient_cause(
         other = make()
         if other.shape == found.shape and distance(found, other) <= tolerance:
             return sentence
+    error = (found.to(expected.dtype) - expected).flatten()
+    if (factor := share(error, expected.flatten())) is not None:
+        return f"{output} is off by the factor {round(1 + factor, 9):.4g}, everywhere"
     wrong = (found.to(expected.dtype) - expected).abs() > tolerance
     place = tuple(wrong.nonzero()[0].tolist())
     return (
@@ -95,6 +99,12 @@ def _slips(
         ("has the wrong sign", -1.0),
     ):
         yield f"{output} {sentence}", lambda factor=factor: expected * factor  # type: ignore[misc]
+    for one in GRADIENTS:
+        if one != output:
+            yield (
+                f"{output} holds the numbers of {one}: two gradients are swapped",
+                lambda one=one: right_gradients(problem)[one],  # type: ignore[misc]
+            )
     ignored = (
         ("causal", "causal order", {"causal": False, "prefix": None}),
         ("lengths", "lengths", {"lengths": None}),

@@ -19,6 +19,7 @@ __all__ = [
     "Case",
     "Problem",
     "cases",
+    "fewest_keys",
     "kinds_of",
     "known_kind",
     "truth",
@@ -29,6 +30,8 @@ SIZES = (1, 17, 65, 130)
 #: At 10 the softmax is nearly certain, at 30 wholly: overflow and lost digits show there.
 INPUT_SCALES = (1.0, 10.0, 30.0)
 BATCH, HEADS = 3, 2
+#: Up to as many are drawn at every size.
+_FEW_HEADS = 6
 #: At how many keys the workloads below are written down.
 _TOKENS = 16
 
@@ -127,15 +130,18 @@ class Case:
         )
 
 
-def kinds_of(work: Workload, *, heads: int = 6) -> dict[str, Workload]:
-    """What is checked of a workload: itself, with few sentences and heads, and as a strided view.
+def kinds_of(work: Workload) -> dict[str, Workload]:
+    """What is checked of a workload: with few sentences and heads, strided, and with all heads.
 
-    The groups stay, up to 3 query heads a key head.
+    With few heads the groups stay, up to 3 query heads a key head. All heads come with 2 sentences.
     """
     groups = min(3, work.heads // work.n_key_heads)
     few = replace(work, batch=BATCH, heads=2 * groups, key_heads=2)
-    strided = {f"{work.name} strided": replace(few, strided=True)}
-    return {work.name or "workload": few} | strided
+    name = work.name or "workload"
+    found = {name: few, f"{name} strided": replace(few, strided=True)}
+    if work.heads > few.heads:
+        found[f"{name} with all {work.heads} heads"] = replace(work, batch=2)
+    return found
 
 
 def cases(
@@ -145,6 +151,7 @@ def cases(
 ) -> Iterator[Case]:
     """Every kind at every size with inputs x 1; one size, past a tile, with larger inputs.
 
+    A kind of more than 6 heads is drawn once alone, at the smallest size above one key.
     Raises AttentionError when there is no size or no input scale, or a size is not a whole
     number of at least 1.
     """
@@ -164,10 +171,19 @@ def cases(
     # With one key different slips look alike: it comes last, so that others name the cause.
     ordered = sorted(sizes, key=lambda size: size == 1)
     for kind, work in kinds.items():
+        if work.heads > _FEW_HEADS:
+            size = fewest_keys(sizes)
+            yield Case(kind, _n_queries(work, size), size, first, work)
+            continue
         for size in ordered:
             yield Case(kind, _n_queries(work, size), size, first, work)
         for input_scale in larger:
             yield Case(kind, _n_queries(work, middle), middle, input_scale, work)
+
+
+def fewest_keys(sizes: Iterable[int]) -> int:
+    """The size at which a kind of many heads is drawn: the smallest above one key."""
+    return min(sizes, key=lambda size: (size == 1, size))
 
 
 def known_kind(kind: str) -> Workload:

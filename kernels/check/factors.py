@@ -11,7 +11,7 @@ from torch import Tensor
 
 from minibert.kernels.check.problem import Problem, truth
 
-__all__ = ["factor_cause"]
+__all__ = ["factor_cause", "share"]
 
 #: The step by which the scale is moved to see what a little more of it does.
 _STEP = 1e-4
@@ -28,18 +28,19 @@ def factor_cause(output: str, problem: Problem, found: Tensor, expected: Tensor)
         return None
     right = expected[finite].double()
     error = found[finite].double() - right
-    if (whole := _share(error, right)) is not None:
-        return f"everywhere {1 + whole:.6g} times what is right: a factor at the end is wrong"
+    if (whole := share(error, right)) is not None:
+        factor = round(1 + whole, 9)
+        return f"everywhere {factor:.5g} times what is right: a factor at the end is wrong"
     more = truth(replace(problem, scale=problem.scale * (1 + _STEP)))[output][finite].double()
-    if (scale := _share(error, (more - right) / _STEP)) is not None:
+    if (scale := share(error, (more - right) / _STEP)) is not None:
         return (
-            f"wrong scale: it behaves as {1 + scale:.6g} times `scale`, everywhere; a rounded "
+            f"wrong scale: it behaves as {1 + scale:.5g} times `scale`, everywhere; a rounded "
             "constant, or log2(e) with too few digits"
         )
     return None
 
 
-def _share(error: Tensor, direction: Tensor) -> float | None:
+def share(error: Tensor, direction: Tensor) -> float | None:
     """How often the direction is in the error, where that explains it; None where it does not."""
     size = torch.linalg.vector_norm(direction).square()
     if not bool(size > 0):

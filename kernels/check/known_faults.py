@@ -63,11 +63,14 @@ def _about_scale(problem: Problem) -> Iterator[Suspect]:
         ("scale twice over", scale**2),
         ("scale · ln 2: 2 to the power in place of e, without log2(e)", scale * math.log(2)),
         ("scale · log2(e): log2(e) without 2 to the power", scale / math.log(2)),
+        ("1/sqrt(d_head + 1)", 1 / math.sqrt(D + 1)),
+        ("1/sqrt(d_head − 1)", 1 / math.sqrt(max(D - 1, 1))),
         ("scale / 2", scale / 2),
         ("scale · 2", scale * 2),
     ):
         if not math.isclose(factor, scale):
-            yield Suspect(f"wrong scale: it behaves as {name}", replace(problem, scale=factor))
+            said = f"wrong scale: it behaves as {name} ({factor / scale:.5g} times what is right)"
+            yield Suspect(said, replace(problem, scale=factor))
 
 
 def _about_options(problem: Problem) -> Iterator[Suspect]:
@@ -84,19 +87,47 @@ def _about_options(problem: Problem) -> Iterator[Suspect]:
         yield Suspect("bias is scaled: it is added after the scale", replace(problem, bias=scaled))
     if problem.causal:
         yield from _about_causal(problem)
+    else:
+        yield Suspect(
+            "causal order is kept where it was not asked for: check a function that is always "
+            "causal with --causal-only",
+            replace(problem, causal=True),
+        )
 
 
 def _about_lengths(problem: Problem) -> Iterator[Suspect]:
     if problem.lengths is None:
         return
     K = problem.n_keys
-    yield Suspect("lengths is ignored: padding keys are seen", _all_keys(problem))
+    yield from _about_padded_queries(problem)
+    first = problem.lengths[:1].expand_as(problem.lengths)
+    if bool((first == K).all()):
+        # Both slips look alike; the other call has other lengths and tells which it is.
+        yield Suspect("", _all_keys(problem))
+    else:
+        yield Suspect("lengths is ignored: padding keys are seen", _all_keys(problem))
+        yield Suspect(
+            "lengths of the first sentence is used for all: read lengths[batch], not lengths[0]",
+            replace(problem, lengths=first),
+        )
     for slip, shift in (
         ("one key too many is seen behind the length: write key < length, not key <= length", 1),
         ("the last real key is not seen: write key < length, not key < length - 1", -1),
     ):
         shifted = (problem.lengths + shift).clamp(0, K)
         yield Suspect(f"lengths is off by one: {slip}", replace(problem, lengths=shifted))
+
+
+def _about_padded_queries(problem: Problem) -> Iterator[Suspect]:
+    if problem.pages is None and problem.query.shape[2] == problem.n_keys:
+        for output in ("received", "profile"):
+            yield Suspect(
+                f"{output} counts queries behind the end of a sentence (padding): with lengths and "
+                "as many queries as keys it is a sum over the real queries alone",
+                # Its lengths are in the mask: no query is left out.
+                unfolded(problem),
+                only=output,
+            )
 
 
 def _all_keys(problem: Problem) -> Problem:
@@ -114,13 +145,13 @@ def _about_causal(problem: Problem) -> Iterator[Suspect]:
         return
     square = torch.ones(1, 1, Q, K, dtype=torch.bool, device=problem.query.device)
     free = replace(problem, causal=False)
-    yield Suspect(
-        "causal is aligned to the start: query i stands at position K − Q + i",
-        with_mask(free, _both(unfolded(free).mask, square.tril())),
-    )
-    for slip, shift in (("leaves out the query's own position", -1), ("is one key too far", 1)):
-        mask = _both(unfolded(free).mask, square.tril(K - Q + shift))
-        yield Suspect(f"causal {slip}", with_mask(free, mask))
+    slips = [("leaves out the query's own position", K - Q - 1), ("is one key too far", K - Q + 1)]
+    if Q != K:
+        slips.insert(0, ("is aligned to the start: query i stands at position K − Q + i", 0))
+    for slip, last in slips:
+        changed = with_mask(free, _both(unfolded(free).mask, square.tril(last)))
+        # With its lengths, because statistics leave out padded queries.
+        yield Suspect(f"causal {slip}", replace(changed, lengths=problem.lengths))
 
 
 def _both(one: Tensor | None, other: Tensor) -> Tensor:

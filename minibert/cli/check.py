@@ -186,6 +186,7 @@ def _say_report(
     report: "ParityReport", user: "JudgedFunction", asked: Asked, tokens: Sequence[int]
 ) -> None:
     from minibert.bench.tables import check_lines
+    from minibert.kernels.check.cases import fewest_keys
 
     context = _name(user.device)
     if user.signature.known_by:
@@ -198,7 +199,8 @@ def _say_report(
         full = asked.workload
         lines.append(
             f"  {full.name} is {full.batch} x {full.heads} heads, {full.tokens} tokens; checked "
-            f"with 3 sentences of up to {sizes} tokens and 2 key heads, windows cut likewise"
+            f"with 3 sentences of up to {sizes} tokens and 2 key heads, windows cut likewise, and "
+            f"with all {full.heads} heads in 2 sentences of {fewest_keys(tokens)} tokens"
         )
     say(*lines)
 

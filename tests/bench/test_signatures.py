@@ -87,6 +87,22 @@ def test_gradients_are_checked_through_a_convention_and_a_lost_one_is_named(tmp_
     assert found.causes == ("value_gradient is 0: nothing flows to it",)
 
 
+@pytest.mark.parametrize(
+    ("slip", "cause"),
+    [
+        ("v = (v + v.detach()) / 2", "value_gradient is off by the factor 0.5, everywhere"),
+        (
+            "q, k = q.detach() + (k - k.detach()), k.detach() + (q - q.detach())",
+            "query_gradient holds the numbers of key_gradient: two gradients are swapped",
+        ),
+    ],
+)
+def test_gradients_that_are_halved_or_swapped_are_named(tmp_path, slip, cause):
+    slip = written(tmp_path, FLASH, slip)
+    found = report(slip, "attention", kinds=("causal",), backward=True)
+    assert found.causes == (cause,)
+
+
 def test_a_function_of_two_conventions_is_not_guessed_and_a_c_function_needs_a_name():
     def both(q, k, v, cu_seqlens_q, cu_seqlens_k, score_mod, block_mask):
         raise NotImplementedError

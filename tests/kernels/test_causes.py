@@ -203,3 +203,83 @@ def test_an_error_in_one_row_alone_is_no_rounding():
 def test_query_times_key_in_bfloat16_is_rounding():
     causes = of_float32(bfloat16_scores)
     assert all("rounded to bfloat16" in one for one in causes), causes
+
+
+def test_received_that_counts_padded_queries_is_named():
+    def kernel(query, key, value, *, scale, lengths=None, causal=False):
+        options = {"scale": scale, "lengths": lengths, "causal": causal}
+        probs = attention(query, key, value, **options).softmax(-1).nan_to_num(0.0)
+        return {"z": probs @ value, "received": probs.sum(-2)}
+
+    report = check(
+        kernel, sizes=(17, 65), dtypes=(torch.float32,), kinds=KINDS, wants=("received",)
+    )
+    assert {one.case.split(",")[0] for one in report.failures} == {"lengths", "causal lengths"}
+    assert {one.output for one in report.failures} == {"received"}
+    assert len(report.causes) == 1
+    assert "received counts queries behind the end of a sentence (padding)" in report.causes[0]
+
+
+def lengths_of_the_first(query, key, value, *, scale, lengths=None, causal=False):
+    options = {"scale": scale, "causal": causal}
+    lengths = None if lengths is None else lengths[:1].expand_as(lengths)
+    return softmax_times(attention(query, key, value, lengths=lengths, **options), value)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_length_of_the_first_sentence_used_for_all_is_named(seed):
+    # Another seed gives all keys to another sentence: where it is the first, lengths seem ignored.
+    options = {"sizes": (17, 65), "dtypes": (torch.float32,), "kinds": KINDS, "seed": seed}
+    report = check(lengths_of_the_first, **options)
+    assert len(report.causes) == 1
+    assert "lengths of the first sentence is used for all" in report.causes[0]
+
+
+def test_a_kernel_that_is_always_causal_is_told_of_causal_only():
+    def kernel(query, key, value, *, scale):
+        options = {"scale": scale, "lengths": None, "causal": True}
+        return softmax_times(attention(query, key, value, **options), value)
+
+    causes = of_float32(kernel)
+    assert len(causes) == 1
+    assert "causal order is kept where it was not asked for" in causes[0]
+    assert "--causal-only" in causes[0]
+
+
+def test_a_scale_of_one_dimension_more_is_named_with_its_factor():
+    def kernel(query, key, value, *, scale, lengths=None, causal=False):
+        options = {"scale": (query.shape[3] + 1) ** -0.5, "lengths": lengths, "causal": causal}
+        return softmax_times(attention(query, key, value, **options), value)
+
+    causes = check(
+        kernel, sizes=(17, 65), dtypes=(torch.float32,), kinds=KINDS, input_scales=(1.0, 30.0)
+    ).causes
+    # sqrt(64 / 65)
+    assert len(causes) == 1
+    assert "wrong scale: it behaves as 1/sqrt(d_head + 1) (0.99228 times" in causes[0]
+
+
+@pytest.mark.parametrize("limit", [80, 50])
+def test_scores_cut_off_before_exp_are_named(limit):
+    def kernel(query, key, value, *, scale, lengths=None, causal=False):
+        options = {"scale": scale, "lengths": lengths, "causal": causal}
+        weights = attention(query, key, value, **options).clamp(max=limit).exp()
+        return weights / weights.sum(-1, keepdim=True).clamp_min(1e-30) @ value
+
+    causes = of_float32(kernel)
+    assert all(f"scores above {limit} are cut off" in one for one in causes), causes
+
+
+def test_rows_whose_exp_is_0_for_all_keys_are_named():
+    # In causal order the first rows have few keys, so that all their scores can be below −87.
+    def kernel(query, key, value, *, scale, causal=False):
+        options = {"scale": scale, "lengths": None, "causal": causal}
+        scores = attention(query, key, value, **options)
+        weights = scores.exp()
+        lost = weights.sum(-1, keepdim=True) == 0
+        return torch.where(lost, torch.nan, softmax_times(scores, value))
+
+    options = {"sizes": (17,), "kinds": ("causal",), "input_scales": (1.0, 30.0)}
+    causes = check(kernel, dtypes=(torch.float32,), **options).causes
+    assert all("exp is 0 for all keys of rows with scores below −87" in one for one in causes)
+    assert causes
