@@ -126,7 +126,9 @@ def test_what_is_named_overrules_the_processor(
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(minibert.MinibertError, match=r"'mkl'.*torch, torch-transposed, onednn, onednn-packed"):
+    with pytest.raises(
+        minibert.MinibertError, match=r"'mkl'.*torch, torch-transposed, onednn, onednn-packed"
+    ):
         backends.use("mkl")
     monkeypatch.setenv("MINIBERT_LINEAR", "mkl")
     backends.use(None)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.kernels.check.causes import distance
-from minibert.kernels.check.factors import share
+from minibert.kernels.check.factors import factor_of
 from minibert.kernels.check.gradient_check import eager_gradients, gradient_tolerances
 from minibert.kernels.check.problem import Problem, by_eager, unfolded
 from minibert.kernels.check.workload import Workload
@@ -72,9 +72,9 @@ def gradient_cause(
         other = make()
         if other.shape == found.shape and distance(found, other) <= tolerance:
             return sentence
-    error = (found.to(expected.dtype) - expected).flatten()
-    if (factor := share(error, expected.flatten())) is not None:
-        return f"{output} is off by the factor {round(1 + factor, 9):.4g}, everywhere"
+    factor = factor_of(found.to(expected.dtype).flatten(), expected.flatten())
+    if factor is not None:
+        return f"{output} is off by the factor {factor:.4g}, everywhere"
     wrong = (found.to(expected.dtype) - expected).abs() > tolerance
     place = tuple(wrong.nonzero()[0].tolist())
     return (

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from minibert.kernels.check.problem import Problem, truth
 
-__all__ = ["factor_cause", "share"]
+__all__ = ["factor_cause", "factor_of"]
 
 #: The step by which the scale is moved to see what a little more of it does.
 _STEP = 1e-4
@@ -28,11 +28,10 @@ def factor_cause(output: str, problem: Problem, found: Tensor, expected: Tensor)
         return None
     right = expected[finite].double()
     error = found[finite].double() - right
-    if (whole := share(error, right)) is not None:
-        factor = round(1 + whole, 9)
+    if (factor := factor_of(found[finite].double(), right)) is not None:
         return f"everywhere {factor:.5g} times what is right: a factor at the end is wrong"
     more = truth(replace(problem, scale=problem.scale * (1 + _STEP)))[output][finite].double()
-    if (scale := share(error, (more - right) / _STEP)) is not None:
+    if (scale := _share(error, (more - right) / _STEP)) is not None:
         return (
             f"wrong scale: it behaves as {1 + scale:.5g} times `scale`, everywhere; a rounded "
             "constant, or log2(e) with too few digits"
@@ -40,7 +39,18 @@ def factor_cause(output: str, problem: Problem, found: Tensor, expected: Tensor)
     return None
 
 
-def share(error: Tensor, direction: Tensor) -> float | None:
+def factor_of(found: Tensor, right: Tensor) -> float | None:
+    """How many times what is right was found, where that explains both it and its error."""
+    share = _share(found - right, right)
+    if share is None:
+        return None
+    factor = round(1 + share, 9)
+    # Of numbers that are too small altogether the error is what is right, whatever they are.
+    left = torch.linalg.vector_norm(found - factor * right)
+    return factor if left < _LEFT * torch.linalg.vector_norm(found) else None
+
+
+def _share(error: Tensor, direction: Tensor) -> float | None:
     """How often the direction is in the error, where that explains it; None where it does not."""
     size = torch.linalg.vector_norm(direction).square()
     if not bool(size > 0):

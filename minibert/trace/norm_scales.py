@@ -4,7 +4,7 @@ Whoever computes with a norm of a trace asks here: what an edit wrote does not f
 stream.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -18,6 +18,7 @@ __all__ = ["divisors_of_final", "divisors_of_layer", "kept_scale", "normed_in_la
 Stream = Float[Tensor, "batch position width"]
 
 
+@runtime_checkable
 class Kept(Protocol):
     """What is asked of a trace."""
 
