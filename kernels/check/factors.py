@@ -28,8 +28,9 @@ def factor_cause(output: str, problem: Problem, found: Tensor, expected: Tensor)
         return None
     right = expected[finite].double()
     error = found[finite].double() - right
-    if (whole := share(error, right)) is not None:
-        factor = round(1 + whole, 9)
+    # Numbers near 0 are nearly 0 times what is right, and are no factor of it.
+    factor = None if share(error, right) is None else share(found[finite].double(), right)
+    if factor is not None:
         return f"everywhere {factor:.5g} times what is right: a factor at the end is wrong"
     more = truth(replace(problem, scale=problem.scale * (1 + _STEP)))[output][finite].double()
     if (scale := share(error, (more - right) / _STEP)) is not None:
