@@ -20,6 +20,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ from minibert.kernels.registry import (
 
 __all__ = ["Finding", "ParityReport", "check", "one_line"]
 
+_LOOKING = "looking for the likely cause"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -82,6 +85,7 @@ class _Run:
     caller: Caller
     device: torch.device
     d_head: int | None
+    say: Callable[[str], None] = lambda _: None
     previous: dict[tuple[str, torch.Size], Tensor] = field(default_factory=dict)
 
 
@@ -150,7 +154,7 @@ def check(
     (lengths, mask, causal, scale, bias) it names; what it does not name is listed as not covered.
     An exception in the function is a failure of its case, not of the check. kinds, of
     `cases.KINDS` and `cases.FIELD_KINDS`, are all that is tried; or workloads by name, whose own
-    d_head is taken where `d_head` is None. watch(done, of, case) is called before each case.
+    d_head is taken where `d_head` is None. watch(done, of, what) is told of each case.
     caller, when given, calls the function in place of this process. With `backward` the gradients
     of query, key and value are checked as well, for a drawn gradient of z.
     Raises AttentionError when the name is unknown, it cannot run on `device`, or sizes or
@@ -175,7 +179,7 @@ def check(
             skipped[f"{case.kind} in {_short(dtype)}: {refusal}"] = refusal
             continue
         if watch is not None:
-            watch(done, len(tasks), f"{case}, {_short(dtype)}")
+            run.say = partial(watch, done, len(tasks))
         told = any(one.cause and one.case.startswith(f"{case.kind},") for one in findings)
         findings += _examine(run, case, dtype, seed=seed, explain=not told)
         seed += 2
@@ -190,7 +194,9 @@ def _examine(
 ) -> list[Finding]:
     """The findings of two calls with different inputs in the same tensors."""
     findings: list[Finding] = []
+    what = f"{case}, {_short(dtype)}"
     for call in range(2):
+        run.say(what)
         problem = case.draw(
             dtype=dtype,
             device=run.device,
@@ -208,6 +214,7 @@ def _examine(
             cause = _told(error, run.record.fn)
             return [*findings, Finding(where, dtype, "call", math.inf, 0.0, cause)]
         compared = _compare(run, where, problem, outputs, explain=explain)
+        run.say(what)
         given, later = run.caller.later()
         if changed := problem.differing(given):
             cause = f"changes its inputs: {', '.join(changed)}"
@@ -247,8 +254,7 @@ def _told(error: Exception, fn: Callable[..., Any]) -> str:
 def _compare(
     run: _Run, where: str, problem: Problem, outputs: dict[str, Tensor], *, explain: bool
 ) -> list[Finding]:
-    expected = truth(problem)
-    yardstick = by_eager(problem, problem.query.dtype)
+    expected, yardstick = truth(problem), by_eager(problem, problem.query.dtype)
     dtype, findings = problem.query.dtype, []
     for output in ("z", "lse", *problem.want):
         if output not in outputs:
@@ -261,6 +267,7 @@ def _compare(
         if explain and not error <= tolerance:
             # The first wrong output of a case tells: the others follow from the same slip.
             explain = False
+            run.say(f"{_LOOKING}: {where}")
             found, right = outputs[output], expected[output]
             previous = run.previous.get((output, found.shape))
             cause = likely_cause(
@@ -268,12 +275,12 @@ def _compare(
             )
         findings.append(Finding(where, dtype, output, error, tolerance, cause))
     if problem.z_gradient is not None:
-        findings += _compare_gradients(where, problem, outputs, explain=explain)
+        findings += _compare_gradients(run, where, problem, outputs, explain=explain)
     return findings
 
 
 def _compare_gradients(
-    where: str, problem: Problem, outputs: dict[str, Tensor], *, explain: bool
+    run: _Run, where: str, problem: Problem, outputs: dict[str, Tensor], *, explain: bool
 ) -> list[Finding]:
     expected, allowed, findings = right_gradients(problem), tolerances(problem), []
     for output, right in expected.items():
@@ -286,6 +293,7 @@ def _compare_gradients(
             error = distance(found, right)
             if explain and not error <= allowed[output]:
                 explain = False
+                run.say(f"{_LOOKING}: {where}")
                 cause = gradient_cause(output, problem, found, right, allowed[output])
         findings.append(Finding(where, problem.query.dtype, output, error, allowed[output], cause))
     return findings

@@ -283,3 +283,16 @@ def test_rows_whose_exp_is_0_for_all_keys_are_named():
     causes = check(kernel, dtypes=(torch.float32,), **options).causes
     assert all("exp is 0 for all keys of rows with scores below −87" in one for one in causes)
     assert causes
+
+
+def test_who_watches_is_told_that_the_cause_is_looked_for_and_then_of_the_case_again():
+    told = []
+    options = {"sizes": (17,), "dtypes": (torch.float32,), "kinds": ("plain",)}
+    watch = {"watch": lambda done, total, what: told.append(what), "input_scales": (1.0,)}
+    check(planted(lambda q, k, v, z: z(q, v, k)), **options, **watch)
+    looked = [i for i, what in enumerate(told) if "looking for the likely cause" in what]
+    assert looked
+    assert all(told[i + 1] == "plain, 17 x 17, inputs x 1, float32" for i in looked)
+    told.clear()
+    check(planted(lambda q, k, v, z: z(q, k, v)), **options, **watch)
+    assert set(told) == {"plain, 17 x 17, inputs x 1, float32"}
