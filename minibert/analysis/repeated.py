@@ -5,7 +5,7 @@ the first half up.
 """
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ __all__ = ["DRAWS", "LENGTH", "Halves", "draws_for", "draws_of", "find_halves", 
 LENGTH, DRAWS = 50, 100
 
 
+@runtime_checkable
 class Vocabulary(Protocol):
     """What is asked of a config here."""
 
@@ -43,6 +44,7 @@ class Vocabulary(Protocol):
         """The id of padding."""
 
 
+@runtime_checkable
 class ReadsIds(Protocol):
     """What is asked of a model here."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["AttachedRows", "DocumentRows", "Rows", "document_rows", "surveyable"]
 
 
+@runtime_checkable
 class Rows(Protocol):
     """The rows of attention of one part of a document."""
 
