@@ -86,7 +86,9 @@ def test_on_intel_few_rows_are_multiplied_by_the_transposed_product() -> None:
 
 
 @torch.no_grad()
-def test_what_the_rule_chooses_here_errs_at_most_twice_as_much_as_torch() -> None:
+def test_the_transposed_product_errs_at_most_twice_as_much_as_torch_where_it_is_chosen() -> None:
+    if backends.chosen(torch.float32, 2048, 512, rows=7).name != "torch-transposed":
+        pytest.skip("the rule chooses it on Intel processors with AVX-512 alone")
     torch.manual_seed(0)
     for rows, d_in, d_out in ((7, 2048, 512), (15, 4096, 512), (16, 1024, 768), (48, 3072, 768)):
         x, weight = torch.randn(rows, d_in), torch.randn(d_out, d_in) / d_in**0.5
