@@ -37,7 +37,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
             "intermediate_size": 512,
         },
     ),
-    # The layout of Llama-3.2-1B, cut to 4 of its 16 layers.
+    # The layout of Llama-3.2-1B, cut to 4 of its 16 layers, and bfloat16 in its files as there.
     "llama-1b-4": (
         "LlamaForCausalLM",
         "LlamaConfig",
@@ -50,6 +50,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
             "vocab_size": 128256,
             "max_position_embeddings": 8192,
             "tie_word_embeddings": True,
+            "dtype": "bfloat16",
             "use_cache": False,
         },
     ),
@@ -159,7 +160,8 @@ class Case:
         self.model_class = getattr(transformers, name)
         self.config = getattr(transformers, config)(**changes)
         torch.manual_seed(0)
-        self.model_class(self.config).save_pretrained(folder)
+        stored = self.config.dtype or torch.float32
+        self.model_class(self.config).to(stored).save_pretrained(folder)
         self.transformers = cache(self._transformers)
         self.minibert = cache(self._minibert)
 

@@ -4,54 +4,33 @@
 
 The files have the layout of Llama-3-8B: four shards of bfloat16 safetensors with an index, 16 GB in
 all. Every tensor begins with random numbers; the rest are holes, which read as zeros, so that
-the files take a twelfth of that of a disk. Each loader runs in a fresh process, whose memory is
-noted every few milliseconds: the anonymous part is its own, the other part are pages of files,
-which the system takes back when it needs them. A row whose process read other numbers than were
-written says so and has no speed.
+the files take a twelfth of that of a disk. Each loader runs in fresh processes: to the model, and
+to the logits of one token, since a loader may leave the reading to the first pass; each with files
+that are not in memory ("cold"), and again ("warm"). The memory of a process is noted every few
+milliseconds: the anonymous part is its own, the other part are pages of files, which the system
+takes back when it needs them. A row whose process read other numbers than were written says so and
+has no speed.
 """
 
 import argparse
 import json
-import math
 import os
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.loading import surroundings
 from benchmarks.session import REPOSITORY, default_output, warn_when_busy
+from benchmarks.sparse_checkpoint import LLAMA_3_8B, SMALL, Marks, write
 from minibert.bench.gate import GateError, reason, require
 from minibert.bench.result_rows import Row, facts, write_rows
 
-LLAMA_3_8B = {
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-}
-SMALL = {
-    "hidden_size": 256,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "intermediate_size": 896,
-    "vocab_size": 8016,
-}
-SHARDS = 4
-#: Numbers at the beginning of each tensor that are not zero.
-MARKED = 64
-#: minibert refuses files of which less than a sixteenth is stored.
-STORED = 1 / 12
 PROGRAM = """
 import json, sys, time
 import torch
@@ -66,6 +45,8 @@ before = held()
 start, computed = time.monotonic(), time.process_time()
 with torch.inference_mode():
     model = {load}
+    if sys.argv[2] == "logits":
+        model(torch.tensor([[1]]))
 seconds, computed = time.monotonic() - start, time.process_time() - computed
 noted = {{"seconds": seconds, "computed": computed, "before": before, "held": held()}}
 print(json.dumps(noted), flush=True)
@@ -102,7 +83,9 @@ LOADERS = {
     },
 }
 
-Marks = dict[str, list[float]]
+#: How far a process goes, and what its row says.
+WHAT = {"load": "load", "logits": "load and the logits of one token"}
+FILES = ("cold", "warm")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,10 +102,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         weights = Path(folder) / "model"
         marks, size = write(weights, sizes)
         rows = []
-        for name in LOADERS:
-            row: Row = {"what": "load", "implementation": name, "weights_bytes": size}
+        for name, what, files in product(LOADERS, WHAT, FILES):
+            row: Row = {"what": WHAT[what], "files": files, "implementation": name}
+            row["weights_bytes"] = size
+            if files == "cold":
+                forget(weights)
             try:
-                found = measured(name, weights, environment, marks, size)
+                found = measured(name, weights, environment, marks, size, until=what)
                 row |= {"ok": True, **found, "peak_to_weights": found["peak_bytes"] / size}
             except GateError as error:
                 row |= {"ok": False, "reason": reason(error)}
@@ -144,83 +130,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def shapes(sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """The tensors of a Llama by their names in a checkpoint."""
-    width, wide = sizes["hidden_size"], sizes["intermediate_size"]
-    keys = width // sizes["num_attention_heads"] * sizes["num_key_value_heads"]
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (sizes["vocab_size"], width)}
-    for layer in range(sizes["num_hidden_layers"]):
-        within = {
-            "self_attn.q_proj": (width, width),
-            "self_attn.k_proj": (keys, width),
-            "self_attn.v_proj": (keys, width),
-            "self_attn.o_proj": (width, width),
-            "mlp.gate_proj": (wide, width),
-            "mlp.up_proj": (wide, width),
-            "mlp.down_proj": (width, wide),
-            "input_layernorm": (width,),
-            "post_attention_layernorm": (width,),
-        }
-        found |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in within.items()}
-    return found | {"model.norm.weight": (width,), "lm_head.weight": (sizes["vocab_size"], width)}
-
-
-def write(folder: Path, sizes: Mapping[str, int]) -> tuple[Marks, int]:
-    """Write the checkpoint: how each tensor begins, and the bytes of all."""
-    folder.mkdir()
-    generator = torch.Generator().manual_seed(0)
-    marks, tensors = {}, shapes(sizes)
-    total = sum(map(math.prod, tensors.values())) * 2
-    shards: list[dict[str, tuple[int, ...]]] = [{} for _ in range(SHARDS)]
-    written = 0
-    for name, shape in tensors.items():
-        shards[min(written * SHARDS // total, SHARDS - 1)][name] = shape
-        written += math.prod(shape) * 2
-    where = {}
-    for number, shard in enumerate(shards, 1):
-        file = f"model-{number:05}-of-{SHARDS:05}.safetensors"
-        where |= dict.fromkeys(shard, file)
-        marks |= write_shard(folder / file, shard, generator)
-    index = {"metadata": {"total_size": total}, "weight_map": where}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    about = {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "dtype": "bfloat16",
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0,
-        "tie_word_embeddings": False,
-        **sizes,
-    }
-    (folder / "config.json").write_text(json.dumps(about))
-    return marks, total
-
-
-def write_shard(
-    path: Path, tensors: Mapping[str, tuple[int, ...]], generator: torch.Generator
-) -> Marks:
-    header, end = {}, 0
-    for name, shape in tensors.items():
-        start, end = end, end + math.prod(shape) * 2
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
-    text += b" " * (-len(text) % 8)
-    marks = {}
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        size = file.tell() + end
-        # Room on the disk that nothing is written to.
-        os.posix_fallocate(file.fileno(), 0, int(size * STORED))
-        file.truncate(size)
-        for name, about in header.items():
-            values = torch.randn(MARKED, generator=generator).mul(0.02).to(torch.bfloat16)
-            file.seek(8 + len(text) + about["data_offsets"][0])
-            file.write(values.view(torch.int16).numpy().tobytes())
-            marks[name] = values.tolist()
-    return marks
-
-
 def measured(
     name: str,
     weights: Path,
@@ -228,6 +137,7 @@ def measured(
     marks: Marks,
     size: int,
     dtype: str = "bfloat16",
+    until: str = "load",
 ) -> Row:
     """Milliseconds and bytes of one loader. Raises GateError where it fails or reads wrongly."""
     require(name)
@@ -238,7 +148,7 @@ def measured(
         )
     program = PROGRAM.format(**LOADERS[name]).replace("DTYPE", dtype)
     done = subprocess.Popen(
-        [sys.executable, "-c", program, str(weights)],
+        [sys.executable, "-c", program, str(weights), until],
         cwd=REPOSITORY,
         env=dict(environment),
         stdout=subprocess.PIPE,
@@ -274,6 +184,14 @@ def measured(
     }
 
 
+def forget(folder: Path) -> None:
+    """Have the system drop the pages of the files of a folder, as if they were never read."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def watch(process: "subprocess.Popen[str]", peaks: dict[str, int]) -> None:
     """Note the most memory of each kind that a process holds until it ends."""
     while process.poll() is None:
@@ -301,11 +219,11 @@ def available() -> int:
 
 def show(row: dict[str, Any]) -> None:
     if not row["ok"]:
-        print(f"{row['implementation']:<14}{row['reason']}")
+        print(f"{row['implementation']:<14}{row['what']}, {row['files']}: {row['reason']}")
         return
     gib = {name: value / 2**30 for name, value in row.items() if name.endswith("_bytes")}
     print(
-        f"{row['implementation']:<14}{row['median_ms'] / 1e3:6.1f} s "
+        f"{row['implementation']:<14}{row['what']}, {row['files']}: {row['median_ms'] / 1e3:.1f} s "
         f"({row['processor_ms'] / 1e3:.1f} s of processors)  peak "
         f"{gib['peak_bytes']:.2f} GiB = {row['peak_to_weights']:.3f} weights "
         f"(anonymous {gib['peak_anonymous_bytes']:.2f}, mapped {gib['peak_mapped_bytes']:.2f}); "

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.loading_at_size import measured, write
+from benchmarks.loading_at_size import measured
 from benchmarks.session import REPOSITORY
+from benchmarks.sparse_checkpoint import write
 
 SIZES = {
     "hidden_size": 1024,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from minibert.checkpoint import huge_pages
 from minibert.checkpoint.files import Entry, MappedWeight
 from minibert.checkpoint.sources import Source
 from minibert.errors import CheckpointError
@@ -158,9 +159,11 @@ class _Given:
 
     def _room(self, view: Tensor, dtype: torch.dtype, device: torch.device | None) -> Tensor:
         try:
+            if (device or view.device).type == "cpu":
+                return huge_pages.empty_like(view, dtype)
             return torch.empty_like(view, dtype=dtype, device=device)
         # Torch says so in its own words, and CUDA in a class of its own.
-        except (RuntimeError, TypeError) as error:
+        except (RuntimeError, TypeError, OSError) as error:
             said = (str(error).splitlines() or [type(error).__name__])[0]
             raise CheckpointError(
                 f"{self.where}: no room on {device or view.device} for {self.name}, "
