@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_trace
+from minibert.analysis.one_position import OfOnePosition
 from minibert.analysis.positions import one_position_each
 from minibert.analysis.rollout import result_dtype
 from minibert.errors import TraceError
@@ -122,46 +123,14 @@ class Relevance:
         return f"Relevance(batch {self.values.shape[0]}, {self.values.shape[1]} positions)"
 
 
-@dataclass(frozen=True, eq=False)
-class PositionRelevance:
+class PositionRelevance(OfOnePosition):
     """How relevant the positions that enter each layer are to one output position.
 
     values[0] is over the embeddings and the result of `relevance`, values[l] over what enters
     layer l.
     """
 
-    positions: tuple[int, ...]
-    """The output position of each sentence."""
-    values: Float[Tensor, "layer batch key"]
-    labels: tuple[tuple[str, ...], ...]
-
-    def plot(
-        self, path: str | Path | None = None, *, layer: int | None = 0, sentence: int = 0
-    ) -> "Figure":
-        """The matplotlib Figure of what enters one layer, as bars, or for None of all layers.
-
-        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a layer
-        or sentence that is not there, and MinibertError without matplotlib.
-        """
-        from minibert.viz.plots.tokens import bars_or_layers
-
-        return bars_or_layers(
-            self.values,
-            self.labels,
-            layer=layer,
-            sentence=sentence,
-            positions=self.positions,
-            name="Relevance to",
-            unit="relevance",
-            path=path,
-        )
-
-    def __repr__(self) -> str:
-        layer, batch, key = self.values.shape
-        return (
-            f"PositionRelevance(of {_named(self.positions)}: {layer} layers, batch {batch}, "
-            f"{key} positions)"
-        )
+    NAME, UNIT = "Relevance to", "relevance"
 
 
 def gradient_x_attention(
@@ -252,8 +221,3 @@ def _layers(trace: Trace, layers: int | Sequence[int] | None) -> tuple[int, ...]
     if not given:
         raise TraceError("layers is empty; expected some layers, or None for all.")
     return tuple(check_index("layer", layer, len(trace)) for layer in given)
-
-
-def _named(positions: tuple[int, ...]) -> str:
-    several = len(set(positions)) > 1
-    return f"positions {positions}" if several else f"position {positions[0]}"

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_choice, check_trace
+from minibert.analysis.one_position import OfOnePosition
 from minibert.analysis.positions import one_position_each
 from minibert.errors import TraceError
 from minibert.quantities import Float
@@ -72,38 +73,13 @@ class Rollout:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class PositionRollout:
+class PositionRollout(OfOnePosition):
     """Where one output position comes from: shares of the positions that enter each layer.
 
     values[0] is over the embeddings and the result of rollout, values[l] over what enters layer l.
     """
 
-    positions: tuple[int, ...]
-    """The output position of each sentence."""
-    values: Float[Tensor, "layer batch key"]
-    labels: tuple[tuple[str, ...], ...]
-
-    def plot(
-        self, path: str | Path | None = None, *, layer: int | None = 0, sentence: int = 0
-    ) -> "Figure":
-        """The matplotlib Figure of what enters one layer, as bars, or for None of all layers.
-
-        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a layer
-        or sentence that is not there, and MinibertError without matplotlib.
-        """
-        from minibert.viz.plots.tokens import bars_or_layers
-
-        return bars_or_layers(
-            self.values,
-            self.labels,
-            layer=layer,
-            sentence=sentence,
-            positions=self.positions,
-            name="Rollout of",
-            unit="share",
-            path=path,
-        )
+    NAME, UNIT = "Rollout of", "share"
 
 
 def rollout(

@@ -23,7 +23,7 @@ def test_memory_has_the_layout_that_torch_gives(shape: tuple[int, ...], dtype: t
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="a system without huge pages")
-@pytest.mark.parametrize("rows, asked", [(2048, True), (64, False)])
+@pytest.mark.parametrize(("rows", "asked"), [(2048, True), (64, False)])
 def test_the_kernel_is_asked_for_huge_pages_of_large_tensors(rows: int, asked: bool) -> None:
     made = huge_pages.empty_like(torch.empty(rows, 1537), torch.float32)
     middle = made.data_ptr() + made.nbytes // 2

@@ -26,7 +26,15 @@ from minibert.analysis.token_circuits import TokenTable
 from minibert.errors import EditError, MinibertError, TraceError
 
 # Where a result is no result but what results are made of.
-PARTS = {"Circuit", "Component", "EmbeddingParts", "FrozenNorm", "HeadWeights", "PatternKind"}
+PARTS = {
+    "Circuit",
+    "Component",
+    "EmbeddingParts",
+    "FrozenNorm",
+    "HeadWeights",
+    "OfOnePosition",
+    "PatternKind",
+}
 RESULTS = list(results())
 
 
