@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
-from minibert.kernels.check.causes import distance
+from minibert.kernels.check.distances import distance
 from minibert.kernels.check.factors import factor_of
 from minibert.kernels.check.gradient_check import eager_gradients, gradient_tolerances
 from minibert.kernels.check.problem import Problem, by_eager, unfolded

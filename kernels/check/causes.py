@@ -9,20 +9,16 @@ import math
 import torch
 from torch import Tensor
 
+from minibert.kernels.check.distances import distance, mean_distance
 from minibert.kernels.check.factors import factor_cause
 from minibert.kernels.check.known_faults import suspects
 from minibert.kernels.check.large_scores import large_scores
 from minibert.kernels.check.problem import Problem, unfolded
 from minibert.kernels.rounding import rounding_cause
 
-__all__ = ["distance", "likely_cause"]
+__all__ = ["STALE", "explains", "likely_cause"]
 
-
-def distance(found: Tensor, expected: Tensor) -> float:
-    """The largest absolute difference; an infinity where one is NaN or infinite and not both."""
-    found = found.to(expected.dtype)
-    same = found == expected
-    return float((found - expected).abs().nan_to_num(math.inf, math.inf).masked_fill(same, 0).max())
+STALE = "a stale output"
 
 
 def likely_cause(
@@ -41,8 +37,8 @@ def likely_cause(
     # Zeros are the same in every call and tell nothing.
     if previous is not None and torch.equal(found, previous) and bool(found.any()):
         return (
-            "the same numbers as in the previous call, which had other inputs: a stale output, "
-            "kept or cached between calls"
+            f"the same numbers as in the previous call, which had other inputs: {STALE}, kept or "
+            "cached between calls"
         )
     wrong = ((found.to(expected.dtype) - expected).abs() > tolerance) | (
         found.isfinite() != expected.isfinite()
@@ -59,7 +55,9 @@ def likely_cause(
         return "lse is in base 2: multiply by ln 2"
     for suspect in suspects(problem):
         other = suspect.gives(output)
-        if other is not None and other.shape == found.shape and _fits(found, other, tolerance):
+        if other is None or other.shape != found.shape:
+            continue
+        if _fits(found, other, tolerance) and explains(found, other, expected):
             return suspect.sentence
     if _only_dead_rows(problem, wrong):
         return (
@@ -86,6 +84,13 @@ def _fits(found: Tensor, other: Tensor, tolerance: float) -> bool:
     return distance(found[~unknown], other[~unknown]) <= tolerance
 
 
+def explains(found: Tensor, other: Tensor, expected: Tensor) -> bool:
+    """True when what a suspect gives leaves at most half of the mean error."""
+    known = ~other.isnan().flatten(2).any(dim=-1)
+    error = mean_distance(found[known], expected[known])
+    return mean_distance(found[known], other[known]) <= error / 2
+
+
 def _stale_part(wrong: Tensor, found: Tensor, previous: Tensor) -> str | None:
     """A sentence when nearly every wrong number is that of the previous call; 0 tells nothing."""
     kept = wrong & (found == previous) & (found != 0)
@@ -93,7 +98,7 @@ def _stale_part(wrong: Tensor, found: Tensor, previous: Tensor) -> str | None:
         return None
     return (
         f"{int(kept.sum())} of {found.numel()} values, first at {_first(kept)}, are those of the "
-        "previous call, which had other inputs: a stale output, of which a part is not written"
+        f"previous call, which had other inputs: {STALE}, of which a part is not written"
     )
 
 

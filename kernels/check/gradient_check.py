@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
-from minibert.kernels.check.causes import distance
+from minibert.kernels.check.distances import distance
 from minibert.kernels.check.problem import Problem, by_eager, largest_score, unfolded
 from minibert.quantities import Float
 

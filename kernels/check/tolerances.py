@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from minibert.kernels.check.causes import distance
+from minibert.kernels.check.distances import distance
 from minibert.kernels.check.problem import Problem, by_eager, largest_score, unfolded
 from minibert.kernels.masks import wide
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.check import backward
-from minibert.kernels.check.causes import distance
+from minibert.kernels.check.distances import distance
 from minibert.kernels.check.problem import Problem, by_eager, part
 from minibert.kernels.check.tolerances import error_of, tolerance_of
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from minibert.kernels.check.parity import Finding, ParityReport
+from minibert.kernels.check.report import Finding, ParityReport
 from minibert.terminal import Terminal
 
 __all__ = ["check_lines", "line", "time_lines"]
@@ -51,7 +51,7 @@ def _outputs(report: ParityReport, terminal: Terminal) -> list[str]:
             other = nearest.setdefault((_type(one), one.output), one)
             if _share(one) > _share(other):
                 nearest[_type(one), one.output] = one
-    header = ("output", "", "largest error", "allowed", "part", "where")
+    header = ("output", "", "error", "allowed", "part", "where")
     rows = [
         (one.output, _type(one), *_numbers(one), _part(_share(one)), one.case)
         for one in nearest.values()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from minibert.bench.judged_function import JudgedFunction
-    from minibert.kernels.check.parity import ParityReport
+    from minibert.kernels.check.report import ParityReport
     from minibert.kernels.check.workload import Workload
 
 __all__ = ["Asked", "check", "run_check"]
