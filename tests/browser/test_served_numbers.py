@@ -101,4 +101,4 @@ def test_the_whole_leads_from_the_projection_to_the_rows_of_the_tables(
             assert worked(page) == pytest.approx(expected, abs=1e-4)
             assert asked(page)["number"] == "embed_input"
         names = page.locator("[data-step=embeddings] tbody th").all_inner_texts()
-        assert f"position embedding of position {POSITION} (row {row})" in names
+        assert f"row {row} of positions: position {POSITION}" in names

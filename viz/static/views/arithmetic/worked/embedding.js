@@ -21,13 +21,14 @@ export async function summed(at) {
   const { position, dimension } = at.place;
   const { rows, sum: x, norm } = await embeddingOf(at.source, at.tokens, position);
   const scaled = at.built.embedScale !== 1;
-  const names = {
-    word: () => `word embedding of ${tokenName(at.tokens, position)}`,
-    position: () => `position embedding of position ${position}`,
-    segment: () => `segment embedding of text ${at.tokens.segment[position] ? "B" : "A"}`,
+  // The row comes first: on a narrow page the end is cut off.
+  const whose = {
+    word: `words: ${tokenName(at.tokens, position)}`,
+    position: `positions: position ${position}`,
+    segment: `segments: text ${at.tokens.segment[position] ? "B" : "A"}`,
   };
   const terms = rows.map(({ name, row, scale, numbers }) => ({
-    name: `${names[name]()} (row ${row})`,
+    name: `row ${row} of ${whose[name]}`,
     factors: scaled ? [numbers[dimension], scale] : [],
     value: numbers[dimension] * scale,
   }));
