@@ -70,6 +70,25 @@ OTHER_KINDS: dict[str, dict[str, Any]] = {
     },
 }
 
+_LIKE_BERT: dict[str, Any] = {
+    "causal": False, "n_kv_heads": 4, "windows": (), "rotary": None, "task": "masked-lm",
+    "n_positions": 600,
+}  # fmt: skip
+# What stands behind a server alone, as changes of "llama".
+SERVED_KINDS: dict[str, dict[str, Any]] = {
+    "distilbert": {**_LIKE_BERT, "family": "distilbert"},
+    # Its first position reads row 4 of the table; [SEP] of tiny-bert stands for padding, in row 3.
+    "roberta": {**_LIKE_BERT, "family": "roberta", "position_offset": 4},
+    # Its output head has an activation of its own; its embeddings are narrower than its stream.
+    "electra": {
+        **_LIKE_BERT, "family": "electra", "n_segments": 2, "activation": "relu", "d_embed": 10,
+    },
+    # Two of its three layers share their weights too.
+    "albert": {
+        **_LIKE_BERT, "family": "albert", "n_segments": 2, "d_embed": 10, "n_layer_groups": 2,
+    },
+}  # fmt: skip
+
 
 def other_model(kind: str, **changes: Any) -> Model:
     """A random model of `OTHER_KINDS`, of 3 layers and 4 heads of 6, with large weights."""

@@ -6,7 +6,7 @@ from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.families import FAMILIES
 
-__all__ = ["built_of", "undrawn_of"]
+__all__ = ["built_of"]
 
 
 class BuiltModel(Protocol):
@@ -16,13 +16,8 @@ class BuiltModel(Protocol):
     body: Body
 
 
-def built_of(model: BuiltModel) -> dict[str, Any] | None:
-    """The parts of a model as static/core/data/source.js has them.
-
-    None for a model with a part that the page does not work out; `undrawn_of` names it.
-    """
-    if undrawn_of(model):
-        return None
+def built_of(model: BuiltModel) -> dict[str, Any]:
+    """The parts of a model as static/core/data/source.js has them."""
     config = model.config
     return {
         "norm": config.norm_place,
@@ -39,19 +34,11 @@ def built_of(model: BuiltModel) -> dict[str, Any] | None:
         "headActivation": FAMILIES[config.family].head_activation or config.head_activation,
         "embedScale": model.body.word_scale,
         "positions": model.body.position is not None,
+        "positionOffset": config.position_offset,
         "segments": config.n_segments > 0,
         "embedNorm": config.embed_norm,
+        "embedProject": model.body.embed_project is not None,
         "finalNorm": config.final_norm,
         "transform": not config.generates,
         "logitSoftCap": config.logit_soft_cap,
     }
-
-
-def undrawn_of(model: BuiltModel) -> str:
-    """Which part of a model the page cannot work out number by number; "" where it knows all."""
-    config = model.config
-    if config.position_offset:
-        return f"its positions are counted from {config.position_offset} on (position_offset)"
-    if model.body.embed_project is not None:
-        return f"its embeddings, of width {config.d_embed} (d_embed), go through a matrix"
-    return ""

@@ -57,7 +57,7 @@ export default [
   {
     files: ["tests/live/**"],
     languageOptions: {
-      globals: { Buffer: "readonly", process: "readonly", structuredClone: "readonly", URL: "readonly" },
+      globals: { Buffer: "readonly", process: "readonly", structuredClone: "readonly", URL: "readonly", WebSocket: "readonly" },
     },
   },
   {

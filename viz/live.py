@@ -24,7 +24,7 @@ from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.text.tokenizer import Tokenizer
 from minibert.viz.document import LIVE_PARTS, document, worker_block
 from minibert.viz.engine_edit_checks import OFF_PAGES
-from minibert.viz.engine_models import built_of, undrawn_of
+from minibert.viz.engine_models import built_of
 from minibert.viz.looking import looking_header, rotation_header
 from minibert.viz.payload import header_json
 from minibert.viz.saving import write_page
@@ -215,7 +215,6 @@ def _config(model: RunnableModel) -> dict[str, Any]:
         "embed_scale": model.body.word_scale,
         "name": os.path.basename(os.path.normpath(model.name)),
         "scale": scale,
-        "undrawn": undrawn_of(model),
         **looking_header(config, layers),
         # The number of tokens is without effect: what depends on it was refused.
         **rotation_header(config, layers, config.n_positions),

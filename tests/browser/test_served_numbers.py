@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browser.whole_pages import worked
+from browser.whole_pages import asked, worked
 from playwright.sync_api import Browser, Page
-from small_traces import other_model
+from small_traces import SERVED_KINDS, other_model
 
 import minibert
+from minibert.analysis import embedding_parts
 from minibert.layers.rotary import Rotary
 from tests.served import serving
 
@@ -16,13 +17,8 @@ pytestmark = pytest.mark.browser
 
 TEXT = "the old horse ran to the house"
 POSITION = 3
-LIKE_BERT: dict[str, Any] = {
-    "causal": False, "n_kv_heads": 4, "windows": (), "rotary": None, "task": "masked-lm",
-}  # fmt: skip
 KINDS: dict[str, dict[str, Any]] = {
-    "distilbert": {**LIKE_BERT, "family": "distilbert"},
-    # Its output head has an activation of its own.
-    "electra": {**LIKE_BERT, "family": "electra", "n_segments": 2, "activation": "relu"},
+    **SERVED_KINDS,
     # Its frequencies depend on the length of the text.
     "llama": {
         "rotary": Rotary(6, scaling="dynamic", factor=4.0, n_original=4),
@@ -35,10 +31,10 @@ KINDS: dict[str, dict[str, Any]] = {
 NUMBERS = ("embed", "query", "attn_out", "resid_mid", "mlp_post")
 
 
-def model_of(kind: str, **changes: Any) -> Any:
+def model_of(kind: str) -> Any:
     tokenizer = minibert.load("tiny-bert").tokenizer
     assert tokenizer is not None
-    made = other_model("llama", **(KINDS[kind] | {"vocab_size": tokenizer.vocab_size} | changes))
+    made = other_model("llama", **(KINDS[kind] | {"vocab_size": tokenizer.vocab_size}))
     made.tokenizer = tokenizer
     return made
 
@@ -80,9 +76,29 @@ def test_every_number_is_worked_out_before_a_served_model(kind: str, opened: Any
         assert not page.locator(".sum-edited:visible").count()
 
 
-def test_a_part_that_is_not_drawn_is_named(opened: Any) -> None:
-    model = model_of("electra", d_embed=16)
+@pytest.mark.parametrize("kind", ["roberta", "electra", "albert"])
+def test_the_whole_leads_from_the_projection_to_the_rows_of_the_tables(
+    kind: str, opened: Any
+) -> None:
+    model = model_of(kind)
+    body, row = model.body, POSITION + model.config.position_offset
     with serving(model) as server:
-        tab = opened(server.address, "view=head").get_by_role("tab", name="Whole")
-        assert tab.get_attribute("aria-disabled") == "true"
-        assert "its embeddings, of width 16 (d_embed), go" in (tab.get_attribute("title") or "")
+        page = opened(server.address, f"view=whole&query={POSITION}")
+        inputs = page.locator("[data-box=text] ~ [data-box^=embed]")
+        assert f"position (row {row})" in inputs.first.inner_text()
+        inputs.last.click()
+        largest = float(model.trace(TEXT).embed[0, POSITION].abs().max())
+        assert abs(worked(page)) == pytest.approx(largest, abs=1e-4)
+        if body.embed_project is not None:
+            # A number that the projection reads.
+            first = page.locator("[data-step=products] tbody button").first
+            dimension = int(first.inner_text().split()[-1])
+            first.click()
+            parts = embedding_parts(model, TEXT)
+            summed = parts.word + parts.position + parts.segment
+            expected = float(body.embed_norm(summed)[0, POSITION, dimension])
+            page.wait_for_selector("[data-step=embeddings]")
+            assert worked(page) == pytest.approx(expected, abs=1e-4)
+            assert asked(page)["number"] == "embed_input"
+        names = page.locator("[data-step=embeddings] tbody th").all_inner_texts()
+        assert f"row {row} of positions: position {POSITION}" in names

@@ -1,4 +1,4 @@
-/** How a layer is wired from the choices of its model, and what is said of a model that is not drawn. */
+/** How a layer is wired from the choices of its model, and what a page without a model says. */
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -38,9 +38,7 @@ test("no step stands before what it reads", () => {
   }
 });
 
-test("a model that is not drawn is told why, by name", () => {
-  const shape = { family: "roberta", built: null, undrawn: "its positions are counted from 2 on (position_offset)" };
-  assert.equal(wholeKind.missing({ source: { shape } }), "The whole of this model (roberta) is not drawn: its positions are counted from 2 on (position_offset).");
-  assert.equal(wholeKind.missing({ source: { shape: { ...shape, built: GPT2 } } }), "");
+test("a page without a model says that it draws none", () => {
+  assert.equal(wholeKind.missing({ source: {} }), "");
   assert.match(wholeKind.missing({ source: null }), /no model/);
 });

@@ -1,6 +1,6 @@
 /**
  * The engine of a live page outside of a browser: viz/built/worker.js runs as a worker would, and
- * in_file.js asks it. Calls come in as lines of JSON; an answer is a line of JSON, and behind it the
+ * in_file.js asks it; or that of a served page, which served.js asks. Calls come in as lines of JSON; an answer is a line of JSON, and behind it the
  * numbers that it names.
  */
 
@@ -9,6 +9,7 @@ import { createInterface } from "node:readline";
 import vm from "node:vm";
 
 import { engineInFile } from "../../viz/static/engine/in_file.js";
+import { engineAddress, ServedEngine } from "../../viz/static/engine/served.js";
 import { Runs } from "../../viz/static/live/runs.js";
 import { sourceOf } from "../../viz/static/live/source.js";
 import { told, vectorAt, WORKED, workedIn } from "../../viz/static/views/arithmetic/worked/stories.js";
@@ -34,6 +35,12 @@ const DO = {
   open({ live, weights }) {
     const { buffer } = Uint8Array.from(Buffer.from(weights, "base64"));
     engine = engineInFile(workerHere(script), { ...live, weights: buffer });
+    return engine.about();
+  },
+  /** A server takes a page of its own origin alone. */
+  connect({ address }) {
+    const { origin } = new URL(address);
+    engine = new ServedEngine(engineAddress(address), (to) => new WebSocket(to, { headers: { origin } }));
     return engine.about();
   },
   /** The run, and the quantities that are asked for. */
@@ -79,7 +86,7 @@ async function exampleOf(request) {
 }
 
 async function toldAt(example, quantity, place) {
-  const at = new Teller(example.source, example.source.shape.built, example, place);
+  const at = new Teller(example.source, example, place);
   const { steps, value } = await told(quantity, at);
   const vector = quantity.of === "vocabulary" ? await at.row("logits", null) : await vectorAt(quantity, at);
   const terms = steps.flatMap(({ sum }) => (sum ? sum.terms : []));
@@ -102,3 +109,4 @@ for await (const line of createInterface({ input: process.stdin })) {
     process.stdout.write(`${JSON.stringify({ error: `${error.name}: ${error.message}` })}\n`);
   }
 }
+engine?.close();

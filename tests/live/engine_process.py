@@ -1,4 +1,4 @@
-"""The engine of a live page in a process of Node, asked as a page asks it."""
+"""The engine of a live or served page in a process of Node, asked as a page asks it."""
 
 import json
 import subprocess
@@ -20,16 +20,22 @@ class EngineError(Exception):
 
 
 class EngineProcess:
-    """One process of Node; `open` gives it a model."""
+    """One process of Node; `open` gives it a model, `connect` a server of one."""
 
     def __init__(self, node: str) -> None:
+        # A WebSocket has to be asked for before version 22 of Node.
+        options = ("--experimental-websocket", "--no-warnings")
         self._process = subprocess.Popen(
-            [node, str(_SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [node, *options, str(_SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
     def open(self, header: str, weights: str) -> dict[str, Any]:
         """What the engine says about the model of a live page's header and weights."""
         return dict(self._ask("open", live=json.loads(header)["live"], weights=weights))
+
+    def connect(self, address: str) -> dict[str, Any]:
+        """What the engine behind the page of this address says about its model."""
+        return dict(self._ask("connect", address=address))
 
     def trace(
         self,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from live.drawn import drawn_edits, python_edits, real_texts
 from live.engine_process import EngineProcess
-from small_traces import OTHER_KINDS, other_model
+from small_traces import OTHER_KINDS, SERVED_KINDS, other_model
 from test_front_end import node
 
 import minibert
@@ -57,7 +57,9 @@ def random_model(kind: str, **changes: Any) -> Any:
     """A random model of another kind, with the tokenizer of an embedded one."""
     if kind in ("qwen3", "olmo2"):
         kind, changes = "llama", {"family": kind, "windows": ()} | changes
-    masked = kind == "modernbert" or changes.get("family") == "bert"
+    if kind in SERVED_KINDS:
+        kind, changes = "llama", SERVED_KINDS[kind] | changes
+    masked = kind == "modernbert" or changes.get("causal") is False
     tokenizer = minibert.load("tiny-bert" if masked else "tiny-gpt2").tokenizer
     assert tokenizer is not None
     task = {"task": "masked-lm" if masked else "causal-lm", "vocab_size": tokenizer.vocab_size}

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from live.engine_process import EngineProcess
 from live.test_engine import random_model
-from live.test_worked import OTHERS, opened
+from live.test_worked import OTHERS, opened, vector_of_python
+from small_traces import SERVED_KINDS
 
 import minibert
 
@@ -25,8 +26,10 @@ MIDDLE, LAST = ("attention sum", "resid_mid"), ("mlp sum", "resid_post")
 BEFORE = [
     ("resid_pre",), ("attention norm", *ROTARY), MIDDLE, ("mlp norm", *MLP), LAST
 ]  # fmt: skip
+AFTER = [("resid_pre",), ATTENTION, MIDDLE, MLP, LAST]
 WIRED: dict[str, list[tuple[str, ...]]] = {
-    "tiny-bert": [("resid_pre",), ATTENTION, MIDDLE, MLP, LAST],
+    "tiny-bert": AFTER,
+    **dict.fromkeys(SERVED_KINDS, AFTER),
     "tiny-gpt2": [
         ("resid_pre",), ("attention norm", *ATTENTION), MIDDLE, ("mlp norm", *MLP), LAST
     ],
@@ -112,25 +115,33 @@ def check_fact(trace: Any, layer: int, box: dict[str, Any]) -> None:
         assert [row.get("groups") for row in box["rows"]] == [groups] * 3
 
 
+@pytest.mark.parametrize("place", [POSITION, -1])
 def test_the_embedding_shows_the_rows_that_are_added_up(
-    named: tuple[str, Any, EngineProcess],
+    place: int, named: tuple[str, Any, EngineProcess]
 ) -> None:
     _, model, engine = named
     trace, body = model.trace(TEXT), model.body
-    _, box = engine.whole({"texts": [TEXT], "edits": []}, 0, POSITION)["input"]
-    expected = {"word": body.word.weight[int(trace.tokens.ids[0, POSITION])]}
+    position, ids = place % trace.tokens.lengths[0], trace.tokens.ids
+    _, *found = engine.whole({"texts": [TEXT], "edits": []}, 0, position)["input"]
+    tables = {"word": int(ids[0, position])}
     if body.position is not None:
-        expected["position"] = body.position.weight[POSITION]
+        tables["position"] = int(body.positions(ids)[0, position])
     if body.segment is not None:
-        expected["segment"] = body.segment.weight[0]
-    last = trace.embed[0, POSITION]
-    if body.embed_norm is not None:
+        tables["segment"] = 0
+    for name, row in tables.items():
+        assert f"{name} (row {row})" in found[0]["says"]
+    expected = {name: getattr(body, name).weight[row] for name, row in tables.items()}
+    last = trace.embed[0, position]
+    if body.embed_project is not None:
+        expected |= {"normed": vector_of_python(trace, "embed_input", 0, 0)[position], "": last}
+    elif body.embed_norm is not None:
         expected["normed"] = last
     elif len(expected) > 1:
         expected["sum"] = last
     elif body.word_scale != 1:
         expected["scaled"] = last
-    assert [row["name"] for row in box["rows"]] == list(expected)
-    for row in box["rows"]:
-        found = row["parts"][0]
-        np.testing.assert_allclose(found, expected[row["name"]].numpy(), rtol=0, atol=ABSOLUTE)
+    rows = [row for box in found for row in box["rows"]]
+    assert [row["name"] for row in rows] == list(expected)
+    for row in rows:
+        (numbers,) = row["parts"]
+        np.testing.assert_allclose(numbers, expected[row["name"]].numpy(), rtol=0, atol=ABSOLUTE)

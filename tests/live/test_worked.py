@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,15 @@ from live.drawn import real_texts
 from live.engine_process import EngineProcess
 from live.equations import check_steps
 from live.test_engine import random_model
-from small_traces import OTHER_KINDS
+from small_traces import OTHER_KINDS, SERVED_KINDS
 from test_front_end import node
 
 import minibert
+from minibert.analysis import embedding_parts
 from minibert.layers.layer import layer_quantities
 from minibert.viz.engine_edit_checks import OFF_PAGES
-from minibert.viz.live import live_page
+from minibert.viz.live import LIVE_FAMILIES, live_page
+from tests.served import serving
 
 # Steps are in double precision, from numbers that the engine rounded to single.
 RELATIVE = 1e-5
@@ -25,7 +28,7 @@ ABSOLUTE = 1e-4
 # What is told by the view of attention weights, and what another layer gave.
 ELSEWHERE = ("scores", "probs", "resid_pre")
 HEADED = ("query_unrotated", "key_unrotated", "query", "key", "value", "z", "head_out")
-OTHERS = [*OTHER_KINDS, "qwen3", "olmo2"]
+OTHERS = [*OTHER_KINDS, "qwen3", "olmo2", *SERVED_KINDS]
 
 
 @pytest.fixture(scope="module", params=["tiny-bert", "tiny-gpt2", "tiny-llama"])
@@ -35,16 +38,27 @@ def both(request: pytest.FixtureRequest) -> Iterator[tuple[Any, EngineProcess]]:
 
 
 def opened(model: Any) -> Iterator[tuple[Any, EngineProcess]]:
-    page, engine = live_page(model), EngineProcess(node())
-    engine.open(page.header, page.weights)
-    yield model, engine
-    engine.close()
+    """A model, and the engine in the file of its page, or behind its server."""
+    with ExitStack() as stack:
+        server = None
+        if model.config.family not in LIVE_FAMILIES:
+            server = stack.enter_context(serving(model))
+        engine = EngineProcess(node())
+        stack.callback(engine.close)
+        if server is None:
+            page = live_page(model)
+            engine.open(page.header, page.weights)
+        else:
+            engine.connect(server.address)
+        yield model, engine
 
 
 def names_of(model: Any) -> list[tuple[str, int | None]]:
     """The quantities that the view works out, with their layers; the norms between them too."""
     config = model.config
     whole = ["embed", "head_hidden", "logits"]
+    if model.body.embed_project is not None:
+        whole.append("embed_input")
     if config.final_norm and not config.generates:
         whole.append("hidden")
     table = [name for name in layer_quantities(config) if name not in (*OFF_PAGES, *ELSEWHERE)]
@@ -56,26 +70,17 @@ def names_of(model: Any) -> list[tuple[str, int | None]]:
     return [*((name, None) for name in whole), *((n, layer) for layer in layers for n in table)]
 
 
-def width_of(model: Any, name: str) -> int:
-    config = model.config
-    if name in HEADED and name != "head_out":
-        return int(config.d_head)
-    if name in ("mlp_gate", "mlp_pre", "mlp_post"):
-        return int(config.d_mlp)
-    return int(config.vocab_size if name == "logits" else config.d_model)
-
-
-def drawn_places(draw: random.Random, model: Any, length: int) -> list[dict[str, Any]]:
+def drawn_places(draw: random.Random, trace: Any) -> list[dict[str, Any]]:
     """Each quantity of each layer at two drawn places."""
     return [
         {
             "quantity": name,
             "layer": layer or 0,
-            "head": draw.randrange(model.config.n_heads),
-            "position": draw.randrange(length),
-            "dimension": draw.randrange(width_of(model, name)),
+            "head": draw.randrange(trace.config.n_heads),
+            "position": draw.randrange(trace.tokens.lengths[0]),
+            "dimension": draw.randrange(vector_of_python(trace, name, layer or 0, 0).shape[-1]),
         }
-        for name, layer in 2 * names_of(model)
+        for name, layer in 2 * names_of(trace.model)
     ]
 
 
@@ -90,6 +95,9 @@ def vector_of_python(trace: Any, name: str, layer: int, head: int) -> Any:
     model, at = trace.model, trace[layer]
     if name in ("embed", "logits"):
         return getattr(trace, name)[0]
+    if name == "embed_input":
+        rows = embedding_parts(model, trace.tokens)
+        return model.body.embed_norm(rows.word + rows.position + rows.segment)[0]
     if name in ("hidden", "head_hidden"):
         hidden = model.body.final(trace[model.config.n_layers - 1].resid_post)
         return (hidden if name == "hidden" else model.head.decoder_input(hidden))[0]
@@ -108,7 +116,7 @@ def vector_of_python(trace: Any, name: str, layer: int, head: int) -> Any:
 def check_numbers(model: Any, engine: EngineProcess, texts: Any, draw: random.Random) -> None:
     """Each quantity at two places: what its steps come to is the engine's number, and Python's."""
     trace = model.trace(model.tokenize(*texts, truncate=True))
-    places = drawn_places(draw, model, trace.tokens.lengths[0])
+    places = drawn_places(draw, trace)
     answers = engine.worked({"texts": texts, "edits": []}, places)
     for place, answer in zip(places, answers, strict=True):
         value, given, largest = answer["value"], answer["given"], answer["largest"]

@@ -48,10 +48,10 @@ def test_about_is_the_models_config(engine: Engine) -> None:
             "firstNorm": True, "eps": config.norm_eps, "parallel": False, "keyHeads": 4,
             "queryKeyNorm": "none", "rotary": False, "gated": False,
             "activation": config.activation, "headActivation": config.activation,
-            "embedScale": 1.0, "positions": True, "segments": bert, "embedNorm": bert,
-            "finalNorm": not bert, "transform": bert, "logitSoftCap": None,
+            "embedScale": 1.0, "positions": True, "positionOffset": 0, "segments": bert,
+            "embedNorm": bert, "embedProject": False, "finalNorm": not bert, "transform": bert,
+            "logitSoftCap": None,
         },
-        "undrawn": "",
     }  # fmt: skip
 
 

@@ -147,7 +147,7 @@ def test_a_sweep_and_a_next_token_are_those_of_the_model(engine: Engine) -> None
     expected = changed - trace.logits[0, 3].log_softmax(-1)[7]
     assert answer is not None
     assert answer.blocks["values"][1, 2] == pytest.approx(float(expected.detach()), abs=1e-4)
-    assert (engine.about().body["built"] or {})["keyHeads"] == engine.config.n_kv_heads
+    assert engine.about().body["built"]["keyHeads"] == engine.config.n_kv_heads
     if engine.predicts == "causal":
         step = engine.step(text_request(TEXT), {"temperature": 0.0})
         assert step.body["chosen"]["id"] == int(trace.logits[0, -1].argmax())

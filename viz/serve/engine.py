@@ -22,7 +22,7 @@ from minibert.trace.edit import zero
 from minibert.trace.read import Trace
 from minibert.viz.engine_edit_checks import EngineEdit, checked_edits
 from minibert.viz.engine_edits import PointKey, needs, python_edits
-from minibert.viz.engine_models import built_of, undrawn_of
+from minibert.viz.engine_models import built_of
 from minibert.viz.live import JUDGED_TEXT
 from minibert.viz.serve.passes import Passes
 from minibert.viz.serve.picture import block_of, header_of
@@ -96,7 +96,6 @@ class Engine:
             "mask": None if mask_id is None else self.tokenizer.raw(mask_id),
             "pairs": self.takes_pairs,
             "built": built_of(self.model),
-            "undrawn": undrawn_of(self.model),
         }
         return Answer(body)
 

@@ -18,9 +18,7 @@
  * @property {number} vocabulary  ids
  * @property {string | null} mask  the mask token's string
  * @property {boolean} pairs  it takes a second text
- * @property {import("../core/data/source.js").Built | null} built  its parts; null: one of them is not worked
- *   out number by number
- * @property {string} undrawn  which; empty: none
+ * @property {import("../core/data/source.js").Built} built  its parts
  *
  * @typedef {object} Edit  one change, in the terms of Python's `edit=`; what is null or absent means all
  * @property {string} quantity  a name of layers/layer.py: "z", "mlp_out", "mlp_post", "probs", "scores", …

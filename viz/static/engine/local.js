@@ -60,7 +60,6 @@ export class LocalEngine {
       mask: tokenizer.mask === null ? null : tokenizer.raw(tokenizer.mask),
       pairs: config.n_segments > 1,
       built: config.built,
-      undrawn: config.undrawn,
     };
   }
 

@@ -32,8 +32,7 @@
  * @property {number[]} [turned]  of each layer: which of `rotary`
  * @property {string[]} labels  of a head that gives classes
  * @property {string[]} absent  quantities of a layer that the model does not have
- * @property {import("../core/data/source.js").Built | null} built
- * @property {string} undrawn
+ * @property {import("../core/data/source.js").Built} built
  *
  * @typedef {import("./tensor.js").Tensor} Tensor
  * @typedef {import("./weights.js").Weights} Weights

@@ -18,8 +18,10 @@
  * @property {string} headActivation  of the output head's own matrix
  * @property {number} embedScale  of the rows of the word table
  * @property {boolean} positions  embeddings of positions are added
+ * @property {number} positionOffset  rows at the beginning of their table that no position has
  * @property {boolean} segments  embeddings of segments are added
  * @property {boolean} embedNorm  a norm follows the sum of the embeddings
+ * @property {boolean} embedProject  a matrix follows, which makes them as wide as the stream
  * @property {boolean} finalNorm  a norm stands behind the last layer
  * @property {boolean} transform  the output head begins with a linear layer, an activation, a norm
  * @property {number | null} logitSoftCap  logits are squeezed into -cap to cap
@@ -33,8 +35,7 @@
  * @property {number} dMlp
  * @property {number} vocabulary  ids
  * @property {"masked" | "causal" | "none"} predicts  which tokens
- * @property {Built | null} built  null: a part of it is not worked out
- * @property {string} undrawn  which part
+ * @property {Built} built
  *
  * @typedef {object} Numbers
  * @property {number[]} shape  without the batch
@@ -72,4 +73,16 @@
  * @property {(texts: string[]) => void} open  shows a text in the place of the page's own
  */
 
-export {};
+/**
+ * A weight of the model, or one row of it, that it is known to have.
+ *
+ * @param {Source} source
+ * @param {string} name
+ * @param {number | null} layer
+ * @param {number | null} row
+ */
+export async function weightOf(source, name, layer, row) {
+  const found = await source.weights(name, layer, row);
+  if (!found) throw new RangeError(`this model has no weight ${name}`);
+  return found.values;
+}

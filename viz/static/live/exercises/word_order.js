@@ -27,7 +27,7 @@ async function scoresOf(lab, head, placed) {
     const at = placed(i, run.ids.length);
     const sum = Array.from({ length: dModel }, (_, d) => word[id * dModel + d] + position[at * dModel + d] + segment[d]);
     const centre = mean(sum);
-    const deviation = Math.sqrt(mean(sum.map((value) => (value - centre) ** 2)) + (built?.eps ?? 0));
+    const deviation = Math.sqrt(mean(sum.map((value) => (value - centre) ** 2)) + built.eps);
     return sum.map((value, d) => ((value - centre) / deviation) * scale[d] + shift[d]);
   });
   /** @param {string} name */

@@ -12,7 +12,7 @@ import { TokenPicker } from "./pick.js";
 import { answerOf, stepOf } from "./tell.js";
 import { VectorStrip } from "./vector.js";
 import { softmaxStep } from "./worked/output.js";
-import { told, vectorAt, widthOf, workedIn } from "./worked/stories.js";
+import { told, vectorAt, workedIn } from "./worked/stories.js";
 import { Teller } from "./worked/teller.js";
 import { workedFigure } from "./worked_figure.js";
 
@@ -35,7 +35,7 @@ export function everyNumber(weights) {
     title: "Any number, down to each multiplication",
     create(stage) {
       const { source } = stage.example;
-      return source?.shape.built ? new EveryNumberView(stage, source, weights.create(stage)) : weights.create(stage);
+      return source ? new EveryNumberView(stage, source, weights.create(stage)) : weights.create(stage);
     },
   };
 }
@@ -100,16 +100,14 @@ class EveryNumberView {
   /** @param {Worked} quantity */
   async tell(quantity) {
     const state = this.store.get();
-    const { built } = this.source.shape;
     const { tokens } = this.example;
-    if (!built) return;
     const position = state.query !== null && state.query < tokens.text.length ? state.query : (this.source.predicted ?? usualQuery(tokens));
     const [layer, head] = [state.layer, currentHead(state, this.limits)];
-    const at = new Teller(this.source, built, this.example, { layer, head, position, dimension: 0 });
+    const at = new Teller(this.source, this.example, { layer, head, position, dimension: 0 });
     const candidates = quantity.of === "vocabulary" ? await this.source.candidates(position) : [];
     const vector = quantity.of === "vocabulary" ? null : await vectorAt(quantity, at);
     const usual = vector ? strongest(vector) : candidates[0].id;
-    const dimension = state.dimension !== null && state.dimension < widthOf(quantity, this.source.shape) ? state.dimension : usual;
+    const dimension = state.dimension !== null && state.dimension < (vector?.length ?? this.source.shape.vocabulary) ? state.dimension : usual;
     at.place = { layer, head, position, dimension };
     const { steps, value } = await told(quantity, at);
     // Another number may have been asked for while this one was worked out.

@@ -69,7 +69,7 @@ function streamBox({ layer, example }, id, says, numbers) {
   const entering = layer === example.layers[0] ? { number: "embed" } : { number: "resid_post", layer: layer - 1 };
   return {
     id, title: "Stream", name: id, says, kind: "stream",
-    rows: [row("", numbers)],
+    rows: [cells("", numbers)],
     fact: lengthOf(numbers),
     way: { view: "arithmetic", dimension: null, ...(id === "resid_pre" ? entering : { number: id }) },
     leads: "Arithmetic",
@@ -98,12 +98,12 @@ function addedBoxes(whole, { id, norm }) {
  * @param {Float32Array} numbers
  * @returns {Cells}
  */
-function row(name, numbers) {
+export function cells(name, numbers) {
   return { name, parts: [numbers], scale: scaleFor(numbers) };
 }
 
 /** @param {Float32Array} numbers */
-function lengthOf(numbers) {
+export function lengthOf(numbers) {
   return `length ${normOf(numbers).toFixed(1)}`;
 }
 
@@ -191,7 +191,7 @@ function attentionBox({ inside, shape, built }) {
   return [{
     id: "attn_out", title: "W_O", name: "attn_out",
     says: `z of ${shape.heads} heads side by side, times one matrix: what attention ${added(built)}.`,
-    rows: [row("", out)],
+    rows: [cells("", out)],
     fact: lengthOf(out),
     way: { view: "arithmetic", number: "attn_out", dimension: null }, leads: "Arithmetic",
   }];
@@ -215,14 +215,14 @@ function neuronsBox({ inside, shape, built }) {
     return [{
       id: "mlp_pre", title: "W_gate, W_in", name: "",
       says: `${shape.dMlp} neurons read the token twice: W_gate says how far each opens, W_in what passes.`,
-      rows: [row("gate", gate), row("in", pre)],
+      rows: [cells("gate", gate), cells("in", pre)],
       way: { view: "arithmetic", number: "mlp_gate", dimension }, leads: "Arithmetic",
     }];
   }
   return [{
     id: "mlp_pre", title: "W_in", name: "mlp_pre",
     says: `${shape.dMlp} neurons read the token, each with weights of its own.`,
-    rows: [row("", pre)],
+    rows: [cells("", pre)],
     way: { view: "arithmetic", number: "mlp_pre", dimension }, leads: "Arithmetic",
   }];
 }
@@ -235,7 +235,7 @@ function firedBox({ inside, built }) {
   return [{
     id: "mlp_post", title: built.gated ? "Gate" : "Activation", name: "mlp_post",
     says: built.gated ? `${built.activation} of the gate, times what W_in gives.` : plain,
-    rows: [row("", post)],
+    rows: [cells("", post)],
     fact: `the strongest: neuron ${neuron}, ${written(post[neuron], 2)}`,
     way: { view: "arithmetic", number: "mlp_post", dimension: neuron }, leads: "Arithmetic",
   }];
@@ -247,7 +247,7 @@ function mlpBox({ inside, built }) {
   return [{
     id: "mlp_out", title: "W_out", name: "mlp_out",
     says: added(built) === "adds" ? "What the neurons add to the stream." : "What the neurons give together.",
-    rows: [row("", out)],
+    rows: [cells("", out)],
     fact: lengthOf(out),
     way: { view: "arithmetic", number: "mlp_out", dimension: null }, leads: "Arithmetic",
   }];

@@ -6,11 +6,11 @@ import { normName } from "../../core/data/wiring.js";
 import { counted, written } from "../../core/text/numbers.js";
 import { percent, running, visible } from "../../core/text/text.js";
 import { track } from "../../marks/bars.js";
-import { normBox } from "./boxes.js";
-import { normOf } from "./read.js";
+import { cells, lengthOf, normBox } from "./boxes.js";
 
 /**
  * @typedef {import("./box.js").Box} Box
+ * @typedef {import("./box.js").Cells} Cells
  * @typedef {import("./read.js").Whole} Whole
  */
 
@@ -18,43 +18,49 @@ import { normOf } from "./read.js";
 const LISTED = 5;
 
 /**
- * Text, and embeddings; the tokens stand between them.
+ * Text, and embeddings, with the projection that may follow them; the tokens stand between them.
  *
  * @param {Whole} whole
  * @returns {Box[]}
  */
-export function inputBoxes({ example, embeddings, embed, built, shape }) {
-  const scale = scaleFor(...embeddings.map(({ numbers }) => numbers));
-  const names = embeddings.map(({ name }) => name);
-  const scaled = built.embedScale === 1 ? "" : `, times ${written(built.embedScale)}`;
-  const sum = `${names.join(" + ")}${scaled}${built.embedNorm ? `, then ${normName(built)}` : ""}`;
-  const tables = names.length > 1 ? "tables that were" : "a table that was";
-  const last = built.embedNorm ? "normed" : names.length > 1 ? "sum" : "scaled";
-  const same = last === "scaled" && !scaled;
+export function inputBoxes(whole) {
+  const { example, embedding, embed, built, shape } = whole;
+  const text = visible(example.header.texts.map(running).join(" / "), 240);
+  const projected = `A matrix makes ${shape.dModel} numbers of these ${embedding.values.length}: as many as the stream has.`;
   return [
-    {
-      id: "text",
-      title: "Text",
-      name: "",
-      says: visible(example.header.texts.map(running).join(" / "), 240),
-      rows: [],
-      way: { view: "text" },
-      leads: "Text",
-    },
-    {
-      id: "embed",
-      title: "Embedding",
-      name: "embed",
-      says: `Each token becomes ${shape.dModel} numbers, looked up in ${tables} learned: ${sum}.`,
-      rows: [
-        ...embeddings.map(({ name, numbers }) => ({ name, parts: [numbers], scale })),
-        ...(same ? [] : [{ name: last, parts: [embed], scale: scaleFor(embed) }]),
-      ],
-      fact: `length ${normOf(embed).toFixed(1)}`,
-      way: { view: "arithmetic", number: "embed", dimension: null },
-      leads: "Arithmetic",
-    },
+    { id: "text", title: "Text", name: "", says: text, rows: [], way: { view: "text" }, leads: "Text" },
+    tablesBox(whole, built.embedProject ? embedding.values : embed),
+    ...(built.embedProject ? [embedBox("embed", "Projection", projected, [cells("", embed)], embed)] : []),
   ];
+}
+
+/**
+ * @param {Whole} whole
+ * @param {Float32Array} made  of the rows of the tables
+ */
+function tablesBox({ embedding: { rows }, built }, made) {
+  const scale = scaleFor(...rows.map(({ numbers }) => numbers));
+  const scaled = built.embedScale === 1 ? "" : `, times ${written(built.embedScale)}`;
+  const sum = `${rows.map(({ name, row }) => `${name} (row ${row})`).join(" + ")}${scaled}${built.embedNorm ? `, then ${normName(built)}` : ""}`;
+  const tables = rows.length > 1 ? "tables that were" : "a table that was";
+  const last = built.embedNorm ? "normed" : rows.length > 1 ? "sum" : "scaled";
+  const same = last === "scaled" && !scaled;
+  const says = `Each token becomes ${made.length} numbers, looked up in ${tables} learned: ${sum}.`;
+  const drawn = [...rows.map(({ name, numbers }) => ({ name, parts: [numbers], scale })), ...(same ? [] : [cells(last, made)])];
+  return embedBox(built.embedProject ? "embed_input" : "embed", "Embedding", says, drawn, made);
+}
+
+/**
+ * @param {string} number
+ * @param {string} title
+ * @param {string} says
+ * @param {Cells[]} rows
+ * @param {Float32Array} numbers  that it leaves
+ * @returns {Box}
+ */
+function embedBox(number, title, says, rows, numbers) {
+  const name = number === "embed" ? number : "";
+  return { id: number, title, name, says, rows, fact: lengthOf(numbers), way: { view: "arithmetic", number, dimension: null }, leads: "Arithmetic" };
 }
 
 /**

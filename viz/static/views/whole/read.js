@@ -15,13 +15,14 @@
  * @property {number} layer  the one that is open
  * @property {import("../../core/data/wiring.js").LayerStep[]} steps  its steps
  * @property {number} position
- * @property {{name: string, numbers: Float32Array}[]} embeddings  that are added up
+ * @property {import("../../core/data/embedding.js").Embedding} embedding
  * @property {Float32Array} embed
  * @property {Map<number, Float32Array>} after  resid_post of each layer
  * @property {Inside} inside
  * @property {import("../../core/data/source.js").Candidate[]} candidates
  */
 
+import { embeddingOf } from "../../core/data/embedding.js";
 import { layerSteps } from "../../core/data/wiring.js";
 
 /**
@@ -32,7 +33,7 @@ import { layerSteps } from "../../core/data/wiring.js";
  */
 export async function readWhole(source, example, { layer, position }) {
   const { shape } = source;
-  const built = /** @type {Built} */ (shape.built);
+  const { built } = shape;
   const steps = layerSteps(built, layer).filter(({ between }) => !between);
   const named = (/** @type {boolean} */ ofHeads) => steps.filter(({ of }) => (of === "head" || of === "key") === ofHeads).map(({ id }) => id);
   const row = async (/** @type {string} */ quantity, /** @type {number | null} */ of) => {
@@ -47,8 +48,8 @@ export async function readWhole(source, example, { layer, position }) {
       return values.subarray(from, from + width);
     });
   };
-  const [embeddings, embed, streams, stream, ofHeads, candidates] = await Promise.all([
-    embeddingsOf(source, example, position),
+  const [embedding, embed, streams, stream, ofHeads, candidates] = await Promise.all([
+    embeddingOf(source, example.tokens, position),
     row("embed", null),
     Promise.all(example.layers.map(async (one) => /** @type {[number, Float32Array]} */ ([one, await row("resid_post", one)]))),
     Promise.all(named(false).map(async (name) => [name, await row(name, layer)])),
@@ -62,29 +63,12 @@ export async function readWhole(source, example, { layer, position }) {
     layer,
     steps: layerSteps(built, layer),
     position,
-    embeddings,
+    embedding,
     embed,
     after: new Map(streams),
     inside: { one: Object.fromEntries(stream), heads: Object.fromEntries(ofHeads) },
     candidates,
   };
-}
-
-/**
- * The rows of the tables that are added up.
- *
- * @param {Source} source
- * @param {import("../../core/data/example.js").Example} example
- * @param {number} position
- */
-async function embeddingsOf({ shape, ids, weights }, { tokens }, position) {
-  const tables = /** @type {[string, string, number][]} */ ([
-    ["word", "body.word.weight", ids[position]],
-    ...(shape.built?.positions ? [["position", "body.position.weight", position]] : []),
-    ...(shape.built?.segments ? [["segment", "body.segment.weight", tokens.segment[position]]] : []),
-  ]);
-  const found = await Promise.all(tables.map(async ([name, weight, index]) => ({ name, numbers: (await weights(weight, null, index))?.values })));
-  return found.flatMap(({ name, numbers }) => (numbers ? [{ name, numbers }] : []));
 }
 
 /** The length of a vector. @param {ArrayLike<number>} numbers */

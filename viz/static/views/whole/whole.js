@@ -178,10 +178,7 @@ export const wholeKind = {
   id: "whole",
   label: "Whole",
   title: "The whole model as one diagram, from text to prediction",
-  missing: ({ source }) => {
-    if (!source) return "This page holds attention and no model. The whole is drawn by a page that runs one: minibert live, or minibert serve.";
-    return source.shape.built ? "" : `The whole of this model (${source.shape.family}) is not drawn: ${source.shape.undrawn}.`;
-  },
+  missing: ({ source }) => (source ? "" : "This page holds attention and no model. The whole is drawn by a page that runs one: minibert live, or minibert serve."),
   announced: true,
   oneHead: false,
   controls: ["layer"],

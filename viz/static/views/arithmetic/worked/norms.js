@@ -1,40 +1,14 @@
-/** LayerNorm and RMSNorm worked out: all numbers of a vector, and one of them in steps. */
+/** LayerNorm and RMSNorm worked out: one number of a vector in steps. */
 
+import { normed } from "../../../core/data/norms.js";
 import { written } from "../../../core/text/numbers.js";
 import { lineStep, sumStep, total } from "./steps.js";
 
 /**
  * @typedef {import("./steps.js").Step} Step
  * @typedef {import("./steps.js").Way} Way
- *
- * @typedef {object} Norm  of a model, and its weights
- * @property {"layer" | "rms"} kind
- * @property {ArrayLike<number>} weight  as they are stored
- * @property {ArrayLike<number> | null} bias
- * @property {boolean} plusOne  what is multiplied by is 1 + weight
- * @property {number} eps
- *
- * @typedef {object} Normed  one vector
- * @property {number} mean  that is taken off; of RMSNorm 0
- * @property {number} variance  the mean square of what is left
- * @property {Float32Array} values  rounded as the model holds them
+ * @typedef {import("../../../core/data/norms.js").Norm} Norm
  */
-
-/**
- * LayerNorm: (x − mean) / √(variance + ε) · γ + β. RMSNorm: x / √(mean square + ε) · γ.
- *
- * @param {ArrayLike<number>} x
- * @param {Norm} norm
- * @returns {Normed}
- */
-export function normed(x, { kind, weight, bias, plusOne, eps }) {
-  const numbers = Array.from(x);
-  const mean = kind === "rms" ? 0 : total(numbers) / numbers.length;
-  const variance = total(numbers.map((value) => (value - mean) ** 2)) / numbers.length;
-  const scale = 1 / Math.sqrt(variance + eps);
-  const one = plusOne ? 1 : 0;
-  return { mean, variance, values: Float32Array.from(numbers, (value, i) => (value - mean) * scale * (one + weight[i]) + (bias ? bias[i] : 0)) };
-}
 
 /**
  * @typedef {object} Given

@@ -9,8 +9,9 @@
  */
 
 import { ACTIVATIONS } from "../../../core/data/activations.js";
+import { normed } from "../../../core/data/norms.js";
 import { activationStep } from "./formulas.js";
-import { normed, normSteps } from "./norms.js";
+import { normSteps } from "./norms.js";
 import { lineStep, total } from "./steps.js";
 import { dimensionName, linear, products, to } from "./teller.js";
 

@@ -16,7 +16,7 @@
  * @property {string} label
  * @property {string} group
  * @property {string} says  in words, what the whole vector is
- * @property {"model" | "head" | "mlp" | "vocabulary"} of  its last axis
+ * @property {"model" | "head" | "mlp" | "vocabulary"} of  its last axis, or one like it
  * @property {boolean} layered  each layer has one
  * @property {(built: Built) => boolean} there  models that have it; of a layer wiring.js says it
  * @property {boolean} headed  each head has one
@@ -25,12 +25,12 @@
  */
 
 import { layerSteps, normName } from "../../../core/data/wiring.js";
-import { tokenName } from "../../../core/text/text.js";
+import { embed, summed, summedVector } from "./embedding.js";
 import { activationStep } from "./formulas.js";
 import { attnOut, headOut, projected, turned, z } from "./heads.js";
 import { normSteps } from "./norms.js";
 import { finalNormed, outputFinal, outputHidden, outputLogits, outputVector } from "./output.js";
-import { lineStep, sumStep, total } from "./steps.js";
+import { lineStep, sumStep } from "./steps.js";
 import { dimensionName, linear, products, to } from "./teller.js";
 
 /**
@@ -62,6 +62,7 @@ const OF_KEYS = new Set(["key_unrotated", "key", "value"]);
 
 /** @type {Worked[]} */
 export const WORKED = [
+  worked("embed_input", "Embedding", "what the projection reads", "the rows of the tables, added up and normed", "model", summed, { layered: false, there: ({ embedProject }) => embedProject, read: false }),
   worked("embed", "Embedding", "embed", "what enters layer 0", "model", embed, { layered: false }),
   normed("attention_input", "Attention", "LayerNorm before attention", "what W_Q, W_K and W_V read"),
   worked("query_unrotated", "Attention", "query_unrotated", "what a token looks for, before it is turned", "head", (at) => projected(at, "query_unrotated")),
@@ -97,7 +98,6 @@ function hasBoth({ finalNorm, transform }) {
  * @param {Shape} shape
  */
 export function workedIn({ built, predicts, layers }) {
-  if (!built) return [];
   const known = new Set(["head_out", ...Array.from({ length: layers }, (_, n) => layerSteps(built, n)).flat().map(({ id }) => id)]);
   const has = (/** @type {Worked} */ { id, layered, group, there }) => (layered ? known.has(id) : there(built) && (group !== "Output" || predicts !== "none"));
   const name = normName(built);
@@ -117,16 +117,6 @@ function saysOf({ id, says }, { gated, rotary, parallel }) {
 }
 
 /**
- * How many numbers the vector of a quantity has.
- *
- * @param {Worked} quantity
- * @param {Shape} shape
- */
-export function widthOf({ of }, shape) {
-  return { model: shape.dModel, head: shape.dHead, mlp: shape.dMlp, vocabulary: shape.vocabulary }[of];
-}
-
-/**
  * All numbers of a quantity at the place.
  *
  * @param {Worked} quantity  not the logits
@@ -134,6 +124,7 @@ export function widthOf({ of }, shape) {
  * @returns {Promise<Float32Array>}
  */
 export async function vectorAt({ id, headed, layered }, at) {
+  if (id === "embed_input") return summedVector(at);
   if (id === "hidden") return finalNormed(at);
   if (id === "head_hidden") return outputVector(at);
   if (!layered) return at.row(id, null);
@@ -151,30 +142,6 @@ export async function vectorAt({ id, headed, layered }, at) {
 export async function told(quantity, at) {
   const steps = await quantity.tell(at);
   return { steps, value: steps[steps.length - 1].value };
-}
-
-/** @param {Teller} at */
-async function embed(at) {
-  const { position, dimension } = at.place;
-  const { segments, positions, embedScale, embedNorm } = at.built;
-  const id = at.source.ids[position];
-  const segment = at.tokens.segment[position];
-  const tables = /** @type {[string, string, number][]} */ ([
-    [`word embedding of ${tokenName(at.tokens, position)} (row ${id})`, "body.word.weight", id],
-    ...(positions ? [[`position embedding of position ${position}`, "body.position.weight", position]] : []),
-    ...(segments ? [[`segment embedding of text ${segment ? "B" : "A"}`, "body.segment.weight", segment]] : []),
-  ]);
-  const rows = await Promise.all(tables.map(([, name, row]) => at.weight(name, row, null)));
-  const scales = rows.map((_, i) => (i ? 1 : embedScale));
-  const scaled = embedScale !== 1;
-  const terms = tables.map(([name], i) => ({ name, factors: scaled ? [rows[i][dimension], scales[i]] : [], value: rows[i][dimension] * scales[i] }));
-  const one = "A row of a table that was learned, one for each token of the vocabulary. It says nothing of where the token stands.";
-  const several = "Each is a row of a table that was learned: one for the word, one for the place where it stands, where there are two texts one for the text.";
-  const [title, says] = tables.length > 1 ? ["Look up and add", several] : ["Look up", one];
-  const sum = sumStep("embeddings", title, scaled ? `${says} This model multiplies the rows of its words.` : says, terms, scaled ? ["row", "scale"] : []);
-  if (!embedNorm) return [sum];
-  const x = Float32Array.from(rows[0], (_, i) => total(rows.map((row, n) => row[i] * scales[n])));
-  return [sum, ...normSteps({ x, dimension, norm: await at.norm("body.embed_norm", null) })];
 }
 
 /**

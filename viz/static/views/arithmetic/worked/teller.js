@@ -18,20 +18,20 @@
  * @property {(dimension: number) => Way} to
  */
 
+import { normed, normNamed } from "../../../core/data/norms.js";
+import { weightOf } from "../../../core/data/source.js";
 import { layerSteps, normName } from "../../../core/data/wiring.js";
-import { normed } from "./norms.js";
 import { lineStep, sumStep } from "./steps.js";
 
 export class Teller {
   /**
    * @param {import("../../../core/data/source.js").Source} source
-   * @param {import("../../../core/data/source.js").Built} built
    * @param {import("../../../core/data/example.js").Example} example
    * @param {Place} place
    */
-  constructor(source, built, example, place) {
+  constructor(source, example, place) {
     this.source = source;
-    this.built = built;
+    this.built = source.shape.built;
     this.example = example;
     this.tokens = example.tokens;
     this.place = place;
@@ -128,10 +128,8 @@ export class Teller {
    * @param {number | null} [row]
    * @param {number | null} [layer]
    */
-  async weight(name, row = null, layer = this.place.layer) {
-    const found = await this.source.weights(name, layer, row);
-    if (!found) throw new RangeError(`this model has no weight ${name}`);
-    return found.values;
+  weight(name, row = null, layer = this.place.layer) {
+    return weightOf(this.source, name, layer, row);
   }
 
   /**
@@ -149,12 +147,9 @@ export class Teller {
   /**
    * @param {string} name  of a norm
    * @param {number | null} [layer]
-   * @returns {Promise<import("./norms.js").Norm>}
    */
-  async norm(name, layer = this.place.layer) {
-    const [weight, bias] = await Promise.all([this.weight(`${name}.weight`, null, layer), this.source.weights(`${name}.bias`, layer, null)]);
-    const { normKind: kind, plusOne, eps } = this.built;
-    return { kind, weight, bias: bias && bias.values, plusOne, eps };
+  norm(name, layer = this.place.layer) {
+    return normNamed(this.source, name, layer);
   }
 
   /** Where a dimension of what enters the layer is worked out. @returns {(dimension: number) => Way} */
@@ -180,7 +175,7 @@ export class Teller {
    * A vector after a norm, and one step that says so.
    *
    * @param {Float32Array} vector
-   * @param {import("./norms.js").Norm} norm
+   * @param {import("../../../core/data/norms.js").Norm} norm
    * @param {(dimension: number) => Way} way
    * @returns {Read}
    */
