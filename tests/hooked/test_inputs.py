@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from minibert.errors import EditError, TraceError
-from minibert.transformer_lens import HookedTransformer, TransformerBridge
+from minibert.transformer_lens import HookedTransformer, TransformerBridge, patching
 from tests.hooked.models import close, ids, ours_of, shifted, transformers_model
 
 
@@ -44,6 +44,26 @@ def test_inputs_that_nobody_changes_change_nothing() -> None:
     assert torch.equal(read, cache["resid_pre", 2].unsqueeze(2).expand_as(read))
     assert cache["scale", 2, "ln1"].shape == (2, 1, model.cfg.n_heads, 1)
     assert torch.equal(model(ids()), plain)
+
+
+@torch.no_grad()
+def test_an_input_of_each_key_value_head_is_patched() -> None:
+    model = HookedTransformer.from_pretrained_no_processing("tiny-llama")
+    model.set_use_split_qkv_input(True)
+    clean, corrupted = ids(1, sentences=1)[:, :2], ids(2, sentences=1)[:, :2]
+    _, cache = model.run_with_cache(clean)
+    found = patching.generic_activation_patch(
+        model,
+        corrupted,
+        cache,
+        lambda logits: logits[0, -1, 7],
+        patching.layer_head_vector_patch_setter,
+        "v_input",
+        ["layer", "head"],
+    )
+    assert found.shape == (model.cfg.n_layers, model.cfg.n_key_value_heads)
+    # Each is a patch of its own.
+    assert len(found.unique()) == found.numel()
 
 
 def test_switches_that_contradict_each_other_are_refused() -> None:
