@@ -29,7 +29,7 @@ ENTRY, VERSION = "minibert.trace", 4
 _DIGEST, _UNSET = "sha256", b"0" * 64
 # About 400,000 tokens; what a trace keeps of so many is far larger than memory.
 _MOST_HEADER = 2**25
-_CHUNK = 2**22
+_CHUNK = 2**20
 
 
 def write_container(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
@@ -108,6 +108,8 @@ def _description(header: bytes, path: Path) -> dict[str, Any]:
 
 def _digest(start: bytes, rest: BufferedIOBase) -> bytes:
     digest = hashlib.sha256(start)
-    while part := rest.read(_CHUNK):
-        digest.update(part)
+    # One buffer, which stays in the processor's cache from the read to the digest.
+    part = memoryview(bytearray(_CHUNK))
+    while count := rest.readinto(part):
+        digest.update(part[:count])
     return digest.hexdigest().encode()

@@ -181,7 +181,13 @@ class LensStream(Base):
     def _scale(self, layer: int, mlp_input: bool, at: Slice, sentences: Slice) -> Tensor:
         of_layer = f"blocks.{layer}.ln{2 if mlp_input else 1}"
         norm = "ln_final" if layer == self._n_layers else of_layer
-        scale = at.apply(self[f"{norm}.hook_scale"], -2)
+        whole = self[f"{norm}.hook_scale"]
+        if whole.dim() != 2 + self.has_batch_dim:
+            raise TraceError(
+                f"{norm}.hook_scale is that of each head's input here, and not of the stream; "
+                "cache with use_split_qkv_input and use_attn_in switched off."
+            )
+        scale = at.apply(whole, -2)
         return sentences.apply(scale) if self.has_batch_dim else scale
 
     def _final(self, stack: Stack) -> Stack:

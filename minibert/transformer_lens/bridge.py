@@ -3,6 +3,7 @@
 import re
 from typing import Any, TypeVar
 
+from minibert.transformer_lens.config import INPUT_SWITCHES
 from minibert.transformer_lens.hook_point import HookPoint
 from minibert.transformer_lens.hooked_transformer import HookedTransformer
 from minibert.transformer_lens.processing import Processing, processed
@@ -43,12 +44,13 @@ class TransformerBridge(HookedTransformer):
         if no_processing or not wanted.any:
             return
         bos = self.cfg.default_prepend_bos
-        result = self.cfg.use_attn_result
+        switches = {name: getattr(self.cfg, name) for name in ("use_attn_result", *INPUT_SWITCHES)}
         made = type(self)(
             processed(self.model, wanted), folded=bool(wanted.fold_ln), default_prepend_bos=bos
         )
         self.__dict__ = made.__dict__
-        self.set_use_attn_result(result)
+        for name, value in switches.items():
+            setattr(self.cfg, name, value)
 
     def _points(self, name: Any) -> list[HookPoint]:
         if isinstance(name, str) and (found := re.fullmatch(r"(blocks\.\d+\.)(.*)", name)):

@@ -13,7 +13,10 @@ from minibert.trace.lens_slice import Slice
 __all__ = ["chosen_names", "saving"]
 
 # Their positions stand in front of a head axis.
-_BY_HEAD = ("hook_q", "hook_k", "hook_v", "hook_rot_q", "hook_rot_k", "hook_z", "hook_result")
+_BY_HEAD = (
+    *("hook_q", "hook_k", "hook_v", "hook_rot_q", "hook_rot_k", "hook_z", "hook_result"),
+    *("hook_attn_in", "hook_q_input", "hook_k_input", "hook_v_input"),
+)
 
 
 def chosen_names(names_filter: Any, names: Iterable[str]) -> list[str]:
@@ -75,7 +78,9 @@ def _save(
                 "expected one."
             )
         saved = saved[0]
-    places = -3 if hook.name.endswith(_BY_HEAD) else -2
+    # A norm of inputs of heads has their axis too.
+    by_head = hook.name.endswith(_BY_HEAD) or (".ln1." in hook.name and tensor.dim() == 4)
+    places = -3 if by_head else -2
     if saved.dim() >= -places:
         saved = at.apply(saved, places)
     cache[f"{hook.name}_grad" if gradient else hook.name] = saved

@@ -11,9 +11,16 @@ from minibert.layers.config import Config
 if TYPE_CHECKING:
     from minibert.model import Model
 
-__all__ = ["HookedTransformerConfig", "config_of"]
+__all__ = ["INPUT_SWITCHES", "HookedTransformerConfig", "config_of"]
 
-_CHANGEABLE = ("use_attn_result", "default_prepend_bos")
+INPUT_SWITCHES = {
+    "use_attn_in": ("hook_attn_in",),
+    "use_split_qkv_input": ("hook_q_input", "hook_k_input", "hook_v_input"),
+    "use_hook_mlp_in": ("hook_mlp_in",),
+}
+"""The points of a block's inputs, by what switches them on."""
+
+_CHANGEABLE = ("use_attn_result", "default_prepend_bos", *INPUT_SWITCHES)
 _ACTIVATIONS = {"gelu_tanh": "gelu_new"}
 
 
@@ -21,8 +28,9 @@ _ACTIVATIONS = {"gelu_tanh": "gelu_new"}
 class HookedTransformerConfig:
     """What there is to know about a HookedTransformer.
 
-    Only use_attn_result and default_prepend_bos can be set; EditError for the rest, since setting
-    it would change no model.
+    default_prepend_bos and the switches (use_attn_result, use_attn_in, use_split_qkv_input,
+    use_hook_mlp_in) can be set; EditError for the rest, since setting it would change no model, and
+    for use_attn_in together with use_split_qkv_input or where heads share keys and values.
     """
 
     n_layers: int
@@ -61,6 +69,10 @@ class HookedTransformerConfig:
     default_prepend_bos: bool = True
     use_attn_result: bool = False
     """Whether `run_with_cache` keeps attn.hook_result without being asked for it by name."""
+    use_attn_in: bool = False
+    """Whether each head's input has a point, hook_attn_in, as the next ones have theirs."""
+    use_split_qkv_input: bool = False
+    use_hook_mlp_in: bool = False
     attn_only: bool = False
     attention_dir: str = "causal"
     use_attn_scale: bool = True
@@ -78,7 +90,19 @@ class HookedTransformerConfig:
                 f"cfg.{name} describes the model and cannot be set; what can is "
                 f"{', '.join(_CHANGEABLE)}."
             )
+        if name in ("use_attn_in", "use_split_qkv_input") and value:
+            self._check_heads(name)
         object.__setattr__(self, name, value)
+
+    def _check_heads(self, name: str) -> None:
+        if name == "use_attn_in" and self.n_key_value_heads is not None:
+            raise EditError(
+                "use_attn_in: heads share keys and values here, so no input is one head's; use "
+                "use_split_qkv_input."
+            )
+        other = "use_attn_in" if name == "use_split_qkv_input" else "use_split_qkv_input"
+        if getattr(self, other):
+            raise EditError(f"{name}: a head has one input; set {other} to False first.")
 
     def to_dict(self) -> dict[str, Any]:
         """The facts by name."""

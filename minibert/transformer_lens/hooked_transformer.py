@@ -19,7 +19,7 @@ from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
 from minibert.trace.run import run_layers
 from minibert.transformer_lens.activation_cache import ActivationCache
-from minibert.transformer_lens.config import config_of
+from minibert.transformer_lens.config import INPUT_SWITCHES, config_of
 from minibert.transformer_lens.generation import Generating
 from minibert.transformer_lens.loading import Loading, check_that_it_generates
 from minibert.transformer_lens.losses import lm_cross_entropy_loss
@@ -105,7 +105,7 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
             )
         right_side(padding_side)
         start, stop = self._span(start_at_layer, stop_at_layer)
-        with listening(self.hook_dict, self.model.body):
+        with listening(self.hook_dict, self.model.body, self.cfg):
             if start_at_layer is None:
                 inputs = self._inputs(input, prepend_bos, attention_mask)
                 hidden, tokens = self._embedded(inputs), inputs.ids
@@ -164,21 +164,33 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
         self.cfg.use_attn_result = use_attn_result
 
     def set_use_split_qkv_input(self, use_split_qkv_input: bool) -> None:
-        """False changes nothing; True is refused: TraceError."""
-        _refuse("use_split_qkv_input", use_split_qkv_input, "hook_q, hook_k and hook_v")
+        """Whether the stream that each query, key and value reads, before its norm, has a point.
+
+        hook_q_input is (batch, position, head, d_model); hook_k_input and hook_v_input have an
+        input for each key-value head. The points of ln1 are called once for each of the three then,
+        with its axes. Raises EditError while use_attn_in is on.
+        """
+        self.cfg.use_split_qkv_input = use_split_qkv_input
 
     def set_use_attn_in(self, use_attn_in: bool) -> None:
-        """False changes nothing; True is refused: TraceError."""
-        _refuse("use_attn_in", use_attn_in, "hook_q, hook_k and hook_v")
+        """Whether the stream that each head reads, before its norm, has a point.
+
+        hook_attn_in is (batch, position, head, d_model), as ln1's points are then. Raises EditError
+        where heads share keys and values, and while use_split_qkv_input is on.
+        """
+        self.cfg.use_attn_in = use_attn_in
 
     def set_use_hook_mlp_in(self, use_hook_mlp_in: bool) -> None:
-        """False changes nothing; True is refused: TraceError."""
-        _refuse("use_hook_mlp_in", use_hook_mlp_in, "ln2.hook_normalized")
+        """Whether the stream that an MLP reads, before its norm, has a point: hook_mlp_in."""
+        self.cfg.use_hook_mlp_in = use_hook_mlp_in
 
     def set_ungroup_grouped_query_attention(self, ungroup_grouped_query_attention: bool) -> None:
         """False changes nothing; True is refused: TraceError."""
-        wanted = ungroup_grouped_query_attention
-        _refuse("ungroup_grouped_query_attention", wanted, "hook_k and hook_v of key-value heads")
+        if ungroup_grouped_query_attention:
+            raise TraceError(
+                "ungroup_grouped_query_attention=True is not offered; what it is used for can be "
+                "done at hook_k and hook_v of key-value heads."
+            )
 
     def train(self, mode: bool = True) -> "HookedTransformer":
         """Training mode, of minibert's model too."""
@@ -220,9 +232,12 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
 
     def _cached_names(self, names_filter: Any) -> list[str]:
         names = list(self.hook_dict)
-        if (names_filter is not None and not callable(names_filter)) or self.cfg.use_attn_result:
+        if names_filter is not None and not callable(names_filter):
             return names
-        return [name for name in names if not name.endswith("hook_result")]
+        off: tuple[str, ...] = () if self.cfg.use_attn_result else ("hook_result",)
+        for switch, inputs in INPUT_SWITCHES.items():
+            off += () if getattr(self.cfg, switch) else inputs
+        return [name for name in names if not name.endswith(off)]
 
     def _inputs(self, given: Any, prepend_bos: bool | None, mask: Tensor | None) -> Inputs:
         text = isinstance(given, str) or (
@@ -268,7 +283,7 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
 
     def _through(self, hidden: Hidden, inputs: Inputs, start: int, stop: int) -> Hidden:
         evaluation = Evaluation(self.model.allowed(inputs.ids, inputs.mask), self.model.impl)
-        edits = layer_edits(self.hook_dict, self.model.config, evaluation)
+        edits = layer_edits(self.hook_dict, self.model.body, evaluation, self.cfg)
         return run_layers(self.model.body, hidden, evaluation, start=start, stop=stop, edits=edits)
 
     def _span(self, start: int | None, stop: int | None) -> tuple[int, int]:
@@ -280,10 +295,3 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
                 raise TraceError(f"{name}_at_layer={layer}: there are {n_layers} layers.")
             found.append(number)
         return found[0], found[1]
-
-
-def _refuse(flag: str, wanted: bool, instead: str) -> None:
-    if wanted:
-        raise TraceError(
-            f"{flag}=True is not offered; what it is used for can be done at {instead}."
-        )

@@ -79,7 +79,7 @@ def _sizes(
     model: HookedTransformer, tokens: Tensor, name: str, axes: Sequence[str]
 ) -> tuple[int, ...]:
     heads = model.cfg.n_heads
-    if name in ("k", "v"):
+    if name in ("k", "v", "k_input", "v_input"):
         heads = model.cfg.n_key_value_heads or heads
     sizes = {"layer": model.cfg.n_layers, "head": heads, "head_index": heads}
     sizes |= dict.fromkeys(_POSITIONS, tokens.shape[-1])

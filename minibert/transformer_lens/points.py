@@ -1,15 +1,16 @@
 """How the hook points of a model take part in a pass through minibert's layers.
 
-A point that is a quantity of the table of a layer is an edit of it. The points inside a norm, and
-what a norm at a block's output gives, are hooks on the norm's module for the length of the pass.
+A point that is a quantity of the table of a layer is an edit of it. The points at a norm, and at
+the input of an MLP, are hooks on a module for the length of the pass.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from minibert.kernels.eager import soft_capped
 from minibert.layers.bodies import Body
@@ -18,18 +19,27 @@ from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer_pass import Change
 from minibert.layers.norms import Norm, centred, deviation, scale_of
 from minibert.layers.parts import Layer
+from minibert.transformer_lens.block_inputs import (
+    Points,
+    PreHook,
+    check_switches,
+    head_inputs,
+    read_by_mlp,
+    reads_by_head,
+)
+from minibert.transformer_lens.config import HookedTransformerConfig
 from minibert.transformer_lens.hook_point import HookPoint
 
-__all__ = ["Points", "layer_edits", "listening"]
+__all__ = ["layer_edits", "listening"]
 
-Points = Mapping[str, HookPoint]
 Hooked = Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor | None]
 
 
 def layer_edits(
-    points: Points, config: Config, evaluation: Evaluation
+    points: Points, body: Body, evaluation: Evaluation, cfg: HookedTransformerConfig
 ) -> Callable[[int], dict[str, Change]]:
     """What the points change of each layer's table, asked for layer by layer."""
+    config = body.config
     quantities = _quantities(config)
 
     def of_layer(layer: int) -> dict[str, Change]:
@@ -41,19 +51,24 @@ def layer_edits(
         scores = _active(points, f"blocks.{layer}.attn.hook_attn_scores")
         if scores is not None:
             edits |= _through_scores(scores, edits.get("probs"), config, evaluation, layer)
-        return edits
+        own, before = body.layers[layer], edits.get("resid_pre")
+        return edits | head_inputs(points, f"blocks.{layer}.", own, cfg, before)
 
     return of_layer
 
 
 @contextmanager
-def listening(points: Points, body: Body) -> Iterator[None]:
-    """While this lasts, the points inside the body's norms see what passes there."""
-    handles = []
+def listening(points: Points, body: Body, cfg: HookedTransformerConfig) -> Iterator[None]:
+    """While this lasts, the points at the body's modules see what passes there.
+
+    Raises EditError for a hook on a point that is switched off.
+    """
+    check_switches(points, cfg)
+    handles: list[RemovableHandle] = []
     try:
         for index, layer in enumerate(body.layers):
-            for module, hook in _of_modules(points, f"blocks.{index}.", layer, body.config):
-                handles.append(module.register_forward_hook(hook))
+            handles.extend(_of_modules(points, f"blocks.{index}.", layer, cfg))
+            handles.extend(_in_front(points, f"blocks.{index}.", layer, body.config))
         norm = body.final_norm
         inside = None if norm is None else _inside(norm, points, "ln_final")
         if norm is not None and inside is not None:
@@ -129,11 +144,10 @@ def _through_scores(
 
 
 def _of_modules(
-    points: Points, at: str, layer: Layer, config: Config
-) -> Iterator[tuple[nn.Module, Hooked]]:
-    """The modules of a layer that have to be listened to, and what does."""
-    place = config.norm_place
-    post = "" if place == "output" else "_post"
+    points: Points, at: str, layer: Layer, cfg: HookedTransformerConfig
+) -> Iterator[RemovableHandle]:
+    """Listen at the norms of a layer, inside and behind them."""
+    post = "" if layer.attention_norm is None else "_post"
     norms = (
         (layer.attention_norm, "ln1", None),
         (layer.attention_output_norm, f"ln1{post}", "hook_attn_out"),
@@ -143,29 +157,46 @@ def _of_modules(
     for norm, name, behind in norms:
         if norm is None:
             continue
-        inside = _inside(norm, points, at + name)
+        by_head = norm is layer.attention_norm and reads_by_head(cfg)
+        inside = _inside(norm, points, at + name, by_head=by_head)
         if inside is not None:
-            yield norm, inside
+            yield norm.register_forward_hook(inside)
         out = None if behind is None else _active(points, at + behind)
         if out is not None:
-            yield norm, _output(out)
-    if config.query_key_norm != "none":
-        for short, linear in (("q", layer.attention.query), ("k", layer.attention.key)):
-            point = _active(points, f"{at}attn.hook_{short}")
-            if point is not None:
-                yield linear, _projected(point, config.d_head)
+            yield norm.register_forward_hook(_output(out))
+
+
+def _in_front(points: Points, at: str, layer: Layer, config: Config) -> Iterator[RemovableHandle]:
+    """Listen where the MLP reads its input, and in front of norms of queries and keys."""
+    attention, mlp = layer.attention, layer.mlp
+    point = _active(points, f"{at}hook_mlp_in")
+    if point is not None:
+        first = (mlp.gate, mlp.up) if layer.mlp_norm is None else (layer.mlp_norm,)
+        read = read_by_mlp(point)
+        for module in filter(None, first):
+            yield module.register_forward_pre_hook(read)
+    for short, norm in (("q", attention.query_norm), ("k", attention.key_norm)):
+        point = _active(points, f"{at}attn.hook_{short}")
+        if norm is not None and point is not None:
+            of_heads = attention.norms_heads
+            yield norm.register_forward_pre_hook(_projected(point, config.d_head, of_heads))
 
 
 def _output(point: HookPoint) -> Hooked:
     return lambda module, inputs, out: point(out)
 
 
-def _projected(point: HookPoint, d_head: int) -> Hooked:
-    return lambda module, inputs, out: point(out.unflatten(-1, (-1, d_head))).flatten(-2)
+def _projected(point: HookPoint, d_head: int, of_heads: bool) -> PreHook:
+    if of_heads:
+        return lambda module, inputs: (point(inputs[0].transpose(1, 2)).transpose(1, 2),)
+    return lambda module, inputs: (point(inputs[0].unflatten(-1, (-1, d_head))).flatten(-2),)
 
 
-def _inside(norm: Norm, points: Points, name: str) -> Hooked | None:
-    """What listens between a norm's division and its weight; None where no hook is."""
+def _inside(norm: Norm, points: Points, name: str, *, by_head: bool = False) -> Hooked | None:
+    """What listens between a norm's division and its weight; None where no hook is.
+
+    With `by_head` the norm is called for inputs of heads (batch, position, head, d_model).
+    """
     scale, normalized = (
         points.get(f"{name}.hook_{each}", HookPoint()) for each in ("scale", "normalized")
     )
@@ -175,6 +206,9 @@ def _inside(norm: Norm, points: Points, name: str) -> Hooked | None:
 
     def listen(module: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tensor | None:
         x = inputs[0]
+        if by_head and x.dim() == 3:
+            # The stream itself, which no head reads then.
+            return None
         # A gated MLP reads its norm twice in one pass, which is one place in the model.
         if seen and seen[-1][0] is x:
             return seen[-1][1]

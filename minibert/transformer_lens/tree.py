@@ -8,6 +8,7 @@ from minibert.layers.norms import Norm
 from minibert.layers.parts import Layer
 from minibert.model import Model
 from minibert.trace.lens_points import point_names
+from minibert.transformer_lens.config import INPUT_SWITCHES
 from minibert.transformer_lens.hook_point import HookPoint
 from minibert.transformer_lens.parts import (
     Attention,
@@ -33,7 +34,7 @@ def build_tree(root: nn.Module, model: Model, *, folded: bool) -> None:
     for number, layer in enumerate(body.layers):
         at = f"blocks.{number}."
         inside = [name.removeprefix(at) for name in names if name.startswith(at)]
-        root.blocks.append(_block(layer, inside, folded, model.config.norm_place))
+        root.blocks.append(_block(layer, _with_inputs(inside), folded, model.config.norm_place))
     for name, part in (
         ("ln_final", NormPart(cast(Norm, body.final_norm), folded)),
         ("unembed", Unembed(model.head)),
@@ -51,6 +52,15 @@ def _block(layer: Layer, names: list[str], folded: bool, norm_place: str) -> Blo
             block.add_module(part, _part(layer, part, folded, norm_place))
         _add_points(block.get_submodule(part), [point])
     return block
+
+
+def _with_inputs(names: list[str]) -> list[str]:
+    """The names of a block, with those of its inputs where they stand in the data."""
+    heads = names.index("hook_resid_pre") + 1
+    mlp = next(n for n, name in enumerate(names) if name.startswith(("ln2.", "mlp.")))
+    of_heads = INPUT_SWITCHES["use_attn_in"] + INPUT_SWITCHES["use_split_qkv_input"]
+    of_mlp = INPUT_SWITCHES["use_hook_mlp_in"]
+    return [*names[:heads], *of_heads, *names[heads:mlp], *of_mlp, *names[mlp:]]
 
 
 def _part(layer: Layer, name: str, folded: bool, norm_place: str) -> nn.Module:

@@ -9,22 +9,19 @@ import transformers
 from torch import Tensor
 
 from minibert.transformer_lens import FactoredMatrix, evals, patching, utils
-from tests.hooked.models import FAMILIES, close, ids, lens_of, ours_of, pair
+from tests.hooked.models import (
+    FAMILIES,
+    close,
+    ids,
+    lens_of,
+    ours_of,
+    pair,
+    shifted,
+    written,
+)
 from tests.transformer_lens_models import PROCESSING
 
 pytest.importorskip("transformer_lens")
-
-
-def shifted(value: Tensor, hook: Any) -> Tensor:
-    """Another value at each place, the same in both programs; −inf stays."""
-    steps = torch.linspace(-0.3, 0.4, value.numel(), dtype=value.dtype)
-    return value + steps.reshape(value.shape)
-
-
-def written(value: Tensor, hook: Any) -> None:
-    """Written in place, and nothing returned."""
-    # Not the same everywhere: a norm of a constant is its rounding.
-    value[:, -1] = torch.linspace(-0.3, 0.4, value.shape[-1], dtype=value.dtype)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -33,7 +30,8 @@ def test_a_hook_on_each_point_changes_the_logits_by_the_same(family: str) -> Non
     assert list(ours.hook_dict) == [name for name in ours.hook_dict if name in lens.hook_dict]
     with torch.no_grad():
         plain = ours(ids())
-        for name in ours.hook_dict:
+        # The others are switched off: test_inputs_peers.py.
+        for name in ours.run_with_cache(ids())[1]:
             for hook in (shifted, written):
                 hooks = [(name, hook)]
                 got = ours.run_with_hooks(ids(), fwd_hooks=hooks)
