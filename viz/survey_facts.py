@@ -15,9 +15,12 @@ _IN_ONE_LINE = ("largest_difference", "versions")
 
 
 def title(manifest: Mapping[str, Any]) -> str:
-    """The name of the model."""
+    """The name of the model, and of an attached one that of its stack."""
     model = manifest.get("model", {})
-    return _name_of_path(model.get("name", "a model") if isinstance(model, Mapping) else model)
+    if not isinstance(model, Mapping):
+        return _name_of_path(model)
+    name, stack = _name_of_path(model.get("name", "a model")), model.get("stack")
+    return f"{name}, {stack['name']}" if isinstance(stack, Mapping) else name
 
 
 def facts(manifest: Mapping[str, Any]) -> list[list[str]]:

@@ -5,7 +5,7 @@ never an N x N of all.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -16,6 +16,8 @@ from torch import Tensor
 from minibert.analysis.arguments import check_model
 from minibert.attached.attach import Attached
 from minibert.attached.call import Call
+from minibert.attached.page_trace import PageTrace, page_trace
+from minibert.attached.stack import StackTrace
 from minibert.errors import SurveyError
 from minibert.quantities import Float
 from minibert.survey.attached_stack import AttachedStack
@@ -26,8 +28,7 @@ from minibert.text.tokens import Tokens
 from minibert.trace.read import Trace
 
 if TYPE_CHECKING:
-    from minibert.model import Model
-    from minibert.survey.options import Surveyable
+    from minibert.survey.options import Given, Surveyable
 
 __all__ = ["AttachedRows", "DocumentRows", "Rows", "document_rows", "surveyable"]
 
@@ -43,6 +44,9 @@ class Rows(Protocol):
 
     def probs(self, layer: int, queries: Queries) -> Float[Tensor, "head query key"]:
         """The rows of some queries in one layer, on the processor."""
+
+    def paged(self) -> Trace | PageTrace:
+        """The same as a page reads it. Raises TraceError where there is no page of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +74,10 @@ class LoadedRows:
         else:
             of_layer = self.trace.at(layer).of_rows(queries.tolist())
         return of_layer.probs[0].detach().cpu()
+
+    def paged(self) -> Trace:
+        """The trace."""
+        return self.trace
 
 
 class AttachedRows:
@@ -115,6 +123,13 @@ class AttachedRows:
         probs: Tensor = self.calls[layer].read("probs", rows=queries)[0]
         return probs.detach().cpu().to(self.model.dtype)
 
+    def paged(self) -> PageTrace:
+        """The stack, whose tokens are those of the text. Raises TraceError; see `page_trace`."""
+        model = self.model
+        calls = list(zip(model.modules, self.calls, strict=True))
+        found = page_trace(StackTrace(model.stack, calls, f"{model.name}, {model.stack}"))
+        return replace(found, tokens=self.tokens)
+
 
 def document_rows(
     model: "Surveyable", texts: Texts, *, longest: int | None = None
@@ -134,8 +149,8 @@ def document_rows(
         yield DocumentRows(found[0][0], tuple(rows for _, rows in found))
 
 
-def surveyable(model: "Model | Attached", stack: str | None, longest: int | None) -> "Surveyable":
-    """The model, or the stack of an attached one.
+def surveyable(model: "Given", stack: str | None, longest: int | None) -> "Surveyable":
+    """The model, or the stack of an attached one; what this gave once stays what it is.
 
     Raises TraceError for what is no model, and SurveyError for a stack that there is not and more
     tokens of a part, `longest`, than the model sees at once.
@@ -143,6 +158,8 @@ def surveyable(model: "Model | Attached", stack: str | None, longest: int | None
     subject: Surveyable
     if isinstance(model, Attached):
         subject = AttachedStack(model, stack, longest)
+    elif isinstance(model, AttachedStack):
+        subject = model
     else:
         check_model(model)
         subject = model
