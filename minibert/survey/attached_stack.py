@@ -208,7 +208,7 @@ class AttachedStack:
 def _tokenizer(attached: Attached) -> LiveTokenizer:
     if attached.tokenizer is None:
         if instead := _no_text(attached.model):
-            raise SurveyError(f"{attached.name} cannot be surveyed: {instead}")
+            raise SurveyError(f"{attached.name} cannot be surveyed. {instead}")
         raise SurveyError(
             f"{attached.name} was attached to without a tokenizer, which a survey of texts needs: "
             "minibert.attach(hf_model, tokenizer=AutoTokenizer.from_pretrained(...))."
@@ -225,7 +225,7 @@ def _no_text(model: Any) -> str:
     if reads == "input_ids":
         return ""
     return (
-        f"its main input is {reads}, and patterns and measures are about the tokens of texts. Look "
+        f"Its main input is {reads}, and patterns and measures are about the tokens of texts. Look "
         f"at one input at a time: attached.trace({reads}=...), whose page of a vision model is "
         "trace.view(image=picture)."
     )
