@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from minibert.attached.stacks import title_of
+
 __all__ = ["facts", "title"]
 
 # Of a list, as many entries are shown.
@@ -15,9 +17,12 @@ _IN_ONE_LINE = ("largest_difference", "versions")
 
 
 def title(manifest: Mapping[str, Any]) -> str:
-    """The name of the model."""
+    """The name of the model, and of an attached one that of its stack where it has one."""
     model = manifest.get("model", {})
-    return _name_of_path(model.get("name", "a model") if isinstance(model, Mapping) else model)
+    if not isinstance(model, Mapping):
+        return _name_of_path(model)
+    name, stack = _name_of_path(model.get("name", "a model")), model.get("stack")
+    return title_of(name, stack["name"]) if isinstance(stack, Mapping) else name
 
 
 def facts(manifest: Mapping[str, Any]) -> list[list[str]]:

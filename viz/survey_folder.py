@@ -4,50 +4,74 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from torch import Tensor
+
+from minibert.attached.attach import Attached
 from minibert.errors import SurveyError
-from minibert.model import Model
+from minibert.quantities import Int
+from minibert.survey.document_rows import surveyable
 from minibert.survey.findings import findings
-from minibert.survey.formats import Document
+from minibert.survey.formats import Document, check_list, document_of
 from minibert.survey.parts import hash_documents
+from minibert.survey.run import identity_of_surveyed
 from minibert.survey.segments import in_pairs
 from minibert.survey.tables import Survey
 from minibert.survey.windows import windows
-from minibert.trace.identity import identity_of
 from minibert.viz.survey_pages import wanted_examples, write_example_pages
 from minibert.viz.survey_report import survey_report
 
-__all__ = ["check_surveyed", "write_survey_report"]
+if TYPE_CHECKING:
+    from minibert.survey.options import Given, Surveyable
+
+    Corpus = Iterable[Document | str]
+
+__all__ = ["check_documents", "write_survey_report"]
 
 
 def write_survey_report(
     folder: str | Path,
-    model: Model,
-    documents: Callable[[], Iterable[Document]],
+    model: "Given",
+    documents: "Corpus | Callable[[], Corpus]",
     *,
     sample: int = 200,
+    repeated: Int[Tensor, "draws position"] | None = None,
     command: str = "",
 ) -> Path:
     """The path of report.html, now in the folder of a finished survey, and examples.html beside it.
 
-    `documents` opens the corpus that was surveyed; it is read once more for the texts of examples,
-    in pairs and as far as the survey did. On its first `sample` documents heads are named and their
-    distances measured, which go into the folder as patterns.json and head_distances.parquet; 0
-    leaves both out. `command` is what makes the survey again. Raises SurveyError for a folder
-    without a finished survey, and MinibertError for files that cannot be written.
+    `model` is the one that was surveyed, loaded or attached; of an attached one the folder knows
+    the stack. `documents` are those that were surveyed, a list or a function that opens them; they
+    are read once more for the texts of examples, in pairs, as far as the survey did and cut as it
+    cut them. On the first `sample` of them heads are named and their distances measured, which go
+    into the folder as patterns.json and head_distances.parquet; 0 leaves both out. `repeated` is
+    that of `minibert.survey.patterns.patterns`. `command` is what makes the survey again.
+
+    Raises SurveyError before anything is measured for a folder without a finished survey and for
+    another model, and MinibertError for files that cannot be written.
     """
     path = Path(folder)
     survey = Survey.read(path)
+    check_list(documents, "documents")
+    if isinstance(documents, Iterator):
+        raise SurveyError(
+            "documents can be read once, and the report reads them twice: give a list, or a "
+            "function that opens them, as lambda: read_documents(path)."
+        )
+    subject = _surveyed(survey, model)
+    longest = survey.manifest.get("options", {}).get("longest")
 
-    def surveyed() -> Iterator[Document]:
-        return _as_surveyed(survey, documents())
+    def again() -> Iterator[Document]:
+        return _as_surveyed(survey, documents() if callable(documents) else documents)
 
-    found = findings(model, islice(surveyed(), sample)) if sample else None
-    patterns = None if found is None else found.patterns
-    if found is not None:
+    found = None
+    if sample:
+        found = findings(subject, islice(again(), sample), repeated=repeated, longest=longest)
         found.write(path)
+    patterns = None if found is None else found.patterns
     pages = write_example_pages(
-        path / "examples.html", wanted_examples(survey, patterns), surveyed(), model
+        path / "examples.html", wanted_examples(survey, patterns), again(), subject, longest=longest
     )
     report = survey_report(
         survey,
@@ -59,18 +83,32 @@ def write_survey_report(
     return report.save(path / "report.html")
 
 
-def check_surveyed(survey: Survey, model: Model, documents: Iterable[Document]) -> None:
-    """Raise SurveyError unless the survey is of this model and of these documents.
-
-    The documents are read to their end, or as far as the survey did.
-    """
-    theirs, ours = survey.manifest["model"], json.loads(json.dumps(identity_of(model)))
+def _surveyed(survey: Survey, model: "Given") -> "Surveyable":
+    """The model as it was surveyed. Raises SurveyError unless it is the one of the survey."""
+    theirs = survey.manifest["model"]
+    live = "attached" in theirs
+    if live != isinstance(model, Attached):
+        how = "minibert.attach(hf_model, tokenizer=...)" if live else "minibert.load(...)"
+        kind = f"a live {theirs['attached']}" if live else "a model that minibert loaded"
+        raise SurveyError(f"The survey is of {kind}, {theirs['name']!r}: give it, as {how} does.")
+    stack = theirs["stack"]["name"] if live else None
+    subject = surveyable(model, stack, survey.manifest.get("options", {}).get("longest"))
+    ours = json.loads(json.dumps(identity_of_surveyed(subject)))
     # A model has as many names as there are ways to it.
     if differing := [name for name in ours if name != "name" and ours[name] != theirs.get(name)]:
         raise SurveyError(
-            f"The survey is of the model {theirs['name']!r}, and {model.name!r} is another: "
-            f"{' and '.join(differing)} differ. Name the model that was surveyed with --model."
+            f"The survey is of the model {theirs['name']!r}, and {subject.name!r} is another: "
+            f"{' and '.join(differing)} differ. Give the model that was surveyed, on the command "
+            "line with --model."
         )
+    return subject
+
+
+def check_documents(survey: Survey, documents: "Corpus") -> None:
+    """Raise SurveyError unless the survey is of these documents.
+
+    They are read to their end, or as far as the survey did.
+    """
     corpus = ""
     for window in windows(_as_surveyed(survey, documents)):
         corpus = hash_documents(corpus, window.documents)
@@ -81,7 +119,8 @@ def check_surveyed(survey: Survey, model: Model, documents: Iterable[Document]) 
         )
 
 
-def _as_surveyed(survey: Survey, documents: Iterable[Document]) -> Iterator[Document]:
+def _as_surveyed(survey: Survey, documents: "Corpus") -> Iterator[Document]:
     """The documents in pairs and as far as the survey took them."""
     options = survey.manifest.get("options", {})
-    return islice(in_pairs(documents) if options.get("pairs") else documents, options.get("limit"))
+    named = (document_of(one, number) for number, one in enumerate(documents))
+    return islice(in_pairs(named) if options.get("pairs") else named, options.get("limit"))

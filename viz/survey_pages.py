@@ -5,21 +5,22 @@ An entry holds some heads of one layer in one document, so that all examples fit
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from minibert.errors import TokenizationError
-from minibert.model import Model
-from minibert.survey.document_traces import document_traces
+from minibert.errors import TokenizationError, TraceError
+from minibert.survey.document_rows import Rows, document_rows, surveyable
 from minibert.survey.formats import Document
 from minibert.survey.head_patterns import HeadPatterns
 from minibert.survey.pattern_table import PATTERNS
 from minibert.survey.tables import Survey
-from minibert.trace.read import Trace
 from minibert.viz.example import Example
 from minibert.viz.page import Page
 from minibert.viz.viewing import view
+
+if TYPE_CHECKING:
+    from minibert.survey.options import Given, Surveyable
 
 __all__ = ["NO_PAGES", "Entry", "ExamplePages", "wanted_examples", "write_example_pages"]
 
@@ -106,17 +107,22 @@ def write_example_pages(
     path: str | os.PathLike[str],
     wanted: Sequence[Sequence[Entry]],
     documents: Iterable[Document],
-    model: Model,
+    model: "Given",
     *,
+    stack: str | None = None,
+    longest: int | None = None,
     largest: int = LARGEST,
 ) -> ExamplePages:
     """One page with the wanted examples, written to `path`, and what it holds.
 
-    The corpus is read once and only the texts of examples are kept. Of a text that is longer than
-    the model's positions the first part is shown. `largest` is in bytes, without what every page
-    has; earlier groups have the room before later ones. Raises MinibertError when the file cannot
-    be written.
+    The corpus is read once and only the texts of examples are kept. `model`, `stack` and `longest`
+    are those of `minibert.survey.patterns.patterns`. Of a text that is longer than `longest`, by
+    default the model's positions, the first part is shown. `largest` is in bytes, without what
+    every page has; earlier groups have the room before later ones. Raises SurveyError for an
+    attached model or a stack that cannot be surveyed, and MinibertError when the file cannot be
+    written.
     """
+    subject = surveyable(model, stack, longest)
     names = {entry.document for group in wanted for entry in group}
     texts = {one.id: one for one in documents if one.id in names}
     made: list[tuple[Entry, Example]] = []
@@ -124,11 +130,16 @@ def write_example_pages(
     room = largest
     for group in wanted:
         for name in dict.fromkeys(entry.document for entry in group):
-            if name not in texts or room <= 0 or not (parts := _parts(model, texts[name])):
+            if name not in texts or room <= 0:
+                continue
+            if not (parts := _parts(subject, texts[name], longest)):
                 continue
             cut |= {name} if len(parts) > 1 else set()
             for entry in (entry for entry in group if entry.document == name):
-                example = _example(parts[0], entry)
+                try:
+                    example = _example(parts[0], entry)
+                except TraceError as error:
+                    return replace(NO_PAGES, note=f"No example has a page. {error}")
                 if example.size <= room:
                     room -= example.size
                     made.append((entry, example))
@@ -146,18 +157,18 @@ def write_example_pages(
     return ExamplePages(target.name, tuple(entry for entry, _ in made), frozenset(cut), note)
 
 
-def _example(trace: Trace, entry: Entry) -> Example:
+def _example(rows: Rows, entry: Entry) -> Example:
     name = f"{entry.document}, layer {entry.layer}"
     heads = list(entry.heads)
-    page = view({name: trace}, layers=[entry.layer], heads=heads, vectors=False, lens=False)
+    page = view({name: rows.paged()}, layers=[entry.layer], heads=heads, vectors=False, lens=False)
     [example] = page.examples
     return example
 
 
-def _parts(model: Model, document: Document) -> tuple[Trace, ...]:
-    """The traces of the parts of the document; none where the model cannot read it."""
+def _parts(model: "Surveyable", document: Document, longest: int | None) -> tuple[Rows, ...]:
+    """The rows of the parts of the document; none where the model cannot read it."""
     try:
-        [traces] = document_traces(model, [document])
+        [found] = document_rows(model, [document], longest=longest)
     except TokenizationError:
         return ()
-    return traces.parts
+    return found.parts

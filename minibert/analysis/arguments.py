@@ -3,6 +3,7 @@
 import operator
 from typing import Any
 
+from minibert.attached.attach import Attached
 from minibert.errors import MinibertError, TraceError
 from minibert.layers.config import Config
 from minibert.trace.read import Trace
@@ -44,6 +45,12 @@ def check_unedited(trace: Trace) -> None:
 
 def check_model(model: Any) -> None:
     """Raise TraceError for what is no minibert model."""
+    if isinstance(model, Attached):
+        raise TraceError(
+            f"{model.name} is attached, and this reads a model that minibert loads. Of an attached "
+            "model there are pages, survey, patterns, head_distances, findings and "
+            "query_key_dimensions. See docs/attach.md#a-corpus"
+        )
     if not isinstance(getattr(model, "config", None), Config) or not hasattr(model, "body"):
         raise TraceError(
             f"model is a {type(model).__name__}; expected a model, as minibert.load() gives."

@@ -129,9 +129,11 @@ def page_trace(
     shapes = {(call.query.shape, call.key.shape[2]) for call in calls}
     if shapes != {(first.query.shape, n)}:
         raise TraceError(
-            f"There is no page of {one!r}: it shows as many queries as keys, the same in every "
-            "layer. Pages of cross-attention, of single steps of a generation and of layers with "
-            "windows of their own are not drawn; read trace.stack(name)[layer].probs."
+            f"There is no page of {one!r}: it shows as many queries as keys, and heads of one "
+            "width, the same in every layer. Pages of cross-attention, of single steps of a "
+            "generation and of layers with windows of their own are not drawn; read "
+            "trace.stack(name)[layer].probs, and draw cross-attention with "
+            "minibert.viz.head_view(cross_attention=...)."
         )
     mask = first.real_queries
     real = tuple(

@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["names_of", "pattern_of"]
+__all__ = ["names_of", "pattern_of", "title_of"]
 
 _CROSS = re.compile(r"cross|encoder_?attn|encoder_attention|encdec|enc_dec")
 # What a part of a module's name says about the stack it is in; the first that fits.
@@ -27,6 +27,11 @@ _WORDS = (
 def pattern_of(name: str) -> str:
     """A module's name without its numbers: what the layers of a stack share."""
     return ".".join("*" if part.isdigit() else part for part in name.split("."))
+
+
+def title_of(model: str, stack: str) -> str:
+    """A model's name with that of its stack, but for modules whose names say nothing."""
+    return model if stack == "layers" else f"{model}, {stack}"
 
 
 def names_of(patterns: Iterable[str], known: dict[str, str]) -> dict[str, str]:

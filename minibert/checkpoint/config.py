@@ -34,7 +34,8 @@ def config_from_hf(config: Mapping[str, Any], task: str | None = None) -> Config
         reason = UNREAD.get(model_type, "") if isinstance(model_type, str) else ""
         raise CheckpointError(
             f"config.json: model_type {model_type!r:.200} is not a family minibert knows; "
-            f"known are {', '.join(sorted(MODEL_TYPES))}.{reason} "
+            f"known are {', '.join(sorted(MODEL_TYPES))}.{reason} Other models that transformers "
+            "runs are attached to from Python: minibert.attach(AutoModel.from_pretrained(...)). "
             "See docs/families.md#the-families"
         )
     name = MODEL_TYPES[model_type]

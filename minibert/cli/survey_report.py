@@ -19,6 +19,7 @@ from minibert.cli.corpus_options import (
     WhenWrong,
 )
 from minibert.cli.options import ModelName, Offline, Revision, load_model
+from minibert.errors import SurveyError
 from minibert.terminal import say
 
 if TYPE_CHECKING:
@@ -59,13 +60,20 @@ def survey_report(
     documents there were, and whether they were paired, is known from DIR.
     """
     from minibert.survey.tables import Survey
-    from minibert.viz.survey_folder import check_surveyed
+    from minibert.viz.survey_folder import check_documents
 
     found = Survey.read(folder)
+    surveyed = found.manifest["model"]
+    if "attached" in surveyed:
+        raise SurveyError(
+            f"{folder} is the survey of a live {surveyed['attached']}, and the command line has "
+            "models that minibert loads. Make its report from Python: minibert.viz.survey_folder."
+            f"write_survey_report({str(folder)!r}, minibert.attach(hf_model, tokenizer=...), texts)"
+        )
     source = CorpusOptions(corpus, kind, unit, field, pair_field, encoding, on_error, shortest)
     documents = source.documents()
-    loaded = load_model(model or found.manifest["model"]["name"], revision, offline, None, None)
-    check_surveyed(found, loaded, documents)
+    loaded = load_model(model or surveyed["name"], revision, offline, None, None)
+    check_documents(found, documents)
     write_report(folder, loaded, source.documents, pattern_documents, command="")
 
 

@@ -17,7 +17,7 @@ What is made of a survey
     differences.py what changed between two surveys, head by head (assignment.py)
     findings.py    the patterns and the distances of heads, for its report
 What heads do
-    document_rows.py   rows of attention, of a loaded model or a live one, that both of these read
+    document_rows.py   rows of attention, of a loaded model or a live one, that these read
     patterns.py    heads named by ten patterns (pattern_table.py); head_patterns.py: the result
     distances.py   Jensen-Shannon divergences between heads; head_map.py: points and clusters
     query_key_dimensions.py  how many dimensions carry a head's query·key

@@ -179,8 +179,8 @@ class AttachedStack:
         except FAILURES as error:
             raise SurveyError(
                 f"{self.name} cannot read a text alone ({type(error).__name__}: {error!s:.300}). A "
-                "survey gives input_ids, and what else the tokenizer makes of a text. Attach to "
-                "the part of the model that reads text."
+                "survey gives input_ids, and what else the tokenizer makes of a text. "
+                + (_no_text(self.model) or "Attach to the part of the model that reads text.")
             ) from error
 
     def _part(self, ids: Tensor) -> LivePart:
@@ -207,6 +207,8 @@ class AttachedStack:
 
 def _tokenizer(attached: Attached) -> LiveTokenizer:
     if attached.tokenizer is None:
+        if instead := _no_text(attached.model):
+            raise SurveyError(f"{attached.name} cannot be surveyed. {instead}")
         raise SurveyError(
             f"{attached.name} was attached to without a tokenizer, which a survey of texts needs: "
             "minibert.attach(hf_model, tokenizer=AutoTokenizer.from_pretrained(...))."
@@ -215,6 +217,18 @@ def _tokenizer(attached: Attached) -> LiveTokenizer:
         return LiveTokenizer(attached.tokenizer)
     except TokenizationError as error:
         raise SurveyError(f"{attached.name}: {error}") from error
+
+
+def _no_text(model: Any) -> str:
+    """What to do with a model of pictures or sounds; "" for one whose main input is a text."""
+    reads = getattr(model, "main_input_name", "input_ids")
+    if reads == "input_ids":
+        return ""
+    return (
+        f"Its main input is {reads}, and patterns and measures are about the tokens of texts. Look "
+        f"at one input at a time: attached.trace({reads}=...), whose page of a vision model is "
+        "trace.view(image=picture)."
+    )
 
 
 def _chosen(trace: AttachedTrace, stack: str | None, n_tokens: int, model: str) -> StackTrace:
@@ -230,7 +244,11 @@ def _chosen(trace: AttachedTrace, stack: str | None, n_tokens: int, model: str) 
     if name not in why:
         raise SurveyError(f"stack={name!r:.80}: {model} has {told}.")
     if why[name]:
-        raise SurveyError(f"{model}, stack {name!r} cannot be surveyed: {why[name]}.")
+        raise SurveyError(
+            f"{model}, stack {name!r} cannot be surveyed: {why[name]}. Read it a text at a time: "
+            f"attached.trace(...).stack({name!r})[layer].probs; minibert.viz.head_view("
+            "cross_attention=...) draws cross-attention."
+        )
     return trace.of_stack(name)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from minibert.analysis.arguments import check_model
 from minibert.errors import SurveyError, TokenizationError
 from minibert.model import Model
 from minibert.survey.collected import Collected
@@ -73,10 +74,12 @@ def collect(
     resume        go on where an interrupted run of the same call stopped; False starts again
     progress      show a progress bar
 
-    Raises SurveyError before the first pass for points the model does not have, options that do
+    Raises TraceError for what is no model that minibert loads; SurveyError before the first pass
+    for points the model does not have, options that do
     not fit and a folder that holds something else; while it runs for a full disk, after which what
     is complete is kept and the same call resumes.
     """
+    check_model(model)
     if model.tokenizer is None:
         raise SurveyError(f"{model.name} has no tokenizer, which texts need.")
     for name, value, known in (("dtype", dtype, DTYPES), ("on_error", on_error, ("raise", "skip"))):

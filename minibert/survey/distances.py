@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minibert.analysis.arguments import whole_number
-from minibert.attached.attach import Attached
 from minibert.errors import AttentionError
 from minibert.quantities import Float
 from minibert.survey.document_rows import Rows, document_rows, surveyable
@@ -29,7 +28,7 @@ from minibert.survey.document_traces import generator_of
 from minibert.survey.text_parts import Texts
 
 if TYPE_CHECKING:
-    from minibert.model import Model
+    from minibert.survey.options import Given
 
 __all__ = [
     "SMOOTHING",
@@ -155,7 +154,7 @@ class HeadDistances:
 
 
 def head_distances(
-    model: "Model | Attached",
+    model: "Given",
     texts: Texts,
     *,
     rows_per_document: int | None = 16,

@@ -5,7 +5,7 @@ never an N x N of all.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -15,7 +15,10 @@ from torch import Tensor
 
 from minibert.analysis.arguments import check_model
 from minibert.attached.attach import Attached
-from minibert.attached.call import Call
+from minibert.attached.call import Call, repeated
+from minibert.attached.page_trace import PageTrace, page_trace
+from minibert.attached.stack import StackTrace
+from minibert.attached.stacks import title_of
 from minibert.errors import SurveyError
 from minibert.quantities import Float
 from minibert.survey.attached_stack import AttachedStack
@@ -26,10 +29,12 @@ from minibert.text.tokens import Tokens
 from minibert.trace.read import Trace
 
 if TYPE_CHECKING:
-    from minibert.model import Model
-    from minibert.survey.options import Surveyable
+    from minibert.survey.options import Given, Surveyable
 
 __all__ = ["AttachedRows", "DocumentRows", "Rows", "document_rows", "surveyable"]
+
+
+Vectors = tuple[Tensor, Tensor, float]
 
 
 @runtime_checkable
@@ -43,6 +48,12 @@ class Rows(Protocol):
 
     def probs(self, layer: int, queries: Queries) -> Float[Tensor, "head query key"]:
         """The rows of some queries in one layer, on the processor."""
+
+    def vectors(self, layer: int) -> Vectors:
+        """(head, position, d_head) of query and of the key that each head reads, and the scale."""
+
+    def paged(self) -> Trace | PageTrace:
+        """The same as a page reads it. Raises TraceError where there is no page of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +81,16 @@ class LoadedRows:
         else:
             of_layer = self.trace.at(layer).of_rows(queries.tolist())
         return of_layer.probs[0].detach().cpu()
+
+    def vectors(self, layer: int) -> Vectors:
+        """Query, key and scale of one layer."""
+        query, key = (self.trace.read(name, layer).detach() for name in ("query", "key"))
+        scale = self.trace.config.attention_scale(layer)
+        return query[0], repeated(key, query.shape[1])[0], scale
+
+    def paged(self) -> Trace:
+        """The trace."""
+        return self.trace
 
 
 class AttachedRows:
@@ -115,6 +136,27 @@ class AttachedRows:
         probs: Tensor = self.calls[layer].read("probs", rows=queries)[0]
         return probs.detach().cpu().to(self.model.dtype)
 
+    def vectors(self, layer: int) -> Vectors:
+        """Query, key and scale of one layer."""
+        call, first = self.calls[layer], self.calls[0]
+        scale = call.scale
+        one_scale = not isinstance(scale, Tensor) or scale.numel() == 1
+        if not one_scale or call.query.shape[-1] != first.query.shape[-1]:
+            raise SurveyError(
+                f"{self.model.name}, {self.model.stack} {layer}: its heads have widths or scales "
+                "of their own, and dimensions are counted over heads that have the same."
+            )
+        query, key = call.read("query").detach(), call.read("key").detach()
+        return query[0], repeated(key, call.n_heads)[0], float(scale)
+
+    def paged(self) -> PageTrace:
+        """The stack, whose tokens are those of the text. Raises TraceError; see `page_trace`."""
+        model = self.model
+        calls = list(zip(model.modules, self.calls, strict=True))
+        name = title_of(model.name, model.stack)
+        found = page_trace(StackTrace(model.stack, calls, name))
+        return replace(found, tokens=self.tokens)
+
 
 def document_rows(
     model: "Surveyable", texts: Texts, *, longest: int | None = None
@@ -134,8 +176,8 @@ def document_rows(
         yield DocumentRows(found[0][0], tuple(rows for _, rows in found))
 
 
-def surveyable(model: "Model | Attached", stack: str | None, longest: int | None) -> "Surveyable":
-    """The model, or the stack of an attached one.
+def surveyable(model: "Given", stack: str | None, longest: int | None) -> "Surveyable":
+    """The model, or the stack of an attached one; what this gave once stays what it is.
 
     Raises TraceError for what is no model, and SurveyError for a stack that there is not and more
     tokens of a part, `longest`, than the model sees at once.
@@ -143,6 +185,8 @@ def surveyable(model: "Model | Attached", stack: str | None, longest: int | None
     subject: Surveyable
     if isinstance(model, Attached):
         subject = AttachedStack(model, stack, longest)
+    elif isinstance(model, AttachedStack):
+        subject = model
     else:
         check_model(model)
         subject = model

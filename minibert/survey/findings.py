@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
 from minibert.errors import SurveyError, TokenizationError
+from minibert.quantities import Int
 from minibert.survey.distances import HeadDistances, head_distances
-from minibert.survey.formats import Document
+from minibert.survey.document_rows import surveyable
+from minibert.survey.formats import Document, check_list, document_of
 from minibert.survey.head_patterns import HeadPatterns
 from minibert.survey.patterns import patterns
 from minibert.survey.tables import parquet
+from minibert.survey.text_parts import text_parts
 from minibert.writing import replacing
 
 if TYPE_CHECKING:
-    from minibert.model import Model
+    from minibert.survey.options import Given, Surveyable
 
 __all__ = ["Findings", "findings"]
 
@@ -63,24 +67,35 @@ class Findings:
             raise SurveyError(f"{path}: patterns cannot be written ({reason}).") from error
 
 
-def findings(model: "Model", documents: Iterable[Document], *, seed: int = 0) -> Findings:
+def findings(
+    model: "Given",
+    documents: Iterable[Document | str],
+    *,
+    repeated: Int[Tensor, "draws position"] | None = None,
+    stack: str | None = None,
+    longest: int | None = None,
+    seed: int = 0,
+) -> Findings:
     """The patterns and the distances of all heads over these documents.
 
-    Documents that cannot become tokens are left out: the survey has said so. Raises SurveyError
-    where none is left.
+    `model` and the options are those of `patterns`. Documents that cannot become tokens are left
+    out: the survey has said so. Raises SurveyError where none is left, and for an attached model or
+    a stack that cannot be surveyed, before a document is read.
     """
-    readable = [one for one in documents if _has_tokens(model, one)]
+    check_list(documents, "documents")
+    subject = surveyable(model, stack, longest)
+    named = (document_of(one, number) for number, one in enumerate(documents))
+    readable = [one for one in named if _is_readable(subject, one, longest)]
     if not readable:
         raise SurveyError("There is no document whose heads can be named.")
     return Findings(
-        patterns(model, readable, seed=seed), head_distances(model, readable, seed=seed)
+        patterns(subject, readable, repeated=repeated, longest=longest, seed=seed),
+        head_distances(subject, readable, longest=longest, seed=seed),
     )
 
 
-def _has_tokens(model: "Model", document: Document) -> bool:
+def _is_readable(model: "Surveyable", document: Document, longest: int | None) -> bool:
     try:
-        # A text that is too long is cut into parts later, a pair is not.
-        model.tokenize(*document.contents, truncate=not document.pair)
+        return any(text_parts(model, [document], longest=longest))
     except TokenizationError:
         return False
-    return True

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
+from minibert.attached.attach import Attached
 from minibert.errors import SurveyError, how_to_install
 from minibert.kernels.registry import check_name
 from minibert.survey import windows
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from minibert.model import Model
 
     Surveyable = Model | AttachedStack
+    Given = Model | Attached | AttachedStack
 
 __all__ = ["Options", "in_dtype"]
 

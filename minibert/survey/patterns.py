@@ -16,7 +16,6 @@ from torch import Tensor
 
 from minibert.analysis.patterns import chosen_delimiters
 from minibert.analysis.repeated import draws_of
-from minibert.attached.attach import Attached
 from minibert.errors import AttentionError
 from minibert.quantities import Float, Int
 from minibert.survey.document_rows import DocumentRows, document_rows, surveyable
@@ -28,8 +27,7 @@ from minibert.survey.pattern_table import PATTERNS, Pattern
 from minibert.survey.text_parts import Texts
 
 if TYPE_CHECKING:
-    from minibert.model import Model
-    from minibert.survey.options import Surveyable
+    from minibert.survey.options import Given, Surveyable
 
 __all__ = ["patterns", "patterns_of_attention"]
 
@@ -38,7 +36,7 @@ _NUMBERS = 2**22
 
 
 def patterns(
-    model: "Model | Attached",
+    model: "Given",
     texts: Texts,
     *,
     repeated: Int[Tensor, "draws position"] | None = None,

@@ -19,7 +19,7 @@ are those before a soft cap.
 Sources: Vig 2019, "Deconstructing BERT, part 2"; participation ratio: Bell and Dean 1970.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,15 +28,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from minibert.analysis.arguments import check_model
 from minibert.errors import AttentionError
 from minibert.quantities import Float
-from minibert.survey.document_traces import document_traces
+from minibert.survey.document_rows import Rows, document_rows, surveyable
 from minibert.survey.head_patterns import HeadPatterns
+from minibert.survey.marks import Seen
 from minibert.survey.text_parts import Texts
 
 if TYPE_CHECKING:
-    from minibert.model import Model
+    from minibert.survey.options import Given
 
 __all__ = [
     "SHARE",
@@ -60,20 +60,23 @@ def contributions(
     *,
     scale: float,
     first: int | None = None,
-    window: tuple[int, int] | None = None,
+    window: Seen = None,
 ) -> Float[Tensor, "head query d_head"]:
     """c_id: what each dimension contributes to the variance of a row's scores over keys.
 
     The variance is that of the keys alone, divided by their number. For a causal model `first` is
     the position of the first of these queries, and keys behind a query do not count; by default
     every query sees every key. With `window`, how many keys before and after its own position a
-    query sees at most, `first` is needed as well. A contribution is negative where a dimension
+    query sees at most, or True for those that each query of the text sees, `first` is needed as
+    well. A contribution is negative where a dimension
     works against the others. Computed in float64.
     """
     query, key = query.double() * scale, key.double()
     scores = query @ key.transpose(1, 2)
     seen = torch.ones(scores.shape[1:], dtype=torch.float64, device=scores.device)
-    if window is not None and first is not None:
+    if isinstance(window, Tensor) and first is not None:
+        seen = window[first : first + len(seen)].to(seen)
+    elif isinstance(window, tuple) and first is not None:
         before, after = window
         seen = seen.tril(first + after).triu(first - before)
     elif first is not None:
@@ -174,33 +177,46 @@ class QueryKeyDimensions:
         return {"d_head": d_head, "share": SHARE, "documents": self.documents, "heads": heads}
 
 
-def query_key_dimensions(model: "Model", texts: Texts) -> QueryKeyDimensions:
+def query_key_dimensions(
+    model: "Given", texts: Texts, *, stack: str | None = None, longest: int | None = None
+) -> QueryKeyDimensions:
     """How many dimensions carry each head's query·key over a corpus, all rows of all documents.
 
-    `texts` are what `text_parts` takes. Raises TokenizationError for what the model cannot read.
+    `model`, `texts`, `stack` and `longest` are those of `minibert.survey.patterns.patterns`. Raises
+    TokenizationError for what the model cannot read, and SurveyError for an attached model that
+    cannot be surveyed, or whose heads have several widths or scales.
     """
-    check_model(model)
-    config = model.config
-    sums = QueryKeySums(config.n_layers, config.n_heads, config.d_head)
-    for document in document_traces(model, texts):
+    subject = surveyable(model, stack, longest)
+    causal, size = subject.config.causal, (subject.config.n_layers, subject.config.n_heads)
+    sums: QueryKeySums | None = None
+    for document in document_rows(subject, texts, longest=longest):
         for part in document.parts:
-            size = max(1, _NUMBERS // (config.n_heads * part.allowed.position))
-            for layer in range(config.n_layers):
-                query, key = (part.read(name, layer)[0].detach() for name in ("query", "key"))
-                # Several heads may read one key-value head.
-                key = key.repeat_interleave(len(query) // len(key), 0)
-                window = config.window(layer)
-                for start in range(0, query.shape[1], size):
-                    found = contributions(
-                        query[:, start : start + size],
-                        key,
-                        scale=config.attention_scale(layer),
-                        first=start if config.causal or window is not None else None,
-                        window=window,
-                    )
-                    sums.add(layer, found)
-        sums.documents += 1
+            for seen, layers in part.seen():
+                for layer in layers:
+                    for found in _of_layer(part, layer, seen, causal=causal):
+                        sums = QueryKeySums(*size, found.shape[-1]) if sums is None else sums
+                        sums.add(layer, found)
+        if sums is not None:
+            sums.documents += 1
+    if sums is None:
+        raise AttentionError("There is no document; give the text of one at least.")
     return sums.result()
+
+
+def _of_layer(
+    part: Rows, layer: int, seen: Seen, *, causal: bool
+) -> Iterator[Float[Tensor, "head query d_head"]]:
+    """The contributions in one layer, some rows at a time."""
+    query, key, scale = part.vectors(layer)
+    size = max(1, _NUMBERS // (len(query) * key.shape[1]))
+    for start in range(0, query.shape[1], size):
+        yield contributions(
+            query[:, start : start + size],
+            key,
+            scale=scale,
+            first=start if causal or seen is not None else None,
+            window=seen,
+        )
 
 
 def dimensions_by_pattern(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from minibert.model import Model
     from minibert.survey.options import Surveyable
 
-__all__ = ["survey"]
+__all__ = ["identity_of_surveyed", "survey"]
 
 MeasureAll = Callable[[Iterator[Window]], Iterator[tuple[Window, Measured]]]
 
@@ -115,7 +115,7 @@ def survey(
     measure = options.window_survey(in_dtype(subject, dtype))
     about = {
         "format": FORMAT,
-        "model": _identity(subject),
+        "model": identity_of_surveyed(subject),
         "options": options.told(subject),
         "versions": versions(),
     }
@@ -136,7 +136,8 @@ def _subject(model: "Model | Attached", stack: str | None, options: Options) -> 
     return surveyable(model, stack, options.longest)
 
 
-def _identity(subject: "Surveyable") -> dict[str, Any]:
+def identity_of_surveyed(subject: "Surveyable") -> dict[str, Any]:
+    """What the manifest says of the model, ready for JSON."""
     return subject.identity() if isinstance(subject, AttachedStack) else identity_of(subject)
 
 

@@ -10,7 +10,7 @@ from tests.test_documents import ELSEWHERE, blocks_of
 def test_the_page_runs_and_prints_what_it_says() -> None:
     names: dict[str, Any] = {}
     blocks = blocks_of(ELSEWHERE)
-    assert len(blocks) == 10
+    assert len(blocks) == 11
     for block in blocks:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

@@ -1,5 +1,7 @@
 """How many dimensions carry query·key, against variances and dimensions that are known."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,8 @@ from minibert.survey.query_key_dimensions import (
     dimensions_by_pattern,
     query_key_dimensions,
 )
+from tests.survey.test_attached import bart, tokenizer_of
+from tests.survey.test_windowed import gemma3
 
 H, N, D = 2, 13, 7
 TEXTS = ["the horse turned and ran home.", "he saw the old house", "so. " * 90]
@@ -145,3 +149,46 @@ def test_a_grouped_rotary_model_with_windows_is_measured_on_what_its_queries_see
             sums.total[layer, head] += part
     expected = sums.total / sums.total.sum(-1, keepdims=True)
     np.testing.assert_allclose(found.shares, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder.self"])
+def test_a_live_model_is_measured_on_what_its_own_projections_give(stack: str) -> None:
+    live, words = bart(), tokenizer_of("tiny-bert")
+    found = query_key_dimensions(
+        minibert.attach(live, tokenizer=words), TEXTS[:2], stack=stack, longest=48
+    )
+    layers = getattr(live, stack.removesuffix(".self")).layers
+    kept: dict[str, torch.Tensor] = {}
+    for number, layer in enumerate(layers):
+        for name in ("q_proj", "k_proj"):
+            getattr(layer.self_attn, name).register_forward_hook(
+                lambda *given, key=f"{name} {number}": kept.update({key: given[-1]})
+            )
+    total = np.zeros((len(layers), 3, 11))
+    for text in TEXTS[:2]:
+        ids = words(text, return_tensors="pt").input_ids
+        with torch.no_grad():
+            live(ids, decoder_input_ids=ids)
+        n = ids.shape[1]
+        for number, head, row in np.ndindex(len(layers), 3, n):
+            query, key = (
+                kept[f"{name} {number}"].reshape(n, 3, 11)[:, head].double().numpy()
+                for name in ("q_proj", "k_proj")
+            )
+            products = query[row] * key[: row + 1 if stack == "decoder.self" else n] / 11**0.5
+            scores = products.sum(1)
+            part = (products - products.mean(0)) * (scores - scores.mean())[:, None]
+            total[number, head] += part.mean(0)
+    np.testing.assert_allclose(found.shares, total / total.sum(-1, keepdims=True), atol=1e-5)
+
+
+def test_windows_of_a_live_model_are_those_of_the_loaded_one(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    live, words = gemma3().double().eval(), tokenizer_of("tiny-gpt2")
+    for one in (live, words):
+        one.save_pretrained(tmp_path)
+    theirs = query_key_dimensions(minibert.attach(live, tokenizer=words), TEXTS[:2])
+    ours = query_key_dimensions(minibert.load(tmp_path, dtype=torch.float64), TEXTS[:2])
+    # Gemma's norms are computed in float32, whatever the model's dtype.
+    np.testing.assert_allclose(theirs.shares, ours.shares, atol=1e-6)
+    np.testing.assert_array_equal(theirs.rows, ours.rows)

@@ -12,6 +12,7 @@ from minibert.errors import SurveyError
 from minibert.survey.distances import head_distances
 from minibert.survey.formats import Document
 from minibert.survey.patterns import patterns
+from minibert.trace.identity import identity_of
 from minibert.viz.survey_folder import write_survey_report
 
 pytest.importorskip("pyarrow")
@@ -33,7 +34,8 @@ def test_a_folder_gets_its_report_and_what_the_report_was_made_of(tmp_path: Path
     model = load()
     layers, heads = model.config.n_layers, model.config.n_heads
     means = np.random.default_rng(3).uniform(0.1, 0.4, size=(2, layers, heads))
-    survey_of(means, NAMES, documents=["a", "b", "long"]).write(tmp_path)
+    manifest = {"model": identity_of(model)}
+    survey_of(means, NAMES, manifest=manifest, documents=["a", "b", "long"]).write(tmp_path)
     path = write_survey_report(tmp_path, model, lambda: iter(DOCUMENTS), sample=4)
     assert path == tmp_path / "report.html"
     used = [DOCUMENTS[0], DOCUMENTS[2], DOCUMENTS[3]]

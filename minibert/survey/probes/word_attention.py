@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from minibert.analysis.arguments import check_model
 from minibert.errors import SurveyError
 from minibert.quantities import Float
 from minibert.text.tokens import Tokens
@@ -97,7 +98,7 @@ def word_traces(model: "Model", texts: Iterable[Text]) -> Iterator[tuple[Text, W
     n_texts = length_hint(texts) or None
     with tqdm(total=n_texts, disable=None, unit="text", leave=False) as progress:
         for batch in _batches(texts):
-            tokens = _tokens(model, batch, model.config.n_positions)
+            tokens = _tokens(model, batch, limited=True)
             with torch.no_grad():
                 # The last layer's attention is all that is wanted of it: no MLP, no logits.
                 trace = model.trace(tokens, until=model.config.n_layers - 1)
@@ -109,7 +110,7 @@ def word_traces(model: "Model", texts: Iterable[Text]) -> Iterator[tuple[Text, W
 def check_readable(model: "Model", texts: Iterable[TextOfWords]) -> None:
     """Raise an error for the first text that `word_traces` could not read."""
     for batch in _batches(texts):
-        _tokens(model, batch, model.config.n_positions)
+        _tokens(model, batch, limited=True)
 
 
 def tokens_of_words(model: "Model", text: TextOfWords) -> list[int]:
@@ -117,7 +118,7 @@ def tokens_of_words(model: "Model", text: TextOfWords) -> list[int]:
 
     Raises errors as `word_traces` does.
     """
-    [numbers] = _tokens(model, [text], None).words
+    [numbers] = _tokens(model, [text], limited=False).words
     sizes = [0] * len(text.words)
     for word in numbers:
         if word is not None:
@@ -139,15 +140,17 @@ def _batches(texts: Iterable[Text]) -> Iterator[list[Text]]:
         yield batch
 
 
-def _tokens(model: "Model", texts: Sequence[TextOfWords], most: int | None) -> Tokens:
-    """The tokens of some texts, each word by itself; SurveyError for more than `most` a text."""
+def _tokens(model: "Model", texts: Sequence[TextOfWords], *, limited: bool) -> Tokens:
+    """The tokens of some texts, each word by itself; `limited`: as many as the model sees."""
+    check_model(model)
     if model.tokenizer is None:
         raise SurveyError(f"{model.name} has no tokenizer, and words cannot be read without one.")
     tokens = model.tokenizer([Words(text.words) for text in texts])
     for text, length, numbers in zip(texts, tokens.lengths, tokens.words, strict=True):
-        if most is not None and length > most:
+        if limited and length > model.config.n_positions:
             raise SurveyError(
-                f"Text {text.id} has {length} tokens, more than the {most} positions of "
+                f"Text {text.id} has {length} tokens, more than the {model.config.n_positions} "
+                "positions of "
                 f"{model.name}; leave it out or cut it."
             )
         if missing := set(range(len(text.words))) - set(numbers):

@@ -41,7 +41,7 @@ function rowsOf(survey, store, pattern) {
   const rows = pattern.heads.slice(0, SHOWN).map((head) => cellsOf(survey, store, pattern, head));
   const others = pattern.heads.slice(SHOWN).map(({ place }) => toHead(survey, store, place));
   if (others.length) rows.push([across([`and ${others.length} more: `, ...others])]);
-  if (!rows.length) rows.push([across(["not measured: no text has such tokens"])]);
+  if (!rows.length) rows.push([across(["not measured: no token sees such another"])]);
   name.rowSpan = rows.length;
   return [element("tbody", {}, rows.map((cells, i) => element("tr", {}, i ? cells : [name, ...cells])))];
 }
@@ -108,8 +108,7 @@ function patternsSaid({ header: { patterns }, size }) {
   const counts = patterns.map(({ words, heads }) => ({ words, count: heads.filter((one) => one.named).length }));
   const most = counts.reduce((best, one) => (one.count > best.count ? one : best));
   const ending = most.count ? ` Most of them, ${most.count}, look at ${running(most.words)}.` : "";
-  // Most patterns have rows in any text; some, like pairs, in few or none.
-  // Not the most of all patterns: induction and duplicate are measured on drawn sequences.
-  const [{ documents }] = patterns;
+  // Of any two tokens one stands before the other; other patterns have rows in few texts, or are measured on drawn ones.
+  const documents = Math.max(...patterns.filter(({ name }) => name === "previous").map((one) => one.documents));
   return `Over ${counted(documents, "document")}, ${named.size} of ${size} heads are known by one of ${patterns.length} patterns.${ending}`;
 }

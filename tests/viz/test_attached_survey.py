@@ -1,0 +1,206 @@
+"""Findings, report and example pages of live models, against numpy on transformers' attentions."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attention_pages import packed_in, unpacked
+from command_line import fails, run
+from transformers import Gemma4ForCausalLM, Gemma4TextConfig, ViTConfig, ViTModel
+
+import minibert
+from minibert.analysis import repeated_ids
+from minibert.errors import SurveyError, TraceError
+from minibert.survey import collect, survey
+from minibert.survey.findings import findings
+from minibert.survey.probes.word_attention import check_readable
+from minibert.viz.survey_folder import write_survey_report
+from tests.survey.test_attached import EMBEDDED, MODELS, bart, gpt2, tokenizer_of
+from tests.survey.test_attached_patterns import attentions
+from tests.survey.test_distances import published
+from tests.survey.test_windowed import BACK, gemma3
+
+pyarrow = pytest.importorskip("pyarrow.parquet")
+
+# Fewer than 17 tokens, so that the distances are those of all rows.
+TEXTS = [
+    "the horse ran home, and the horse slept.",
+    "the wind turned, and the wind was cold.",
+    "it was dark there",
+]
+DRAWS = repeated_ids(200, length=11, draws=3, low=100)
+Table = np.ndarray
+
+
+def header_of(path: Path) -> dict[str, Any]:
+    return dict(json.loads(packed_in(path.read_text(), "header")))
+
+
+def first(ends: int, back: tuple[int | None, ...]) -> Callable[[Table], Table]:
+    """The weight on the first token: over words that see it and are not it."""
+
+    def of_one(probs: Table) -> Table:
+        n = probs.shape[-1] - ends
+        rows = [slice(1, n if far is None else min(far + 1, n)) for far in back]
+        return np.stack([one[:, of, 0].mean(-1) for one, of in zip(probs, rows, strict=True)])
+
+    return of_one
+
+
+def entropy(probs: Table) -> Table:
+    logs = np.log(np.where(probs > 0, probs, 1))
+    return -(probs * logs).sum(-1).mean(-1)
+
+
+CASES = {
+    "BART's encoder": (bart, "tiny-bert", "encoder", "BartModel, encoder"),
+    "BART's decoder": (bart, "tiny-bert", "decoder.self", "BartModel, decoder.self"),
+    "GPT-2": (gpt2, "tiny-gpt2", None, "GPT2LMHeadModel"),
+    "windows": (lambda: gemma3().eval(), "tiny-gpt2", None, "Gemma3ForCausalLM"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_report_has_the_numbers_of_the_models_own_attentions(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    build, tokenizer, stack, title = CASES[name]
+    live, vocabulary = build(), tokenizer_of(tokenizer)
+    attached = minibert.attach(live, tokenizer=vocabulary)
+    survey(attached, TEXTS, output=tmp_path, stack=stack)
+    header = header_of(write_survey_report(tmp_path, attached, TEXTS, repeated=DRAWS))
+    live.set_attn_implementation("eager")
+    ids = [vocabulary(one, return_tensors="pt").input_ids for one in TEXTS]
+    probs = [attentions(live, one, stack or "").numpy() for one in ids]
+    size = probs[0].shape[:2]
+    assert (header["title"], header["n_layers"], header["n_heads"]) == (title, *size)
+    # [CLS] and [SEP] stand around the words of one vocabulary.
+    ends = int(tokenizer == "tiny-bert")
+    back = BACK["gemma3"] if name == "windows" else (None,) * size[0]
+    expected = {
+        ("measures", "entropy"): entropy,
+        ("measures", "to_previous"): lambda one: np.trace(one, -1, 2, 3) / one.shape[-1],
+        ("measures", "to_first"): lambda one: one[..., 0].mean(-1),
+        ("patterns", "previous"): lambda one: np.stack(
+            [one[..., row, row - 1] for row in range(1, one.shape[-1] - ends)]
+        ).mean(0),
+        ("patterns", "first"): first(ends, back),
+    }
+    for (kind, one), of_document in expected.items():
+        [entry] = [each for each in header[kind] if each["name"] == one]
+        found = np.reshape(entry["mean" if kind == "measures" else "score"], size)
+        by_hand = np.mean([of_document(each) for each in probs], axis=0)
+        np.testing.assert_allclose(found, by_hand, atol=1e-5, err_msg=one)
+    distances_are_those_of(tmp_path, probs)
+    pages_are_those_of((tmp_path / "examples.html").read_text(), header, probs)
+
+
+def distances_are_those_of(folder: Path, probs: Sequence[Table]) -> None:
+    columns = pyarrow.read_table(folder / "head_distances.parquet").to_pydict()
+    flat = [one.reshape(-1, *one.shape[2:]) for one in probs]
+    rows = sum(one.shape[1] for one in flat)
+    expected = sum(map(published, flat)) / rows
+    np.testing.assert_allclose(columns["mean"], expected.ravel(), atol=1e-5)
+
+
+def pages_are_those_of(html: str, header: dict[str, Any], probs: Sequence[Table]) -> None:
+    """Each page that the report links to has the weights of its heads in its document."""
+    assert header["links"]
+    for document, layer, page, shown in header["links"]:
+        weights = unpacked(SimpleNamespace(html=html), "probs", layer, index=page)
+        expected = probs[int(header["documents"][document])][layer, shown]
+        np.testing.assert_allclose(weights, expected, atol=4e-3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_loaded_model_and_the_same_weights_live_have_one_report(
+    name: str, tmp_path: Path
+) -> None:
+    live = MODELS[name].from_pretrained(EMBEDDED / name, dtype=torch.float32).eval()
+    models = {"live": minibert.attach(live, tokenizer=tokenizer_of(name))}
+    documents = [*TEXTS, "the boat turned slowly near the river. " * 9]
+    reports = {}
+    for kind, model in (models | {"loaded": minibert.load(name)}).items():
+        survey(model, documents, output=tmp_path / kind, longest=40)
+        reports[kind] = header_of(write_survey_report(tmp_path / kind, model, documents))
+    theirs, ours = reports["live"], reports["loaded"]
+    for one, other in zip(theirs["patterns"], ours["patterns"], strict=True):
+        for table in ("score", "low", "high", "baseline"):
+            found, expected = (np.array(each[table], dtype=float) for each in (one, other))
+            np.testing.assert_allclose(found, expected, atol=2e-5, err_msg=one["name"])
+        named = [
+            [head["place"] for head in each["heads"] if head["named"]] for each in (one, other)
+        ]
+        assert named[0] == named[1]
+    assert theirs["size"] == ours["size"]
+    # The last text is several parts, of which the page has the first.
+    examples = json.loads(packed_in((tmp_path / "live" / "examples.html").read_text(), "header"))
+    lengths = [len(one["tokens"]["text"]) for one in examples["examples"]]
+    assert max(lengths) <= 40
+
+
+def test_what_the_report_cannot_be_of_is_refused_before_anything_is_measured(
+    tmp_path: Path,
+) -> None:
+    words = tokenizer_of("tiny-bert")
+    attached = minibert.attach(bart(), tokenizer=words)
+    survey(attached, TEXTS, output=tmp_path, stack="encoder")
+    before = sorted(tmp_path.iterdir())
+
+    def unread() -> Any:
+        raise AssertionError("a document was read")
+        yield ""
+
+    changed = bart()
+    changed.encoder.layers[0].fc1.weight.data += 1
+    for model, message in {
+        minibert.load(): "of a live transformers.models.bart",
+        minibert.attach(changed, tokenizer=words): "another: weights differ",
+        minibert.attach(gpt2(), tokenizer=tokenizer_of("tiny-gpt2")): "stack='encoder'",
+    }.items():
+        with pytest.raises(SurveyError, match=message):
+            write_survey_report(tmp_path, model, unread)
+    with pytest.raises(SurveyError, match="reads them twice"):
+        write_survey_report(tmp_path, attached, iter(TEXTS))
+    with pytest.raises(SurveyError, match=r"several stacks; name one with stack="):
+        findings(attached, unread())
+    with pytest.raises(SurveyError, match=r"'decoder.cross' cannot be .*head_view"):
+        findings(attached, unread(), stack="decoder.cross")
+    with pytest.raises(TraceError, match=r"BartModel is attached.*See docs/attach.md"):
+        collect(attached, unread(), [("z", 0)], output=tmp_path / "collected")
+    with pytest.raises(TraceError, match="BartModel is attached"):
+        check_readable(attached, [SimpleNamespace(id="one", words=("a", "horse"))])
+    assert sorted(tmp_path.iterdir()) == before
+    # The command line has no live models: it does not look for one of that name.
+    fails(run("survey-report", str(tmp_path), "LICENSE"), "Make its report from Python")
+
+
+@pytest.mark.parametrize("vocabulary", [None, "tiny-bert"])
+def test_a_model_of_pictures_has_no_findings_over_texts(vocabulary: str | None) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = ViTModel(ViTConfig(**sizes, intermediate_size=8, image_size=8, patch_size=4)).eval()
+    words = None if vocabulary is None else tokenizer_of(vocabulary)
+    with pytest.raises(SurveyError, match=r"main input is pixel_values.*view\(image=picture\)"):
+        findings(minibert.attach(vision, tokenizer=words), TEXTS)
+
+
+def test_heads_of_several_widths_have_no_pages_and_the_report_says_why(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = Gemma4TextConfig(
+        vocab_size=6656, hidden_size=32, intermediate_size=40, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=8, global_head_dim=16,
+        layer_types=["sliding_attention", "full_attention"], sliding_window=6,
+        max_position_embeddings=128, hidden_size_per_layer_input=0, pad_token_id=0,
+    )  # fmt: skip
+    live = Gemma4ForCausalLM(config).eval()
+    attached = minibert.attach(live, tokenizer=tokenizer_of("tiny-gpt2"))
+    survey(attached, TEXTS, output=tmp_path, by_norm=False)
+    header = header_of(write_survey_report(tmp_path, attached, TEXTS, repeated=DRAWS))
+    [note] = header["notes"]
+    assert "No example has a page" in note
+    assert "heads of one width" in note
+    assert not (tmp_path / "examples.html").exists()
