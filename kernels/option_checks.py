@@ -35,6 +35,11 @@ def check_prefix(prefix: Any, query: Tensor, *, causal: bool, sentences: int) ->
     """Raises AttentionError unless it is None, or a whole number for each sentence with causal."""
     if prefix is None:
         return
+    if isinstance(prefix, int):
+        raise AttentionError(
+            f"prefix is {prefix}; expected a tensor with a number for each sentence. For the same "
+            f"in all: torch.full(({sentences},), {prefix})."
+        )
     check_tensor("prefix", prefix, query)
     if prefix.dtype not in (torch.int32, torch.int64) or tuple(prefix.shape) != (sentences,):
         raise AttentionError(

@@ -120,9 +120,12 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
     Weights are stored as float16 where that changes none of them, else as float32. Raises
     MinibertError for a model that the engine in the page does not run: a family that is not in
     `LIVE_FAMILIES`, another head than a language model's, frequencies that depend on the text's
-    length, no tokenizer, or more than 40 MB of weights.
+    length, no tokenizer, or more than 40 MB of weights; TokenizationError for a text without a
+    token.
     """
     config, tokenizer = model.config, _checked(model)
+    if texts:
+        tokenizer(*texts)
     unread = () if config.task == _CLASSES else _UNREAD
     named = [(n, p) for n, p in model.named_parameters() if not n.startswith(unread)]
     entries, weights = _packed(named)

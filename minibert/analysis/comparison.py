@@ -33,7 +33,8 @@ _SHAPE = ("n_layers", "n_heads", "d_model", "vocab_size", "causal")
 class ModelComparison:
     """How far two models are apart, by head, layer and token; nan for padding.
 
-    heads     the mean over the queries of a sentence
+    heads     the total variation of the two rows of probs, half the sum of |difference|, as a mean
+              over the queries of a sentence
     streams   of embed, then of resid_post of each layer; `rows` names them
     logits    None for models without a vocabulary head
     """

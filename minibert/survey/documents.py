@@ -138,6 +138,8 @@ class Documents(Iterator[Document]):
         if not path.is_dir():
             known = kind or _kind(path)
             if known is None:
+                if not path.exists():
+                    raise SurveyError(f"{path}: there is no such file or folder.")
                 endings = ", ".join(ending for endings in KINDS.values() for ending in endings)
                 raise SurveyError(
                     f"{path}: its name ends in none of {endings}; say what it is with kind=. "

@@ -50,6 +50,10 @@ class Windows:
     starts: tuple[int, ...]
     sources: Int[Tensor, "token 2"]
 
+    def __repr__(self) -> str:
+        rows, length = self.tokens.ids.shape
+        return f"Windows({rows} of {length} tokens, over a text of {self.whole.ids.shape[1]})"
+
     def __len__(self) -> int:
         """The number of windows."""
         return len(self.starts)

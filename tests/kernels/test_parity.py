@@ -56,62 +56,6 @@ def test_a_mask_that_is_missing_on_the_last_block_is_caught():
     assert "the mask is missing on the last block" in report.causes[0]
 
 
-def in_float32(query, key, value, *, scale=None, keys=None):
-    """Attention rounded to the inputs' type once, at its end."""
-    vectors = (one.float() for one in (query, key, value))
-    query, key, value = (one[:, :, :keys] if i else one for i, one in enumerate(vectors))
-    return right(query, key, value, scale=query.shape[-1] ** -0.5 if scale is None else scale)
-
-
-def summed_in_bfloat16(query, key, value):
-    z = torch.zeros_like(query)
-    probs = (query.float() @ key.float().mT / query.shape[-1] ** 0.5).softmax(dim=-1).bfloat16()
-    for place in range(key.shape[2]):
-        z += probs[..., place, None] * value[:, :, place, None]
-    return z
-
-
-@pytest.mark.parametrize(
-    ("slip", "size", "cause"),
-    [
-        (
-            lambda q, k, v: in_float32(q, k, v, scale=1 / 63**0.5),
-            130,
-            r"wrong scale: it behaves as 1/sqrt",
-        ),
-        (lambda q, k, v: 1.01 * in_float32(q, k, v), 17, r"everywhere about 1\.01 times"),
-        (lambda q, k, v: in_float32(q, k, v) + 0.02, 17, r"about 0\.02 is added everywhere"),
-        (lambda q, k, v: in_float32(q, k, v, keys=-1), 130, "the last key is not seen"),
-        (summed_in_bfloat16, 130, "in too few digits"),
-    ],
-)
-def test_in_bfloat16_a_slip_smaller_than_rounding_at_worst_shows_in_the_mean(slip, size, cause):
-    def kernel(query, key, value):
-        return slip(query, key, value).to(query.dtype)
-
-    few = {
-        "sizes": (size,),
-        "input_scales": (1.0,),
-        "dtypes": (torch.bfloat16,),
-        "kinds": ("plain",),
-    }
-    assert check(lambda query, key, value: in_float32(query, key, value).to(query.dtype), **few).ok
-    report = check(kernel, **few)
-    assert re.search(cause, report.causes[0]), report.causes
-
-
-def test_what_differs_when_it_is_called_again_is_named_so():
-    calls = []
-
-    def unsteady(query, key, value, *, scale):
-        calls.append(len(calls))
-        return right(query, key, value, scale=scale) * (1.01 if len(calls) % 7 == 0 else 1.0)
-
-    report = check(unsteady, sizes=(17, 65), dtypes=(torch.float32,))
-    assert report.causes
-    assert "another result when it is called again with the same inputs" in report.causes[0]
-
-
 def test_lengths_rounded_up_to_a_block_are_caught():
     def rounded(query, key, value, *, scale, lengths=None):
         if lengths is None:

@@ -45,6 +45,12 @@ def test_weights_that_float16_would_change_are_stored_as_float32() -> None:
         live_page(model)
 
 
+def test_a_text_without_a_token_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    result = run("live", "--text", "", "-o", str(tmp_path / "live.html"))
+    assert (result.exit_code, "the text is empty" in result.output) == (1, True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_pages_own_rules_let_it_make_a_worker_and_ask_no_host() -> None:
     html = live_page(minibert.load("tiny-bert")).html
     policy = html.partition('http-equiv="Content-Security-Policy" content="')[2].partition('"')[0]

@@ -183,6 +183,7 @@ def test_paths_that_are_no_texts_are_refused_before_reading(tmp_path: Path) -> N
         (tmp_path / "pipe.txt", {}, "no regular file"),
         (Path("/dev/zero"), {"kind": "text"}, "no regular file"),
         (tmp_path / "absent.txt", {}, "No such file"),
+        (tmp_path / "absent", {}, "there is no such file or folder"),
         (tmp_path / "empty", {}, "no file with texts"),
         (tmp_path / "a.xyz", {}, "ends in none of .txt"),
         (tmp_path / "mixed", {}, r"several kinds \(jsonl, text\)"),
