@@ -3,6 +3,7 @@
 minibert is not imported here at the top: jaxtyping has to instrument it first.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -31,6 +32,13 @@ settings.register_profile(
 # Always the same examples there, and so fewer of them: those who work here draw new ones.
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True, max_examples=30)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections() -> None:
+    """Collections of garbage look at what this file made, not at all that was imported before."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

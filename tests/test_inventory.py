@@ -56,10 +56,18 @@ def test_embedded_and_cached_models_are_listed(cache: Path) -> None:
     assert "stranger" not in cached
 
 
-def test_a_missing_cache_is_an_empty_one(tmp_path: Path) -> None:
-    done = process("models", env={"HF_HUB_CACHE": str(tmp_path / "absent")})
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """All that is printed where there is no cache and no back end is named."""
+    absent = tmp_path_factory.mktemp("hub") / "absent"
+    env = {"HF_HUB_CACHE": str(absent), "MINIBERT_LINEAR": ""}
+    done = process("models", "--backends", "--fields", env=env)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("in the Hugging Face cache\n  none\n")
+    return done.stdout
+
+
+def test_a_missing_cache_is_an_empty_one(everything: str) -> None:
+    assert "in the Hugging Face cache\n  none\n\n" in everything
 
 
 def test_a_cache_that_may_not_be_read_does_not_hide_the_embedded_models(
@@ -77,15 +85,18 @@ def test_a_cache_that_may_not_be_read_does_not_hide_the_embedded_models(
 
 @pytest.mark.parametrize("name", ["", "torch"])
 def test_the_back_end_of_each_type_and_shape_is_listed_with_its_rule(
-    name: str, tmp_path: Path
+    name: str, everything: str, tmp_path: Path
 ) -> None:
-    env = {"HF_HUB_CACHE": str(tmp_path / "absent"), "MINIBERT_LINEAR": name}
-    done = process("models", "--backends", env=env)
-    assert done.returncode == 0, done.stderr
-    table = done.stdout.split("linear back ends")[1]
+    said = everything
+    if name:
+        env = {"HF_HUB_CACHE": str(tmp_path / "absent"), "MINIBERT_LINEAR": name}
+        done = process("models", "--backends", env=env)
+        assert done.returncode == 0, done.stderr
+        said = done.stdout
+    table = said.split("linear back ends")[1]
     assert processor().name in table
-    said = name or "none (MINIBERT_LINEAR is not set), so the rule decides"
-    assert f"named      {said}\n" in table
+    named = name or "none (MINIBERT_LINEAR is not set), so the rule decides"
+    assert f"named      {named}\n" in table
     for kind in ("float32", "bfloat16", "float16"):
         assert len(re.findall(rf"^  {kind} ", table, re.M)) == 5
     if name and processor().onednn_dtypes:
@@ -93,10 +104,8 @@ def test_the_back_end_of_each_type_and_shape_is_listed_with_its_rule(
         assert " onednn " not in table
 
 
-def test_every_family_and_every_refused_field_is_listed(tmp_path: Path) -> None:
-    done = process("models", "--fields", env={"HF_HUB_CACHE": str(tmp_path / "absent")})
-    assert done.returncode == 0, done.stderr
-    table = done.stdout.split("fields of config.json")[1]
+def test_every_family_and_every_refused_field_is_listed(everything: str) -> None:
+    table = everything.split("fields of config.json")[1]
     for family, fields in CONTRACT.items():
         verdicts = [judged.verdict for judged in fields.values()]
         numbers = [verdicts.count(each) for each in ("read", "irrelevant", "refused")]
