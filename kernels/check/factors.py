@@ -1,6 +1,6 @@
-"""Is everything off by one and the same factor? Of the output, or of the scale of the scores.
+"""Is everything off by one factor, of the output or of the scale, or by one number that is added?
 
-A factor moves every number in the direction that the right answer gives; rounding moves each number
+Each moves every number in the direction that the right answer gives; rounding moves each number
 in a direction of its own.
 """
 
@@ -22,7 +22,7 @@ _BOTH_SIGNS = ("z", "scores")
 
 
 def factor_cause(output: str, problem: Problem, found: Tensor, expected: Tensor) -> str | None:
-    """A sentence that names the factor which gives nearly all of the error; None for none."""
+    """A sentence that names what gives nearly all of the error: a factor or what is added."""
     finite = expected.isfinite() & found.isfinite()
     if output not in _BOTH_SIGNS or not bool(finite.any()):
         return None
@@ -33,9 +33,11 @@ def factor_cause(output: str, problem: Problem, found: Tensor, expected: Tensor)
     more = truth(replace(problem, scale=problem.scale * (1 + _STEP)))[output][finite].double()
     if (scale := _share(error, (more - right) / _STEP)) is not None:
         return (
-            f"wrong scale: it behaves as {1 + scale:.5g} times `scale`, everywhere; a rounded "
-            "constant, or log2(e) with too few digits"
+            f"wrong scale: it behaves as {round(1 + scale, 4):g} times `scale`, everywhere; a "
+            "rounded constant, or log2(e) with too few digits"
         )
+    if _share(error, torch.ones_like(error)) is not None:
+        return f"about {float(error.mean()):.2g} is added everywhere"
     return None
 
 

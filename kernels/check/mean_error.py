@@ -9,14 +9,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from minibert.kernels.check.causes import explains
+from minibert.kernels.check.causes import explains, likely_cause
 from minibert.kernels.check.distances import mean_distance
+from minibert.kernels.check.factors import factor_cause
 from minibert.kernels.check.known_faults import suspects
 from minibert.kernels.check.problem import Problem, by_eager, unfolded
 from minibert.kernels.check.tolerances import TIMES_EAGER
 from minibert.kernels.masks import wide
 
 __all__ = ["mean_cause", "mean_tolerance"]
+
+#: Times the mean error that is allowed: no rounding error is that large where they are alike.
+_FAR = 6.0
 
 
 def mean_tolerance(problem: Problem, yardstick: Tensor, right: Tensor) -> float:
@@ -50,9 +54,26 @@ def _floor(problem: Problem) -> float:
     return float((rounded + of_scores + fine * K**0.5 * size).square().mean().sqrt())
 
 
-def mean_cause(output: str, problem: Problem, found: Tensor, right: Tensor) -> str:
-    """What leaves least of the mean error: a known mistake, a factor, or something added."""
+def mean_cause(
+    output: str,
+    problem: Problem,
+    found: Tensor,
+    right: Tensor,
+    *,
+    allowed: float,
+    previous: Tensor | None,
+) -> str:
+    """What is probably wrong: of a few large errors as elsewhere, else what explains most of all.
+
+    That is a known mistake, one factor, or something added.
+    """
     error = found.to(right.dtype) - right
+    squared, far = error.square(), error.abs() > _FAR * allowed
+    if not bool(squared[~far].sum() > squared.sum() / 2):
+        least = _FAR * allowed
+        return likely_cause(output, problem, found, right, tolerance=least, previous=previous)
+    if factor := factor_cause(output, problem, found, right):
+        return factor
     share, added = float((error * right).sum() / right.square().sum()), float(error.mean())
     tried = [
         (right * (1 + share), f"everywhere about {1 + share:.4g} times what is right"),
@@ -62,10 +83,7 @@ def mean_cause(output: str, problem: Problem, found: Tensor, right: Tensor) -> s
         other = suspect.gives(output)
         if other is not None and other.shape == found.shape and not bool(other.isnan().any()):
             tried.append((other, suspect.sentence))
-    _, nearest, sentence = min(
-        ((mean_distance(found, other), other, sentence) for other, sentence in tried),
-        key=lambda one: one[0],
-    )
+    nearest, sentence = min(tried, key=lambda one: mean_distance(found, one[0]))
     if explains(found, nearest, right):
         return sentence
     return (

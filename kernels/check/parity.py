@@ -68,6 +68,8 @@ class _Run:
     d_head: int | None
     say: Callable[[str], None] = lambda _: None
     previous: dict[tuple[str, torch.Size], Tensor] = field(default_factory=dict)
+    stale: bool = False
+    """Whether an output was that of an earlier call: then the same call differs for that reason."""
 
 
 def check(
@@ -173,7 +175,8 @@ def _called_again(
     """The findings; the cause that was found is another one where the same call now differs."""
     explained = [i for i, one in enumerate(findings) if one.cause and math.isfinite(one.tolerance)]
     place = next((i for i in explained if findings[i].output.split(",")[0] in outputs), None)
-    if place is None or STALE in findings[place].cause:
+    run.stale = run.stale or any(STALE in one.cause for one in findings)
+    if place is None or run.stale:
         return findings
     told, output = findings[place], findings[place].output.split(",")[0]
     try:
@@ -256,7 +259,8 @@ def _mean(
     )
     if not error <= allowed:
         run.say(f"{_LOOKING}: {where}")
-        cause = mean_cause("z", problem, found, right)
+        previous = run.previous.get(("z", found.shape))
+        cause = mean_cause("z", problem, found, right, allowed=allowed, previous=previous)
     return Finding(where, problem.query.dtype, "z, mean", error, allowed, cause)
 
 

@@ -108,7 +108,16 @@ def torch_linear(
     residual: Tensor | None = None,
 ) -> Tensor:
     """activation(x·weightᵀ + bias) + residual through torch, on any device, differentiable."""
-    return _completed(F.linear(x, weight, bias), activation, residual)
+    out = F.linear(x, weight, bias)
+    # In place where no gradient needs the value: a fresh buffer of this size costs page faults.
+    if activation is not None:
+        change = None if out.requires_grad else _IN_PLACE.get(activation)
+        out = change(out) if change else activate(out, activation)
+    if residual is None:
+        return out
+    if out.requires_grad or residual.requires_grad:
+        return out + residual
+    return out.add_(residual)
 
 
 def transposed_linear(
@@ -125,7 +134,10 @@ def transposed_linear(
     out = torch.mm(weight, rows.t()).t().contiguous().view(*x.shape[:-1], len(weight))
     if bias is not None:
         out.add_(bias)
-    return _completed(out, activation, residual)
+    if activation is not None:
+        change = _IN_PLACE.get(activation)
+        out = change(out) if change else activate(out, activation)
+    return out if residual is None else out.add_(residual)
 
 
 def onednn_linear(
@@ -146,20 +158,10 @@ def onednn_linear(
     fused = _FUSED.get(activation)
     name, algorithm = fused or _FUSED[None]
     out = linear.default(x, weight, bias, name, [], algorithm)
-    return _completed(out, None if fused else activation, residual)
-
-
-def _completed(out: Tensor, activation: str | None, residual: Tensor | None) -> Tensor:
-    """activation(out) + residual; `out` is a new tensor that nobody else holds."""
-    # In place where no gradient needs the value: a fresh buffer of this size costs page faults.
-    if activation is not None:
-        change = None if out.requires_grad else _IN_PLACE.get(activation)
+    if fused is None and activation is not None:
+        change = _IN_PLACE.get(activation)
         out = change(out) if change else activate(out, activation)
-    if residual is None:
-        return out
-    if out.requires_grad or residual.requires_grad:
-        return out + residual
-    return out.add_(residual)
+    return out if residual is None else out.add_(residual)
 
 
 def packed_copy(weight: Tensor) -> Tensor:

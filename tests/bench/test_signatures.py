@@ -80,7 +80,7 @@ def test_gradients_are_checked_through_a_convention_and_a_lost_one_is_named(tmp_
     found = report(written(tmp_path, FLASH), "attention", kinds=kinds, backward=True)
     assert found.ok, str(found)
     outputs = {one.output for one in found.findings}
-    assert outputs == {"z", "query_gradient", "key_gradient", "value_gradient"}
+    assert outputs == {"z", "z, mean", "query_gradient", "key_gradient", "value_gradient"}
     slip = written(tmp_path, FLASH, "v = v.detach()")
     found = report(slip, "attention", kinds=kinds, backward=True)
     assert {one.output for one in found.failures} == {"value_gradient"}
