@@ -185,4 +185,5 @@ def words_for(argument: str, value: Any) -> set[str]:
         named |= set(map(str, value))
     if isinstance(value, Tensor):
         named |= {str(tuple(value.shape)), str(value.dtype)}
+        named |= {str(value.item())} if value.numel() == 1 else set()
     return {word.casefold() for word in named if word}
