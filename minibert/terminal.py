@@ -221,8 +221,8 @@ def standard_input() -> str:
 
 
 def say(*lines: str) -> None:
-    """Write lines to standard output."""
-    print(encodable("\n".join(lines), sys.stdout.encoding))
+    """Write lines to standard output, at once: what reads them may be waiting."""
+    print(encodable("\n".join(lines), sys.stdout.encoding), flush=True)
 
 
 def note(kind: str, message: str) -> None:

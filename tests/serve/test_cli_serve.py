@@ -28,7 +28,8 @@ class Serving:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder)},
+            env=os.environ
+            | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder), "PYTHONUNBUFFERED": ""},
             # Of a shell's background jobs SIGINT is ignored, and children inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
