@@ -11,7 +11,7 @@ from benchmarks.examples import EXAMPLES, FOLDERS, PEERS, lines_of, wrong
 from benchmarks.examples_table import options_of, table
 from minibert.bench.result_rows import read_rows
 
-OURS = "p: clean 0.953, in /tmp/a\nsum of 26 terms 17.012\nbad because of dark city\n"
+OURS = "p: clean 0.953, in /home/a\nsum of 26 terms 17.012\nbad because of dark city\n"
 
 
 def test_each_experiment_is_written_with_each_peer_and_none_imports_minibert() -> None:

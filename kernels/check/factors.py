@@ -1,7 +1,7 @@
 """Is everything off by one factor, of the output or of the scale, or by one number that is added?
 
-Each moves every number in the direction that the right answer gives; rounding moves each number
-in a direction of its own.
+A factor moves all numbers in the direction that the right answer gives, an added number moves all
+alike; rounding moves each number in a direction of its own.
 """
 
 from dataclasses import replace

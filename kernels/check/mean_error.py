@@ -19,7 +19,7 @@ from minibert.kernels.masks import wide
 
 __all__ = ["mean_cause", "mean_tolerance"]
 
-#: Times the mean error that is allowed: no rounding error is that large where they are alike.
+#: A value that is off by as many times the allowed mean error is not off by rounding.
 _FAR = 6.0
 
 
@@ -63,9 +63,10 @@ def mean_cause(
     allowed: float,
     previous: Tensor | None,
 ) -> str:
-    """What is probably wrong: of a few large errors as elsewhere, else what explains most of all.
+    """A sentence that says what is probably wrong.
 
-    That is a known mistake, one factor, or something added.
+    Where a few large errors are most of it, that of `likely_cause`; else the known mistake, the
+    factor or the added number that is nearest.
     """
     error = found.to(right.dtype) - right
     squared, far = error.square(), error.abs() > _FAR * allowed

@@ -172,7 +172,7 @@ def _examine(
 def _called_again(
     run: _Run, problem: Problem, outputs: dict[str, Tensor], findings: list[Finding]
 ) -> list[Finding]:
-    """The findings; the cause that was found is another one where the same call now differs."""
+    """The findings after the same call was made again: a result that differs is the cause."""
     explained = [i for i, one in enumerate(findings) if one.cause and math.isfinite(one.tolerance)]
     place = next((i for i in explained if findings[i].output.split(",")[0] in outputs), None)
     run.stale = run.stale or any(STALE in one.cause for one in findings)
@@ -242,22 +242,28 @@ def _compare(
             )
         findings.append(Finding(where, dtype, output, error, tolerance, cause))
         if output == "z" and findings[-1].ok:
-            findings.append(_mean(run, where, problem, outputs["z"], yardstick["z"], expected["z"]))
+            three = (given["z"] for given in (outputs, yardstick, expected))
+            findings.append(_mean(run, where, problem, *three, explain=explain))
+            explain = explain and findings[-1].ok
     if problem.z_gradient is not None:
         findings += _compare_gradients(run, where, problem, outputs, explain=explain)
     return findings
 
 
 def _mean(
-    run: _Run, where: str, problem: Problem, found: Tensor, yardstick: Tensor, right: Tensor
+    run: _Run,
+    where: str,
+    problem: Problem,
+    found: Tensor,
+    yardstick: Tensor,
+    right: Tensor,
+    *,
+    explain: bool,
 ) -> Finding:
     """The finding about the mean error of z, of which each value is within its tolerance."""
-    error, allowed, cause = (
-        mean_distance(found, right),
-        mean_tolerance(problem, yardstick, right),
-        "",
-    )
-    if not error <= allowed:
+    allowed = mean_tolerance(problem, yardstick, right)
+    error, cause = mean_distance(found, right), ""
+    if explain and not error <= allowed:
         run.say(f"{_LOOKING}: {where}")
         previous = run.previous.get(("z", found.shape))
         cause = mean_cause("z", problem, found, right, allowed=allowed, previous=previous)

@@ -10,7 +10,10 @@ __all__ = ["Finding", "ParityReport", "short"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One output of one case: its largest absolute error, what was allowed, and why it failed."""
+    """One output of one case: its error, what was allowed, and why it failed.
+
+    The error is the largest of all values, and of "z, mean" their root mean square.
+    """
 
     case: str
     dtype: torch.dtype

@@ -141,6 +141,10 @@ def test_default_scale_is_one_over_the_root_of_d_head():
             {"key": torch.ones(B, H, K, D).to(torch.float8_e4m3fn)},
             r"key is torch.float8_e4m3fn; expected.*key.to\(torch.bfloat16\), times",
         ),
+        (
+            {"prefix": 3, "causal": True},
+            rf"prefix is 3; expected a tensor with a number.*torch.full\(\({B},\), 3\)",
+        ),
         ({"want": None}, "want is None; expected a tuple of names"),
         ({"want": 5}, "want is 5; expected a tuple of names"),
         ({"want": (("offset_mass", 10**30),)}, "offset_mass.*numbers of at most 2147483647"),
