@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from minibert.doors import add_doors
 from minibert.errors import (
     AttentionError,
     CheckpointError,
@@ -75,6 +76,18 @@ _HOME = {
     "load": "loading",
     "register": "kernels.api",
 }
+
+add_doors("minibert.loading", {"from_transformers": "from_transformers"})
+add_doors("minibert.viz", {"view": "view"})
+add_doors("minibert.viz.serve.server", {"live": "served"})
+for _module, _names in {
+    "grid": "matrix_of_head",
+    "heat": "Heat by_head heat_map heat_maps",
+    "lens": "lens_table",
+    "terms": "eigenvalue_plane spectra spectrum terms",
+    "tokens": "bars_or_layers chosen_sentence token_bars token_map",
+}.items():
+    add_doors(f"minibert.viz.plots.{_module}", {f"plots.{name}": name for name in _names.split()})
 
 
 # Hidden from type checkers, which would take it for a promise of every name.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from minibert.answers.generate import generate
 from minibert.answers.predict import Prediction, predict
+from minibert.doors import ServedPage, opened
 from minibert.errors import CheckpointError, TokenizationError, TraceError, check_flag
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.bodies import Body
@@ -36,7 +37,6 @@ from minibert.trainable import Trainable
 
 if TYPE_CHECKING:
     from minibert.text.tokenizer import Tokenizer
-    from minibert.viz.serve.server import ServedPage
 
 __all__ = ["Model"]
 
@@ -90,9 +90,8 @@ class Model(Trainable):
         cls, model: Any, *, task: str | None = None, dtype: torch.dtype | None = None
     ) -> "Model":
         """The same model as a transformers object, whose weights it shares; see `minibert.load`."""
-        from minibert.loading import from_transformers
-
-        return from_transformers(model, task=task, dtype=dtype)
+        same: Model = opened("from_transformers")(model, task=task, dtype=dtype)
+        return same
 
     def tie(self) -> None:
         """Make the output embedding the input embedding, where the config says so."""
@@ -270,11 +269,10 @@ class Model(Trainable):
             edit=edit,
         )
 
-    def live(self, *, height: int = 720) -> "ServedPage":
+    def live(self, *, height: int = 720) -> ServedPage:
         """A page that runs this model, for a cell of a notebook; see viz/serve/server.py."""
-        from minibert.viz.serve.server import PageServer, ServedPage
-
-        return ServedPage(PageServer(self, framed=True), height)
+        page: ServedPage = opened("live")(self, height)
+        return page
 
     def pool(self, hidden: Hidden) -> Pooled | None:
         """tanh(W·hidden[0] + b); None where the body has no pooler."""

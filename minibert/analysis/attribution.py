@@ -23,7 +23,7 @@ Sources: Elhage et al. 2021 (direct paths); TransformerLens' `apply_ln_to_stack`
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,13 +35,11 @@ from minibert.analysis.positions import rows_of
 from minibert.analysis.precision import wide
 from minibert.analysis.vocabulary import token_ids, token_name, vocabulary_head
 from minibert.answers.explain import find_token
+from minibert.doors import Figure, plots
 from minibert.errors import TraceError
 from minibert.quantities import Float, Int
 from minibert.trace.places import check_index
 from minibert.trace.read import Trace
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["LogitAttribution", "logit_attribution"]
 
@@ -115,24 +113,19 @@ class LogitAttribution:
             )
         return self.values[..., self.labels.index(label)]
 
-    def plot(
-        self, path: str | Path | None = None, *, sentence: int = 0, count: int = 15
-    ) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0, count: int = 15) -> Figure:
         """The matplotlib Figure of the largest terms, and of those of every head.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Where the result is of several
         sentences, `sentence` counts them. Raises TraceError for one that is not there, and
         MinibertError without matplotlib.
         """
-        from minibert.viz.plots.heat import by_head
-        from minibert.viz.plots.terms import terms
-
         single = self.values.dim() == 1
         row = check_index("sentence", sentence, 1 if single else len(self.values))
         values, heads = (v if single else v[row] for v in (self.values, self.by_head()))
         name, total = self._name(row), f"all of them {self.total.flatten()[row]:+.2f}"
-        table = by_head(heads, title="Heads", unit="logits (nats)", signed=True)
-        return terms(
+        table = plots.by_head(heads, title="Heads", unit="logits (nats)", signed=True)
+        return plots.terms(
             values,
             self.labels,
             count=count,

@@ -12,7 +12,6 @@ and Conmy 2023, "Attribution patching outperforms automated circuit discovery".
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from torch import Tensor
 from minibert.analysis.arguments import check_callable, check_choice, check_unedited, listed
 from minibert.analysis.metrics import Metric, numbers_of
 from minibert.analysis.positions import check_same_lengths
+from minibert.doors import Figure, plots
 from minibert.errors import EditError
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import QUANTITIES, Float
@@ -30,9 +30,6 @@ from minibert.trace.plan import Plan
 from minibert.trace.point import as_point
 from minibert.trace.read import Trace
 from minibert.trace.record import record
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["PatchEstimates", "attribution_patching"]
 
@@ -65,28 +62,25 @@ class PatchEstimates:
         """Of the mean over the pairs; nan for one pair."""
         return self.total.std(1) / self.total.shape[1] ** 0.5
 
-    def plot(self, path: str | Path | None = None, *, sentence: int | None = 0) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, sentence: int | None = 0) -> Figure:
         """The matplotlib Figure of one sentence: layer x head, or layer x token without heads.
 
         `sentence=None` draws the mean over the pairs, of a quantity with heads. Saved where `path`
         is given, as SVG, PDF or PNG by its name. Raises TraceError for a sentence that is not
         there, EditError for a mean without heads, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots.heat import Heat, by_head, heat_map
-        from minibert.viz.plots.tokens import chosen_sentence
-
         title, unit = f"Patching {self.name}", "estimated change"
         if sentence is None and self.values.dim() != 4:
             raise EditError(
                 f"{self.name} has no heads, and its positions are other tokens in each sentence; "
                 "draw one, as plot(sentence=0), or read `mean`."
             )
-        index, tokens = chosen_sentence(self.labels, sentence or 0)
+        index, tokens = plots.chosen_sentence(self.labels, sentence or 0)
         if self.values.dim() == 4:
             values = self.mean if sentence is None else self.total[:, index]
-            heat = by_head(values, title=title, unit=unit, signed=True)
-            return heat_map(heat, path)
-        heat = Heat(
+            heat = plots.by_head(values, title=title, unit=unit, signed=True)
+            return plots.heat_map(heat, path)
+        heat = plots.Heat(
             self.values[:, index, : len(tokens)],
             rows=[str(layer) for layer in range(len(self.values))],
             columns=tokens,
@@ -96,7 +90,7 @@ class PatchEstimates:
             tokens="x",
             signed=True,
         )
-        return heat_map(heat, path)
+        return plots.heat_map(heat, path)
 
 
 def attribution_patching(

@@ -13,7 +13,7 @@ GPT-2 that is the same as noise on the word embeddings, and in BERT it stands be
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,13 +26,11 @@ from minibert.analysis.arguments import (
 )
 from minibert.analysis.metrics import Metric, of_sentence
 from minibert.analysis.positions import Each, positions_each
+from minibert.doors import Figure, plots
 from minibert.errors import EditError
 from minibert.quantities import Float
 from minibert.trace.edit import Edit, noise, replace
 from minibert.trace.read import Trace
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["RESTORED", "CausalTraces", "around", "causal_tracing"]
 
@@ -98,22 +96,19 @@ class CausalTraces:
             rows.append(torch.stack(found).mean(0) if found else empty)
         return torch.stack(rows)
 
-    def plot(self, path: str | Path | None = None, *, sentence: int | None = 0) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, sentence: int | None = 0) -> Figure:
         """The matplotlib Figure of the change in one sentence, token x layer; None: of the mean.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
         sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots.heat import Heat, heat_map
-        from minibert.viz.plots.tokens import chosen_sentence
-
         if sentence is None:
             values, rows = self.mean, list(_KINDS)
         else:
-            index, tokens = chosen_sentence(self.labels, sentence)
+            index, tokens = plots.chosen_sentence(self.labels, sentence)
             values = self.change[:, index, : len(tokens)].T
             rows = [f"{t}*" if n in self.subject[index] else t for n, t in enumerate(tokens)]
-        heat = Heat(
+        heat = plots.Heat(
             values,
             rows=rows,
             columns=[str(layer) for layer in range(values.shape[1])],
@@ -123,7 +118,7 @@ class CausalTraces:
             column_title="layer",
             signed=True,
         )
-        return heat_map(heat, path)
+        return plots.heat_map(heat, path)
 
 
 def causal_tracing(

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from minibert.analysis.head_weights import head_name, head_weights
 from minibert.analysis.rotation import at_distance
+from minibert.doors import Figure, plots
 from minibert.errors import TraceError
 from minibert.quantities import Float, Shaped
 from minibert.trace.places import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["Circuit", "OVCircuit", "QKCircuit", "SingularVectors", "ov_circuit", "qk_circuit"]
 
@@ -40,15 +40,13 @@ class SingularVectors:
     values: Float[Tensor, " rank"]
     right: Float[Tensor, "d_model rank"]
 
-    def plot(self, path: str | Path | None = None) -> "Figure":
+    def plot(self, path: str | Path | None = None) -> Figure:
         """The matplotlib Figure of the singular values, in falling order.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises MinibertError without
         matplotlib.
         """
-        from minibert.viz.plots.terms import spectrum
-
-        return spectrum(self.values, title="Singular values", path=path)
+        return plots.spectrum(self.values, title="Singular values", path=path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,17 +96,15 @@ class Circuit:
         corner = torch.linalg.qr(self.left, mode="r")[1]
         return torch.linalg.matrix_norm(corner @ self.right)
 
-    def plot(self, path: str | Path | None = None) -> "Figure":
+    def plot(self, path: str | Path | None = None) -> Figure:
         """The matplotlib Figure of the singular values, and the eigenvalues in the complex plane.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError where a
         weight is not finite, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots.terms import spectra
-
         title = f"{type(self).__name__.removesuffix('Circuit') or 'Circuit'} of head {self.label}"
         values = self.singular_vectors().values
-        return spectra(values, self.eigenvalues(), title=title, path=path)
+        return plots.spectra(values, self.eigenvalues(), title=title, path=path)
 
     def _check_finite(self, what: str) -> None:
         if not (self.left.isfinite().all() and self.right.isfinite().all()):

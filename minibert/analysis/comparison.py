@@ -14,6 +14,7 @@ from torch import Tensor
 
 from minibert.analysis.arguments import check_model, whole_number
 from minibert.analysis.precision import wide
+from minibert.doors import Figure, plots
 from minibert.errors import TraceError
 from minibert.layers.heads import VocabularyHead
 from minibert.quantities import Float
@@ -21,7 +22,6 @@ from minibert.trace.read import Trace
 
 if TYPE_CHECKING:
     from minibert.model import Model
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["ModelComparison", "compare_models"]
 
@@ -57,21 +57,20 @@ class ModelComparison:
         places = [divmod(index, mean.shape[1]) for index in order]
         return [(layer, head, float(mean[layer, head])) for layer, head in places]
 
-    def plot(self, path: str | Path | None = None, *, sentence: int | None = None) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, sentence: int | None = None) -> Figure:
         """The matplotlib Figure of the heads' total variation, layer x head.
 
         Of one sentence, or the mean of all. Saved where `path` is given, as SVG, PDF or PNG by its
         name. Raises TraceError for a sentence that is not there, and MinibertError without
         matplotlib.
         """
-        from minibert.viz.plots.heat import by_head, heat_map
-        from minibert.viz.plots.tokens import chosen_sentence
-
         if sentence is None:
             values = self.heads.mean(1)
         else:
-            values = self.heads[:, chosen_sentence(self.labels, sentence)[0]]
-        return heat_map(by_head(values, unit="total variation", limits=(0.0, 1.0)), path)
+            values = self.heads[:, plots.chosen_sentence(self.labels, sentence)[0]]
+        return plots.heat_map(
+            plots.by_head(values, unit="total variation", limits=(0.0, 1.0)), path
+        )
 
 
 def compare_models(first: "Model", second: "Model", texts: Any) -> ModelComparison:

@@ -26,6 +26,7 @@ from minibert.analysis.arguments import check_choice, check_model, whole_number
 from minibert.analysis.head_weights import HeadWeights, head_name, head_weights, through_norm
 from minibert.analysis.layer_norms import attention_norms, mlp_norms
 from minibert.analysis.rotation import at_distance
+from minibert.doors import Figure, plots
 from minibert.errors import TraceError
 from minibert.layers.parts import Layer
 from minibert.quantities import Float
@@ -33,7 +34,6 @@ from minibert.trace.places import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["COMPOSITIONS", "CompositionScores", "composition_scores"]
 
@@ -86,22 +86,20 @@ class CompositionScores:
         found = zip(pairs[order].tolist(), values[order].tolist(), strict=True)
         return [((a, b), (c, d), score) for (a, b, c, d), score in found]
 
-    def plot(self, path: str | Path | None = None) -> "Figure":
+    def plot(self, path: str | Path | None = None) -> Figure:
         """The matplotlib Figure of the scores: heads down, heads of later layers across.
 
         Grey where the second head is of no later layer. Saved where `path` is given, as SVG, PDF
         or PNG by its name. Raises TraceError for a model of one layer, and MinibertError without
         matplotlib.
         """
-        from minibert.viz.plots.heat import Heat, heat_map
-
         L, H = self.scores.shape[:2]
         if L < 2:
             raise TraceError("A model of one layer has no head that reads another; none to draw.")
         later = torch.ones(L, L, device=self.scores.device).triu(1).bool()[:, None, :, None]
         # The first layer reads no head, and nothing reads the last one.
         scores = self.scores.where(later, torch.nan)[:-1, :, 1:].flatten(2).flatten(0, 1)
-        heat = Heat(
+        heat = plots.Heat(
             scores,
             rows=self.labels[:-H],
             columns=self.labels[H:],
@@ -111,7 +109,7 @@ class CompositionScores:
             column_title="later head (layer-head)",
             every=H,
         )
-        return heat_map(heat, path)
+        return plots.heat_map(heat, path)
 
     def __str__(self) -> str:
         rows = (f"{head_name(*a)} > {head_name(*b)} {s:.3f}" for a, b, s in self.best(_SHOWN))

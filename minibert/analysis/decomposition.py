@@ -14,7 +14,6 @@ vectors through LayerNorm in the same way.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,13 +23,11 @@ from minibert.analysis.components import Component
 from minibert.analysis.frozen_norm import FrozenNorm
 from minibert.analysis.positions import at_positions, chosen_positions
 from minibert.analysis.precision import wide
+from minibert.doors import Figure, plots
 from minibert.errors import TraceError
 from minibert.quantities import Float, Hidden
 from minibert.trace.places import check_index
 from minibert.trace.read import LayerTrace, Trace
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["Decomposition", "decompose"]
 
@@ -89,18 +86,16 @@ class Decomposition:
         position: int = -1,
         sentence: int = 0,
         count: int = 15,
-    ) -> "Figure":
+    ) -> Figure:
         """The matplotlib Figure of the `count` largest shares in the stream at one position.
 
         `position` counts those that were computed of the sentence. Saved where `path` is given, as
         SVG, PDF or PNG by its name. Raises TraceError for a position or sentence that is not
         there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots.terms import terms
-
         row = check_index("sentence", sentence, self.parts.shape[1])
         column = check_index("position", position, len(self.positions[row]))
-        return terms(
+        return plots.terms(
             self.shares()[:, row, column],
             self.labels,
             count=count,

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,13 +18,11 @@ from torch import Tensor
 
 from minibert.analysis.positions import one_position_each, real_tokens
 from minibert.analysis.rollout import check_choices, mixing, result_dtype
+from minibert.doors import Figure, plots
 from minibert.errors import TraceError
 from minibert.quantities import Float
 from minibert.trace.places import check_index
 from minibert.trace.read import Trace
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["LARGEST", "Flow", "attention_flow", "maximum_flow"]
 
@@ -49,16 +46,14 @@ class Flow:
         """The values of each sentence divided by their sum, as in the authors' code."""
         return self.values / self.values.sum(-1, keepdim=True)
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Figure:
         """The matplotlib Figure of the flow to each token, as bars.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
         sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots.tokens import token_bars
-
         index = check_index("sentence", sentence, len(self.labels))
-        return token_bars(
+        return plots.token_bars(
             self.values,
             self.labels,
             sentence=sentence,

@@ -16,21 +16,19 @@ Hao, Dong, Wei and Xu 2021, "Self-attention attribution", equation 2.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_callable, check_unedited, whole_number
+from minibert.doors import Figure, plots
 from minibert.errors import TraceError
 from minibert.quantities import Float
 from minibert.trace.checks import check_grad
 from minibert.trace.places import check_index
 from minibert.trace.read import Trace
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = [
     "IntegratedAttention",
@@ -90,15 +88,13 @@ class IntegratedAttention(_Integral):
 
     def plot(
         self, path: str | Path | None = None, *, head: int | None = None, sentence: int = 0
-    ) -> "Figure":
+    ) -> Figure:
         """The matplotlib Figure of one head, queries down and keys across, or of all of them.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a head
         or sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots.grid import matrix_of_head
-
-        return matrix_of_head(
+        return plots.matrix_of_head(
             self.values[None],
             [self.layer],
             self.labels,
@@ -132,15 +128,13 @@ class IntegratedEmbeddings(_Integral):
         """What each token gives: the sum over its embedding."""
         return self.values.sum(-1)
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Figure:
         """The matplotlib Figure of what each token gives, as bars.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
         sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots.tokens import token_bars
-
-        return token_bars(
+        return plots.token_bars(
             self.tokens,
             self.labels,
             sentence=sentence,

@@ -12,7 +12,7 @@ probability.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,13 +21,11 @@ from minibert.analysis.arguments import check_callable, check_unedited, whole_nu
 from minibert.analysis.causal_tracing import around
 from minibert.analysis.metrics import Metric, of_sentence
 from minibert.analysis.positions import Each, positions_each
+from minibert.doors import Figure, plots
 from minibert.errors import EditError
 from minibert.quantities import Float
 from minibert.trace.edit import Edit, hide
 from minibert.trace.read import Trace
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["Knockouts", "attention_knockout"]
 
@@ -65,15 +63,13 @@ class Knockouts:
         """The mean change of each layer, by what was blocked."""
         return dict(zip(self.names, self.mean.tolist(), strict=True))
 
-    def plot(self, path: str | Path | None = None) -> "Figure":
+    def plot(self, path: str | Path | None = None) -> Figure:
         """The matplotlib Figure of the mean change: what was blocked x layer.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises MinibertError without
         matplotlib.
         """
-        from minibert.viz.plots.heat import Heat, heat_map
-
-        heat = Heat(
+        heat = plots.Heat(
             self.mean,
             rows=self.names,
             columns=[str(layer) for layer in range(self.values.shape[1])],
@@ -83,7 +79,7 @@ class Knockouts:
             column_title="layer",
             signed=True,
         )
-        return heat_map(heat, path)
+        return plots.heat_map(heat, path)
 
 
 def attention_knockout(

@@ -12,7 +12,7 @@ finds in the vector it reads, as there. Where an edit of the trace has it divide
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from minibert.analysis.arguments import check_trace, listed, whole_number
 from minibert.analysis.positions import at_positions, chosen_positions
 from minibert.analysis.precision import wide
 from minibert.analysis.vocabulary import known_tokens, token_id, token_name, vocabulary_head
+from minibert.doors import Figure, plots
 from minibert.errors import TokenizationError, TraceError
 from minibert.layers.norms import divisor
 from minibert.quantities import Float, Int, NormScale
@@ -28,9 +29,6 @@ from minibert.trace.norm_scales import divisors_of_final, normed_in_layer
 from minibert.trace.places import check_index
 from minibert.trace.read import Trace
 from minibert.trace.run import TracedModel
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["POINTS", "LogitLens", "logit_lens"]
 
@@ -76,7 +74,7 @@ class LogitLens:
             for row in self.ids.tolist()
         )
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0, rank: int = 0) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0, rank: int = 0) -> Figure:
         """The matplotlib Figure of the table of predicted tokens, coloured by their probability.
 
         `rank` 0 is the most probable token. A text of more than 45 positions is colour alone: ask
@@ -84,14 +82,12 @@ class LogitLens:
         name. Raises TraceError for a sentence or rank that is not there, and MinibertError without
         matplotlib.
         """
-        from minibert.viz.plots.lens import lens_table
-
         row = check_index("sentence", sentence, self.ids.shape[1])
         place = check_index("rank", rank, self.ids.shape[3])
         positions = self.positions[row]
         columns = slice(len(positions))
         ids = self.ids[:, row, columns, place].tolist()
-        return lens_table(
+        return plots.lens_table(
             self.probs[:, row, columns, place],
             [[self.names.get(i, str(i)) for i in line] for line in ids],
             rows=self.labels,

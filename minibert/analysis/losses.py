@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 from minibert.analysis.arguments import check_model
 from minibert.analysis.vocabulary import vocabulary_head
+from minibert.doors import Figure, plots
 from minibert.errors import TokenizationError
 from minibert.quantities import Float, TokenIds
 
 if TYPE_CHECKING:
     from minibert.model import Model
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["TokenLosses", "token_losses"]
 
@@ -50,15 +50,13 @@ class TokenLosses:
         """exp of the mean."""
         return float(self.values.nanmean().exp())
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Figure:
         """The matplotlib Figure of the losses of a sentence, as bars.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
         sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots.tokens import token_bars
-
-        return token_bars(
+        return plots.token_bars(
             self.values,
             self.labels,
             sentence=sentence,

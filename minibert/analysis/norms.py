@@ -15,7 +15,6 @@ Sources: Kobayashi et al. 2020, "Attention is Not Only a Weight" (the norms); Ko
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,12 +22,10 @@ from torch import Tensor
 from minibert.analysis.arguments import check_trace
 from minibert.analysis.frozen_norm import FrozenNorm
 from minibert.analysis.precision import wide
+from minibert.doors import Figure, plots
 from minibert.layers.parts import Layer
 from minibert.quantities import Float
 from minibert.trace.read import LayerTrace, Trace
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["BlockNorms", "HeadNorms", "SummedNorms", "block_norms", "head_norms", "summed_norms"]
 
@@ -51,15 +48,13 @@ class HeadNorms:
 
     def plot(
         self, path: str | Path | None = None, *, head: int | None = None, sentence: int = 0
-    ) -> "Figure":
+    ) -> Figure:
         """The matplotlib Figure of one head's norms, queries down and keys across, or of all heads.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a head
         or sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots.grid import matrix_of_head
-
-        return matrix_of_head(
+        return plots.matrix_of_head(
             self.norms[None],
             [self.layer],
             self.labels,
@@ -80,7 +75,7 @@ class SummedNorms:
     norms: Float[Tensor, "batch query key"]
     labels: Labels
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Figure:
         """The matplotlib Figure of the norms, queries down and keys across.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
@@ -100,7 +95,7 @@ class BlockNorms:
     """What comes from other positions, ‖sum over j ≠ i‖, in proportion to it plus what stays."""
     labels: Labels
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Figure:
         """The matplotlib Figure of the norms, queries down and keys across.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
@@ -177,10 +172,8 @@ def block_norms(trace: Trace, layer: int) -> BlockNorms:
 
 def _plot(
     result: SummedNorms | BlockNorms, title: str, sentence: int, path: str | Path | None
-) -> "Figure":
-    from minibert.viz.plots.tokens import token_map
-
-    return token_map(
+) -> Figure:
+    return plots.token_map(
         result.norms, result.labels, sentence=sentence, title=title, unit="norm", path=path
     )
 

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
+from minibert.doors import Figure, plots
 from minibert.quantities import Float
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["OfOnePosition"]
 
@@ -32,15 +30,13 @@ class OfOnePosition:
 
     def plot(
         self, path: str | Path | None = None, *, layer: int | None = 0, sentence: int = 0
-    ) -> "Figure":
+    ) -> Figure:
         """The matplotlib Figure of what enters one layer, as bars, or for None of all layers.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a layer
         or sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots.tokens import bars_or_layers
-
-        return bars_or_layers(
+        return plots.bars_or_layers(
             self.values,
             self.labels,
             layer=layer,

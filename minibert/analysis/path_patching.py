@@ -16,7 +16,7 @@ Goldowsky-Dill et al. 2023, "Localizing model behavior with path patching".
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,15 +24,13 @@ from torch import Tensor
 from minibert.analysis.arguments import check_callable, check_unedited, whole_number
 from minibert.analysis.metrics import Metric, numbers_of
 from minibert.analysis.positions import check_same_lengths
+from minibert.doors import Figure, plots
 from minibert.errors import EditError, check_flag
 from minibert.quantities import Float
 from minibert.trace.edit import Edit, replace
 from minibert.trace.places import check_index
 from minibert.trace.point import Point, as_point
 from minibert.trace.read import Trace
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["PathPatches", "path_patching"]
 
@@ -84,20 +82,18 @@ class PathPatches:
         """The mean change as a share of the mean way from clean to corrupt: 1 is all of it."""
         return self.mean / (self.corrupt - self.clean).mean()
 
-    def plot(self, path: str | Path | None = None, *, sentence: int | None = 0) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, sentence: int | None = 0) -> Figure:
         """The matplotlib Figure of one sentence's changes: layer x head, with MLPs if any.
 
         `sentence=None` draws the mean over the pairs. Saved where `path` is given, as SVG, PDF or
         PNG by its name. Raises TraceError for a sentence that is not there, and MinibertError
         without matplotlib.
         """
-        from minibert.viz.plots.heat import Heat, heat_map
-
         if sentence is None:
             table = self.mean
         else:
             table = self.table[check_index("sentence", sentence, len(self.clean))]
-        heat = Heat(
+        heat = plots.Heat(
             table,
             rows=[str(layer) for layer in range(self.layers)],
             columns=[*map(str, range(self.heads)), "MLP"][: table.shape[1]],
@@ -107,7 +103,7 @@ class PathPatches:
             unit="change of the metric",
             signed=True,
         )
-        return heat_map(heat, path)
+        return plots.heat_map(heat, path)
 
 
 def path_patching(

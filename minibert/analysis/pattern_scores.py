@@ -18,6 +18,7 @@ from torch import Tensor
 from minibert.analysis.arguments import check_callable, check_model
 from minibert.analysis.matrix_scores import mean_of_rows
 from minibert.analysis.precision import wide
+from minibert.doors import Figure, plots
 from minibert.errors import TraceError
 from minibert.quantities import Float
 from minibert.text.tokens import Tokens
@@ -25,7 +26,6 @@ from minibert.trace.read import Trace
 
 if TYPE_CHECKING:
     from minibert.model import Model
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["PatternScores", "pattern_scores"]
 
@@ -52,20 +52,18 @@ class PatternScores:
         layer, head = divmod(int(table.argmax()), table.shape[1])
         return layer, head, float(table[layer, head])
 
-    def plot(self, path: str | Path | None = None) -> "Figure":
+    def plot(self, path: str | Path | None = None) -> Figure:
         """The matplotlib Figure of every pattern: a layer x head map each.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises MinibertError without
         matplotlib.
         """
-        from minibert.viz.plots.heat import by_head, heat_maps
-
         unit = "share of attention"
         tables = [
-            by_head(values, title=name, unit=unit, limits=(0.0, 1.0))
+            plots.by_head(values, title=name, unit=unit, limits=(0.0, 1.0))
             for name, values in zip(self.names, self.values, strict=True)
         ]
-        return heat_maps(tables, path)
+        return plots.heat_maps(tables, path)
 
 
 def pattern_scores(model: "Model", text: Any, patterns: Mapping[str, Pattern]) -> PatternScores:

@@ -14,7 +14,6 @@ Source: Chefer, Gur and Wolf 2021, "Generic attention-model explainability", equ
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,14 +22,12 @@ from minibert.analysis.arguments import check_trace
 from minibert.analysis.one_position import OfOnePosition
 from minibert.analysis.positions import one_position_each
 from minibert.analysis.rollout import result_dtype
+from minibert.doors import Figure, plots
 from minibert.errors import TraceError
 from minibert.quantities import Float
 from minibert.trace.places import check_index
 from minibert.trace.read import Trace
 from minibert.trace.statistics import columns_of_relevance
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = [
     "AttentionRelevance",
@@ -61,16 +58,14 @@ class AttentionRelevance:
         layer: int | None = None,
         head: int | None = None,
         sentence: int = 0,
-    ) -> "Figure":
+    ) -> Figure:
         """The matplotlib Figure of one head, queries down and keys across, or of all not chosen.
 
         `layer` is the layer's own number. Saved where `path` is given, as SVG, PDF or PNG by its
         name. Raises TraceError for a layer, head or sentence that is not there, and MinibertError
         without matplotlib.
         """
-        from minibert.viz.plots.grid import matrix_of_head
-
-        return matrix_of_head(
+        return plots.matrix_of_head(
             self.values,
             self.layers,
             self.labels,
@@ -97,19 +92,17 @@ class Relevance:
     values: Float[Tensor, "batch query key"]
     labels: tuple[tuple[str, ...], ...]
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Figure:
         """The matplotlib Figure of the relevance: output positions down, input positions across.
 
         Colours end at the largest relevance of another position: that to itself is at least 1.
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
         sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots.tokens import token_map
-
         row = check_index("sentence", sentence, len(self.labels))
         others = self.values[row] - self.values[row].diagonal().diag()
         largest = float(others.max()) or 1.0
-        return token_map(
+        return plots.token_map(
             self.values,
             self.labels,
             sentence=sentence,

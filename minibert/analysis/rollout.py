@@ -12,7 +12,6 @@ Source: Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers", se
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,14 +19,12 @@ from torch import Tensor
 from minibert.analysis.arguments import check_choice, check_trace
 from minibert.analysis.one_position import OfOnePosition
 from minibert.analysis.positions import one_position_each
+from minibert.doors import Figure, plots
 from minibert.errors import TraceError
 from minibert.quantities import Float
 from minibert.trace.places import check_index
 from minibert.trace.read import Trace
 from minibert.trace.statistics import columns_of_probs, follows_from_vectors
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = [
     "REDUCTIONS",
@@ -55,15 +52,13 @@ class Rollout:
     labels: tuple[tuple[str, ...], ...]
     """The tokens of each sentence."""
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Figure:
         """The matplotlib Figure of the shares: output positions down, input positions across.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
         sentence that is not there, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots.tokens import token_map
-
-        return token_map(
+        return plots.token_map(
             self.values,
             self.labels,
             sentence=sentence,

@@ -6,16 +6,14 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from minibert.analysis.pattern_kinds import KINDS
+from minibert.doors import Figure, plots
 from minibert.errors import TraceError
 from minibert.quantities import Float
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["PATTERNS", "HeadScores"]
 
@@ -66,23 +64,21 @@ class HeadScores:
             for name in PATTERNS
         }
 
-    def plot(self, path: str | Path | None = None) -> "Figure":
+    def plot(self, path: str | Path | None = None) -> Figure:
         """The matplotlib Figure of every pattern that was measured: a layer x head map each.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError where no
         pattern was measured, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots.heat import by_head, heat_maps
-
         measured = {name: getattr(self, name) for name in PATTERNS if self._ranking(name)}
         if not measured:
             raise TraceError("No pattern was measured, so there is nothing to draw.")
         unit = "share of attention"
         tables = [
-            by_head(values, title=name, unit=unit, limits=(0.0, 1.0))
+            plots.by_head(values, title=name, unit=unit, limits=(0.0, 1.0))
             for name, values in measured.items()
         ]
-        return heat_maps(tables, path)
+        return plots.heat_maps(tables, path)
 
     def _ranking(self, name: str) -> list[tuple[int, int, float]]:
         table = getattr(self, name).tolist()

@@ -14,19 +14,17 @@ carry a head is in survey/query_key_dimensions.py.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_trace, whole_number
 from minibert.analysis.precision import wide
+from minibert.doors import Figure, plots
 from minibert.errors import TraceError
 from minibert.quantities import Float
 from minibert.trace.read import Trace
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["SharedDimensions", "shared_dimensions"]
 
@@ -43,17 +41,17 @@ class SharedDimensions:
     chance: float
     top: int
 
-    def plot(self, path: str | Path | None = None) -> "Figure":
+    def plot(self, path: str | Path | None = None) -> Figure:
         """The matplotlib Figure: a layer x head map of `shared`.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises MinibertError without
         matplotlib.
         """
-        from minibert.viz.plots.heat import by_head, heat_maps
-
         title = f"the {self.top} largest products, {self.chance:.2f} by chance"
         unit = "share in common"
-        return heat_maps([by_head(self.shared, title=title, unit=unit, limits=(0.0, 1.0))], path)
+        return plots.heat_maps(
+            [plots.by_head(self.shared, title=title, unit=unit, limits=(0.0, 1.0))], path
+        )
 
 
 def shared_dimensions(trace: Any, *, top: int = 4) -> SharedDimensions:

@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from minibert.analysis.arguments import whole_number
+from minibert.doors import Figure, plots
 from minibert.errors import EditError
 from minibert.quantities import Float
-
-if TYPE_CHECKING:
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["Sweep"]
 
@@ -84,7 +81,7 @@ class Sweep:
             )
         return self.change / (self.patched - self.clean)
 
-    def plot(self, path: str | Path | None = None, *, show: str = "change") -> "Figure":
+    def plot(self, path: str | Path | None = None, *, show: str = "change") -> Figure:
         """The matplotlib Figure of the `change` of each edit, or its `recovered` or `values`.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises EditError for another
@@ -98,10 +95,8 @@ class Sweep:
         }
         if show not in units:
             raise EditError(f"show={show!r}: expected one of {', '.join(map(repr, units))}.")
-        from minibert.viz.plots.heat import Heat, heat_map
-
         heads = all(column.startswith("head ") for column in self.columns)
-        heat = Heat(
+        heat = plots.Heat(
             getattr(self, show),
             rows=[row.removeprefix("layer ") for row in self.rows],
             columns=[c.removeprefix("head ") if heads else c for c in self.columns],
@@ -110,7 +105,7 @@ class Sweep:
             unit=units[show],
             signed=True,
         )
-        return heat_map(heat, path)
+        return plots.heat_map(heat, path)
 
     def largest(self, count: int = 5) -> list[tuple[str, str, float]]:
         """The edits that change most: (row, column, change); at least one, or EditError."""

@@ -21,6 +21,7 @@ from minibert.analysis.circuits import ov_circuit, qk_circuit
 from minibert.analysis.head_weights import check_can_fold, head_name, head_weights, through_norm
 from minibert.analysis.layer_norms import attention_norms
 from minibert.analysis.precision import wide
+from minibert.doors import Figure, plots
 from minibert.errors import TokenizationError, TraceError
 from minibert.layers.norms import centred, scale_of
 from minibert.quantities import Float, Int, Shaped
@@ -28,7 +29,6 @@ from minibert.trace.places import check_index
 
 if TYPE_CHECKING:
     from minibert.model import Model
-    from minibert.viz.plots.base import Figure
 
 __all__ = ["CopyingScores", "TokenTable", "copying_scores", "ov_on_tokens", "qk_on_tokens"]
 
@@ -43,16 +43,16 @@ class TokenTable:
     columns: tuple[str, ...]
     """The tokens that are looked at (QK) or whose logits change (OV)."""
 
-    def plot(self, path: str | Path | None = None) -> "Figure":
+    def plot(self, path: str | Path | None = None) -> Figure:
         """The matplotlib Figure of the table.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises MinibertError without
         matplotlib.
         """
-        from minibert.viz.plots.heat import Heat, heat_map
-
-        heat = Heat(self.values, rows=self.rows, columns=self.columns, signed=True, vocabulary=True)
-        return heat_map(heat, path)
+        heat = plots.Heat(
+            self.values, rows=self.rows, columns=self.columns, signed=True, vocabulary=True
+        )
+        return plots.heat_map(heat, path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,30 +69,27 @@ class CopyingScores:
 
     def plot(
         self, path: str | Path | None = None, *, layer: int | None = None, head: int | None = None
-    ) -> "Figure":
+    ) -> Figure:
         """The matplotlib Figure of all scores, or of one head's eigenvalues.
 
         Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a layer
         or head that is not there or only one of the two, and MinibertError without matplotlib.
         """
-        from minibert.viz.plots.heat import by_head, heat_map
-        from minibert.viz.plots.terms import eigenvalue_plane
-
         if layer is None and head is None:
-            table = by_head(
+            table = plots.by_head(
                 self.scores,
                 title="Copying",
                 unit="Σ λ / Σ |λ|",
                 signed=True,
                 limits=(-1.0, 1.0),
             )
-            return heat_map(table, path)
+            return plots.heat_map(table, path)
         if layer is None or head is None:
             raise TraceError("Give both layer and head for one head's eigenvalues, or neither.")
         row = check_index("layer", layer, len(self.scores))
         column = check_index("head", head, self.scores.shape[1])
         title = f"Eigenvalues, head {head_name(row, column)}"
-        return eigenvalue_plane(self.eigenvalues[row, column], title=title, path=path)
+        return plots.eigenvalue_plane(self.eigenvalues[row, column], title=title, path=path)
 
 
 def qk_on_tokens(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -11,12 +11,10 @@ from minibert.attached.layout import READABLE
 from minibert.attached.page_trace import PageTrace, page_trace
 from minibert.attached.picture import Patches, pictures_of
 from minibert.attached.stack import AttachedLayer, StackTrace, Tokens2D
+from minibert.doors import Page, opened
 from minibert.errors import TraceError
 from minibert.text.tokens import Tokens
 from minibert.trace.layer_view import AbsentError
-
-if TYPE_CHECKING:
-    from minibert.viz import Page
 
 __all__ = ["AttachedTrace"]
 
@@ -119,7 +117,7 @@ class AttachedTrace:
             )
         return self._again(edit)
 
-    def view(self, *, stack: str | None = None, image: Any = None, **options: Any) -> "Page":
+    def view(self, *, stack: str | None = None, image: Any = None, **options: Any) -> Page:
         """The page of a stack, the only one by default; `options` are those of `minibert.viz.view`.
 
         `image` is the picture that a vision model was given, or a list with one for each of the
@@ -129,8 +127,6 @@ class AttachedTrace:
         Raises TraceError where a stack has no page: one whose queries are not its keys, and for a
         picture of which the patches are not known.
         """
-        from minibert.viz import view
-
         page = self.paged(stack)
         if image is not None:
             options = {"view": "text"} | options
@@ -138,7 +134,8 @@ class AttachedTrace:
             pictures = tuple(pictures_of(image, self.patches, n_positions))
             assert self.patches is not None
             page = replace(page, pictures=pictures, tokens=self.patches.tokens(n_positions))
-        return view(page, **options)
+        shown: Page = opened("view")(page, **options)
+        return shown
 
     def paged(self, stack: str | None = None) -> PageTrace:
         """A stack, the only one by default, as pages read a trace: padding left out."""

@@ -5,26 +5,23 @@ of them is the same in both passes, bit for bit, so a patch from there changes n
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from minibert.quantities import Bool
 from minibert.trace.changes import FromTrace
 from minibert.trace.edit import Edit
+from minibert.trace.pass_record import PassRecord
 from minibert.trace.plan import Plan
 from minibert.trace.point import Point
 from minibert.trace.reach import Reach
-
-if TYPE_CHECKING:
-    from minibert.trace.read import Trace
 
 __all__ = ["idle_plans"]
 
 Same = Bool[Tensor, "batch position"]
 
 
-def idle_plans(plans: Sequence[Plan], trace: "Trace") -> list[int]:
+def idle_plans(plans: Sequence[Plan], trace: PassRecord) -> list[int]:
     """The numbers of the plans of which every edit takes the values that the trace has."""
     known: dict[tuple[int, str, int], Same | None] = {}
     return [
@@ -38,7 +35,7 @@ def _is_idle(
     point: Point,
     edit: Edit,
     reach: Reach,
-    trace: "Trace",
+    trace: PassRecord,
     known: dict[tuple[int, str, int], Same | None],
 ) -> bool:
     whole = point.layer is not None and point.heads is None and "position" in point.axes
@@ -46,7 +43,7 @@ def _is_idle(
         return False
     key = (id(edit.change.trace), point.name, point.layer or 0)
     if key not in known:
-        known[key] = _same(point, trace, edit.change(point, trace.embed))
+        known[key] = _same(point, trace, edit.change(point, trace.kept["embed"]))
     same = known[key]
     return same is not None and all(
         bool(same[sentence, list(positions)].all())
@@ -54,7 +51,7 @@ def _is_idle(
     )
 
 
-def _same(point: Point, trace: "Trace", theirs: Tensor) -> Same | None:
+def _same(point: Point, trace: PassRecord, theirs: Tensor) -> Same | None:
     """Where both have the same numbers; None where the shapes differ."""
     ours = trace.read(point.name, point.layer or 0)
     if ours.shape != theirs.shape:

@@ -8,11 +8,12 @@ a window of it. So a trace costs no second pass and O(position) memory.
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from minibert.doors import Page, opened
 from minibert.errors import TraceError
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import absent_because
@@ -27,12 +28,9 @@ from minibert.trace.norm_scales import divisors_of_final
 from minibert.trace.one_text import text_of
 from minibert.trace.pass_record import PassRecord
 from minibert.trace.plan import Plan
-from minibert.trace.record import record
+from minibert.trace.record import rerun
 from minibert.trace.run import TracedModel, with_ends
 from minibert.trace.sweep import rerun_each
-
-if TYPE_CHECKING:
-    from minibert.viz import Page
 
 __all__ = ["LayerTrace", "Trace"]
 
@@ -193,14 +191,13 @@ class Trace(PassRecord):
             )
         return Gradients(self, self._found)
 
-    def view(self, **options: Any) -> "Page":
+    def view(self, **options: Any) -> Page:
         """The page of this trace; it shows itself in a notebook and has `.save(path)`.
 
         `options` are those of `minibert.viz.view`, which also puts several traces on one page.
         """
-        from minibert.viz import view
-
-        return view(self, **options)
+        page: Page = opened("view")(self, **options)
+        return page
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """The path, now holding this trace as safetensors; see minibert/trace/file.py.
@@ -257,22 +254,7 @@ class Trace(PassRecord):
         """
         check_keep(keep, packed=self.allowed.packed is not None)
         plan = Plan.of(edit, self.config, self.allowed, dtype=self.embed.dtype, until=self.until)
-        again = Trace(
-            self.model, self.inputs, self.evaluation, until=self.until, grad=self.differentiable
-        )
-        again._tokens = self._tokens
-        # Only what no edit has reached, of this trace or the next, is the same in both.
-        intact = len(self.records) if self.edited_from is None else self.edited_from
-        first = intact if plan.first_layer is None else min(intact, plan.first_layer)
-        if "embed" not in plan.names(None) and self.edited_from != 0:
-            again.kept["embed"] = self.embed
-            again.records.extend(self.records[:first])
-            again.statistics.extend(self.statistics[:first])
-        same = "embed" in again.kept and first < intact
-        again.autocast = self.autocast
-        with self.as_made():
-            record(again, keep=keep, plan=plan, known=self.records[first] if same else None)
-        return again
+        return rerun(self, plan, keep=keep)
 
     def rerun_each(
         self,

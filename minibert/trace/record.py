@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,7 +17,9 @@ from minibert.trace.pass_record import PassRecord
 from minibert.trace.plan import Plan
 from minibert.trace.run import behind_layers, embedded, kept_of, run_layers, unaffected
 
-__all__ = ["record"]
+__all__ = ["record", "rerun"]
+
+Record = TypeVar("Record", bound=PassRecord)
 
 
 def record(
@@ -39,6 +42,26 @@ def record(
         trace.edited_from = trace.config.n_layers
     with torch.enable_grad() if trace.differentiable else nullcontext():
         _fill(trace, frozenset(keep), plan, known)
+
+
+def rerun(trace: Record, plan: Plan, *, keep: Collection[str] = ()) -> Record:
+    """The same input with the edits of a plan; the layers below the first edit are shared."""
+    again = type(trace)(
+        trace.model, trace.inputs, trace.evaluation, until=trace.until, grad=trace.differentiable
+    )
+    again._tokens = trace._tokens
+    # Only what no edit has reached, of this trace or the next, is the same in both.
+    intact = len(trace.records) if trace.edited_from is None else trace.edited_from
+    first = intact if plan.first_layer is None else min(intact, plan.first_layer)
+    if "embed" not in plan.names(None) and trace.edited_from != 0:
+        again.kept["embed"] = trace.kept["embed"]
+        again.records.extend(trace.records[:first])
+        again.statistics.extend(trace.statistics[:first])
+    same = "embed" in again.kept and first < intact
+    again.autocast = trace.autocast
+    with trace.as_made():
+        record(again, keep=keep, plan=plan, known=trace.records[first] if same else None)
+    return again
 
 
 def _fill(

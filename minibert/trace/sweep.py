@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,13 +14,12 @@ from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer_pass import Change
 from minibert.quantities import QUANTITIES, Float, HeadVectors
 from minibert.trace.idle_edits import idle_plans
+from minibert.trace.pass_record import PassRecord
 from minibert.trace.places import Places
 from minibert.trace.plan import Plan
 from minibert.trace.point import as_point
+from minibert.trace.record import rerun
 from minibert.trace.run import behind_layers, reads_single_positions, run_layers, unaffected
-
-if TYPE_CHECKING:
-    from minibert.trace.read import Trace
 
 __all__ = ["measured", "of_sentences", "rerun_each"]
 
@@ -28,7 +27,7 @@ Metric = Callable[[Tensor], Tensor]
 
 
 def rerun_each(
-    trace: "Trace",
+    trace: PassRecord,
     edits: Sequence[Mapping[Any, Any]],
     metric: Metric,
     *,
@@ -46,12 +45,12 @@ def rerun_each(
         raise EditError(f"batch={batch!r}: expected a whole number of at least 1.")
     if trace.allowed.packed is not None:
         raise EditError("Packed sentences are not swept; trace them without packed=True.")
-    dtype = trace.embed.dtype
+    dtype = trace.kept["embed"].dtype
     plans = [Plan.of(edit, trace.config, trace.allowed, dtype=dtype) for edit in edits]
     chosen = _chosen(positions, plans, trace)
     if trace.edited_from is not None:
         # What the layers share is the pass without edits.
-        trace = trace.rerun({})
+        trace = rerun(trace, Plan())
     size = max(1, batch // trace.allowed.batch)
     # An edit cuts the graph, whatever it writes.
     idle = [] if trace.differentiable else idle_plans(plans, trace)
@@ -88,7 +87,7 @@ def of_sentences(logits: Tensor, sentences: tuple[int, ...]) -> Tensor:
     return logits
 
 
-def _lengths(trace: "Trace", chosen: list[list[int]] | None) -> tuple[int, ...] | None:
+def _lengths(trace: PassRecord, chosen: list[list[int]] | None) -> tuple[int, ...] | None:
     """How many rows of logits each sentence has; None where there is one row a sentence."""
     if as_point("logits", trace.config).of_text:
         return None
@@ -98,7 +97,7 @@ def _lengths(trace: "Trace", chosen: list[list[int]] | None) -> tuple[int, ...] 
 
 
 def _chunks(
-    plans: Sequence[Plan], trace: "Trace", size: int, idle: Collection[int]
+    plans: Sequence[Plan], trace: PassRecord, size: int, idle: Collection[int]
 ) -> Iterator[tuple[tuple[int, int], list[int]]]:
     """Plans to run together but for idle ones, and the layer and position they differ from on.
 
@@ -130,7 +129,7 @@ def _chunks(
 
 
 def _chosen(
-    positions: Sequence[int] | None, plans: Sequence[Plan], trace: "Trace"
+    positions: Sequence[int] | None, plans: Sequence[Plan], trace: PassRecord
 ) -> list[list[int]] | None:
     """The positions of each sentence whose logits are read; None for all."""
     if positions is None:
@@ -177,7 +176,7 @@ class _Variants:
 
     def __init__(
         self,
-        trace: "Trace",
+        trace: PassRecord,
         plans: Sequence[Plan],
         start: tuple[int, int],
         chosen: list[list[int]] | None,
@@ -210,9 +209,9 @@ class _Variants:
         """The logits of every variant, at the positions that were asked for."""
         trace, body = self.trace, self.trace.model.body
         if self.layer == trace.config.n_layers:
-            hidden = self.repeat(trace[-1].resid_post)[:, self.first :]
+            hidden = self.repeat(trace.records[-1]["resid_post"])[:, self.first :]
             return self._head(hidden if self.rows is None else hidden[:, self.rows])
-        hidden = self.repeat(trace[self.layer].resid_pre)[:, self.first :]
+        hidden = self.repeat(trace.read("resid_pre", self.layer))[:, self.first :]
         edits_embed = any("embed" in plan.names(None) for plan in self.plans)
         if edits_embed:
             hidden = self.apply("embed", None, hidden)
@@ -283,7 +282,7 @@ class _Variants:
             final = model.body.final(hidden)
             return final if model.head is None else model.head(final, None, ids, None)
         if self.first:
-            before = self.repeat(self.trace[-1].resid_post)[:, : self.first]
+            before = self.repeat(self.trace.records[-1]["resid_post"])[:, : self.first]
             hidden = torch.cat((before, hidden), dim=1)
         repeated = replace(
             inputs,

@@ -15,7 +15,7 @@ from minibert.viz.serve.gate import Gate
 from minibert.viz.serve.model_thread import ModelThread
 from minibert.viz.serve.requests import MOST_MESSAGE_BYTES
 
-__all__ = ["PageServer", "ServedPage"]
+__all__ = ["PageServer", "ServedPage", "served"]
 
 # An answer over HTTP takes milliseconds; a connection that is no websocket has no reason to last.
 _HTTP_SECONDS = 15.0
@@ -136,6 +136,11 @@ class ServedPage:
             f'<iframe src="{self.address}" title="A live page of attention"'
             f' style="width: 100%; height: {self.height}px; border: 0"></iframe>'
         )
+
+
+def served(model: Model, height: int) -> ServedPage:
+    """A page that runs the model, for a cell of a notebook; `Model.live` opens it."""
+    return ServedPage(PageServer(model, framed=True), height)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -1,0 +1,78 @@
+"""Doors: what a lower room asks of a higher one, by name.
+
+Imports point one way, and a trace stands below its page, a result below its plot, a model below
+the page that runs it. So each of them asks here, and the package itself, which knows every room,
+says where the answer is (`minibert/__init__.py`). The room is imported when it is first asked.
+"""
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import os
+
+    from matplotlib.figure import Figure as Figure
+else:
+    # matplotlib is optional: a run-time type checker must not ask for it.
+    Figure = object
+
+_homes: dict[str, tuple[str, str]] = {}
+
+
+class Page(Protocol):
+    """Attention as one HTML file, which shows itself in a notebook; see `minibert.viz.Page`."""
+
+    def pieces(self) -> Iterator[str]:
+        """The text of the file, a part at a time."""
+
+    @property
+    def html(self) -> str:
+        """The whole file as one text."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+
+    def save(self, path: "str | os.PathLike[str]") -> Path:
+        """The path of the file, now written whole or not at all."""
+
+
+class ServedPage(Protocol):
+    """A page that runs a model, in a cell of a notebook, until `close()`."""
+
+    height: int
+
+    @property
+    def address(self) -> str:
+        """Where the page is, token included; a browser of this machine opens it."""
+
+    def close(self) -> None:
+        """End the server."""
+
+
+def add_doors(module: str, names: Mapping[str, str]) -> None:
+    """Say that these doors lead to a module: the name of each door, and of what stands behind it.
+
+    The module is not imported before one of the doors is opened.
+    """
+    _homes.update({door: (module, name) for door, name in names.items()})
+
+
+def opened(door: str) -> Any:
+    """What stands behind a door, for instance the function that makes a page of a trace."""
+    module, name = _homes[door]
+    return getattr(import_module(module), name)
+
+
+class _Plots:
+    """The functions that results draw themselves with, as attributes: `plots.heat_map(...)`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if f"plots.{name}" not in _homes:
+            raise AttributeError(f"minibert.viz.plots has no function {name!r} for results")
+        return opened(f"plots.{name}")
+
+
+plots = _Plots()
