@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests.data import MISSING, WITHOUT_DATA
 from tests.packages import copy_tree, environment, run
 
 # Without a GPU, Triton runs in its interpreter. Triton reads this when it is first imported, which
@@ -32,6 +33,14 @@ settings.register_profile(
 # Always the same examples there, and so fewer of them: those who work here draw new ones.
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True, max_examples=30)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Write down each test that is skipped without the test data, for `.ci/run`."""
+    if report.skipped and MISSING in str(report.longrepr):
+        WITHOUT_DATA.parent.mkdir(parents=True, exist_ok=True)
+        with WITHOUT_DATA.open("a", encoding="utf-8") as file:
+            file.write(f"{report.nodeid}\n")
 
 
 @pytest.fixture(scope="module", autouse=True)

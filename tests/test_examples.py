@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from data import ROOT
+from data import data_path
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
@@ -107,9 +107,7 @@ def test_estimates_follow_patches(run) -> None:
 
 
 def test_every_layer_knows_parts_of_speech_better_than_a_guess(run) -> None:
-    if not (ROOT / "text/ud-english-ewt").is_dir():
-        pytest.skip("needs the treebank of MINIBERT_TEST_DATA")
-    lines = run("part_of_speech", "--data", str(ROOT / "text/ud-english-ewt"))
+    lines = run("part_of_speech", "--data", str(data_path("text", "ud-english-ewt")))
     guess, *layers = (numbers(line)[0] for line in lines)
     assert len(layers) >= 3
     assert all(guess + 0.3 < layer < 1 for layer in layers)

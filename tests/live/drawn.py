@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from data import ROOT
 from torch import Tensor
 
 from minibert.trace.edit import hide, mean, replace, zero
@@ -23,23 +22,20 @@ _SAMPLE = """The horse pulled the cart up the hill because it was strong. A smal
 field; nobody saw it. "Where are you going?" asked Mary, who had lost her key. Leaves fall in
 autumn, and the days grow short. He gave the book to his sister, but she did not read it (not that
 year). In 1914 the two men left London for Paris, with 3 bags and £20. The old house on the corner
-had been empty for years. They say that it rains there every day, even in July!"""
+had been empty for years. They say that it rains there every day, even in July! Café Müller sold
+naïve paintings for 1,250.75 marks each – or so @-@ people said – until '39 ... then it closed."""
+# More than the longest text has.
+_WORDS = 4 * _SAMPLE.split()
 
 
 def real_texts(count: int, seed: int) -> list[tuple[str, ...]]:
-    """Texts and pairs of texts of 1 to about 300 words, from wikitext-2 where it is."""
+    """Texts and pairs of texts of 1 to 300 words."""
     draw = random.Random(seed)
-    path = ROOT / "text" / "wikitext-2" / "wiki.valid.tokens"
-    written = path.read_text(encoding="utf-8") if path.exists() else _SAMPLE
-    words = written.split()
     texts: list[tuple[str, ...]] = []
     while len(texts) < count:
-        length = min(
-            draw.choice((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 25, 40, 300)),
-            len(words),
-        )
-        start = draw.randrange(len(words) - length + 1)
-        chosen = words[start : start + length]
+        length = draw.choice((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 25, 40, 300))
+        start = draw.randrange(len(_WORDS) - length + 1)
+        chosen = _WORDS[start : start + length]
         if draw.random() < 0.5:
             chosen[draw.randrange(length)] = "[MASK]"
         cut = draw.randrange(1, length) if length > 1 and draw.random() < 0.3 else length

@@ -6,7 +6,6 @@
  */
 
 import { sharing } from "../../../core/data/sharing.js";
-import { written } from "../../../core/text/numbers.js";
 import { tokenName } from "../../../core/text/text.js";
 import { normSteps } from "./norms.js";
 import { lineStep, sumStep, total } from "./steps.js";
@@ -115,9 +114,10 @@ export async function turned(at, name) {
   ];
 }
 
-/** With more digits than other numbers: most frequencies are small. @param {number} frequency */
+/** With eight digits that matter, so that its product is right as written. @param {number} frequency */
 function exactly(frequency) {
-  return frequency < 1e-6 ? written(frequency) : String(Number(frequency.toFixed(10)));
+  const decimals = frequency > 0 ? 7 - Math.floor(Math.log10(frequency)) : 0;
+  return frequency.toFixed(decimals).replace(/\.?0+$/, "");
 }
 
 /** @param {Teller} at */
