@@ -5,6 +5,7 @@ Each message says what was wrong, where, what was expected, and what to do about
 file or a server put into a message, it is shorter than 2 kB and safe to print.
 """
 
+import operator
 from typing import Any
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "TraceError",
     "TrainingError",
     "check_flag",
+    "check_index",
     "how_to_install",
     "printable",
 ]
@@ -101,3 +103,20 @@ def check_flag(name: str, value: object, error: type[MinibertError]) -> None:
     """Raise `error` for what is neither True nor False: Python would take "no" as yes."""
     if not isinstance(value, bool):
         raise error(f"{name}={value!r:.80}: expected True or False.")
+
+
+def check_index(
+    what: str, given: object, size: int, error: type[MinibertError] = TraceError, where: str = ""
+) -> int:
+    """The index, counted from the front; `error` when it is none of 0 to size - 1."""
+    try:
+        # A bool counts as a number to Python, and one layer for True is nobody's wish.
+        index = None if isinstance(given, bool) else operator.index(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        index = None
+    if index is None:
+        raise error(f"{where}{what} {given!r:.80}: expected a whole number from 0 to {size - 1}.")
+    if not -size <= index < size:
+        there = "there" if where else "There"
+        raise error(f"{where}{there} is no {what} {index}; expected 0 to {size - 1}.")
+    return index % size

@@ -23,6 +23,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # "minibert" is the package itself, which imports everything lazily.
 ROWS = """
     doors errors vector_math quantities terminal untrusted writing
+    result
     kernels
     layers
     text

@@ -4,16 +4,14 @@ Padding is no position. `Places` says where in the tensors of a batch, padded or
 positions of its sentences are.
 """
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.errors import MinibertError, TraceError
+from minibert.errors import MinibertError, TraceError, check_index
 from minibert.kernels.allowed_keys import AllowedKeys
 
 __all__ = ["Chosen", "Places", "check_index", "indices_of"]
@@ -101,20 +99,3 @@ def indices_of(
     if not found or len(set(found)) < len(found):
         raise error(f"{where}{what}s {chosen!r:.80}: expected each once, and at least one.")
     return found
-
-
-def check_index(
-    what: str, given: Any, size: int, error: type[MinibertError] = TraceError, where: str = ""
-) -> int:
-    """The index, counted from the front; `error` when it is none of 0 to size - 1."""
-    try:
-        # A bool counts as a number to Python, and one layer for True is nobody's wish.
-        index = None if isinstance(given, bool) else operator.index(given)
-    except (TypeError, ValueError, RuntimeError):
-        index = None
-    if index is None:
-        raise error(f"{where}{what} {given!r:.80}: expected a whole number from 0 to {size - 1}.")
-    if not -size <= index < size:
-        there = "there" if where else "There"
-        raise error(f"{where}{there} is no {what} {index}; expected 0 to {size - 1}.")
-    return index % size
