@@ -20,7 +20,10 @@ LAYERS = ("core", "marks", "engine", "views", "live")
 # What a module takes from a package, which the build bundles: no other module may.
 PACKAGES = {("engine/tokens.js", "@huggingface/tokenizers")}
 _FROM = r"^\s*(?:import|export)\s[^\"'`;=()]*?\bfrom\s*"
-_STATIC = re.compile(rf"""(?:{_FROM}|^\s*import\s*|^@import\s+)["']([^"']+)["']""", re.MULTILINE)
+_TYPES = r"^\s*/?\*+\s*@import\s[^\"'\n]*\bfrom\s*"
+_STATIC = re.compile(
+    rf"""(?:{_FROM}|{_TYPES}|^\s*import\s*|^@import\s+)["']([^"']+)["']""", re.MULTILINE
+)
 # Types in comments are written in this form too.
 _DYNAMIC = re.compile(r"\bimport\s*\(\s*([^)]*?)\s*\)")
 

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { PALETTES, channels } from "../../viz/static/core/draw/colors.js";
-import { SCALES } from "../../viz/static/views/map/scale.js";
+import { SCALES } from "../../viz/static/views/map/plot.js";
 
 // Machado, Oliveira, Fernandes 2009, table 1 at severity 1.0, on linear RGB.
 const SIGHTS = {

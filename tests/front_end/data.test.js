@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { deflateSync } from "node:zlib";
 
-import { blocksOfText } from "../../viz/static/core/data/base64.js";
+import { blocksOfText } from "../../viz/static/core/data/packed.js";
 import { unpack, unpackPart } from "../../viz/static/core/data/data.js";
 import { Example } from "../../viz/static/core/data/example.js";
 import { productApart, turnedBy, unturned } from "../../viz/static/core/data/rotation.js";

@@ -3,10 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { sideBySide } from "../../viz/static/core/export/figure.js";
-import { scaleOf } from "../../viz/static/core/export/pen_canvas.js";
-import { toSvg } from "../../viz/static/core/export/pen_svg.js";
-import { toCsv } from "../../viz/static/core/export/table.js";
+import { sideBySide, toCsv } from "../../viz/static/core/export/figure.js";
+import { scaleOf, toSvg } from "../../viz/static/core/export/pens.js";
 import { assertNear } from "./near.js";
 
 function figure(width, height, value) {

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { fromHalf } from "../../viz/static/core/data/half.js";
+import { fromHalf } from "../../viz/static/core/data/coded.js";
 
 const NUMPY = [
   [0x0000, 0], [0x3c00, 1], [0xbc00, -1], [0x7bff, 65504], [0x3555, 0.333251953125],

@@ -4,10 +4,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { correlation, joined, planeOf, principal, startsOf, weightsOf } from "../../viz/static/views/joint/plane.js";
-import { kindOf, nearestPoint, placeOf } from "../../viz/static/views/joint/scatter.js";
+import { kindOf, nearestPoint, placeOf } from "../../viz/static/views/joint/joint.js";
 import { workedFigure } from "../../viz/static/views/arithmetic/worked_figure.js";
-import { normSteps } from "../../viz/static/views/arithmetic/worked/norms.js";
-import { largest, sumStep } from "../../viz/static/views/arithmetic/worked/steps.js";
+import { largest, normSteps, sumStep } from "../../viz/static/views/arithmetic/worked.js";
 import { assertNear, tokensOf } from "./near.js";
 
 /** Numbers that look random and are the same each time. */

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { matchesOf } from "../../viz/static/core/text/matches.js";
+import { matchesOf } from "../../viz/static/core/text/text.js";
 import { tokensOf } from "./near.js";
 
 const BERT = tokensOf("[CLS]", "Fresh", "straw", "##berries", ",", "fresh", "straw", "[SEP]");

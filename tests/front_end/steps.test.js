@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import {
   dimensions, mixtureOf, pairOf, productsOf, rowOf, sumsOf, usualQuery, whyAbsent,
-} from "../../viz/static/core/data/steps.js";
+} from "../../viz/static/core/data/softmax.js";
 import { assertNear, tokensOf } from "./near.js";
 
 const VECTORS = {

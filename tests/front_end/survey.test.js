@@ -3,13 +3,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { placeOn, roundTop, ticks } from "../../viz/static/core/draw/scale.js";
-import { toSvg } from "../../viz/static/core/export/pen_svg.js";
+import { placeOn, roundTop, ticks } from "../../viz/static/core/draw/canvas.js";
+import { toSvg } from "../../viz/static/core/export/pens.js";
 import { layerPanels, meanOf } from "../../viz/static/marks/layer_dots.js";
-import { Survey, largest, withInterval } from "../../viz/static/views/survey/data.js";
-import { differentiated, gradientDrawing, layerParts } from "../../viz/static/views/survey/layers.js";
-import { layerColor } from "../../viz/static/views/survey/map.js";
-import { fromHash, toHash } from "../../viz/static/views/survey/state.js";
+import { fromHash, largest, Survey, toHash, withInterval } from "../../viz/static/views/survey/data.js";
+import { differentiated, gradientDrawing, layerColor, layerParts } from "../../viz/static/views/survey/figures.js";
 import { assertNear } from "./near.js";
 
 const COLORS = { ink: "#000001", soft: "#000002", faint: "#000003", hair: "#000004", paper: "#ffffff", ground: "#000005" };

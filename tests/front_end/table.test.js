@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { cell, toCsv } from "../../viz/static/core/export/table.js";
+import { cell, toCsv } from "../../viz/static/core/export/figure.js";
 
 test("texts are quoted, and quotes doubled", () => {
   assert.equal(cell('say "hi", twice'), '"say ""hi"", twice"');

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { layerSteps } from "../../viz/static/core/data/wiring.js";
+import { layerSteps } from "../../viz/static/core/data/source.js";
 import { wholeKind } from "../../viz/static/views/whole/whole.js";
 
 const GPT2 = { norm: "before", firstNorm: true, parallel: false, queryKeyNorm: "none", rotary: false, gated: false };

@@ -12,11 +12,9 @@ import { engineInFile } from "../../viz/static/engine/in_file.js";
 import { engineAddress, ServedEngine } from "../../viz/static/engine/served.js";
 import { Runs } from "../../viz/static/live/runs.js";
 import { sourceOf } from "../../viz/static/live/source.js";
-import { told, vectorAt, WORKED, workedIn } from "../../viz/static/views/arithmetic/worked/stories.js";
-import { Teller } from "../../viz/static/views/arithmetic/worked/teller.js";
-import { inputBoxes } from "../../viz/static/views/whole/ends.js";
-import { layerParts } from "../../viz/static/views/whole/layer.js";
-import { readWhole } from "../../viz/static/views/whole/read.js";
+import { Teller, told, vectorAt, WORKED, workedIn } from "../../viz/static/views/arithmetic/worked.js";
+import { inputBoxes, readWhole } from "../../viz/static/views/whole/boxes.js";
+import { layerParts } from "../../viz/static/views/whole/whole.js";
 
 /** A worker in this process: messages are copied, as they are between threads. */
 function workerHere(script) {

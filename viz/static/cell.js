@@ -1,14 +1,16 @@
 /**
  * A page in a cell of a notebook: in a shadow DOM, so that the styles of notebook and page do not
  * meet, as tall as what it shows up to a limit, and with its state in memory.
+ *
+ * @import { Cell } from "./core/hand_over.js"
  */
 
-import { blocksOfText } from "./core/data/base64.js";
+import { blocksOfText } from "./core/data/packed.js";
 import { element } from "./core/draw/dom.js";
 import { mount } from "./core/frame/frame.js";
 import { NotebookDarkness } from "./cell_theme.js";
 
-/** @param {import("./core/hand_over.js").Cell} cell */
+/** @param {Cell} cell */
 export function mountCell({ host, height, style, header, blocks, kinds }) {
   host.style.height = `${height}px`;
   host.style.setProperty("--tallest", `${height}px`);

@@ -1,8 +1,12 @@
-/** The script of a page that runs a model: its engine, and what stands above the views. */
+/**
+ * The script of a page that runs a model: its engine, and what stands above the views.
+ *
+ * @import { Kind } from "./core/frame/kinds.js"
+ */
 
-import { blocksOfText } from "./core/data/base64.js";
+import { blocksOfText } from "./core/data/packed.js";
 import { handOver } from "./core/hand_over.js";
-import { pageAddress } from "./core/state/address.js";
+import { pageAddress } from "./core/state/state.js";
 import { engineInFile, workerOf } from "./engine/in_file.js";
 import { openLive } from "./live/live.js";
 import { withNumbers } from "./live/wider.js";
@@ -24,7 +28,7 @@ async function engineOf(held) {
 
 /**
  * @param {HTMLElement} page
- * @param {import("./core/frame/kinds.js").Kind[]} kinds
+ * @param {Kind[]} kinds
  */
 async function show(page, kinds) {
   const { live } = await unpacked("header").json();

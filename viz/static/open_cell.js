@@ -1,6 +1,8 @@
 /**
  * The script of a cell: it claims the place of the page, unpacks style and script, and shows the
  * page there. What the place holds without scripts stays until then, and where that fails.
+ *
+ * @import { Cell } from "./core/hand_over.js"
  */
 
 import { runPacked } from "./core/hand_over.js";
@@ -9,8 +11,6 @@ import { runPacked } from "./core/hand_over.js";
  * @typedef {object} Packed
  * @property {string} id  of the page; a page that is shown twice has it twice
  * @property {string} code  style and script
- *
- * @typedef {import("./core/hand_over.js").Cell} Cell
  */
 
 /**

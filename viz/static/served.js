@@ -1,7 +1,11 @@
-/** The script of a page before a model behind a server: its engine asks the server. */
+/**
+ * The script of a page before a model behind a server: its engine asks the server.
+ *
+ * @import { Kind } from "./core/frame/kinds.js"
+ */
 
 import { handOver } from "./core/hand_over.js";
-import { pageAddress } from "./core/state/address.js";
+import { pageAddress } from "./core/state/state.js";
 import { ServedEngine, engineAddress } from "./engine/served.js";
 import { openLive } from "./live/live.js";
 import { withNumbers } from "./live/wider.js";
@@ -11,7 +15,7 @@ import { wholeKind } from "./views/whole/whole.js";
 
 /**
  * @param {HTMLElement} page
- * @param {import("./core/frame/kinds.js").Kind[]} kinds
+ * @param {Kind[]} kinds
  */
 async function show(page, kinds) {
   const { live } = await unpacked("header").json();

@@ -1,9 +1,13 @@
-/** Shows a page whose numbers stand in its own file. */
+/**
+ * Shows a page whose numbers stand in its own file.
+ *
+ * @import { Kind } from "./core/frame/kinds.js"
+ * @import { Shell } from "./live/static_file.js"
+ */
 
-import { blocksOfText } from "./core/data/base64.js";
-import { fromBase85, inflate } from "./core/data/packed.js";
+import { blocksOfText, fromBase85, inflate } from "./core/data/packed.js";
 import { mount } from "./core/frame/frame.js";
-import { pageAddress } from "./core/state/address.js";
+import { pageAddress } from "./core/state/state.js";
 
 /**
  * The blocks stand behind the script, so that the page is there before its numbers are. A block is
@@ -44,7 +48,7 @@ export async function markPainted(page) {
   setTimeout(() => performance.mark("minibert-painted"));
 }
 
-/** What a file with the same views and no model is made of. @returns {import("./live/static_file.js").Shell} */
+/** What a file with the same views and no model is made of. @returns {Shell} */
 export function shell() {
   const policy = document.querySelector("meta[http-equiv]")?.getAttribute("content") ?? "";
   const opening = document.querySelector("body > script:not([type])")?.textContent ?? "";
@@ -59,7 +63,7 @@ export function nameWindow(title) {
 
 /**
  * @param {HTMLElement} page
- * @param {import("./core/frame/kinds.js").Kind[]} kinds
+ * @param {Kind[]} kinds
  */
 export async function showPage(page, kinds) {
   const header = await unpacked("header").json();

@@ -2,7 +2,7 @@
 
 import { fromBase85, inflate } from "./core/data/packed.js";
 import { handOver } from "./core/hand_over.js";
-import { pageAddress } from "./core/state/address.js";
+import { pageAddress } from "./core/state/state.js";
 import { mountReport } from "./views/survey/report.js";
 
 /** @param {HTMLElement} page */

@@ -1,5 +1,9 @@
-/** The script of the worker that runs the model of a live page. */
+/**
+ * The script of the worker that runs the model of a live page.
+ *
+ * @import { Port } from "./engine/messages.js"
+ */
 
 import { answerPage } from "./engine/messages.js";
 
-answerPage(/** @type {import("./engine/messages.js").Port} */ (/** @type {unknown} */ (self)));
+answerPage(/** @type {Port} */ (/** @type {unknown} */ (self)));

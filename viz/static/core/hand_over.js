@@ -2,13 +2,11 @@
  * How the scripts of a page reach what runs them. Each hands over what it brings in an event of its
  * own element, so that nothing becomes global: several pages may stand in one notebook.
  *
- * @typedef {import("./frame/kinds.js").Kind} Kind
- *
  * @typedef {object} Cell
  * @property {HTMLElement} host  the place of the page, with a shadow DOM
  * @property {number} height  CSS pixels
  * @property {string} style
- * @property {import("./data/data.js").Header & {start?: string}} header
+ * @property {Header & {start?: string}} header
  * @property {Record<string, string>} blocks
  * @property {Kind[]} kinds
  *
@@ -16,6 +14,9 @@
  * @property {Kind[]} kinds  views
  * @property {(page: HTMLElement, kinds: Kind[]) => Promise<void>} [showPage]
  * @property {(cell: Cell) => void} [mountCell]
+ *
+ * @import { Header } from "./data/data.js"
+ * @import { Kind } from "./frame/kinds.js"
  */
 
 import { fromBase85, inflate } from "./data/packed.js";

@@ -9,7 +9,7 @@
  * @property {number} from  the first byte
  */
 
-import { fromHalf } from "../core/data/half.js";
+import { fromHalf } from "../core/data/coded.js";
 
 export class Weights {
   /**

@@ -3,7 +3,7 @@
  * its attention and its MLP. A click changes one; the colours say what the changes did.
  */
 
-import { signedShade } from "../core/draw/contrast.js";
+import { signedShade } from "../core/draw/colors.js";
 import { segments } from "../core/draw/controls.js";
 import { element } from "../core/draw/dom.js";
 import { percent } from "../core/text/text.js";

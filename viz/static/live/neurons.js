@@ -2,7 +2,7 @@
 
 import { button, group, menu, segments } from "../core/draw/controls.js";
 import { element } from "../core/draw/dom.js";
-import { signColor } from "../core/draw/sign_colors.js";
+import { signColor } from "../core/draw/colors.js";
 import { tokenName } from "../core/text/text.js";
 import { written } from "../core/text/numbers.js";
 

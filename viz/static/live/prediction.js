@@ -3,7 +3,7 @@
 import { segments } from "../core/draw/controls.js";
 import { element } from "../core/draw/dom.js";
 import { percent, visible } from "../core/text/text.js";
-import { difference } from "../marks/bars.js";
+import { difference } from "../marks/cards.js";
 import { predictionRows } from "./numbers.js";
 
 /** Tokens of each of the two. */

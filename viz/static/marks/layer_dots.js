@@ -1,4 +1,56 @@
 /**
+ * The frame of a plot: lines across, numbers beside them, a name above.
+ *
+ * @import { Axis } from "../core/draw/canvas.js"
+ * @import { Pen } from "../core/export/figure.js"
+ */
+
+import { placeOn, roundTop, ticks } from "../core/draw/canvas.js";
+
+/**
+ * @typedef {object} Panel  a plot, in CSS pixels
+ * @property {string} title
+ * @property {Axis} x
+ * @property {Axis} y  `from` is the lower edge
+ *
+ * @typedef {{ink: string, soft: string, faint: string, hair: string, paper: string, ground: string}} Colors
+ */
+
+/**
+ * Lines across and their numbers.
+ *
+ * @param {Pen} pen
+ * @param {Panel} panel
+ * @param {Colors} colors
+ * @param {{x: number[], y?: number[], xText?: (value: number) => string, yText?: (value: number) => string, name?: string}} marks
+ *   name: what is counted along the x axis
+ */
+export function drawAxes(pen, { title, x, y }, { ink, soft, hair }, { x: across, y: up = ticks(y.low, y.high, 4), xText = String, yText = String, name = "" }) {
+  pen.text(x.from, y.to - 12, title, { size: 13, color: ink, bold: true });
+  for (const value of up) {
+    const at = placeOn(y, value);
+    pen.line(x.from, at, x.to, at, hair, 1);
+    pen.text(x.from - 6, at + 4, yText(value), { size: 11, color: soft, anchor: "end" });
+  }
+  for (const value of across) {
+    pen.text(placeOn(x, value), y.from + 16, xText(value), { size: 11, color: soft, anchor: "middle" });
+  }
+  if (name) pen.text((x.from + x.to) / 2, y.from + 32, name, { size: 11, color: soft, anchor: "middle" });
+}
+
+/**
+ * Whole numbers along an axis: as many as have room.
+ *
+ * @param {number} count
+ * @param {number} width
+ */
+export function wholeTicks(count, width) {
+  const room = Math.max(1, Math.floor(width / 22));
+  const step = [1, 2, 4, 5, 10, 20, 50].find((every) => count / every <= room) ?? 100;
+  return Array.from({ length: Math.ceil(count / step) }, (_, i) => i * step);
+}
+
+/**
  * Numbers of heads by layer, as in the figures of Clark et al. 2019: a dot a head, and a line
  * through the means of the layers. Within a layer the heads stand side by side, by number.
  *
@@ -12,9 +64,6 @@
  * @typedef {{x: number, y: number, place: number, panel: number}} HeadPoint  place: layer times heads plus head
  */
 
-import { placeOn, roundTop, ticks } from "../core/draw/scale.js";
-import { drawAxes, wholeTicks } from "./axes.js";
-
 /** CSS pixels: of a panel, around it, and the least width. */
 const HEIGHT = 172;
 const [LEFT, RIGHT, ABOVE, BELOW] = [44, 10, 30, 42];
@@ -26,7 +75,7 @@ const SPREAD = 0.72;
  * Panels side by side, as many in a row as there is room for, with one scale for each unit.
  *
  * @param {{width: number, panels: HeadNumbers[], nLayers: number, nHeads: number, chosen: number,
- *   color: string, colors: import("./axes.js").Colors, text: (value: number, unit?: string) => string}} plot  chosen: a place, or -1
+ *   color: string, colors: Colors, text: (value: number, unit?: string) => string}} plot  chosen: a place, or -1
  */
 export function layerPanels({ width, panels, nLayers, nHeads, chosen, color, colors, text }) {
   const most = Math.max(1, Math.floor(width / LEAST));
@@ -46,7 +95,7 @@ export function layerPanels({ width, panels, nLayers, nHeads, chosen, color, col
     width,
     height: Math.ceil(panels.length / columns) * pitch[1],
     points,
-    /** @param {import("../core/export/figure.js").Pen} pen */
+    /** @param {Pen} pen */
     paint(pen) {
       for (const panel of framed) {
         const across = wholeTicks(nLayers, panel.x.to - panel.x.from);
@@ -70,7 +119,7 @@ function topOf(panels) {
 }
 
 /**
- * @param {import("./axes.js").Panel} panel
+ * @param {Panel} panel
  * @param {number} place
  * @param {number} nHeads
  * @param {number} value
@@ -82,10 +131,10 @@ function pointAt({ x, y }, place, nHeads, value) {
 }
 
 /**
- * @param {import("../core/export/figure.js").Pen} pen
- * @param {HeadNumbers & import("./axes.js").Panel} panel
+ * @param {Pen} pen
+ * @param {HeadNumbers & Panel} panel
  * @param {number} nHeads
- * @param {{chosen: number, color: string, colors: import("./axes.js").Colors}} look
+ * @param {{chosen: number, color: string, colors: Colors}} look
  */
 function drawHeads(pen, panel, nHeads, { chosen, color, colors }) {
   panel.mean.forEach((value, place) => {
@@ -103,10 +152,10 @@ function drawHeads(pen, panel, nHeads, { chosen, color, colors }) {
 /**
  * What marks the head that is chosen.
  *
- * @param {import("../core/export/figure.js").Pen} pen
+ * @param {Pen} pen
  * @param {number} x
  * @param {number} y
- * @param {import("./axes.js").Colors} colors
+ * @param {Colors} colors
  */
 export function drawRing(pen, x, y, { ink, paper }) {
   pen.dot(x, y, 7.5, ink);
@@ -114,11 +163,11 @@ export function drawRing(pen, x, y, { ink, paper }) {
 }
 
 /**
- * @param {import("../core/export/figure.js").Pen} pen
- * @param {HeadNumbers & import("./axes.js").Panel} panel
+ * @param {Pen} pen
+ * @param {HeadNumbers & Panel} panel
  * @param {number} nLayers
  * @param {number} nHeads
- * @param {import("./axes.js").Colors} colors
+ * @param {Colors} colors
  */
 function drawMeans(pen, { mean, x, y }, nLayers, nHeads, { ink }) {
   /** @type {[number, number] | null} */

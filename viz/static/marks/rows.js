@@ -1,4 +1,10 @@
-/** Rows of tokens of which only those in sight are in the document. */
+/**
+ * Rows of tokens of which only those in sight are in the document.
+ *
+ * @import { Focus, Side } from "../core/data/attention.js"
+ * @import { Tokens } from "../core/data/data.js"
+ * @import { Example } from "../core/data/example.js"
+ */
 
 import { element, tokenChip } from "../core/draw/dom.js";
 
@@ -10,7 +16,7 @@ const ROW = 26;
 export const LOW_ROW = 21;
 
 /**
- * @param {import("../core/data/example.js").Example} example
+ * @param {Example} example
  * @returns {number}
  */
 export function rowHeight({ tokens, keyTokens }) {
@@ -19,8 +25,8 @@ export function rowHeight({ tokens, keyTokens }) {
 
 export class Rows {
   /**
-   * @param {import("../core/data/data.js").Tokens} tokens
-   * @param {import("../core/data/attention.js").Side} side
+   * @param {Tokens} tokens
+   * @param {Side} side
    * @param {string} label
    * @param {number} height  of a row
    * @param {() => HTMLElement[]} [more]  what stands in a row behind its token
@@ -102,7 +108,7 @@ export class Rows {
 }
 
 /**
- * @param {import("../core/data/data.js").Tokens} tokens
+ * @param {Tokens} tokens
  * @param {number} height
  */
 function topsOf({ segment }, height) {
@@ -118,7 +124,7 @@ function topsOf({ segment }, height) {
  * The token an event happened on.
  *
  * @param {EventTarget | null} target
- * @returns {import("../core/data/attention.js").Focus | null}
+ * @returns {Focus | null}
  */
 export function tokenOf(target) {
   const item = target instanceof Element ? target.closest(".token") : null;

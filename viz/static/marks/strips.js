@@ -11,7 +11,7 @@
  */
 
 import { edgesOf } from "../core/draw/canvas.js";
-import { shadeIndex } from "../core/draw/sign_colors.js";
+import { shadeIndex } from "../core/draw/colors.js";
 
 /**
  * @param {CanvasRenderingContext2D} pen

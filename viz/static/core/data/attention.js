@@ -1,10 +1,12 @@
 /**
  * What the numbers mean and which of them are shown. No drawing here, no document.
  *
- * @typedef {import("./example.js").Layer} Layer
  * @typedef {"query" | "key"} Side
  * @typedef {{side: Side, index: number}} Focus  one token, on the side that looks or is looked at
  * @typedef {{query: Uint8Array, key: Uint8Array}} Shown  1 where a token takes part
+ *
+ * @import { Tokens } from "./data.js"
+ * @import { Layer } from "./example.js"
  */
 
 /** Sentence filters: the segment that looks, the segment that is looked at. */
@@ -71,10 +73,10 @@ export function opposite(side) {
 }
 
 /**
- * @param {import("./data.js").Tokens} tokens  those that look
+ * @param {Tokens} tokens  those that look
  * @param {string} filter
  * @param {boolean} special  whether special tokens take part
- * @param {import("./data.js").Tokens} [keyTokens]  those that are looked at, where they are others
+ * @param {Tokens} [keyTokens]  those that are looked at, where they are others
  * @returns {Shown}
  */
 export function shownTokens(tokens, filter, special, keyTokens = tokens) {
@@ -83,7 +85,7 @@ export function shownTokens(tokens, filter, special, keyTokens = tokens) {
 }
 
 /**
- * @param {import("./data.js").Tokens} tokens
+ * @param {Tokens} tokens
  * @param {number} segment  -1: any
  * @param {boolean} special
  */

@@ -4,8 +4,7 @@
  * Where a page has query and key only, a head of a long text takes some ten milliseconds: heads
  * that are on are computed first, in slices, and the others when they are switched on.
  *
- * @typedef {import("./example.js").Example} Example
- * @typedef {import("./example.js").Layer} Layer
+ * @import { Example, Layer } from "./example.js"
  */
 
 import { attend } from "./softmax.js";

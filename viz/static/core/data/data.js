@@ -48,7 +48,7 @@
  * @property {number} [soft_cap]  scores are squeezed into -cap to cap before the mask
  * @property {([number, number] | null)[]} [windows]  of each layer on the page: how many keys before and after its
  *   own position a query sees; null: all
- * @property {import("./rotation.js").Rotary[]} [rotary]  how query and key are turned by their positions
+ * @property {Rotary[]} [rotary]  how query and key are turned by their positions
  * @property {number[]} [turned]  of each layer on the page: which of `rotary`
  * @property {boolean} edited  probs are not the softmax of these scores, as an edit changed them or as `apart` says
  * @property {string} [apart]  a sentence: what the model's weights have beside query and key
@@ -56,7 +56,7 @@
  * @property {boolean} [normalised]  false: the weights of a token do not always add up to 1
  * @property {Lens | {block: string} | null} lens  itself, or the block that holds it as JSON
  * @property {Relevance | null} [relevance]
- * @property {import("./named.js").Named[] | null} [patterns]  names of heads, from many texts
+ * @property {Named[] | null} [patterns]  names of heads, from many texts
  * @property {string[]} notes  what was left out and why, for a person to read
  * @property {ArrayEntry[]} arrays
  *
@@ -76,10 +76,12 @@
  * @typedef {object} Blocks  where the bytes come from
  * @property {(name: string, from?: number, to?: number) => Promise<Uint8Array>} bytes  those of a block, or
  *   some of them; they are the caller's own and fill their buffer
+ *
+ * @import { Rotary } from "./rotation.js"
+ * @import { Named } from "./sharing.js"
  */
 
-import { fromSteps } from "./coded.js";
-import { fromHalf } from "./half.js";
+import { fromHalf, fromSteps } from "./coded.js";
 import { inflate } from "./packed.js";
 
 /**

@@ -19,7 +19,7 @@
  * @property {number} scale  scores = scale * query . key
  * @property {number | null} [softCap]  scores are squeezed into -cap to cap; null: they are not
  * @property {[number, number] | null} [window]  keys before and after its own position that a query sees; null: all
- * @property {import("./rotation.js").Rotary | null} [rotary]  how query and key were turned; null: they were not
+ * @property {Rotary | null} [rotary]  how query and key were turned; null: they were not
  * @property {boolean} exact  single precision, as the model had them; else rounded
  * @property {number | null} within  the most that a number is from the model's; null: half precision or better
  *
@@ -27,11 +27,14 @@
  * @property {number} rows
  * @property {number} columns
  * @property {Uint8Array} codes  (layer, head, row, column) by place on the page
+ *
+ * @import { ArrayEntry, Blocks, ExampleHeader, Lens } from "./data.js"
+ * @import { Rotary } from "./rotation.js"
+ * @import { Source } from "./source.js"
  */
 
-import { headFromSteps } from "./coded.js";
+import { headFromSteps, refined } from "./coded.js";
 import { bytesOf, unpack, unpackPart } from "./data.js";
-import { refined } from "./half.js";
 import { keyHeadOf } from "./sharing.js";
 import { attend } from "./softmax.js";
 
@@ -42,8 +45,8 @@ const KEPT = 6;
 
 export class Example {
   /**
-   * @param {import("./data.js").ExampleHeader} header
-   * @param {import("./data.js").Blocks} blocks
+   * @param {ExampleHeader} header
+   * @param {Blocks} blocks
    * @param {number} index
    */
   constructor(header, blocks, index) {
@@ -60,7 +63,7 @@ export class Example {
     this.causal = header.causal && this.tokens.text.length > 1;
     /** @type {Map<string, Promise<any>>} */
     this.made = new Map();
-    /** Where a page asks a model. @type {import("./source.js").Source | null} */
+    /** Where a page asks a model. @type {Source | null} */
     this.source = null;
     /** @type {Map<string, Promise<Uint8Array>>} */
     this.unpacked = new Map();
@@ -212,7 +215,7 @@ export class Example {
   /**
    * The bytes of a block of all heads, which are asked for one after the other.
    *
-   * @param {import("./data.js").ArrayEntry} entry
+   * @param {ArrayEntry} entry
    */
   kept(entry) {
     const bytes = this.unpacked.get(entry.block) ?? bytesOf(entry, this.blocks);
@@ -225,7 +228,7 @@ export class Example {
   /**
    * What each layer would predict: on the page, or computed by an engine when it is first asked for.
    *
-   * @returns {Promise<import("./data.js").Lens | null>}
+   * @returns {Promise<Lens | null>}
    */
   lens() {
     return this.once("lens", async () => {

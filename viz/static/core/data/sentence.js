@@ -4,10 +4,6 @@
  * The places a head may look at are those of statistics.js; a head is told of by the place that
  * gets most of its tokens' attention. No document here.
  *
- * @typedef {import("./attention.js").Shown} Shown
- * @typedef {import("./attention.js").Focus} Focus
- * @typedef {import("./example.js").Example} Example
- * @typedef {import("./example.js").Layer} Layer
  * @typedef {string | {token: string}} Part  a token stands apart, whatever its direction
  *
  * @typedef {object} Place  where a head's tokens look
@@ -24,11 +20,17 @@
  * @property {Shown} shown
  * @property {number | null} query  the chosen token that looks
  * @property {number | null} key
+ *
+ * @import { Focus, Shown } from "./attention.js"
+ * @import { Lens, Tokens } from "./data.js"
+ * @import { Example, Layer } from "./example.js"
+ * @import { Measure, Shading } from "./shading.js"
+ * @import { About, Measures } from "./statistics.js"
  */
 
-import { tokenName } from "../text/text.js";
 import { largest, meanWeights, weightOf } from "./attention.js";
 import { aboutTokens } from "./statistics.js";
+import { tokenName } from "../text/text.js";
 
 /** A place with less of the attention than this is none to tell of. */
 export const CLEAR = 0.4;
@@ -62,7 +64,7 @@ class Share {
  *
  * @param {Layer} layer
  * @param {number} head  place in the head axis
- * @param {import("./statistics.js").About} about
+ * @param {About} about
  * @param {Shown} shown
  * @returns {Place}
  */
@@ -156,7 +158,7 @@ function clearestHead({ example, numbers = example.heads, layer, heads, shown })
  *
  * @param {Place} place
  * @param {Example} example
- * @param {import("./statistics.js").About} about
+ * @param {About} about
  * @returns {Part[]}
  */
 function named({ id, by }, { keyTokens }, { delimiter }) {
@@ -233,4 +235,77 @@ export function sentenceOfRow({ tokens, keyTokens }, { layer, head, key: asked }
     { token: tokenName(keyTokens, best) },
     `${key === null ? "," : " with"} ${percent(weights[best])}.`,
   ];
+}
+
+/**
+ * What is to be seen in pictures of more than one layer's attention, in one sentence: a whole model, a
+ * shaded text, what layers would predict.
+ */
+
+/** @type {Record<string, (example: Example) => Part[]>} */
+const MEASURED = {
+  previous: () => [WORDS.previous],
+  next: () => [WORDS.next],
+  same: () => ["itself or its equals"],
+  first: ({ keyTokens }) => [WORDS.first, { token: tokenName(keyTokens, 0) }],
+  delimiter: (example) => [{ token: tokenName(example.keyTokens, aboutTokens(example).delimiter.indexOf(1)) }],
+};
+
+/**
+ * The sentence of a whole model: its clearest head.
+ *
+ * @param {Example} example
+ * @param {Measures} measures  finished, or else it says how many heads there are
+ * @returns {Part[]}
+ */
+export function sentenceOfModel(example, measures) {
+  const { layers, heads } = example;
+  const found = Object.keys(MEASURED).flatMap((id) =>
+    Array.from({ length: measures.finished ? measures.total : 0 }, (_, place) => ({ id, place, share: measures.of(place, id) })),
+  );
+  const best = found.reduce((one, other) => (other.share > (one?.share ?? 0) ? other : one), found[0]);
+  if (!best || !(best.share >= CLEAR)) return [`${layers.length * heads.length} heads: each is a picture of where every token looks, a row a token.`];
+  const [layer, head] = [layers[Math.floor(best.place / heads.length)], heads[best.place % heads.length]];
+  const among = layers.length * heads.length > 1 ? `, the clearest of ${layers.length * heads.length}` : "";
+  return [
+    `Head ${head} of layer ${layer}${among}: a token looks mostly at `,
+    ...MEASURED[best.id](example),
+    `, ${percent(best.share)} on average.`,
+  ];
+}
+
+/**
+ * The sentence of a shaded text: the token with the largest number.
+ *
+ * @param {{measure: Measure, name: string, where: string, tokens: Tokens, others: Tokens, chosen: number | null, shading: Shading}} scene
+ * @returns {Part[]}
+ */
+export function sentenceOfText({ measure, name, where: place, tokens, others, chosen, shading: { values } }) {
+  const [best] = largest(values.map(Math.abs), 1, 0);
+  const needed = measure === "from" || measure === "to";
+  if (best === undefined || !values[best] || (needed && chosen === null)) return [];
+  const token = { token: tokenName(tokens, best) };
+  const own = chosen === null ? "" : { token: tokenName(others, chosen) };
+  if (measure === "relevance") return [token, ` counts most, by ${name}`, ...(own ? [" for ", own] : []), "."];
+  if (measure === "received") return [`${place}: `, token, ` is looked at most, with ${percent(values[best])} of all attention.`];
+  return [`${place}: `, own, measure === "from" ? " looks most at " : " is looked at most by ", token, `, ${percent(values[best])}.`];
+}
+
+/**
+ * The sentence of what layers would predict: the answer at a position, and from which layer on it is given.
+ *
+ * @param {Example} example
+ * @param {Lens} lens
+ * @param {number} position
+ * @returns {Part[]}
+ */
+export function sentenceOfLens({ tokens }, { strings, probs, points }, position) {
+  const last = points.length - 1;
+  const answer = strings[last][position][0];
+  let first = last;
+  while (first > 0 && strings[first - 1][position][0] === answer) first -= 1;
+  const since = { embed: "from the embedding on" }[points[first]] ?? `from layer ${points[first].replace(/\D+/g, "")} on`;
+  const said = first === last ? "the last layer alone says so" : `${since} every layer says so`;
+  const alone = { text: [answer], raw: [null], special: [0], segment: [0], piece: [0] };
+  return ["At ", { token: tokenName(tokens, position) }, " the model answers ", { token: tokenName(alone, 0) }, `, ${percent(probs[last][position][0])}; ${said}.`];
 }

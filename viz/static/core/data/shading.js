@@ -1,9 +1,6 @@
 /**
  * What the text view shades tokens by. No drawing here, no document.
  *
- * @typedef {import("./attention.js").Side} Side
- * @typedef {import("./attention.js").Shown} Shown
- * @typedef {import("./example.js").Layer} Layer
  * @typedef {"received" | "from" | "to" | "relevance"} Measure
  *
  * @typedef {object} Relevance  a number a token, made elsewhere
@@ -16,6 +13,9 @@
  * @property {Float64Array} values  of each token of the shaded text
  * @property {number} scale  the size of the number that has the strongest shade
  * @property {boolean} above  some token's number is beyond the scale
+ *
+ * @import { Focus, Shown, Side } from "./attention.js"
+ * @import { Example, Layer } from "./example.js"
  */
 
 import { weightOf } from "./attention.js";
@@ -63,7 +63,7 @@ export function received({ codes, nQueries, nKeys }, heads, shown) {
  * @param {Layer} layer
  * @param {number[]} heads
  * @param {Shown} shown
- * @param {import("./attention.js").Focus} chosen
+ * @param {Focus} chosen
  */
 export function exchanged({ codes, nQueries, nKeys }, heads, shown, { side, index }) {
   const other = side === "query" ? "key" : "query";
@@ -94,7 +94,7 @@ export function shadingOf(values, special) {
 }
 
 /**
- * @param {import("./example.js").Example} example
+ * @param {Example} example
  * @param {number | null} [query]  the token whose output is asked for
  * @returns {Relevance | null}
  */

@@ -21,9 +21,14 @@
  * @property {Uint8Array} plain  1 where a token that looks is not a special one
  * @property {Uint8Array} delimiter  1 where a token that is looked at is one
  * @property {Uint8Array} parted  1 where a token that looks is none, and may look at one
+ *
+ * @import { ArrayEntry } from "./data.js"
+ * @import { Example, Layer, Thumbnails } from "./example.js"
  */
 
-import { seenOf } from "./softmax.js";
+import { weightOf } from "./attention.js";
+import { unpack } from "./data.js";
+import { attend, seenOf } from "./softmax.js";
 
 /** @type {Statistic[]} */
 export const STATISTICS = [
@@ -42,7 +47,7 @@ export const STATISTICS = [
 const OTHER_SPECIAL = /mask|unk|pad|cls|bos|^<s>$/i;
 
 /**
- * @param {import("./example.js").Example} example
+ * @param {Example} example
  * @returns {About}
  */
 export function aboutTokens({ tokens, keyTokens, causal }) {
@@ -153,4 +158,195 @@ export function written({ unit }, value) {
   if (Number.isNaN(value)) return "–";
   if (unit === "share") return `${(value * 100).toFixed(value < 0.0995 ? 1 : 0)}\u202f%`;
   return unit === "nats" ? `${value.toFixed(2)}\u202fnats` : value.toFixed(value < 9.95 ? 1 : 0);
+}
+
+/**
+ * The numbers behind the model view: a small picture of every head at once, and its statistics,
+ * measured a slice at a time after the pictures are there. Nothing large is kept.
+ */
+
+/** Cells a side of a small picture. */
+const SIDE = 64;
+/** Milliseconds of measuring before the browser may do something else. */
+const SLICE = 12;
+const WEIGHTS = Float32Array.from({ length: 256 }, (_, code) => weightOf(code));
+
+/**
+ * True where a layer's weights are on the page, or what they are computed from.
+ *
+ * @param {Example} example
+ * @param {number} layer
+ */
+export function hasLayer(example, layer) {
+  const vectors = example.entry("query", layer) && example.entry("key", layer);
+  return Boolean(example.entry("probs", layer) || vectors);
+}
+
+/** @param {Example} example */
+export function hasThumbnails(example) {
+  return Boolean(example.entry("thumbnails", null)) || example.layers.every((layer) => hasLayer(example, layer));
+}
+
+/**
+ * The small pictures; where the page does not bring them, they are made from its layers.
+ *
+ * @param {Example} example
+ * @returns {Promise<Thumbnails>}
+ */
+export async function thumbnailsOf(example) {
+  const brought = await example.thumbnails();
+  if (brought) return brought;
+  const rows = Math.min(SIDE, example.tokens.text.length);
+  const columns = Math.min(SIDE, example.keyTokens.text.length);
+  const codes = new Uint8Array(example.layers.length * example.heads.length * rows * columns);
+  for (const [place, number] of example.layers.entries()) {
+    const layer = await example.layer(number);
+    pool(layer, rows, columns, codes.subarray(place * layer.nHeads * rows * columns));
+  }
+  return { rows, columns, codes };
+}
+
+/**
+ * The largest code of each block of cells, as `payload.pool` in Python has it.
+ *
+ * @param {Layer} layer
+ * @param {number} rows
+ * @param {number} columns
+ * @param {Uint8Array} pooled
+ */
+function pool({ codes, nHeads, nQueries, nKeys }, rows, columns, pooled) {
+  const row = Int32Array.from({ length: nQueries }, (_, i) => blockOf(i, nQueries, rows));
+  const column = Int32Array.from({ length: nKeys }, (_, i) => blockOf(i, nKeys, columns));
+  let place = 0;
+  for (let head = 0; head < nHeads; head += 1) {
+    for (let query = 0; query < nQueries; query += 1) {
+      const to = (head * rows + row[query]) * columns;
+      for (let key = 0; key < nKeys; key += 1, place += 1) {
+        const block = to + column[key];
+        if (codes[place] > pooled[block]) pooled[block] = codes[place];
+      }
+    }
+  }
+}
+
+/**
+ * The block that a cell belongs to; block b begins at floor(b * length / blocks).
+ *
+ * @param {number} i
+ * @param {number} length
+ * @param {number} blocks
+ */
+function blockOf(i, length, blocks) {
+  return Math.ceil(((i + 1) * blocks) / length) - 1;
+}
+
+export class Measures {
+  /** @param {Example} example */
+  constructor(example) {
+    this.example = example;
+    this.total = example.layers.length * example.heads.length;
+    this.done = 0;
+    this.values = new Float64Array(this.total * STATISTICS.length).fill(NaN);
+    /** @type {Promise<void> | null} */
+    this.running = null;
+  }
+
+  get finished() {
+    return this.done === this.total;
+  }
+
+  /** True where the page has what statistics are measured from. */
+  get possible() {
+    const { example } = this;
+    const lengths = [example.tokens.text.length, example.keyTokens.text.length];
+    const whole = example.entry("thumbnails", null) && Math.max(...lengths) <= SIDE;
+    return Boolean(whole) || example.layers.every((layer) => hasLayer(example, layer));
+  }
+
+  /**
+   * @param {number} place  of the head: layer place * heads + head place
+   * @param {string} id
+   */
+  of(place, id) {
+    const i = STATISTICS.findIndex((statistic) => statistic.id === id);
+    return i < 0 ? NaN : this.values[place * STATISTICS.length + i];
+  }
+
+  /**
+   * Measures every head, once.
+   *
+   * @param {() => void} progress  called after each slice
+   */
+  run(progress) {
+    this.running ??= this.possible ? this.measure(progress) : Promise.resolve();
+    return this.running;
+  }
+
+  /** @param {() => void} progress */
+  async measure(progress) {
+    const { example } = this;
+    const about = aboutTokens(example);
+    let until = performance.now() + SLICE;
+    for (const number of example.layers) {
+      const { window } = example.looking(number);
+      const weightsOf = await this.weights(number);
+      for (let head = 0; head < example.heads.length; head += 1) {
+        const numbers = measureHead(weightsOf(head), { ...about, window });
+        this.values.set(numbers, this.done * STATISTICS.length);
+        this.done += 1;
+        if (performance.now() < until) continue;
+        progress();
+        await new Promise((resolve) => setTimeout(resolve));
+        until = performance.now() + SLICE;
+      }
+    }
+    progress();
+  }
+
+  /**
+   * A function that gives the weights of one head of a layer, by place. They pass by: a long
+   * text's would fill the memory if they were kept.
+   *
+   * @param {number} number
+   * @returns {Promise<(head: number) => Float32Array>}
+   */
+  async weights(number) {
+    const { example } = this;
+    const cells = example.tokens.text.length * example.keyTokens.text.length;
+    const entry = example.entry("probs", number);
+    const small = await example.thumbnails();
+    const weights = new Float32Array(cells);
+    const decoded = (/** @type {Uint8Array} */ codes, /** @type {number} */ first) => (/** @type {number} */ head) => {
+      const from = (first + head) * cells;
+      for (let i = 0; i < cells; i += 1) weights[i] = WEIGHTS[codes[from + i]];
+      return weights;
+    };
+    if (small && small.rows * small.columns === cells) {
+      return decoded(small.codes, example.layers.indexOf(number) * example.heads.length);
+    }
+    if (example.made.has(`layer ${number}`)) return decoded((await example.layer(number)).codes, 0);
+    if (entry) return decoded(/** @type {Uint8Array} */ (await unpack(entry, example.blocks)), 0);
+    return this.computed(number);
+  }
+
+  /** @param {number} number */
+  async computed(number) {
+    const { example } = this;
+    const { blocks, layers, causal, heads, keyHeads } = example;
+    const entries = ["query", "key"].map((name) => example.entry(name, number));
+    const [query, key] = await Promise.all(
+      entries.map((entry) => unpack(/** @type {ArrayEntry} */ (entry), blocks)),
+    );
+    const [nQueries, nKeys] = [example.tokens.text.length, example.keyTokens.text.length];
+    const width = query.length / heads.length / nQueries;
+    const scale = example.header.scale?.[layers.indexOf(number)] ?? 1 / Math.sqrt(width);
+    const part = (/** @type {ArrayLike<number>} */ all, /** @type {number} */ head, /** @type {number} */ length) =>
+      /** @type {Float32Array} */ (all).subarray(head * length * width, (head + 1) * length * width);
+    const looking = example.looking(number);
+    return (/** @type {number} */ head) => {
+      const shared = keyHeads.indexOf(example.keyHead(heads[head]));
+      const vectors = { query: part(query, head, nQueries), key: part(key, shared, nKeys), ...looking };
+      return attend({ ...vectors, value: null, nQueries, nKeys, width, scale, exact: false, within: null }, causal);
+    };
+  }
 }

@@ -1,5 +1,4 @@
 /** Canvases and the pens that draw on them. */
-
 /** @param {HTMLCanvasElement} canvas */
 export function penOf(canvas) {
   return /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
@@ -39,4 +38,101 @@ export function penOn(canvas, width, height) {
 export function edgesOf(left, width, count) {
   const ratio = devicePixelRatio || 1;
   return Float64Array.from({ length: count + 1 }, (_, i) => Math.round((left + (width * i) / count) * ratio) / ratio);
+}
+
+/**
+ * The colours and the font that the style gives an element, for what is drawn on a canvas.
+ *
+ * @param {HTMLElement} root
+ */
+export function cssColors(root) {
+  const style = getComputedStyle(root);
+  const color = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
+  return {
+    ink: color("--ink"),
+    soft: color("--soft"),
+    faint: color("--faint"),
+    paper: color("--paper"),
+    ground: color("--raised"),
+    wash: color("--wash"),
+    hair: color("--hair"),
+    font: style.fontFamily,
+  };
+}
+
+/**
+ * Paper. A canvas is not drawn anew while a browser prints, so the page is laid out for paper before:
+ * as wide as A4 and Letter are between their margins, light, and with all that a window scrolls to.
+ */
+
+const PRINTING = "printing";
+
+/**
+ * Lays a page out for paper before it is printed, and for its window after.
+ *
+ * @param {HTMLElement} host
+ * @param {() => void} update  draws the page
+ */
+export function listenToPrinter(host, update) {
+  for (const [heard, printing] of /** @type {[string, boolean][]} */ ([["beforeprint", true], ["afterprint", false]])) {
+    addEventListener(heard, () => {
+      host.classList.toggle(PRINTING, printing);
+      update();
+    });
+  }
+}
+
+/**
+ * Whether an element is of a page that is laid out for paper.
+ *
+ * @param {HTMLElement} root
+ */
+export function onPaper(root) {
+  return root.closest(`.${PRINTING}`) !== null;
+}
+
+/**
+ * From numbers to places, and round numbers to mark them with.
+ *
+ * @typedef {object} Axis
+ * @property {number} low  the number at `from`
+ * @property {number} high  the number at `to`
+ * @property {number} from  CSS pixels
+ * @property {number} to
+ */
+
+/**
+ * @param {Axis} axis
+ * @param {number} value
+ */
+export function placeOn({ low, high, from, to }, value) {
+  return from + ((value - low) / (high - low)) * (to - from);
+}
+
+/**
+ * Round numbers from low to high, about as many as asked for: steps of 1, 2 or 5 times a power of ten.
+ *
+ * @param {number} low
+ * @param {number} high
+ * @param {number} count
+ */
+export function ticks(low, high, count) {
+  const rough = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * ([1, 2, 5].find((factor) => factor * power >= rough * (1 - 1e-9)) ?? 10);
+  const first = Math.ceil(low / step - 1e-9);
+  const last = Math.floor(high / step + 1e-9);
+  // Multiplied and not added up, and without the noise of the last digits.
+  return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+}
+
+/**
+ * The smallest number of these steps that is at least as large as all values.
+ *
+ * @param {number} largest
+ */
+export function roundTop(largest) {
+  if (!(largest > 0)) return 1;
+  const power = 10 ** Math.floor(Math.log10(largest));
+  return power * ([1, 1.5, 2, 3, 4, 5, 6, 8].find((factor) => factor * power >= largest) ?? 10);
 }

@@ -6,7 +6,6 @@
  * 2009, full severity); tests/front_end/colors.test.js measures them. From head 12 on they repeat: the
  * number on the tile stays the identity.
  */
-
 /** @type {Record<string, string[]>} */
 export const PALETTES = {
   light: [
@@ -67,4 +66,157 @@ const EVEN = 0.179;
  */
 export function inkOn(hex) {
   return luminance(channels(hex)) > EVEN ? "#000" : "#fff";
+}
+
+/**
+ * Signed numbers as colours: blue above zero, orange below, the stronger the farther from it.
+ *
+ * @typedef {"light" | "dark"} Theme
+ */
+
+/** @type {Record<Theme, {above: string, below: string}>} */
+const SIGNS = {
+  light: { above: "#17639e", below: "#c9540a" },
+  dark: { above: "#58a8ff", below: "#f28a30" },
+};
+/** The part of all numbers that a scale covers; the few beyond it have the strongest colour. */
+const COVERED = 0.995;
+/** How many numbers are enough to know it. */
+const SAMPLE = 20000;
+const ROUND = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
+
+/**
+ * @param {number} value
+ * @param {Theme} theme
+ */
+export function signColor(value, theme) {
+  return value < 0 ? SIGNS[theme].below : SIGNS[theme].above;
+}
+
+/**
+ * @param {number} value
+ * @param {number} scale  the number that has the strongest colour
+ * @param {Theme} theme
+ * @param {number} [strongest]  its opacity
+ */
+export function shadeOf(value, scale, theme, strongest = 1) {
+  return withAlpha(signColor(value, theme), Math.min(Math.abs(value) / scale, 1) * strongest);
+}
+
+/**
+ * The colours from -scale to scale as a CSS image.
+ *
+ * @param {Theme} theme
+ */
+export function rampOf(theme) {
+  const { above, below } = SIGNS[theme];
+  const middle = `${withAlpha(below, 0)} 50%, ${withAlpha(above, 0)} 50%`;
+  return `linear-gradient(90deg, ${below}, ${middle}, ${above})`;
+}
+
+/** @type {Map<Theme, string[]>} */
+const tables = new Map();
+
+/**
+ * All shades of a theme, made once: a canvas is slow where each cell makes its own.
+ *
+ * @param {Theme} theme
+ * @returns {string[]}  from -255 (at 0) over 0 (at 255) to 255 (at 510)
+ */
+export function shadeTable(theme) {
+  const table = tables.get(theme) ?? Array.from({ length: 511 }, (_, i) => shadeOf(i - 255, 255, theme));
+  tables.set(theme, table);
+  return table;
+}
+
+/**
+ * @param {number} value
+ * @param {number} scale
+ */
+export function shadeIndex(value, scale) {
+  return 255 + Math.round(255 * Math.max(-1, Math.min(1, value / scale)));
+}
+
+/**
+ * A round number that nearly all of these are below, in size.
+ *
+ * @param {ArrayLike<number>[]} arrays
+ */
+export function scaleFor(...arrays) {
+  const sampled = arrays.flatMap((numbers) => {
+    const step = Math.max(1, Math.floor((numbers.length * arrays.length) / SAMPLE));
+    return Array.from({ length: Math.floor(numbers.length / step) }, (_, i) => Math.abs(numbers[i * step]));
+  });
+  // An array of numbers sorts them as numbers, and fast.
+  const sizes = Float64Array.from(sampled).sort();
+  return roundUp(sizes[Math.floor((sizes.length - 1) * COVERED)] ?? 0);
+}
+
+/** @param {number} size */
+function roundUp(size) {
+  if (!(size > 0) || !Number.isFinite(size)) return 1;
+  const power = 10 ** Math.floor(Math.log10(size));
+  const digit = ROUND.find((step) => step * power >= size * (1 - 1e-9)) ?? 10;
+  return digit * power;
+}
+
+/**
+ * Paper and ink of theme.css, and the least contrast between a word and its shade (WCAG AA).
+ *
+ * @type {Record<Theme, {paper: string, ink: string}>}
+ */
+const SHEETS = { light: { paper: "#ffffff", ink: "#1d1d21" }, dark: { paper: "#151619", ink: "#ebebe8" } };
+const CONTRAST = 4.5;
+const MOST = 0.7;
+
+/** @type {Map<string, number>} */
+const KNOWN = new Map();
+
+/**
+ * The opacity of the strongest shade of a colour.
+ *
+ * @param {string} color  #rrggbb
+ * @param {Theme} theme
+ */
+export function strongest(color, theme) {
+  const name = color + theme;
+  let alpha = KNOWN.get(name) ?? MOST;
+  while (contrast(color, alpha, theme) < CONTRAST) alpha -= 0.02;
+  KNOWN.set(name, alpha);
+  return alpha;
+}
+
+/**
+ * @param {string} color
+ * @param {number} alpha
+ * @param {Theme} theme
+ */
+function contrast(color, alpha, theme) {
+  const [paper, ink] = [SHEETS[theme].paper, SHEETS[theme].ink].map(channels);
+  const mixed = channels(color).map((value, i) => value * alpha + paper[i] * (1 - alpha));
+  const [bright, dim] = [luminance(ink), luminance(mixed)].sort((a, b) => b - a);
+  return (bright + 0.05) / (dim + 0.05);
+}
+
+/**
+ * The colour behind a token that is looked at with this weight.
+ *
+ * @param {string} color
+ * @param {number} weight
+ * @param {Theme} theme
+ */
+export function weightShade(color, weight, theme) {
+  return withAlpha(color, (1 - (1 - Math.min(weight, 1)) ** 3) * strongest(color, theme));
+}
+
+/**
+ * The colour behind a word or a number that has this value: as strong above zero as below it.
+ *
+ * @param {number} value
+ * @param {number} scale  the number that has the strongest colour
+ * @param {Theme} theme
+ */
+export function signedShade(value, scale, theme) {
+  const most = Math.min(strongest(signColor(1, theme), theme), strongest(signColor(-1, theme), theme));
+  return shadeOf(value, scale, theme, most);
 }

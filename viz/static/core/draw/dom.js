@@ -1,4 +1,8 @@
-/** Elements, made without markup: text only ever enters as text. */
+/**
+ * Elements, made without markup: text only ever enters as text.
+ *
+ * @import { Tokens } from "../data/data.js"
+ */
 
 import { tokenText } from "../text/text.js";
 
@@ -19,7 +23,7 @@ export function element(tag, attributes = {}, children = []) {
 /**
  * A token as it stands in running text.
  *
- * @param {import("../data/data.js").Tokens} tokens
+ * @param {Tokens} tokens
  * @param {number} index
  * @param {number} [limit]  characters that are shown
  */

@@ -1,11 +1,14 @@
-/** The menu that gives a picture away: as PNG, as SVG, and its numbers as CSV. */
+/**
+ * The menu that gives a picture away: as PNG, as SVG, and its numbers as CSV.
+ *
+ * @import { Figure } from "./figure.js"
+ * @import { View } from "../frame/kinds.js"
+ */
 
 import { element } from "../draw/dom.js";
 import { running } from "../text/text.js";
-import { sideBySide } from "./figure.js";
-import { toPng } from "./pen_canvas.js";
-import { toSvg } from "./pen_svg.js";
-import { toCsv } from "./table.js";
+import { sideBySide, toCsv } from "./figure.js";
+import { toPng, toSvg } from "./pens.js";
 
 /** Milliseconds that a file stays in memory for a browser that asks before it saves. */
 const KEPT = 60000;
@@ -13,11 +16,11 @@ const KEPT = 60000;
 /**
  * @typedef {object} Shown
  * @property {string} name  what tells its rows in the table of two apart
- * @property {Pick<import("../frame/kinds.js").View, "figure">} view
+ * @property {Pick<View, "figure">} view
  *
  * @typedef {() => Shown[]} Source  what is shown: a picture, or two side by side
  *
- * @typedef {{label: string, title: string, act: (figure: import("./figure.js").Figure, menu: HTMLElement) => Promise<string> | string}} Way
+ * @typedef {{label: string, title: string, act: (figure: Figure, menu: HTMLElement) => Promise<string> | string}} Way
  */
 
 /** @type {Way[]} */

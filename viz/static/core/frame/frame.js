@@ -1,8 +1,6 @@
 /**
  * What every page has around its pictures: heading, tabs, controls, cards, colours, address.
  *
- * @typedef {import("./kinds.js").Kind} Kind
- * @typedef {import("./kinds.js").View} View
  * @typedef {"light" | "dark"} Theme
  *
  * @typedef {object} Address  where the state is written
@@ -17,29 +15,26 @@
  * @property {(title: string) => void} named
  * @property {EventTarget & {matches: boolean}} [darkness]  where the system's is not what counts
  * @property {HTMLElement} [heading]  what stands in the place of a heading
+ *
+ * @import { Blocks, Header } from "../data/data.js"
+ * @import { Kind, View } from "./kinds.js"
+ * @import { Control } from "./toolbar.js"
+ * @import { Limits, State, Store } from "../state/state.js"
  */
 
 import { Example } from "../data/example.js";
 import { element } from "../draw/dom.js";
-import { listenToPrinter, onPaper } from "../draw/paper.js";
+import { listenToPrinter, onPaper } from "../draw/canvas.js";
 import { createExport } from "../export/export.js";
+import { inOrder, limitsOf } from "./kinds.js";
+import { Pictures, Sentences, Views } from "./pictures.js";
+import { createChooser, createHeading, createSearch, createTabs, createToolbar, namesOf, ownName, stepLayer, titleOf } from "./toolbar.js";
 import { createStore, fittedState, fittedStore, fromHash, keptToken, toHash } from "../state/state.js";
-import { createChooser } from "./chooser.js";
-import { createHeading, namesOf, ownName, titleOf } from "./heading.js";
-import { listenToKeys } from "./keyboard.js";
-import { inOrder } from "./kinds.js";
-import { limitsOf } from "./limits.js";
-import { Pictures } from "./pictures.js";
-import { createSearch } from "./search.js";
-import { Sentences } from "./seen.js";
-import { createTabs } from "./tabs.js";
-import { createToolbar } from "./toolbar.js";
-import { Views } from "./views.js";
 
 /**
  * @param {HTMLElement} host
- * @param {import("../data/data.js").Header} header
- * @param {import("../data/data.js").Blocks} blocks
+ * @param {Header} header
+ * @param {Blocks} blocks
  * @param {Surroundings} around
  */
 export function mount(host, header, blocks, around) {
@@ -48,7 +43,7 @@ export function mount(host, header, blocks, around) {
   return frame;
 }
 
-/** @typedef {Pick<import("../data/data.js").Header, "title" | "view" | "start">} Opening  what a page begins with */
+/** @typedef {Pick<Header, "title" | "view" | "start">} Opening  what a page begins with */
 
 export class Frame {
   /**
@@ -65,7 +60,7 @@ export class Frame {
     this.examples = examples;
     this.names = namesOf(examples);
     this.darkness = around.darkness ?? matchMedia("(prefers-color-scheme: dark)");
-    /** @type {Map<Example, import("../state/state.js").Limits>} */
+    /** @type {Map<Example, Limits>} */
     this.known = new Map();
     /** How often the examples were replaced. */
     this.generation = 0;
@@ -91,7 +86,7 @@ export class Frame {
     this.found = element("div", { class: "searching" });
     this.finding = element("div", { class: "finding" }, [this.tabs.root, this.found]);
     this.controls = element("div", { class: "controls" });
-    /** @type {{wanted: string} & import("./toolbar.js").Control} */
+    /** @type {{wanted: string} & Control} */
     this.toolbar = { wanted: "", root: this.controls, update() {} };
     this.pictures = new Pictures(host);
     this.build();
@@ -120,7 +115,7 @@ export class Frame {
    * The state that an address asks for, of what the text that it names has.
    *
    * @param {string} hash
-   * @returns {import("../state/state.js").State}
+   * @returns {State}
    */
   asked(hash) {
     const named = new URLSearchParams(hash.replace(/^#/, "")).get("example") ?? "";
@@ -154,7 +149,7 @@ export class Frame {
 
   /**
    * @param {Example} example
-   * @returns {import("../state/state.js").Limits}
+   * @returns {Limits}
    */
   limitsOf(example) {
     const limits = this.known.get(example) ?? limitsOf(example, this.kinds, this.header.view, this.examples.length);
@@ -185,7 +180,7 @@ export class Frame {
    * before them are seen. What is chosen stays where they have it; `change` is chosen with them.
    *
    * @param {Example[]} examples  each with its place in the list as its index
-   * @param {Partial<import("../state/state.js").State>} [change]
+   * @param {Partial<State>} [change]
    */
   async show(examples, change = {}) {
     const [state, from] = [this.store.get(), this.limits()];
@@ -297,4 +292,49 @@ export class Frame {
     const kept = keptToken(this.store.get());
     if (kept) this.pictures.root.querySelector(".kept")?.scrollIntoView({ block: "nearest" });
   }
+}
+
+/**
+ * @typedef {object} Listening  what the keys act on
+ * @property {Store} store
+ * @property {() => Limits} limits
+ * @property {View[]} shown
+ * @property {unknown[]} examples
+ * @property {(example: number) => void} open
+ */
+
+/**
+ * @param {EventTarget} target
+ * @param {Listening} frame
+ */
+export function listenToKeys(target, frame) {
+  target.addEventListener("keydown", (heard) => {
+    const event = /** @type {KeyboardEvent} */ (heard);
+    const at = event.composedPath()[0];
+    if (event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey || usesKeys(at)) return;
+    if (act(event, frame)) event.preventDefault();
+  });
+}
+
+/** @param {EventTarget} target */
+function usesKeys(target) {
+  return target instanceof HTMLSelectElement || target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement;
+}
+
+/**
+ * @param {KeyboardEvent} event
+ * @param {Listening} frame
+ * @returns {boolean}  whether the key meant something here
+ */
+function act(event, frame) {
+  if (frame.shown.some((view) => view.keydown?.(event))) return true;
+  if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
+    stepLayer(frame.store, frame.limits(), event.key === "ArrowLeft" ? -1 : 1);
+    return true;
+  }
+  const step = { n: 1, p: -1 }[event.key];
+  if (!step || frame.examples.length < 2) return false;
+  const next = frame.store.get().example + step;
+  if (next >= 0 && next < frame.examples.length) frame.open(next);
+  return true;
 }

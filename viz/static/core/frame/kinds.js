@@ -2,11 +2,11 @@
  * What the frame of a page knows of a view, and the order of the tabs.
  *
  * @typedef {object} Stage  what a view is given
- * @property {import("../data/example.js").Example} example
- * @property {import("../state/state.js").Store} store
- * @property {import("../state/state.js").Limits} limits
+ * @property {Example} example
+ * @property {Store} store
+ * @property {Limits} limits
  * @property {() => "light" | "dark"} theme
- * @property {() => import("../data/example.js").Example | null} against  what this one stands beside, for
+ * @property {() => Example | null} against  what this one stands beside, for
  *   the second of two; else null
  * @property {AbortSignal} ended  when another text takes the place of this one
  *
@@ -14,10 +14,10 @@
  * @property {HTMLElement} root
  * @property {HTMLElement[]} side  cards that stand beside the picture
  * @property {() => Promise<void> | void} update  shows the store's state; called while visible
- * @property {() => import("../data/sentence.js").Part[] | Promise<import("../data/sentence.js").Part[]>} [says]  what
+ * @property {() => Part[] | Promise<Part[]>} [says]  what
  *   is to be seen, in a sentence; asked after each update
  * @property {(event: KeyboardEvent) => boolean} [keydown]  true when the key meant something
- * @property {() => Promise<import("../export/figure.js").Figure>} [figure]  the picture as it is, to take away
+ * @property {() => Promise<Figure>} [figure]  the picture as it is, to take away
  * @property {(event: Event) => {layer: number, head: number} | null} [headAt]  the head that a click or a key
  *   is about, in a picture of many
  *
@@ -25,13 +25,21 @@
  * @property {string} id
  * @property {string} label
  * @property {string} title  what it shows, in words
- * @property {(example: import("../data/example.js").Example) => string} missing  why it cannot be shown;
+ * @property {(example: Example) => string} missing  why it cannot be shown;
  *   empty when it can
  * @property {boolean} [announced]  its tab is there, and says why it is missing, where no text of the page has it
  * @property {boolean} oneHead  it shows a single head: tiles choose instead of switching
  * @property {("layer" | "heads" | "filter" | "minimum" | "top" | "special")[]} controls
  * @property {(stage: Stage) => View} create
+ *
+ * @import { Example } from "../data/example.js"
+ * @import { Part } from "../data/sentence.js"
+ * @import { Figure } from "../export/figure.js"
+ * @import { Limits, Store } from "../state/state.js"
  */
+
+import { usualHeads, usualMinimum } from "../data/attention.js";
+import { namedMarks } from "../data/sharing.js";
 
 /** The views in the order of their tabs: those of page.py, and those of a page before a model. */
 const ORDER = ["whole", "head", "model", "neuron", "arithmetic", "joint", "map", "text", "layers"];
@@ -39,4 +47,30 @@ const ORDER = ["whole", "head", "model", "neuron", "arithmetic", "joint", "map",
 /** @param {Kind[]} kinds */
 export function inOrder(kinds) {
   return [...kinds].sort((one, other) => ORDER.indexOf(one.id) - ORDER.indexOf(other.id));
+}
+
+/**
+ * @param {Example} example
+ * @param {Kind[]} kinds
+ * @param {string} view  the one to begin with, where the example has it
+ * @param {number} examples  how many there are
+ * @returns {Limits}
+ */
+export function limitsOf(example, kinds, view, examples) {
+  const views = kinds.filter((kind) => !kind.missing(example)).map(({ id }) => id);
+  const [size, keys] = [example.tokens.text.length, example.keyTokens.text.length];
+  const segments = [...example.tokens.segment, ...example.keyTokens.segment];
+  return {
+    views,
+    view: views.includes(view) ? view : views[0],
+    examples,
+    layers: example.layers,
+    heads: example.heads,
+    first: usualHeads(example.heads, Math.max(size, keys)),
+    size,
+    keys,
+    minimum: usualMinimum(Math.max(size, keys)),
+    named: namedMarks(example),
+    pair: segments.includes(1) && segments.includes(0) && example.keyTokens === example.tokens,
+  };
 }

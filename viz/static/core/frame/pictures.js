@@ -1,11 +1,13 @@
 /**
  * Where the pictures and their cards stand: one, or two side by side. Pictures of new examples are
  * drawn behind those that are seen, and take their place when they are ready.
+ *
+ * @import { Example } from "../data/example.js"
+ * @import { Part } from "../data/sentence.js"
+ * @import { Kind, Stage, View } from "./kinds.js"
  */
 
 import { element } from "../draw/dom.js";
-
-/** @typedef {import("./kinds.js").View} View */
 
 /** Milliseconds that are waited for a picture that is drawn in several slices of time. */
 const LONGEST = 150;
@@ -98,4 +100,82 @@ function likeIn(body, gone) {
   const wanted = about(gone);
   const all = /** @type {NodeListOf<HTMLElement>} */ (body.querySelectorAll(gone.tagName));
   return [...all].find((one) => about(one) === wanted);
+}
+
+export class Views {
+  constructor() {
+    /** @type {Map<Example, {views: Map<string, View>, ending: AbortController}>} */
+    this.made = new Map();
+  }
+
+  /**
+   * @param {Kind} kind
+   * @param {"" | "beside"} place
+   * @param {Omit<Stage, "ended">} stage
+   * @returns {View}
+   */
+  of(kind, place, stage) {
+    const { example } = stage;
+    const known = this.made.get(example) ?? { views: new Map(), ending: new AbortController() };
+    this.made.set(example, known);
+    const name = `${kind.id} ${place}`;
+    const view = known.views.get(name) ?? newView(kind, { ...stage, ended: known.ending.signal });
+    known.views.set(name, view);
+    return view;
+  }
+
+  /** Lets go of all views. */
+  end() {
+    for (const { ending } of this.made.values()) ending.abort();
+    this.made.clear();
+  }
+}
+
+/**
+ * @param {Kind} kind
+ * @param {Stage} stage
+ * @returns {View}
+ */
+function newView(kind, stage) {
+  const missing = kind.missing(stage.example);
+  return missing ? { root: element("p", { class: "missing" }, [missing]), side: [], update() {} } : kind.create(stage);
+}
+
+/** The sentences of the views that are shown, each above its picture. */
+export class Sentences {
+  constructor() {
+    /** @type {WeakMap<View, HTMLElement>} */
+    this.made = new WeakMap();
+  }
+
+  /**
+   * The place of a view's sentence; empty until it was asked.
+   *
+   * @param {View} view
+   */
+  of(view) {
+    const made = this.made.get(view) ?? element("p", { class: "seen", role: "status" });
+    this.made.set(view, made);
+    return made;
+  }
+
+  /**
+   * Asks each view what it shows; some know only after a while.
+   *
+   * @param {View[]} views
+   */
+  async ask(views) {
+    await Promise.all(views.map(async (view) => this.write(this.of(view), (await view.says?.()) ?? [])));
+  }
+
+  /**
+   * @param {HTMLElement} place
+   * @param {Part[]} parts
+   */
+  write(place, parts) {
+    const nodes = parts.map((part) => (typeof part === "string" ? part : element("bdi", { class: "seen-token" }, [part.token])));
+    const text = nodes.map((node) => (typeof node === "string" ? node : node.textContent)).join("");
+    // Said aloud only where it changed.
+    if (place.textContent !== text) place.replaceChildren(...nodes);
+  }
 }

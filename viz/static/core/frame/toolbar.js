@@ -1,4 +1,11 @@
-/** The controls above the picture: layer, heads, sentence filter, threshold, special tokens. */
+/**
+ * The controls above the picture: layer, heads, sentence filter, threshold, special tokens.
+ *
+ * @import { ExampleHeader } from "../data/data.js"
+ * @import { Example } from "../data/example.js"
+ * @import { Kind } from "./kinds.js"
+ * @import { Limits, Store } from "../state/state.js"
+ */
 
 import { FILTERS, MINIMA, TOPS } from "../data/attention.js";
 import { sharing } from "../data/sharing.js";
@@ -6,18 +13,18 @@ import { headColor, inkOn } from "../draw/colors.js";
 import { button, group, menu, segments } from "../draw/controls.js";
 import { element } from "../draw/dom.js";
 import { currentHead } from "../state/state.js";
+import { matchesOf, running, visible } from "../text/text.js";
+import { counted } from "../text/numbers.js";
 
 /**
- * @typedef {import("../state/state.js").Store} Store
- * @typedef {import("../state/state.js").Limits} Limits
  * @typedef {{root: HTMLElement, update: (theme: "light" | "dark") => void}} Control
  */
 
 /**
  * @param {Store} store
  * @param {Limits} limits
- * @param {import("./kinds.js").Kind} kind
- * @param {import("../data/example.js").Example} example
+ * @param {Kind} kind
+ * @param {Example} example
  * @returns {Control}
  */
 export function createToolbar(store, limits, kind, example) {
@@ -89,7 +96,7 @@ function layerControl(store, limits) {
 /**
  * @param {Store} store
  * @param {Limits} limits
- * @param {import("../data/example.js").Example} example
+ * @param {Example} example
  * @returns {Control}
  */
 function headControl(store, limits, example) {
@@ -115,7 +122,7 @@ function headControl(store, limits, example) {
  *
  * @param {Store} store
  * @param {Limits} limits
- * @param {import("../data/example.js").Example} example
+ * @param {Example} example
  * @returns {Control}
  */
 function oneHeadControl(store, limits, example) {
@@ -136,7 +143,7 @@ function oneHeadControl(store, limits, example) {
  *
  * @param {HTMLElement[]} tiles
  * @param {number[]} heads
- * @param {import("../data/example.js").Example} example
+ * @param {Example} example
  */
 function tilesOf(tiles, heads, example) {
   if (!sharing(example, heads[0])) return element("div", { class: "tiles" }, tiles);
@@ -255,4 +262,337 @@ function specialControl(store) {
       box.checked = store.get().special;
     },
   };
+}
+
+/**
+ * Tabs for all pictures that some text of the page has; those that the present one does not have
+ * are switched off and say why.
+ *
+ * @param {Store} store
+ * @param {Kind[]} kinds
+ * @param {() => Example} example
+ */
+export function createTabs(store, kinds, example) {
+  const tabs = kinds.map(({ id, label }) => {
+    const tab = element("button", { type: "button", role: "tab", class: "tab", "aria-label": label }, [label]);
+    tab.dataset.view = id;
+    tab.addEventListener("click", () => tab.getAttribute("aria-disabled") || store.set({ view: id }));
+    return tab;
+  });
+  const root = element("div", { class: "tabs", role: "tablist", "aria-label": "Picture" }, tabs);
+  root.hidden = kinds.length < 2;
+  root.addEventListener("keydown", (event) => {
+    const to = target(tabs, event);
+    if (!to) return;
+    // Elsewhere these keys mean layers.
+    event.preventDefault();
+    event.stopPropagation();
+    to.focus();
+    to.click();
+  });
+  /** @type {HTMLElement | null} */
+  let seen = null;
+  return {
+    root,
+    update() {
+      tabs.forEach((tab, i) => {
+        const selected = tab.dataset.view === store.get().view;
+        const missing = kinds[i].missing(example());
+        tab.setAttribute("aria-selected", String(selected));
+        tab.tabIndex = selected ? 0 : -1;
+        tab.title = missing || kinds[i].title;
+        // Where the tabs are a row that scrolls; it would lay out the page each time.
+        if (selected && seen !== tab) root.scrollLeft = tab.offsetLeft - root.offsetLeft - (root.clientWidth - tab.offsetWidth) / 2;
+        if (selected) seen = tab;
+        if (missing) tab.setAttribute("aria-disabled", "true");
+        else tab.removeAttribute("aria-disabled");
+      });
+    },
+  };
+}
+
+/**
+ * The tab that a key leads to.
+ *
+ * @param {HTMLElement[]} tabs
+ * @param {KeyboardEvent} event
+ */
+function target(tabs, { key, target: from, altKey, ctrlKey, metaKey }) {
+  if (altKey || ctrlKey || metaKey) return undefined;
+  const open = tabs.filter((tab) => !tab.getAttribute("aria-disabled"));
+  const at = open.findIndex((tab) => tab === from);
+  if (key === "ArrowLeft") return open[(at - 1 + open.length) % open.length];
+  if (key === "ArrowRight") return open[(at + 1) % open.length];
+  if (key === "Home") return open[0];
+  return key === "End" ? open[open.length - 1] : undefined;
+}
+
+/** Up to so many texts have a button each, if their names are short together. */
+const BUTTONS = 4;
+const ROOM = 60;
+/** Characters of a name in a menu. */
+const SHORT = 60;
+
+/**
+ * @param {Store} store
+ * @param {Example[]} examples
+ * @param {(example: number) => void} open
+ */
+export function createChooser(store, examples, open) {
+  const root = element("div", { class: "chooser", role: "group", "aria-label": "Text" });
+  root.hidden = examples.length < 2;
+  if (root.hidden) return { root, update() {} };
+  const names = namesOf(examples).map((name) => visible(name, SHORT));
+  const asButtons = names.length <= BUTTONS && names.join("").length <= ROOM;
+  const texts = (asButtons ? buttonsOfTexts : menuOfTexts)(names, store, open);
+  const beside = menuBeside(names, store);
+  root.append(texts.root, beside.root);
+  return {
+    root,
+    update() {
+      texts.update();
+      beside.update();
+    },
+  };
+}
+
+/**
+ * @param {string[]} names
+ * @param {Store} store
+ * @param {(example: number) => void} open
+ */
+function buttonsOfTexts(names, store, open) {
+  const choices = names.map((name, i) => ({ id: String(i), label: element("bdi", {}, [name]), name: `Text: ${name}` }));
+  const made = segments(choices, (id) => open(Number(id)), "", "texts-of-page");
+  return { root: labelled("Text", made.root), update: () => made.show(String(store.get().example)) };
+}
+
+/**
+ * @param {string[]} names
+ * @param {Store} store
+ * @param {(example: number) => void} open
+ */
+function menuOfTexts(names, store, open) {
+  const options = names.map((name, i) => /** @type {[string, string]} */ ([String(i), `${i + 1}. ${name}`]));
+  const all = menu("Text", options, (value) => open(Number(value)));
+  const back = button("‹", () => open(store.get().example - 1), step("Previous text"));
+  const on = button("›", () => open(store.get().example + 1), step("Next text"));
+  const count = element("span", { class: "of" }, [`of ${names.length}`]);
+  return {
+    root: labelled("Text", element("div", { class: "stepper" }, [back, all, on]), count),
+    update() {
+      const { example } = store.get();
+      all.value = String(example);
+      back.disabled = example === 0;
+      on.disabled = example === names.length - 1;
+    },
+  };
+}
+
+/**
+ * @param {string[]} names
+ * @param {Store} store
+ */
+function menuBeside(names, store) {
+  const options = names.map((name, i) => /** @type {[string, string]} */ ([String(i), name]));
+  const choose = (/** @type {string} */ value) => store.set({ beside: value === "" ? null : Number(value) });
+  const all = menu("Compare with", [["", "nothing"], ...options], choose);
+  return {
+    root: labelled("Compare with", element("div", { class: "stepper" }, [all])),
+    update() {
+      const { example, beside } = store.get();
+      all.value = beside === null ? "" : String(beside);
+      for (const option of all.options) option.hidden = option.value === String(example);
+    },
+  };
+}
+
+/**
+ * @param {string} name
+ * @param {Node[]} children
+ */
+function labelled(name, ...children) {
+  const label = element("span", { class: "label", "aria-hidden": "true" }, [name]);
+  return element("div", { class: "choice" }, [label, ...children]);
+}
+
+/** @param {string} name */
+function step(name) {
+  return { class: "step", "aria-label": name, title: name };
+}
+
+/**
+ * @param {Store} store
+ * @param {Example} example
+ * @param {() => void} [moved]  called after Enter has kept another token
+ * @returns {{root: HTMLElement, update: () => void}}
+ */
+export function createSearch(store, { tokens }, moved = () => {}) {
+  const field = element("input", { type: "search", class: "search-field", placeholder: "Find a token" });
+  field.setAttribute("aria-label", "Find a token");
+  field.setAttribute("autocomplete", "off");
+  field.setAttribute("spellcheck", "false");
+  const found = element("output", { class: "search-found", "aria-live": "polite" });
+  const walk = (/** @type {number} */ by) => {
+    const { starts } = matchesOf(tokens, store.get().find);
+    if (!starts.length) return;
+    store.set({ query: nextOf(starts, store.get().query, by), key: null, anchor: "query" });
+    moved();
+  };
+  const back = arrow("‹", "Previous match", () => walk(-1));
+  const on = arrow("›", "Next match", () => walk(1));
+  field.addEventListener("input", () => store.set({ find: field.value }));
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.isComposing) walk(event.shiftKey ? -1 : 1);
+    else if (event.key === "Escape") store.set({ find: "" });
+    else return;
+    event.preventDefault();
+  });
+  const root = element("div", { class: "search", role: "search" }, [field, found, back, on]);
+  return {
+    root,
+    update() {
+      const { find, query } = store.get();
+      if (field.value !== find) field.value = find;
+      const { starts } = matchesOf(tokens, find);
+      found.textContent = find.trim() ? placeIn(starts, query) : "";
+      root.classList.toggle("nothing", Boolean(find.trim()) && !starts.length);
+      for (const button of [back, on]) button.hidden = !starts.length;
+    },
+  };
+}
+
+/**
+ * The match that follows a token, or precedes it; from the last on to the first.
+ *
+ * @param {number[]} starts
+ * @param {number | null} from
+ * @param {number} by
+ */
+function nextOf(starts, from, by) {
+  const last = starts.length - 1;
+  if (by > 0) return starts.find((start) => start > (from ?? -1)) ?? starts[0];
+  const before = starts.filter((start) => from === null || start < from);
+  return before[before.length - 1] ?? starts[last];
+}
+
+/**
+ * @param {number[]} starts
+ * @param {number | null} query
+ */
+function placeIn(starts, query) {
+  const place = query === null ? -1 : starts.indexOf(query);
+  if (place >= 0) return `${place + 1} of ${starts.length}`;
+  if (!starts.length) return "not found";
+  return `${starts.length} match${starts.length === 1 ? "" : "es"}`;
+}
+
+/**
+ * @param {string} text
+ * @param {string} name
+ * @param {() => void} act
+ */
+function arrow(text, name, act) {
+  const made = element("button", { type: "button", class: "search-step", "aria-label": name, title: name }, [text]);
+  made.addEventListener("click", act);
+  return made;
+}
+
+/**
+ * The name of the page, for the window.
+ *
+ * @param {{title: string | null}} header
+ * @param {Example} example
+ */
+export function titleOf(header, { header: { texts, model } }) {
+  const title = header.title ?? (texts.map(running).join(" / ") || "Attention");
+  return running(`${title} · attention${model ? ` in ${model}` : ""}`);
+}
+
+/**
+ * What tells the texts of a page apart: their names, or their words, or their places.
+ *
+ * @param {Example[]} examples
+ * @returns {string[]}
+ */
+export function namesOf(examples) {
+  const own = examples.map(({ header: { name } }) => (name ? running(name) : ""));
+  const words = examples.map(({ header: { texts } }) => (texts.length ? running(texts.join(" / ")) : ""));
+  const named = own.map((name, i) => (name && alone(own, i) ? name : [name, words[i]].filter(Boolean).join(": ")));
+  return named.map((name, i) => (name && alone(named, i) ? name : `${name || "Text"} (${i + 1})`));
+}
+
+/**
+ * What a text is called on its own.
+ *
+ * @param {Example} example
+ */
+export function ownName({ header: { name, texts }, index }) {
+  return name || running(texts.join(" / ")) || String(index);
+}
+
+/**
+ * @param {string[]} all
+ * @param {number} i
+ */
+function alone(all, i) {
+  return all.every((other, j) => j === i || other !== all[i]);
+}
+
+/**
+ * @param {{title: string | null}} header
+ * @param {Example[]} examples  one, or two side by side
+ */
+export function createHeading(header, examples) {
+  const name = header.title ? running(header.title) : "Where each token looks";
+  const shown = alike(examples) ? examples.slice(0, 1) : examples;
+  const abouts = shown.map((example) => about(example.header, shown.length === examples.length));
+  const long = examples.some((example) => example.header.texts.join("").length > 240) ? " long" : "";
+  return element("header", { class: `heading${long}` }, [
+    element("h1", {}, [name]),
+    element("div", { class: `abouts${shown.length > 1 ? " two" : ""}` }, abouts),
+  ]);
+}
+
+/**
+ * True where two differ in nothing that the heading says but their names, which stand above the
+ * pictures too.
+ *
+ * @param {Example[]} examples
+ */
+function alike([{ header: one }, other]) {
+  const said = (/** @type {ExampleHeader} */ header) =>
+    JSON.stringify([header.texts, header.notes, sizes(header)]);
+  return Boolean(other) && said(one) === said(other.header);
+}
+
+/**
+ * @param {ExampleHeader} header
+ * @param {boolean} named
+ */
+function about(header, named) {
+  const badges = header.texts.length > 1 ? ["A", "B"] : [""];
+  const texts = header.texts.map((text, i) => {
+    const line = element("p", { class: "text" }, [element("bdi", {}, [running(text)])]);
+    if (badges[i]) line.prepend(element("span", { class: "badge" }, [badges[i]]));
+    return line;
+  });
+  const notes = header.notes.map((note) => element("p", { class: "note" }, [note]));
+  const name = named && header.name ? [element("p", { class: "name" }, [running(header.name)])] : [];
+  return element("div", { class: "about" }, [
+    ...name,
+    element("div", { class: "texts" }, texts),
+    element("p", { class: "sizes" }, [sizes(header)]),
+    ...notes,
+  ]);
+}
+
+/** @param {ExampleHeader} header */
+function sizes({ sizes: { n_layers: nLayers, n_heads: nHeads }, cut, tokens, key_tokens: keyTokens, model }) {
+  const own = counted(tokens.text.length, "token");
+  const both = keyTokens ? `${own} that look at ${keyTokens.text.length}` : own;
+  const length = `${cut ? "the text is cut after " : ""}${both}`;
+  const parts = [`${counted(nLayers, "layer")} of ${counted(nHeads, "head")}`, length];
+  if (model) parts.unshift(running(model));
+  return parts.join(" · ");
 }

@@ -1,8 +1,61 @@
 /**
- * What the page shows, in one place and in its address; fields.js says what it is made of.
+ * A value that listeners hear the changes of.
  *
- * @typedef {import("./fields.js").State} State
- * @typedef {import("./fields.js").Limits} Limits
+ * @template Value
+ * @typedef {object} Held
+ * @property {() => Value} get
+ * @property {(value: Value) => void} set
+ * @property {(listener: () => void, ended?: AbortSignal) => void} subscribe  until the signal, if there is one
+ *
+ * @import { Focus, Side } from "../data/attention.js"
+ * @import { Example } from "../data/example.js"
+ * @import { Measure } from "../data/shading.js"
+ * @import { Address } from "../frame/frame.js"
+ * @import { Window } from "./window.js"
+ */
+
+import { FILTERS, MINIMA, TOPS } from "../data/attention.js";
+import { MEASURES } from "../data/shading.js";
+import { STATISTICS } from "../data/statistics.js";
+import { readWindow, writeWindow } from "./window.js";
+
+/**
+ * @template Value
+ * @param {Value} start
+ * @param {(one: Value, other: Value) => boolean} [same]  of what is the same, nobody is told
+ * @returns {Held<Value>}
+ */
+export function hold(start, same = () => false) {
+  /** @type {Set<() => void>} */
+  const listeners = new Set();
+  let current = start;
+  return {
+    get: () => current,
+    set(value) {
+      if (same(value, current)) return;
+      current = value;
+      for (const listener of listeners) listener();
+    },
+    subscribe(listener, ended) {
+      listeners.add(listener);
+      ended?.addEventListener("abort", () => listeners.delete(listener));
+    },
+  };
+}
+
+/**
+ * A held object of which parts are changed.
+ *
+ * @template State
+ * @param {State} start
+ */
+export function holdState(start) {
+  const { get, set, subscribe } = hold(start);
+  return { get, set: (/** @type {Partial<State>} */ change) => set({ ...get(), ...change }), subscribe };
+}
+
+/**
+ * What the page shows, in one place and in its address; fields.js says what it is made of.
  *
  * @typedef {object} Store
  * @property {() => State} get
@@ -10,12 +63,9 @@
  * @property {(listener: () => void) => void} subscribe
  * @property {Pointed} pointed  passes with the pointer, and so is no part of the state
  *
- * @typedef {import("./held.js").Held<import("../data/attention.js").Focus | null>} Pointed  the token
+ * @typedef {Held<Focus | null>} Pointed  the token
  *   under the pointer, for all pictures that have it
  */
-
-import { FIELDS } from "./fields.js";
-import { hold, holdState } from "./held.js";
 
 /**
  * @param {Limits} limits
@@ -31,7 +81,7 @@ export function initialState(limits) {
  * @returns {Store}
  */
 export function createStore(state) {
-  const nothing = /** @type {import("../data/attention.js").Focus | null} */ (null);
+  const nothing = /** @type {Focus | null} */ (null);
   const pointed = hold(nothing, (one, other) => one?.side === other?.side && one?.index === other?.index);
   return { ...holdState(state), pointed };
 }
@@ -141,7 +191,7 @@ export function currentHead(state, limits) {
  * The token that is kept, if one is.
  *
  * @param {State} state
- * @returns {import("../data/attention.js").Focus | null}
+ * @returns {Focus | null}
  */
 export function keptToken(state) {
   const index = state[state.anchor];
@@ -152,7 +202,7 @@ export function keptToken(state) {
  * What a click on a token changes: keep it, move the kept one, or choose its counterpart.
  *
  * @param {State} state
- * @param {import("../data/attention.js").Focus} clicked
+ * @param {Focus} clicked
  * @returns {Partial<State>}
  */
 export function afterClick(state, { side, index }) {
@@ -181,8 +231,299 @@ export function afterEscape(state) {
  * The places of the heads that are on in the head axis of an example.
  *
  * @param {Store} store
- * @param {import("../data/example.js").Example} example
+ * @param {Example} example
  */
 export function placesOf(store, { heads }) {
   return store.get().heads.map((head) => heads.indexOf(head));
+}
+
+/**
+ * @typedef {object} Tokens
+ * @property {Focus | null} token  the one that has the keyboard
+ * @property {Focus | null} from  where the arrows begin
+ * @property {(side: Side) => number} size  of a text
+ * @property {(token: Focus) => void} focus  gives it the keyboard
+ */
+
+/**
+ * @param {KeyboardEvent} event
+ * @param {Store} store
+ * @param {Tokens} tokens
+ * @returns {boolean}  whether the key meant something
+ */
+export function tokenKey({ key, target }, store, { token, from, size, focus }) {
+  const state = store.get();
+  if (key === "Escape") {
+    if (!keptToken(state) && token && target instanceof HTMLElement) target.blur();
+    store.set(afterEscape(state));
+    return true;
+  }
+  if (token && (key === "Enter" || key === " ")) {
+    store.set(afterClick(state, token));
+    return true;
+  }
+  if (!from || (key !== "ArrowUp" && key !== "ArrowDown")) return false;
+  const { side } = from;
+  const index = from.index + (key === "ArrowUp" ? -1 : 1);
+  if (index < 0 || index >= size(side)) return true;
+  if (state[side] === from.index) store.set({ [side]: index });
+  focus({ side, index });
+  return true;
+}
+
+/** @returns {Address} */
+export function pageAddress() {
+  return {
+    read: () => location.hash,
+    write,
+    listen: (changed) => addEventListener("hashchange", changed),
+  };
+}
+
+/** @param {string} hash */
+function write(hash) {
+  if (hash === location.hash.slice(1)) return;
+  try {
+    history.replaceState(null, "", hash ? `#${hash}` : location.href.split("#")[0]);
+  } catch {
+    // Safari allows a hundred changes in half a minute; a later change writes the address.
+  }
+}
+
+/**
+ * What the state of a page is made of, and how each part is written in the page's address.
+ *
+ * A view that needs a part of its own adds a row here.
+ *
+ * @typedef {object} State
+ * @property {string} view  the picture that is shown
+ * @property {number} example  which text
+ * @property {number | null} beside  the text shown next to it
+ * @property {number} layer  the layer's number in the model
+ * @property {number[]} heads  numbers of the heads that are on
+ * @property {number | null} query  the token kept on the side that looks
+ * @property {number | null} key  the token kept on the side that is looked at
+ * @property {Side} anchor  the side that was chosen first
+ * @property {string} filter
+ * @property {number} minimum  percent; weights below are not drawn
+ * @property {number} top  of each token, only so many of the strongest lines; 0: all
+ * @property {boolean} special  whether special tokens take part
+ * @property {"auto" | "light" | "dark"} theme
+ * @property {boolean} expanded  neuron view: with query, keys and products
+ * @property {"dimension" | "size"} order  arithmetic view: of the products
+ * @property {string} number  arithmetic view: the quantity that is worked out; empty: an attention weight
+ * @property {number | null} dimension  of it: a dimension, a neuron, or a token id of the logits
+ * @property {"side" | "position" | "token"} tint  of the picture of queries and keys: what colours say
+ * @property {string} sort  the statistic that the model view's heads are sorted by; empty: none
+ * @property {string} mark  the pattern whose heads it marks; empty: none
+ * @property {Window | null} window  what the map shows; null: all of it
+ * @property {"root" | "linear"} scale  of the map's colours
+ * @property {Measure} measure  what the text view shades tokens by
+ * @property {string} find  the text that is searched for
+ *
+ * @typedef {object} Limits  what a state may hold
+ * @property {string[]} views
+ * @property {string} view  the one to begin with
+ * @property {number} examples
+ * @property {number[]} layers
+ * @property {number[]} heads
+ * @property {number[]} first  those that are on to begin with
+ * @property {number} size  tokens that look
+ * @property {number} keys  tokens that are looked at
+ * @property {number} minimum  the threshold to begin with
+ * @property {boolean} pair
+ * @property {string[]} named  marks of heads that were named before the page was made
+ *
+ * @typedef {object} Field
+ * @property {keyof State} name
+ * @property {string} key  its name in the address
+ * @property {(limits: Limits) => any} start
+ * @property {(written: string, limits: Limits, asked: URLSearchParams) => any} read  undefined:
+ *   nothing that this page has
+ * @property {(value: any, state: State) => string} [write]
+ */
+
+/** @type {Field[]} */
+export const FIELDS = [
+  {
+    name: "view",
+    key: "view",
+    start: ({ view }) => view,
+    read: (written, { views }) => oneOf(written, views),
+  },
+  {
+    name: "example",
+    key: "example",
+    start: () => 0,
+    read: (written, { examples }) => whole(written, range(examples)),
+  },
+  {
+    name: "beside",
+    key: "beside",
+    start: () => null,
+    read: (written, { examples }) => whole(written, range(examples)),
+  },
+  {
+    name: "layer",
+    key: "layer",
+    start: ({ layers }) => layers[0],
+    read: (written, { layers }) => whole(written, layers),
+  },
+  {
+    name: "heads",
+    key: "heads",
+    start: ({ first }) => first,
+    read: (written, { heads }) => askedHeads(written, heads),
+    write: (heads) => heads.join(".") || "none",
+  },
+  {
+    name: "query",
+    key: "query",
+    start: () => null,
+    read: (written, { size }) => whole(written, range(size)),
+  },
+  {
+    name: "key",
+    key: "key",
+    start: () => null,
+    read: (written, { keys }) => whole(written, range(keys)),
+  },
+  {
+    name: "anchor",
+    key: "from",
+    start: () => "query",
+    read: (written) => (written === "key" ? "key" : "query"),
+  },
+  {
+    name: "filter",
+    key: "filter",
+    start: () => "all",
+    read: (written, { pair }) => oneOf(written, pair ? FILTERS.map(({ id }) => id) : ["all"]),
+  },
+  {
+    name: "minimum",
+    key: "min",
+    start: ({ minimum }) => minimum,
+    read: (written) => (MINIMA.includes(Number(written)) ? Number(written) : undefined),
+  },
+  {
+    name: "top",
+    key: "top",
+    start: () => 0,
+    read: (written) => whole(written, TOPS),
+  },
+  {
+    name: "special",
+    key: "special",
+    start: () => true,
+    read: (written) => written !== "off",
+    write: () => "off",
+  },
+  {
+    name: "theme",
+    key: "theme",
+    start: () => "auto",
+    read: (written) => oneOf(written, ["light", "dark"]),
+  },
+  {
+    name: "expanded",
+    key: "vectors",
+    start: () => true,
+    read: (written) => written !== "off",
+    write: () => "off",
+  },
+  {
+    name: "order",
+    key: "order",
+    start: () => "dimension",
+    read: (written) => oneOf(written, ["dimension", "size"]),
+  },
+  {
+    name: "number",
+    key: "number",
+    start: () => "",
+    read: (written) => (/^[a-z_]{1,20}$/.test(written) ? written : undefined),
+  },
+  {
+    name: "dimension",
+    key: "dim",
+    start: () => null,
+    read: (written) => (/^\d{1,7}$/.test(written) ? Number(written) : undefined),
+  },
+  {
+    name: "tint",
+    key: "tint",
+    start: () => "side",
+    read: (written) => oneOf(written, ["side", "position", "token"]),
+  },
+  {
+    name: "sort",
+    key: "sort",
+    start: () => "",
+    read: (written) => oneOf(written, STATISTICS.map(({ id }) => id)),
+  },
+  {
+    name: "mark",
+    key: "mark",
+    start: () => "",
+    read: (written, { named }) => oneOf(written, [...STATISTICS.filter(({ mark }) => mark !== null).map(({ id }) => id), ...named]),
+  },
+  {
+    name: "window",
+    key: "window",
+    start: () => null,
+    read: (written, { size, keys }) => readWindow(written, { nQueries: size, nKeys: keys }),
+    write: writeWindow,
+  },
+  {
+    name: "scale",
+    key: "scale",
+    start: () => "root",
+    read: (written) => oneOf(written, ["root", "linear"]),
+  },
+  {
+    name: "measure",
+    key: "shade",
+    start: () => "received",
+    read: (written) => oneOf(written, MEASURES.map(({ id }) => id)),
+  },
+  {
+    name: "find",
+    key: "find",
+    start: () => "",
+    read: (written) => written.slice(0, 200),
+  },
+];
+
+/** @param {number} size */
+function range(size) {
+  return Array.from({ length: size }, (_, i) => i);
+}
+
+/**
+ * @param {string} written
+ * @param {number[]} possible
+ */
+export function whole(written, possible) {
+  const number = /^\d+$/.test(written) ? Number(written) : NaN;
+  return possible.includes(number) ? number : undefined;
+}
+
+/**
+ * @param {string} written
+ * @param {string[]} possible
+ */
+function oneOf(written, possible) {
+  return possible.includes(written) ? written : undefined;
+}
+
+/**
+ * @param {string} written
+ * @param {number[]} possible
+ */
+function askedHeads(written, possible) {
+  if (written === "none") return [];
+  const numbers = written.split(".").map((part) => whole(part, possible));
+  const heads = possible.filter((head) => numbers.includes(head));
+  return heads.length ? heads : undefined;
 }

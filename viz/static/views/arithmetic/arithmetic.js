@@ -3,19 +3,22 @@
  *
  * Everything is computed here from query, key and value, in double precision; each number that
  * is shown has all its digits in its `value` or `data-value`.
+ *
+ * @import { Focus } from "../../core/data/attention.js"
+ * @import { Kind, Stage } from "../../core/frame/kinds.js"
+ * @import { BarPicture } from "./bars.js"
+ * @import { Story } from "./story.js"
  */
 
 import { weightOf } from "../../core/data/attention.js";
 import { sharing } from "../../core/data/sharing.js";
-import { dimensions, mixtureOf, pairOf, productsOf, sees, vectorOf, whyAbsent } from "../../core/data/steps.js";
-import { headColor } from "../../core/draw/colors.js";
-import { weightShade } from "../../core/draw/contrast.js";
+import { dimensions, mixtureOf, pairOf, productsOf, sees, vectorOf, whyAbsent } from "../../core/data/softmax.js";
+import { headColor, scaleFor, weightShade } from "../../core/draw/colors.js";
 import { segments } from "../../core/draw/controls.js";
-import { cssColors } from "../../core/draw/css_colors.js";
+import { cssColors } from "../../core/draw/canvas.js";
 import { element } from "../../core/draw/dom.js";
-import { scaleFor } from "../../core/draw/sign_colors.js";
 import { afterEscape, currentHead } from "../../core/state/state.js";
-import { numeral } from "../../marks/numeral.js";
+import { numeral } from "../../marks/cards.js";
 import { tokenOf } from "../../marks/rows.js";
 import { dimensionAt } from "../../marks/strips.js";
 import { drawBars } from "./bars.js";
@@ -26,8 +29,6 @@ import { addUp, answer, mask, multiply, scaleDown, softmaxStep, takeAlong, witho
 import { cap, turned } from "./turned.js";
 
 /**
- * @typedef {import("./story.js").Story} Story
- *
  * @typedef {object} Plot  a picture of the numbers of all dimensions
  * @property {HTMLElement} root
  * @property {HTMLElement} readout
@@ -41,7 +42,7 @@ const ORDERS = [
 ];
 
 export class ArithmeticView {
-  /** @param {import("../../core/frame/kinds.js").Stage} stage */
+  /** @param {Stage} stage */
   constructor({ example, store, limits, theme }) {
     this.example = example;
     this.store = store;
@@ -217,7 +218,7 @@ export class ArithmeticView {
     for (const plot of this.plots) plot.draw();
   }
 
-  /** @param {import("../../core/data/attention.js").Focus} token */
+  /** @param {Focus} token */
   choose({ side, index }) {
     if (!this.story) return;
     const query = side === "query" ? index : this.story.row.query;
@@ -260,7 +261,7 @@ export class ArithmeticView {
 }
 
 /**
- * @param {import("./bars.js").BarPicture} picture
+ * @param {BarPicture} picture
  * @param {string} name  of the bars
  * @param {(dimension: number) => (Node | string)[]} read
  * @returns {Plot}
@@ -287,7 +288,7 @@ function createPlot(picture, name, read) {
   return { root, readout, draw };
 }
 
-/** @type {import("../../core/frame/kinds.js").Kind} */
+/** @type {Kind} */
 export const arithmeticKind = {
   id: "arithmetic",
   label: "Arithmetic",

@@ -1,8 +1,7 @@
 /** Pictures of numbers in the arithmetic view: bars up and down, and cells under them. */
 
-import { edgesOf, penOn } from "../../core/draw/canvas.js";
-import { cssColors } from "../../core/draw/css_colors.js";
-import { signColor, shadeTable } from "../../core/draw/sign_colors.js";
+import { cssColors, edgesOf, penOn } from "../../core/draw/canvas.js";
+import { signColor, shadeTable } from "../../core/draw/colors.js";
 import { drawStrip } from "../../marks/strips.js";
 
 const TALL = 132;

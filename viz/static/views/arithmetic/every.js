@@ -1,29 +1,22 @@
 /**
  * The arithmetic view before a model: any number of a run is chosen, and worked out from the numbers
  * and weights that it is made of. An attention weight is told by the view that every page has.
+ *
+ * @import { Source } from "../../core/data/source.js"
+ * @import { Kind, Stage, View } from "../../core/frame/kinds.js"
+ * @import { Step, Way, Worked } from "./worked.js"
  */
 
-import { usualQuery } from "../../core/data/steps.js";
-import { cssColors } from "../../core/draw/css_colors.js";
+import { usualQuery } from "../../core/data/softmax.js";
+import { cssColors } from "../../core/draw/canvas.js";
 import { element } from "../../core/draw/dom.js";
 import { currentHead } from "../../core/state/state.js";
 import { tokenOf } from "../../marks/rows.js";
 import { TokenPicker } from "./pick.js";
 import { answerOf, stepOf } from "./tell.js";
 import { VectorStrip } from "./vector.js";
-import { softmaxStep } from "./worked/output.js";
-import { told, vectorAt, workedIn } from "./worked/stories.js";
-import { Teller } from "./worked/teller.js";
+import { softmaxStep, Teller, told, vectorAt, workedIn } from "./worked.js";
 import { workedFigure } from "./worked_figure.js";
-
-/**
- * @typedef {import("../../core/frame/kinds.js").Kind} Kind
- * @typedef {import("../../core/frame/kinds.js").Stage} Stage
- * @typedef {import("../../core/frame/kinds.js").View} View
- * @typedef {import("./worked/stories.js").Worked} Worked
- * @typedef {import("../../core/data/source.js").Source} Source
- * @typedef {import("../../core/data/source.js").Candidate} Candidate
- */
 
 /**
  * @param {Kind} weights  the view of one attention weight
@@ -69,7 +62,7 @@ class EveryNumberView {
     const label = element("label", { class: "every-label" }, ["Work out ", this.menu]);
     this.root = element("div", { class: "every-view" }, [label, this.content, weights.root]);
     this.side = weights.side;
-    /** @type {{title: string, steps: import("./worked/steps.js").Step[]} | null} */
+    /** @type {{title: string, steps: Step[]} | null} */
     this.told = null;
     this.content.addEventListener("click", ({ target }) => {
       const token = tokenOf(target);
@@ -114,7 +107,7 @@ class EveryNumberView {
     if (this.store.get() !== state) return;
     const given = quantity.read ? (vector?.[dimension] ?? candidates.find(({ id }) => id === dimension)?.logit ?? null) : null;
     const name = vector ? null : candidates.find(({ id }) => id === dimension)?.text ?? `token ${dimension}`;
-    const go = (/** @type {import("./worked/steps.js").Way} */ way) => this.store.set(way);
+    const go = (/** @type {Way} */ way) => this.store.set(way);
     this.answer.replaceChildren(...answerOf(quantity, { tokens, layer, head, position, dimension, name }, value, given));
     this.picker.show({ chosen: position, shade: null, masked: () => false });
     this.strip.show({ vector, candidates, dimension, theme: this.theme(), of: quantity.of });

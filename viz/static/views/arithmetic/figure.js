@@ -1,7 +1,12 @@
-/** The arithmetic of one weight as a figure to take away: the products as bars, and the sum. */
+/**
+ * The arithmetic of one weight as a figure to take away: the products as bars, and the sum.
+ *
+ * @import { Figure, Pen } from "../../core/export/figure.js"
+ * @import { Story } from "./story.js"
+ */
 
-import { dimensions, sees, sumsOf } from "../../core/data/steps.js";
-import { signColor } from "../../core/draw/sign_colors.js";
+import { dimensions, sees, sumsOf } from "../../core/data/softmax.js";
+import { signColor } from "../../core/draw/colors.js";
 import { share, written } from "../../core/text/numbers.js";
 import { tokenName } from "../../core/text/text.js";
 import { axisOf } from "./bars.js";
@@ -12,9 +17,9 @@ const TOP = 84;
 const TALL = 160;
 
 /**
- * @param {import("./story.js").Story} story
- * @param {ReturnType<typeof import("../../core/draw/css_colors.js").cssColors>} colors
- * @returns {import("../../core/export/figure.js").Figure}
+ * @param {Story} story
+ * @param {ReturnType<typeof import("../../core/draw/canvas.js").cssColors>} colors
+ * @returns {Figure}
  */
 export function arithmeticFigure(story, { ink, soft, paper }) {
   const { example, vectors, row, key, products } = story;
@@ -41,8 +46,8 @@ export function arithmeticFigure(story, { ink, soft, paper }) {
 }
 
 /**
- * @param {import("../../core/export/figure.js").Pen} pen
- * @param {import("./story.js").Story} story
+ * @param {Pen} pen
+ * @param {Story} story
  * @param {string} soft
  */
 function paintBars(pen, { products, order, theme }, soft) {
@@ -56,7 +61,7 @@ function paintBars(pen, { products, order, theme }, soft) {
   pen.line(LEFT, TOP + zero, WIDTH - LEFT, TOP + zero, soft, 1);
 }
 
-/** @param {import("./story.js").Story} story */
+/** @param {Story} story */
 function lines({ vectors, row, key, products }) {
   const score = written(row.scores[key]);
   const masked = !sees(row, key);

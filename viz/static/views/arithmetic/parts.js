@@ -1,4 +1,8 @@
-/** The steps of the arithmetic view as elements: words, formulas, numbers. */
+/**
+ * The steps of the arithmetic view as elements: words, formulas, numbers.
+ *
+ * @import { Tokens } from "../../core/data/data.js"
+ */
 
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { written } from "../../core/text/numbers.js";
@@ -68,7 +72,7 @@ export function numberTables(id, names, order, numbersOf) {
 /**
  * A token in a sentence.
  *
- * @param {import("../../core/data/data.js").Tokens} tokens
+ * @param {Tokens} tokens
  * @param {number} index
  * @param {number} [limit]
  */

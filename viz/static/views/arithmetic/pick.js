@@ -1,4 +1,9 @@
-/** The two lists of tokens of the arithmetic view: which one looks, and which is looked at. */
+/**
+ * The two lists of tokens of the arithmetic view: which one looks, and which is looked at.
+ *
+ * @import { Side } from "../../core/data/attention.js"
+ * @import { Tokens } from "../../core/data/data.js"
+ */
 
 import { element, tokenChip } from "../../core/draw/dom.js";
 
@@ -14,8 +19,8 @@ const MOST = 160;
 
 export class TokenPicker {
   /**
-   * @param {import("../../core/data/data.js").Tokens} tokens
-   * @param {import("../../core/data/attention.js").Side} side
+   * @param {Tokens} tokens
+   * @param {Side} side
    * @param {string} words
    */
   constructor(tokens, side, words) {

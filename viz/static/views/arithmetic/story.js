@@ -2,9 +2,9 @@
  * One weight told in steps: multiply, add up, scale, mask, softmax, take the value along.
  *
  * @typedef {object} Story  all that is told
- * @property {import("../../core/data/example.js").Example} example
- * @property {import("../../core/data/example.js").Vectors} vectors
- * @property {import("../../core/data/steps.js").Row} row
+ * @property {Example} example
+ * @property {Vectors} vectors
+ * @property {Row} row
  * @property {number} key
  * @property {Float64Array} products
  * @property {string} order
@@ -13,15 +13,17 @@
  * @property {string} where
  * @property {string} shared  which heads share the key, where several do
  * @property {number | null} elsewhere  the weight that other pictures show, where an edit changed it
+ *
+ * @import { Example, Vectors } from "../../core/data/example.js"
+ * @import { Row } from "../../core/data/softmax.js"
  */
 
 import { reach } from "../../core/data/sharing.js";
-import { dimensions, sees, sumsOf } from "../../core/data/steps.js";
+import { dimensions, sees, sumsOf } from "../../core/data/softmax.js";
 import { element } from "../../core/draw/dom.js";
-import { signColor } from "../../core/draw/sign_colors.js";
+import { signColor } from "../../core/draw/colors.js";
 import { counted, share, signed, written } from "../../core/text/numbers.js";
-import { track } from "../../marks/bars.js";
-import { numeral } from "../../marks/numeral.js";
+import { numeral, track } from "../../marks/cards.js";
 import { formula, named, numberTables, step, words } from "./parts.js";
 
 /** Rows of the softmax that are listed: all of a short text, else the largest. */
@@ -33,7 +35,7 @@ const queryOf = ({ example, row }) => named(example.tokens, row.query);
 /** @param {Story} story */
 const keyOf = ({ example, key }) => named(example.keyTokens, key);
 
-/** @param {import("../../core/data/example.js").Vectors} vectors */
+/** @param {Vectors} vectors */
 function precisionOf({ exact, within }) {
   if (exact) return "Exact: query and key are here in single precision, as the model had them.";
   if (within === null) return "Rounded: query and key are here in half precision, three digits of each; all that follows is computed from these.";

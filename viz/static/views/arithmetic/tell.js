@@ -1,20 +1,22 @@
-/** Worked numbers as elements: what it all comes to, and each step with its sum and its formulas. */
+/**
+ * Worked numbers as elements: what it all comes to, and each step with its sum and its formulas.
+ *
+ * @import { Tokens } from "../../core/data/data.js"
+ * @import { Place, Step, Term, Way, Worked } from "./worked.js"
+ */
 
 import { element } from "../../core/draw/dom.js";
-import { signColor } from "../../core/draw/sign_colors.js";
+import { signColor } from "../../core/draw/colors.js";
 import { signed, written } from "../../core/text/numbers.js";
 import { visible } from "../../core/text/text.js";
-import { track } from "../../marks/bars.js";
-import { numeral } from "../../marks/numeral.js";
+import { numeral, track } from "../../marks/cards.js";
 import { formula, named, step, words } from "./parts.js";
-import { largest } from "./worked/steps.js";
+import { largest } from "./worked.js";
 
 /**
- * @typedef {import("./worked/steps.js").Step} Step
- * @typedef {import("./worked/steps.js").Term} Term
- * @typedef {(way: import("./worked/steps.js").Way) => void} Go
+ * @typedef {(way: Way) => void} Go
  *
- * @typedef {import("./worked/teller.js").Place & {tokens: import("../../core/data/data.js").Tokens,
+ * @typedef {Place & {tokens: Tokens,
  *   name: string | null}} Where  name: of a token of the vocabulary
  */
 
@@ -24,7 +26,7 @@ const LISTED = 8;
 const APART = 1e-3;
 
 /**
- * @param {import("./worked/stories.js").Worked} quantity
+ * @param {Worked} quantity
  * @param {Where} where
  * @param {number} value
  * @param {number | null} given  what the model has there

@@ -1,11 +1,15 @@
-/** The steps that not every model has: turned by position (rotary), squeezed by a soft cap. */
+/**
+ * The steps that not every model has: turned by position (rotary), squeezed by a soft cap.
+ *
+ * @import { Story } from "./story.js"
+ */
 
 import { productApart, unturned } from "../../core/data/rotation.js";
-import { sumsOf, vectorOf } from "../../core/data/steps.js";
+import { sumsOf, vectorOf } from "../../core/data/softmax.js";
 import { element } from "../../core/draw/dom.js";
-import { signColor } from "../../core/draw/sign_colors.js";
+import { signColor } from "../../core/draw/colors.js";
 import { counted, written } from "../../core/text/numbers.js";
-import { numeral } from "../../marks/numeral.js";
+import { numeral } from "../../marks/cards.js";
 import { formula, step, words } from "./parts.js";
 import { side } from "./story.js";
 
@@ -16,7 +20,7 @@ const DISTANCES = [0, 1, 2, 4, 8, 16, 32];
  * What turning by position makes of the product: that of the same two tokens, not turned and further
  * apart or nearer.
  *
- * @param {import("./story.js").Story} story
+ * @param {Story} story
  * @returns {HTMLElement[]}
  */
 export function turned({ vectors, row, key, products, theme }) {
@@ -51,7 +55,7 @@ export function turned({ vectors, row, key, products, theme }) {
 }
 
 /**
- * @param {import("./story.js").Story} story
+ * @param {Story} story
  * @returns {HTMLElement[]}
  */
 export function cap({ vectors: { softCap }, row, key }) {

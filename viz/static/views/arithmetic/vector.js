@@ -1,11 +1,14 @@
-/** All numbers of a quantity as a strip, of which one is chosen; of the logits, the most probable tokens. */
+/**
+ * All numbers of a quantity as a strip, of which one is chosen; of the logits, the most probable tokens.
+ *
+ * @import { Candidate } from "../../core/data/source.js"
+ */
 
-import { penOn } from "../../core/draw/canvas.js";
-import { cssColors } from "../../core/draw/css_colors.js";
+import { cssColors, penOn } from "../../core/draw/canvas.js";
 import { element } from "../../core/draw/dom.js";
-import { scaleFor, shadeTable, signColor } from "../../core/draw/sign_colors.js";
+import { scaleFor, shadeTable, signColor } from "../../core/draw/colors.js";
 import { percent, visible } from "../../core/text/text.js";
-import { track } from "../../marks/bars.js";
+import { track } from "../../marks/cards.js";
 import { dimensionAt, drawStrip, frameCell } from "../../marks/strips.js";
 
 const HEIGHT = 26;
@@ -13,7 +16,7 @@ const HEIGHT = 26;
 /**
  * @typedef {object} Shown
  * @property {Float32Array | null} vector  null: the logits
- * @property {import("../../core/data/source.js").Candidate[]} candidates
+ * @property {Candidate[]} candidates
  * @property {number} dimension
  * @property {"light" | "dark"} theme
  * @property {"model" | "head" | "mlp" | "vocabulary"} of
@@ -66,7 +69,7 @@ export class VectorStrip {
   }
 
   /**
-   * @param {import("../../core/data/source.js").Candidate} candidate
+   * @param {Candidate} candidate
    * @param {Shown} now
    */
   item({ id, text, prob }, { dimension, theme }) {

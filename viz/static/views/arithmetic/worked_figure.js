@@ -1,16 +1,19 @@
-/** A number worked out as a figure to take away: its steps line by line, and all terms as a table. */
+/**
+ * A number worked out as a figure to take away: its steps line by line, and all terms as a table.
+ *
+ * @import { Figure } from "../../core/export/figure.js"
+ * @import { Step } from "./worked.js"
+ */
 
-import { signColor } from "../../core/draw/sign_colors.js";
+import { signColor } from "../../core/draw/colors.js";
 import { signed, written } from "../../core/text/numbers.js";
-import { largest, total } from "./worked/steps.js";
+import { largest, total } from "./worked.js";
 
 const [WIDTH, LEFT, TOP, LINE, LISTED] = [720, 32, 64, 22, 8];
 /** Where factors and values end, and where bars begin. */
 const [FACTORS, VALUE, BARS] = [[330, 420], 520, 540];
 
 /**
- * @typedef {import("./worked/steps.js").Step} Step
- *
  * @typedef {object} Row  of the picture
  * @property {string} text
  * @property {"title" | "term" | "line"} kind
@@ -24,8 +27,8 @@ const [FACTORS, VALUE, BARS] = [[330, 420], 520, 540];
  * @param {string} given.title
  * @param {Step[]} given.steps
  * @param {"light" | "dark"} given.theme
- * @param {ReturnType<typeof import("../../core/draw/css_colors.js").cssColors>} colors
- * @returns {import("../../core/export/figure.js").Figure}
+ * @param {ReturnType<typeof import("../../core/draw/canvas.js").cssColors>} colors
+ * @returns {Figure}
  */
 export function workedFigure({ title, steps, theme }, { ink, soft, paper }) {
   const rows = steps.flatMap(rowsOf);

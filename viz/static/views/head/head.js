@@ -3,52 +3,49 @@
  *
  * Two sheets lie under the tokens. The lower one has every line and is drawn when layer, heads or
  * filters change; the upper one has those of one token, on each move of the pointer.
+ *
+ * @import { Focus, Shown, Side } from "../../core/data/attention.js"
+ * @import { Tokens } from "../../core/data/data.js"
+ * @import { Example, Layer } from "../../core/data/example.js"
+ * @import { Kind, Stage } from "../../core/frame/kinds.js"
+ * @import { State } from "../../core/state/state.js"
+ * @import { Geometry, Look } from "./lines.js"
  */
 
-import { gatherLines, largest, meanWeights, opposite, shownTokens, strengthFor } from "../../core/data/attention.js";
+import { codeAt, codeOfStrongest, firstCode, gatherLines, largest, lineAlpha, meanWeights, opposite, shownTokens, strengthFor, weightOf } from "../../core/data/attention.js";
 import { codesOf } from "../../core/data/codes.js";
-import { hasLayer } from "../../core/data/measures.js";
+import { hasLayer } from "../../core/data/statistics.js";
 import { sentenceOf } from "../../core/data/sentence.js";
-import { cssColors } from "../../core/draw/css_colors.js";
-import { element } from "../../core/draw/dom.js";
-import { afterClick, keptToken, placesOf } from "../../core/state/state.js";
-import { tokenKey } from "../../core/state/token_keys.js";
-import { matchesOf } from "../../core/text/matches.js";
-import { LOW_ROW, tokenOf } from "../../marks/rows.js";
-import { HeadCard } from "./card.js";
-import { Columns } from "./columns.js";
-import { counterpart } from "./details.js";
-import { headFigure } from "./figure.js";
-import { createLegend } from "./legend.js";
-import { lineAt } from "./lines.js";
-import { captions, chosenFirst, leastDrawn, whyFew } from "./parts.js";
-import { shadeTokens } from "./shades.js";
-import { Sheet } from "./sheet.js";
+import { grouping, windowsOf } from "../../core/data/sharing.js";
+import { headColor, withAlpha } from "../../core/draw/colors.js";
+import { cssColors } from "../../core/draw/canvas.js";
+import { element, tokenChip } from "../../core/draw/dom.js";
+import { afterClick, keptToken, placesOf, tokenKey } from "../../core/state/state.js";
+import { matchesOf, percent, running } from "../../core/text/text.js";
+import { bar, boundsText, difference, facts, KEYS, large, legendOf } from "../../marks/cards.js";
+import { LOW_ROW, rowHeight, Rows, tokenOf } from "../../marks/rows.js";
+import { headFigure, lineAt, lineWidth, Sheet } from "./lines.js";
 
 /** How many weights are written out, and the least of them. */
 const WRITTEN = 5;
 const LEAST_WRITTEN = 0.005;
 
 /**
- * @typedef {import("../../core/data/attention.js").Focus} Focus
- * @typedef {import("../../core/data/example.js").Layer} Layer
- * @typedef {import("./lines.js").Geometry} Geometry
- *
  * @typedef {object} Scene  all that a drawing depends on
- * @property {import("../../core/data/data.js").Tokens} tokens  those that look
- * @property {import("../../core/data/data.js").Tokens} keyTokens
+ * @property {Tokens} tokens  those that look
+ * @property {Tokens} keyTokens
  * @property {Layer} layer
  * @property {number[]} heads  places in the head axis
- * @property {import("../../core/data/attention.js").Shown} shown
+ * @property {Shown} shown
  * @property {number} minimum  percent
  * @property {number} usual  the minimum that the page began with
  * @property {number} top  lines of each token; 0: all
- * @property {import("./lines.js").Look} look
+ * @property {Look} look
  * @property {Geometry} geometry
  */
 
 export class HeadView {
-  /** @param {import("../../core/frame/kinds.js").Stage} stage */
+  /** @param {Stage} stage */
   constructor(stage) {
     const { example, store, limits, theme, ended } = stage;
     this.example = example;
@@ -287,7 +284,7 @@ export class HeadView {
   }
 }
 
-/** @type {import("../../core/frame/kinds.js").Kind} */
+/** @type {Kind} */
 export const headKind = {
   id: "head",
   label: "Head",
@@ -298,3 +295,493 @@ export const headKind = {
   controls: ["layer", "heads", "filter", "minimum", "top", "special"],
   create: (stage) => new HeadView(stage),
 };
+
+export class HeadCard {
+  /** @param {Stage} stage */
+  constructor({ example, store, against }) {
+    this.example = example;
+    this.store = store;
+    this.against = against;
+    this.root = element("section", { class: "details", "aria-live": "polite", "aria-label": "Weights in numbers" });
+    /** The same layer of the text that this one is compared with. @type {Layer | null} */
+    this.there = null;
+  }
+
+  /**
+   * Reads the same weights of the text that this one is compared with, where it has them.
+   *
+   * @param {number} layer
+   * @param {() => boolean} wanted  false once something else is asked for
+   * @returns {Promise<boolean>}  whether they are there
+   */
+  async read(layer, wanted) {
+    this.there = null;
+    const other = this.against();
+    if (!other || !sameTokens(this.example, other)) return false;
+    const places = placesOf(this.store, other);
+    if (!other.layers.includes(layer) || !hasLayer(other, layer) || places.includes(-1)) return false;
+    const take = (/** @type {Layer} */ read, /** @type {boolean} */ whole) => {
+      this.there = whole ? read : null;
+    };
+    await codesOf(other).read(layer, places, take, wanted);
+    return this.there !== null;
+  }
+
+  hint() {
+    showHint(this.root);
+  }
+
+  /**
+   * @param {Scene} scene
+   * @param {Focus} focus
+   * @param {number | null} other  the token opposite that was chosen too
+   * @param {Float64Array} means
+   * @param {number[]} places  the largest of them
+   */
+  write(scene, focus, other, means, places) {
+    const there = this.thereFor(scene);
+    const looked = { ...scene, focus, there };
+    if (other !== null) return showWeight(this.root, looked, other);
+    const before = there && meanWeights(there.layer, there.heads, scene.shown, focus);
+    return showToken(this.root, looked, means, places, before);
+  }
+
+  /** @param {Scene} scene */
+  thereFor({ layer }) {
+    const other = this.against();
+    if (!other || this.there?.number !== layer.number) return null;
+    return { layer: this.there, heads: placesOf(this.store, other), name: other.header.name };
+  }
+}
+
+/**
+ * @typedef {Scene & {focus: Focus, there: There | null}} Looked  what the card is about
+ *
+ * @typedef {object} There  the same weights in the text that this one is compared with
+ * @property {Layer} layer
+ * @property {number[]} heads  places in its head axis
+ * @property {string} name
+ */
+
+/**
+ * @param {HTMLElement} card
+ */
+export function showHint(card) {
+  card.dataset.shows = "hint";
+  card.replaceChildren(
+    element("p", { class: "hint" }, ["Point at a token to see its weights alone. Click it to keep them."]),
+  );
+}
+
+/**
+ * @param {HTMLElement} card
+ * @param {Looked} scene
+ * @param {Float64Array} means
+ * @param {number[]} places  the largest of them
+ * @param {Float64Array | null} before  the means of what this one is compared with
+ */
+export function showToken(card, { tokens, keyTokens, layer, heads, look, focus, there }, means, places, before) {
+  card.dataset.shows = "token";
+  const [own, others] = focus.side === "query" ? [tokens, keyTokens] : [keyTokens, tokens];
+  const chip = tokenChip(own, focus.index);
+  const verb = focus.side === "query" ? " looks at" : " is looked at by";
+  const color = heads.length === 1 ? headColor(look.numbers[heads[0]], look.theme) : "";
+  const rows = places.map((i) =>
+    bar(tokenChip(others, i, 40), means[i], { color, before: before?.[i] }),
+  );
+  if (focus.side === "query" && places.length) {
+    const all = means.reduce((sum, weight) => sum + weight, 0);
+    const listed = places.reduce((sum, i) => sum + means[i], 0);
+    rows.push(bar("other tokens", Math.max(all - listed, 0), { color, kind: "rest" }));
+  }
+  card.replaceChildren(
+    element("p", { class: "where" }, [`${where(layer.number, heads, look)}, rounded to 0.4\u202f%`]),
+    element("h2", {}, [chip, verb]),
+    rows.length ? bars(rows, there) : nothing(heads),
+  );
+}
+
+/** @param {number[]} heads */
+function nothing(heads) {
+  const reason = heads.length ? "No weight that is shown here." : "No head is switched on.";
+  return element("p", { class: "hint" }, [reason]);
+}
+
+/**
+ * @param {number} layer
+ * @param {number[]} heads
+ * @param {Look} look
+ */
+function where(layer, heads, look) {
+  if (heads.length === 1) return `Layer ${layer}, head ${look.numbers[heads[0]]}`;
+  return `Layer ${layer}, mean of ${heads.length} heads`;
+}
+
+/**
+ * @param {HTMLElement} card
+ * @param {Looked} scene
+ * @param {number} other  the token opposite the focus
+ */
+export function showWeight(card, { tokens, keyTokens, layer, heads, look, focus, there }, other) {
+  card.dataset.shows = "weight";
+  const [query, key] = focus.side === "query" ? [focus.index, other] : [other, focus.index];
+  const codes = heads.map((head) => codeAt(layer, head, focus, other));
+  const title = element("h2", {}, [
+    tokenChip(tokens, query),
+    " looks at ",
+    tokenChip(keyTokens, key),
+  ]);
+  const before = there && there.heads.map((head) => weightOf(codeAt(there.layer, head, focus, other)));
+  const one = heads.length === 1;
+  card.replaceChildren(
+    element("p", { class: "where" }, [one ? where(layer.number, heads, look) : `Layer ${layer.number}`]),
+    title,
+    one ? single(codes[0]) : perHead(heads, codes, look, there, before),
+    facts([
+      ...(one && there && before ? comparison(weightOf(codes[0]), there, before[0]) : []),
+      ["query", `token ${query}`],
+      ["key", `token ${key}`],
+      ["probability", "rounded to 0.4\u202f%"],
+    ]),
+  );
+}
+
+/** @param {number} code */
+function single(code) {
+  const weight = weightOf(code);
+  return large(weight, percent(weight), boundsText(code));
+}
+
+/**
+ * @param {number} weight
+ * @param {There} there
+ * @param {number} before
+ * @returns {[string, string][]}
+ */
+function comparison(weight, there, before) {
+  return [
+    [nameOf(there), percent(before)],
+    ["difference", `${difference(weight, before)} points`],
+  ];
+}
+
+/** @param {There} there */
+function nameOf({ name }) {
+  return name ? running(name) : "the first";
+}
+
+/**
+ * @param {number[]} heads
+ * @param {number[]} codes
+ * @param {Look} look
+ * @param {There | null} there
+ * @param {number[] | null} before
+ */
+function perHead(heads, codes, look, there, before) {
+  if (!heads.length) return nothing(heads);
+  const rows = heads.map((head, i) => {
+    const number = look.numbers[head];
+    const color = headColor(number, look.theme);
+    return bar(`head ${number}`, weightOf(codes[i]), { color, before: before?.[i] });
+  });
+  return bars(rows, there, "heads");
+}
+
+/**
+ * @param {HTMLElement[]} rows
+ * @param {There | null} there
+ * @param {string} [kind]
+ */
+function bars(rows, there, kind = "") {
+  const list = element("ul", { class: `bars ${kind}${there ? " compared" : ""}` }, rows);
+  if (!there) return list;
+  const note = element("p", { class: "where" }, ["± points from ", element("bdi", {}, [nameOf(there)])]);
+  return element("div", {}, [note, list]);
+}
+
+/**
+ * The token on the side opposite the focus that was chosen too.
+ *
+ * @param {State} state
+ * @param {Focus} focus
+ */
+export function counterpart(state, focus) {
+  return state[focus.side] === focus.index ? state[opposite(focus.side)] : null;
+}
+
+/**
+ * The two columns of tokens: the one that looks on the left, the one looked at on the right.
+ */
+
+/** CSS pixels around the window in which rows are there, and between the places where more are made. */
+const NEAR = 320;
+/** Of a text of so many tokens all rows are made, some time after the first ones. */
+const ALL = 400;
+const PAUSE = 400;
+
+export class Columns {
+  /**
+   * @param {Example} example
+   * @param {() => void} reached  called when other rows come near the window
+   * @param {AbortSignal} ended
+   */
+  constructor(example, reached, ended) {
+    const [from, to] = sideNames(example).map((name) => name && `: ${name}`);
+    this.row = rowHeight(example);
+    this.query = new Rows(example.tokens, "query", `Tokens that look (query)${from}`, this.row);
+    this.key = new Rows(example.keyTokens, "key", `Tokens that are looked at (key)${to}`, this.row);
+    this.middles = { query: this.query.middles, key: this.key.middles };
+    this.printed = false;
+    /** Whether rows are made that are not near the window: so that a picture of the whole page has them. */
+    this.all = false;
+    if (Math.max(this.query.size, this.key.size) <= ALL) {
+      setTimeout(() => {
+        this.all = true;
+        if (this.reach()) reached();
+      }, PAUSE);
+    }
+    /** The heights between which rows are there. */
+    this.from = this.to = 0;
+    /** The weights that stand beside the tokens. @type {HTMLElement[]} */
+    this.written = [];
+    for (const change of ["scroll", "resize", "beforeprint", "afterprint"]) {
+      const follow = () => {
+        this.printed = change === "beforeprint";
+        if (this.reach()) reached();
+      };
+      // While it is captured: pages also lie in parts of a window that scroll by themselves.
+      addEventListener(change, follow, { passive: true, capture: true, signal: ended });
+    }
+  }
+
+  /**
+   * Finds out which rows are near the window; on paper, all.
+   *
+   * @returns {boolean}  whether they are others than before
+   */
+  reach() {
+    const { from, to } = this;
+    const { top } = this.query.root.getBoundingClientRect();
+    this.from = Math.floor(-top / NEAR - 1) * NEAR;
+    this.to = Math.ceil((innerHeight - top) / NEAR + 1) * NEAR;
+    if (this.printed || this.all) [this.from, this.to] = [0, Infinity];
+    return from !== this.from || to !== this.to;
+  }
+
+  /**
+   * Makes the rows that were reached, and marks the tokens: kept, in focus, taking part.
+   *
+   * @param {Shown} shown
+   * @param {Focus | null} focus
+   * @param {Record<Side, number | null>} kept
+   * @param {Record<Side, Set<number>>} found  what is searched for
+   */
+  mark(shown, focus, kept, found) {
+    for (const side of /** @type {Side[]} */ (["query", "key"])) {
+      const rows = this[side];
+      const chosen = kept[side];
+      rows.show(this.from, this.to);
+      if (chosen !== null && chosen < rows.size) rows.at(chosen);
+      rows.mark(focus?.side === side ? focus.index : -1, chosen);
+      for (const [i, item] of rows.items) {
+        item.classList.toggle("out", !shown[side][i]);
+        item.classList.toggle("found", found[side].has(i));
+      }
+    }
+  }
+
+  /**
+   * Writes weights beside the tokens opposite the focus.
+   *
+   * @param {Focus | null} focus
+   * @param {ArrayLike<number>} [means]
+   * @param {number[]} [places]
+   */
+  write(focus, means = [], places = []) {
+    for (const weight of this.written) weight.remove();
+    this.written = places.map((i) => element("data", { class: "weight", value: String(means[i]) }, [percent(means[i])]));
+    places.forEach((place, i) => focus && this[opposite(focus.side)].at(place).append(this.written[i]));
+  }
+
+  /**
+   * The token that has the focus; Tab comes back to it.
+   *
+   * @param {EventTarget | null} target
+   */
+  focused(target) {
+    const token = tokenOf(target);
+    if (token) this[token.side].stop = token.index;
+    return token;
+  }
+
+  /**
+   * Gives the keyboard's focus to a token; only it stays in the tab order of its column.
+   *
+   * @param {Focus} token
+   */
+  focus({ side, index }) {
+    this[side].stop = index;
+    this[side].at(index).focus();
+  }
+}
+
+/** The darkest shade; text on it stays readable. */
+const DARKEST = 0.6;
+
+/** Shades that nobody sees need not be there: a long text has thousands of them. */
+const FAINTEST = 0.012;
+
+/**
+ * @param {Columns} columns
+ * @param {Scene} scene
+ * @param {Focus | null} focus
+ */
+export function shadeTokens(columns, scene, focus) {
+  const shaded = focus && scene.shown[focus.side][focus.index] ? opposite(focus.side) : null;
+  const band = focus && bandMaker(scene, focus);
+  for (const side of /** @type {const} */ (["query", "key"])) {
+    for (const [i, item] of columns[side].items) {
+      item.style.setProperty("--bands", band && side === shaded && scene.shown[side][i] ? band(i) : "");
+    }
+  }
+}
+
+/**
+ * Gives the bands of a token as a CSS image, or "" when none of them can be seen.
+ *
+ * @param {Scene} scene
+ * @param {Focus} focus
+ * @returns {(other: number) => string}
+ */
+function bandMaker({ layer, heads, look }, focus) {
+  const alphas = Array.from({ length: 256 }, (_, code) => lineAlpha(weightOf(code), look.strength) * DARKEST);
+  const stop = (/** @type {number} */ code, /** @type {number} */ i) => {
+    const color = withAlpha(headColor(look.numbers[heads[i]], look.theme), alphas[code]);
+    return `${color} ${(100 * i) / heads.length}% ${(100 * (i + 1)) / heads.length}%`;
+  };
+  return (other) => {
+    const codes = heads.map((head) => codeAt(layer, head, focus, other));
+    if (codes.every((code) => alphas[code] < FAINTEST)) return "";
+    return `linear-gradient(90deg, ${codes.map(stop).join(", ")})`;
+  };
+}
+
+const SAMPLES = [0.05, 0.2, 0.5, 1];
+const KEYS_OF_TEXTS = { "N P": "next, previous text" };
+const AHEAD = "This model reads in one direction: a token looks at itself and back.";
+
+/**
+ * @param {Example} example
+ * @param {number} examples  texts on the page
+ * @returns {{root: HTMLElement, setStrength: (strength: number) => void}}
+ */
+export function createLegend(example, examples) {
+  const { causal, normalised } = example;
+  const strokes = SAMPLES.map(() => element("span", { class: "stroke" }));
+  const samples = SAMPLES.map((weight, i) =>
+    element("li", {}, [strokes[i], percent(weight).replace(".0", "")]),
+  );
+  const parts = [
+    "A line is one attention weight: how much the token on the left looks at the token on the right. The stronger and wider the line, the more.",
+    element("ul", { class: "samples" }, samples),
+    normalised
+      ? "The colour is the head. In each head, the weights of a token on the left add up to 100\u202f%."
+      : "The colour is the head.",
+    "Hiding tokens or weights does not change the others.",
+    causal ? AHEAD : "",
+    windowsOf(example),
+    grouping(example),
+  ];
+  const root = legendOf(parts, examples > 1 ? { ...KEYS, ...KEYS_OF_TEXTS } : KEYS);
+  return {
+    root,
+    setStrength(strength) {
+      SAMPLES.forEach((weight, i) => {
+        strokes[i].style.height = `${lineWidth(weight)}px`;
+        strokes[i].style.opacity = String(lineAlpha(weight, strength));
+      });
+    },
+  };
+}
+
+/**
+ * The lines with those in front that end at the chosen token, and how many these are; all when
+ * none is chosen.
+ *
+ * @param {Uint32Array} places
+ * @param {Layer} layer
+ * @param {Focus} focus
+ * @param {number | null} other
+ * @returns {{places: Uint32Array, bright: number}}
+ */
+export function chosenFirst(places, { nQueries, nKeys }, { side }, other) {
+  const end = (/** @type {number} */ place) =>
+    side === "query" ? place % nKeys : Math.floor(place / nKeys) % nQueries;
+  if (other === null) return { places, bright: places.length };
+  const front = places.filter((place) => end(place) === other);
+  const sorted = Uint32Array.from([...front, ...places.filter((place) => end(place) !== other)]);
+  return { places: sorted, bright: front.length };
+}
+
+/** Lines of a token that are drawn however faint they are; of a text, one for each token. */
+const FEW = 5;
+
+/**
+ * The first code that is drawn. The threshold that the page chose itself gives way where it leaves
+ * next to nothing.
+ *
+ * @param {Pick<Scene, "layer" | "heads" | "shown" | "minimum" | "usual">} scene
+ * @param {number} strength
+ * @param {Focus | null} focus
+ */
+export function leastDrawn({ layer, heads, shown, minimum, usual }, strength, focus) {
+  const asked = firstCode(minimum, strength);
+  if (!minimum || minimum !== usual) return asked;
+  return Math.min(asked, codeOfStrongest(layer, heads, shown, focus ? FEW : layer.nQueries, focus));
+}
+
+/**
+ * What is to be said of the lines: why there are none, or that they are below the threshold.
+ *
+ * @param {number} count
+ * @param {number[]} heads
+ * @param {number} minimum  percent
+ * @param {number} least  the first code that is drawn
+ */
+export function whyFew(count, heads, minimum, least) {
+  const reached = weightOf(least) * 100;
+  if (count && reached >= minimum) return "";
+  if (count) return `Few weights here reach ${minimum}\u202f%: the strongest are drawn, from ${reached.toFixed(1)}\u202f% up.`;
+  if (!heads.length) return "No lines: no head is switched on.";
+  if (!minimum) return "No lines: every weight that is shown here is too small to see.";
+  return `No lines: every weight that is shown here is below ${minimum}\u202f%.`;
+}
+
+/**
+ * Which tokens stand on which side, as the example's name has it ("decoder → encoder").
+ *
+ * @param {Example} example
+ * @returns {[string, string]}
+ */
+export function sideNames({ header, tokens, keyTokens }) {
+  const [from, to, ...more] = header.name.split(/\s*(?:→|->)\s*/);
+  return keyTokens === tokens || !from || !to || more.length ? ["", ""] : [running(from), running(to)];
+}
+
+/** @param {Example} example */
+export function captions(example) {
+  const [from, to] = sideNames(example);
+  return element("div", { class: "captions", "aria-hidden": "true" }, [
+    element("p", {}, [element("strong", {}, ["the token that looks"]), from ? ` ${from}, query` : " query"]),
+    element("p", {}, [element("strong", {}, ["where it looks"]), to ? ` ${to}, key` : " key"]),
+  ]);
+}
+
+/**
+ * @param {Example} one
+ * @param {Example} other
+ */
+export function sameTokens(one, other) {
+  const [these, those] = [one, other].map(({ tokens, keyTokens }) => JSON.stringify([tokens.text, keyTokens.text]));
+  return these === those;
+}

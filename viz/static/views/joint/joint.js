@@ -1,31 +1,30 @@
 /**
  * Queries and keys of one head in one plane, over many sentences (Yeh et al. 2023, AttentionViz): a query
  * lies near the keys that it looks at. A click opens the sentence of a point.
+ *
+ * @import { Tokens } from "../../core/data/data.js"
+ * @import { Collected, Source } from "../../core/data/source.js"
+ * @import { Figure } from "../../core/export/figure.js"
+ * @import { Kind, Stage } from "../../core/frame/kinds.js"
+ * @import { Plane } from "./plane.js"
  */
 
+import { cssColors, penOn } from "../../core/draw/canvas.js";
+import { channels, PALETTES, signColor, withAlpha } from "../../core/draw/colors.js";
 import { segments } from "../../core/draw/controls.js";
-import { cssColors } from "../../core/draw/css_colors.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { currentHead } from "../../core/state/state.js";
 import { counted, written } from "../../core/text/numbers.js";
-import { percent } from "../../core/text/text.js";
-import { gapsBefore } from "../../core/text/words.js";
-import { jointFigure } from "./figure.js";
-import { Legend } from "./legend.js";
+import { gapsBefore, percent } from "../../core/text/text.js";
 import { planeOf, startsOf, weightsOf } from "./plane.js";
-import { drawScatter, kindColor, kindOf, nearestPoint, positionColor, sideColor } from "./scatter.js";
 
 /**
- * @typedef {import("../../core/data/source.js").Source} Source
- * @typedef {import("../../core/data/source.js").Collected} Collected
- * @typedef {import("./scatter.js").Point} Point
- *
  * @typedef {object} Drawn
  * @property {Collected} collected
  * @property {number[]} starts
  * @property {Point[]} points
  * @property {number} own  the text of the page
- * @property {import("./plane.js").Plane} plane
+ * @property {Plane} plane
  */
 
 /** Lines of the reader that are taken, and characters of each. */
@@ -41,7 +40,7 @@ const TINTS = [
 
 export class JointView {
   /**
-   * @param {import("../../core/frame/kinds.js").Stage} stage
+   * @param {Stage} stage
    * @param {Source} source
    */
   constructor({ example, store, limits, theme }, source) {
@@ -253,7 +252,7 @@ function betweenEnds(numbers) {
 }
 
 /**
- * @param {import("../../core/data/data.js").Tokens} tokens
+ * @param {Tokens} tokens
  * @param {number} chosen
  */
 function sentenceOf(tokens, chosen) {
@@ -266,7 +265,7 @@ function sentenceOf(tokens, chosen) {
   return element("p", { class: "joint-sentence" }, parts);
 }
 
-/** @type {import("../../core/frame/kinds.js").Kind} */
+/** @type {Kind} */
 export const jointKind = {
   id: "joint",
   label: "Joint",
@@ -278,3 +277,250 @@ export const jointKind = {
   controls: ["layer", "heads"],
   create: (stage) => new JointView(stage, /** @type {Source} */ (stage.example.source)),
 };
+
+/** Steps of the ramp of positions. */
+const STEPS = [0, 0.25, 0.5, 0.75, 1];
+
+export class Legend {
+  constructor() {
+    this.root = element("ul", { class: "joint-legend" });
+    this.shown = "";
+  }
+
+  /**
+   * @param {"side" | "position" | "token"} tint
+   * @param {"light" | "dark"} theme
+   */
+  show(tint, theme) {
+    if (this.shown === `${tint} ${theme}`) return;
+    this.shown = `${tint} ${theme}`;
+    const shapes = [sample("query", tint === "side" ? sideColor("query", theme) : "", "query"), sample("key", tint === "side" ? sideColor("key", theme) : "", "key")];
+    const colors = {
+      side: () => [],
+      position: () => [element("li", {}, ["first", ...STEPS.map((part) => patch(positionColor(part, theme))), "last"])],
+      token: () => KINDS.map(({ id, label }) => element("li", {}, [patch(kindColor(id, theme)), label])),
+    }[tint]();
+    this.root.replaceChildren(...shapes, ...colors, element("li", { class: "joint-own" }, ["ring: the text of this page"]));
+  }
+}
+
+/**
+ * @param {"query" | "key"} side
+ * @param {string} color  "": that of the style
+ * @param {string} label
+ */
+function sample(side, color, label) {
+  const mark = element("span", { class: `joint-mark ${side}`, "aria-hidden": "true" });
+  mark.style.backgroundColor = color;
+  return element("li", {}, [mark, label]);
+}
+
+/** @param {string} color */
+function patch(color) {
+  const made = element("span", { class: "joint-patch", "aria-hidden": "true" });
+  made.style.backgroundColor = color;
+  return made;
+}
+
+/**
+ * @typedef {"light" | "dark"} Theme
+ * @typedef {"side" | "position" | "token"} Tint
+ *
+ * @typedef {object} Point
+ * @property {"query" | "key"} side
+ * @property {number} token  among all tokens
+ * @property {number} text
+ * @property {number} index  in its text
+ * @property {number} x  0 to 1
+ * @property {number} y
+ *
+ * @typedef {object} Scene
+ * @property {Point[]} points
+ * @property {(point: Point) => string} color
+ * @property {Point | null} pointed
+ * @property {{to: Point, weight: number}[]} lines  from the one that is pointed at
+ * @property {number} own  the text of the page; its points have a ring
+ * @property {Theme} theme
+ */
+
+/** CSS pixels. */
+const [MARGIN, SIZE, NEAR] = [14, 3.2, 14];
+/** Colours of queries and of keys, in the palette of heads: far apart for every eye. */
+const SIDES = { light: [2, 7], dark: [2, 8] };
+
+/** Kinds of tokens, each with the number of its colour. */
+export const KINDS = [
+  { id: "word", label: "word", color: 0 },
+  { id: "piece", label: "piece of a word", color: 1 },
+  { id: "mark", label: "punctuation", color: 5 },
+  { id: "special", label: "special token", color: 3 },
+];
+
+/**
+ * @param {Tokens} tokens
+ * @param {number} i
+ */
+export function kindOf({ text, special, piece }, i) {
+  if (special[i]) return "special";
+  if (piece[i]) return "piece";
+  return /[\p{L}\p{N}]/u.test(text[i]) ? "word" : "mark";
+}
+
+/**
+ * @param {"query" | "key"} side
+ * @param {Theme} theme
+ */
+export function sideColor(side, theme) {
+  return PALETTES[theme][SIDES[theme][side === "query" ? 0 : 1]];
+}
+
+/**
+ * @param {string} kind
+ * @param {Theme} theme
+ */
+export function kindColor(kind, theme) {
+  return PALETTES[theme][KINDS.find(({ id }) => id === kind)?.color ?? 0];
+}
+
+/**
+ * From the first position to the last: orange over grey to blue.
+ *
+ * @param {number} part  0 to 1
+ * @param {Theme} theme
+ */
+export function positionColor(part, theme) {
+  const [low, high] = [signColor(-1, theme), signColor(1, theme)].map(channels);
+  const mixed = low.map((value, i) => Math.round(value + (high[i] - value) * part));
+  return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
+}
+
+/**
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} width
+ * @param {number} height
+ * @param {Scene} scene
+ */
+export function drawScatter(canvas, width, height, { points, color, pointed, lines, own, theme }) {
+  const { ink, soft } = cssColors(canvas);
+  const pen = penOn(canvas, width, height);
+  const at = (/** @type {Point} */ point) => placeOf(point, width, height);
+  for (const point of points) mark(pen, at(point), point.side, color(point), SIZE, pointed && point.text !== pointed.text ? 0.18 : 0.75);
+  for (const point of points.filter(({ text }) => text === own)) {
+    const [x, y] = at(point);
+    pen.strokeStyle = withAlpha(theme === "dark" ? "#ffffff" : "#000000", 0.5);
+    pen.lineWidth = 1;
+    pen.beginPath();
+    pen.arc(x, y, SIZE + 2, 0, 2 * Math.PI);
+    pen.stroke();
+  }
+  if (!pointed) return;
+  const [fromX, fromY] = at(pointed);
+  for (const { to, weight } of lines) {
+    const [x, y] = at(to);
+    pen.strokeStyle = soft;
+    pen.globalAlpha = Math.sqrt(weight);
+    pen.lineWidth = 0.5 + 2.5 * weight;
+    pen.beginPath();
+    pen.moveTo(fromX, fromY);
+    pen.lineTo(x, y);
+    pen.stroke();
+    pen.globalAlpha = 1;
+    mark(pen, [x, y], to.side, color(to), SIZE + 1, 1);
+  }
+  mark(pen, [fromX, fromY], pointed.side, color(pointed), SIZE + 2.5, 1);
+  pen.strokeStyle = ink;
+  pen.lineWidth = 1.5;
+  pen.beginPath();
+  pen.arc(fromX, fromY, SIZE + 4.5, 0, 2 * Math.PI);
+  pen.stroke();
+}
+
+/**
+ * A query is a disc, a key a diamond.
+ *
+ * @param {CanvasRenderingContext2D} pen
+ * @param {[number, number]} place
+ * @param {"query" | "key"} side
+ * @param {string} color
+ * @param {number} size
+ * @param {number} alpha
+ */
+function mark(pen, [x, y], side, color, size, alpha) {
+  pen.fillStyle = withAlpha(color, alpha);
+  pen.beginPath();
+  if (side === "query") pen.arc(x, y, size, 0, 2 * Math.PI);
+  else {
+    const far = size * 1.35;
+    pen.moveTo(x, y - far);
+    pen.lineTo(x + far, y);
+    pen.lineTo(x, y + far);
+    pen.lineTo(x - far, y);
+    pen.closePath();
+  }
+  pen.fill();
+}
+
+/**
+ * @param {Point} point
+ * @param {number} width
+ * @param {number} height
+ * @returns {[number, number]}
+ */
+export function placeOf({ x, y }, width, height) {
+  return [MARGIN + x * (width - 2 * MARGIN), MARGIN + (1 - y) * (height - 2 * MARGIN)];
+}
+
+/**
+ * The point nearest to a place, if one is near.
+ *
+ * @param {Point[]} points
+ * @param {[number, number]} place
+ * @param {number} width
+ * @param {number} height
+ */
+export function nearestPoint(points, [x, y], width, height) {
+  /** @type {Point | null} */
+  let found = null;
+  let best = NEAR ** 2;
+  for (const point of points) {
+    const [px, py] = placeOf(point, width, height);
+    const apart = (px - x) ** 2 + (py - y) ** 2;
+    if (apart > best) continue;
+    best = apart;
+    found = point;
+  }
+  return found;
+}
+
+const [WIDTH, HEIGHT, TOP, DOT] = [720, 460, 56, 3];
+
+/**
+ * @param {object} given
+ * @param {string} given.title
+ * @param {Point[]} given.points
+ * @param {(point: Point) => string} given.color
+ * @param {Collected} given.collected
+ * @param {ReturnType<typeof cssColors>} colors
+ * @returns {Figure}
+ */
+export function jointFigure({ title, points, color, collected }, { ink, soft, paper }) {
+  return {
+    name: "queries-and-keys",
+    width: WIDTH,
+    height: TOP + HEIGHT,
+    paper,
+    paint(pen) {
+      pen.text(14, 30, title, { size: 14, color: ink, bold: true });
+      pen.text(14, 48, "disc: query, square: key", { size: 12, color: soft });
+      for (const point of points) {
+        const [x, y] = placeOf(point, WIDTH, HEIGHT);
+        if (point.side === "query") pen.dot(x, TOP + y, DOT, color(point), 0.75);
+        else pen.rect(x - DOT, TOP + y - DOT, 2 * DOT, 2 * DOT, color(point), 0.75);
+      }
+    },
+    columns: ["side", "text", "position", "token", "x", "y"],
+    *rows() {
+      for (const { side, text, index, x, y } of points) yield [side, text, index, collected.from[text].tokens.text[index], x, y];
+    },
+  };
+}

@@ -7,8 +7,6 @@
  * keys are moved onto the mean of the queries, and c is the one with which distance says most about
  * the dot product.
  *
- * @typedef {import("../../core/data/source.js").Collected} Collected
- *
  * @typedef {object} Plane
  * @property {Float64Array} x  of each query, then of each key
  * @property {Float64Array} y
@@ -16,6 +14,8 @@
  * @property {number} c
  * @property {number} correlation  of distance and dot product, in all dimensions
  * @property {number} drawn  the same in the plane
+ *
+ * @import { Collected } from "../../core/data/source.js"
  */
 
 import { cappedScore, seenOf, softmax } from "../../core/data/softmax.js";

@@ -3,19 +3,25 @@
  *
  * A row a position, a column a place in the model; the last column is what the model answers.
  * Of a long text only the rows near the window are elements.
+ *
+ * @import { Lens } from "../../core/data/data.js"
+ * @import { Example } from "../../core/data/example.js"
+ * @import { Figure } from "../../core/export/figure.js"
+ * @import { Kind, Stage } from "../../core/frame/kinds.js"
+ * @import { State } from "../../core/state/state.js"
  */
 
-import { sentenceOfLens } from "../../core/data/sentence_of_views.js";
-import { usualQuery } from "../../core/data/steps.js";
-import { element } from "../../core/draw/dom.js";
+import { sentenceOfLens } from "../../core/data/sentence.js";
+import { usualQuery } from "../../core/data/softmax.js";
+import { signColor, strongest, withAlpha } from "../../core/draw/colors.js";
+import { cssColors, onPaper } from "../../core/draw/canvas.js";
+import { element, tokenChip } from "../../core/draw/dom.js";
 import { afterEscape, keptToken } from "../../core/state/state.js";
-import { LayersCard, createLayersKey, createLayersLegend } from "./card.js";
-import { layersFigure } from "./figure.js";
-import { LayersTable } from "./table.js";
+import { matchesOf, percent, tokenName, visible } from "../../core/text/text.js";
+import { legendOf, track } from "../../marks/cards.js";
 
 /**
  * @typedef {{row: number, point: number}} Cell
- * @typedef {import("../../core/data/data.js").Lens} Lens
  *
  * @type {Record<string, [number, number]>}
  */
@@ -23,7 +29,7 @@ const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowD
 
 /** The view, which is there once its numbers are: a model behind the page is asked for them. */
 class AskedLayersView {
-  /** @param {import("../../core/frame/kinds.js").Stage} stage */
+  /** @param {Stage} stage */
   constructor(stage) {
     this.stage = stage;
     this.root = element("div", { class: "layers-asked" });
@@ -63,7 +69,7 @@ class AskedLayersView {
 
 class LayersView {
   /**
-   * @param {import("../../core/frame/kinds.js").Stage} stage
+   * @param {Stage} stage
    * @param {Lens} lens
    */
   constructor({ example, store, theme, ended }, lens) {
@@ -207,7 +213,7 @@ class LayersView {
   }
 }
 
-/** @type {import("../../core/frame/kinds.js").Kind} */
+/** @type {Kind} */
 export const layersKind = {
   id: "layers",
   label: "Layers",
@@ -218,3 +224,353 @@ export const layersKind = {
   controls: ["layer"],
   create: (stage) => new AskedLayersView(stage),
 };
+
+/** CSS pixels of a row, as in lens.css. */
+const ROW = 26;
+/** How many elements the rows may be, and how far beyond the window they go, in CSS pixels. */
+const MOST = 2200;
+const NEAR = 400;
+
+/**
+ * @typedef {{root: HTMLElement, name: HTMLElement, cells: HTMLElement[]}} Row
+ * @typedef {{kept: number | null, layer: number, find: string, cell: Cell | null, theme: "light" | "dark"}} Look
+ */
+
+let made = 0;
+
+/**
+ * A place in the model, as a column is named: "resid_post 3" is what layer 3 leaves.
+ *
+ * @param {string[]} points
+ * @param {number} point
+ * @returns {{short: string, words: string, layer: number | null}}
+ */
+export function placeOf(points, point) {
+  const after = /^resid_post (\d+)$/.exec(points[point]);
+  if (points[point] === "embed") return { short: "embed", words: "Before the first layer", layer: null };
+  if (!after) return { short: visible(points[point], 20), words: visible(points[point], 40), layer: null };
+  const layer = Number(after[1]);
+  if (point === points.length - 1) return { short: "output", words: `After layer ${layer}, the output`, layer };
+  return { short: String(layer), words: `After layer ${layer}`, layer };
+}
+
+/**
+ * A predicted token in a narrow cell.
+ *
+ * @param {string} token
+ */
+export function cellText(token) {
+  return visible(token.trim() || token.replace(/ /g, "·"), 40);
+}
+
+export class LayersTable {
+  /**
+   * @param {Example} example
+   * @param {Lens} lens
+   * @param {() => void} changed  called when other rows are there
+   * @param {AbortSignal} ended
+   */
+  constructor(example, lens, changed, ended) {
+    this.tokens = example.tokens;
+    this.layers = example.layers;
+    this.lens = lens;
+    this.size = example.tokens.text.length;
+    this.changed = changed;
+    made += 1;
+    this.id = `layers-${made}`;
+    this.first = 0;
+    /** @type {Row[]} */
+    this.rows = [];
+    this.tables = 1;
+    this.names = lens.points.map((_, point) => this.columnName(point));
+    const corner = element("span", { class: "layers-corner", role: "columnheader" }, ["position"]);
+    this.head = element("div", { class: "layers-head", role: "row" }, [corner, ...this.names]);
+    this.lines = element("div", { class: "layers-lines", role: "rowgroup" });
+    this.lines.style.height = `${this.size * ROW}px`;
+    this.mark = element("span", { class: "layers-anchor", "aria-hidden": "true" });
+    this.lines.append(this.mark);
+    this.top = element("div", { class: "layers-top", role: "rowgroup" }, [this.head]);
+    this.body = element("div", { class: "layers-body", role: "presentation" }, [this.lines]);
+    this.root = element("div", { class: "layers-table", role: "grid", tabindex: "0" }, [this.top, this.body]);
+    this.root.setAttribute("aria-label", "Predictions: a row a position, a column a layer. Arrow keys move, Enter keeps a position.");
+    this.root.setAttribute("aria-rowcount", String(this.size + 1));
+    this.body.addEventListener("scroll", () => {
+      this.top.scrollLeft = this.body.scrollLeft;
+    });
+    this.root.style.setProperty("--points", String(lens.points.length));
+    let frame = 0;
+    const later = () => {
+      cancelAnimationFrame(frame);
+      frame = requestAnimationFrame(() => this.root.isConnected && this.fit() && this.changed());
+    };
+    addEventListener("scroll", later, { passive: true, capture: true, signal: ended });
+    new ResizeObserver(later).observe(this.root);
+  }
+
+  /** @param {number} point */
+  columnName(point) {
+    const { short, words, layer } = placeOf(this.lens.points, point);
+    const name = element("span", { class: "layers-point", role: "columnheader", title: words, "aria-label": words }, [short]);
+    if (layer !== null && this.layers.includes(layer)) name.dataset.layer = String(layer);
+    return name;
+  }
+
+  /** How many rows are there at a time. */
+  get held() {
+    if (onPaper(this.root)) return this.size;
+    return Math.min(this.size, Math.floor(MOST / this.tables / (this.lens.points.length + 2)));
+  }
+
+  /**
+   * Puts the rows near the window in place; true when they are others than before.
+   *
+   * @param {number} [tables]  how many are on the page
+   */
+  fit(tables = this.tables) {
+    this.tables = tables;
+    while (this.rows.length > this.held) this.rows.pop()?.root.remove();
+    const { top } = this.lines.getBoundingClientRect();
+    const room = Math.max(0, this.held * ROW - innerHeight) / 2;
+    const wanted = Math.floor((-top - Math.min(NEAR, room)) / ROW);
+    const first = Math.max(0, Math.min(wanted, this.size - this.held));
+    const isNear = Math.abs(first - this.first) * ROW < Math.min(NEAR, room) / 2 && first !== 0;
+    if (this.rows.length === this.held && (first === this.first || isNear)) return false;
+    this.first = first;
+    while (this.rows.length < this.held) this.rows.push(this.createRow());
+    this.rows.forEach((row, i) => this.fill(row, first + i));
+    return true;
+  }
+
+  /** @returns {Row} */
+  createRow() {
+    const name = element("bdi", { class: "layers-name", role: "rowheader" });
+    const cells = this.lens.points.map(() => element("bdi", { class: "layers-cell", role: "gridcell" }));
+    const root = element("div", { class: "layers-row", role: "row" }, [name, ...cells]);
+    this.lines.append(root);
+    return { root, name, cells };
+  }
+
+  /** @param {Row} row @param {number} index */
+  fill({ root, name, cells }, index) {
+    root.dataset.index = String(index);
+    root.style.transform = `translateY(${index * ROW}px)`;
+    root.setAttribute("aria-rowindex", String(index + 2));
+    root.classList.toggle("second", index > 0 && this.tokens.segment[index] !== this.tokens.segment[index - 1]);
+    name.textContent = tokenName(this.tokens, index);
+    name.classList.toggle("special", Boolean(this.tokens.special[index]));
+    const { strings, points } = this.lens;
+    const answer = strings[points.length - 1][index][0];
+    cells.forEach((cell, point) => {
+      const best = strings[point][index][0];
+      cell.textContent = cellText(best);
+      cell.id = `${this.id}-${index}-${point}`;
+      cell.dataset.point = String(point);
+      cell.classList.toggle("same", best === answer);
+      // Painted anew with its own probability.
+      cell.style.backgroundColor = "";
+    });
+    root.dataset.theme = "";
+  }
+
+  /**
+   * @param {EventTarget | null} target
+   * @returns {Cell | null}
+   */
+  cellOf(target) {
+    if (!(target instanceof HTMLElement)) return null;
+    const row = target.closest(".layers-row");
+    if (!(row instanceof HTMLElement)) return null;
+    const { point } = target.dataset;
+    return { row: Number(row.dataset.index), point: point === undefined ? this.lens.points.length - 1 : Number(point) };
+  }
+
+  /** Brings a row into sight. @param {number} index */
+  reveal(index) {
+    this.mark.style.top = `${index * ROW}px`;
+    this.mark.scrollIntoView({ block: "nearest" });
+    this.fit();
+  }
+
+  /** @param {number} point */
+  revealPoint(point) {
+    const name = this.names[point];
+    const left = name.offsetLeft - this.body.scrollLeft;
+    const names = /** @type {HTMLElement} */ (this.head.firstElementChild).offsetWidth;
+    if (left < names) this.body.scrollLeft = name.offsetLeft - names;
+    else if (left + name.offsetWidth > this.body.clientWidth) {
+      this.body.scrollLeft = name.offsetLeft + name.offsetWidth - this.body.clientWidth;
+    }
+  }
+
+  /** @param {Look} look */
+  paint({ kept, layer, find, cell, theme }) {
+    const found = matchesOf(this.tokens, find).tokens;
+    const color = signColor(1, theme);
+    const most = strongest(color, theme);
+    this.names.forEach((name) => name.classList.toggle("now", name.dataset.layer === String(layer)));
+    for (const row of this.rows) {
+      const index = Number(row.root.dataset.index);
+      row.root.classList.toggle("kept", index === kept);
+      row.root.classList.toggle("pointed", index === cell?.row);
+      row.root.setAttribute("aria-selected", String(index === kept));
+      row.name.classList.toggle("found", found.has(index));
+      row.cells.forEach((one, point) => one.classList.toggle("pointed", cell?.row === index && cell.point === point));
+      if (row.root.dataset.theme === theme) continue;
+      row.root.dataset.theme = theme;
+      row.cells.forEach((one, point) => {
+        one.style.backgroundColor = withAlpha(color, this.lens.probs[point][index][0] * most);
+      });
+    }
+    if (cell) this.root.setAttribute("aria-activedescendant", `${this.id}-${cell.row}-${cell.point}`);
+    else this.root.removeAttribute("aria-activedescendant");
+  }
+}
+
+export class LayersCard {
+  /**
+   * @param {Example} example
+   * @param {Lens} lens
+   */
+  constructor({ tokens }, lens) {
+    this.tokens = tokens;
+    this.lens = lens;
+    this.root = element("section", { class: "layers-card", "aria-live": "polite", "aria-label": "Predictions in numbers" });
+  }
+
+  /**
+   * @param {Cell | null} cell
+   * @param {"light" | "dark"} theme
+   */
+  show(cell, theme) {
+    if (!cell) {
+      const hint = "Point at a cell to see its five most probable tokens. Click it to keep its position.";
+      this.root.replaceChildren(element("p", { class: "hint" }, [hint]));
+      return;
+    }
+    const { row, point } = cell;
+    const { strings, probs, points } = this.lens;
+    const bars = strings[point][row].map((token, i) => bar(token, probs[point][row][i], theme));
+    this.root.replaceChildren(
+      element("div", { class: "layers-about" }, [
+        element("p", { class: "where" }, [placeOf(points, point).words]),
+        element("h2", {}, ["at ", tokenChip(this.tokens, row, 24)]),
+        element("p", { class: "where" }, [`position ${row}`]),
+      ]),
+      element("ol", { class: "layers-bars" }, bars),
+    );
+  }
+}
+
+/**
+ * @param {string} token
+ * @param {number} probability
+ * @param {"light" | "dark"} theme
+ */
+function bar(token, probability, theme) {
+  const alone = { text: [token], raw: [null], special: [0], segment: [0], piece: [0] };
+  return element("li", { class: "layers-bar" }, [
+    element("span", { class: "layers-token" }, [tokenChip(alone, 0, 24)]),
+    element("data", { value: String(probability) }, [percent(probability)]),
+    track(probability, signColor(1, theme)),
+  ]);
+}
+
+/**
+ * How to read the table.
+ *
+ * @param {boolean} causal
+ */
+export function createLayersLegend(causal) {
+  const what = causal ? "the token that follows" : "the token that stands there";
+  const parts = [
+    `Each cell is what the model would predict at that position, ${what}, if it stopped at that layer: its own output head reads what the layer leaves.`,
+    "A click on a layer's number opens that layer in the other pictures.",
+  ];
+  return legendOf(parts, { "← →": "layer", "↑ ↓": "position", Enter: "keep", Esc: "let go" });
+}
+
+/**
+ * What stands above the table, where it is seen before any of it: rows, columns, shades.
+ *
+ * @returns {{root: HTMLElement, update: (theme: "light" | "dark") => void}}
+ */
+export function createLayersKey() {
+  const samples = [0.05, 0.25, 0.5, 1];
+  const patches = samples.map((sample) => element("li", {}, [`${100 * sample}\u202f%`]));
+  const root = element("div", { class: "layers-key" }, [
+    element("p", {}, ["A row a token, a column a layer: what the model would say if it stopped there. "]),
+    element("ul", { class: "layers-samples", "aria-label": "Shades: how probable it is" }, patches),
+    element("p", {}, [element("strong", {}, ["bold"]), ": what the output says too"]),
+  ]);
+  return {
+    root,
+    update(theme) {
+      const color = signColor(1, theme);
+      patches.forEach((patch, i) => {
+        patch.style.backgroundColor = withAlpha(color, samples[i] * strongest(color, theme));
+      });
+    },
+  };
+}
+
+const MARGIN = 16;
+const NAMES = 120;
+const WIDTH = 84;
+const LINE = 24;
+/** Rows of the picture; the table has all. */
+const PICTURED = 200;
+
+/**
+ * @param {Example} example
+ * @param {Lens} lens
+ * @param {State} state
+ * @param {"light" | "dark"} theme
+ * @param {HTMLElement} root  whose colours it has
+ * @returns {Figure}
+ */
+export function layersFigure({ tokens }, { points, strings, probs }, { query }, theme, root) {
+  const { ink, soft, hair, paper } = cssColors(root);
+  const blue = signColor(1, theme);
+  const size = tokens.text.length;
+  const first = Math.max(0, Math.min((query ?? 0) - PICTURED / 2, size - PICTURED));
+  const rows = Math.min(size, PICTURED);
+  const left = (/** @type {number} */ point) => MARGIN + NAMES + point * WIDTH;
+  return {
+    name: "prediction-layers",
+    width: left(points.length) + MARGIN,
+    height: 2 * MARGIN + (rows + 1) * LINE,
+    paper,
+    paint(pen) {
+      points.forEach((_, point) => {
+        pen.text(left(point) + WIDTH / 2, MARGIN + 15, placeOf(points, point).short, { size: 12, color: soft, anchor: "middle" });
+      });
+      for (let i = 0; i < rows; i += 1) {
+        const [row, top] = [first + i, MARGIN + (i + 1) * LINE];
+        pen.line(MARGIN, top, left(points.length), top, hair, 1);
+        pen.text(left(0) - 10, top + 16, cut(tokenName(tokens, row), 16), { size: 13, color: ink, anchor: "end", bold: row === query });
+        points.forEach((__, point) => {
+          const [token, probability] = [strings[point][row][0], probs[point][row][0]];
+          pen.rect(left(point) + 1, top + 1, WIDTH - 2, LINE - 2, blue, probability * strongest(blue, theme));
+          const bold = token === strings[points.length - 1][row][0];
+          pen.text(left(point) + WIDTH / 2, top + 16, cut(cellText(token), 11), { size: 12, color: ink, anchor: "middle", bold });
+        });
+      }
+    },
+    columns: ["position", "token", "point", "rank", "prediction", "probability"],
+    *rows() {
+      for (let row = 0; row < size; row += 1) {
+        for (const [point, name] of points.entries()) {
+          for (const [rank, prediction] of strings[point][row].entries()) {
+            yield [row, tokens.text[row], name, rank + 1, prediction, probs[point][row][rank]];
+          }
+        }
+      }
+    },
+  };
+}
+
+/** @param {string} text @param {number} limit */
+function cut(text, limit) {
+  const characters = [...text];
+  return characters.length > limit ? `${characters.slice(0, limit - 1).join("")}…` : text;
+}

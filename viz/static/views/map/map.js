@@ -6,31 +6,28 @@
  * colours change; the upper has the lines at the pointer and is painted on each of its moves.
  *
  * @typedef {{query: number, key: number}} Cell
- * @typedef {import("../../core/data/data.js").Tokens} Tokens
+ *
+ * @import { Tokens } from "../../core/data/data.js"
+ * @import { Example } from "../../core/data/example.js"
+ * @import { Kind, Stage } from "../../core/frame/kinds.js"
+ * @import { Store } from "../../core/state/state.js"
+ * @import { Window } from "../../core/state/window.js"
+ * @import { Frame, Weights } from "./plot.js"
  */
 
-import { hasLayer } from "../../core/data/measures.js";
+import { hasLayer } from "../../core/data/statistics.js";
 import { sentenceOfHead } from "../../core/data/sentence.js";
-import { penOf } from "../../core/draw/canvas.js";
-import { cssColors } from "../../core/draw/css_colors.js";
-import { element } from "../../core/draw/dom.js";
-import { currentHead } from "../../core/state/state.js";
-import { inside, isWhole, whole, zoomed } from "../../core/state/window.js";
-import { running } from "../../core/text/text.js";
-import { createMapLegend, showCell, showMapHint } from "./card.js";
-import { mapFigure } from "./figure.js";
-import { handOf, listenToHand } from "./hand.js";
-import { mapKey } from "./keys.js";
-import { paintOverlay } from "./overlay.js";
-import { canvasPen, labelOf, longestLabel, paintAround, paintCells, shortenTo } from "./paint.js";
-import { cellAt, frameFor, weightsOf } from "./plot.js";
-import { createMapTools } from "./tools.js";
-
-/** A step of the keyboard and of the buttons. */
-const ZOOM = 0.7;
+import { cssColors, penOf } from "../../core/draw/canvas.js";
+import { segments } from "../../core/draw/controls.js";
+import { element, tokenChip } from "../../core/draw/dom.js";
+import { afterEscape, currentHead } from "../../core/state/state.js";
+import { holding, inside, isWhole, moved, whole, zoomed } from "../../core/state/window.js";
+import { percent, running } from "../../core/text/text.js";
+import { boundsText, createRamp, facts, large, legendOf } from "../../marks/cards.js";
+import { canvasPen, cellAt, frameFor, gradientOf, labelOf, longestLabel, mapFigure, paintAround, paintCells, paintOverlay, shortenTo, weightsOf } from "./plot.js";
 
 export class MapView {
-  /** @param {import("../../core/frame/kinds.js").Stage} stage */
+  /** @param {Stage} stage */
   constructor({ example, store, limits, theme }) {
     this.example = example;
     this.store = store;
@@ -57,9 +54,9 @@ export class MapView {
     this.card.setAttribute("aria-label", "One weight in numbers");
     this.legend = createMapLegend(store, example.causal);
     this.side = [this.card, this.legend.root];
-    this.weights = /** @type {import("./plot.js").Weights | null} */ (null);
-    this.frame = /** @type {import("./plot.js").Frame | null} */ (null);
-    /** @type {import("./card.js").Reading["source"]} */
+    this.weights = /** @type {Weights | null} */ (null);
+    this.frame = /** @type {Frame | null} */ (null);
+    /** @type {Reading["source"]} */
     this.source = "codes";
     this.pointed = /** @type {Cell | null} */ (null);
     this.shownHead = "";
@@ -79,7 +76,7 @@ export class MapView {
   /**
    * Shows another part of the map.
    *
-   * @param {import("../../core/state/window.js").Window | null} window
+   * @param {Window | null} window
    * @returns {boolean}  whether that is a change
    */
   see(window) {
@@ -210,8 +207,8 @@ export class MapView {
   }
 
   /**
-   * @param {import("./plot.js").Weights} weights
-   * @param {import("./plot.js").Frame} frame
+   * @param {Weights} weights
+   * @param {Frame} frame
    */
   plot(weights, frame) {
     const { tokens, keyTokens } = this.example;
@@ -284,7 +281,7 @@ export class MapView {
   }
 }
 
-/** @type {import("../../core/frame/kinds.js").Kind} */
+/** @type {Kind} */
 export const mapKind = {
   id: "map",
   label: "Map",
@@ -295,3 +292,312 @@ export const mapKind = {
   controls: ["layer", "heads"],
   create: (stage) => new MapView(stage),
 };
+
+const KEYS = { 0: "whole map", "+ −": "zoom", "← ↑ → ↓": "move", Enter: "keep the largest", Esc: "let go" };
+
+/** @typedef {{weight: number, received: number, source: "codes" | "half" | "single" | "bytes" | "none"}} Reading */
+
+/**
+ * @param {HTMLElement} card
+ * @param {string} where
+ */
+export function showMapHint(card, where) {
+  card.dataset.shows = "hint";
+  card.replaceChildren(
+    element("p", { class: "where" }, [where]),
+    element("p", { class: "hint" }, ["Point at a cell to read it. Click to keep its tokens; drag to move, turn the wheel to zoom."]),
+  );
+}
+
+/**
+ * @param {HTMLElement} card
+ * @param {string} where
+ * @param {Example} example
+ * @param {{query: number, key: number}} cell
+ * @param {Reading} reading
+ */
+export function showCell(card, where, { tokens, keyTokens }, { query, key }, reading) {
+  card.dataset.shows = "cell";
+  const pairs = [
+    ["query", `token ${query}`],
+    ["key", `token ${key}`],
+    ["received", `${reading.received.toFixed(2)} from all tokens`],
+  ];
+  card.replaceChildren(
+    element("p", { class: "where" }, [where]),
+    element("h2", {}, [tokenChip(tokens, query), " looks at ", tokenChip(keyTokens, key)]),
+    number(reading),
+    facts(pairs),
+  );
+}
+
+/** @param {Reading} reading */
+function number({ weight, source }) {
+  return large(weight, writtenWeight(weight, source), precision(weight, source));
+}
+
+/**
+ * @param {number} weight
+ * @param {Reading["source"]} source
+ */
+function writtenWeight(weight, source) {
+  if (source === "none") return "0";
+  if (source === "codes") return percent(weight);
+  return `${(weight * 100).toFixed(source === "single" ? 4 : 2)}\u202f%`;
+}
+
+/**
+ * @param {number} weight
+ * @param {Reading["source"]} source
+ */
+function precision(weight, source) {
+  if (source === "none") return "a token cannot look ahead here";
+  if (source === "single") return "exact, from query and key";
+  if (source === "bytes") return "from query and key, a byte a number";
+  if (source === "half") return "from query and key, rounded to half precision";
+  return `rounded: ${boundsText(Math.round(255 * Math.sqrt(weight)))}`;
+}
+
+/**
+ * @param {Store} store
+ * @param {boolean} causal
+ */
+export function createMapLegend(store, causal) {
+  const ramp = createRamp("map-ramp");
+  const choices = /** @type {{id: "root" | "linear", label: string}[]} */ ([
+    { id: "root", label: "square root" },
+    { id: "linear", label: "linear" },
+  ]);
+  const scales = segments(choices, (id) => store.set({ scale: id }), "Colour scale", "map-scales");
+  const sentences = [
+    "A row is a token that looks, a column one that is looked at. Zoomed out, a point shows the largest weight it covers.",
+    "Below, how much attention each token receives from the rows in view; at the right, how much of each row is in view.",
+    causal ? "This model reads in one direction: what lies above the diagonal does not exist and is not drawn." : "",
+  ];
+  const parts = [
+    ...ramp.parts,
+    scales.root,
+    ...sentences,
+  ];
+  const root = legendOf(parts, KEYS, "Weight");
+  return {
+    root,
+    /** @param {"light" | "dark"} theme @param {number} largest */
+    update(theme, largest) {
+      const chosen = store.get().scale;
+      const marks = [0, chosen === "root" ? largest / 4 : largest / 2, largest];
+      ramp.show(gradientOf(theme), marks.map((weight) => percent(weight).replace(".0", "")));
+      scales.show(chosen);
+    },
+  };
+}
+
+/**
+ * @param {{nearer: () => void, further: () => void, all: () => void}} act
+ */
+export function createMapTools(act) {
+  const out = step("−", "Zoom out", act.further);
+  const all = step("whole map", "Show the whole map", act.all);
+  all.className = "quiet";
+  const seen = element("output", { class: "map-seen" });
+  const steps = element("div", { class: "stepper" }, [out, step("+", "Zoom in", act.nearer)]);
+  return {
+    root: element("div", { class: "map-tools" }, [steps, seen, all]),
+    /**
+     * @param {Window} window
+     * @param {boolean} whole
+     */
+    update(window, whole) {
+      const [top, bottom, left, right] = window.map(Math.round);
+      seen.textContent = whole ? "" : `queries ${top}–${bottom - 1}, keys ${left}–${right - 1}`;
+      all.hidden = whole;
+      out.disabled = whole;
+    },
+  };
+}
+
+/**
+ * @param {string} text
+ * @param {string} name
+ * @param {() => void} act
+ */
+function step(text, name, act) {
+  const made = element("button", { type: "button", class: "step", "aria-label": name }, [text]);
+  made.addEventListener("click", act);
+  return made;
+}
+
+/**
+ * The hand on a map: wheel and pinch zoom, a drag moves, a click chooses.
+ *
+ * @typedef {object} Hand
+ * @property {(x: number, y: number, factor: number) => boolean} zoom  whether it changed anything
+ * @property {(across: number, down: number) => void} drag  CSS pixels
+ * @property {(x: number, y: number) => void} point
+ * @property {() => void} leave
+ * @property {(x: number, y: number) => void} click
+ * @property {() => void} reset
+ */
+
+/** A pointer that moved less than this, in CSS pixels, did not mean to drag. */
+const STILL = 4;
+/** How much a pixel of the wheel zooms; a pinch on a touchpad comes as a wheel with Ctrl. */
+const WHEEL = 0.0016;
+const PINCH = 0.01;
+/** Wheels that count in lines. */
+const LINE = 24;
+
+/**
+ * @param {HTMLElement} surface
+ * @param {Hand} hand
+ */
+export function listenToHand(surface, hand) {
+  /** @type {Map<number, {x: number, y: number}>} */
+  const down = new Map();
+  let dragged = false;
+  const at = (/** @type {MouseEvent} */ event) => {
+    const box = surface.getBoundingClientRect();
+    return { x: event.clientX - box.left, y: event.clientY - box.top };
+  };
+  surface.addEventListener("wheel", (event) => {
+    const { x, y } = at(event);
+    const amount = event.deltaY * (event.deltaMode ? LINE : 1) * (event.ctrlKey ? PINCH : WHEEL);
+    // At either end of the zoom the wheel turns the page.
+    if (hand.zoom(x, y, Math.exp(amount)) || event.ctrlKey) event.preventDefault();
+  }, { passive: false });
+  surface.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    if (!down.size) dragged = false;
+    down.set(event.pointerId, at(event));
+    surface.setPointerCapture(event.pointerId);
+  });
+  surface.addEventListener("pointermove", (event) => {
+    const now = at(event);
+    const before = down.get(event.pointerId);
+    if (!before) return event.pointerType === "touch" ? undefined : hand.point(now.x, now.y);
+    if (down.size === 1 && !dragged && Math.hypot(now.x - before.x, now.y - before.y) < STILL) return undefined;
+    dragged = true;
+    const other = [...down].find(([id]) => id !== event.pointerId)?.[1];
+    down.set(event.pointerId, now);
+    if (other) pinch(hand, before, now, other);
+    else hand.drag(now.x - before.x, now.y - before.y);
+    return undefined;
+  });
+  const up = (/** @type {PointerEvent} */ event) => down.delete(event.pointerId);
+  surface.addEventListener("pointerup", up);
+  surface.addEventListener("pointercancel", up);
+  surface.addEventListener("pointerleave", () => hand.leave());
+  surface.addEventListener("click", (event) => {
+    const { x, y } = at(event);
+    if (!dragged) hand.click(x, y);
+  });
+  surface.addEventListener("dblclick", () => hand.reset());
+}
+
+/**
+ * @param {Hand} hand
+ * @param {{x: number, y: number}} before
+ * @param {{x: number, y: number}} now
+ * @param {{x: number, y: number}} other  the finger that did not move
+ */
+function pinch(hand, before, now, other) {
+  const distance = (/** @type {{x: number, y: number}} */ point) => Math.max(Math.hypot(point.x - other.x, point.y - other.y), 1);
+  hand.drag((now.x - before.x) / 2, (now.y - before.y) / 2);
+  hand.zoom((now.x + other.x) / 2, (now.y + other.y) / 2, distance(before) / distance(now));
+}
+
+/**
+ * What the hand does to a map.
+ *
+ * @param {MapView} map
+ * @returns {Hand}
+ */
+export function handOf(map) {
+  const part = (/** @type {number} */ at, /** @type {number} */ length) => Math.min(Math.max(at / length, 0), 1);
+  return {
+    zoom(x, y, factor) {
+      if (!map.frame) return false;
+      const window = map.window();
+      const [top, bottom, left, right] = window;
+      const query = top + part(y - map.frame.top, map.frame.height) * (bottom - top);
+      const key = left + part(x - map.frame.left, map.frame.width) * (right - left);
+      return map.see(zoomed(window, factor, query, key, map.sizes));
+    },
+    drag(across, down) {
+      if (!map.frame) return;
+      const window = map.window();
+      const queries = (-down / map.frame.height) * (window[1] - window[0]);
+      const keys = (-across / map.frame.width) * (window[3] - window[2]);
+      map.see(moved(window, queries, keys, map.sizes));
+    },
+    point: (x, y) => map.point(map.cellAt(x, y)),
+    leave: () => map.point(null),
+    click: (x, y) => map.keep(map.cellAt(x, y)),
+    reset: () => void map.see(null),
+  };
+}
+
+/** A step of the keyboard and of the buttons, and the part of the window that an arrow moves by. */
+const ZOOM = 0.7;
+const PART = 0.2;
+/** @type {Record<string, [number, number]>} */
+const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+/**
+ * @param {MapView} map
+ * @param {string} key
+ * @returns {boolean}  whether the key meant something
+ */
+export function mapKey(map, key) {
+  const { store } = map;
+  if (key === "+" || key === "=") map.zoomBy(ZOOM);
+  else if (key === "-" || key === "_") map.zoomBy(1 / ZOOM);
+  else if (key === "0") map.see(null);
+  else if (key === "Escape") store.set(afterEscape(store.get()));
+  else if (key === "Enter") keepLargest(map);
+  else return key in ARROWS && arrow(map, ARROWS[key]);
+  return true;
+}
+
+/**
+ * Moves the kept cell, or else the window; on the whole map the arrows are the page's.
+ *
+ * @param {MapView} map
+ * @param {[number, number]} step
+ */
+function arrow(map, [down, across]) {
+  const { query, key } = map.store.get();
+  const window = map.window();
+  if (query !== null && key !== null) {
+    const next = { query: query + down, key: key + across };
+    const { nQueries, nKeys } = map.sizes;
+    if (next.query < 0 || next.key < 0 || next.query >= nQueries || next.key >= nKeys) return true;
+    const held = holding(window, next.query, next.key, map.sizes);
+    map.pointed = null;
+    map.store.set({ ...next, window: isWhole(held, map.sizes) ? null : held });
+    return true;
+  }
+  if (map.store.get().window === null) return false;
+  const [top, bottom, left, right] = window;
+  map.see(moved(window, down * (bottom - top) * PART, across * (right - left) * PART, map.sizes));
+  return true;
+}
+
+/** @param {MapView} map */
+function keepLargest(map) {
+  const { weights } = map;
+  if (!weights) return;
+  const [top, bottom, left, right] = map.window().map(Math.round);
+  const best = { query: top, key: left };
+  let most = -1;
+  for (let query = top; query < bottom; query += 1) {
+    for (let key = left; key < right; key += 1) {
+      const weight = weights.probs[query * weights.nKeys + key];
+      if (weight > most) {
+        most = weight;
+        Object.assign(best, { query, key });
+      }
+    }
+  }
+  map.store.set({ ...best, anchor: "query" });
+}

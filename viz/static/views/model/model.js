@@ -3,22 +3,27 @@
  *
  * One canvas a few rows high after another holds the pictures; two frames, plain elements, lie
  * over them, so that nothing is drawn again while the pointer moves.
+ *
+ * @import { Thumbnails } from "../../core/data/example.js"
+ * @import { Named } from "../../core/data/sharing.js"
+ * @import { Statistic } from "../../core/data/statistics.js"
+ * @import { Kind, Stage } from "../../core/frame/kinds.js"
+ * @import { Store } from "../../core/state/state.js"
+ * @import { Grid } from "../../marks/grid.js"
+ * @import { Marks } from "./paint.js"
  */
 
-import { Measures, hasThumbnails, thumbnailsOf } from "../../core/data/measures.js";
-import { headsNamed } from "../../core/data/named.js";
-import { sentenceOfModel } from "../../core/data/sentence_of_views.js";
-import { grouping, sharing } from "../../core/data/sharing.js";
-import { STATISTICS } from "../../core/data/statistics.js";
-import { headColor } from "../../core/draw/colors.js";
-import { cssColors } from "../../core/draw/css_colors.js";
+import { hasThumbnails, Measures, STATISTICS, thumbnailsOf, written } from "../../core/data/statistics.js";
+import { grouping, headsNamed, sharing } from "../../core/data/sharing.js";
+import { sentenceOfModel } from "../../core/data/sentence.js";
+import { cssColors, penOf } from "../../core/draw/canvas.js";
+import { channels, headColor } from "../../core/draw/colors.js";
+import { group, menu, segments } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { running } from "../../core/text/text.js";
+import { createRamp, legendOf } from "../../marks/cards.js";
 import { cornerOf, heightOf, layOut, slotAt } from "../../marks/grid.js";
-import { HeadCard, createModelLegend } from "./card.js";
-import { createModelControls } from "./controls.js";
-import { modelFigure } from "./figure.js";
-import { paintTiles } from "./paint.js";
+import { inksOf, modelFigure, paintTiles, thumbPainter } from "./paint.js";
 
 /** @type {Record<string, [number, number]>} */
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -26,7 +31,7 @@ const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowD
 const PAUSE = 200;
 
 export class ModelView {
-  /** @param {import("../../core/frame/kinds.js").Stage} stage */
+  /** @param {Stage} stage */
   constructor({ example, store, theme, ended }) {
     this.example = example;
     this.ended = ended;
@@ -40,9 +45,9 @@ export class ModelView {
       causal: example.causal,
     };
     this.measures = new Measures(example);
-    /** @type {import("../../core/data/example.js").Thumbnails | null} */
+    /** @type {Thumbnails | null} */
     this.thumbnails = null;
-    /** @type {import("../../marks/grid.js").Grid | null} */
+    /** @type {Grid | null} */
     this.grid = null;
     this.pointed = -1;
     this.cursor = -1;
@@ -166,7 +171,7 @@ export class ModelView {
   }
 
   /**
-   * @param {import("../../marks/grid.js").Grid} grid
+   * @param {Grid} grid
    * @param {[number, number]} step
    */
   move({ places, columns }, [across, down]) {
@@ -193,7 +198,7 @@ export class ModelView {
   /**
    * What is marked: whether a head is, and its score.
    *
-   * @returns {import("./paint.js").Marks}
+   * @returns {Marks}
    */
   marks() {
     const { mark } = this.store.get();
@@ -259,7 +264,7 @@ export class ModelView {
 
 /**
  * @param {HTMLElement} made
- * @param {import("../../marks/grid.js").Grid} grid
+ * @param {Grid} grid
  * @param {number} place
  */
 function frame(made, grid, place) {
@@ -272,7 +277,7 @@ function frame(made, grid, place) {
   made.style.height = `${grid.side}px`;
 }
 
-/** @type {import("../../core/frame/kinds.js").Kind} */
+/** @type {Kind} */
 export const modelKind = {
   id: "model",
   label: "Model",
@@ -282,3 +287,167 @@ export const modelKind = {
   controls: [],
   create: (stage) => new ModelView(stage),
 };
+
+/** Device pixels a side of the larger picture, before the browser fits it. */
+const SIDE = 448;
+const KEYS = { "← ↑ → ↓": "move", Enter: "open" };
+
+export class HeadCard {
+  /**
+   * @param {string} name  of the text, where there are several
+   * @param {(head: number) => string} shared  which heads share its keys and values
+   */
+  constructor(name, shared) {
+    this.shared = shared;
+    this.sharing = element("p", { class: "hint" });
+    this.where = element("p", { class: "where" }, [name ? `Attention of ${name}` : "Attention of"]);
+    this.title = element("h2");
+    this.canvas = element("canvas", { class: "model-large", "aria-hidden": "true" });
+    this.canvas.width = SIDE;
+    this.canvas.height = SIDE;
+    this.rows = STATISTICS.map(statisticRow);
+    this.open = element("p", { class: "hint" }, ["Click to open this head."]);
+    const list = element("ul", { class: "bars" }, this.rows.map(({ row }) => row));
+    this.body = element("div", { class: "model-body" }, [this.canvas, list]);
+    this.hint = element("p", { class: "hint" }, [
+      "Each square is one head. Point at one to see it larger and in numbers; click it to open it.",
+    ]);
+    this.root = element("section", { class: "details model-card", "aria-live": "polite" });
+    this.root.setAttribute("aria-label", "One head in numbers");
+    this.root.append(this.hint, this.where, this.title, this.body, this.sharing, this.open);
+    this.show(null);
+  }
+
+  /**
+   * @param {null | {place: number, layer: number, head: number, marked: string, color: string,
+   *   ground: string, paper: string, thumbnails: Thumbnails,
+   *   sizes: {nQueries: number, nKeys: number, causal: boolean},
+   *   measures: Measures}} head
+   */
+  show(head) {
+    this.root.dataset.shows = head ? "head" : "hint";
+    this.hint.hidden = head !== null;
+    for (const part of [this.where, this.title, this.body, this.sharing, this.open]) part.hidden = head === null;
+    if (!head) return;
+    const { place, layer, measures, marked } = head;
+    this.title.textContent = `Layer ${layer}, head ${head.head}`;
+    this.sharing.textContent = this.shared(head.head);
+    this.paint(head);
+    this.rows.forEach(({ row, fill, number }, i) => {
+      const statistic = STATISTICS[i];
+      const value = measures.of(place, statistic.id);
+      const missing = measures.finished || !measures.possible ? "–" : "…";
+      number.textContent = place >= measures.done ? missing : written(statistic, value);
+      number.value = Number.isNaN(value) ? "" : String(value);
+      row.classList.toggle("marked", marked === statistic.id);
+      if (!fill) return;
+      fill.style.width = `${Number.isNaN(value) ? 0 : Math.min(value, 1) * 100}%`;
+      fill.style.backgroundColor = head.color;
+    });
+  }
+
+  /** @param {NonNullable<Parameters<HeadCard["show"]>[0]>} head */
+  paint({ place, color, ground, paper, thumbnails, sizes }) {
+    const pen = penOf(this.canvas);
+    const image = pen.createImageData(SIDE, SIDE);
+    const paint = thumbPainter(thumbnails, sizes, SIDE);
+    paint(new Uint32Array(image.data.buffer), SIDE, 0, place, inksOf(color, ground, paper, 1));
+    pen.putImageData(image, 0, 0);
+  }
+}
+
+/** @param {Statistic} statistic */
+function statisticRow({ id, label, says, unit }) {
+  const number = element("data");
+  const name = element("span", { class: "statistic" }, [label]);
+  const fill = unit === "share" ? element("span", { class: "fill" }) : null;
+  const track = element("span", { class: fill ? "track" : "no-track" }, fill ? [fill] : []);
+  const row = element("li", { class: "bar", title: says }, [name, track, number]);
+  row.dataset.statistic = id;
+  return { row, fill, number };
+}
+
+/**
+ * @param {boolean} pooled
+ * @param {boolean} causal
+ * @param {boolean} named  the page has names of heads
+ * @param {string} shared  which heads share keys and values
+ */
+export function createModelLegend(pooled, causal, named, shared) {
+  const ramp = createRamp();
+  const sentences = [
+    "Rows of a square are the tokens that look, from the first down; columns are the tokens that are looked at.",
+    pooled ? "The text has more tokens than a square has cells: each shows the largest weight it covers." : "",
+    causal ? "This model reads in one direction: nothing stands above the diagonal." : "",
+    "A marked head spends at least half of its attention as the pattern says; a broad one has at least 80\u202f% of the largest possible entropy.",
+    named ? "What a head is known for was found over many texts, before this page was made; here the number is its mean there." : "",
+    shared && `${shared} A bracket above them joins such heads.`,
+  ];
+  const root = legendOf([...ramp.parts, ...sentences], KEYS);
+  return {
+    root,
+    /** @param {string} ground @param {"light" | "dark"} theme */
+    color(ground, theme) {
+      const [from, to] = [channels(ground), channels(headColor(0, theme))];
+      const colors = `linear-gradient(90deg, rgb(${from.join(",")}), rgb(${to.join(",")}))`;
+      ramp.show(colors, ["0", "25\u202f%", "100\u202f%"]);
+    },
+  };
+}
+
+const PATTERNS = STATISTICS.filter(({ mark }) => mark !== null);
+
+/**
+ * @param {Store} store
+ * @param {Measures} measures
+ * @param {Named[]} named
+ */
+export function createModelControls(store, measures, named) {
+  const options = STATISTICS.map(({ id, label }) => /** @type {[string, string]} */ ([id, label]));
+  const order = menu("Order of the heads", [["", "as in the model"], ...options], (sort) => store.set({ sort }));
+  const patterns = PATTERNS.map(({ id, label, says }) => ({ id, label, title: `${label}: ${says}` }));
+  const marks = segments([{ id: "", label: "none", title: "No heads marked" }, ...patterns], (mark) => store.set({ mark }));
+  const known = named.map(({ name, label, says }) => ({ id: `named.${name}`, label, title: says && `Heads that look at ${says}, over many texts` }));
+  const names = segments(known, (mark) => store.set({ mark: store.get().mark === mark ? "" : mark }));
+  const [found, foundNamed] = [0, 1].map(() => element("output", { class: "model-found" }));
+  const root = element("div", { class: "model-controls" }, [
+    group("Order by", [element("div", { class: "stepper" }, [order])]),
+    group("Mark heads that look at", [marks.root, found]),
+    ...(known.length ? [group("Mark heads known for", [names.root, foundNamed])] : []),
+  ]);
+  return {
+    root,
+    /** @param {Marks} heads */
+    update({ any, has }) {
+      const { sort, mark } = store.get();
+      order.value = sort;
+      marks.show(mark);
+      names.show(mark);
+      const ofNamed = known.some(({ id }) => id === mark);
+      const count = any ? countOf(measures.total, has) : textOf(mark, sort, measures);
+      found.textContent = ofNamed ? "" : count;
+      foundNamed.textContent = ofNamed ? count : "";
+    },
+  };
+}
+
+/**
+ * @param {number} total
+ * @param {(place: number) => boolean} has
+ */
+function countOf(total, has) {
+  let count = 0;
+  for (let place = 0; place < total; place += 1) count += Number(has(place));
+  return `${count} of ${total}`;
+}
+
+/**
+ * @param {string} mark
+ * @param {string} sort
+ * @param {Measures} measures
+ */
+function textOf(mark, sort, measures) {
+  if (!mark && !sort) return "";
+  if (!measures.possible) return "The page does not hold the weights to measure this.";
+  return measures.finished ? "" : "measuring…";
+}

@@ -1,8 +1,6 @@
 /**
  * What the neuron view draws: numbers beside tokens, the lines of one query, strips of cells.
  *
- * @typedef {import("../../core/data/example.js").Vectors} Vectors
- *
  * @typedef {object} Loaded  the head that is shown
  * @property {number} layer
  * @property {number} head
@@ -15,24 +13,30 @@
  *
  * @typedef {object} Scene
  * @property {Loaded} loaded
- * @property {import("../../core/data/steps.js").Row} row
+ * @property {Row} row
  * @property {number} key
  * @property {"light" | "dark"} theme
- * @property {import("./rows.js").Span} span  keys in sight
+ * @property {Span} span  keys in sight
  * @property {number} top  where the drawn window begins
  * @property {number} height
  * @property {Cell | null} cell
+ *
+ * @import { Tokens } from "../../core/data/data.js"
+ * @import { Example, Vectors } from "../../core/data/example.js"
+ * @import { Row } from "../../core/data/softmax.js"
+ * @import { Figure, Pen } from "../../core/export/figure.js"
+ * @import { Rows } from "../../marks/rows.js"
+ * @import { NeuronFrame } from "./neuron.js"
  */
 
-import { productsOf, sees, vectorOf } from "../../core/data/steps.js";
-import { penOn } from "../../core/draw/canvas.js";
-import { headColor } from "../../core/draw/colors.js";
-import { signedShade, weightShade } from "../../core/draw/contrast.js";
-import { cssColors } from "../../core/draw/css_colors.js";
-import { scaleFor, shadeTable } from "../../core/draw/sign_colors.js";
+import { lineAlpha } from "../../core/data/attention.js";
+import { productsOf, sees, vectorOf } from "../../core/data/softmax.js";
+import { cssColors, penOf, penOn } from "../../core/draw/canvas.js";
+import { headColor, scaleFor, shadeIndex, shadeTable, signedShade, weightShade } from "../../core/draw/colors.js";
+import { element } from "../../core/draw/dom.js";
 import { share, written } from "../../core/text/numbers.js";
+import { tokenText } from "../../core/text/text.js";
 import { drawStrip, frameCell } from "../../marks/strips.js";
-import { drawFan } from "./fan.js";
 
 /** Height of the query's strip. */
 const TALL = 18;
@@ -42,7 +46,7 @@ const MASKED = 0.22;
 /**
  * Scores and weights in numbers.
  *
- * @param {import("../../marks/rows.js").Rows} keys
+ * @param {Rows} keys
  * @param {Scene} scene
  */
 export function writeNumbers(keys, { loaded, row, theme }) {
@@ -61,7 +65,7 @@ export function writeNumbers(keys, { loaded, row, theme }) {
 }
 
 /**
- * @param {import("./frame.js").NeuronFrame} frame
+ * @param {NeuronFrame} frame
  * @param {Scene} scene
  * @param {{query: Float64Array, key: Float64Array}} tops
  */
@@ -77,7 +81,7 @@ export function drawLines(frame, { loaded, row, top, height, theme }, tops) {
 }
 
 /**
- * @param {import("./frame.js").NeuronFrame} frame
+ * @param {NeuronFrame} frame
  * @param {Scene} scene
  * @param {Float64Array} tops  of the keys
  */
@@ -129,4 +133,189 @@ export function scalesOf(vectors, causal) {
     scores[place] = found.reduce((sum, value) => sum + value, 0) * scale;
   }
   return { vectors: scaleFor(query, key), products: scaleFor(products), scores: scaleFor(scores) };
+}
+
+/**
+ * Which rows of tokens are in sight.
+ *
+ * @typedef {object} Span  rows [first, end)
+ * @property {number} first
+ * @property {number} end
+ */
+
+/**
+ * The rows that touch a window.
+ *
+ * @param {Float64Array} tops
+ * @param {number} from
+ * @param {number} to
+ * @returns {Span}
+ */
+export function spanOf(tops, from, to) {
+  const n = tops.length - 1;
+  let first = 0;
+  while (first < n && tops[first + 1] < from) first += 1;
+  let end = first;
+  while (end < n && tops[end] < to) end += 1;
+  return { first, end };
+}
+
+/**
+ * The lines of one query.
+ *
+ * @typedef {object} Fan  the lines from one token to others
+ * @property {number} width  CSS pixels between the tokens
+ * @property {number} from  the height of the token that looks
+ * @property {Float64Array} middles  the heights of the others
+ * @property {Float64Array} weights
+ * @property {number} height  of the window
+ */
+
+const FAINTEST = 1 / 510;
+const STRENGTH = 3;
+
+/**
+ * The lines that can be seen, the strongest last.
+ *
+ * @param {Fan} fan
+ * @returns {{key: number, alpha: number, width: number}[]}
+ */
+function fanLines({ weights }) {
+  return Array.from(weights, (weight, key) => ({ key, alpha: lineAlpha(weight, STRENGTH), width: 1 + 2 * weight }))
+    .filter(({ alpha }) => alpha >= FAINTEST)
+    .sort((a, b) => a.alpha - b.alpha);
+}
+
+/**
+ * @param {CanvasRenderingContext2D} pen
+ * @param {Fan} fan
+ * @param {string} color
+ * @returns {number}  how many lines there are
+ */
+export function drawFan(pen, fan, color) {
+  const { width, from, middles, height } = fan;
+  const lines = fanLines(fan);
+  pen.strokeStyle = color;
+  for (const line of lines) {
+    const to = middles[line.key];
+    if (Math.max(from, to) < -4 || Math.min(from, to) > height + 4) continue;
+    pen.globalAlpha = Math.min(1, line.alpha);
+    pen.lineWidth = line.width;
+    pen.beginPath();
+    pen.moveTo(0, from);
+    pen.bezierCurveTo(width * 0.4, from, width * 0.6, to, width, to);
+    pen.stroke();
+  }
+  pen.globalAlpha = 1;
+  return lines.length;
+}
+
+const ROW = 20;
+const TOP = 104;
+const NAMES = 130;
+const STRIP = 224;
+const APART = 20;
+const LEFT = 24;
+
+/**
+ * @param {Example} example
+ * @param {Scene} scene
+ * @param {Look} look
+ * @returns {Figure}
+ */
+export function neuronFigure(example, scene, look) {
+  const { loaded, row } = scene;
+  const { vectors } = loaded;
+  const dimensions = Array.from({ length: vectors.width }, (_, i) => i);
+  return {
+    name: "neuron",
+    width: 2 * LEFT + NAMES + 2 * (STRIP + APART) + 150,
+    height: TOP + vectors.nKeys * ROW + 24,
+    paper: look.paper,
+    paint(pen) {
+      const title = `${name(example.tokens, row.query)} in layer ${loaded.layer}, head ${loaded.head}`;
+      pen.text(LEFT, 34, title, { size: 17, color: look.ink, bold: true });
+      paintHead(pen, scene, look);
+      for (let i = 0; i < vectors.nKeys; i += 1) paintKey(pen, scene, i, name(example.keyTokens, i), look);
+    },
+    columns: ["key", "token", "score", "weight", ...dimensions.map((i) => `k_${i}`), ...dimensions.map((i) => `q_${i} k_${i}`)],
+    *rows() {
+      for (let i = 0; i < vectors.nKeys; i += 1) {
+        const score = sees(row, i) ? row.scores[i] : "masked";
+        const key = vectorOf(vectors.key, i, vectors.width);
+        yield [i, example.keyTokens.text[i], score, row.weights[i], ...key, ...productsOf(vectors, row.query, i)];
+      }
+    },
+  };
+}
+
+/**
+ * @param {Tokens} tokens
+ * @param {number} i
+ */
+function name(tokens, i) {
+  const { mark, text } = tokenText(tokens, i, 14);
+  return mark + text;
+}
+
+/**
+ * @typedef {ReturnType<typeof cssColors>} Look
+ *
+ * @param {Pen} pen
+ * @param {Scene} scene
+ * @param {Look} look
+ */
+function paintHead(pen, { loaded: { vectors, scales }, row, theme }, look) {
+  const style = { size: 12, color: look.soft };
+  const left = LEFT + NAMES;
+  pen.text(LEFT, 62, "where it looks", style);
+  pen.text(left, 62, "q above each k", style);
+  pen.text(left + STRIP + APART, 62, "q × k", style);
+  pen.text(left + 2 * (STRIP + APART) + 60, 62, "score", { ...style, anchor: "end" });
+  pen.text(left + 2 * (STRIP + APART) + 140, 62, "softmax", { ...style, anchor: "end" });
+  const query = vectorOf(vectors.query, row.query, vectors.width);
+  pen.image(left, 74, STRIP, ROW - 4, cellsOf(query, scales.vectors, theme, look.ground));
+}
+
+/**
+ * @param {Pen} pen
+ * @param {Scene} scene
+ * @param {number} i
+ * @param {string} named
+ * @param {Look} look
+ */
+function paintKey(pen, { loaded: { vectors, scales }, row, theme }, i, named, look) {
+  const top = TOP + i * ROW;
+  const left = LEFT + NAMES;
+  const masked = !sees(row, i);
+  const style = { size: 12, color: masked ? look.soft : look.ink };
+  pen.text(LEFT, top + 13, named, style);
+  const key = vectorOf(vectors.key, i, vectors.width);
+  pen.image(left, top, STRIP, ROW - 4, cellsOf(key, scales.vectors, theme, look.ground));
+  const products = productsOf(vectors, row.query, i);
+  pen.image(left + STRIP + APART, top, STRIP, ROW - 4, cellsOf(products, scales.products, theme, look.ground));
+  const numbers = left + 2 * (STRIP + APART);
+  pen.text(numbers + 60, top + 13, masked ? "masked" : written(row.scores[i], 2), { ...style, anchor: "end" });
+  pen.text(numbers + 140, top + 13, masked ? "–" : share(row.weights[i]), { ...style, anchor: "end" });
+}
+
+/**
+ * A strip of one pixel a cell.
+ *
+ * @param {ArrayLike<number>} numbers
+ * @param {number} scale
+ * @param {"light" | "dark"} theme
+ * @param {string} ground
+ */
+function cellsOf(numbers, scale, theme, ground) {
+  const canvas = element("canvas", { width: String(numbers.length), height: "1" });
+  const pen = penOf(canvas);
+  pen.fillStyle = ground;
+  pen.fillRect(0, 0, numbers.length, 1);
+  const shades = shadeTable(theme);
+  for (let i = 0; i < numbers.length; i += 1) {
+    pen.fillStyle = shades[shadeIndex(numbers[i], scale)];
+    pen.fillRect(i, 0, 1, 1);
+  }
+  return canvas;
 }

@@ -1,18 +1,90 @@
-/** The boxes of a layer, by the step that each shows: wiring.js says which steps a layer has. */
+/**
+ * The numbers of one token that the diagram shows.
+ *
+ * @typedef {object} Inside  of the layer that is open, by the names of its quantities
+ * @property {Record<string, Float32Array>} one  of the token
+ * @property {Record<string, Float32Array[]>} heads  of the token, of each head
+ *
+ * @typedef {object} Whole
+ * @property {Example} example
+ * @property {Built} built
+ * @property {Source["shape"]} shape
+ * @property {number} layer  the one that is open
+ * @property {LayerStep[]} steps  its steps
+ * @property {number} position
+ * @property {Embedding} embedding
+ * @property {Float32Array} embed
+ * @property {Map<number, Float32Array>} after  resid_post of each layer
+ * @property {Inside} inside
+ * @property {Candidate[]} candidates
+ *
+ * @import { Example } from "../../core/data/example.js"
+ * @import { Embedding } from "../../core/data/norms.js"
+ * @import { Built, Candidate, LayerStep, Source } from "../../core/data/source.js"
+ * @import { Box, Cells } from "./whole.js"
+ */
 
+import { embeddingOf } from "../../core/data/norms.js";
 import { grouping, reach } from "../../core/data/sharing.js";
-import { normName } from "../../core/data/wiring.js";
-import { scaleFor } from "../../core/draw/sign_colors.js";
-import { written } from "../../core/text/numbers.js";
-import { percent, tokenName } from "../../core/text/text.js";
-import { normOf } from "./read.js";
+import { layerSteps, normName } from "../../core/data/source.js";
+import { element } from "../../core/draw/dom.js";
+import { scaleFor } from "../../core/draw/colors.js";
+import { counted, written } from "../../core/text/numbers.js";
+import { percent, running, tokenName, visible } from "../../core/text/text.js";
+import { track } from "../../marks/cards.js";
 
 /**
- * @typedef {import("./box.js").Box} Box
- * @typedef {import("./box.js").Cells} Cells
- * @typedef {import("./box.js").Way} Way
- * @typedef {import("./read.js").Whole} Whole
- * @typedef {import("../../core/data/wiring.js").LayerStep} LayerStep
+ * @param {Source} source
+ * @param {Example} example
+ * @param {{layer: number, position: number}} place
+ * @returns {Promise<Whole>}
+ */
+export async function readWhole(source, example, { layer, position }) {
+  const { shape } = source;
+  const { built } = shape;
+  const steps = layerSteps(built, layer).filter(({ between }) => !between);
+  const named = (/** @type {boolean} */ ofHeads) => steps.filter(({ of }) => (of === "head" || of === "key") === ofHeads).map(({ id }) => id);
+  const row = async (/** @type {string} */ quantity, /** @type {number | null} */ of) => {
+    const { shape: [positions], values } = await source.read(quantity, of);
+    const width = values.length / positions;
+    return values.subarray(position * width, (position + 1) * width);
+  };
+  const heads = async (/** @type {string} */ quantity) => {
+    const { shape: [count, positions, width], values } = await source.read(quantity, layer);
+    return Array.from({ length: count }, (_, head) => {
+      const from = (head * positions + position) * width;
+      return values.subarray(from, from + width);
+    });
+  };
+  const [embedding, embed, streams, stream, ofHeads, candidates] = await Promise.all([
+    embeddingOf(source, example.tokens, position),
+    row("embed", null),
+    Promise.all(example.layers.map(async (one) => /** @type {[number, Float32Array]} */ ([one, await row("resid_post", one)]))),
+    Promise.all(named(false).map(async (name) => [name, await row(name, layer)])),
+    Promise.all(named(true).map(async (name) => [name, await heads(name)])),
+    shape.predicts === "none" ? [] : source.candidates(position),
+  ]);
+  return {
+    example,
+    built,
+    shape,
+    layer,
+    steps: layerSteps(built, layer),
+    position,
+    embedding,
+    embed,
+    after: new Map(streams),
+    inside: { one: Object.fromEntries(stream), heads: Object.fromEntries(ofHeads) },
+    candidates,
+  };
+}
+
+/** The length of a vector. @param {ArrayLike<number>} numbers */
+export function normOf(numbers) {
+  return Math.sqrt(Array.from(numbers).reduce((sum, value) => sum + value * value, 0));
+}
+
+/**
  * @typedef {(whole: Whole, step: LayerStep) => Box[]} Make
  */
 
@@ -197,7 +269,7 @@ function attentionBox({ inside, shape, built }) {
   }];
 }
 
-/** What a branch does with what it makes: add it, or have it normed first. @param {import("./read.js").Built} built */
+/** What a branch does with what it makes: add it, or have it normed first. @param {Built} built */
 function added({ norm }) {
   return norm === "output" || norm === "both" ? "gives" : "adds";
 }
@@ -251,4 +323,97 @@ function mlpBox({ inside, built }) {
     fact: lengthOf(out),
     way: { view: "arithmetic", number: "mlp_out", dimension: null }, leads: "Arithmetic",
   }];
+}
+
+/** Tokens of the prediction that are listed. */
+const LISTED = 5;
+
+/**
+ * Text, and embeddings, with the projection that may follow them; the tokens stand between them.
+ *
+ * @param {Whole} whole
+ * @returns {Box[]}
+ */
+export function inputBoxes(whole) {
+  const { example, embedding, embed, built, shape } = whole;
+  const text = visible(example.header.texts.map(running).join(" / "), 240);
+  const projected = `A matrix makes ${shape.dModel} numbers of these ${embedding.values.length}: as many as the stream has.`;
+  return [
+    { id: "text", title: "Text", name: "", says: text, rows: [], way: { view: "text" }, leads: "Text" },
+    tablesBox(whole, built.embedProject ? embedding.values : embed),
+    ...(built.embedProject ? [embedBox("embed", "Projection", projected, [cells("", embed)], embed)] : []),
+  ];
+}
+
+/**
+ * @param {Whole} whole
+ * @param {Float32Array} made  of the rows of the tables
+ */
+function tablesBox({ embedding: { rows }, built }, made) {
+  const scale = scaleFor(...rows.map(({ numbers }) => numbers));
+  const scaled = built.embedScale === 1 ? "" : `, times ${written(built.embedScale)}`;
+  const sum = `${rows.map(({ name, row }) => `${name} (row ${row})`).join(" + ")}${scaled}${built.embedNorm ? `, then ${normName(built)}` : ""}`;
+  const tables = rows.length > 1 ? "tables that were" : "a table that was";
+  const last = built.embedNorm ? "normed" : rows.length > 1 ? "sum" : "scaled";
+  const same = last === "scaled" && !scaled;
+  const says = `Each token becomes ${made.length} numbers, looked up in ${tables} learned: ${sum}.`;
+  const drawn = [...rows.map(({ name, numbers }) => ({ name, parts: [numbers], scale })), ...(same ? [] : [cells(last, made)])];
+  return embedBox(built.embedProject ? "embed_input" : "embed", "Embedding", says, drawn, made);
+}
+
+/**
+ * @param {string} number
+ * @param {string} title
+ * @param {string} says
+ * @param {Cells[]} rows
+ * @param {Float32Array} numbers  that it leaves
+ * @returns {Box}
+ */
+function embedBox(number, title, says, rows, numbers) {
+  const name = number === "embed" ? number : "";
+  return { id: number, title, name, says, rows, fact: lengthOf(numbers), way: { view: "arithmetic", number, dimension: null }, leads: "Arithmetic" };
+}
+
+/**
+ * What stands behind the last layer: the last norm of a pre-norm model, the output head, the softmax.
+ *
+ * @param {Whole} whole
+ * @returns {Box[]}
+ */
+export function outputBoxes({ built, shape, candidates, example }) {
+  if (!candidates.length) return [];
+  const name = normName(built);
+  const [best] = candidates;
+  const asks = shape.predicts === "masked" ? "which token stands here" : "which token comes next";
+  const capped = built.logitSoftCap ? `, squeezed into −${written(built.logitSoftCap, 0)} to ${written(built.logitSoftCap, 0)}` : "";
+  return [
+    ...(built.finalNorm && built.transform ? [normBox("hidden", `Last ${name}`, "What the output head reads: the stream, normed a last time.")] : []),
+    {
+      ...normBox("head_hidden", built.transform ? "Output head" : `Last ${name}`, `Makes the stream ready to be compared with the vocabulary: ${built.transform ? `a matrix, an activation and ${name} of its own` : `the last ${name}`}.`),
+      id: "head",
+      kind: built.transform ? "box" : "norm",
+    },
+    {
+      id: "logits",
+      title: "Prediction",
+      name: "logits",
+      says: `One logit for each of ${counted(shape.vocabulary, "token")}${capped}; the softmax makes probabilities of them: ${asks}${example.causal ? "" : ", as the model sees it"}.`,
+      rows: [],
+      more: [predictionBars(candidates)],
+      way: { view: "arithmetic", number: "logits", dimension: best.id },
+      leads: "Arithmetic",
+    },
+  ];
+}
+
+/** @param {Candidate[]} candidates */
+function predictionBars(candidates) {
+  const bars = candidates.slice(0, LISTED).map(({ text, prob }) =>
+    element("span", { class: "whole-bar" }, [
+      element("bdi", {}, [visible(text.trim(), 18)]),
+      track(prob, ""),
+      element("data", { value: String(prob) }, [percent(prob)]),
+    ]),
+  );
+  return element("span", { class: "whole-bars" }, bars);
 }

@@ -1,21 +1,20 @@
 /**
  * The whole of a model in one diagram: text, tokens, embeddings, layers, prediction, with the numbers of
  * the chosen token in each box. A box opens the view that shows it in full.
+ *
+ * @import { Source } from "../../core/data/source.js"
+ * @import { Kind, Stage } from "../../core/frame/kinds.js"
+ * @import { State } from "../../core/state/state.js"
+ * @import { Whole } from "./boxes.js"
  */
 
-import { usualQuery } from "../../core/data/steps.js";
+import { usualQuery } from "../../core/data/softmax.js";
+import { cssColors, penOn } from "../../core/draw/canvas.js";
+import { headColor, scaleFor, shadeTable, withAlpha } from "../../core/draw/colors.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { afterEscape } from "../../core/state/state.js";
-import { boxOf } from "./box.js";
-import { inputBoxes, outputBoxes } from "./ends.js";
-import { layerHead, layerParts } from "./layer.js";
-import { readWhole } from "./read.js";
-
-/**
- * @typedef {import("./box.js").Box} Box
- * @typedef {import("./box.js").Way} Way
- * @typedef {import("./read.js").Whole} Whole
- */
+import { drawStrip } from "../../marks/strips.js";
+import { BOXES, inputBoxes, outputBoxes, readWhole, TITLES } from "./boxes.js";
 
 /** Tokens of a long text that stand in the row at once. */
 const MOST = 60;
@@ -24,8 +23,8 @@ const MANY = 5;
 
 export class WholeView {
   /**
-   * @param {import("../../core/frame/kinds.js").Stage} stage
-   * @param {import("../../core/data/source.js").Source} source
+   * @param {Stage} stage
+   * @param {Source} source
    */
   constructor({ example, store, limits, theme }, source) {
     this.example = example;
@@ -173,7 +172,7 @@ export class WholeView {
   }
 }
 
-/** @type {import("../../core/frame/kinds.js").Kind} */
+/** @type {Kind} */
 export const wholeKind = {
   id: "whole",
   label: "Whole",
@@ -182,5 +181,176 @@ export const wholeKind = {
   announced: true,
   oneHead: false,
   controls: ["layer"],
-  create: (stage) => new WholeView(stage, /** @type {import("../../core/data/source.js").Source} */ (stage.example.source)),
+  create: (stage) => new WholeView(stage, /** @type {Source} */ (stage.example.source)),
 };
+
+/**
+ * @typedef {object} Part  of an open layer, in the order of the data
+ * @property {"stream" | "branch"} kind
+ * @property {string} title
+ * @property {Box[]} boxes
+ */
+
+/**
+ * The bar of a layer, which opens it.
+ *
+ * @param {Whole} whole
+ * @param {number} layer
+ * @param {boolean} open
+ * @param {() => "light" | "dark"} theme
+ * @param {(change: Way) => void} set
+ */
+export function layerHead(whole, layer, open, theme, set) {
+  const after = /** @type {Float32Array} */ (whole.after.get(layer));
+  const scale = streamScale(whole);
+  const canvas = element("canvas", { "aria-hidden": "true" });
+  const cells = element("span", { class: "whole-cells" }, [canvas]);
+  const inside = whole.built.parallel ? "attention beside the MLP: both read the stream and add to it" : "attention, then the MLP; each adds to the stream";
+  const attributes = { type: "button", class: "whole-layer-head", "aria-expanded": String(open), "data-box": `layer ${layer}` };
+  const opener = element("button", attributes, [
+    element("span", { class: "whole-title" }, [`Layer ${layer}`]),
+    element("span", { class: "whole-says" }, [open ? inside : "what it leaves in the stream"]),
+    ...(open ? [] : [cells]),
+  ]);
+  opener.addEventListener("click", () => set({ layer }));
+  const heads = element("button", { type: "button", class: "whole-all", "data-box": `model ${layer}` }, ["All heads →"]);
+  heads.addEventListener("click", () => set({ view: "model", layer }));
+  const root = element("div", { class: open ? "whole-bar-of open" : "whole-bar-of" }, open ? [opener, heads] : [opener]);
+  return { root, paint: () => !open && paintCells(canvas, [{ name: "", parts: [after], scale }], theme()) };
+}
+
+/** One scale for the stream in all layers, so that it can be seen to grow. @param {Whole} whole */
+function streamScale({ embed, after }) {
+  return scaleFor(embed, ...after.values());
+}
+
+/**
+ * The parts of the open layer, in the order of its steps: what belongs together stands in one part. A
+ * norm that stands before or behind a branch is a box of it; one of a sum stands in the stream.
+ *
+ * @param {Whole} whole
+ * @returns {Part[]}
+ */
+export function layerParts(whole) {
+  /** @type {Part[]} */
+  const parts = [];
+  let of = "";
+  for (const step of whole.steps) {
+    const boxes = (BOXES[step.id] ?? (() => []))(whole, step);
+    if (step.part === "stream" || step.part !== of) parts.push({ kind: step.part === "stream" ? "stream" : "branch", title: TITLES[step.part], boxes: [] });
+    of = step.part;
+    parts[parts.length - 1].boxes.push(...boxes);
+  }
+  return parts;
+}
+
+/**
+ * One box of the diagram: what it does in words, a small picture of its numbers, and where it leads.
+ *
+ * @typedef {Partial<State>} Way
+ *
+ * @typedef {object} Cells  a row of the picture
+ * @property {string} name
+ * @property {ArrayLike<number>[]} parts  one vector, or one of each head
+ * @property {number} scale  the number with the strongest colour
+ * @property {number} [head]  whose colour they have, where they are weights
+ * @property {number} [groups]  in which the vectors of heads stand, where several share a key-value head
+ *
+ * @typedef {object} Box
+ * @property {string} id
+ * @property {string} title
+ * @property {string} name  of the quantity
+ * @property {string} says
+ * @property {Cells[]} rows
+ * @property {string} [fact]  one thing that is seen
+ * @property {HTMLElement[]} [more]
+ * @property {Way} way
+ * @property {string} leads  the view that opens, in a word
+ * @property {"box" | "stream" | "sum" | "norm"} [kind]
+ */
+
+/** CSS pixels of a row of cells, between rows, between the parts of heads, and between groups of them. */
+const [ROW, APART, GAP, BETWEEN_GROUPS] = [13, 4, 3, 11];
+
+/**
+ * @param {Box} box
+ * @param {{theme: () => "light" | "dark", go: (way: Way) => void, can: (way: Way) => boolean}} around
+ * @returns {{root: HTMLElement, paint: () => void}}
+ */
+export function boxOf(box, { theme, go, can }) {
+  const { id, title, name, says, rows, fact, more = [], way, leads, kind = "box" } = box;
+  const canvas = element("canvas", { "aria-hidden": "true" });
+  const names = element("span", { class: "whole-names", "aria-hidden": "true" }, rows.map((row) => element("span", {}, [row.name])));
+  const picture = element("span", { class: rows.some((row) => row.name) ? "whole-cells named" : "whole-cells" }, [names, canvas]);
+  const open = can(way);
+  const root = element("button", { type: "button", class: `whole-box ${kind}`, "data-box": id }, [
+    element("span", { class: "whole-title" }, [title, ...(name ? [" ", element("code", {}, [name])] : [])]),
+    element("span", { class: "whole-says" }, [says]),
+    ...(rows.length ? [picture] : []),
+    ...more,
+    ...(fact ? [element("span", { class: "whole-fact" }, [fact])] : []),
+    element("span", { class: "whole-leads" }, [open && leads ? `${leads} →` : ""]),
+  ]);
+  root.disabled = !open;
+  root.addEventListener("click", () => go(way));
+  return { root, paint: () => rows.length && paintCells(canvas, rows, theme()) };
+}
+
+/**
+ * @param {HTMLCanvasElement} canvas
+ * @param {Cells[]} rows
+ * @param {"light" | "dark"} theme
+ */
+export function paintCells(canvas, rows, theme) {
+  const width = canvas.parentElement ? roomOf(canvas) : 0;
+  if (width < 4) return;
+  const { ground, soft } = cssColors(canvas);
+  const pen = penOn(canvas, width, rows.length * (ROW + APART) - APART);
+  rows.forEach(({ parts, scale, head, groups = parts.length }, i) => {
+    const shades = head === undefined ? shadeTable(theme) : shadesOf(headColor(head, theme));
+    const top = i * (ROW + APART);
+    const inGroup = parts.length / groups;
+    const gap = rows[0].groups ? BETWEEN_GROUPS : GAP;
+    const group = (width - gap * (groups - 1)) / groups;
+    const own = (group - GAP * (inGroup - 1)) / inGroup;
+    if (rows[0].groups) drawBorders(pen, { groups, group, top, tall: ROW + APART }, soft);
+    parts.forEach((numbers, part) => {
+      const left = Math.floor(part / inGroup) * (group + gap) + (part % inGroup) * (own + GAP);
+      drawStrip(pen, { numbers, left, width: own, top, height: ROW, scale }, shades, ground);
+    });
+  });
+}
+
+/**
+ * A line between each group of heads and the next.
+ *
+ * @param {CanvasRenderingContext2D} pen
+ * @param {{groups: number, group: number, top: number, tall: number}} row
+ * @param {string} color
+ */
+function drawBorders(pen, { groups, group, top, tall }, color) {
+  pen.fillStyle = color;
+  for (let i = 1; i < groups; i += 1) pen.fillRect(Math.round(i * (group + BETWEEN_GROUPS) - BETWEEN_GROUPS / 2), top, 1, tall);
+}
+
+/** The width that is left for a canvas beside the names of its rows. @param {HTMLCanvasElement} canvas */
+function roomOf(canvas) {
+  const parent = /** @type {HTMLElement} */ (canvas.parentElement);
+  const before = canvas.previousElementSibling;
+  const taken = before instanceof HTMLElement && before.offsetWidth ? before.offsetWidth + 6 : 0;
+  return Math.floor(parent.clientWidth - taken);
+}
+
+/** @type {Map<string, string[]>} */
+const tables = new Map();
+
+/**
+ * Shades of one colour for weights, in the places where `drawStrip` looks for numbers above zero.
+ *
+ * @param {string} color
+ */
+function shadesOf(color) {
+  const table = tables.get(color) ?? Array.from({ length: 511 }, (_, i) => withAlpha(color, Math.max(0, i - 255) / 255));
+  tables.set(color, table);
+  return table;
+}

@@ -1,0 +1,658 @@
+/**
+ * All heads in the grid of the model view, coloured by a chosen measure, and the one that is chosen.
+ *
+ * @import { Pen } from "../../core/export/figure.js"
+ * @import { Colors } from "../../marks/layer_dots.js"
+ * @import { Distances, Measure, Store, Survey } from "./data.js"
+ * @import { Drawing, Look, Part } from "./report.js"
+ */
+
+import { channels, headColor, signColor, strongest } from "../../core/draw/colors.js";
+import { menu, segments } from "../../core/draw/controls.js";
+import { element } from "../../core/draw/dom.js";
+import { placeOn, roundTop, ticks } from "../../core/draw/canvas.js";
+import { written } from "../../core/text/numbers.js";
+import { percent, running } from "../../core/text/text.js";
+import { drawAxes, drawRing, layerPanels, meanOf, wholeTicks } from "../../marks/layer_dots.js";
+import { cornerOf, heightOf, layOut } from "../../marks/grid.js";
+import { largest, textOf, withInterval } from "./data.js";
+
+/** CSS pixels: a cell of that size has room for its number; cells are no larger than the other. */
+const NUMBERED = 34;
+const WIDEST = 62;
+
+/**
+ * @param {Survey} survey
+ * @param {Store} store
+ * @returns {Part}
+ */
+export function gridPart(survey, store) {
+  const choose = menu("Coloured by", survey.measures.map(({ name, words }) => [name, `${running(words)} (${name})`]), (measure) => store.set({ measure }));
+  const examples = element("div", { class: "examples" });
+  const named = () => /** @type {Measure} */ (survey.byName.get(store.get().measure));
+  return {
+    id: "all-heads",
+    heading: "All heads",
+    controls: [element("div", { class: "measure" }, [element("span", { class: "label", "aria-hidden": "true" }, ["Coloured by"]), choose])],
+    room: 40,
+    below: [examples],
+    update({ measure, place }) {
+      choose.value = measure;
+      examples.replaceChildren(...examplesOf(survey, named(), place));
+    },
+    opened: () => examples.querySelector("a")?.focus(),
+    draw: (look) => gridDrawing(survey, named(), look),
+  };
+}
+
+/**
+ * The best documents of a head, with links to its pages.
+ *
+ * @param {Survey} survey
+ * @param {Measure} measure
+ * @param {number} place
+ */
+function examplesOf(survey, measure, place) {
+  const items = measure.examples[place].map(([document, score]) => {
+    const name = element("bdi", {}, [running(survey.header.documents[document])]);
+    const href = survey.linkTo(document, place);
+    const shown = href ? element("a", { href }, [name]) : name;
+    return element("li", {}, [shown, ` ${textOf(score, measure.unit)}`]);
+  });
+  const title = element("h3", {}, [`Where head ${survey.nameOf(place)} has most of it`]);
+  if (!items.length) return [title, element("p", { class: "note" }, ["No document is kept as an example of this."])];
+  return [title, element("ol", {}, items)];
+}
+
+/**
+ * @param {Survey} survey
+ * @param {Measure} measure
+ * @param {Look} look
+ * @returns {Drawing}
+ */
+function gridDrawing(survey, measure, { width, theme, colors, state }) {
+  const { nLayers, nHeads } = survey;
+  const grid = layOut(Math.min(width, 26 + nHeads * WIDEST), nLayers, nHeads, null);
+  // Cells are lower than the square pictures of the model view: they have a number at most.
+  grid.drop = Math.min(grid.drop, 36);
+  const [wide, high] = [grid.side, Math.min(grid.side, grid.drop - 2)];
+  const top = roundTop(Math.max(...measure.mean.map((one) => Math.abs(one ?? 0))));
+  const color = signColor(1, theme);
+  const numbered = wide >= NUMBERED;
+  const named = wholeTicks(nHeads, nHeads * grid.pitch);
+  const points = grid.places.map((place, slot) => {
+    const [x, y] = cornerOf(grid, slot);
+    return { x: x + wide / 2, y: y + high / 2, place, panel: 0 };
+  });
+  return {
+    figure: {
+      name: `all-heads-${measure.name}`,
+      width,
+      height: heightOf(grid) + 34,
+      paper: colors.paper,
+      paint(pen) {
+        pen.text(26, 11, "head", { size: 11, color: colors.soft });
+        for (const { x, y, place } of points) {
+          const [left, above] = [x - wide / 2, y - high / 2];
+          if (named.includes(place)) pen.text(x, grid.top - 5, String(place), { size: 11, color: colors.soft, anchor: "middle" });
+          if (place % nHeads === 0) pen.text(18, y + 4, String(place / nHeads), { size: 11, color: colors.soft, anchor: "end" });
+          const value = measure.mean[place];
+          if (place === state.place) pen.rect(left - 2, above - 2, wide + 4, high + 4, colors.ink);
+          pen.rect(left, above, wide, high, place === state.place ? colors.paper : colors.ground);
+          if (value === null) continue;
+          pen.rect(left, above, wide, high, color, Math.min(1, Math.abs(value) / top) * strongest(color, theme));
+          if (numbered) pen.text(x, y + 4, cellText(value, measure.unit), { size: 11, color: colors.ink, anchor: "middle" });
+        }
+        drawRamp(pen, { left: grid.left, top: heightOf(grid) + 8, color, most: strongest(color, theme), colors, high: textOf(top, measure.unit) });
+      },
+      columns: ["measure", "layer", "head", "mean", "low", "high", "documents"],
+      *rows() {
+        for (const place of grid.places) {
+          const numbers = [measure.mean, measure.low, measure.high].map((of) => of[place] ?? "");
+          yield [measure.name, Math.floor(place / nHeads), place % nHeads, ...numbers, measure.documents];
+        }
+      },
+    },
+    points,
+    said: ({ place }) => withInterval(measure, place),
+    sentence: gridSaid(survey, measure),
+  };
+}
+
+/**
+ * @param {Survey} survey
+ * @param {Measure} measure
+ */
+function gridSaid(survey, { words, mean, unit }) {
+  const best = largest(mean);
+  if (best < 0) return `No row counts for this: ${words}.`;
+  return `${words.replace(/^./, (first) => first.toUpperCase())}: head ${survey.nameOf(best)} has most, ${textOf(mean[best], unit)}; the mean of all heads is ${textOf(meanOf(mean), unit)}.`;
+}
+
+/**
+ * A number as it fits into a cell: of a share its percent.
+ *
+ * @param {number} value
+ * @param {"share" | "nats" | "number"} unit
+ */
+function cellText(value, unit) {
+  return unit === "share" ? (value * 100).toFixed(0) : String(Number(value.toPrecision(2)));
+}
+
+/**
+ * @param {Pen} pen
+ * @param {{left: number, top: number, color: string, most: number, high: string, colors: Colors}} ramp
+ */
+function drawRamp(pen, { left, top, color, most, high, colors }) {
+  const steps = 60;
+  pen.rect(left, top, steps * 2, 8, colors.ground);
+  for (let i = 0; i < steps; i += 1) pen.rect(left + i * 2, top, 2, 8, color, (i / (steps - 1)) * most);
+  pen.text(left, top + 21, "0", { size: 11, color: colors.soft });
+  pen.text(left + steps * 2, top + 21, high, { size: 11, color: colors.soft, anchor: "end" });
+}
+
+/**
+ * @typedef {Measure & {title: string}} Titled
+ */
+
+/** The kinds of tokens, with the measure of attention on each. */
+const KINDS = { to_cls: "[CLS]", to_sep: "[SEP]", to_punctuation: "punctuation" };
+const PLACES = { to_previous: "the token before", to_next: "the token behind", to_self: "the token itself" };
+/** @type {Record<string, string>} */
+const TITLES = { to_first: "the first token", ...KINDS, ...PLACES };
+/** Before the name of a measure: how much the loss changes with one of its weights. */
+const GRADIENT = "gradient_";
+
+/**
+ * The parts that this survey has the measures for.
+ *
+ * @param {Survey} survey
+ * @param {Store} store
+ * @returns {Part[]}
+ */
+export function layerParts(survey, store) {
+  const special = survey.found("to_cls") || !survey.byName.has("to_first");
+  const masses = titled(survey, special ? KINDS : { to_first: TITLES.to_first, ...KINDS });
+  // The first token may be punctuation, and then what is left is not known.
+  const rest = special ? everythingElse(survey, masses) : null;
+  const entropy = titled(survey, { entropy: "entropy of all rows", entropy_cls: "entropy of the rows of [CLS]" });
+  return [
+    part(survey, "tokens-by-layer", "What attention goes to", rest ? [...masses, rest] : masses, mostSaid),
+    part(survey, "places-by-layer", "The token before, behind, and itself", titled(survey, PLACES), mostSaid),
+    part(survey, "entropy-by-layer", "How broad attention is", entropy, broadSaid),
+    gradientPart(survey, store),
+    normPart(survey, store),
+  ].flatMap((one) => (one ? [one] : []));
+}
+
+/**
+ * @param {Survey} survey
+ * @param {Record<string, string>} titles
+ * @returns {Titled[]}
+ */
+function titled(survey, titles) {
+  return Object.entries(titles).flatMap(([name, title]) => {
+    const measure = survey.found(name);
+    return measure ? [{ ...measure, title }] : [];
+  });
+}
+
+/**
+ * What is left of each head's attention beside these kinds of tokens.
+ *
+ * @param {Survey} survey
+ * @param {Titled[]} kinds
+ * @returns {Titled | null}
+ */
+function everythingElse({ size }, kinds) {
+  if (!kinds.length) return null;
+  const mean = Array.from({ length: size }, (_, place) => kinds.reduce((left, one) => left - (one.mean[place] ?? 0), 1));
+  const none = mean.map(() => null);
+  const examples = mean.map(() => []);
+  return { ...kinds[0], name: "everything_else", title: "all other tokens", words: "what is left", mean, low: none, high: none, examples };
+}
+
+/**
+ * @param {Survey} survey
+ * @param {string} id
+ * @param {string} heading
+ * @param {Titled[]} panels
+ * @param {(survey: Survey, panels: Titled[]) => string} say
+ * @returns {Part | null}
+ */
+function part(survey, id, heading, panels, say) {
+  if (!panels.length) return null;
+  const sentence = say(survey, panels);
+  return { id, heading, draw: (look) => ({ ...panelsDrawing(survey, id, panels, look), sentence }) };
+}
+
+/**
+ * @param {Survey} survey
+ * @param {string} name
+ * @param {Titled[]} panels
+ * @param {Look} look
+ * @returns {Omit<Drawing, "sentence">}
+ */
+export function panelsDrawing(survey, name, panels, { width, theme, colors, state }) {
+  const { nLayers, nHeads } = survey;
+  const color = signColor(1, theme);
+  const text = (/** @type {number} */ value, unit = "") => (unit === "share" ? `${Number((value * 100).toPrecision(3))}\u202f%` : `${value}${unit === "nats" ? " nats" : ""}`);
+  const plot = layerPanels({ width, panels, nLayers, nHeads, chosen: state.place, color, colors, text });
+  return {
+    figure: {
+      name,
+      width: plot.width,
+      height: plot.height,
+      paper: colors.paper,
+      paint: plot.paint,
+      columns: ["measure", "layer", "head", "mean", "low", "high", "documents"],
+      *rows() {
+        for (const { name: measure, mean, low, high, documents } of panels) {
+          for (const [place, value] of mean.entries()) {
+            const [layer, head] = [Math.floor(place / nHeads), place % nHeads];
+            yield [measure, layer, head, value ?? "", low[place] ?? "", high[place] ?? "", documents];
+          }
+        }
+      },
+    },
+    points: plot.points,
+    said: ({ place, panel }) => `${panels[panel].title} ${withInterval(panels[panel], place)}`,
+  };
+}
+
+/**
+ * @param {Survey} survey
+ * @param {Titled[]} panels
+ */
+function mostSaid(survey, panels) {
+  const parts = panels.filter(({ name }) => name !== "everything_else").map(({ title, mean, unit }) => {
+    const best = largest(mean);
+    const layer = topLayer(survey, mean);
+    const average = layerMean(survey, mean, layer);
+    return `${title} in head ${survey.nameOf(best)} (${textOf(mean[best], unit)}) and layer ${layer} (${textOf(average, unit)} on average)`;
+  });
+  return `Most attention goes to ${parts.join(", to ")}.`;
+}
+
+/**
+ * @param {Survey} survey
+ * @param {Titled[]} panels
+ */
+function broadSaid(survey, [{ mean, unit }]) {
+  const [broad, narrow] = [topLayer(survey, mean), topLayer(survey, mean, -1)];
+  const [most, least] = [largest(mean), largest(mean, (value) => -value)];
+  const of = (/** @type {number} */ layer) => textOf(layerMean(survey, mean, layer), unit);
+  return `Attention is broadest in layer ${broad} (${of(broad)} on average) and narrowest in layer ${narrow} (${of(narrow)}); of all heads ${survey.nameOf(most)} is the broadest (${textOf(mean[most], unit)}) and ${survey.nameOf(least)} the narrowest (${textOf(mean[least], unit)}).`;
+}
+
+/**
+ * @param {Survey} survey
+ * @param {(number | null)[]} mean
+ * @param {number} layer
+ */
+function layerMean({ nHeads }, mean, layer) {
+  return meanOf(mean.slice(layer * nHeads, (layer + 1) * nHeads));
+}
+
+/**
+ * @param {Survey} survey
+ * @param {(number | null)[]} mean
+ * @param {1 | -1} [sign]  -1: the layer with the smallest mean
+ */
+function topLayer(survey, mean, sign = 1) {
+  return largest(Array.from({ length: survey.nLayers }, (_, layer) => layerMean(survey, mean, layer)), (value) => sign * value);
+}
+
+/**
+ * The names of the measures that are there plain and by norm.
+ *
+ * @param {Survey} survey
+ */
+export function comparable(survey) {
+  return kindsWith(survey, (name) => survey.byNorm(name));
+}
+
+/**
+ * The names of the measures that are there with their gradients.
+ *
+ * @param {Survey} survey
+ */
+export function differentiated(survey) {
+  return kindsWith(survey, (name) => survey.found(GRADIENT + name));
+}
+
+/**
+ * The kinds of keys that are there with another measure. Where there is a [CLS] it is the first token.
+ *
+ * @param {Survey} survey
+ * @param {(name: string) => unknown} other
+ */
+function kindsWith(survey, other) {
+  const twice = survey.found("to_cls") ? "to_first" : "";
+  return Object.keys(TITLES).filter((name) => name !== twice && survey.found(name) && other(name));
+}
+
+/**
+ * Attention beside the change of the loss with it, as figures 2 and 4 of Clark et al. 2019.
+ *
+ * @param {Survey} survey
+ * @param {Store} store
+ * @returns {Part | null}
+ */
+function gradientPart(survey, store) {
+  const names = differentiated(survey);
+  if (!names.length) return null;
+  const choice = segments(names.map((id) => ({ id, label: TITLES[id] })), (changed) => store.set({ changed }), "Attention on");
+  return {
+    id: "gradients-by-layer",
+    heading: "How much a change would matter",
+    controls: [choice.root],
+    update: ({ changed }) => choice.show(changed),
+    draw: (look) => gradientDrawing(survey, look),
+  };
+}
+
+/**
+ * @param {Survey} survey
+ * @param {Look} look
+ * @returns {Drawing}
+ */
+export function gradientDrawing(survey, look) {
+  const name = look.state.changed;
+  const panels = titled(survey, {
+    [name]: `attention to ${TITLES[name]}`,
+    [GRADIENT + name]: "change of the loss with it",
+    [`${GRADIENT}to_any`]: "with attention to any token",
+  });
+  return { ...panelsDrawing(survey, "gradients-by-layer", panels, look), sentence: changeSaid(survey, TITLES[name], panels) };
+}
+
+/**
+ * @param {Survey} survey
+ * @param {string} title
+ * @param {Titled[]} panels
+ */
+function changeSaid(survey, title, [mass, gradient]) {
+  const [attended, sensitive] = [mass, gradient].map(({ mean }) => topLayer(survey, mean));
+  const change = (/** @type {number} */ layer) => textOf(layerMean(survey, gradient.mean, layer), gradient.unit);
+  const share = textOf(layerMean(survey, mass.mean, attended), mass.unit);
+  const most = attended === sensitive ? ", the most of all layers" : `; it changes most in layer ${sensitive}, by ${change(sensitive)}`;
+  return `Attention to ${title} is largest in layer ${attended} (${share} on average). There the loss changes by ${change(attended)} nats for each unit that one such weight changes${most}.`;
+}
+
+/**
+ * @param {Survey} survey
+ * @param {Store} store
+ * @returns {Part | null}
+ */
+function normPart(survey, store) {
+  const names = comparable(survey);
+  if (!names.length) return null;
+  const choice = segments(names.map((id) => ({ id, label: TITLES[id] })), (compared) => store.set({ compared }), "Attention on");
+  /** @param {string} name @returns {Titled[]} */
+  const both = (name) => [
+    { .../** @type {Measure} */ (survey.found(name)), title: `attention to ${TITLES[name]}` },
+    { .../** @type {Measure} */ (survey.byNorm(name)), title: "weighed by norms" },
+  ];
+  return {
+    id: "plain-and-by-norm",
+    heading: "Weighed by what each token adds",
+    controls: [choice.root],
+    update: ({ compared }) => choice.show(compared),
+    draw(look) {
+      const panels = both(look.state.compared);
+      const [plain, weighed] = panels.map(({ mean }) => textOf(meanOf(mean), "share"));
+      const sentence = `On average heads give ${TITLES[look.state.compared]} ${plain} of their attention, and ${weighed} when each weight is multiplied by the length of the vector that it brings in.`;
+      return { ...panelsDrawing(survey, "plain-and-by-norm", panels, look), sentence };
+    },
+  };
+}
+
+/** CSS pixels. */
+const HEIGHT = 190;
+const [LEFT, RIGHT, ABOVE, BELOW] = [48, 10, 30, 44];
+/** The offsets whose share a sentence names. */
+const NAMED = 3;
+
+/**
+ * @param {Survey} survey
+ * @returns {Part | null}
+ */
+export function profilePart(survey) {
+  const { profile } = survey.header;
+  if (!profile) return null;
+  return {
+    id: "distance-profile",
+    heading: "How far the chosen head looks",
+    onlyPointed: true,
+    draw: (look) => profileDrawing(survey, profile, look),
+  };
+}
+
+/**
+ * @param {Survey} survey
+ * @param {{reach: number, mass: number[][]}} profile
+ * @param {Look} look
+ * @returns {Drawing}
+ */
+function profileDrawing(survey, { reach, mass }, { width, theme, colors, state: { place } }) {
+  const numbers = mass[place];
+  const top = roundTop(Math.max(...numbers));
+  const x = { low: -reach - 0.5, high: reach + 0.5, from: LEFT, to: width - RIGHT };
+  const y = { low: 0, high: top, from: ABOVE + HEIGHT, to: ABOVE };
+  const wide = Math.max(1, ((x.to - x.from) / numbers.length) * 0.8);
+  const color = signColor(1, theme);
+  return {
+    figure: {
+      name: `distance-profile-${survey.nameOf(place)}`,
+      width,
+      height: ABOVE + HEIGHT + BELOW,
+      paper: colors.paper,
+      paint(pen) {
+        const panel = { title: `head ${survey.nameOf(place)}`, x, y };
+        const across = ticks(-reach, reach, Math.max(2, width / 90));
+        const name = "offset: behind the token before 0, ahead of it after 0";
+        drawAxes(pen, panel, colors, { x: across, y: ticks(0, top, 4), xText: signed, yText: share, name });
+        numbers.forEach((value, i) => {
+          const [middle, at] = [placeOn(x, i - reach), placeOn(y, value)];
+          pen.rect(middle - wide / 2, at, wide, y.from - at, color);
+        });
+      },
+      columns: ["layer", "head", "offset", "mass"],
+      *rows() {
+        for (const [head, all] of mass.entries()) {
+          for (const [i, value] of all.entries()) {
+            yield [Math.floor(head / survey.nHeads), head % survey.nHeads, i - reach, value];
+          }
+        }
+      },
+    },
+    points: numbers.map((value, i) => ({ x: placeOn(x, i - reach), y: placeOn(y, value), place, panel: i })),
+    said: ({ panel }) => `offset ${signed(panel - reach)}: ${percent(numbers[panel])}`,
+    sentence: profileSaid(survey.nameOf(place), numbers, reach),
+  };
+}
+
+/** @param {number} value */
+function share(value) {
+  return `${Number((value * 100).toPrecision(3))}\u202f%`;
+}
+
+/** @param {number} offset */
+function signed(offset) {
+  return offset > 0 ? `+${offset}` : String(offset).replace("-", "−");
+}
+
+/**
+ * @param {string} head
+ * @param {number[]} numbers
+ * @param {number} reach
+ */
+function profileSaid(head, numbers, reach) {
+  const order = numbers.map((_, i) => i).sort((a, b) => numbers[b] - numbers[a] || Math.abs(a - reach) - Math.abs(b - reach));
+  const most = order.slice(0, NAMED).map((i) => `${percent(numbers[i])} at offset ${signed(i - reach)}`);
+  const back = numbers.slice(0, reach).reduce((sum, value) => sum + value, 0);
+  const ahead = numbers.slice(reach + 1).reduce((sum, value) => sum + value, 0);
+  return `Head ${head} has most of its attention near these places: ${most.join(", ")}; up to ${reach} tokens back it gives ${percent(back)}, up to ${reach} ahead ${percent(ahead)}.`;
+}
+
+/** Colours from the first layer to the last. */
+const LAYERS = {
+  light: ["#3b1f78", "#2f6db0", "#1f9a7a", "#c98900"],
+  dark: ["#9a86ff", "#4ea6e6", "#4ed193", "#ffd257"],
+};
+const [MARGIN, TALLEST, ROW] = [22, 460, 20];
+
+/**
+ * @param {Survey} survey
+ * @param {Store} store
+ * @returns {Part | null}
+ */
+export function mapPart(survey, store) {
+  const { distances, patterns } = survey.header;
+  if (!distances) return null;
+  const choices = [{ id: /** @type {const} */ ("layer"), label: "layer" }, { id: /** @type {const} */ ("pattern"), label: "pattern" }];
+  const choice = segments(patterns.length ? choices : choices.slice(0, 1), (colored) => store.set({ colored }), "Map coloured by");
+  return {
+    id: "map-of-heads",
+    heading: "Which heads are alike",
+    controls: [choice.root],
+    update: ({ colored }) => choice.show(colored),
+    draw: (look) => mapDrawing(survey, distances, look),
+  };
+}
+
+/**
+ * @param {Survey} survey
+ * @param {Distances} distances
+ * @param {Look} look
+ * @returns {Drawing}
+ */
+function mapDrawing(survey, distances, { width, theme, colors, state }) {
+  const { nLayers, nHeads } = survey;
+  const kinds = state.colored === "pattern" ? kindsOf(survey) : null;
+  const legend = legendOf(survey, kinds, width, theme, colors);
+  const [across, up] = [0, 1].map((axis) => distances.points.map((point) => point[axis]));
+  const [left, low] = [Math.min(...across), Math.min(...up)];
+  const [wide, high] = [Math.max(...across) - left || 1, Math.max(...up) - low || 1];
+  const scale = Math.min((width - 2 * MARGIN) / wide, (TALLEST - 2 * MARGIN) / high);
+  const shift = (width - wide * scale) / 2;
+  const points = distances.points.map(([x, y], place) => ({
+    x: shift + (x - left) * scale, y: MARGIN + (high - (y - low)) * scale, place, panel: 0,
+  }));
+  const bottom = MARGIN * 2 + high * scale;
+  const colorOf = (/** @type {number} */ place) =>
+    kinds ? kindColor(kinds.of[place], theme, colors) : layerColor(Math.floor(place / nHeads), nLayers, theme);
+  return {
+    figure: {
+      name: "map-of-heads",
+      width,
+      height: bottom + legend.height,
+      paper: colors.paper,
+      paint(pen) {
+        // The chosen head last, so that no other hides it.
+        for (const { x, y, place } of [...points].sort((a, b) => Number(a.place === state.place) - Number(b.place === state.place))) {
+          if (place === state.place) {
+            drawRing(pen, x, y, colors);
+            const end = x > width - 60;
+            pen.text(x + (end ? -11 : 11), y + 4, survey.nameOf(place), { size: 12, color: colors.ink, bold: true, anchor: end ? "end" : "start" });
+          }
+          pen.dot(x, y, 4, colorOf(place), 0.9);
+        }
+        legend.paint(pen, bottom);
+      },
+      columns: ["layer", "head", "x", "y", "pattern"],
+      *rows() {
+        const { of, names } = kindsOf(survey);
+        for (const [place, [x, y]] of distances.points.entries()) {
+          yield [Math.floor(place / nHeads), place % nHeads, x, y, of[place] < 0 ? "" : names[of[place]]];
+        }
+      },
+    },
+    points,
+    said: ({ place }) => patternText(survey, place),
+    sentence: mapSaid(distances),
+  };
+}
+
+/**
+ * The pattern of each head: the one with the highest score of those that name it, or -1.
+ *
+ * @param {Survey} survey
+ */
+function kindsOf({ header: { patterns }, size }) {
+  /** @type {number[]} */
+  const of = Array.from({ length: size }, () => -1);
+  patterns.forEach(({ heads, score }, number) => {
+    for (const { place, named } of heads) {
+      const there = of[place] < 0 ? -1 : patterns[of[place]].score[place] ?? -1;
+      if (named && (score[place] ?? 0) > there) of[place] = number;
+    }
+  });
+  return { of, names: patterns.map(({ name }) => name) };
+}
+
+/** @param {Survey} survey @param {number} place */
+function patternText({ header: { patterns } }, place) {
+  const found = patterns.filter(({ heads }) => heads.some((one) => one.named && one.place === place));
+  return found.length ? `looks at ${found.map(({ words }) => running(words)).join("; at ")}` : "known by no pattern";
+}
+
+/**
+ * @param {number} kind
+ * @param {"light" | "dark"} theme
+ * @param {Colors} colors
+ */
+function kindColor(kind, theme, { faint }) {
+  return kind < 0 ? faint : headColor(kind, theme);
+}
+
+/**
+ * @param {number} layer
+ * @param {number} nLayers
+ * @param {"light" | "dark"} theme
+ */
+export function layerColor(layer, nLayers, theme) {
+  const stops = LAYERS[theme].map(channels);
+  const at = nLayers > 1 ? (layer / (nLayers - 1)) * (stops.length - 1) : 0;
+  const below = Math.min(Math.floor(at), stops.length - 2);
+  const mixed = stops[below].map((value, i) => Math.round(value + (stops[below + 1][i] - value) * (at - below)));
+  return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
+}
+
+/**
+ * What the colours mean, in as many columns as there is room for.
+ *
+ * @param {Survey} survey
+ * @param {{of: number[], names: string[]} | null} kinds
+ * @param {number} width
+ * @param {"light" | "dark"} theme
+ * @param {Colors} colors
+ */
+function legendOf({ nLayers }, kinds, width, theme, colors) {
+  const entries = kinds
+    ? [...kinds.names.keys(), -1].filter((kind) => kinds.of.includes(kind)).map((kind) => ({
+      color: kindColor(kind, theme, colors), text: kind < 0 ? "none of these" : kinds.names[kind].replaceAll("_", " "),
+    }))
+    : Array.from({ length: nLayers }, (_, layer) => ({ color: layerColor(layer, nLayers, theme), text: `layer ${layer}` }));
+  const column = kinds ? 178 : 74;
+  const columns = Math.max(1, Math.floor((width - 8) / column));
+  return {
+    height: Math.ceil(entries.length / columns) * ROW + 8,
+    /** @param {Pen} pen @param {number} top */
+    paint(pen, top) {
+      entries.forEach(({ color, text }, i) => {
+        const [x, y] = [8 + (i % columns) * column, top + Math.floor(i / columns) * ROW + 8];
+        pen.dot(x, y, 4, color);
+        pen.text(x + 9, y + 4, text, { size: 12, color: colors.soft });
+      });
+    },
+  };
+}
+
+/** @param {Distances} distances */
+function mapSaid({ within, between, nearest, chance, stress }) {
+  const near = nearest === null || chance === null ? "" : ` The head most like another is of the same layer in ${percent(nearest)} of cases, by chance in ${percent(chance)}.`;
+  const apart = nearest === null ? "Heads" : `Two heads of one layer are ${written(within, 2)} nats apart, two of different layers ${written(between, 2)} (Jensen–Shannon).${near} Heads`;
+  return `${apart} are drawn so that their distances are kept as well as a plane can; what it cannot show is its stress, ${written(stress, 2)}.`;
+}
