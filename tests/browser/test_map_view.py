@@ -16,7 +16,7 @@ from minibert.viz import attention_page
 
 READY = ".map-view[data-drawn]"
 PAPER = (255, 255, 255)
-SCALE = Path(__file__).resolve().parents[2] / "viz/static/views/map/scale.js"
+SCALE = Path(__file__).resolve().parents[2] / "viz/static/views/map/plot.js"
 
 
 def scale_of(theme: str) -> list[tuple[int, int, int]]:
