@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from minibert.survey.distances import HeadDistances
 from minibert.survey.head_map import layer_closeness
-from minibert.survey.head_patterns import HeadPatterns
+from minibert.survey.patterns import HeadPatterns
 from minibert.survey.query_key_dimensions import QueryKeyDimensions
 from minibert.survey.tables import Survey
 

@@ -124,14 +124,14 @@ def dependency(model: Any, data: Path, limit: int | None) -> Sequence[Any]:
 
 def parser(model: Any, data: Path, limit: int | None) -> Sequence[Any]:
     from minibert.model import Model
-    from minibert.survey.probes.parser import attachment_scores
+    from minibert.survey.probes.pair_probe import attachment_scores
 
     untrained = Model.from_config(model.config, tokenizer=model.tokenizer)
     return attachment_scores(model, *treebank(data, limit), random_model=untrained)
 
 
 def litbank(model: Any, data: Path, limit: int | None) -> Sequence[Any]:
-    from minibert.survey.probes.coreference_files import cut_book, read_book
+    from minibert.survey.probes.coreference import cut_book, read_book
 
     books = sorted((data / "text" / "litbank" / "coref" / "conll").iterdir())
     halves = [
@@ -142,7 +142,7 @@ def litbank(model: Any, data: Path, limit: int | None) -> Sequence[Any]:
 
 
 def gap(model: Any, data: Path, limit: int | None) -> Sequence[Any]:
-    from minibert.survey.probes.coreference_files import read_gap
+    from minibert.survey.probes.coreference import read_gap
 
     folder = data / "text" / "gap"
     parts = [read_gap(folder / f"gap-{part}.tsv") for part in ("development", "validation")]

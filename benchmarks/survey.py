@@ -125,7 +125,7 @@ def segment_batches(loaded: Any, texts: Sequence[str]) -> list[list[Sequence[int
 
 
 def batches_of(loaded: Any, texts: Sequence[str]) -> Any:
-    from minibert.survey.formats import Document
+    from minibert.survey.documents import Document
     from minibert.survey.segments import Segmenter, batches
     from minibert.survey.windows import windows
 

@@ -11,7 +11,7 @@ from minibert.analysis.arguments import is_whole
 from minibert.errors import AttentionError
 
 if TYPE_CHECKING:
-    from minibert.survey.head_patterns import HeadPatterns
+    from minibert.survey.patterns import HeadPatterns
 
 __all__ = ["patterns_header"]
 
@@ -28,7 +28,7 @@ def patterns_header(given: Any, n_layers: int, n_heads: int) -> list[dict[str, A
     if given is None:
         return None
     # Pages without names need not wait for what a survey needs.
-    from minibert.survey.head_patterns import HeadPatterns
+    from minibert.survey.patterns import HeadPatterns
 
     if isinstance(given, HeadPatterns):
         if given.shape != (n_layers, n_heads):

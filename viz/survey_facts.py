@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minibert.attached.stacks import title_of
+from minibert.attached.layout import title_of
 
 __all__ = ["facts", "title"]
 

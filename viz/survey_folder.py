@@ -12,18 +12,17 @@ from minibert.attached.attach import Attached
 from minibert.errors import SurveyError
 from minibert.quantities import Int
 from minibert.survey.document_rows import surveyable
+from minibert.survey.documents import Document, check_list, document_of
 from minibert.survey.findings import findings
-from minibert.survey.formats import Document, check_list, document_of
-from minibert.survey.parts import hash_documents
 from minibert.survey.run import identity_of_surveyed
 from minibert.survey.segments import in_pairs
 from minibert.survey.tables import Survey
-from minibert.survey.windows import windows
+from minibert.survey.windows import hash_documents, windows
 from minibert.viz.survey_pages import wanted_examples, write_example_pages
 from minibert.viz.survey_report import survey_report
 
 if TYPE_CHECKING:
-    from minibert.survey.options import Given, Surveyable
+    from minibert.survey.live import Given, Surveyable
 
     Corpus = Iterable[Document | str]
 

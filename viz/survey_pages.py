@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from minibert.errors import TokenizationError, TraceError
 from minibert.survey.document_rows import Rows, document_rows, surveyable
-from minibert.survey.formats import Document
-from minibert.survey.head_patterns import HeadPatterns
+from minibert.survey.documents import Document
 from minibert.survey.pattern_table import PATTERNS
+from minibert.survey.patterns import HeadPatterns
 from minibert.survey.tables import Survey
 from minibert.viz.example import Example
 from minibert.viz.page import Page
 from minibert.viz.viewing import view
 
 if TYPE_CHECKING:
-    from minibert.survey.options import Given, Surveyable
+    from minibert.survey.live import Given, Surveyable
 
 __all__ = ["NO_PAGES", "Entry", "ExamplePages", "wanted_examples", "write_example_pages"]
 

@@ -18,10 +18,9 @@ import numpy.typing as npt
 
 from minibert.survey.distances import HeadDistances
 from minibert.survey.head_map import layer_closeness, metric_scaling
-from minibert.survey.head_patterns import HeadPatterns, PatternHead
 from minibert.survey.measures import BY_NORM, GRADIENT, measures
 from minibert.survey.pattern_table import PATTERNS
-from minibert.survey.survey_patterns import MEASURES, patterns_of_survey
+from minibert.survey.patterns import MEASURES, HeadPatterns, PatternHead, patterns_of_survey
 from minibert.survey.tables import Survey
 from minibert.viz.document import document
 from minibert.viz.payload import header_json

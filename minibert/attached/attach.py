@@ -16,14 +16,11 @@ from torch import Tensor, nn
 from minibert.attached.edits import Edits, plan
 from minibert.attached.layout import Report, Stack
 from minibert.attached.listen import attention_interface, listening
-from minibert.attached.picture import patches_of
+from minibert.attached.page_trace import patches_of
 from minibert.attached.read import AttachedTrace
-from minibert.attached.recording import Known, Pass, Recording
+from minibert.attached.recording import Known, Pass, Recording, Visit, Visits
 from minibert.attached.stack import StackTrace
-from minibert.attached.visits import Visit, Visits
 from minibert.errors import TraceError, check_flag
-
-__all__ = ["Attached", "attach"]
 
 
 def attach(model: Any, *, tokenizer: Any = None) -> "Attached":

@@ -25,8 +25,6 @@ from minibert.trace.edit_checks import misfit as shape_error
 from minibert.trace.places import check_index, indices_of
 from minibert.trace.point import Point
 
-__all__ = ["Edits", "plan"]
-
 Places = tuple[str, int]
 
 

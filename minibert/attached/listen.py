@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from minibert.attached.call import Call
 from minibert.errors import TraceError
 
-__all__ = ["Listener", "attention_interface", "listening"]
-
 _LOCK = RLock()
 _HERE = local()
 _OURS = "minibert_listens_to"

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from minibert.attached.call import Call
 from minibert.errors import TraceError
 
-__all__ = ["Projection", "Projections"]
-
 # Of the largest number that is written: rounding of the sum over heads.
 _LEAST_ERROR, _ROUNDINGS = 1e-5, 64
 

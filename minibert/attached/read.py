@@ -8,15 +8,12 @@ from torch import Tensor
 
 from minibert.attached.call import Call
 from minibert.attached.layout import READABLE
-from minibert.attached.page_trace import PageTrace, page_trace
-from minibert.attached.picture import Patches, pictures_of
+from minibert.attached.page_trace import PageTrace, Patches, page_trace, pictures_of
 from minibert.attached.stack import AttachedLayer, StackTrace, Tokens2D
 from minibert.doors import Page, opened
 from minibert.errors import TraceError
 from minibert.text.tokens import Tokens
 from minibert.trace.layer_view import AbsentError
-
-__all__ = ["AttachedTrace"]
 
 
 class AttachedTrace:

@@ -15,8 +15,6 @@ from minibert.text.tokenizer_files import WELL_KNOWN
 from minibert.text.tokens import Tokens
 from minibert.untrusted import guarded
 
-__all__ = ["LiveTokenizer"]
-
 
 class LiveTokenizer(Tokenizer):
     """What a fast tokenizer of transformers gives, with the words and texts of its tokens.

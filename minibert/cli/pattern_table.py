@@ -10,8 +10,7 @@ from minibert.survey.query_key_dimensions import dimensions_by_pattern
 from minibert.terminal import Terminal, bar, visible
 
 if TYPE_CHECKING:
-    from minibert.survey.head_patterns import HeadPatterns, PatternHead
-    from minibert.survey.pattern_examples import Example
+    from minibert.survey.patterns import Example, HeadPatterns, PatternHead
     from minibert.survey.query_key_dimensions import QueryKeyDimensions
 
 __all__ = ["dimension_table", "pattern_table"]

@@ -24,9 +24,9 @@ from minibert.terminal import Terminal, note, say
 
 if TYPE_CHECKING:
     from minibert.model import Model
-    from minibert.survey.head_patterns import HeadPatterns
+    from minibert.survey.document_rows import Texts
+    from minibert.survey.patterns import HeadPatterns
     from minibert.survey.query_key_dimensions import QueryKeyDimensions
-    from minibert.survey.text_parts import Texts
 
 __all__ = ["patterns"]
 
@@ -126,7 +126,7 @@ def _of_survey(folder: Path, given: Sequence[str]) -> "HeadPatterns":
     """The patterns of a finished survey; `given` are options that only a run of a model has."""
     if given:
         raise typer.BadParameter(f"--survey reads what was measured already; leave out {given[0]}")
-    from minibert.survey.survey_patterns import patterns_of_survey
+    from minibert.survey.patterns import patterns_of_survey
     from minibert.survey.tables import Survey
 
     return patterns_of_survey(Survey.read(folder))

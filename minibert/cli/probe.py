@@ -108,8 +108,13 @@ def coreference(
 
     Heads are chosen on one part and measured on the other.
     """
-    from minibert.survey.probes.coreference import antecedent_scores, count_antecedents
-    from minibert.survey.probes.coreference_files import cut_book, read_book, read_gap
+    from minibert.survey.probes.coreference import (
+        antecedent_scores,
+        count_antecedents,
+        cut_book,
+        read_book,
+        read_gap,
+    )
 
     _check_names(files, measure)
     loaded = load_model(model, revision, offline, None, dtype, impl)
@@ -166,7 +171,7 @@ def parser(
     They are trained on one part and measured on the other.
     """
     from minibert.model import Model
-    from minibert.survey.probes.parser import WORD_DIMENSIONS, attachment_scores
+    from minibert.survey.probes.pair_probe import WORD_DIMENSIONS, attachment_scores
 
     parts = _parts(files, measure, _sentences)
     loaded = load_model(model, revision, offline, None, dtype, impl)

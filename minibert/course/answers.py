@@ -8,8 +8,6 @@ from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 from minibert.errors import MinibertError
 
-__all__ = ["Choice", "Exercise", "Heads", "Mistake", "Numbers", "Verdict"]
-
 
 @dataclass(frozen=True)
 class Verdict:

@@ -6,8 +6,6 @@ from minibert.course.answers import Exercise, Mistake, Numbers
 from minibert.course.lab import traced
 from minibert.course.texts import HORSE
 
-__all__ = ["EXERCISES"]
-
 VECTORS = torch.tensor([[1.0, 0.0, 2.0, 1.0], [0.0, 2.0, 0.0, 1.0], [4.0, 1.0, 1.0, 0.0]])
 WEIGHTS = torch.tensor([0.4, 0.3, 0.3])
 SCORES = torch.tensor([2.0, 1.0, 0.0])

@@ -20,8 +20,6 @@ from minibert.course.lab import (
 from minibert.course.texts import COPIED, FAR, PAIRS, copying_text
 from minibert.trace.edit import hide, zero
 
-__all__ = ["EXERCISES", "INDUCTION"]
-
 # A head above it is called an induction head, as in docs/lessons/induction.md.
 INDUCTION = 0.3
 _SUBJECT = 2

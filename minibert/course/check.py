@@ -4,8 +4,6 @@ from minibert.course import averages, causes, heads, one_weight, real_models, us
 from minibert.course.answers import Exercise, Verdict
 from minibert.errors import MinibertError
 
-__all__ = ["EXERCISES", "check", "exercises"]
-
 EXERCISES: dict[str, Exercise] = {
     name: exercise
     for unit in (averages, one_weight, heads, use, causes, real_models)

@@ -12,8 +12,6 @@ from minibert.course.texts import LEAVES, ORDER
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.trace.read import Trace
 
-__all__ = ["EXERCISES", "own_text", "previous_head"]
-
 
 def previous_head() -> tuple[int, int]:
     """The head that looks at the previous token."""

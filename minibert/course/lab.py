@@ -13,21 +13,6 @@ from minibert.model import Model
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.trace.read import Trace
 
-__all__ = [
-    "bert",
-    "divergence",
-    "every_head",
-    "gpt",
-    "known_for",
-    "place",
-    "resting_layers",
-    "said",
-    "scores",
-    "token_id",
-    "traced",
-    "without",
-]
-
 
 @cache
 def bert() -> Model:

@@ -10,8 +10,6 @@ from minibert.course.lab import bert, place, said, scores, token_id, traced, wit
 from minibert.course.texts import HORSE, TIRED
 from minibert.trace.edit import zero
 
-__all__ = ["EXERCISES", "next_head"]
-
 VERBS = ("are", "were", "was", "is")
 
 

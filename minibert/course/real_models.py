@@ -7,8 +7,6 @@ import torch
 from minibert.course.answers import Choice, Exercise, Mistake, Numbers
 from minibert.course.lab import traced
 
-__all__ = ["EXERCISES", "REVIEW", "coin_labels"]
-
 REVIEW = "I did not really enjoyed this movie. It was fantastic!"
 
 

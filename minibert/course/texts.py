@@ -1,20 +1,5 @@
 """The sentences of the course."""
 
-__all__ = [
-    "BOYS",
-    "COMPLAINTS",
-    "COPIED",
-    "FAR",
-    "HORSE",
-    "LEAVES",
-    "ORDER",
-    "PAIRS",
-    "PLANET",
-    "PRAISES",
-    "TIRED",
-    "copying_text",
-]
-
 HORSE = "the horse quickly ran away"
 TIRED = "the horses [MASK] very tired."
 ORDER = "the small horse ran into the old house and the children were happy"

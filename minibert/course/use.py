@@ -11,8 +11,6 @@ from minibert.course.lab import bert, divergence, place, resting_layers, token_i
 from minibert.course.texts import BOYS
 from minibert.trace.edit import zero
 
-__all__ = ["EXERCISES"]
-
 
 def _weights() -> Tensor:
     """(layer): the mean weight on [SEP]."""

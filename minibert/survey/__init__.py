@@ -1,26 +1,27 @@
 """What the heads of a model do over a corpus.
 
 What is read
-    documents.py   a corpus as documents, streamed (formats.py: the kinds of files)
+    documents.py   a corpus as documents, streamed, from text, JSON lines, Parquet and CoNLL-U
     conllu.py      dependency trees
+    live.py        one stack of a live model of transformers, read as a loaded model is
 What is measured
-    run.py         `survey`: windows.py of documents, cut by segments.py, kept in parts.py
-                   (output_folder.py); ray_workers.py for many processes or machines
-    rows.py        what rows spend by kind of key (token_kinds.py): from the pass
-                   (pass_masses.py), or from matrices
-    loss_gradients.py  how much the loss (objective.py) changes with them, by a second pass
-    measures.py    the measures, each declared once; sums.py over documents; tables.py: the result
+    run.py         `survey` and its options; ray_workers.py for many processes or machines
+    segments.py    documents as tokens that fit the model, and what is known of these
+    rows.py        what rows spend by kind of key: from the pass, or from matrices
+    loss_gradients.py  how much the loss changes with them, by a second pass
+    measures.py    the measures, each declared once
+    windows.py     windows of documents, and sums over documents; tables.py: the result
 What is written
-    collecting.py  the values of chosen points for every token (packed_pass.py, growing.py,
-                   array_files.py); collected.py reads them back
+    collecting.py  the values of chosen points for every token; collected.py reads them back
 What is made of a survey
-    differences.py what changed between two surveys, head by head (assignment.py)
+    differences.py what changed between two surveys, head by head
     findings.py    the patterns and the distances of heads, for its report
 What heads do
     document_rows.py   rows of attention, of a loaded model or a live one, that these read
-    patterns.py    heads named by ten patterns (pattern_table.py); head_patterns.py: the result
-    distances.py   Jensen-Shannon divergences between heads; head_map.py: points and clusters
+    pattern_table.py   ten patterns; patterns.py: the heads that follow them
+    distances.py   Jensen-Shannon divergences between heads; head_map.py: points in a plane
     query_key_dimensions.py  how many dimensions carry a head's query·key
+    intervals.py   confidence intervals of means and shares
 """
 
 from minibert.survey.collected import Collected

@@ -11,10 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.errors import SurveyError
-from minibert.survey.formats import Document
+from minibert.survey.documents import Document
 from minibert.untrusted import guarded, open_regular, present, read_json
-
-__all__ = ["Collected"]
 
 Floats = npt.NDArray[np.floating[Any]]
 Whole = npt.NDArray[np.integer[Any]]

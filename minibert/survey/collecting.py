@@ -13,35 +13,505 @@ progress.json                 how far an unfinished run has come
 
 import hashlib
 import json
+import os
 import time
-from collections.abc import Iterable, Iterator, Sized
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import closing, contextmanager, suppress
 from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from io import BufferedRandom, BufferedWriter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from minibert.analysis.arguments import check_model
 from minibert.errors import SurveyError, TokenizationError
+from minibert.kernels.allowed_keys import AllowedKeys
+from minibert.layers.config import Config
+from minibert.layers.evaluation import Evaluation
+from minibert.layers.layer import absent_because
+from minibert.layers.layer_pass import LayerPass
 from minibert.model import Model
+from minibert.quantities import QUANTITIES, TokenIds
 from minibert.survey.collected import Collected
-from minibert.survey.documents import Documents, corpus_hash
-from minibert.survey.formats import Document, document_of
-from minibert.survey.growing import LOCK, GrowingCollection, State
-from minibert.survey.packed_pass import (
-    PackedPass,
-    TokenizedText,
-    as_points,
-    batches,
-    tokenized,
-)
-from minibert.survey.versions import versions
+from minibert.survey.documents import Document, Documents, corpus_hash, document_of
+from minibert.survey.tables import versions
+from minibert.text.inputs import Inputs
+from minibert.text.tokens import Tokens, padded
+from minibert.text.windows import equal_parts
 from minibert.text.words import Words
 from minibert.trace.identity import weights_digest
-from minibert.training.lock import folder_locked
+from minibert.trace.places import check_index
+from minibert.trace.run import embedded, logits_of, reads_single_positions, run_layers
+from minibert.training.folder import folder_locked
+from minibert.untrusted import guarded, read_json
 
-__all__ = ["DTYPES", "collect"]
+Floats = npt.NDArray[np.floating[Any]]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class CollectedPoint:
+    """A place in the pass whose values are collected: a quantity, its layer, one head or all."""
+
+    name: str
+    layer: int | None = None
+    head: int | None = None
+
+    def __str__(self) -> str:
+        return "-".join(str(p) for p in (self.name, self.layer, self.head) if p is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenizedText:
+    """The tokens of a document, and the windows that the model sees of it.
+
+    windows   positions of the whole text, special tokens in each window; one window for a text
+              that fits
+    """
+
+    document: Document
+    tokens: Tokens
+    windows: tuple[npt.NDArray[np.int64], ...]
+
+    @property
+    def size(self) -> int:
+        """Tokens that the model computes."""
+        return sum(map(len, self.windows))
+
+
+def as_points(keys: Iterable[Any], model: Model) -> tuple[CollectedPoint, ...]:
+    """The points of keys such as ("resid_post", 3), ("z", 3, 5) and "embed"; each once.
+
+    Raises SurveyError for what the model does not have, and for matrices.
+    """
+    points = tuple(_as_point(key, model) for key in keys)
+    if not points:
+        raise SurveyError('points=[]: expected at least one, such as ("resid_post", 3).')
+    if len(set(points)) < len(points):
+        twice = next(p for p in points if points.count(p) > 1)
+        raise SurveyError(f"the point {twice} is named twice.")
+    return points
+
+
+def _as_point(key: Any, model: Model) -> CollectedPoint:
+    config: Config = model.config
+    parts = (key,) if isinstance(key, str) else key
+    # What there is one of in a text is no token's; a norm behind the layers is not computed here.
+    left_out = {"mask", "pooled", "final_norm_scale"}
+    names = [n for n, q in QUANTITIES.items() if n not in left_out and "query" not in q.axes]
+    if not isinstance(parts, tuple | list) or not 1 <= len(parts) <= 3 or parts[0] not in names:
+        raise SurveyError(
+            f"{key!r} cannot be collected; expected (name, layer) or (name, layer, head), the name "
+            f"one of {', '.join(names)}."
+        )
+    name, quantity = parts[0], QUANTITIES[parts[0]]
+    if name == "logits" and not reads_single_positions(model.head):
+        raise SurveyError(f"logits of {model.name} belong to a whole text, not to its tokens.")
+    if quantity.per_layer == (len(parts) == 1) or len(parts) > 2 + quantity.per_head:
+        wanted = ["name", *["layer"] * quantity.per_layer, *["head"] * quantity.per_head]
+        raise SurveyError(f"{key!r}: of {name} expected ({', '.join(wanted)}).")
+    where = f"{key!r}: "
+    numbers = [
+        check_index(what, number, most, SurveyError, where)
+        for what, number, most in zip(
+            ("layer", "head"), parts[1:], (config.n_layers, config.n_heads), strict=False
+        )
+    ]
+    absent = config.absent_in(numbers[0]) if numbers else frozenset[str]()
+    if name in absent:
+        raise SurveyError(f"{key!r} cannot be collected. {absent_because(name, config)}")
+    return CollectedPoint(name, *numbers)
+
+
+def tokenized(document: Document, model: Model) -> TokenizedText:
+    """The tokens of a document; a text that is longer than the model is cut into windows.
+
+    Windows are of about the same length, and no token of the text is in two of them. Raises
+    TokenizationError for a text without tokens, and for a pair that is longer than the model.
+    """
+    tokenizer: Any = model.tokenizer
+    limit = model.config.n_positions
+    longest = limit if document.pair else None
+    tokens = tokenizer(*document.contents, max_positions=longest)
+    return TokenizedText(document, tokens, equal_parts(tokens, limit))
+
+
+def batches(items: Iterable[Item], most: int, size: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """The items in their order, in batches that end with the one that reaches `most` tokens."""
+    held: list[Item] = []
+    tokens = 0
+    for item in items:
+        held.append(item)
+        tokens += size(item)
+        if tokens >= most:
+            yield held
+            held, tokens = [], 0
+    if held:
+        yield held
+
+
+class PackedPass:
+    """Computes the values of points for texts, without padding, `most` tokens or more at a time."""
+
+    def __init__(self, model: Model, points: Sequence[CollectedPoint], most: int) -> None:
+        self.model, self.points, self.most = model, points, most
+        layers = [p.layer for p in points if p.layer is not None]
+        whole = any(p.name == "logits" for p in points)
+        self._stop = model.config.n_layers if whole else max(layers, default=-1) + 1
+
+    def shapes(self) -> dict[CollectedPoint, tuple[int, ...]]:
+        """The shape of one token's value at each point."""
+        found = self._values(torch.zeros(1, 1, dtype=torch.int64), None, [1])
+        return {point: value.shape[1:] for point, value in found.items()}
+
+    def __call__(self, texts: Sequence[TokenizedText]) -> dict[CollectedPoint, Floats]:
+        """(token, ...) for each point, for the tokens of all windows of the texts, in order."""
+        windows = [(text.tokens, window) for text in texts for window in text.windows]
+        # A text may be a whole book, too long for one pass.
+        groups = batches(windows, self.most, lambda one: len(one[1]))
+        parts = [self._of_windows(group) for group in groups]
+        return {point: np.concatenate([part[point] for part in parts]) for point in self.points}
+
+    def _of_windows(
+        self, windows: Sequence[tuple[Tokens, npt.NDArray[np.int64]]]
+    ) -> dict[CollectedPoint, Floats]:
+        ids = padded([tokens.ids[0][window].tolist() for tokens, window in windows], 0)
+        kinds = padded([tokens.segments[0][window].tolist() for tokens, window in windows], 0)
+        return self._values(ids, kinds, [len(window) for _, window in windows])
+
+    @torch.no_grad()
+    def _values(
+        self, ids: TokenIds, kinds: TokenIds | None, lengths: list[int]
+    ) -> dict[CollectedPoint, Floats]:
+        model, device = self.model, self.model.body.word.weight.device
+        mask = torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]
+        inputs = Inputs(
+            ids.to(device), mask.to(device), None if kinds is None else kinds.to(device)
+        ).checked(model.config, model.name)
+        allowed = AllowedKeys(1, sum(lengths), device, model.config.causal, packed=tuple(lengths))
+        found: dict[CollectedPoint, Floats] = {}
+
+        def visit(at: LayerPass) -> None:
+            for point in self.points:
+                if point.layer == at.index:
+                    found[point] = _rows(getattr(at, point.name), point)
+
+        embed = embedded(model.body, inputs, allowed)
+        hidden = run_layers(
+            model.body,
+            embed,
+            Evaluation(allowed, model.impl),
+            stop=self._stop,
+            keep=lambda layer: frozenset(p.name for p in self.points if p.layer == layer),
+            visit=visit,
+        )
+        for point in self.points:
+            if point.name == "embed":
+                found[point] = _rows(embed, point)
+            elif point.name == "logits":
+                final = model.body.final(hidden)
+                found[point] = _rows(logits_of(model, final, inputs, allowed), point)
+        return found
+
+
+def _rows(value: Tensor, point: CollectedPoint) -> Floats:
+    """(token, ...) of a quantity of one row of packed tokens."""
+    value = value[0]
+    if QUANTITIES[point.name].per_head:
+        value = value[point.head] if point.head is not None else value.transpose(0, 1)
+    if value.dtype is torch.bfloat16:
+        value = value.float()
+    return value.cpu().numpy()
+
+
+_HEADER = 256
+
+
+class ArrayFile:
+    """An array in a file, which grows along its first axis.
+
+    Opening creates the file, or cuts it to `rows`, from where it grows again. Raises OSError where
+    it cannot be written or is shorter than that.
+    """
+
+    def __init__(
+        self, path: Path, dtype: str, shape: tuple[int, ...], rows: int, *, extra: int = 0
+    ) -> None:
+        self.dtype, self.shape, self.extra = np.dtype(dtype).newbyteorder("<"), shape, extra
+        self._row_bytes = self.dtype.itemsize * int(np.prod(shape))
+        end = _HEADER + (rows + extra) * self._row_bytes
+        if not rows:
+            path.write_bytes(self._header(0) + bytes(extra * self._row_bytes))
+        self._file = path.open("r+b")
+        length = self._file.seek(0, os.SEEK_END)
+        if length < end:
+            self._file.close()
+            raise OSError(f"{length} bytes long, {end} were written")
+        self._file.truncate(end)
+        self._file.seek(end)
+
+    def append(self, values: npt.NDArray[Any]) -> None:
+        """Add rows: (row, *shape)."""
+        self._file.write(np.ascontiguousarray(values, self.dtype).tobytes())
+
+    def flush(self) -> None:
+        """Have everything on the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def finish(self, rows: int) -> None:
+        """Write the header of the complete array."""
+        self._file.seek(0)
+        self._file.write(self._header(rows + self.extra))
+        self.flush()
+
+    def close(self) -> None:
+        """Close the file; what is not flushed may be lost, as on a full disk."""
+        close_file(self._file)
+
+    def _header(self, rows: int) -> bytes:
+        about = {"descr": self.dtype.str, "fortran_order": False, "shape": (rows, *self.shape)}
+        start = b"\x93NUMPY\x01\x00" + (_HEADER - 10).to_bytes(2, "little")
+        return start + repr(about).encode().ljust(_HEADER - 11) + b"\n"
+
+
+def close_file(file: BufferedWriter | BufferedRandom) -> None:
+    """Close a file; what is not flushed may be lost, as on a full disk."""
+    try:
+        file.close()
+    except OSError:
+        # The rest of a buffer that the disk has no room for; closed it is in any case.
+        file.raw.close()
+
+
+LOCK, MANIFEST, PROGRESS, TEXTS = ".lock", "manifest.json", "progress.json", "texts.jsonl"
+#: What is known of each token: the type and the shape of one.
+INDEX: dict[str, tuple[str, tuple[int, ...]]] = {
+    "token_ids": ("int32", ()),
+    "segments": ("uint8", ()),
+    "words": ("int32", ()),
+    "spans": ("int32", (2,)),
+    "positions": ("int32", ()),
+}
+_STARTS = ("starts", "text_starts")
+_FORMAT, _MOST_NAMED = 1, 100
+
+
+@dataclass
+class State:
+    """How far a collection has come.
+
+    documents   read, whether they have tokens or not; documents_sha256 is the hash of these
+    texts, windows, tokens, text_bytes   written
+    n_skipped, skipped                   documents without tokens; the first hundred, and why
+    """
+
+    documents: int = 0
+    documents_sha256: str = ""
+    texts: int = 0
+    windows: int = 0
+    tokens: int = 0
+    text_bytes: int = 0
+    n_skipped: int = 0
+    skipped: list[list[str]] = field(default_factory=list)
+
+    def skip(self, document: str, reason: str) -> None:
+        """Count a document that has no tokens."""
+        self.n_skipped += 1
+        if len(self.skipped) < _MOST_NAMED:
+            self.skipped.append([document, reason])
+
+
+class GrowingCollection:
+    """The files of one collection; `state` is how far they are complete.
+
+    Raises SurveyError where the folder holds anything but a collection with these options.
+    """
+
+    def __init__(self, folder: Path, options: Mapping[str, Any], *, resume: bool) -> None:
+        self.folder, self.options = folder, options
+        self.state, self.finished = State(), False
+        self._arrays: dict[str, ArrayFile] = {}
+        self._texts: BufferedRandom | None = None
+        with self._writing():
+            folder.mkdir(parents=True, exist_ok=True)
+            here = set(os.listdir(folder)) - {LOCK}
+        name = next((name for name in (MANIFEST, PROGRESS) if name in here), None)
+        if name is not None:
+            self._take_up(name, resume)
+        elif here:
+            raise SurveyError(
+                f"{folder}: has other files ({', '.join(sorted(here)[:3])}); expected a new or "
+                "empty folder."
+            )
+
+    def _take_up(self, name: str, resume: bool) -> None:
+        path = self.folder / name
+        about = read_json(path, SurveyError)
+        with guarded(path, SurveyError, "is not of this version of minibert"):
+            if about["format"] != _FORMAT:
+                raise ValueError(f"format {about['format']}")
+            options, state = about["options"], State(**about["counts"])
+        if not resume:
+            arrays = [f"{one}.npy" for one in (*INDEX, *_STARTS, *map(str, options["points"]))]
+            for other in (*arrays, TEXTS, MANIFEST, PROGRESS):
+                (self.folder / Path(other).name).unlink(missing_ok=True)
+            return
+        for key, wanted in self.options.items():
+            if options.get(key) != wanted:
+                raise SurveyError(
+                    f"{self.folder}: holds a collection with {key} {options.get(key)!r:.300}, not "
+                    f"{wanted!r:.300}. Choose another folder, or start again with resume=False."
+                )
+        self.state, self.finished = state, name == MANIFEST
+
+    def open(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Open the files, cut to what is complete; `shapes` are those of one token's values."""
+        state = self.state
+        with self._writing():
+            for name, (dtype, shape) in INDEX.items():
+                self._arrays[name] = ArrayFile(self._array(name), dtype, shape, state.tokens)
+            for name, shape in shapes.items():
+                array = ArrayFile(self._array(name), self.options["dtype"], shape, state.tokens)
+                self._arrays[name] = array
+            for name in _STARTS:
+                array = ArrayFile(self._array(name), "int64", (), state.texts, extra=1)
+                self._arrays[name] = array
+            path = self.folder / TEXTS
+            path.touch()
+            self._texts = path.open("r+b")
+            if self._texts.seek(0, os.SEEK_END) < state.text_bytes:
+                raise OSError(f"{TEXTS} is shorter than what was written")
+            self._texts.truncate(state.text_bytes)
+            self._texts.seek(state.text_bytes)
+        self.save()
+
+    def add(
+        self,
+        texts: Sequence[TokenizedText],
+        values: Mapping[str, npt.NDArray[np.floating[Any]]],
+        read: State,
+    ) -> None:
+        """Write a batch; `read` has what was read and skipped up to its end."""
+        state = deepcopy(self.state)
+        with self._writing():
+            kept = []
+            for text in texts:
+                rows = _index_rows(text)
+                mine = rows.pop("kept") | self.options["special"]
+                for name, column in rows.items():
+                    self._arrays[name].append(column[mine])
+                kept.append(mine)
+                state.texts += 1
+                state.windows += len(text.windows)
+                state.tokens += int(mine.sum())
+                state.text_bytes += self._write_text(text)
+                self._arrays["starts"].append(np.array([state.tokens]))
+                self._arrays["text_starts"].append(np.array([state.text_bytes]))
+            every = np.concatenate(kept)
+            for name, array in values.items():
+                self._arrays[name].append(self._converted(name, array[every]))
+        self.state = state
+        self.count(read)
+
+    def count(self, read: State) -> None:
+        """Take over what was read and skipped."""
+        state = self.state
+        state.documents, state.documents_sha256 = read.documents, read.documents_sha256
+        state.n_skipped, state.skipped = read.n_skipped, list(read.skipped)
+
+    def _write_text(self, text: TokenizedText) -> int:
+        about = json.dumps(asdict(text.document), ensure_ascii=False)
+        assert self._texts is not None
+        # The name of a file, which is in the id, need not be valid UTF-8.
+        return self._texts.write(about.encode(errors="surrogatepass") + b"\n")
+
+    def _converted(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        with np.errstate(over="ignore"):
+            found = values.astype(self.options["dtype"])
+        if not np.array_equal(np.isfinite(found), np.isfinite(values)):
+            raise SurveyError(
+                f"{name}: a value of {np.abs(values).max():.6g} does not fit "
+                f"{self.options['dtype']}; store float32."
+            )
+        return found
+
+    def save(self) -> None:
+        """Have what is complete on the disk, and `progress.json` say so."""
+        if self._texts is None:
+            return
+        with self._writing():
+            for array in self._arrays.values():
+                array.flush()
+            self._texts.flush()
+            os.fsync(self._texts.fileno())
+            self._replace(PROGRESS, {"counts": asdict(self.state)})
+
+    def finish(self, about: Mapping[str, Any]) -> None:
+        """Complete the files and write the manifest, `about` in it."""
+        self.save()
+        state = self.state
+        with self._writing():
+            for name, array in self._arrays.items():
+                array.finish(state.texts if name in _STARTS else state.tokens)
+            self._replace(MANIFEST, {"counts": asdict(state), **about})
+            (self.folder / PROGRESS).unlink()
+        self.finished = True
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._arrays.values():
+            file.close()
+        if self._texts is not None:
+            close_file(self._texts)
+
+    def _array(self, name: str) -> Path:
+        return self.folder / f"{name}.npy"
+
+    def _replace(self, name: str, content: Mapping[str, Any]) -> None:
+        path = self.folder / name
+        beside = path.with_suffix(".part")
+        about = {"format": _FORMAT, "options": self.options, **content}
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(about, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SurveyError(
+                f"{self.folder}: cannot be written to ({error.strerror or error}). What is "
+                f"complete is kept ({self.state.texts} texts); make room, or give the folder its "
+                "rights, and the same call goes on from there."
+            ) from error
+
+
+def _index_rows(text: TokenizedText) -> dict[str, npt.NDArray[Any]]:
+    """What is known of each token of the windows of a text, and which are kept always."""
+    places = np.concatenate(text.windows)
+    tokens = text.tokens
+    spans = np.array([(-1, -1) if span is None else span for span in tokens.spans[0]])
+    words = np.array([-1 if word is None else word for word in tokens.words[0]])
+    positions = np.concatenate([np.arange(len(window)) for window in text.windows])
+    return {
+        "token_ids": tokens.ids[0].numpy()[places],
+        "segments": tokens.segments[0].numpy()[places],
+        "words": words[places],
+        "spans": spans[places],
+        "positions": positions,
+        "kept": spans[places, 0] >= 0,
+    }
+
 
 DTYPES = ("float32", "float16", "float64")
 #: A process that is killed loses at most what it did in so many seconds.

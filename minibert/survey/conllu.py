@@ -12,8 +12,6 @@ from pathlib import Path
 from minibert.errors import SurveyError
 from minibert.untrusted import lines_of, open_regular
 
-__all__ = ["Line", "Sentence", "TreebankReader", "blocks", "read_sentences"]
-
 #: A line's number in its file, from 1 on, and its bytes without the line end.
 Line = tuple[int, bytes]
 

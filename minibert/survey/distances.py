@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,20 +22,8 @@ from torch import Tensor
 from minibert.analysis.arguments import whole_number
 from minibert.errors import AttentionError
 from minibert.quantities import Float
-from minibert.survey.document_rows import Rows, document_rows, surveyable
-from minibert.survey.document_traces import generator_of
-from minibert.survey.text_parts import Texts
-
-if TYPE_CHECKING:
-    from minibert.survey.options import Given
-
-__all__ = [
-    "SMOOTHING",
-    "HeadDistances",
-    "JensenShannonSums",
-    "head_distances",
-    "jensen_shannon_sums",
-]
+from minibert.survey.document_rows import Rows, Texts, document_rows, generator_of, surveyable
+from minibert.survey.live import Given
 
 SMOOTHING = 0.001
 # Numbers of a head that are worked on at once: all heads of bert-base then take 1.2 MB in float32,
@@ -154,7 +141,7 @@ class HeadDistances:
 
 
 def head_distances(
-    model: "Given",
+    model: Given,
     texts: Texts,
     *,
     rows_per_document: int | None = 16,

@@ -1,37 +1,169 @@
-"""Rows of attention of each document, of a loaded model or a live one, for patterns and distances.
+"""Documents as parts a model reads at once, and the rows of attention of each, for what heads do.
 
-Of a document are kept query, key, value and z of each layer; rows are computed when they are read,
-never an N x N of all.
+Of a loaded model documents are packed into batches without padding, in their own order; a live
+model is given one part after the other. Of a document are kept query, key, value and z of each
+layer; rows are computed when they are read, never an N x N of all.
 """
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_model
 from minibert.attached.attach import Attached
 from minibert.attached.call import Call, repeated
+from minibert.attached.layout import title_of
 from minibert.attached.page_trace import PageTrace, page_trace
 from minibert.attached.stack import StackTrace
-from minibert.attached.stacks import title_of
-from minibert.errors import SurveyError
+from minibert.errors import SurveyError, TokenizationError
+from minibert.model import Model
 from minibert.quantities import Float
-from minibert.survey.attached_stack import AttachedStack
-from minibert.survey.document_traces import document_traces
-from minibert.survey.marks import Queries, Seen
-from minibert.survey.text_parts import Texts, text_parts
-from minibert.text.tokens import Tokens
+from minibert.survey.documents import Document
+from minibert.survey.live import AttachedStack, Given, Surveyable
+from minibert.survey.pattern_table import Queries, Seen
+from minibert.text.tokens import Tokens, padded
+from minibert.text.windows import columns, equal_parts
+from minibert.text.words import Words
 from minibert.trace.read import Trace
 
-if TYPE_CHECKING:
-    from minibert.survey.options import Given, Surveyable
+Texts = Iterable[Any]
+"""Texts or Words, (text, second text) pairs, Tokens or ids of one sentence each, or Documents."""
 
-__all__ = ["AttachedRows", "DocumentRows", "Rows", "document_rows", "surveyable"]
+
+@dataclass(frozen=True, eq=False)
+class TextPart:
+    """The tokens of one part of a document, with the number of the document and its id."""
+
+    number: int
+    id: str
+    tokens: Tokens
+
+
+def text_parts(
+    model: Surveyable, texts: Texts, *, longest: int | None = None
+) -> Iterator[TextPart]:
+    """The parts of each document, in the order of the corpus.
+
+    A text longer than `longest`, by default the model's positions, is cut into parts of about the
+    same length; no token is in two of them, and each has the special tokens of a whole text.
+
+    Raises TokenizationError for what the model cannot read: an empty text, a pair that is too
+    long, or something that is no text at all.
+    """
+    if isinstance(texts, str):
+        raise TokenizationError("texts is one str; give a list of texts, as [text].")
+    if isinstance(texts, Tokens | Tensor):
+        texts = [texts[index] for index in range(len(texts))]
+    for number, text in enumerate(texts):
+        yield from _of_document(model, number, text, longest or model.config.n_positions)
+
+
+def _of_document(model: Surveyable, number: int, document: Any, longest: int) -> Iterator[TextPart]:
+    name = str(number)
+    if isinstance(document, Document):
+        name = document.id
+        contents = document.contents
+        document = contents if len(contents) > 1 else contents[0]
+    pair = isinstance(document, tuple) and len(document) == 2
+    if isinstance(document, str | Words) and model.tokenizer is not None:
+        whole = model.tokenizer(document)
+        tokens = [columns(whole, [part.tolist()]) for part in equal_parts(whole, longest)]
+    elif pair and isinstance(document[0], str | Words) and model.tokenizer is not None:
+        tokens = [model.tokenizer(*document)]
+        if tokens[0].lengths[0] > longest:
+            raise TokenizationError(
+                f"Document {name} is a pair of {tokens[0].lengths[0]} tokens, more than the "
+                f"{longest} positions of {model.name}; shorten its texts, or give them alone."
+            )
+    else:
+        tokens = [model.inputs(document).as_tokens(model.tokenizer)]
+    for part in tokens:
+        if len(part) != 1:
+            raise TokenizationError(
+                f"Document {name} is a batch of {len(part)} sentences; give them one by one."
+            )
+        yield TextPart(number, name, part)
+
+
+# Numbers that the trace of one batch may keep: 128 MiB in float32.
+_NUMBERS = 2**25
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentTraces:
+    """One document: its id, its number in the corpus, and the trace of each of its parts."""
+
+    id: str
+    number: int
+    parts: tuple[Trace, ...]
+
+
+def document_traces(
+    model: Model, texts: Texts, *, longest: int | None = None
+) -> Iterator[DocumentTraces]:
+    """The traces of each document, in the order of the corpus; no gradients are kept.
+
+    `texts` and `longest` are those of `text_parts`, whose errors are raised.
+    """
+    waiting: list[Trace] = []
+    last: TextPart | None = None
+    for batch in _batches(model, text_parts(model, texts, longest=longest)):
+        with torch.no_grad():
+            trace = model.trace(_joined([part.tokens for part in batch]), packed=True)
+        for index, part in enumerate(batch):
+            if last is not None and part.number != last.number:
+                yield DocumentTraces(last.id, last.number, tuple(waiting))
+                waiting = []
+            waiting.append(trace.text(index))
+            last = part
+    if last is not None:
+        yield DocumentTraces(last.id, last.number, tuple(waiting))
+
+
+def generator_of(seed: int, name: str) -> np.random.Generator:
+    """The random numbers that belong to a seed and a document, whatever else is measured."""
+    digest = hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=16).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little"))
+
+
+def _batches(model: Model, parts: Iterable[TextPart]) -> Iterator[list[TextPart]]:
+    """The parts of all documents, as many at once as a trace has memory for."""
+    config = model.config
+    room = max(1, _NUMBERS // (config.n_layers * 8 * config.d_model))
+    batch: list[TextPart] = []
+    size = 0
+    for part in parts:
+        length = part.tokens.lengths[0]
+        if batch and size + length > room:
+            yield batch
+            batch, size = [], 0
+        batch.append(part)
+        size += length
+    if batch:
+        yield batch
+
+
+def _joined(parts: list[Tokens]) -> Tokens:
+    """Sentences as one batch."""
+
+    def table(rows: Iterable[Tensor]) -> Tensor:
+        return padded([row[0].tolist() for row in rows], 0)
+
+    fields = ("raw", "strings", "spans", "words", "special")
+    return Tokens(
+        ids=table(part.ids for part in parts),
+        mask=table(part.mask for part in parts).bool(),
+        segments=table(part.segments for part in parts),
+        **{name: tuple(getattr(part, name)[0] for part in parts) for name in fields},
+        texts=tuple(part.texts[0] for part in parts) if all(p.texts for p in parts) else (),
+    )
 
 
 Vectors = tuple[Tensor, Tensor, float]
@@ -159,7 +291,7 @@ class AttachedRows:
 
 
 def document_rows(
-    model: "Surveyable", texts: Texts, *, longest: int | None = None
+    model: Surveyable, texts: Texts, *, longest: int | None = None
 ) -> Iterator[DocumentRows]:
     """The rows of each document, in the order of the corpus; no gradients are kept.
 
@@ -176,7 +308,7 @@ def document_rows(
         yield DocumentRows(found[0][0], tuple(rows for _, rows in found))
 
 
-def surveyable(model: "Given", stack: str | None, longest: int | None) -> "Surveyable":
+def surveyable(model: Given, stack: str | None, longest: int | None) -> Surveyable:
     """The model, or the stack of an attached one; what this gave once stays what it is.
 
     Raises TraceError for what is no model, and SurveyError for a stack that there is not and more

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -16,18 +15,12 @@ from torch import Tensor
 from minibert.errors import SurveyError, TokenizationError
 from minibert.quantities import Int
 from minibert.survey.distances import HeadDistances, head_distances
-from minibert.survey.document_rows import surveyable
-from minibert.survey.formats import Document, check_list, document_of
-from minibert.survey.head_patterns import HeadPatterns
-from minibert.survey.patterns import patterns
+from minibert.survey.document_rows import surveyable, text_parts
+from minibert.survey.documents import Document, check_list, document_of
+from minibert.survey.live import Given, Surveyable
+from minibert.survey.patterns import HeadPatterns, patterns
 from minibert.survey.tables import parquet
-from minibert.survey.text_parts import text_parts
 from minibert.writing import replacing
-
-if TYPE_CHECKING:
-    from minibert.survey.options import Given, Surveyable
-
-__all__ = ["Findings", "findings"]
 
 PATTERNS, DISTANCES = "patterns.json", "head_distances.parquet"
 
@@ -68,7 +61,7 @@ class Findings:
 
 
 def findings(
-    model: "Given",
+    model: Given,
     documents: Iterable[Document | str],
     *,
     repeated: Int[Tensor, "draws position"] | None = None,
@@ -94,7 +87,7 @@ def findings(
     )
 
 
-def _is_readable(model: "Surveyable", document: Document, longest: int | None) -> bool:
+def _is_readable(model: Surveyable, document: Document, longest: int | None) -> bool:
     try:
         return any(text_parts(model, [document], longest=longest))
     except TokenizationError:

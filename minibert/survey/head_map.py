@@ -14,17 +14,6 @@ from minibert.analysis.arguments import whole_number
 from minibert.errors import AttentionError
 from minibert.survey.distances import HeadDistances
 
-__all__ = [
-    "LayerCloseness",
-    "Merge",
-    "Scaling",
-    "average_linkage",
-    "classical_scaling",
-    "clusters",
-    "layer_closeness",
-    "metric_scaling",
-]
-
 Matrix = NDArray[np.float64]
 
 # A step that lessens the stress by less than this share of it is the last one.

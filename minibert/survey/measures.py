@@ -13,9 +13,7 @@ import numpy.typing as npt
 
 from minibert.errors import SurveyError
 from minibert.survey.rows import OFFSETS, RowMasses, visible_keys
-from minibert.survey.token_kinds import SegmentTokens
-
-__all__ = ["BY_NORM", "GRADIENT", "Measure", "measures"]
+from minibert.survey.segments import SegmentTokens
 
 Floats = npt.NDArray[np.floating]
 Flags = npt.NDArray[np.bool_]

@@ -21,7 +21,7 @@ Sources: Vig 2019, "Deconstructing BERT, part 2"; participation ratio: Bell and 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,22 +30,10 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.quantities import Float
-from minibert.survey.document_rows import Rows, document_rows, surveyable
-from minibert.survey.head_patterns import HeadPatterns
-from minibert.survey.marks import Seen
-from minibert.survey.text_parts import Texts
-
-if TYPE_CHECKING:
-    from minibert.survey.options import Given
-
-__all__ = [
-    "SHARE",
-    "QueryKeyDimensions",
-    "QueryKeySums",
-    "contributions",
-    "dimensions_by_pattern",
-    "query_key_dimensions",
-]
+from minibert.survey.document_rows import Rows, Texts, document_rows, surveyable
+from minibert.survey.live import Given
+from minibert.survey.pattern_table import Seen
+from minibert.survey.patterns import HeadPatterns
 
 SHARE = 0.9
 # Scores that are computed at once: 32 MiB in float64.
@@ -178,7 +166,7 @@ class QueryKeyDimensions:
 
 
 def query_key_dimensions(
-    model: "Given", texts: Texts, *, stack: str | None = None, longest: int | None = None
+    model: Given, texts: Texts, *, stack: str | None = None, longest: int | None = None
 ) -> QueryKeyDimensions:
     """How many dimensions carry each head's query·key over a corpus, all rows of all documents.
 

@@ -11,22 +11,17 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from minibert.errors import SurveyError
 from minibert.layers.packing import lay_out, layout
-from minibert.survey.options import Options, in_dtype
-from minibert.survey.versions import versions
-from minibert.survey.windows import Measured, Window
-
-if TYPE_CHECKING:
-    from minibert.model import Model
-
-__all__ = ["RayWorkers", "check_versions", "ray_workers"]
+from minibert.model import Model
+from minibert.survey.tables import versions
+from minibert.survey.windows import Measured, Window, WindowSurvey
 
 #: Workers lost one after the other, by a window or before they began, that end a survey.
 MOST_LOST = 5
@@ -34,15 +29,19 @@ MOST_LOST = 5
 AHEAD = 2
 
 
+#: What measures windows with a model.
+Measuring = Callable[[Model], WindowSurvey]
+
+
 class Worker:
     """Measures windows in a process of Ray."""
 
     def __init__(
-        self, model: "Model", weights: tuple[str, ...], options: Options, threads: int
+        self, model: Model, weights: tuple[str, ...], measuring: Measuring, threads: int
     ) -> None:
         torch.set_num_threads(threads)
         lay_out(model, weights)
-        self._measure = options.window_survey(in_dtype(model, options.dtype))
+        self._measure = measuring(model)
 
     def about(self) -> tuple[str, dict[str, str]]:
         """The machine, and the versions there."""
@@ -59,12 +58,20 @@ class RayWorkers:
     Raises SurveyError where Ray has not the processor cores for them.
     """
 
-    def __init__(self, ray: Any, model: "Model", options: Options) -> None:
-        threads = options.threads or torch.get_num_threads()
-        self._ray, self._count = ray, _count(ray, options.workers, threads)
+    def __init__(
+        self,
+        ray: Any,
+        model: Model,
+        measuring: Measuring,
+        *,
+        workers: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        threads = threads or torch.get_num_threads()
+        self._ray, self._count = ray, _count(ray, workers, threads)
         self._kind = ray.remote(num_cpus=threads, max_restarts=0)(Worker)
         # Once into Ray's store, from where each machine takes it once.
-        self._given = (ray.put(model), layout(model), options, threads)
+        self._given = (ray.put(model), layout(model), measuring, threads)
         self._starting: dict[Any, Any] = {}
         self._measuring: dict[Any, tuple[Any, Window]] = {}
         self._free: deque[Any] = deque()
@@ -158,7 +165,9 @@ class RayWorkers:
 
 
 @contextmanager
-def ray_workers(model: "Model", options: Options) -> Iterator[RayWorkers]:
+def ray_workers(
+    model: Model, measuring: Measuring, *, workers: int | None = None, threads: int | None = None
+) -> Iterator[RayWorkers]:
     """Workers of the cluster that Ray is connected to, or finds, or else of this machine alone.
 
     Raises SurveyError for a model that is not on the processor, and for what Ray cannot give.
@@ -174,12 +183,12 @@ def ray_workers(model: "Model", options: Options) -> Iterator[RayWorkers]:
     if ours:
         _connect(ray)
     try:
-        workers = RayWorkers(ray, model, options)
+        found = RayWorkers(ray, model, measuring, workers=workers, threads=threads)
         try:
-            workers.start()
-            yield workers
+            found.start()
+            yield found
         finally:
-            workers.stop()
+            found.stop()
     finally:
         if ours:
             ray.shutdown()

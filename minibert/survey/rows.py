@@ -1,29 +1,33 @@
 """What each row of attention spends, by kind of key: the numbers that all measures are made of.
 
 A row is what one query gives to all keys, and sums to 1. `RowMasses` holds, for one layer, sums of
-rows over kinds of keys: never an N x N matrix. They are made in the pass of a model
-(`pass_masses.py`) or from matrices that are there (`from_matrices`), and both agree.
+rows over kinds of keys: never an N x N matrix. They are made in the pass that computes the model
+(`PassMasses`) or from matrices that are there (`from_matrices`), and both agree. In the pass the
+kernel multiplies rows by columns over keys, one for each class of tokens; the norm-weighted ones
+are the same columns times ‖f(x)‖ of each key (Kobayashi et al. 2020), and the sum of a row is a
+column of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from minibert.errors import AttentionError
-from minibert.survey.token_kinds import RELATIONS, SegmentTokens
-
-__all__ = [
-    "OFFSETS",
-    "RowMasses",
-    "from_matrices",
-    "joined_rows",
-    "sums_of_pairs",
-    "sums_of_rows",
-    "visible_keys",
-]
+from minibert.kernels.allowed_keys import AllowedKeys
+from minibert.kernels.requests import Want
+from minibert.layers.bodies import Body
+from minibert.layers.config import Config
+from minibert.layers.evaluation import Evaluation
+from minibert.layers.layer_pass import LayerPass
+from minibert.quantities import Float
+from minibert.survey.segments import RELATIONS, Batch, SegmentTokens
+from minibert.trace.run import embedded, run_layers
 
 Floats = npt.NDArray[np.floating]
 
@@ -173,3 +177,188 @@ def sums_of_pairs(cells: Floats, tokens: SegmentTokens) -> Floats:
         if len(own):
             sums[:, queries] = np.add.reduceat(cells[:, own], first, axis=1)
     return np.moveaxis(found, 0, -1)
+
+
+class Numbers(NamedTuple):
+    """What a kernel gave for the tokens of a batch, one segment after the other.
+
+    key_sums     (head, query, column)
+    offset_mass  (head, query, offset)
+    pair_mass    (head, pair)
+    entropy, received  (head, token)
+    profile      (head, 2n − 1), segment by segment; None where it was not asked for
+    """
+
+    key_sums: Floats
+    offset_mass: Floats
+    pair_mass: Floats
+    entropy: Floats
+    received: Floats
+    profile: Floats | None
+
+
+class BatchRows:
+    """What is the same for all layers of a batch: the columns of its classes.
+
+    classes   (token, column): 1 where a token is of the class; equal classes are one column
+    """
+
+    def __init__(
+        self, tokens: SegmentTokens, offsets: tuple[int, ...], device: torch.device
+    ) -> None:
+        self.tokens, self.offsets = tokens, offsets
+        # Some classes are empty here and some the same, as [CLS] and the first position.
+        columns = np.ascontiguousarray(tokens.classes.T)
+        different: dict[bytes, int] = {}
+        self.column = np.array([different.setdefault(c.tobytes(), len(different)) for c in columns])
+        kept = columns[np.unique(self.column, return_index=True)[1]]
+        # In memory class by class, as the kernel multiplies them.
+        self.classes = torch.from_numpy(kept).to(device, torch.float32).mT
+
+    def masses(self, found: Numbers, norms: Floats | None) -> RowMasses:
+        """The rows of one layer; `norms`, (head, token), where its columns were by norm, too."""
+        return RowMasses(
+            self.tokens,
+            _columns(found.key_sums, self.column),
+            found.offset_mass,
+            sums_of_pairs(found.pair_mass, self.tokens),
+            found.entropy,
+            found.received,
+            found.profile,
+            None if norms is None else self._by_norm(found, norms),
+            self.offsets,
+        )
+
+    def _by_norm(self, found: Numbers, norms: Floats) -> RowMasses:
+        n_classes, total = self.classes.shape[1], found.key_sums[..., -1]
+        share = np.divide(1, total, out=np.zeros_like(total), where=total > 0)
+        # One offset after the other, as they lie in memory.
+        masses = np.moveaxis(np.empty((len(self.offsets), *norms.shape), norms.dtype), 0, -1)
+        for number, offset in enumerate(self.offsets):
+            # What lies outside of a text, and so is 0, meets any norm.
+            of_key = np.roll(norms, -offset, axis=1)
+            masses[..., number] = found.offset_mass[..., number] * of_key * share
+        query, key = self.tokens.pairs[0].T
+        return RowMasses(
+            self.tokens,
+            _columns(found.key_sums, n_classes + self.column) * share[..., None],
+            masses,
+            sums_of_pairs(found.pair_mass * norms[:, key] * share[:, query], self.tokens),
+            offsets=self.offsets,
+        )
+
+
+def columns_by_norm(
+    classes: Float[Tensor, "batch key column"], norms: Float[Tensor, "batch head key"]
+) -> Float[Tensor, "batch head key columns"]:
+    """The columns of classes, the same times norms, and norms, whose sums `_by_norm` reads."""
+    columns, norms = classes.mT[:, None], norms[:, :, None]
+    plain = columns.expand(-1, norms.shape[1], -1, -1)
+    return torch.cat([plain, columns * norms, norms], dim=2).mT
+
+
+def corner_of(
+    weight: Float[Tensor, "d_model head_d_head"], n_heads: int
+) -> Float[Tensor, "head d_head corner"]:
+    """For each head a matrix: value times this has the norm of value · W_O."""
+    wide = torch.Tensor.detach(weight).double().cpu()
+    per_head = wide.unflatten(1, (n_heads, -1)).transpose(0, 1)
+    return torch.linalg.qr(per_head, mode="r")[1].mT.float().to(weight.device)
+
+
+def _columns(sums: Floats, numbers: npt.NDArray[np.int64]) -> Floats:
+    """Some of (head, query, column); each column lies together in memory, as in `sums`."""
+    return np.swapaxes(np.swapaxes(sums, 1, 2)[:, numbers], 1, 2)
+
+
+@runtime_checkable
+class Surveyed(Protocol):
+    """What is asked of a model here."""
+
+    config: Config
+    body: Body
+    impl: str
+
+
+class PassMasses:
+    """Gives the masses of every layer for batches of segments."""
+
+    def __init__(
+        self,
+        model: Surveyed,
+        *,
+        offsets: tuple[int, ...],
+        by_norm: bool,
+        profile: bool,
+        impl: str | None = None,
+    ) -> None:
+        self.model, self.offsets, self.profile = model, offsets, profile
+        self.impl = model.impl if impl is None else impl
+        self.corners = _corners(model.body) if by_norm else None
+
+    def __call__(self, batch: Batch, visit: Callable[[int, RowMasses], None]) -> None:
+        """Hands the masses of layer 0, 1, ... in turn to `visit`."""
+        body, device = self.model.body, self.model.body.word.weight.device
+        with torch.no_grad():
+            inputs = batch.inputs(device)
+            tokens, n = batch.tokens, len(batch.tokens)
+            allowed = AllowedKeys(
+                1, n, device, self.model.config.causal, packed=tuple(tokens.lengths)
+            )
+            one = _OneBatch(self, tokens, device)
+            evaluation = Evaluation(allowed, self.impl, one.want, one.of_layer)
+
+            def told(at: LayerPass) -> None:
+                visit(at.index, one.masses(at))
+
+            last = len(body.layers) - 1
+            hidden = embedded(body, inputs, allowed)
+            hidden = run_layers(body, hidden, evaluation, stop=last, visit=told)
+            at = LayerPass(body.layers[last], last, evaluation, known={"resid_pre": hidden})
+            _ = at.z
+            told(at)
+
+
+class _OneBatch:
+    """What is the same for all layers of a batch, and the norms of the layer that is computed."""
+
+    def __init__(self, asked: PassMasses, tokens: SegmentTokens, device: torch.device) -> None:
+        self.asked = asked
+        self.rows = BatchRows(tokens, asked.offsets, device)
+        pairs = torch.from_numpy(tokens.pairs[0]).to(device)
+        self.want: Want = {
+            "entropy": (),
+            "received": (),
+            "offset_mass": asked.offsets,
+            "pair_mass": pairs[None],
+        }
+        if asked.profile:
+            self.want["profile"] = ()
+        self.norms: Tensor | None = None
+
+    def of_layer(self, at: LayerPass) -> Want:
+        classes = self.rows.classes
+        if self.asked.corners is None:
+            return {"key_sums": classes[None, None]}
+        # Several heads may read one key-value head.
+        value = at.value.float().repeat_interleave(at.attention.group, 1)
+        moved = value @ self.asked.corners[at.index]
+        self.norms = torch.linalg.vector_norm(moved, dim=-1)  # 1 head token
+        return {"key_sums": columns_by_norm(classes[None], self.norms)}
+
+    def masses(self, at: LayerPass) -> RowMasses:
+        found: Any = at.statistics
+        names = ("key_sums", "offset_mass", "pair_mass", "entropy", "received")
+        numbers = {name: getattr(found, name)[0].cpu().numpy() for name in names}
+        profile = found.profile[0].cpu().numpy() if self.asked.profile else None
+        norms = None if self.norms is None else self.norms[0].cpu().numpy()
+        return self.rows.masses(Numbers(**numbers, profile=profile), norms)
+
+
+def _corners(body: Body) -> list[Tensor]:
+    """That of each layer's output projection."""
+    with torch.no_grad():
+        return [
+            corner_of(layer.attention.output.weight, layer.attention.n_heads)
+            for layer in body.layers
+        ]

@@ -1,39 +1,286 @@
-"""`survey`: what every head of a model does, over a corpus of any size."""
+"""`survey`: what every head of a model does, over a corpus of any size; its options, checked."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any, overload
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from minibert.attached.attach import Attached
-from minibert.errors import SurveyError
-from minibert.survey.attached_stack import AttachedStack
+from minibert.errors import SurveyError, how_to_install
+from minibert.kernels.registry import check_name
+from minibert.model import Model
 from minibert.survey.document_rows import surveyable
-from minibert.survey.documents import Documents
-from minibert.survey.formats import Document, check_list, document_of
-from minibert.survey.options import Options, in_dtype
-from minibert.survey.output_folder import OutputFolder, opened
-from minibert.survey.parts import Part, hash_documents
-from minibert.survey.progress import Bar
-from minibert.survey.rows import OFFSETS
-from minibert.survey.segments import in_pairs
-from minibert.survey.sums import document_means
-from minibert.survey.tables import Survey
-from minibert.survey.versions import versions
-from minibert.survey.windows import Measured, Window, WindowSurvey, windows
+from minibert.survey.documents import Document, Documents, check_list, document_of
+from minibert.survey.live import AttachedMasses, AttachedStack, Surveyable
+from minibert.survey.loss_gradients import LossGradients, Objective, with_gradients
+from minibert.survey.measures import BY_NORM, GRADIENT, Measure
+from minibert.survey.measures import measures as all_measures
+from minibert.survey.rows import OFFSETS, PassMasses
+from minibert.survey.segments import Segmenter, in_pairs
+from minibert.survey.tables import OutputFolder, Survey, opened, versions
+from minibert.survey.windows import (
+    CHARACTERS,
+    DOCUMENTS,
+    Masses,
+    Measured,
+    Part,
+    Window,
+    WindowSurvey,
+    document_means,
+    hash_documents,
+    windows,
+)
 from minibert.trace.identity import identity_of
 
-if TYPE_CHECKING:
-    from minibert.model import Model
-    from minibert.survey.options import Surveyable
+ENGINES = ("local", "ray")
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
-__all__ = ["identity_of_surveyed", "survey"]
+
+@dataclass(frozen=True)
+class Options:
+    """How a survey is made; `survey` says what each means.
+
+    Raises SurveyError for what cannot be.
+    """
+
+    measures: Sequence[str] | None = None
+    offsets: Sequence[int] = OFFSETS
+    tokens: Sequence[str] = ()
+    by_norm: bool = True
+    gradients: bool = False
+    profile: bool = True
+    pairs: bool = False
+    limit: int | None = None
+    longest: int | None = None
+    dtype: torch.dtype | None = None
+    impl: str | None = None
+    batch_tokens: int = 4096
+    on_error: str = "raise"
+    engine: str = "local"
+    workers: int | None = None
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        whole_numbers = {"limit": 1, "longest": 8, "batch_tokens": 1, "workers": 1, "threads": 1}
+        for name, least in whole_numbers.items():
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and (not whole or value < least):
+                raise SurveyError(f"{name}={value!r}: expected a whole number from {least} on.")
+        if any(isinstance(n, bool) or not isinstance(n, int) for n in self.offsets):
+            raise SurveyError(f"offsets={self.offsets!r:.80}: expected whole numbers, as (-2, 2).")
+        for name in ("measures", "tokens"):
+            if isinstance(getattr(self, name), str):
+                raise SurveyError(f"{name}={getattr(self, name)!r:.80}: expected several texts.")
+        if self.on_error not in ("raise", "skip"):
+            raise SurveyError(f'on_error={self.on_error!r:.80}: expected "raise" or "skip".')
+        self._check_engine()
+        if self.dtype is not None and self.dtype not in _DTYPES:
+            known = ", ".join(map(str, _DTYPES))
+            raise SurveyError(f"dtype={self.dtype!r}: expected one of {known}.")
+        if self.impl is not None:
+            check_name(self.impl)
+
+    def _check_engine(self) -> None:
+        if self.engine not in ENGINES:
+            raise SurveyError(f"engine={self.engine!r:.80}: expected {' or '.join(ENGINES)}.")
+        if self.engine == "ray":
+            try:
+                import ray  # noqa: F401
+            except ImportError:
+                raise SurveyError(f'engine="ray" needs Ray: {how_to_install("ray")}.') from None
+        for name in ("workers", "threads"):
+            if self.engine == "local" and getattr(self, name) is not None:
+                raise SurveyError(f'{name}= is for engine="ray"; leave it out.')
+
+    def chosen(self) -> tuple[Measure, ...]:
+        """The measures. Raises SurveyError for a name that is none of them."""
+        return all_measures(
+            offsets=self.every_offset,
+            tokens=self.tokens,
+            by_norm=self.by_norm,
+            gradients=self.gradients,
+            names=self.measures,
+        )
+
+    @property
+    def every_offset(self) -> tuple[int, ...]:
+        """The offsets that are measured."""
+        return tuple(dict.fromkeys((*OFFSETS, *sorted(self.offsets))))
+
+    def window_survey(self, model: Surveyable) -> WindowSurvey:
+        """What measures windows with this model.
+
+        Raises SurveyError for a model without a tokenizer, and for tokens it does not have.
+        """
+        chosen = self.chosen()
+        return WindowSurvey(
+            Segmenter(model, chosen=tuple(self.tokens), longest=self.longest),
+            self._masses(model, chosen),
+            chosen,
+            size=(model.config.n_layers, model.config.n_heads),
+            batch_tokens=self.batch_tokens,
+            profile=self.profile,
+            device=_device(model),
+            equal_lengths=isinstance(model, AttachedStack),
+            layer_windows=self._layer_windows(model),
+        )
+
+    def measuring(self, model: Model) -> WindowSurvey:
+        """The same with a copy of the model in the dtype that is computed in."""
+        return self.window_survey(in_dtype(model, self.dtype))
+
+    def _masses(self, model: Surveyable, chosen: Sequence[Measure]) -> Masses:
+        offsets, profile = self.every_offset, self.profile
+        by_norm = any(one.name.endswith(BY_NORM) for one in chosen)
+        if isinstance(model, AttachedStack):
+            return AttachedMasses(model, offsets=offsets, by_norm=by_norm, profile=profile)
+        masses: Masses = PassMasses(
+            model, offsets=offsets, by_norm=by_norm, profile=profile, impl=self.impl
+        )
+        if self.gradients and any(one.name.startswith(GRADIENT) for one in chosen):
+            gradients = LossGradients(model, offsets=offsets, impl=self.impl)
+            masses = with_gradients(masses, gradients)
+        return masses
+
+    def _layer_windows(self, model: Surveyable) -> list[tuple[int, int] | None]:
+        """The window of each layer, where measures of gradients ask what a row sees."""
+        if isinstance(model, AttachedStack) or not self.gradients:
+            return []
+        return [model.config.window(layer) for layer in range(model.config.n_layers)]
+
+    def check_attached(self, name: str, dtype: torch.dtype) -> None:
+        """Raise SurveyError for what a survey of a live model in this dtype does not do."""
+        why = {
+            "gradients=True": "the loss of a text is known of models that minibert.load reads; "
+            "leave gradients out" if self.gradients else "",
+            f"impl={self.impl!r}": "the model attends by its own implementation: call "
+            "hf_model.set_attn_implementation, and leave impl out" if self.impl else "",
+            f"engine={self.engine!r}": "a live model stays in its process; leave engine out"
+            if self.engine != "local" else "",
+            f"dtype={self.dtype}": f"the model is in {dtype}: load it in the other one"
+            if self.dtype not in (None, dtype) else "",
+        }  # fmt: skip
+        for option, reason in why.items():
+            if reason:
+                raise SurveyError(f"{option} of the attached model {name}: {reason}.")
+
+    def dtype_of(self, model: Surveyable) -> torch.dtype:
+        """The one that is computed in."""
+        return model.dtype if self.dtype is None else self.dtype
+
+    def told(self, model: Surveyable) -> dict[str, Any]:
+        """What the numbers depend on, for JSON; what was left to the model is filled in.
+
+        The engine is not among it: tables are the same with each.
+        """
+        return {
+            "measures": [one.name for one in self.chosen()],
+            "offsets": list(self.every_offset),
+            "tokens": list(self.tokens),
+            "gradients": self._gradients_told(model),
+            "profile": self.profile,
+            "pairs": self.pairs,
+            "limit": self.limit,
+            "longest": self.longest or model.config.n_positions,
+            "dtype": str(self.dtype_of(model)).removeprefix("torch."),
+            "impl": self.impl or model.impl,
+            "batch_tokens": self.batch_tokens,
+            "window": {"characters": CHARACTERS, "documents": DOCUMENTS},
+            "on_error": self.on_error,
+        }
+
+    def _gradients_told(self, model: Surveyable) -> dict[str, Any] | None:
+        if not self.gradients or isinstance(model, AttachedStack):
+            return None
+        return Objective.of(model).told()
+
+
+def _device(model: Surveyable) -> torch.device:
+    return model.device if isinstance(model, AttachedStack) else model.body.word.weight.device
+
+
+@overload
+def in_dtype(model: Model, dtype: torch.dtype | None) -> Model: ...
+@overload
+def in_dtype(model: Surveyable, dtype: torch.dtype | None) -> Surveyable: ...
+def in_dtype(model: Surveyable, dtype: torch.dtype | None) -> Surveyable:
+    """The model, or a copy of it in another dtype."""
+    if dtype is None or dtype == model.dtype:
+        return model
+    if isinstance(model, AttachedStack):
+        return model.in_dtype(dtype)
+    copy = Model(model.config, tokenizer=model.tokenizer, name=model.name)
+    copy.impl = model.impl
+    device = model.body.word.weight.device
+    # Not tensor.detach(): a packed layer answers that by dropping its packed copy.
+    state = {name: torch.Tensor.detach(one) for name, one in model.named_parameters()}
+    with torch.no_grad():
+        for name, one in copy.named_parameters():
+            one.copy_(state[name])
+    copy.to(device=device, dtype=dtype)
+    copy.pack()
+    return copy
+
+
+class Bar:
+    """A bar by bytes of the corpus; by documents where a number of these is the limit.
+
+    The estimate is from the windows that this run measured: what an earlier run did costs no time.
+    """
+
+    def __init__(self, documents: Iterable[Any], limit: int | None, *, shown: bool) -> None:
+        files = documents if isinstance(documents, Documents) and limit is None else None
+        self._files, self._shown = files, shown
+        self._total = limit if files is None else files.n_bytes
+        self._skipped = 0
+        self._places: dict[int, int] = {}
+        self._bar: Any = None
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def skip(self) -> None:
+        """A window was measured by an earlier run."""
+        self._skipped = 0 if self._files is None else self._files.bytes_read
+
+    def begin(self, window: Window) -> None:
+        """A window was read and is to be measured, perhaps while others are read."""
+        self._places[window.number] = 0 if self._files is None else self._files.bytes_read
+        if self._bar is None:
+            self._bar = tqdm(
+                total=self._total,
+                initial=self._skipped,
+                unit=" documents" if self._files is None else "B",
+                unit_scale=True,
+                disable=not self._shown,
+                mininterval=0,
+            )
+
+    def show(self, part: Part) -> None:
+        """A window was measured: `part` is everything so far."""
+        place = self._places.pop(part.windows - 1)
+        place = part.documents if self._files is None else place
+        self._bar.set_postfix(documents=part.documents, tokens=part.tokens, refresh=False)
+        self._bar.update(place - self._bar.n)
+
 
 MeasureAll = Callable[[Iterator[Window]], Iterator[tuple[Window, Measured]]]
 
@@ -44,7 +291,7 @@ COMPARED = 16
 
 
 def survey(
-    model: "Model | Attached",
+    model: Model | Attached,
     documents: Iterable[Document | str],
     *,
     output: str | Path | None = None,
@@ -71,7 +318,7 @@ def survey(
     """What every head of a model does, over documents: a `Survey`, and tables in a folder.
 
     model         one of minibert.load, or of minibert.attach with a tokenizer: then a live model of
-                  transformers runs as it is (attached_stack.py)
+                  transformers runs as it is (live.py)
     documents     what `read_documents` gives, or any documents or texts, read one after the other
     output        a folder for tables and manifest; while it runs it holds what is done so far
     measures      names of measures (`minibert.survey.measures.measures`); all where none are given
@@ -80,8 +327,8 @@ def survey(
     by_norm       measure everything again with rows weighed by norms (Kobayashi et al. 2020)
     gradients     measure how much the loss changes with a weight of attention, by kind of key
                   (Clark et al. 2019, §3.3): the mean of |∂L/∂α|, with L the sum of −ln p of the
-                  tokens that the model predicts (objective.py; the manifest says it, too). A second
-                  pass, forward and backward
+                  tokens that the model predicts (loss_gradients.py; the manifest says it, too). A
+                  second pass, forward and backward
     profile       keep the mass at every distance
     pairs         take each two documents in a row as one with two texts (Clark et al. 2019)
     stack         of an attached model with several: "encoder", "decoder.self", ... A decoder reads
@@ -128,7 +375,7 @@ def survey(
     return result
 
 
-def _subject(model: "Model | Attached", stack: str | None, options: Options) -> "Surveyable":
+def _subject(model: Model | Attached, stack: str | None, options: Options) -> Surveyable:
     """The model, or the stack of an attached one."""
     if isinstance(model, Attached):
         weight = next(model.model.parameters(), torch.empty(0))
@@ -136,13 +383,13 @@ def _subject(model: "Model | Attached", stack: str | None, options: Options) -> 
     return surveyable(model, stack, options.longest)
 
 
-def identity_of_surveyed(subject: "Surveyable") -> dict[str, Any]:
+def identity_of_surveyed(subject: Surveyable) -> dict[str, Any]:
     """What the manifest says of the model, ready for JSON."""
     return subject.identity() if isinstance(subject, AttachedStack) else identity_of(subject)
 
 
 def _measured(
-    model: "Surveyable",
+    model: Surveyable,
     documents: Iterable[Document | str],
     options: Options,
     measure: WindowSurvey,
@@ -190,12 +437,14 @@ def _new(all_windows: Iterator[Window], part: Part, bar: Bar) -> Iterator[Window
 
 
 @contextmanager
-def _engine(model: "Surveyable", options: Options, measure: WindowSurvey) -> Iterator[MeasureAll]:
+def _engine(model: Surveyable, options: Options, measure: WindowSurvey) -> Iterator[MeasureAll]:
     """What measures windows, in their order: this process, or workers of Ray."""
     if options.engine == "ray" and not isinstance(model, AttachedStack):
         from minibert.survey.ray_workers import ray_workers
 
-        with ray_workers(model, options) as workers:
+        with ray_workers(
+            model, options.measuring, workers=options.workers, threads=options.threads
+        ) as workers:
             yield workers.measured
     else:
         yield measure.in_order
@@ -223,7 +472,7 @@ def _check(window: Window, measured: Measured, options: Options) -> None:
 
 
 def _drift(
-    measure: WindowSurvey, model: "Surveyable", options: Options, window: Window
+    measure: WindowSurvey, model: Surveyable, options: Options, window: Window
 ) -> dict[str, float] | None:
     """By measure the largest difference of a head that a narrow dtype makes; None for others."""
     if options.dtype_of(model) not in (torch.bfloat16, torch.float16):

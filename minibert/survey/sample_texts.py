@@ -1,7 +1,5 @@
 """Pairs of sentences to see the heads of a model by, where nobody names a corpus."""
 
-__all__ = ["SAMPLE_PAIRS"]
-
 # Every pair repeats words within a sentence and between the two, and has rare words in pieces.
 SAMPLE_PAIRS = (
     ("I went to the market to buy strawberries.", "At the market, I also bought fresh figs."),

@@ -4,11 +4,18 @@ measures.parquet           one line a measure, layer and head
 examples.parquet           the best documents of each
 distance_profile.parquet   one line a layer, head and offset
 manifest.json              the model, the corpus, the options, and what was left out
+
+While a survey runs, the same folder holds what is done so far.
 """
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +24,20 @@ import numpy.typing as npt
 
 from minibert.errors import SurveyError, how_to_install
 from minibert.survey.intervals import layer_intervals
-from minibert.survey.sums import BEST, Sums
+from minibert.survey.windows import BEST, PART, Part, Sums
+from minibert.training.folder import folder_locked
 
-__all__ = ["Example", "Survey", "parquet"]
+
+def versions() -> dict[str, str]:
+    """Of minibert, Python and the packages that numbers come from, by name."""
+    packages = ("numpy", "tokenizers", "torch")
+    return {
+        # Not of the installed package: a checkout may run without being installed.
+        "minibert": str(sys.modules["minibert"].__version__),
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+    }
+
 
 Floats = npt.NDArray[np.float64]
 
@@ -247,3 +265,67 @@ def _sums_of(
         **numbers,
     )
     return names, sums, dict(zip(examples["number"], examples["document"], strict=True))
+
+
+class OutputFolder:
+    """Keeps what a survey has measured; where no folder is named it keeps nothing.
+
+    `about` is what the manifest says before anything is measured: a run goes on with what a run of
+    the same model and options has left.
+    """
+
+    def __init__(self, folder: Path | None, about: Mapping[str, Any], *, resume: bool) -> None:
+        self.folder, self._resume = folder, resume
+        self._identity = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+    def part(self) -> Part | None:
+        """What an earlier run has measured, where there is one to go on with."""
+        if self.folder is None or not self._resume:
+            return None
+        return Part.read(self.folder, self._identity)
+
+    def keep(self, part: Part) -> None:
+        """Write what is measured so far."""
+        if self.folder is not None:
+            part.write(self.folder, self._identity)
+
+    def finish(self, result: Survey) -> None:
+        """Write the tables, and remove what was kept for them."""
+        if self.folder is None:
+            return
+        try:
+            result.write(self.folder)
+        except OSError as error:
+            raise SurveyError(
+                f"{self.folder}: the tables cannot be written ({error.strerror or error}). What "
+                "was measured is kept: make room and run the same again."
+            ) from error
+        for name in (PART, f".{PART}"):
+            (self.folder / name).unlink(missing_ok=True)
+
+
+@contextmanager
+def opened(
+    output: str | Path | None, about: Mapping[str, Any], *, resume: bool
+) -> Iterator[OutputFolder]:
+    """The folder, where one is named: writable, of this run alone, without a finished survey."""
+    if output is None:
+        yield OutputFolder(None, about, resume=resume)
+        return
+    folder = Path(output)
+    parquet()
+    if (folder / MANIFEST).exists() and resume:
+        raise SurveyError(
+            f"{folder}: has a finished survey. Read it with Survey.read, name another folder, or "
+            "replace it with resume=False."
+        )
+    with folder_locked(folder, SurveyError, file=".lock", work="surveying"):
+        try:
+            if not resume:
+                # First of all: what is replaced is not to be taken for finished.
+                for name in (MANIFEST, PART):
+                    (folder / name).unlink(missing_ok=True)
+            (folder / f".{PART}").touch()
+        except OSError as error:
+            raise SurveyError(f"{folder}: cannot be written ({error}).") from error
+        yield OutputFolder(folder, about, resume=resume)

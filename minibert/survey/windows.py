@@ -1,29 +1,172 @@
-"""A window of documents measured: the piece of work a survey is cut into.
+"""A window of documents measured: the piece of work a survey is cut into, and its sums.
 
 The corpus is read a window at a time, so that memory does not depend on its size. The documents of
-a window are sorted by length into batches, and what these give is added in their order. Whoever
-measures a window, and in whichever order windows and batches are done, gets the same bits.
+a window are sorted by length into batches, and what these give is added in their order: in float64
+and in the order of the documents. So the same corpus gives the same bits whether it was interrupted
+or not, and whoever measures a window. What is measured so far is one file, replaced whole after
+each window: a run that ends at any moment leaves the last whole one behind.
 """
 
+import hashlib
+import json
+import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from minibert.survey.batch_threads import batch_threads
-from minibert.survey.formats import Document
+from minibert.errors import SurveyError
+from minibert.survey.documents import Document
 from minibert.survey.measures import Measure
 from minibert.survey.rows import RowMasses
-from minibert.survey.segments import Batch, Segmenter, batches
-from minibert.survey.sums import Sums, document_sums, row_sums, rows_that_count
-
-__all__ = ["Measured", "Window", "WindowSurvey", "windows"]
+from minibert.survey.segments import Batch, Segmenter, SegmentTokens, batches
 
 Floats = npt.NDArray[np.floating]
+Whole = npt.NDArray[np.int64]
+
+#: Documents kept as examples.
+BEST = 3
+#: A document is an example only where so many rows count: a row or two can show anything.
+LEAST_ROWS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """The sums of some documents.
+
+    rows, row_total       (measure, layer), (measure, layer, head): rows that count, and their sum
+    documents             (measure, layer): documents with a row that counts; layers differ where
+                          their windows do
+    total, squares        (measure, layer, head): sums over documents of its mean, and of its square
+    best                  (measure, layer, head, 3): the largest means, largest first; −inf: none
+    best_document         the same shape: numbers of these documents in reading order; −1: none
+    profile               (layer, head, offset): sum over documents of the mean profile; the middle
+                          is offset 0
+    """
+
+    rows: Floats
+    row_total: Floats
+    documents: Whole
+    total: Floats
+    squares: Floats
+    best: Floats
+    best_document: Whole
+    profile: Floats
+
+    @classmethod
+    def empty(cls, measures: int, layers: int, heads: int, reach: int) -> "Sums":
+        """Those of no document; the profile goes from −reach to reach."""
+        size = (measures, layers, heads)
+        return cls(
+            np.zeros(size[:2]),
+            np.zeros(size),
+            np.zeros(size[:2], dtype=np.int64),
+            np.zeros(size),
+            np.zeros(size),
+            np.full((*size, BEST), -np.inf),
+            np.full((*size, BEST), -1, dtype=np.int64),
+            np.zeros((layers, heads, 2 * reach + 1)),
+        )
+
+    def __add__(self, other: "Sums") -> "Sums":
+        """Both together; the documents of `other` come behind those of this."""
+        plain = {
+            one.name: getattr(self, one.name) + getattr(other, one.name)
+            for one in fields(self)
+            if not one.name.startswith("best")
+        }
+        best = np.concatenate([self.best, other.best], axis=-1)
+        numbers = np.concatenate([self.best_document, other.best_document], axis=-1)
+        best, numbers = _largest(best, numbers)
+        return Sums(**plain, best=best, best_document=numbers)
+
+
+def _largest(scores: Floats, numbers: Whole) -> tuple[Floats, Whole]:
+    """The largest scores and their documents; of equals those that were read first."""
+    order = np.argsort(-scores, axis=-1, kind="stable")[..., :BEST]
+    return np.take_along_axis(scores, order, -1), np.take_along_axis(numbers, order, -1)
+
+
+def document_means(sums: Sums) -> Floats:
+    """(measure, layer, head): the means over documents; nan where none counts."""
+    counts = np.where(sums.documents > 0, sums.documents, np.nan)
+    return np.asarray(sums.total / counts[..., None])
+
+
+def rows_that_count(measures: Sequence[Measure], tokens: SegmentTokens) -> tuple[Floats, Floats]:
+    """1 where a row counts, (measure, token), and how many do, (measure, segment)."""
+    rows = np.stack([measure.rows(tokens) for measure in measures]).astype(np.float64)
+    return rows, np.add.reduceat(rows, tokens.starts, axis=1)
+
+
+def row_sums(measures: Sequence[Measure], masses: RowMasses, rows: Floats | None = None) -> Floats:
+    """Of one layer, for each segment the sums of the rows that count: (measure, head, segment).
+
+    `rows` is what `rows_that_count` gives for these tokens, where it is known already.
+    """
+    if rows is None:
+        rows, _ = rows_that_count(measures, masses.tokens)
+    sums = [
+        np.add.reduceat(measure.of_rows(masses) * counted, masses.tokens.starts, axis=1)
+        for measure, counted in zip(measures, rows, strict=True)
+    ]
+    return np.stack(sums)
+
+
+def document_sums(rows: Floats, counts: Floats, profile: Floats, numbers: Whole) -> Sums:
+    """The sums of documents from those of each.
+
+    rows (measure, layer, head, document), counts (measure, layer, document), profile (layer, head,
+    offset) summed over documents, and the numbers of the documents in reading order.
+    """
+    applies = counts > 0
+    each = np.where(applies, counts, 1)[:, :, None]
+    means = np.where(applies[:, :, None], rows / each, 0.0)
+    scores = np.where((counts >= LEAST_ROWS)[:, :, None], means, -np.inf)
+    where = np.broadcast_to(np.asarray(numbers, dtype=np.int64), scores.shape)
+    missing = [(0, 0)] * 3 + [(0, max(0, BEST - scores.shape[-1]))]
+    best, best_document = _largest(
+        np.pad(scores, missing, constant_values=-np.inf), np.pad(where, missing, constant_values=-1)
+    )
+    return Sums(
+        rows=counts.sum(-1),
+        row_total=rows.sum(-1),
+        documents=applies.sum(-1),
+        total=means.sum(-1),
+        squares=(means**2).sum(-1),
+        best=best,
+        best_document=np.where(np.isinf(best), -1, best_document),
+        profile=profile,
+    )
+
+
+@contextmanager
+def batch_threads(device: torch.device) -> Iterator[Executor]:
+    """Threads that batches are computed in: on a CPU as many as torch has, else one.
+
+    While they are there, torch computes with one thread in all of the process.
+    """
+    before = torch.get_num_threads()
+    if device.type != "cpu":
+        with ThreadPoolExecutor(1) as threads:
+            yield threads
+        return
+    threads = ThreadPoolExecutor(before, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        yield threads
+    finally:
+        # What has not begun is of no use to anyone after an error or Ctrl-C.
+        threads.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
+
+
 #: A window ends with the document that reaches either: about 30,000 tokens.
 CHARACTERS, DOCUMENTS = 2**17, 512
 Masses = Callable[[Batch, Callable[[int, RowMasses], None]], None]
@@ -217,3 +360,107 @@ class _Held:
             own = profile[:, first : first + 2 * length - 1] / self.n_tokens[owner]
             self.profile[layer, :, middle - length + 1 : middle + length] += own
             first += 2 * length - 1
+
+
+PART = "unfinished.npz"
+#: Documents that could not be measured are named up to here, and counted beyond.
+MOST_NAMED = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The sums of the first windows of a corpus.
+
+    windows     how many they are
+    corpus      the hash of their documents
+    ids         of the documents that are among the best so far, by number
+    documents, segments, tokens, n_wrong, pairs_cut: counts
+    wrong       (document, reason) for the first that could not become tokens
+    drift       what a narrower dtype changed, by measure; None before it is known
+    """
+
+    sums: Sums
+    corpus: str
+    windows: int = 0
+    ids: Mapping[int, str] = field(default_factory=dict)
+    documents: int = 0
+    segments: int = 0
+    tokens: int = 0
+    n_wrong: int = 0
+    pairs_cut: int = 0
+    wrong: tuple[tuple[str, str], ...] = ()
+    drift: Mapping[str, float] | None = None
+
+    def with_window(self, window: Window, measured: Measured) -> "Part":
+        """The same with the next window."""
+        if window.number != self.windows:
+            raise AssertionError(f"window {window.number} came behind {self.windows} windows")
+        sums = self.sums + measured.sums
+        ids = {**self.ids, **measured.ids}
+        kept = {int(n) for n in np.unique(sums.best_document) if n >= 0}
+        return Part(
+            sums,
+            hash_documents(self.corpus, window.documents),
+            self.windows + 1,
+            {n: ids[n] for n in sorted(kept)},
+            self.documents + measured.documents,
+            self.segments + measured.segments,
+            self.tokens + measured.tokens,
+            self.n_wrong + len(measured.wrong),
+            self.pairs_cut + measured.pairs_cut,
+            (*self.wrong, *measured.wrong)[:MOST_NAMED],
+            self.drift,
+        )
+
+    def write(self, folder: Path, identity: str) -> None:
+        """Replace the file of the folder. Raises SurveyError where that cannot be done."""
+        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "sums"}
+        told["ids"] = {str(n): name for n, name in self.ids.items()}
+        text = json.dumps({"identity": identity, **told})
+        fresh = folder / f".{PART}"
+        try:
+            with fresh.open("wb") as file:
+                np.savez(file, told=np.array(text), **vars(self.sums))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(folder / PART)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise SurveyError(
+                f"{folder / PART}: cannot be written ({error.strerror or error}). The "
+                f"{self.windows - 1} windows before are kept: make room and run the same again."
+            ) from error
+
+    @classmethod
+    def read(cls, folder: Path, identity: str) -> "Part | None":
+        """What the folder holds; None where there is nothing.
+
+        Raises SurveyError for a file that is damaged, or of another model or other options.
+        """
+        path = folder / PART
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+                told: dict[str, Any] = json.loads(str(found["told"]))
+                sums = Sums(**{one.name: found[one.name] for one in fields(Sums)})
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # a damaged zip file raises errors of many families
+            raise SurveyError(
+                f"{path}: cannot be read ({error}). Remove it, or begin anew with resume=False."
+            ) from error
+        if told.pop("identity") != identity:
+            raise SurveyError(
+                f"{path}: belongs to a survey with another model or other options. Run it with "
+                "those, or begin anew with resume=False."
+            )
+        told["ids"] = {int(n): name for n, name in told["ids"].items()}
+        told["wrong"] = tuple((place, reason) for place, reason in told["wrong"])
+        return cls(sums, **told)
+
+
+def hash_documents(before: str, documents: tuple[Document, ...]) -> str:
+    """The SHA-256 of the hash of what came before and of these documents' ids and texts."""
+    digest = hashlib.sha256(before.encode())
+    for one in documents:
+        digest.update(json.dumps([one.id, one.text, one.words, one.pair]).encode())
+    return digest.hexdigest()

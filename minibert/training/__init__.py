@@ -3,15 +3,13 @@
 texts.py        files to documents, documents to token ids
 vocabulary.py   the tokenizer
 recipe.py       the numbers of a run
-starting.py     the first weights
+starting.py     what a run begins with: tokenizer, config, device, the first weights
 batches.py      the batch of each step
-objective.py    the loss; targets.py: losses of single heads
+objective.py    the loss, and losses of single heads
 optimizer.py    Muon and AdamW
-measure.py      held-out loss and head scores during the run
-snapshot.py     the file from which an interrupted run resumes
-identity.py     which runs may resume from a snapshot
-interrupt.py    Ctrl-C waits for the end of a step
-loop.py         the whole run
+folder.py       one run at a time in a folder, and Ctrl-C that waits for the end of a step
+snapshot.py     the file from which an interrupted run resumes, and which runs may
+loop.py         the whole run, with held-out loss and head scores
 card.py         README.md and training.json of the result
 """
 

@@ -16,8 +16,6 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.training.recipe import Recipe
 from minibert.training.texts import Corpus
 
-__all__ = ["IGNORED", "Batch", "Kinds", "causal_batch", "check_corpus", "masked_batch", "pairs"]
-
 IGNORED = -100
 """The label of a position that is not predicted, as in torch.nn.functional.cross_entropy."""
 

@@ -9,8 +9,6 @@ from minibert.model import Model
 from minibert.training.snapshot import write_atomically
 from minibert.untrusted import present
 
-__all__ = ["write_card"]
-
 _KINDS = {
     "causal-lm": "a causal LM",
     "masked-lm": "a masked LM",

@@ -7,8 +7,6 @@ from typing import Any
 from minibert.errors import TrainingError
 from minibert.layers.config import Config
 
-__all__ = ["TASKS", "Recipe"]
-
 # More than processors have, and fewer than a process may start.
 _MOST_THREADS = 512
 _TARGETS = ("delimiter", "matching", "previous", "induction")

@@ -15,8 +15,6 @@ from minibert.quantities import Int
 from minibert.text.tokenizer import Tokenizer
 from minibert.untrusted import read_bytes
 
-__all__ = ["Corpus", "Document", "clean", "hold_out", "read_texts", "sentence_starts"]
-
 # All texts are held in memory, several times while the tokenizer learns from them.
 _MOST_BYTES = 2**31
 _PLAIN = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "—": "--", "_": "", "\ufeff": ""})

@@ -16,8 +16,6 @@ from minibert.errors import TrainingError
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokenizer_files import WELL_KNOWN
 
-__all__ = ["END_OF_TEXT", "tokenizer_settings", "train_tokenizer"]
-
 END_OF_TEXT = "<|endoftext|>"
 _BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _ROBERTA_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]

@@ -13,7 +13,7 @@ from playwright.sync_api import Page
 from survey.made_surveys import distances_of, patterns_of, survey_of
 
 from minibert import load
-from minibert.survey.pattern_examples import Example
+from minibert.survey.patterns import Example
 from minibert.viz.live import live_page
 from minibert.viz.survey_report import survey_report
 

@@ -16,8 +16,8 @@ from playwright.sync_api import Browser, Page, expect
 from survey.made_surveys import distances_of, patterns_of, survey_of
 
 from minibert import load
-from minibert.survey.formats import Document
-from minibert.survey.pattern_examples import Example
+from minibert.survey.documents import Document
+from minibert.survey.patterns import Example
 from minibert.viz.survey_pages import wanted_examples, write_example_pages
 from minibert.viz.survey_report import survey_report
 

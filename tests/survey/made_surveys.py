@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 
 from minibert.survey.distances import HeadDistances
-from minibert.survey.head_patterns import HeadPatterns
-from minibert.survey.pattern_examples import Example
 from minibert.survey.pattern_table import PATTERNS
-from minibert.survey.sums import Sums
+from minibert.survey.patterns import Example, HeadPatterns
 from minibert.survey.tables import Survey
+from minibert.survey.windows import Sums
 
 #: Half of the documents of a made survey lie this much above each mean, half below.
 SPREAD = 0.01

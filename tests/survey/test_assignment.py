@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minibert.errors import SurveyError
-from minibert.survey.assignment import assignment
+from minibert.survey.differences import assignment
 
 
 def cheapest(cost: np.ndarray) -> float:

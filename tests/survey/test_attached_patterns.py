@@ -10,12 +10,11 @@ from transformers import AutoTokenizer
 
 import minibert
 from minibert.analysis import repeated_ids
-from minibert.attached.call import Call
-from minibert.attached.masks import Mask
+from minibert.attached.call import Call, Mask
 from minibert.errors import SurveyError, TokenizationError
-from minibert.survey.attached_stack import AttachedStack
 from minibert.survey.distances import head_distances
 from minibert.survey.document_rows import AttachedRows
+from minibert.survey.live import AttachedStack
 from minibert.survey.pattern_table import PATTERNS
 from minibert.survey.patterns import patterns, patterns_of_attention
 from tests.survey.test_attached import EMBEDDED, MODELS, bart, gpt2, gpt_oss, tokenizer_of

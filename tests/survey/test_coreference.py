@@ -13,13 +13,18 @@ from minibert.survey.probes.coreference import (
     ALL,
     Choice,
     CoreferenceCounts,
+    Mention,
     Passage,
     antecedent_scores,
+    baselines,
     count_antecedents,
     counted,
+    cut_book,
+    features_of,
+    head_place,
+    read_book,
+    read_gap,
 )
-from minibert.survey.probes.coreference_files import cut_book, read_book, read_gap
-from minibert.survey.probes.mentions import Mention, baselines, features_of, head_place
 from minibert.survey.probes.word_attention import tokens_of_words
 
 BOOK = """#begin document (a); part 0

@@ -12,7 +12,7 @@ from data import data_path
 import minibert
 from minibert.errors import SurveyError
 from minibert.survey.conllu import read_sentences
-from minibert.survey.probes.counts import wilson
+from minibert.survey.intervals import wilson
 from minibert.survey.probes.dependency import (
     ALL,
     OFFSETS,

@@ -13,7 +13,7 @@ from minibert.survey.distances import (
     head_distances,
     jensen_shannon_sums,
 )
-from minibert.survey.formats import Document
+from minibert.survey.documents import Document
 
 TEXTS = ["the horse turned and ran home.", "he saw the old house", "a cold wind, and rain"]
 

@@ -9,7 +9,7 @@ import torch
 import minibert
 from minibert.errors import SurveyError
 from minibert.survey import Document, survey
-from minibert.survey.objective import MASKED, Objective
+from minibert.survey.loss_gradients import MASKED, Objective
 from minibert.survey.segments import Segmenter
 from tests.survey.small_surveys import contents, run, texts
 

@@ -12,15 +12,19 @@ import torch
 import minibert
 from minibert.errors import SurveyError
 from minibert.model import Model
-from minibert.survey.probes.pair_features import FARTHEST, Example, examples, with_distances
 from minibert.survey.probes.pair_probe import (
+    FARTHEST,
+    Example,
     PairProbe,
     Projection,
     Training,
     attachment,
+    attachment_scores,
+    branching,
+    examples,
     train_probe,
+    with_distances,
 )
-from minibert.survey.probes.parser import attachment_scores, branching
 
 
 def toy(n_words: int, heads: list[int], generator: torch.Generator, kinds: list[int]) -> Example:

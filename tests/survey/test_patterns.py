@@ -13,11 +13,9 @@ import minibert
 from minibert.analysis import head_scores, repeated_ids
 from minibert.errors import AttentionError
 from minibert.survey import patterns as module
-from minibert.survey.formats import Document
-from minibert.survey.head_patterns import HeadPatterns
-from minibert.survey.marks import Marks
-from minibert.survey.pattern_table import PATTERNS
-from minibert.survey.patterns import patterns, patterns_of_attention
+from minibert.survey.documents import Document
+from minibert.survey.pattern_table import PATTERNS, Marks
+from minibert.survey.patterns import HeadPatterns, patterns, patterns_of_attention
 
 STORE, RABBIT = "bert-base-uncased__store", "bert-base-uncased__rabbit"
 PAIR = (

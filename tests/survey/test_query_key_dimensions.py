@@ -11,8 +11,7 @@ from small_traces import KINDS, small_trace
 import minibert
 from minibert.errors import AttentionError
 from minibert.survey import query_key_dimensions as module
-from minibert.survey.head_patterns import HeadPatterns
-from minibert.survey.patterns import patterns_of_attention
+from minibert.survey.patterns import HeadPatterns, patterns_of_attention
 from minibert.survey.query_key_dimensions import (
     QueryKeySums,
     contributions,

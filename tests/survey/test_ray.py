@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from minibert.errors import SurveyError
-from minibert.survey.formats import Document
-from minibert.survey.parts import PART
+from minibert.survey.documents import Document
+from minibert.survey.windows import PART
 from tests.survey.small_surveys import contents, run, texts
 
 pytest.importorskip("pyarrow", reason="the tables of a survey need pyarrow")

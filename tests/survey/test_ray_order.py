@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 import minibert
 from minibert.errors import SurveyError
-from minibert.survey.formats import Document
-from minibert.survey.options import Options
+from minibert.survey.documents import Document
 from minibert.survey.ray_workers import AHEAD, RayWorkers, check_versions
-from minibert.survey.sums import Sums
-from minibert.survey.versions import versions
-from minibert.survey.windows import Measured, Window
+from minibert.survey.run import Options
+from minibert.survey.tables import versions
+from minibert.survey.windows import Measured, Sums, Window
 
 MODEL = minibert.load()
 
@@ -104,7 +103,9 @@ def workers_of(ray, count=None, threads=1):
         # Options look whether Ray is there.
         patch.setitem(sys.modules, "ray", ray)
         options = Options(engine="ray", workers=count, threads=threads)
-    made = RayWorkers(ray, MODEL, options)
+    made = RayWorkers(
+        ray, MODEL, options.measuring, workers=options.workers, threads=options.threads
+    )
     made.start()
     return made
 

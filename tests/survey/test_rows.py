@@ -7,8 +7,8 @@ from data import data_path
 from minibert.errors import AttentionError, SurveyError
 from minibert.survey.measures import measures
 from minibert.survey.rows import from_matrices
-from minibert.survey.sums import row_sums, rows_that_count
-from minibert.survey.token_kinds import SegmentTokens, tokens_of_strings
+from minibert.survey.segments import SegmentTokens, tokens_of_strings
+from minibert.survey.windows import row_sums, rows_that_count
 
 FILES = (
     "bert-base-uncased__store",

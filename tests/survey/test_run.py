@@ -15,10 +15,10 @@ import torch
 
 import minibert
 from minibert.errors import SurveyError
-from minibert.survey.formats import Document
-from minibert.survey.parts import PART
+from minibert.survey.documents import Document
 from minibert.survey.run import survey
 from minibert.survey.tables import MANIFEST, Survey
+from minibert.survey.windows import PART
 from tests.survey.small_surveys import LONG, contents, run, texts
 
 pytest.importorskip("pyarrow", reason="the tables of a survey need pyarrow")

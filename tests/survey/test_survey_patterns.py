@@ -3,7 +3,7 @@
 import numpy as np
 
 from minibert.survey.pattern_table import PATTERNS
-from minibert.survey.survey_patterns import MEASURES, patterns_of_survey
+from minibert.survey.patterns import MEASURES, patterns_of_survey
 
 
 class Tables:

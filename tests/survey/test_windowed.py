@@ -16,7 +16,7 @@ from transformers import (
 
 import minibert
 from minibert.survey import survey
-from minibert.survey.objective import Objective
+from minibert.survey.loss_gradients import Objective
 from minibert.survey.patterns import patterns
 from minibert.survey.segments import Segmenter
 from tests.survey.test_gradients import cells_of

@@ -11,7 +11,7 @@ from minibert.errors import TrainingError
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.training import Recipe, train
-from minibert.training.carry_over import carry_over
+from minibert.training.starting import carry_over
 from minibert.training.vocabulary import train_tokenizer
 
 BERT = Config(

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from minibert.errors import TrainingError
-from minibert.training.lock import folder_locked
+from minibert.training.folder import folder_locked
 
 HOLD = """
 import sys
-from minibert.training.lock import folder_locked
+from minibert.training.folder import folder_locked
 with folder_locked(__import__("pathlib").Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from minibert.training.muon import Muon, orthogonal
+from minibert.training.optimizer import Muon, orthogonal
 
 torch.manual_seed(0)
 SHAPES = ((23, 7), (7, 23), (13, 13))

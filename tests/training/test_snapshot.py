@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from minibert.errors import TrainingError
-from minibert.training.interrupt import interrupts_held
+from minibert.training.folder import interrupts_held
 from minibert.training.snapshot import Snapshot, snapshot_path, write_atomically
 
 

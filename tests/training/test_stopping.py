@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from minibert.analysis import HeadScores
-from minibert.training.loop import Run
-from minibert.training.measure import Measure
+from minibert.training.loop import Measure, Run
 from minibert.training.snapshot import Snapshot
 from tests.training.small_runs import bert, recipe, same_weights
 from tests.training.test_loop import run, stop_in

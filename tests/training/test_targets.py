@@ -9,7 +9,7 @@ from torch import Tensor
 from minibert.layers.config import Config
 from minibert.text.tokenizer import Tokenizer
 from minibert.training.batches import Batch
-from minibert.training.targets import target_layers, target_loss
+from minibert.training.objective import target_layers, target_loss
 from minibert.training.vocabulary import train_tokenizer
 
 WORDS = "the cat saw a dog and the dog saw the cat in the garden of the house " * 20

@@ -10,7 +10,7 @@ from survey.made_surveys import survey_of
 from minibert import load
 from minibert.errors import SurveyError
 from minibert.survey.distances import head_distances
-from minibert.survey.formats import Document
+from minibert.survey.documents import Document
 from minibert.survey.patterns import patterns
 from minibert.trace.identity import identity_of
 from minibert.viz.survey_folder import write_survey_report

@@ -6,8 +6,8 @@ from attention_pages import HOSTILE
 from survey.made_surveys import distances_of, patterns_of, survey_of
 
 from minibert import load
-from minibert.survey.formats import Document
-from minibert.survey.pattern_examples import Example
+from minibert.survey.documents import Document
+from minibert.survey.patterns import Example
 from minibert.viz.survey_pages import Entry, ExamplePages, wanted_examples, write_example_pages
 from minibert.viz.survey_report import survey_report
 

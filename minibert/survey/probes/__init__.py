@@ -2,11 +2,8 @@
 
 word_attention.py     attention between words, and the pass over texts given as words
 dependency.py         heads as dependency classifiers, relation by relation
-coreference.py        heads as antecedent selectors; coreference_files.py reads LitBank and GAP,
-                      mentions.py has head words, kinds and the rules heads are compared with
-pair_probe.py         a trained probe on pairs of words; pair_features.py is what it sees
-parser.py             attachment scores of probes and baselines
-counts.py             sums of counts, shares and their confidence intervals
+coreference.py        heads as antecedent selectors, from LitBank's books and GAP's pronouns
+pair_probe.py         a trained probe on pairs of words, and attachment scores
 
     from minibert.survey.conllu import read_sentences
     from minibert.survey.probes import count_dependencies, relation_scores
@@ -20,17 +17,26 @@ from minibert.survey.probes.coreference import (
     CoreferenceCounts,
     antecedent_scores,
     count_antecedents,
+    cut_book,
+    read_book,
+    read_gap,
 )
-from minibert.survey.probes.coreference_files import cut_book, read_book, read_gap
 from minibert.survey.probes.dependency import (
     DependencyCounts,
     RelationScore,
     count_dependencies,
     relation_scores,
 )
-from minibert.survey.probes.pair_features import examples, with_distances
-from minibert.survey.probes.pair_probe import PairProbe, Training, attachment, train_probe
-from minibert.survey.probes.parser import AttachmentScore, attachment_scores
+from minibert.survey.probes.pair_probe import (
+    AttachmentScore,
+    PairProbe,
+    Training,
+    attachment,
+    attachment_scores,
+    examples,
+    train_probe,
+    with_distances,
+)
 from minibert.survey.probes.word_attention import word_attention, word_traces
 
 __all__ = [

@@ -13,7 +13,7 @@ counted apart and added.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,27 +21,10 @@ import torch
 from torch import Tensor
 
 from minibert.errors import SurveyError
+from minibert.model import Model
 from minibert.quantities import Float, Int
-from minibert.survey.probes.counts import Counts, added, share, wilson
+from minibert.survey.intervals import Counts, added, share, wilson
 from minibert.survey.probes.word_attention import TextOfWords, word_traces
-
-if TYPE_CHECKING:
-    from minibert.model import Model
-
-__all__ = [
-    "ALL",
-    "DIRECTIONS",
-    "OFFSETS",
-    "DependencyCounts",
-    "RelationScore",
-    "Tree",
-    "answers",
-    "check_tree",
-    "count_dependencies",
-    "counted",
-    "is_punctuation",
-    "relation_scores",
-]
 
 DIRECTIONS = ("dependent to head", "head to dependent")
 #: The distances that the baseline chooses from, as the authors' code does.
@@ -118,7 +101,7 @@ def answers(attention: Float[Tensor, "head word word"]) -> Int[Tensor, "2 head w
 
 
 def count_dependencies(
-    model: "Model", sentences: Iterable[Tree], *, possessive_marker: bool = True
+    model: Model, sentences: Iterable[Tree], *, possessive_marker: bool = True
 ) -> DependencyCounts:
     """What each head of a model finds, for each relation of a treebank.
 

@@ -1,4 +1,4 @@
-"""A probe that finds the head of each word in a table of pairs of words.
+"""A probe that finds the head of each word in a table of pairs of words, and how often it is right.
 
 Clark et al. 2019, section 5. The probability that word i is the head of word j is a softmax over i,
 proportional to
@@ -8,22 +8,107 @@ proportional to
 
 a_k is the attention of head k, v a word's vector. Beyond the paper, ROOT is a candidate with
 weights of its own, and a channel of its own that is 1 for it alone: a text has no word ROOT.
+Tables of one sentence have the axes (channel, word, word) with ROOT in front, which attention sees
+as the text's first token ([CLS]). Punctuation counts nowhere, as is usual for English; ROOT counts.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
+from tqdm import tqdm
 
 from minibert.errors import SurveyError
-from minibert.quantities import Float
-from minibert.survey.probes.pair_features import Example
+from minibert.model import Model
+from minibert.quantities import Bool, Float, Int
+from minibert.survey.intervals import share, wilson
+from minibert.survey.probes.dependency import Tree, check_tree, is_punctuation
+from minibert.survey.probes.word_attention import WordTrace, word_traces
 
-__all__ = ["PairProbe", "Training", "attachment", "check_enough", "train_probe"]
+#: Farther words share a channel with those at this distance.
+FARTHEST = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One sentence as a probe sees it: `pairs` and `vectors` to find `heads` with.
+
+    pairs    of words, ROOT in front
+    vectors  of words, ROOT in front, whose vector is 0
+    heads    the place of each word's head; 0 is ROOT, 1 the first word
+    counted  whether the word counts: punctuation does not
+    """
+
+    pairs: Float[Tensor, "channel place place"]
+    vectors: Float[Tensor, "place dimension"]
+    heads: Int[Tensor, " word"]
+    counted: Bool[Tensor, " word"]
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """A tree's words and its place among the trees."""
+
+    id: str
+    words: tuple[str, ...]
+    place: int
+
+
+def examples(model: Model, trees: Iterable[Tree]) -> list[Example]:
+    """Of each tree the attention of every head of a model, layer by layer, and the words' vectors.
+
+    A word's vector is the model's own input embedding, the mean over its pieces. Attention is kept
+    as float16, which takes 2 bytes x heads x the square of a sentence's words.
+
+    Raises SurveyError for a tree that cannot be read; see `count_dependencies`.
+    """
+    trees = [check_tree(tree) for tree in trees]
+    texts = [_Numbered(tree.id, tuple(tree.words), n) for n, tree in enumerate(trees)]
+    found: dict[int, Example] = {}
+    for text, words in word_traces(model, texts):
+        tree = trees[text.place]
+        attention = [words.attention(layer, root=True) for layer in range(model.config.n_layers)]
+        found[text.place] = Example(
+            pairs=torch.cat(attention).half().cpu(),
+            vectors=_vectors(model, words),
+            heads=torch.tensor([head + 1 for head in tree.heads]),
+            counted=torch.tensor([not is_punctuation(relation) for relation in tree.relations]),
+        )
+    return [found[place] for place in range(len(trees))]
+
+
+def with_distances(sentences: Sequence[Example]) -> list[Example]:
+    """The same with the distance of two words in place of attention, one channel for each.
+
+    The channel of distance d is 1 where the second word comes d places behind the first, -10 to 10;
+    farther ones are counted as 10. ROOT has no distance.
+    """
+    return [replace(one, pairs=_distances(len(one.heads))) for one in sentences]
+
+
+def _distances(n_words: int) -> Float[Tensor, "channel place place"]:
+    places = torch.arange(n_words)
+    distance = (places - places[:, None]).clamp(-FARTHEST, FARTHEST)
+    channels = torch.cat([torch.arange(-FARTHEST, 0), torch.arange(1, FARTHEST + 1)])
+    table = torch.zeros(len(channels), 1 + n_words, 1 + n_words, dtype=torch.float16)
+    table[:, 1:, 1:] = (distance == channels[:, None, None]).half()
+    return table
+
+
+def _vectors(model: Model, words: WordTrace) -> Float[Tensor, "place dimension"]:
+    """The mean of the input embeddings of each word's pieces; 0 for ROOT."""
+    embeddings = model.body.word.weight
+    [ids] = words.trace.inputs.ids
+    numbers = torch.tensor([0 if word is None else word + 1 for word in words.words])
+    pieces = (numbers == torch.arange(int(numbers.max()) + 1)[:, None]).to(embeddings)
+    pieces[0] = 0
+    vectors = pieces @ embeddings[ids] / pieces.sum(1, keepdim=True).clamp(min=1)
+    return vectors.detach().float().cpu()
+
 
 # Numbers of one batch of pairs: 8 MiB in float32.
 _NUMBERS = 2**21
@@ -185,3 +270,97 @@ def _batches(sentences: Sequence[Example]) -> Iterator[list[Example]]:
         same = list(group)
         size = max(1, _NUMBERS // same[0].pairs.numel())
         yield from (same[first : first + size] for first in range(0, len(same), size))
+
+
+#: Dimensions of word vectors that a probe sees: a treebank of 25,000 words cannot fit many more.
+WORD_DIMENSIONS = 32
+#: With and without words: with them there are many more weights, which have to stay small.
+_ALONE, _WITH_WORDS = Training(), Training(learning_rate=0.01, decay=1e-4)
+
+
+@dataclass(frozen=True)
+class AttachmentScore:
+    """The unlabelled attachment score of one way to find heads.
+
+    score  the share of words that got their right head, 0 to 1; `low` and `high` are its 95 %
+           interval
+    """
+
+    name: str
+    correct: int
+    words: int
+    score: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, name: str, correct: int, words: int) -> "AttachmentScore":
+        """The score of this many right words of all."""
+        return cls(name, correct, words, share(correct, words), *wilson(correct, words))
+
+
+def branching(sentences: Sequence[Example], offset: int) -> tuple[int, int]:
+    """How many words have their neighbour as head, and how many count.
+
+    `offset` is 1 for the next word and -1 for the previous one; a word without one is a root.
+    """
+    correct = words = 0
+    for one in sentences:
+        n_words = len(one.heads)
+        for place, (head, counts) in enumerate(zip(one.heads, one.counted, strict=True), start=1):
+            answer = place + offset if 1 <= place + offset <= n_words else 0
+            correct += int(counts and head == answer)
+            words += int(counts)
+    return correct, words
+
+
+def attachment_scores(
+    model: Model,
+    trained_on: Sequence[Tree],
+    measured_on: Sequence[Tree],
+    *,
+    random_model: Model | None = None,
+    n_dimensions: int = WORD_DIMENSIONS,
+    training: Training | None = None,
+) -> list[AttachmentScore]:
+    """The attachment scores of every way, rules first.
+
+    `random_model` is the same model with weights that nobody trained; its probes get the words of
+    `model`, as in the paper. Word vectors are the model's input embeddings in `n_dimensions`
+    principal dimensions: like the paper's GloVe they say which word it is and nothing of its
+    sentence, and every model has them.
+
+    Attention is collected once for each model and held in memory (see `examples`). The same input
+    gives the same scores. Raises SurveyError for trees that cannot be read or trained on.
+    """
+    check_enough(len(trained_on), training or _ALONE)
+    if not measured_on:
+        raise SurveyError("There are no sentences to measure on; give some.")
+    width = model.body.word.weight.shape[1]
+    if not 1 <= n_dimensions <= width:
+        raise SurveyError(
+            f"{n_dimensions} dimensions of word vectors: expected 1 to {width}, as many as "
+            f"{model.name}'s input embeddings have."
+        )
+    parts = [examples(model, trees) for trees in (trained_on, measured_on)]
+    ways = {"distances": list(map(with_distances, parts))}
+    if random_model is not None:
+        untrained = [examples(random_model, trees) for trees in (trained_on, measured_on)]
+        ways["attention of random weights"] = [
+            [replace(one, vectors=other.vectors) for one, other in zip(*pair, strict=True)]
+            for pair in zip(untrained, parts, strict=True)
+        ]
+    ways["attention"] = parts
+    scores = [
+        AttachmentScore.of("next word (right-branching)", *branching(parts[1], 1)),
+        AttachmentScore.of("previous word (left-branching)", *branching(parts[1], -1)),
+    ]
+    with tqdm(total=2 * len(ways), disable=None, unit="probe", leave=False) as progress:
+        for name, (train, measure) in ways.items():
+            for dimensions in (0, n_dimensions):
+                how = training or (_WITH_WORDS if dimensions else _ALONE)
+                probe = train_probe(train, n_dimensions=dimensions, training=how)
+                whole = f"{name} and words" if dimensions else name
+                scores.append(AttachmentScore.of(whole, *attachment(probe, measure)))
+                progress.update()
+    return scores

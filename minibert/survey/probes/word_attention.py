@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,22 +16,11 @@ from tqdm import tqdm
 
 from minibert.analysis.arguments import check_model
 from minibert.errors import SurveyError
+from minibert.model import Model
 from minibert.quantities import Float
 from minibert.text.tokens import Tokens
 from minibert.text.words import Words
 from minibert.trace.read import Trace
-
-if TYPE_CHECKING:
-    from minibert.model import Model
-
-__all__ = [
-    "TextOfWords",
-    "WordTrace",
-    "check_readable",
-    "tokens_of_words",
-    "word_attention",
-    "word_traces",
-]
 
 # Texts that are sorted by their length, and words of one pass, padding included: some ten MB for
 # each layer of a model of 384 dimensions.
@@ -89,7 +78,7 @@ class WordTrace:
         return word_attention(self.trace[layer].probs[0], self.words, root=root)
 
 
-def word_traces(model: "Model", texts: Iterable[Text]) -> Iterator[tuple[Text, WordTrace]]:
+def word_traces(model: Model, texts: Iterable[Text]) -> Iterator[tuple[Text, WordTrace]]:
     """Each text and its trace. Texts are read as needed; those of similar length come together.
 
     Raises TokenizationError for a text that is no list of words, and SurveyError for one that is
@@ -107,13 +96,13 @@ def word_traces(model: "Model", texts: Iterable[Text]) -> Iterator[tuple[Text, W
             progress.update(len(batch))
 
 
-def check_readable(model: "Model", texts: Iterable[TextOfWords]) -> None:
+def check_readable(model: Model, texts: Iterable[TextOfWords]) -> None:
     """Raise an error for the first text that `word_traces` could not read."""
     for batch in _batches(texts):
         _tokens(model, batch, limited=True)
 
 
-def tokens_of_words(model: "Model", text: TextOfWords) -> list[int]:
+def tokens_of_words(model: Model, text: TextOfWords) -> list[int]:
     """How many tokens each word of a text has, whatever the text's length.
 
     Raises errors as `word_traces` does.
@@ -140,7 +129,7 @@ def _batches(texts: Iterable[Text]) -> Iterator[list[Text]]:
         yield batch
 
 
-def _tokens(model: "Model", texts: Sequence[TextOfWords], *, limited: bool) -> Tokens:
+def _tokens(model: Model, texts: Sequence[TextOfWords], *, limited: bool) -> Tokens:
     """The tokens of some texts, each word by itself; `limited`: as many as the model sees."""
     check_model(model)
     if model.tokenizer is None:
