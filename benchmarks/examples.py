@@ -160,8 +160,7 @@ def measured(task: str, chosen: argparse.Namespace, folder: Path) -> list[Row]:
 
 def timed(command: list[str], threads: int) -> tuple[float, subprocess.CompletedProcess[str]]:
     """Seconds of a process, and the process."""
-    ours = command[0] == sys.executable and not command[1].startswith(str(PEERS))
-    own = {**os.environ, **QUIET, "PYTHONPATH": str(REPOSITORY if ours else PEERS)}
+    own = {**os.environ, **QUIET, "PYTHONPATH": str(REPOSITORY)}
     own |= {"OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore"}
     start = time.perf_counter()
     done = subprocess.run(command, env=own, capture_output=True, text=True)

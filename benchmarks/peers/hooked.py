@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 import transformers
-from given import model_folder
+
+from benchmarks.peers.given import model_folder
 
 
 def config_of(theirs: Any) -> Any:

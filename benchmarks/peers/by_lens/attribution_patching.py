@@ -1,8 +1,9 @@
 """examples/attribution_patching.py with TransformerLens."""
 
 import torch
-from given import repeats
-from hooked import load
+
+from benchmarks.peers.given import repeats
+from benchmarks.peers.hooked import load
 
 model = load()
 clean = repeats(7, 4)[:, :10]

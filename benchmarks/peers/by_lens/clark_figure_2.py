@@ -1,8 +1,9 @@
 """examples/clark_figure_2.py with TransformerLens."""
 
 import torch
-from given import pairs
-from hooked import load
+
+from benchmarks.peers.given import pairs
+from benchmarks.peers.hooked import load
 
 model = load()
 rows = {}

@@ -1,8 +1,9 @@
 """examples/direct_logit_attribution.py with TransformerLens."""
 
 import torch
-from given import repeats
-from hooked import load
+
+from benchmarks.peers.given import repeats
+from benchmarks.peers.hooked import load
 
 model = load()
 ids = repeats(7, 8)[:, :10]

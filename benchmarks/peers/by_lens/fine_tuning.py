@@ -4,9 +4,10 @@ import random
 import tempfile
 
 import torch
-from given import head_weights
-from hooked import load
 from torch.nn.functional import cross_entropy
+
+from benchmarks.peers.given import head_weights
+from benchmarks.peers.hooked import load
 
 ADJECTIVES = {"negative": ("bad", "cold", "dark"), "positive": ("good", "warm", "great")}
 NOUNS, LABELS = ("house", "water", "book", "city", "night", "horse"), list(ADJECTIVES)

@@ -1,8 +1,9 @@
 """examples/induction.py with TransformerLens."""
 
-from given import repeats
-from hooked import load
 from torch.nn.functional import cross_entropy
+
+from benchmarks.peers.given import repeats
+from benchmarks.peers.hooked import load
 
 model = load()
 count, length = 3, 30

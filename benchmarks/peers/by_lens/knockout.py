@@ -1,8 +1,9 @@
 """examples/knockout.py with TransformerLens."""
 
 import torch
-from given import LIST
-from hooked import load
+
+from benchmarks.peers.given import LIST
+from benchmarks.peers.hooked import load
 
 model = load()
 ids = model.to_tokens(LIST, prepend_bos=False)

@@ -1,8 +1,9 @@
 """examples/part_of_speech.py with TransformerLens."""
 
 import torch
-from given import treebank
-from hooked import load
+
+from benchmarks.peers.given import treebank
+from benchmarks.peers.hooked import load
 
 
 def sentences(part, count=200):

@@ -4,8 +4,9 @@ import tempfile
 
 import numpy as np
 import torch
-from given import pairs
-from hooked import load
+
+from benchmarks.peers.given import pairs
+from benchmarks.peers.hooked import load
 
 model, output = load(), tempfile.mkdtemp()
 texts = [text for pair in pairs() for text in pair]

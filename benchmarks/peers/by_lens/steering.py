@@ -1,8 +1,9 @@
 """examples/steering.py with TransformerLens."""
 
 import torch
-from given import LIST, OTHER_LIST
-from hooked import load
+
+from benchmarks.peers.given import LIST, OTHER_LIST
+from benchmarks.peers.hooked import load
 
 model = load()
 toward, away = (model.to_tokens(text, prepend_bos=False) for text in (OTHER_LIST, LIST))

@@ -1,8 +1,9 @@
 """examples/two_checkpoints.py --second FOLDER with TransformerLens."""
 
 import torch
-from given import pairs, second_folder
-from hooked import load
+
+from benchmarks.peers.given import pairs, second_folder
+from benchmarks.peers.hooked import load
 
 models = load(), load(second_folder())
 layers, heads = models[0].cfg.n_layers, models[0].cfg.n_heads

@@ -2,8 +2,9 @@
 
 import nnsight
 import torch
-from given import model_folder, repeats
 from nnsight import TransformersModel
+
+from benchmarks.peers.given import model_folder, repeats
 
 options = {"dtype": torch.float32, "dispatch": True}
 model = TransformersModel(model_folder(), task="text-generation", **options)

@@ -2,8 +2,9 @@
 
 import nnsight
 import torch
-from given import LIST, model_folder, noises
 from nnsight import TransformersModel
+
+from benchmarks.peers.given import LIST, model_folder, noises
 
 torch.set_grad_enabled(False)
 options = {"dtype": torch.float32, "dispatch": True}

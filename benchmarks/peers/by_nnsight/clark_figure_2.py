@@ -2,8 +2,9 @@
 
 import nnsight
 import torch
-from given import model_folder, pairs
 from nnsight import TransformersModel
+
+from benchmarks.peers.given import model_folder, pairs
 
 torch.set_grad_enabled(False)
 options = {"dtype": torch.float32, "attn_implementation": "eager", "dispatch": True}

@@ -5,10 +5,11 @@ import tempfile
 
 import nnsight
 import torch
-from given import head_weights, model_folder
 from nnsight import TransformersModel
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from benchmarks.peers.given import head_weights, model_folder
 
 ADJECTIVES = {"negative": ("bad", "cold", "dark"), "positive": ("good", "warm", "great")}
 NOUNS, LABELS = ("house", "water", "book", "city", "night", "horse"), list(ADJECTIVES)

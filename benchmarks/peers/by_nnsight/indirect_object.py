@@ -2,8 +2,9 @@
 
 import nnsight
 import torch
-from given import model_folder, repeats
 from nnsight import TransformersModel
+
+from benchmarks.peers.given import model_folder, repeats
 
 torch.set_grad_enabled(False)
 options = {"dtype": torch.float32, "dispatch": True}

@@ -2,9 +2,10 @@
 
 import nnsight
 import torch
-from given import model_folder, repeats
 from nnsight import TransformersModel
 from torch.nn.functional import cross_entropy
+
+from benchmarks.peers.given import model_folder, repeats
 
 torch.set_grad_enabled(False)
 options = {"dtype": torch.float32, "attn_implementation": "eager", "dispatch": True}

@@ -1,8 +1,9 @@
 """examples/knockout.py with nnsight."""
 
 import torch
-from given import LIST, model_folder
 from nnsight import TransformersModel
+
+from benchmarks.peers.given import LIST, model_folder
 
 torch.set_grad_enabled(False)
 options = {"dtype": torch.float32, "attn_implementation": "eager", "dispatch": True}

@@ -2,8 +2,9 @@
 
 import nnsight
 import torch
-from given import model_folder, treebank
 from nnsight import TransformersModel
+
+from benchmarks.peers.given import model_folder, treebank
 
 
 def sentences(part, count=200):

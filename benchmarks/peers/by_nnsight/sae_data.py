@@ -4,8 +4,9 @@ import tempfile
 
 import numpy as np
 import torch
-from given import model_folder, pairs
 from nnsight import TransformersModel
+
+from benchmarks.peers.given import model_folder, pairs
 
 options = {"dtype": torch.float32, "dispatch": True}
 model = TransformersModel(model_folder(), task="feature-extraction", **options)

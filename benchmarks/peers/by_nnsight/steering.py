@@ -1,8 +1,9 @@
 """examples/steering.py with nnsight."""
 
 import torch
-from given import LIST, OTHER_LIST, model_folder
 from nnsight import TransformersModel
+
+from benchmarks.peers.given import LIST, OTHER_LIST, model_folder
 
 torch.set_grad_enabled(False)
 options = {"dtype": torch.float32, "dispatch": True}

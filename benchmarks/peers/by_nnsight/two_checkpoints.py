@@ -2,8 +2,9 @@
 
 import nnsight
 import torch
-from given import model_folder, pairs, second_folder
 from nnsight import TransformersModel
+
+from benchmarks.peers.given import model_folder, pairs, second_folder
 
 torch.set_grad_enabled(False)
 options = {"dtype": torch.float32, "attn_implementation": "eager", "dispatch": True}
