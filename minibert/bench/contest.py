@@ -44,7 +44,7 @@ def contest(
     clock: Clock,
     *,
     rounds: int,
-    baseline: str,
+    baseline: str | None = None,
     memory: bool = True,
 ) -> dict[str, Row]:
     """A row for each contender: gated by `check`, timed in turns, its ratio to the baseline."""
@@ -68,19 +68,24 @@ def timed_rows(
     clock: Clock,
     *,
     rounds: int,
-    baseline: str,
+    baseline: str | None = None,
+    calls: int | None = None,
     memory: bool = True,
 ) -> dict[str, Row]:
     """Times, ratio and peak bytes beside each verdict; none for anyone where the baseline fails."""
     right = {name: one for name, one in contenders.items() if verdicts[name]["ok"]}
-    timed = time_in_turns(right, clock, rounds=rounds) if baseline in right else Timed()
-    base, rows = timed.timings.get(baseline), {}
+    timed = Timed()
+    if baseline is None or baseline in right:
+        timed = time_in_turns(right, clock, rounds=rounds, calls=calls)
+    base, rows = timed.timings.get(baseline or ""), {}
     for name, verdict in verdicts.items():
         rows[name] = {**verdict, **timed.failures.get(name, {})}
-        if base is None and rows[name]["ok"]:
-            rows[name] |= {"ok": False, "reason": f"the baseline failed: {baseline}"}
-        elif base is not None and name in timed.timings:
-            rows[name] |= timed.timings[name].fields() | timed.timings[name].ratios(base)
+        if baseline is not None and base is None:
+            if rows[name]["ok"]:
+                rows[name] |= {"ok": False, "reason": f"the baseline failed: {baseline}"}
+        elif name in timed.timings:
+            rows[name] |= timed.timings[name].fields()
+            rows[name] |= {} if base is None else timed.timings[name].ratios(base)
             rows[name] |= _memory(right[name], clock) if memory else {}
     return rows
 
