@@ -1,6 +1,7 @@
 """The scripts of examples/ beside the same in TransformerLens and nnsight: lines and seconds.
 
     python -m benchmarks.examples [--peer-python PYTHON] [--rounds 3] [--output FILE]
+    python -m benchmarks.examples --table FILE     the table of examples/README.md
 
 Each script runs in a process of its own, in turns, start of Python and imports included; a row
 `imports` has what these cost alone. Lines are those with code: docstring, comments and blank lines
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -33,7 +34,7 @@ from benchmarks.session import (
     kept_before,
     warn_when_busy,
 )
-from minibert.bench.result_rows import Row, facts, write_rows
+from minibert.bench.result_rows import Row, busy, facts, read_rows, write_rows
 
 EXAMPLES, PEERS = REPOSITORY / "examples", REPOSITORY / "benchmarks" / "peers"
 FOLDERS = {"transformer_lens": "by_lens", "nnsight": "by_nnsight"}
@@ -60,6 +61,9 @@ IMPORTS = "imports"
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every script ran, and each peer printed what ours prints."""
     chosen = parse(arguments)
+    if chosen.table:
+        print("\n".join(table(read_rows(chosen.table))))
+        return 0
     partial = chosen.output.with_suffix(".partial.jsonl")
     known = facts(threads=chosen.threads)
     known["versions"] |= versions(chosen.peer_python)
@@ -86,6 +90,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, default=default_output("examples"))
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="print that of examples/README.md"
+    )
     return parser.parse_args(arguments)
 
 
@@ -199,6 +206,55 @@ def show(name: str, rows: Sequence[Row]) -> None:
     lines = ", ".join(str(row["lines"]) for row in rows if "lines" in row)
     seconds = ", ".join(f"{row['seconds']:.1f}" if row["ok"] else row["reason"] for row in rows)
     print(f"{name:26} {lines:>11} {seconds:>18}", flush=True)
+
+
+NAMES = {"minibert": "minibert", "transformer_lens": "TransformerLens", "nnsight": "nnsight"}
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """The lines of the table, in Markdown: lines of code, then seconds, of each contender.
+
+    In brackets stand our lines that read options, which the peers' scripts do not have.
+    """
+    found = {(row["task"], row["contender"]): row for row in rows}
+    tasks = sorted({row["task"] for row in rows} - {IMPORTS})
+    names = [NAMES[who] for who in CONTENDERS]
+    yield _line(["", *(f"{unit}: {name}" for unit in ("lines", "seconds") for name in names)])
+    yield f"|---{'|---:' * (2 * len(CONTENDERS))}|"
+    for task in (*tasks, IMPORTS):
+        each = [found.get((task, who), {}) for who in CONTENDERS]
+        lines = [str(row.get("lines", "")) for row in each]
+        if task != IMPORTS:
+            lines[0] += f" ({options_of(EXAMPLES / f'{task}.py')})"
+        yield _line([task if task != IMPORTS else "imports alone", *lines, *map(_seconds, each)])
+    counts = [str(sum(found[task, who]["lines"] for task in tasks)) for who in CONTENDERS]
+    counts[0] += f" ({sum(options_of(EXAMPLES / f'{task}.py') for task in tasks)})"
+    times = [[found[task, who].get("seconds") for task in tasks] for who in CONTENDERS]
+    whole = [f"{sum(each):.1f}" if None not in each else "" for each in times]
+    yield _line(["all twelve", *counts, *whole])
+    load = max(row["load_at_start"] for row in rows)
+    if busy({"load_at_start": load}):
+        yield f"\nOthers used the machine (load {load:.1f} at the start): trust no second."
+
+
+def options_of(path: Path) -> int:
+    """Lines of a script's statements that read its options with argparse."""
+    count = 0
+    for statement in ast.parse(path.read_text("utf-8")).body:
+        names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        names |= {node.name for node in ast.walk(statement) if isinstance(node, ast.alias)}
+        if names & {"argparse", "parser"}:
+            count += (statement.end_lineno or 0) - statement.lineno + 1
+    return count
+
+
+def _seconds(row: Row) -> str:
+    """Its median, or why there is none."""
+    return f"{row['seconds']:.1f}" if row.get("ok") else str(row.get("reason", "not run"))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

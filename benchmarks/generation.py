@@ -4,14 +4,13 @@
 
 All in one process, in turns, on random weights in one checkpoint folder, without a network. A
 contender whose token ids are not those of transformers' `generate` is a row with the reason and
-no speed. The rows go to `benchmarks/results/generation-<processor>-<date>.jsonl`.
+no speed.
 """
 
 import argparse
-import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -21,14 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.cases import Case, linear_backend
-from benchmarks.models import chosen_backends
-from benchmarks.session import Kept, parse, session
-from minibert.bench.clock import Clock
-from minibert.bench.contest import Contender, contest
+from benchmarks.models import Case, chosen_backends, linear_backend
+from benchmarks.runner import Benchmark, Rows, Wanted, Workload, at_once, target
 from minibert.bench.gate import Outputs, WrongError
 from minibert.bench.result_rows import Row
-from minibert.bench.tables import line
 
 REFERENCE = "transformers generate"
 
@@ -82,44 +77,6 @@ TARGETS = {("llama-1b-4", 1): 1.05, ("llama-1b-4", 8): 1.3}
 Prompts = list[list[int]]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0 when every contender was right and every target is met."""
-    description = "Speed of generation beside transformers."
-    chosen = parse(arguments, description, rounds=5, quick_rounds=2)
-    with session(chosen.threads) as known:
-        rows = collect(chosen, known)
-    return 0 if all(row["ok"] and row.get("met", True) for row in rows) else 1
-
-
-def target(row: Row) -> Row:
-    """The target of a row and whether it is met; nothing where it has none."""
-    least = TARGETS.get((row["model"], row["batch"]))
-    if least is None or row["implementation"] != "minibert" or not row["ok"]:
-        return {}
-    return {"target": least, "met": row["tokens_per_second_to_reference"] >= least}
-
-
-def collect(chosen: argparse.Namespace, known: Row) -> list[Row]:
-    """All rows, shown as they come; in the file at the end, in `.partial.jsonl` until then."""
-    kept = Kept("generation", chosen)
-    tasks = [task for task in (QUICK if chosen.quick else TASKS) if wanted(task, chosen.rows)]
-    for model, of_model in groupby(tasks, lambda task: task.model):
-        with tempfile.TemporaryDirectory() as folder:
-            case = Case(model, Path(folder))
-            built = contenders(case)
-            for task in of_model:
-                for row in measure(task, prompts(case, task), built, chosen.rounds):
-                    kept.rows.append({**row, **target(row), **known})
-                    show(kept.rows[-1])
-                kept.save()
-    kept.rows.append({**chosen_backends(), **known})
-    return kept.finish()
-
-
-def wanted(task: Task, rows: re.Pattern[str] | None) -> bool:
-    return rows is None or bool(rows.search(str(task)))
-
-
 Generate = Callable[[Prompts, int], list[list[int]]]
 
 
@@ -164,7 +121,7 @@ def padded(rows: Prompts) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
-def prompts(case: Any, task: Task) -> Prompts:
+def prompts(case: Case, task: Task) -> Prompts:
     """Random token ids; low ones are special and left out."""
     generator = torch.Generator().manual_seed(0)
     vocabulary = case.config.vocab_size
@@ -174,18 +131,30 @@ def prompts(case: Any, task: Task) -> Prompts:
     ]
 
 
-def measure(task: Task, given: Prompts, built: dict[str, Generate], rounds: int) -> Iterator[Row]:
-    """The rows of one task: everyone passes the gate, then speed."""
+def asked(chosen: argparse.Namespace, wanted: Wanted) -> Iterator[Workload]:
+    """A workload for each task."""
+    tasks = [task for task in (QUICK if chosen.quick else TASKS) if wanted(str(task))]
+    for model, of_model in groupby(tasks, lambda task: task.model):
+        with tempfile.TemporaryDirectory() as folder:
+            case = Case(model, Path(folder))
+            built = contenders(case)
+            for task in of_model:
+                yield workload(task, prompts(case, task), built)
+
+
+def workload(task: Task, given: Prompts, built: dict[str, Generate]) -> Workload:
+    """Everyone at one task."""
     expected = built[REFERENCE](given, task.new)
-    runs = {
-        name: Contender(partial(generate, given, task.new), lambda ids: {"ids": ids})
-        for name, generate in built.items()
-    }
-    check = partial(compare, expected=expected)
-    rows = contest(runs, check, Clock(), rounds=rounds, baseline=REFERENCE, memory=False)
-    for name, row in rows.items():
-        speed = tokens_per_second(row, task) if "median_ms" in row else {}
-        yield {"what": "generation", **vars(task), "implementation": name, **row, **speed}
+    runs = {name: partial(generate, given, task.new) for name, generate in built.items()}
+    return Workload(
+        str(task),
+        at_once(runs, lambda ids: {"ids": ids}),
+        lambda name, found, verdicts: compare(found, expected),
+        REFERENCE,
+        lambda name: vars(task),
+        partial(add_speeds, task),
+        memory=False,
+    )
 
 
 def compare(found: Outputs, expected: list[list[int]]) -> Row:
@@ -198,39 +167,26 @@ def compare(found: Outputs, expected: list[list[int]]) -> Row:
     return {}
 
 
-def tokens_per_second(row: Row, task: Task) -> Row:
-    """Of this contender, and in those of the reference."""
-    return {
-        "tokens_per_second": round(task.batch * task.new / row["median_ms"] * 1e3, 2),
-        "tokens_per_second_to_reference": round(1 / row["ratio"], 3),
-    }
+def add_speeds(task: Task, rows: Rows) -> None:
+    """Add tokens a second, and what minibert's are to be in those of transformers."""
+    for name, row in rows.items():
+        if "median_ms" not in row:
+            continue
+        row["tokens_per_second"] = round(task.batch * task.new / row["median_ms"] * 1e3, 2)
+        row["tokens_per_second_to_reference"] = round(1 / row["ratio"], 3)
+        if name == "minibert" and (least := TARGETS.get((task.model, task.batch))):
+            speed = target(row["tokens_per_second_to_reference"], least=least)
+            row["targets"] = {f"times the tokens a second of {REFERENCE}": speed}
 
 
-WIDTHS = (26, 10, 19, 10, 16, 15)
-HEADINGS = ("implementation", "median ms", "p20 - p80", "tokens/s", "to transformers", "p20 - p80")
-
-
-def show(row: Row) -> None:
-    """Print a row; the reference opens the table of its task."""
-    if row["implementation"] == REFERENCE:
-        task = Task(**{name: row[name] for name in Task.__dataclass_fields__})
-        print(f"\n{task}")
-        print(line(HEADINGS, WIDTHS))
-    if not row["ok"]:
-        print(f"{row['implementation']:<{WIDTHS[0]}}  {row['reason']}", flush=True)
-        return
-    cells = (
-        row["implementation"],
-        f"{row['median_ms']:.1f}",
-        f"{row['p20_ms']:.1f} - {row['p80_ms']:.1f}",
-        f"{row['tokens_per_second']:.1f}",
-        f"{row['tokens_per_second_to_reference']:.2f}",
-        f"{1 / row['ratio_p80']:.2f} - {1 / row['ratio_p20']:.2f}",
-    )
-    print(line(cells, WIDTHS), flush=True)
-    if "target" in row:
-        print(f"  at least {row['target']:.2f}: {'met' if row['met'] else 'NOT MET'}", flush=True)
-
+BENCHMARK = Benchmark(
+    "generation",
+    "Speed of generation beside transformers.",
+    asked,
+    rounds=5,
+    columns=("median ms", "p20 - p80", "tokens/s", "ratio"),
+    last=chosen_backends,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.run())

@@ -87,9 +87,7 @@ def asked(data: Path, limit: int | None, names: Sequence[str]) -> list[Row]:
 
 def measured(name: str, model: Any, data: Path, count: int, limit: int | None) -> "Evidence":
     """Everything that the claims are about, of one model."""
-    from benchmarks.looking_findings import Evidence
-    from benchmarks.looking_gradients import sep_gradients
-    from benchmarks.looking_probes import probes_of
+    from benchmarks.looking_findings import Evidence, probes_of, sep_gradients
     from minibert.survey import survey
     from minibert.survey.distances import head_distances
     from minibert.survey.patterns import patterns

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks import looking_findings as found
-from benchmarks import looking_probes as probes
 from benchmarks.looking_findings import Evidence, Finding
 
 __all__ = ["CLAIMS", "Claim"]
@@ -113,11 +112,11 @@ _SURFACE = (
 _SYNTAX = (
     clark(
         "4.2", "No head finds the syntactic head of all words.", "34.5 % (head 6-5)",
-        "the best head finds less than half", "share", probes.no_head_does_all,
+        "the best head finds less than half", "share", found.no_head_does_all,
     ),
     *(
         clark("4.2", f"A head finds {words} (`{name}`).", published, _OFFSET, "share",
-              probes.relation(name))
+              found.relation(name))
         for name, words, published in (
             ("det", "the noun of a determiner", "94.3 % (head 7-10)"),
             ("obj", "the verb of a direct object", "86.8 % (head 7-9)"),
@@ -129,27 +128,27 @@ _SYNTAX = (
     ),
     clark(
         "4.3", "A head finds antecedents (novels).", "65 % (head 4-3)", _RULES, "share",
-        probes.antecedents(probes.LITBANK),
+        found.antecedents(found.LITBANK),
     ),
     clark(
         "4.3", "A head finds antecedents (names and pronouns, Wikipedia).", "65 % (head 4-3)",
         "the best head is right more often than the nearest name", "share",
-        probes.antecedents(probes.GAP),
+        found.antecedents(found.GAP),
     ),
     clark(
         "5", "A probe on attention alone knows syntax.", "61 %",
         "its score is above that of the next word as head", "share",
-        probes.attachment("attention", ["next word (right-branching)"]),
+        found.attachment("attention", ["next word (right-branching)"]),
     ),
     clark(
         "5", "Attention adds to what words and distances know.", "77 % over 58 %",
         "attention and words score above distances and words", "share",
-        probes.attachment("attention and words", ["distances and words"]),
+        found.attachment("attention and words", ["distances and words"]),
     ),
     clark(
         "5", "Attention of random weights does not.", "77 % over 30 %",
         "attention and words score above random weights and words", "share",
-        probes.attachment("attention and words", ["attention of random weights and words"]),
+        found.attachment("attention and words", ["attention of random weights and words"]),
     ),
     clark(
         "6", "Heads of one layer are near each other.", "no number",

@@ -8,8 +8,7 @@ import torch
 
 import minibert
 from benchmarks import embedded
-from benchmarks.embedded_causal import token_losses
-from benchmarks.embedded_kinds import kinds_of_text
+from benchmarks.embedded import kinds_of_text, token_losses
 from minibert.bench.gate import GateError
 from minibert.checkpoint.save import save
 from tests.test_embedded_scores import HELD_OUT, gpt2, story, tokenizer_of

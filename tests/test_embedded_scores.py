@@ -10,10 +10,20 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from benchmarks import embedded, embedded_bert, embedded_causal
-from benchmarks.embedded_bert import masked_accuracy, next_sentence_accuracy, pair_windows
-from benchmarks.embedded_causal import ablation, held_out_loss, token_losses, without_heads, words
-from benchmarks.evidence import Texts, finding, share
+from benchmarks import embedded
+from benchmarks.embedded import (
+    Texts,
+    ablation,
+    finding,
+    held_out_loss,
+    masked_accuracy,
+    next_sentence_accuracy,
+    pair_windows,
+    share,
+    token_losses,
+    without_heads,
+    words,
+)
 from benchmarks.ngram import TrigramModel
 from minibert.bench.gate import GateError
 from minibert.checkpoint.save import save
@@ -245,8 +255,8 @@ class TestGpt2:
 
 @pytest.fixture
 def command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(embedded_bert, "SENTENCE_PAIRS", 100)
-    monkeypatch.setattr(embedded_causal, "PROMPTS", 3)
+    monkeypatch.setattr(embedded, "SENTENCE_PAIRS", 100)
+    monkeypatch.setattr(embedded, "PROMPTS", 3)
     options = []
     for option, documents in (("--held-out", TEXTS.held_out), ("--text", TEXTS.training)):
         options.append(option)

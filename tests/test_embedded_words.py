@@ -4,9 +4,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from benchmarks.embedded_lists import lists_continued
-from benchmarks.embedded_matching import SharedWord, same_word_in_other_text, sharing_pairs
-from benchmarks.embedded_words import whole_words_right
+from benchmarks.embedded import (
+    SharedWord,
+    lists_continued,
+    same_word_in_other_text,
+    sharing_pairs,
+    whole_words_right,
+)
 from minibert.bench.gate import GateError
 from minibert.model import Model
 from minibert.text.tokens import Tokens

@@ -7,8 +7,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from benchmarks.examples import EXAMPLES, FOLDERS, PEERS, lines_of, wrong
-from benchmarks.examples_table import options_of, table
+from benchmarks.examples import EXAMPLES, FOLDERS, PEERS, lines_of, options_of, table, wrong
 from minibert.bench.result_rows import read_rows
 
 OURS = "p: clean 0.953, in /home/a\nsum of 26 terms 17.012\nbad because of dark city\n"
@@ -23,7 +22,7 @@ def test_each_experiment_is_written_with_each_peer_and_none_imports_minibert() -
         found = {a.name for node in tree if isinstance(node, ast.Import) for a in node.names}
         tree = ast.walk(ast.parse(path.read_text("utf-8")))
         found |= {str(node.module) for node in tree if isinstance(node, ast.ImportFrom)}
-        assert not any(name.partition(".")[0] in ("minibert", "benchmarks") for name in found)
+        assert not any(name.partition(".")[0] == "minibert" for name in found)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.loading_at_size import measured
+from benchmarks.loading_at_size import measured, write
 from benchmarks.session import REPOSITORY
-from benchmarks.sparse_checkpoint import write
 
 SIZES = {
     "hidden_size": 1024,

@@ -15,13 +15,19 @@ import torch
 from playwright.sync_api import sync_playwright
 
 from benchmarks.pages import __main__ as program
-from benchmarks.pages import gate, given, plan, table
-from benchmarks.pages import measure as measure_module
-from benchmarks.pages.making import bertviz_page, minibert_page
-from benchmarks.pages.measure import Bench, summary
-from benchmarks.pages.plan import BERTVIZ, DEFAULT, MINIBERT, THUMBNAILS, WEIGHTS, Case, Shape
-from benchmarks.pages.reach import ratios, reached
-from benchmarks.pages.speed_table import table as speed_table
+from benchmarks.pages import browser, making
+from benchmarks.pages.__main__ import Bench, ratios, reached, speed_table, summary
+from benchmarks.pages.making import (
+    BERTVIZ,
+    DEFAULT,
+    MINIBERT,
+    THUMBNAILS,
+    WEIGHTS,
+    Case,
+    Shape,
+    bertviz_page,
+    minibert_page,
+)
 from benchmarks.session import REPOSITORY
 from minibert.bench.gate import GateError
 from minibert.bench.result_rows import Row, read_rows, version, write_rows
@@ -36,7 +42,7 @@ def page_row(program: str, view: str, tokens: int, **fields: Any) -> Row:
 
 
 def test_the_plan_has_both_programs_at_every_size_and_minibert_alone_elsewhere() -> None:
-    planned = plan.cases()
+    planned = making.cases()
     assert len(planned) == len(set(planned)) == 2 * (4 * 10 + 9)
     for case in planned:
         if case.program == BERTVIZ:
@@ -55,20 +61,20 @@ def test_the_plan_has_both_programs_at_every_size_and_minibert_alone_elsewhere()
 
 
 def test_rows_can_be_chosen_by_name() -> None:
-    chosen = plan.cases(wanted=re.compile("BertViz .* 24x16 T64 "))
+    chosen = making.cases(wanted=re.compile("BertViz .* 24x16 T64 "))
     assert [case.view for case in chosen] == ["head", "model"]
 
 
 def test_the_attention_given_is_the_softmax_of_the_vectors_given() -> None:
-    query, key, _ = given.vectors(SHAPE, 1)
+    query, key, _ = making.vectors(SHAPE, 1)
     scores = query.astype(np.float64) @ key.astype(np.float64).swapaxes(-1, -2) / 8
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    np.testing.assert_allclose(given.probs(SHAPE, 1).numpy(), weights, atol=1e-6)
-    assert not np.allclose(given.probs(SHAPE, 0), given.probs(SHAPE, 1))
+    np.testing.assert_allclose(making.probs(SHAPE, 1).numpy(), weights, atol=1e-6)
+    assert not np.allclose(making.probs(SHAPE, 0), making.probs(SHAPE, 1))
 
 
 def test_some_of_the_attention_given_is_sharp_and_some_is_broad() -> None:
-    largest = given.probs(Shape(1, 12, 64), 0).amax(-1).mean(-1)
+    largest = making.probs(Shape(1, 12, 64), 0).amax(-1).mean(-1)
     assert largest.max() > 0.5
     assert largest.min() < 0.3
 
@@ -88,7 +94,7 @@ def test_a_picture_that_never_came_gives_a_lower_bound() -> None:
     assert (row["painted_ratio"], row["at_least"], row["bytes_ratio"]) == (600, True, 30)
     [row] = ratios([mine, {**its, "reason": "the renderer crashed"}], 60)
     assert "painted_ratio" not in row
-    assert ">= 600.0 x" in table.ratio_line({**row, "painted_ratio": 600, "at_least": True})
+    assert ">= 600.0 x" in program.ratio_line({**row, "painted_ratio": 600, "at_least": True})
 
 
 def test_a_figure_is_met_by_the_worst_row_or_not_at_all() -> None:
@@ -101,7 +107,7 @@ def test_a_figure_is_met_by_the_worst_row_or_not_at_all() -> None:
     assert found["painted, below 24x16 T512"]["at"] == "map 12x12 T64"
     assert found["hover"]["met"]
     assert found["renderer"]["met"] is None
-    assert "NOT MET" in table.reach_line(found["painted, below 24x16 T512"])
+    assert "NOT MET" in program.reach_line(found["painted, below 24x16 T512"])
 
 
 def test_a_page_that_failed_meets_nothing() -> None:
@@ -135,10 +141,10 @@ def test_a_lower_bound_below_twenty_says_nothing() -> None:
 def test_the_table_shows_numbers_and_reasons() -> None:
     fields = {"bytes": 2_500_000, "python_s": 0.25, "painted_ms": 123.4, "elements": 99}
     row = page_row(MINIBERT, "head", 16, **fields, problems={"hover": "no"})
-    assert table.page_line(row).split()[-5:] == ["2.50", "0.25", "123", "99", "failed"]
+    assert program.page_line(row).split()[-5:] == ["2.50", "0.25", "123", "99", "failed"]
     failed = {**row, "ok": False, "reason": "not painted after 60 s"}
-    assert table.page_line(failed).endswith("not painted after 60 s")
-    assert "123" not in table.page_line({**failed, "painted_ms": 123.4})
+    assert program.page_line(failed).endswith("not painted after 60 s")
+    assert "123" not in program.page_line({**failed, "painted_ms": 123.4})
 
 
 def test_a_row_is_the_median_of_its_visits() -> None:
@@ -159,7 +165,7 @@ def bench(folder: Path, playwright: Any = None, **options: Any) -> Bench:
 def test_what_would_take_minutes_is_a_row_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure_module, "require", lambda package: None)
+    monkeypatch.setattr(program, "require", lambda package: None)
 
     def crash(self: Bench, case: Case) -> None:
         raise GateError("the renderer crashed")
@@ -183,7 +189,7 @@ def test_an_absent_bertviz_is_a_row_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_bertviz_numbers_are_read_from_its_page_and_a_wrong_one_is_caught(tmp_path: Path) -> None:
-    weights = [one[0].tolist() for one in given.attention(SHAPE)]
+    weights = [one[0].tolist() for one in making.attention(SHAPE)]
     path = tmp_path / "page.html"
 
     def write() -> None:
@@ -191,18 +197,18 @@ def test_bertviz_numbers_are_read_from_its_page_and_a_wrong_one_is_caught(tmp_pa
         path.write_text(f"const params = {json.dumps(params)};", encoding="utf-8")
 
     write()
-    assert max(gate.embedded_errors(SHAPE, path)) < 1e-6
+    assert max(browser.embedded_errors(SHAPE, path)) < 1e-6
     weights[1][2][7][3] += 0.005
     write()
     with pytest.raises(GateError, match="weights of layer 1 differs by 5"):
-        gate.embedded_errors(SHAPE, path)
+        browser.embedded_errors(SHAPE, path)
 
 
 def test_bertviz_own_page_passes(tmp_path: Path) -> None:
     pytest.importorskip("bertviz")
     path = tmp_path / "page.html"
     bertviz_page("head", WEIGHTS, SHAPE)(path)
-    assert max(gate.embedded_errors(SHAPE, path)) < 1e-6
+    assert max(browser.embedded_errors(SHAPE, path)) < 1e-6
 
 
 def test_a_row_of_an_earlier_run_counts_only_when_all_was_the_same(tmp_path: Path) -> None:
@@ -224,7 +230,7 @@ def checked(case: Case, path: Path) -> Row:
 
     def check() -> Row:
         with sync_playwright() as playwright:
-            return gate.checked(case, path, playwright, 30)
+            return browser.checked(case, path, playwright, 30)
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(check).result()
@@ -238,7 +244,7 @@ def test_a_wrong_number_on_a_page_of_minibert_is_caught(
 ) -> None:
     path, case = tmp_path / "page.html", Case(MINIBERT, "head", SHAPE, holds)
     minibert_page("head", holds, SHAPE)(path)
-    right = given.probs
+    right = browser.probs
     assert checked(case, path)["max_error"] < 4e-3
 
     def otherwise(shape: Shape, layer: int) -> torch.Tensor:
@@ -246,7 +252,7 @@ def test_a_wrong_number_on_a_page_of_minibert_is_caught(
         changed[-1, 5, 2] += 0.01 * (layer == SHAPE.layers - 1)
         return changed
 
-    monkeypatch.setattr(given, "probs", otherwise)
+    monkeypatch.setattr(browser, "probs", otherwise)
     with pytest.raises(GateError, match="decoded weights of 1-2 differs"):
         checked(case, path)
 

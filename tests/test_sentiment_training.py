@@ -9,8 +9,8 @@ import torch
 import transformers
 
 import minibert
-from benchmarks import embedded, embedded_sentiment
-from benchmarks.embedded_sentiment import NEGATION, WordCounts, right
+from benchmarks import embedded
+from benchmarks.embedded import NEGATION, WordCounts, right
 from scripts import train_sentiment
 from scripts.train_sentiment import Sentence, probabilities, read_sentences, untrained
 
@@ -157,7 +157,7 @@ def test_negations_are_words(text: str, denies: bool) -> None:
 def test_right_is_the_share_of_right_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     sentences = [Sentence(text, 1, "") for text in GOOD[:3]] + [Sentence(BAD[0], 0, "")]
     certain = torch.tensor([[0.1, 0.9], [0.9, 0.1], [0.2, 0.8], [0.3, 0.7]])
-    monkeypatch.setattr(embedded_sentiment, "probabilities", lambda *_: certain)
+    monkeypatch.setattr(embedded, "probabilities", lambda *_: certain)
     row = right(untrained("tiny-bert", seed=0), WordCounts(sentences), sentences, 0.7)
     assert (row["value"], row["count"], row["positive"]) == (0.5, 4, 0.75)
     assert row["by_words"] == 1.0
@@ -167,7 +167,7 @@ def test_right_is_the_share_of_right_labels(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_benchmark_writes_a_row_for_every_score(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded_sentiment, "SEEDS", 2)
+    monkeypatch.setattr(embedded, "SEEDS", 2)
     denied = "".join(f"the {thing} was not good .\t0\n" for thing in THINGS)
     with (data / "yelp_labelled.txt").open("a", encoding="utf-8") as file:
         file.write(denied)

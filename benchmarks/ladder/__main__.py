@@ -13,7 +13,7 @@ its backward, are there for comparison.
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.ladder.picture import svg
 from benchmarks.ladder.rungs import FOLDER, RUNGS, Rung, counted, drawn, loaded
-from benchmarks.session import Kept, parse, session
-from minibert.bench.clock import Clock
-from minibert.bench.contest import Contender, contest
+from benchmarks.runner import Benchmark, Check, Rows, Wanted, Workload
+from minibert.bench.contest import Contender
 from minibert.bench.gate import Outputs, Truth, WrongError
 from minibert.bench.result_rows import Row, read_rows
 from minibert.errors import AttentionError
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="The rungs of docs/lessons/flash.")
     parser.add_argument("--table", type=Path, nargs="*", metavar="RESULTS", help="print the table")
     parser.add_argument("--pictures", action="store_true", help="draw the lesson's pictures")
-    chosen = parse(arguments, "", rounds=7, quick_rounds=1, parser=parser)
+    chosen, others = parser.parse_known_args(arguments)
     if chosen.table is not None:
         print(table([row for path in chosen.table for row in read_rows(path)]), end="")
         return 0
@@ -53,14 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for rung in RUNGS:
             picture_path(rung).write_text(picture(rung), encoding="utf-8")
         return 0
-    kept = Kept("ladder", chosen)
-    n = 128 if chosen.quick else N
-    with session(chosen.threads, ("triton",), peer="triton") as known:
-        for row in (*forward_rows(n, chosen.rounds), *backward_rows(n, chosen.rounds)):
-            kept.rows.append({**row, **known})
-            print(said(kept.rows[-1]), flush=True)
-            kept.save()
-    return 0 if all(row["ok"] for row in kept.finish()) else 1
+    return BENCHMARK.run(others)
 
 
 def picture_path(rung: Rung) -> Path:
@@ -73,31 +65,37 @@ def picture(rung: Rung) -> str:
     return svg(counted(rung, n=N, d_head=D, causal=True), f"The tiles of rung {rung.number}")
 
 
-def forward_rows(n: int, rounds: int) -> list[Row]:
-    """A row for each rung with a forward of its own, and one for torch."""
+def asked(chosen: argparse.Namespace, wanted: Wanted) -> Iterable[Workload]:
+    """The forward of each rung that has one of its own, and the backward of the last."""
+    n = 128 if chosen.quick else N
+    return (
+        make(n) for name, make in (("forward", forward), ("backward", backward)) if wanted(name)
+    )
+
+
+def forward(n: int) -> Workload:
+    """Each rung with a forward of its own, and torch."""
     given = drawn(n, D)
     problem = Problem(*given.values(), scale=D**-0.5)
     exact = truth(problem)
     yardstick = eager.attend(*given.values(), **problem.options())
     allowed = tolerance_of("z", problem, yardstick, exact)
-    check = Truth({"z": exact["z"]}, absolute=allowed, complete=True).check
+    gate = Truth({"z": exact["z"]}, absolute=allowed, complete=True)
     runs = {
         str(rung.number): Contender(partial(loaded(rung), *given.values()), _z)
         for rung in RUNGS[:-1]
     }
-    runs[TORCH] = Contender(
-        partial(scaled_dot_product_attention, *given.values()), lambda z: {"z": z}
-    )
-    found = contest(runs, check, Clock(), rounds=rounds, baseline=TORCH, memory=False)
-    return [_row(name, n, row) for name, row in found.items()]
+    theirs = partial(scaled_dot_product_attention, *given.values())
+    runs[TORCH] = Contender(theirs, lambda z: {"z": z})
+    return _workload("forward", n, runs, lambda name, found, verdicts: gate.check(found), TORCH)
 
 
 def _z(found: dict[str, Tensor]) -> Outputs:
     return {"z": found["z"]}
 
 
-def backward_rows(n: int, rounds: int) -> list[Row]:
-    """A row for the backward of the last rung, and one for torch's."""
+def backward(n: int) -> Workload:
+    """The backward of the last rung, and torch's."""
     given = drawn(n, D, "z_gradient")
     z_gradient = given.pop("z_gradient")
     leaves = [one.requires_grad_() for one in given.values()]
@@ -105,7 +103,7 @@ def backward_rows(n: int, rounds: int) -> list[Row]:
     def gradients(z: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(z, leaves, z_gradient, retain_graph=True)
 
-    def check(found: Outputs) -> Row:
+    def check(name: str, found: Outputs, verdicts: Rows) -> Row:
         vectors = (one.detach() for one in leaves)
         try:
             check_gradients(dict(found), z_gradient, *vectors, scale=D**-0.5)
@@ -123,25 +121,25 @@ def backward_rows(n: int, rounds: int) -> list[Row]:
         str(RUNGS[-1].number): Contender(partial(gradients, ours), named),
         TORCH_BACKWARD: Contender(partial(gradients, theirs), named),
     }
-    found = contest(runs, check, Clock(), rounds=rounds, baseline=TORCH_BACKWARD, memory=False)
-    return [_row(name, n, row) for name, row in found.items()]
+    return _workload("backward", n, runs, check, TORCH_BACKWARD)
 
 
-def _row(name: str, n: int, row: Row) -> Row:
-    head = {"what": "ladder", "rung": name, "position": n, "d_head": D, "dtype": "float32"}
+def _workload(
+    name: str, n: int, runs: Mapping[str, Contender], check: Check, baseline: str
+) -> Workload:
+    return Workload(name, runs, check, baseline, partial(_about, n), memory=False)
+
+
+def _about(n: int, name: str) -> Row:
+    """The fields of a row: of a rung, what was counted."""
+    head = {"rung": name, "position": n, "d_head": D, "dtype": "float32"}
     rung = next((one for one in RUNGS if str(one.number) == name), None)
     if rung is None:
-        return {**head, **row}
+        return head
     counts = counted(rung, n=n, d_head=D)
     head |= {"file": rung.path.name, "written_in": rung.written_in}
     head |= {"read_bytes": dict(counts.read), "written_bytes": dict(counts.written)}
-    return {**head, "flop": counts.flop, "exponentials": counts.exponentials, **row}
-
-
-def said(row: Row) -> str:
-    """A row in one line."""
-    result = f"{row['median_ms']:9.2f} ms" if row["ok"] else row["reason"]
-    return f"{row['rung']:22} {row.get('written_in', ''):7} {result}"
+    return {**head, "flop": counts.flop, "exponentials": counts.exponentials}
 
 
 def _time(milliseconds: float) -> str:
@@ -172,6 +170,17 @@ def table(rows: Sequence[Row]) -> str:
             lines.append(f"| {name} | | | | | | | {times[name]} |")
     return "\n".join(lines) + "\n"
 
+
+BENCHMARK = Benchmark(
+    "ladder",
+    "The rungs of docs/lessons/flash.",
+    asked,
+    rounds=7,
+    quick_rounds=1,
+    columns=("median ms", "p20 - p80", "ratio"),
+    packages=("triton",),
+    peer="triton",
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,7 +7,7 @@ The bars say how often each 64 rows of query and key are read.
 
 import numpy as np
 
-from benchmarks.ladder.counts import Counts, Walk
+from benchmarks.ladder.counting import Counts, Walk
 
 __all__ = ["CELL_ROWS", "svg"]
 

@@ -13,9 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.ladder.array_counts import count_arrays
-from benchmarks.ladder.counts import Counts
-from benchmarks.ladder.tensor_counts import count_tensors
+from benchmarks.ladder.counting import Counts, count_arrays, count_tensors
 from benchmarks.session import REPOSITORY
 from minibert.bench.user_file import load_function
 
@@ -80,7 +78,7 @@ def counted(rung: Rung, *, n: int = 1024, d_head: int = 64, causal: bool = False
         return count_arrays(module.one_head, heads, np.tril(allowed) if causal else allowed)
     if rung.written_in == "torch":
         return count_tensors(function.func, given, causal=causal)
-    from benchmarks.ladder.kernel_counts import count_kernels
+    from benchmarks.ladder.counting import count_kernels
 
     if rung.name == "backward":
         return _backward(module, drawn(n, d_head, "z_gradient"), causal=causal)
@@ -88,7 +86,7 @@ def counted(rung: Rung, *, n: int = 1024, d_head: int = 64, causal: bool = False
 
 
 def _backward(module: ModuleType, given: dict[str, Tensor], *, causal: bool) -> Counts:
-    from benchmarks.ladder.kernel_counts import count_kernels
+    from benchmarks.ladder.counting import count_kernels
 
     vectors = [given[name] for name in ("query", "key", "value")]
     found = module.forward(*vectors, None, causal)

@@ -2,6 +2,7 @@
 
     python -m benchmarks.pages [--quick] [--rows REGEX] [--rounds 3] [--limit 60]
                                [--bertviz-weights 10] [--scripts FOLDER] [--output FILE]
+    python -m benchmarks.pages --table FILE     the table of docs/speed.md, made of a result file
 
 In headless Chromium, through Playwright. Each page is made in a process of its own and its
 numbers are compared with those given; one that is wrong, crashes or is not painted in time is a
@@ -11,24 +12,489 @@ that was stopped goes on where it was, from `.partial.jsonl` beside it.
 
 import argparse
 import re
+import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Playwright, sync_playwright
 
-from benchmarks.pages import table
-from benchmarks.pages.browser import ARGUMENTS, CHROMIUM
-from benchmarks.pages.measure import Bench, named
-from benchmarks.pages.plan import MINIBERT, cases
-from benchmarks.pages.reach import ratios, reached
-from benchmarks.pages.scripts import SCRIPTS, served, usual_folder
+from benchmarks.pages.browser import (
+    ARGUMENTS,
+    CHROMIUM,
+    SCRIPTS,
+    Screen,
+    Visit,
+    checked,
+    screen,
+    served,
+    usual_folder,
+    visiting,
+)
+from benchmarks.pages.making import (
+    BERTVIZ,
+    COMPARED,
+    DEFAULT,
+    LENGTHS,
+    LONG,
+    MINIBERT,
+    PACKAGES,
+    THUMBNAILS,
+    WEIGHTS,
+    Case,
+    cases,
+    made,
+)
 from benchmarks.session import Kept, kept_before, warn_when_busy
+from minibert.bench.gate import GateError, failure, reason, require
 from minibert.bench.result_rows import Row, facts
+from minibert.bench.tables import line
+from minibert.bench.timing import Timing
 
-PACKAGES = ("bertviz", "playwright")
+# A picture that takes so long is looked at once.
+SLOW_MS = 5000
+# What Python may take beyond the limit of a row: its start, and making the attention.
+START_SECONDS = 60
+INTERACTIONS: dict[str, Callable[[Visit, Screen], float | None]] = {
+    "hover": Visit.hover,
+    "layer": Visit.layer,
+    "opened": Visit.opened,
+}
+MEMORY = ("renderer_bytes", "renderer_peak_bytes", "heap_bytes", "elements")
+
+
+@dataclass
+class Bench:
+    """What all rows share, and the page that was made last."""
+
+    playwright: Playwright
+    folder: Path
+    scripts: Callable[[], Mapping[str, str]]
+    limit: float
+    rounds: int
+    bertviz_weights: int
+    failed: dict[tuple[str, str, int, int], tuple[int, str]] = field(default_factory=dict)
+    """(program, view, layers, heads): the length at which it failed, and why."""
+    file: tuple[object, ...] | None = None
+    about: Row = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        """The page."""
+        return self.folder / "page.html"
+
+    def nothing(self) -> Row:
+        """What an empty page takes: Chromium's own part of every time and all memory."""
+        path = self.folder / "nothing.html"
+        path.write_text("<!doctype html>\n<p>Nothing</p>\n", encoding="utf-8")
+        found = self.visits(path, Screen(("p",)), None)
+        return {"what": "nothing", **found}
+
+    def row(self, case: Case) -> Row:
+        """The row of a case; where it fails, with the reason and no times."""
+        row = named(case)
+        try:
+            self.check_worth(case)
+            self.make(case)
+            if "reason" in self.about:
+                raise GateError(self.about["reason"])
+            row |= self.about
+            return {**row, "ok": True, **self.measured(case)}
+        except GateError as error:
+            why = failure(error)
+            if not why["reason"].startswith("not tried"):
+                self.remember(case, why["reason"])
+            return {**row, **self.about_failed(case), **why}
+
+    def check_worth(self, case: Case) -> None:
+        """Raise GateError where trying would take minutes and say nothing new."""
+        require(PACKAGES[case.program])
+        if case.program != BERTVIZ:
+            return
+        if case.shape.weights > self.bertviz_weights:
+            raise GateError(
+                f"not tried: {case.shape.weights / 1e6:.0f} million weights,"
+                f" --bertviz-weights {self.bertviz_weights / 1e6:.0f}"
+            )
+        tokens, reason = self.failed.get(self.kind(case), (case.shape.tokens, ""))
+        if tokens < case.shape.tokens:
+            raise GateError(f"not tried: at {tokens} tokens {reason}")
+
+    @staticmethod
+    def kind(case: Case) -> tuple[str, str, int, int]:
+        return (case.program, case.view, case.shape.layers, case.shape.heads)
+
+    def remember(self, case: Case, reason: str) -> None:
+        """Longer texts are not tried after this one failed."""
+        self.failed.setdefault(self.kind(case), (case.shape.tokens, reason))
+
+    def make(self, case: Case) -> None:
+        """Makes the page and compares its numbers, unless it is the one that is there."""
+        if self.file == case.file:
+            return
+        self.file, self.about = case.file, {}
+        try:
+            self.about = made(case, self.path, self.limit + START_SECONDS)
+            self.about |= checked(case, self.path, self.playwright, self.limit)
+        except GateError as error:
+            self.about["reason"] = reason(error)
+
+    def about_failed(self, case: Case) -> Row:
+        """What is known of the file all the same."""
+        if self.file != case.file:
+            return {}
+        return {name: value for name, value in self.about.items() if name != "reason"}
+
+    def measured(self, case: Case) -> Row:
+        """Times and memory of a case."""
+        scripts = self.scripts() if case.program == BERTVIZ else None
+        return self.visits(self.path, screen(case), scripts)
+
+    def visits(self, path: Path, shown: Screen, scripts: Mapping[str, str] | None) -> Row:
+        """Times and memory of some visits."""
+        found: list[Row] = []
+        while len(found) < self.rounds:
+            with visiting(self.playwright, scripts, self.limit) as visit:
+                found.append(looked(visit, path, shown))
+            if found[-1]["painted_ms"] > SLOW_MS:
+                break
+        return summary(found)
+
+
+def named(case: Case) -> Row:
+    """Which row this is."""
+    shape = case.shape
+    return {
+        "what": "page",
+        "program": case.program,
+        "view": case.view,
+        "layers": shape.layers,
+        "heads": shape.heads,
+        "tokens": shape.tokens,
+        "holds": case.holds,
+    }
+
+
+def looked(visit: Visit, path: Path, shown: Screen) -> Row:
+    """What one visit found; an interaction that fails is a reason among the others' times."""
+    found: Row = {"painted_ms": visit.open(path, shown), "problems": {}}
+    visit.rest()
+    found |= visit.memory()
+    for name, measure in INTERACTIONS.items():
+        try:
+            time = measure(visit, shown)
+        except GateError as error:
+            found["problems"][name] = reason(error)
+            continue
+        if time is not None:
+            found[f"{name}_ms"] = time
+    return found
+
+
+def summary(visits: list[Row]) -> Row:
+    """The median of each number over visits, and the spread of the time to painted."""
+    names = ["painted_ms", *(f"{name}_ms" for name in INTERACTIONS), *MEMORY]
+    row: Row = {"visits": len(visits)}
+    for name in names:
+        values = [visit[name] for visit in visits if name in visit]
+        if values:
+            middle = statistics.median(values)
+            row[name] = round(middle, 1) if name.endswith("_ms") else int(middle)
+    painted = [float(visit["painted_ms"]) for visit in visits]
+    spread = Timing([painted]).fields()
+    row |= {f"painted_{name}": spread[name] for name in ("p20_ms", "p80_ms")}
+    row |= {"painted_least_ms": round(min(painted), 1), "painted_most_ms": round(max(painted), 1)}
+    problems = {name: why for visit in visits for name, why in visit["problems"].items()}
+    return row | ({"problems": problems} if problems else {})
+
+
+SMALL, LARGE = (12, 12), (24, 16)
+RATIO, RATIO_FROM = 20, 64
+
+
+def ratios(rows: Sequence[Row], limit: float) -> list[Row]:
+    """How many times the bytes and time of minibert's default page BertViz takes, by view and size.
+
+    Where BertViz was still not painted at the limit, the ratio is at least that.
+    """
+    found = []
+    for mine in rows:
+        if mine["program"] != MINIBERT or mine["view"] not in COMPARED or not mine["ok"]:
+            continue
+        if mine["holds"] != DEFAULT:
+            continue
+        its = next((row for row in rows if row["program"] == BERTVIZ and same(row, mine)), None)
+        if its is not None:
+            found.append({**named_ratio(mine), **ratio(mine, its, limit)})
+    return found
+
+
+def same(one: Row, other: Row) -> bool:
+    return all(one[name] == other[name] for name in ("view", "layers", "heads", "tokens"))
+
+
+def named_ratio(row: Row) -> Row:
+    return {"what": "ratio", **{name: row[name] for name in ("view", "layers", "heads", "tokens")}}
+
+
+def ratio(mine: Row, its: Row, limit: float) -> Row:
+    """The ratios that can be formed, and BertViz' reason where it has one."""
+    found: Row = {}
+    if "bytes" in its:
+        found["bytes_ratio"] = round(its["bytes"] / mine["bytes"], 1)
+    if its["ok"]:
+        found["painted_ratio"] = round(its["painted_ms"] / mine["painted_ms"], 1)
+        found["renderer_ratio"] = round(its["renderer_bytes"] / mine["renderer_bytes"], 1)
+    else:
+        found["reason"] = its["reason"]
+        if its["reason"].startswith("not painted"):
+            found["painted_ratio"] = round(limit * 1e3 / mine["painted_ms"], 1)
+            found["at_least"] = True
+    return found
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number to reach: the worst of the rows that it is about counts."""
+
+    name: str
+    field: str
+    most: float
+    about: Callable[[Row], bool]
+
+
+def size(row: Row) -> tuple[int, int]:
+    return (row["layers"], row["heads"])
+
+
+def file_of(tokens: int, holds: str = DEFAULT) -> Callable[[Row], bool]:
+    """A page of 12 x 12 heads that holds this."""
+
+    def about(row: Row) -> bool:
+        plain = row["view"] in COMPARED and size(row) == SMALL
+        return plain and row["tokens"] == tokens and row["holds"] == holds
+
+    return about
+
+
+def largest(row: Row) -> bool:
+    return size(row) == LARGE and row["tokens"] == LONG
+
+
+FIGURES = (
+    Figure("file, 12x12 T16, weights only", "bytes", 120e3, file_of(16, WEIGHTS)),
+    Figure("file, 12x12 T128, weights only", "bytes", 3e6, file_of(128, WEIGHTS)),
+    Figure("file, 12x12 T512", "bytes", 26e6, file_of(512)),
+    Figure("file, 12x12 T512, thumbnails", "bytes", 1e6, file_of(512, THUMBNAILS)),
+    Figure("painted, below 24x16 T512", "painted_ms", 200, lambda row: not largest(row)),
+    Figure("painted, 24x16 T512", "painted_ms", 300, largest),
+    Figure("a head opened", "opened_ms", 65, lambda row: True),
+    Figure("hover", "hover_ms", 50, lambda row: True),
+    Figure("layer change", "layer_ms", 100, lambda row: True),
+    Figure("renderer", "renderer_bytes", 250e6, lambda row: True),
+    Figure("Python, T512", "python_s", 0.5, lambda row: row["tokens"] == LONG),
+)
+
+
+def reached(rows: Sequence[Row], compared: Sequence[Row]) -> list[Row]:
+    """A row for each figure: the worst that was measured, where, and whether that will do.
+
+    A view that could not be measured meets no figure that is about it.
+    """
+    mine = [row for row in rows if row["program"] == MINIBERT]
+    found = [verdict(figure, [row for row in mine if figure.about(row)]) for figure in FIGURES]
+    return [*found, *(at_least(name, compared) for name in ("bytes_ratio", "painted_ratio"))]
+
+
+def verdict(figure: Figure, rows: Sequence[Row]) -> Row:
+    head: Row = {"what": "reach", "figure": figure.name, "most": figure.most}
+    short = figure.field.removesuffix("_ms")
+    broken = [row for row in rows if not row["ok"] or short in row.get("problems", {})]
+    if broken:
+        return {**head, "met": False, "at": place(broken[0]), "reason": why(broken[0], short)}
+    measured = [row for row in rows if figure.field in row]
+    if not measured:
+        return {**head, "met": None}
+    worst = max(measured, key=lambda row: row[figure.field])
+    value = worst[figure.field]
+    return {**head, "value": value, "at": place(worst), "met": value <= figure.most}
+
+
+def why(row: Row, short: str) -> Any:
+    return row["reason"] if not row["ok"] else row["problems"][short]
+
+
+def at_least(name: str, compared: Sequence[Row]) -> Row:
+    """Whether BertViz takes twenty times as much wherever both were measured, from 64 tokens on."""
+    head: Row = {"what": "reach", "figure": f"{name} from T{RATIO_FROM} on", "least": RATIO}
+    measured = [row for row in compared if name in row and row["tokens"] >= RATIO_FROM]
+    if not measured:
+        return {**head, "met": None}
+    # What is only a lower bound, and below the figure, says nothing.
+    unknown = [row for row in measured if bounded(row, name) and row[name] < RATIO]
+    known = [row for row in measured if row not in unknown]
+    worst = min(known or unknown, key=lambda row: row[name])
+    met = worst[name] >= RATIO if known else None
+    if met and unknown:
+        worst, met = unknown[0], None
+    return {**head, "value": worst[name], "at": place(worst), "met": met}
+
+
+def bounded(row: Row, name: str) -> bool:
+    return name == "painted_ratio" and bool(row.get("at_least"))
+
+
+def place(row: Row) -> str:
+    return f"{row['view']} {row['layers']}x{row['heads']} T{row['tokens']}"
+
+
+HEADINGS = (
+    "page",
+    "file MB",
+    "Python s",
+    "Python MB",
+    "painted ms",
+    "renderer MB",
+    "elements",
+    "hover ms",
+    "layer ms",
+    "head ms",
+)
+WIDTHS = (46, 8, 8, 9, 10, 11, 9, 8, 8, 7)
+NAMES = {"bytes_ratio": "file", "painted_ratio": "painted", "renderer_ratio": "memory"}
+
+
+def nothing_line(row: Row) -> str:
+    memory = row["renderer_bytes"] / 1e6
+    return f"An empty page: painted after {row['painted_ms']:.0f} ms, renderer {memory:.0f} MB.\n"
+
+
+def heading() -> str:
+    return line(HEADINGS, WIDTHS)
+
+
+def page_line(row: Row) -> str:
+    """A row, or its reason."""
+    size = f"{row['layers']}x{row['heads']} T{row['tokens']}"
+    name = f"{size:<10} {row['view']:<10} {row['program']:<8} {row['holds']}"
+    known = cells(row)
+    if row["ok"]:
+        return line([name, *known], WIDTHS)
+    return f"{line([name, *known[:3]], WIDTHS[:4])}  {row['reason']}"
+
+
+def cells(row: Row) -> list[str]:
+    def cell(field: str, written: Callable[[float], str]) -> str:
+        if field.removesuffix("_ms") in row.get("problems", {}):
+            return "failed"
+        return written(row[field]) if field in row else ""
+
+    def megabytes(value: float) -> str:
+        return f"{value / 1e6:.2f}" if value < 1e7 else f"{value / 1e6:.0f}"
+
+    def whole(value: float) -> str:
+        return f"{value:.0f}"
+
+    return [
+        cell("bytes", megabytes),
+        cell("python_s", lambda value: f"{value:.2f}"),
+        cell("python_peak_bytes", megabytes),
+        cell("painted_ms", whole),
+        cell("renderer_bytes", megabytes),
+        cell("elements", whole),
+        cell("hover_ms", whole),
+        cell("layer_ms", whole),
+        cell("opened_ms", whole),
+    ]
+
+
+def ratio_line(row: Row) -> str:
+    """How many times minibert's BertViz takes."""
+    size = f"{row['layers']}x{row['heads']} T{row['tokens']}"
+    parts = []
+    for name, short in NAMES.items():
+        if name in row:
+            bound = ">= " if name == "painted_ratio" and row.get("at_least") else ""
+            parts.append(f"{short} {bound}{row[name]:.1f} x")
+    reason = f"  ({row['reason']})" if "reason" in row else ""
+    return f"{size:<10} {row['view']:<6} {', '.join(parts)}{reason}"
+
+
+def reach_line(row: Row) -> str:
+    """A figure, what was measured, and met or not."""
+    verdict = {True: "met", False: "NOT MET", None: "not measured"}[row["met"]]
+    bound = f"<= {row['most']:g}" if "most" in row else f">= {row['least']:g} x"
+    value = f"{row['value']:g} ({row['at']})" if "value" in row else row.get("reason", "")
+    return f"{row['figure']:<40} {bound:<11} {verdict:<13} {value}"
+
+
+def report(compared: Sequence[Row], reached: Sequence[Row]) -> str:
+    """Both lists, the ratios of BertViz to minibert and the figures to reach."""
+    lines = ["", "BertViz / minibert", *map(ratio_line, compared)]
+    return "\n".join([*lines, "", "To reach", *map(reach_line, reached)])
+
+
+SPEED_HEADINGS = (
+    "12 layers of 12 heads",
+    "file",
+    "head view on screen",
+    "model view on screen",
+    "layer change (head view)",
+    "memory of the page",
+)
+SHOWN = ((MINIBERT, DEFAULT), (MINIBERT, WEIGHTS), (BERTVIZ, WEIGHTS))
+
+
+def speed_table(rows: Sequence[Row]) -> Iterator[str]:
+    """The lines of the table, in Markdown: each program's page at each length."""
+    yield _line(SPEED_HEADINGS)
+    yield "|---" * len(SPEED_HEADINGS) + "|"
+    for tokens in LENGTHS:
+        for program, holds in SHOWN:
+            found = [_row(rows, program, view, tokens, holds) for view in COMPARED]
+            label = f"{program}, {holds}" if program == MINIBERT else program
+            if any(found):
+                yield _line((f"{tokens} tokens, {label}", *_cells(*found)))
+
+
+def _row(rows: Sequence[Row], program: str, view: str, tokens: int, holds: str) -> Row:
+    wanted = {"what": "page", "program": program, "view": view, "tokens": tokens, "holds": holds}
+    wanted |= {"layers": 12, "heads": 12}
+    return next((row for row in rows if wanted.items() <= row.items()), {})
+
+
+def _cells(head: Row, model: Row) -> list[str]:
+    sizes = [row["bytes"] for row in (head, model) if "bytes" in row]
+    memory = [row["renderer_bytes"] for row in (head, model) if row.get("ok")]
+    return [
+        _megabytes(max(sizes)) if sizes else "–",
+        _seconds(head, "painted_ms"),
+        _seconds(model, "painted_ms"),
+        _seconds(head, "layer_ms"),
+        f"{max(memory) / 1e6:.0f} MB" if memory else "–",
+    ]
+
+
+def _seconds(row: Row, field: str) -> str:
+    if field in row and row["ok"]:
+        return f"{row[field] / 1e3:.2f} s"
+    late = row.get("reason", "").startswith("not painted")
+    return f"over {row['limit_s']:.0f} s" if late else "not tried"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.2g} MB" if size < 1e7 else f"{size / 1e6:.0f} MB"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+PEERS = ("bertviz", "playwright")
 # What must be the same for rows of an earlier, stopped run to stand beside new ones.
 SAME = ("cpu", "commit", "versions", "limit_s", "rounds")
 
@@ -36,8 +502,11 @@ SAME = ("cpu", "commit", "versions", "limit_s", "rounds")
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every page of minibert was right and could be measured."""
     chosen = parse(arguments)
+    if chosen.table:
+        print("\n".join(speed_table(read_rows(chosen.table))))
+        return 0
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
-        known = facts(threads=1, packages=PACKAGES)
+        known = facts(threads=1, packages=PEERS)
         known |= {"limit_s": chosen.limit, "rounds": chosen.rounds}
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         known["versions"] |= {"chromium": browser.version}
@@ -71,6 +540,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--scripts", type=Path, default=usual_folder(), help="BertViz' scripts")
     parser.add_argument("--output", type=Path, help="file for the rows; --quick and --rows need it")
+    parser.add_argument("--table", type=Path, help="print the table of docs/speed.md")
     chosen = parser.parse_args(arguments)
     chosen.rounds = chosen.rounds or (1 if chosen.quick else 3)
     return chosen
@@ -82,8 +552,8 @@ def collect(chosen: argparse.Namespace, bench: Bench, known: Row) -> list[Row]:
     kept.rows = earlier(kept.partial, known)
     if not kept.rows:
         kept.rows = [{**bench.nothing(), **known}]
-    print(table.nothing_line(kept.rows[0]))
-    print(table.heading())
+    print(nothing_line(kept.rows[0]))
+    print(heading())
     for case in cases(quick=chosen.quick, wanted=chosen.rows):
         row = next((row for row in kept.rows if named(case).items() <= row.items()), None)
         if row is None:
@@ -92,11 +562,11 @@ def collect(chosen: argparse.Namespace, bench: Bench, known: Row) -> list[Row]:
             kept.save()
         elif not row["ok"] and not row["reason"].startswith("not tried"):
             bench.remember(case, row["reason"])
-        print(table.page_line(row), flush=True)
+        print(page_line(row), flush=True)
     pages = [row for row in kept.rows if row["what"] == "page"]
     compared = ratios(pages, bench.limit)
     figures = reached(pages, compared)
-    print(table.summary(compared, figures))
+    print(report(compared, figures))
     kept.rows += [{**row, **known} for row in (*compared, *figures)]
     return kept.finish()
 

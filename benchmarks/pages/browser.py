@@ -1,23 +1,170 @@
-"""A page in a real Chromium: on screen when, how much memory, how many elements, how quick.
+"""A page in a real Chromium: are its numbers those given, when is it on screen, what does it hold.
 
 Every visit has a browser of its own, warmed by a page of nothing, without a network; BertViz'
-scripts come from a folder. Times are of the page's own clock, see probe.js.
+scripts come from a folder. Times are of the page's own clock, see probe.js. Of minibert's pages
+only what they promise is used: `data-drawn` on the root of a drawn view, the menu of layers, the
+state in the address; of BertViz', what its functions add last.
 """
 
+import base64
 import json
 import os
 import re
+import subprocess
+import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, CDPSession, Error, Page, Playwright, ViewportSize
+import numpy as np
+import numpy.typing as npt
+from playwright.sync_api import Browser, CDPSession, Error, Page, Playwright, Route, ViewportSize
 
-from benchmarks.pages.views import Screen, Spot
-from minibert.bench.gate import GateError
+from benchmarks.pages.making import BERTVIZ, MINIBERT, THUMBNAILS, Case, Shape, probs
+from benchmarks.session import REPOSITORY
+from minibert.bench.gate import GateError, WrongError, within
 from minibert.bench.result_rows import Row
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script by its address, and where npm has it."""
+
+    address: str
+    package: str
+    member: str
+
+    @property
+    def name(self) -> str:
+        """Its file in the cache."""
+        return f"{self.package.replace('@', '-')}.js"
+
+
+CDN = "https://cdnjs.cloudflare.com/ajax/libs"
+SCRIPTS = (
+    Script(f"{CDN}/require.js/2.3.6/require.min.js", "requirejs@2.3.6", "package/require.js"),
+    Script(f"{CDN}/d3/5.7.0/d3.min.js", "d3@5.7.0", "package/dist/d3.min.js"),
+    Script(f"{CDN}/jquery/2.0.0/jquery.min.js", "jquery@2.1.0", "package/dist/jquery.min.js"),
+)
+
+
+def usual_folder() -> Path:
+    """The folder of scripts in the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "minibert-benchmarks" / "scripts"
+
+
+def served(folder: Path) -> dict[str, str]:
+    """The text of each script by its address, fetched where the folder does not have it.
+
+    Raises GateError where npm cannot be asked.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for script in SCRIPTS:
+        if not (folder / script.name).exists():
+            fetch(script, folder)
+    return {
+        script.address: (folder / script.name).read_text(encoding="utf-8") for script in SCRIPTS
+    }
+
+
+def fetch(script: Script, folder: Path) -> None:
+    """Puts a script into the folder, by `npm pack`."""
+    command = ["npm", "pack", "--silent", script.package]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=True, timeout=120
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise GateError(
+            f"npm pack {script.package} failed: BertViz' scripts are missing"
+        ) from error
+    archive = folder / done.stdout.split()[-1]
+    with tarfile.open(archive) as packed:
+        member = packed.extractfile(script.member)
+        if member is None:
+            raise GateError(f"{script.package} has no {script.member}")
+        (folder / script.name).write_bytes(member.read())
+    archive.unlink()
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A place in an element: `index`-th of a selector, in parts of its size or in pixels."""
+
+    selector: str
+    index: int = 0
+    across: float = 0.5
+    down: float | None = None
+    """CSS pixels from the upper edge; None: the middle."""
+
+
+@dataclass(frozen=True)
+class Screen:
+    """One view of one program."""
+
+    drawn: tuple[str, ...]
+    """Selectors that all match when the picture is there."""
+    address: str = ""
+    hover: Spot | None = None
+    hovered: tuple[str, ...] = ()
+    menu: str = ""
+    """The menu of layers; empty where there is none."""
+    changed: tuple[str, ...] = ()
+    """What matches when another layer is shown."""
+    tile: Spot | None = None
+    """A head that a click opens."""
+    opened: tuple[str, ...] = ()
+
+
+TOKEN = 5
+MENU = 'select[aria-label="Layer"]'
+
+
+def minibert_screen(case: Case) -> Screen:
+    """A view of minibert's page."""
+    view, address = case.view, f"view={case.view}"
+    drawn, last = "[data-drawn]", case.shape.layers - 1
+    if view == "head":
+        lower = ".lower[data-drawn]"
+        token = Spot(".query .token", TOKEN)
+        changed = (lower, f'[data-layer="{last}"]')
+        return Screen((lower,), address, token, (".upper[data-drawn]",), MENU, changed)
+    if view == "model":
+        tile = Spot(".model-board", across=0.4, down=60)
+        hovered = (".model-frame:not(.chosen):not([hidden])",)
+        opened = () if case.holds == THUMBNAILS else (".lower[data-drawn]",)
+        return Screen(
+            (drawn,), address, tile, hovered, tile=tile if opened else None, opened=opened
+        )
+    spots = {
+        "map": Spot(".map-surface"),
+        "text": Spot(".text-line [data-index]", TOKEN),
+        "neuron": Spot("[data-drawn]", across=0.8, down=250),
+        "arithmetic": Spot("[data-drawn]", down=250),
+    }
+    return Screen((drawn,), address, spots[view], (), MENU, (drawn,))
+
+
+def bertviz_screen(case: Case) -> Screen:
+    """A view of BertViz' page."""
+    shape = case.shape
+    if case.view == "head":
+        boxes = ("#vis #attention + g > rect:last-child",)
+        token = Spot("#left > g:last-child > g", min(TOKEN, shape.tokens - 1))
+        return Screen(boxes, "", token, (), "#layer", boxes)
+    last = f"#attn_background_{shape.layers - 1}_{shape.heads - 1} ~ rect"
+    tile = Spot("#attn_background_0_2", down=40)
+    return Screen((last,), tile=tile, opened=(".detail .attn-line-group",))
+
+
+def screen(case: Case) -> Screen:
+    """The view of a case."""
+    return (minibert_screen if case.program == MINIBERT else bertviz_screen)(case)
+
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
@@ -183,3 +330,146 @@ def shares(process: int) -> tuple[int, int]:
     assert share
     assert peak
     return int(share[1]) * 1024, int(peak[1]) * 1024
+
+
+TOLERANCE = 4e-3
+Numbers = npt.NDArray[np.float64]
+
+STATIC = REPOSITORY / "viz" / "static"
+# A place that is nowhere: all of it is answered here.
+ORIGIN = "https://page.invalid/"
+DECODE = """async ([layer, head]) => {
+  const { blocksOfText } = await import("./core/data/base64.js");
+  const { Example } = await import("./core/data/example.js");
+  const { fromBase85, inflate } = await import("./core/data/packed.js");
+  const text = await (await fetch("./page.html")).text();
+  const file = new DOMParser().parseFromString(text, "text/html");
+  const read = (name) => file.getElementById(name).textContent;
+  const header = await inflate(fromBase85(read("header"))).json();
+  const example = new Example(header.examples[0], blocksOfText(async (name) => read(name)), 0);
+  const weights = head === null
+    ? Float32Array.from((await example.thumbnails()).codes, (code) => (code / 255) ** 2)
+    : await example.head(layer, head);
+  const bytes = new Uint8Array(weights.buffer, weights.byteOffset, weights.byteLength);
+  let written = "";
+  for (let i = 0; i < bytes.length; i += 8192) {
+    written += String.fromCharCode(...bytes.subarray(i, i + 8192));
+  }
+  return btoa(written);
+}"""
+WRITTEN = """[...document.querySelectorAll(".key .token > .weight")]
+  .map((weight) => [Number(weight.parentElement.dataset.index), Number(weight.value)])"""
+
+
+def compared(found: Numbers, wanted: Numbers, what: str) -> float:
+    """The largest difference. Raises WrongError above 4e-3, for other sizes, and for NaN."""
+    if found.size != wanted.size or not found.size:
+        raise WrongError(f"{what}: {found.size} numbers, expected {wanted.size}")
+    error = float(np.abs(found.reshape(wanted.shape) - wanted).max())
+    return within(what, error, TOLERANCE)
+
+
+def checked(case: Case, path: Path, playwright: Playwright, limit: float) -> Row:
+    """How far the page's numbers are from those given. Raises WrongError where too far."""
+    if case.program == BERTVIZ:
+        errors = embedded_errors(case.shape, path)
+    elif case.holds == THUMBNAILS:
+        wanted = np.stack([pooled(layer(case.shape, i)) for i in range(case.shape.layers)])
+        errors = decoded_errors(path, playwright, limit, [(None, None, wanted)])
+    else:
+        heads = sample(case.shape)
+        places = [(i, j, layer(case.shape, i)[j]) for i, j in heads]
+        errors = decoded_errors(path, playwright, limit, places)
+        errors.append(written_error(path, playwright, limit, places[-1]))
+    return {"max_error": max(errors), "compared": len(errors)}
+
+
+def layer(shape: Shape, number: int) -> Numbers:
+    """The given weights of a layer, (head, query, key)."""
+    weights: Numbers = probs(shape, number).double().numpy()
+    return weights
+
+
+def sample(shape: Shape) -> list[tuple[int, int]]:
+    """Three heads: the first of the first layer, one in the middle, the last of the last."""
+    last = (shape.layers - 1, shape.heads - 1)
+    return [(0, 0), (last[0] // 2, last[1] // 2), last]
+
+
+def pooled(weights: Numbers, size: int = 64) -> Numbers:
+    """The largest weight of each of `size` x `size` blocks of a head."""
+    for axis in (-2, -1):
+        starts = np.arange(size) * weights.shape[axis] // size
+        weights = np.maximum.reduceat(weights, starts, axis=axis)
+    return weights
+
+
+def decoded_errors(
+    path: Path,
+    playwright: Playwright,
+    limit: float,
+    places: Sequence[tuple[int | None, int | None, Numbers]],
+) -> list[float]:
+    """Of what the modules of the page decode from its file."""
+    with visiting(playwright, {}, limit) as visit:
+        page = visit.page
+        page.route(f"{ORIGIN}**", source(path))
+        page.goto(ORIGIN)
+        errors = []
+        for number, head, wanted in places:
+            text = page.evaluate(DECODE, [number, head])
+            found = np.frombuffer(base64.b64decode(text), "<f4").astype(np.float64)
+            errors.append(compared(found, wanted, f"decoded weights of {number}-{head}"))
+        return errors
+
+
+def source(path: Path) -> Callable[[Route], Any]:
+    """Answers with the page, or with a module of it."""
+
+    def answered(route: Route) -> None:
+        name = route.request.url.removeprefix(ORIGIN)
+        if not name:
+            route.fulfill(body="<!doctype html>", content_type="text/html")
+        elif name == "page.html":
+            route.fulfill(path=path, content_type="text/plain; charset=utf-8")
+        else:
+            route.fulfill(path=STATIC / name, content_type="text/javascript")
+
+    return answered
+
+
+def written_error(
+    path: Path, playwright: Playwright, limit: float, place: tuple[int, int, Numbers]
+) -> float:
+    """Of what the head view writes beside the tokens that a token looks at."""
+    number, head, wanted = place
+    query = (number + head) % len(wanted)
+    address = f"view=head&layer={number}&heads={head}&query={query}"
+    with visiting(playwright, None, limit) as visit:
+        visit.open(path, Screen((".upper[data-drawn]", ".key .token > .weight"), address))
+        shown = written(visit.page)
+    values, right = np.array(list(shown.values())), wanted[query, list(shown)]
+    return compared(values, right, f"written weights of {number}-{head}")
+
+
+def written(page: Page) -> dict[int, float]:
+    """The weights on screen by token."""
+    return {int(place): float(value) for place, value in page.evaluate(WRITTEN)}
+
+
+def embedded_errors(shape: Shape, path: Path) -> list[float]:
+    """Of the JSON in BertViz' page, layer by layer."""
+    text = path.read_text(encoding="utf-8")
+    begin = text.index('"attn": [') + len('"attn": ')
+    end = text.index(', "left_text"', begin)
+    # A layer ends with three brackets; the rest of them is no number.
+    layers = text[begin + 1 : end - 1].split("]]], [[[")
+    del text
+    if len(layers) != shape.layers:
+        raise WrongError(f"the page has {len(layers)} layers, expected {shape.layers}")
+    plain = str.maketrans("", "", "[] ")
+    errors = []
+    for number, one in enumerate(layers):
+        found = np.fromstring(one.translate(plain), sep=",", dtype=np.float64)
+        errors.append(compared(found, layer(shape, number), f"weights of layer {number}"))
+    return errors

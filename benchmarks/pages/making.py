@@ -1,8 +1,10 @@
-"""A page is made in a process of its own: bytes of the file, seconds, and the most memory.
+"""How a page is made, of which attention: minibert's and BertViz', in a process of its own.
 
-The attention is there before the clock starts; it runs until the file is written. A page of four
-tokens was made before, so that imports are not counted. Peak memory is the most that the process
-held while it ran, less what it held at its start.
+The attention is random, seeded, with the peaks that real heads have: each head looks, more or less
+sharply, at a neighbour, at itself, at the ends, or anywhere. probs = softmax(query · key /
+sqrt(d_head)), so that weights and vectors of a page say the same. It is there before the clock
+starts, which runs until the file is written; a page of four tokens was made before, so that imports
+are not counted. Peak memory is the most that the process held meanwhile, less what it held before.
 """
 
 import ctypes
@@ -13,15 +15,190 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.pages.given import GivenTrace, attention, token_strings
-from benchmarks.pages.plan import BERTVIZ, MINIBERT, THUMBNAILS, WEIGHTS, Case, Shape
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
 from benchmarks.session import REPOSITORY
 from minibert.bench.gate import GateError, require
 from minibert.bench.result_rows import Row
+
+MINIBERT, BERTVIZ = "minibert", "BertViz"
+
+# What a page of minibert holds: what `trace.view()` puts in without options (query and key, and
+# value while the file stays below 8 MB), or what was asked for. BertViz' always hold weights.
+DEFAULT = "default"
+WEIGHTS = "weights only"
+THUMBNAILS = "thumbnails"
+
+SIZES = ((12, 12), (24, 16))
+LENGTHS = (16, 64, 128, 256, 512)
+# From this length on the small page is one of thumbnails, and no longer one of weights.
+LONG = 512
+QUICK_SIZES, QUICK_LENGTHS = ((2, 3),), (8, 16)
+
+COMPARED = ("head", "model")
+OTHERS = ("map", "text", "neuron", "arithmetic")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How much attention there is."""
+
+    layers: int
+    heads: int
+    tokens: int
+
+    @property
+    def weights(self) -> int:
+        """Numbers that are given."""
+        return self.layers * self.heads * self.tokens**2
+
+    def __str__(self) -> str:
+        """As rows are named: 12x12 T128."""
+        return f"{self.layers}x{self.heads} T{self.tokens}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: a view of a program's page at a size."""
+
+    program: str
+    view: str
+    shape: Shape
+    holds: str
+
+    def __str__(self) -> str:
+        """What --rows is matched against."""
+        return f"{self.program} {self.view} {self.shape} {self.holds}"
+
+    @property
+    def file(self) -> tuple[str, str, Shape, str]:
+        """Cases of one file are equal in this: minibert's page has all views, BertViz' has one."""
+        return (self.program, self.view if self.program == BERTVIZ else "", self.shape, self.holds)
+
+
+def cases(
+    *,
+    quick: bool = False,
+    sizes: tuple[tuple[int, int], ...] | None = None,
+    lengths: tuple[int, ...] | None = None,
+    wanted: re.Pattern[str] | None = None,
+) -> list[Case]:
+    """All rows in the order they are measured: short texts first, what fails there fails early."""
+    sizes = sizes or (QUICK_SIZES if quick else SIZES)
+    lengths = lengths or (QUICK_LENGTHS if quick else LENGTHS)
+    planned = [
+        case
+        for layers, heads in sizes
+        for tokens in sorted(lengths)
+        for case in of_shape(Shape(layers, heads, tokens))
+    ]
+    return [case for case in planned if wanted is None or wanted.search(str(case))]
+
+
+def of_shape(shape: Shape) -> Iterator[Case]:
+    """The rows of one size, those of one file together."""
+    for view in (*COMPARED, *OTHERS):
+        yield Case(MINIBERT, view, shape, DEFAULT)
+    if shape.tokens >= LONG:
+        yield Case(MINIBERT, "model", shape, THUMBNAILS)
+    else:
+        for view in COMPARED:
+            yield Case(MINIBERT, view, shape, WEIGHTS)
+    for view in COMPARED:
+        yield Case(BERTVIZ, view, shape, WEIGHTS)
+
+
+WIDTH = 64
+SCALE = WIDTH**-0.5
+WORDS = ("the", "straw", "##berries", "were", "red", "and", "fresh", "so", "we", "bought", "##s")
+
+Array = npt.NDArray[np.float32]
+
+
+def token_strings(n: int) -> list[str]:
+    """`n` strings of a word-piece vocabulary, special ones at both ends."""
+    return ["[CLS]", *(WORDS[i % len(WORDS)] for i in range(n - 2)), "[SEP]"]
+
+
+def vectors(shape: Shape, layer: int) -> tuple[Array, Array, Array]:
+    """query, key and value of a layer, (head, position, d_head)."""
+    generator = np.random.default_rng([7, shape.layers, shape.heads, shape.tokens, layer])
+    size = (3, shape.heads, shape.tokens, WIDTH)
+    query, key, value = generator.standard_normal(size, dtype=np.float32)
+    places = generator.standard_normal((shape.tokens + 2, WIDTH), dtype=np.float32)
+    end = generator.standard_normal(WIDTH, dtype=np.float32)
+    for head in range(shape.heads):
+        offset, (sharp, ending) = generator.integers(0, 3), generator.uniform(0, (1.3, 0.9))
+        query[head] += sharp * places[1:-1] + ending * end
+        key[head] += sharp * places[offset : offset + shape.tokens]
+        key[head, [0, -1]] += ending * end
+    return query, key, value
+
+
+def probs(shape: Shape, layer: int) -> Tensor:
+    """The weights of a layer, (head, query, key)."""
+    query, key, _ = map(torch.from_numpy, vectors(shape, layer))
+    return (query @ key.mT * SCALE).softmax(-1)
+
+
+def attention(shape: Shape) -> list[Tensor]:
+    """What transformers would give: (1, head, query, key) of each layer."""
+    return [probs(shape, layer)[None] for layer in range(shape.layers)]
+
+
+class GivenTrace:
+    """What minibert.viz.view reads of a trace, all of it computed before."""
+
+    def __init__(self, shape: Shape) -> None:
+        from minibert import Tokens
+
+        strings = tuple(token_strings(shape.tokens))
+        ids = torch.arange(shape.tokens)[None]
+        nothing = tuple((None,) * len(strings) for _ in range(1))
+        readable = tuple(string.removeprefix("##") for string in strings)
+        special = tuple(string.startswith("[") for string in strings)
+        self.tokens = Tokens(
+            ids=ids,
+            mask=torch.ones_like(ids, dtype=torch.bool),
+            segments=torch.zeros_like(ids),
+            raw=(strings,),
+            strings=(readable,),
+            spans=nothing,
+            words=nothing,
+            special=(special,),
+            texts=(),
+        )
+        self.model_name = "random"
+        self.config = SimpleNamespace(
+            n_layers=shape.layers,
+            n_heads=shape.heads,
+            d_head=WIDTH,
+            causal=False,
+            attention_scale=lambda layer: SCALE,
+        )
+        self.layers = [self._layer(shape, layer) for layer in range(shape.layers)]
+
+    @staticmethod
+    def _layer(shape: Shape, layer: int) -> Any:
+        query, key, value = (torch.from_numpy(one)[None] for one in vectors(shape, layer))
+        found = probs(shape, layer)[None]
+        return SimpleNamespace(query=query, key=key, value=value, probs=found)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, layer: int) -> Any:
+        return self.layers[layer]
+
 
 # A page that would take more memory than this ends with an error, not the machine.
 MEMORY_LIMIT = 16 * 2**30

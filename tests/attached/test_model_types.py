@@ -8,9 +8,8 @@ import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import minibert
-from benchmarks.attach_sweep import PAGE, SWEEP, WANTED
+from benchmarks.attach_sweep import PAGE, SWEEP, WANTED, page_of
 from benchmarks.attached.checks import TOLERANCE, checked, difference, own_weights
-from benchmarks.attached.page import page_of
 from benchmarks.attached.small_models import candidates, inputs_for, small_configs
 
 TYPES = {

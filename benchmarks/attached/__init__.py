@@ -1,1 +1,0 @@
-"""Every model type of the installed transformers, built small, attached to and checked."""

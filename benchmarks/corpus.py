@@ -1,0 +1,300 @@
+"""What every head does over a corpus: tokens a second, and memory.
+
+    python -m benchmarks.corpus [--texts N] [--quick] [--threads 2] [--rounds 3] [--output FILE]
+
+MiniLM over the paragraphs of wikitext-2 valid, from the folder that MINIBERT_TEST_DATA names.
+`trace` reads entropy, what each key receives and the offsets -1, 0 and 1 out of the packed pass;
+`survey` goes from text to tables: these, masses on kinds of keys, related words and distances, all
+of it again weighed by norms. Beside them the plain packed pass over the same batches, which gives
+none of it, and transformers with its own attention weights and NumPy, which gives entropy, the
+offsets, and the masses on [CLS], [SEP], "." and ",". These means of everyone are compared with
+transformers in float64 on the first texts before the clock starts. A last row holds the memory
+that a tenth of the corpus and all of it need, each in a process of its own.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.runner import Benchmark, Rows, Wanted, Workload, at_once, target, times_of
+from benchmarks.session import REPOSITORY
+from minibert.bench.contest import Contender
+from minibert.bench.gate import Outputs, Truth
+from minibert.bench.result_rows import Row
+
+PLAIN = "minibert packed, plain"
+TRACE = "minibert packed trace, statistics"
+OURS, OURS_NARROW = "minibert survey", "minibert survey, bfloat16"
+ONE_BY_ONE = "transformers eager + NumPy, one at a time"
+SORTED = "transformers eager + NumPy, sorted batches"
+#: For each of ours at least so many times the tokens a second of another contender.
+TARGETS = {
+    TRACE: {PLAIN: 0.85, ONE_BY_ONE: 1.75},
+    OURS: {PLAIN: 0.85, ONE_BY_ONE: 1.75, SORTED: 2.0},
+    OURS_NARROW: {ONE_BY_ONE: 4.0},
+}
+#: The peak for ten times the texts may differ by this share.
+SAME_PEAK = 0.1
+BATCH, LONGEST, SHORTEST_TEXT, COMPARED = 32, 256, 100, 16
+BATCH_TOKENS = 4096
+# A mean over documents, in float32 and in bfloat16, whose numbers have 8 bits.
+ABSOLUTE, ABSOLUTE_NARROW = 1e-5, 0.1
+OFFSETS = {"to_previous": -1, "to_self": 0, "to_next": 1}
+MEASURES = (*OFFSETS, "to_cls", "to_sep", "to_period_comma", "entropy")
+#: Ids of "." and "," in the vocabulary of bert-base-uncased.
+COMMA, PERIOD = 1010, 1012
+Found = dict[str, Tensor]
+
+
+def asked(chosen: argparse.Namespace, wanted: Wanted) -> Iterator[Workload]:
+    """The corpus: the first texts are compared, then all of them are timed."""
+    texts = read_texts(chosen.texts or (20 if chosen.quick else None))
+    tokens = sum(int(one.mask.sum()) for _, one, _ in batches_of(model(), texts))
+    name = f"{len(texts)} texts, {tokens} tokens"
+    if not wanted(name):
+        return
+    few, about = texts[:COMPARED], {"texts": len(texts), "tokens": tokens}
+    right = by_numpy(transformers_model(torch.float64), transformers_tokenizer(), 1, few)
+    runs = passes()
+
+    def check(name: str, found: Outputs, verdicts: Rows) -> Row:
+        allowed = ABSOLUTE_NARROW if name == OURS_NARROW else ABSOLUTE
+        # What was timed is gone over a second time, on the texts whose truth is known.
+        return Truth(right, absolute=allowed).check(runs[name](few))
+
+    def finish(rows: Rows) -> None:
+        for row in rows.values():
+            if "median_ms" in row:
+                row["tokens_per_second"] = round(tokens / row["median_ms"] * 1e3, 1)
+        for name, least in TARGETS.items():
+            times_of(rows, name, least)
+
+    contenders = at_once({name: partial(run, texts) for name, run in runs.items()}, dict)
+    yield Workload(name, contenders, check, PLAIN, lambda name: about, finish, memory=False)
+    yield memory_workload(len(texts), chosen.threads)
+
+
+def folder() -> Path:
+    data = Path(os.environ.get("MINIBERT_TEST_DATA", REPOSITORY.parent / "shared"))
+    return data / "models" / "all-MiniLM-L6-v2"
+
+
+def read_texts(count: int | None) -> list[str]:
+    """The paragraphs of wikitext-2 valid, headings and short lines left out."""
+    path = folder().parents[1] / "text" / "wikitext-2" / "wiki.valid.tokens"
+    lines = (one.strip() for one in path.read_text(encoding="utf-8").splitlines())
+    texts = (one for one in lines if len(one) >= SHORTEST_TEXT and not one.startswith("="))
+    return list(islice(texts, count))
+
+
+def model() -> Any:
+    import minibert
+
+    return minibert.load(folder())
+
+
+def passes() -> dict[str, Callable[[Sequence[str]], Found]]:
+    """Everyone; the first is the baseline."""
+    ours, tokenizer = model(), transformers_tokenizer()
+    eager = transformers_model(torch.float32)
+    return {
+        PLAIN: partial(plain, ours),
+        TRACE: partial(by_trace, ours),
+        OURS: partial(by_survey, ours, None),
+        OURS_NARROW: partial(by_survey, ours, torch.bfloat16),
+        ONE_BY_ONE: partial(by_numpy, eager, tokenizer, 1),
+        SORTED: partial(by_numpy, eager, tokenizer, BATCH),
+    }
+
+
+def transformers_tokenizer() -> Any:
+    import transformers
+
+    return transformers.AutoTokenizer.from_pretrained(folder())
+
+
+def transformers_model(dtype: torch.dtype) -> Any:
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    options: Any = {"attn_implementation": "eager", "add_pooling_layer": False, "dtype": dtype}
+    return transformers.BertModel.from_pretrained(folder(), **options).eval()
+
+
+def batches_of(loaded: Any, texts: Sequence[str]) -> Iterator[tuple[Any, Any, Tensor]]:
+    """The survey's batches, their Tokens, and what each token counts in the mean over texts."""
+    from minibert import Tokens
+    from minibert.survey.documents import Document
+    from minibert.survey.segments import Segmenter, batches
+    from minibert.survey.windows import windows
+
+    segmenter = Segmenter(loaded, longest=LONGEST)
+    for window in windows(Document(str(n), text) for n, text in enumerate(texts)):
+        segments = segmenter.segments(window.documents)[0]
+        lengths = torch.zeros(len(window.documents))
+        for one in segments:
+            lengths[one.document] += len(one.ids)
+        for batch in batches(segments, BATCH_TOKENS):
+            read = batch.inputs(torch.device("cpu"))
+            tokens = Tokens.from_ids(read.ids, mask=read.mask, segments=read.segments)
+            of_texts = torch.tensor([one.document for one in batch.segments])
+            shares = 1 / lengths[of_texts] / len(texts)
+            yield batch, tokens, shares.repeat_interleave(tokens.mask.sum(1))
+
+
+def plain(loaded: Any, texts: Sequence[str]) -> Found:
+    """The hidden states of all texts, of which only the mean is kept."""
+    total, count = 0.0, 0
+    for _, tokens, _ in batches_of(loaded, texts):
+        for hidden in loaded.packed(tokens):
+            total, count = total + float(hidden.sum()), count + len(hidden)
+    return {"hidden": torch.tensor(total / count)}
+
+
+def by_trace(loaded: Any, texts: Sequence[str]) -> Found:
+    """The statistics of a packed trace, as means over texts; each token of a text counts alike."""
+    want = ("entropy", "received", ("offset_mass", tuple(OFFSETS.values())))
+    sums: Found = {}
+    for _, tokens, share in batches_of(loaded, texts):
+        trace = loaded.trace(tokens, packed=True, statistics=want)
+        layers = [trace[layer].statistics for layer in range(loaded.config.n_layers)]
+        entropy, received, offsets = (
+            torch.stack([getattr(layer, name)[0] for layer in layers])
+            for name in ("entropy", "received", "offset_mass")
+        )  # (layer, head, token), offsets with an axis more
+        ids, ends = tokens.ids[tokens.mask], tokens.mask.sum(1).cumsum(0)
+        places = {"to_cls": ends - tokens.mask.sum(1), "to_sep": ends - 1}
+        places["to_period_comma"] = ((ids == COMMA) | (ids == PERIOD)).nonzero()[:, 0]
+        found = {name: (offsets[..., i] * share).sum(-1) for i, name in enumerate(OFFSETS)}
+        found["entropy"] = (entropy * share).sum(-1)
+        found |= {name: (received * share)[..., keys].sum(-1) for name, keys in places.items()}
+        sums = {name: sums.get(name, torch.zeros(())) + one for name, one in found.items()}
+    return sums
+
+
+def by_survey(loaded: Any, dtype: torch.dtype | None, texts: Sequence[str]) -> Found:
+    """Everything that a survey gives; what is compared is among it."""
+    from minibert.survey.run import survey
+
+    found = survey(loaded, texts, longest=LONGEST, batch_tokens=BATCH_TOKENS, dtype=dtype)
+    return {name: torch.from_numpy(found.table(name)) for name in MEASURES}
+
+
+def by_numpy(peer: Any, tokenizer: Any, size: int, texts: Sequence[str]) -> Found:
+    """As one writes it: the model's own attention weights, and NumPy. Windows as ours has them."""
+    sums: dict[str, Any] = {}
+    count, hidden = 0, 0.0
+    pieces = [piece for text in texts for piece in cut(tokenizer, text)]
+    if size > 1:
+        pieces.sort(key=lambda piece: len(piece[0]))
+    for start in range(0, len(pieces), size):
+        ids, share = zip(*pieces[start : start + size], strict=True)
+        longest = max(map(len, ids))
+        table = torch.tensor([[*one, *[0] * (longest - len(one))] for one in ids])
+        mask = torch.tensor([[1] * len(one) + [0] * (longest - len(one)) for one in ids])
+        out = peer(table, attention_mask=mask, output_attentions=True)
+        layers = [one.numpy() for one in out.attentions]
+        for row, one in enumerate(ids):
+            n = len(one)
+            hidden, count = hidden + float(out.last_hidden_state[row, :n].sum()), count + n
+            tokens = np.array(one)
+            for name, value in of_probs([at[row, :, :n, :n] for at in layers], tokens).items():
+                sums[name] = sums.get(name, 0) + value * share[row] / len(texts)
+    found = {name: torch.from_numpy(np.asarray(value)) for name, value in sums.items()}
+    return found | {"hidden": torch.tensor(hidden / count)}
+
+
+def cut(tokenizer: Any, text: str) -> list[tuple[list[int], float]]:
+    """The ids of the windows of a text, and the share of its tokens in each."""
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    parts = np.array_split(ids, -(-len(ids) // (LONGEST - 2)))
+    whole = len(ids) + 2 * len(parts)
+    first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
+    return [([first, *part.tolist(), last], (len(part) + 2) / whole) for part in parts]
+
+
+def of_probs(layers: Sequence[Any], tokens: Any) -> dict[str, Any]:
+    """The means over rows of one text, (layer, head)."""
+    n = len(tokens)
+    comma, period = 1010, 1012
+    kinds = {
+        "to_cls": np.arange(n) == 0,
+        "to_sep": np.arange(n) == n - 1,
+        "to_period_comma": (tokens == comma) | (tokens == period),
+    }
+    found: dict[str, list[Any]] = {}
+    for probs in layers:
+        logs = np.log(probs, out=np.zeros_like(probs), where=probs > 0)
+        numbers = {"entropy": -(probs * logs).sum(-1).mean(-1)}
+        numbers |= {name: probs[..., keys].sum((-2, -1)) / n for name, keys in kinds.items()}
+        for name, offset in (("to_self", 0), ("to_previous", -1), ("to_next", 1)):
+            numbers[name] = np.trace(probs, offset, 1, 2) / n
+        for name, value in numbers.items():
+            found.setdefault(name, []).append(value)
+    return {name: np.stack(values) for name, values in found.items()}
+
+
+def memory_workload(count: int, threads: int) -> Workload:
+    """The peaks of a tenth of the texts and of all of them."""
+
+    def measure(contenders: object) -> Rows:
+        peaks = [peak_of(texts, threads) for texts in (max(1, count // 10), count)]
+        times = target(peaks[1] / peaks[0], most=1 + SAME_PEAK)
+        return {
+            OURS: {"peaks": peaks, "peak_bytes": peaks[1], "targets": {"a tenth's peak": times}}
+        }
+
+    contenders: dict[str, Contender | Row] = {OURS: Contender(dict, dict)}
+    return Workload("peak of all texts and of a tenth", contenders, lambda *_: {}, measure=measure)
+
+
+def peak_of(texts: int, threads: int) -> int:
+    """Bytes that a process holds at most which surveys so many texts."""
+    command = [sys.executable, "-m", "benchmarks.corpus", "--memory-of", str(texts)]
+    done = subprocess.run(
+        [*command, "--threads", str(threads)], capture_output=True, text=True, check=True
+    )
+    return int(json.loads(done.stdout))
+
+
+def tell_memory(texts: Sequence[str], threads: int) -> int:
+    """Write the peak of this process, in bytes, after a survey of the texts."""
+    import resource
+
+    torch.set_num_threads(threads)
+    by_survey(model(), None, texts)
+    print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+    return 0
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--texts", type=int, help="paragraphs; all, quick 20")
+
+
+BENCHMARK = Benchmark(
+    "corpus",
+    "What every head does over a corpus, tokens a second.",
+    asked,
+    rounds=3,
+    quick_rounds=1,
+    columns=("median ms", "p20 - p80", "tokens/s", "ratio", "peak MiB", "error"),
+    options=options,
+)
+
+if __name__ == "__main__":
+    if "--memory-of" in sys.argv:
+        _, _, number, _, n_threads = sys.argv
+        sys.exit(tell_memory(read_texts(int(number)), int(n_threads)))
+    sys.exit(BENCHMARK.run())

@@ -1,0 +1,1098 @@
+"""How long minibert needs for what a researcher does to a model, beside its peers.
+
+    python -m benchmarks.instruments [--quick] [--rows REGEX] [--threads 2] [--rounds 9]
+                                     [--output FILE]
+
+Each task is answered by every instrument as its documentation does it: minibert, transformers with
+PyTorch's hooks, TransformerLens (its own models, up to 3.9, and the bridge around transformers'),
+nnsight, pyvene. All in one process, in turns, on random weights, without a network. What is right
+is transformers in float32 with explicit attention and the plainest hooks: an ablation that was
+never made must not pass because it would have changed little. A target is minibert's time, or
+memory, divided by that of the fastest peer whose result is right.
+"""
+
+import argparse
+import gc
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from itertools import product
+from pathlib import Path
+from types import FrameType, FunctionType, ModuleType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.models import TOLERANCE, Case, Shape, chosen_backends
+from benchmarks.runner import Benchmark, Rows, Wanted, Workload, attempt, target
+from minibert.bench.clock import Clock
+from minibert.bench.contest import Contender
+from minibert.bench.gate import GateError, Outputs, Truth, require
+from minibert.bench.memory import peak_bytes
+from minibert.bench.result_rows import Row, version
+
+# Tokens whose logits the metric of a sweep compares.
+RIGHT, WRONG = 7, 11
+SENTENCES, SHORTEST, LONGEST = 32, 5, 120
+# The lengths of --quick: the second one for what is about length, and within the small models.
+QUICK, QUICK_LONG = 13, 60
+LONG_ROUNDS = 2
+# An error may be this part of the largest effect, or of the largest value.
+EFFECT_TOLERANCE = 0.01
+MINIBERT, PEER, BY_HAND, INFORMATION = "minibert", "peer", "by hand", "information"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One question, the method that answers it, its target, and where it is asked.
+
+    A long one takes seconds: two rounds of one call, and the gate's call is the one that warms.
+    """
+
+    name: str
+    method: str
+    target: float
+    positions: tuple[int, ...]
+    long: bool = False
+    models: tuple[str, ...] = ("bert-base", "gpt2")
+    batch: int = 1
+
+    def shapes(self, *, quick: bool) -> list[Shape]:
+        """Where it is asked; quick ones are small, one a model."""
+        if not quick:
+            return [Shape(model, self.batch, T) for model in self.models for T in self.positions]
+        length = QUICK if self.positions[0] < LONGEST else QUICK_LONG
+        names = [model.replace("-base", "") + "-quick" for model in self.models]
+        return [Shape(name, self.batch, length) for name in names]
+
+
+SHORT = (32, 128)
+TASKS = (
+    Task("full trace", "trace", 0.6, SHORT),
+    Task("one head", "one_head", 0.6, SHORT),
+    Task("one ablation", "ablation", 0.6, SHORT),
+    Task("ablation beside the clean pass", "beside_clean", 0.6, SHORT),
+    Task("gradient", "gradient", 0.6, SHORT),
+    Task("ragged batch", "ragged", 0.6, (LONGEST,), long=True, batch=SENTENCES),
+    Task("memory of a trace", "memory", 0.4, (1024,), models=("gpt2",)),
+    Task("head sweep", "head_sweep", 0.25, (32,), long=True),
+    Task("patch sweep", "patch_sweep", 0.25, (32,), long=True),
+)
+
+
+@dataclass(eq=False)
+class Given:
+    """What everyone reads at one shape: ids, another input, and the places that are asked about."""
+
+    ids: Tensor
+    other: Tensor
+    mask: Tensor
+    layer: int
+    head: int
+    position: int
+
+    @cached_property
+    def tokens(self) -> Any:
+        """The batch as minibert's Tokens, which a tokenizer would have made: off the clock."""
+        from minibert import Tokens
+
+        return Tokens.from_ids(self.ids, mask=self.mask)
+
+    @cached_property
+    def attention_mask(self) -> Tensor:
+        """The mask as transformers takes it: whole numbers."""
+        return self.mask.long()
+
+    def metric(self, logits: Tensor) -> Tensor:
+        """The difference of two logits at one position: a number a sentence."""
+        return logits[:, self.position, RIGHT] - logits[:, self.position, WRONG]
+
+
+def given(case: Case, task: Task, shape: Shape) -> Given:
+    """The input of a task, the same in every run."""
+    generator = torch.Generator().manual_seed(0)
+    size, vocabulary = (shape.batch, shape.position), case.config.vocab_size
+    # Low ids are special (padding) and left out.
+    ids, other = (torch.randint(5, vocabulary, size, generator=generator) for _ in range(2))
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    if task.method == "ragged":
+        lengths = torch.randint(SHORTEST, shape.position + 1, (shape.batch,), generator=generator)
+        lengths[0], lengths[-1] = SHORTEST, shape.position
+        mask = torch.arange(shape.position) < lengths[:, None]
+        ids = ids.where(mask, 0)
+    layer, head = case.one_head
+    position = 5 if case.config.model_type == "bert" else shape.position - 1
+    return Given(ids, other, mask, layer, head, position)
+
+
+Sweep = tuple[Tensor, Tensor]
+#: What a second pass may start from, such as what left each layer in the first.
+Start = Any
+
+
+class Instrument:
+    """One way to do the tasks: what of a model it can read and change.
+
+    A subclass says what it captures in each task that it does, by method. Sweeps are made of
+    `clean`, `without_head` and `patched`, one pass an edit.
+    """
+
+    name: ClassVar[str]
+    package: ClassVar[str] = "minibert"
+    kind: ClassVar[str] = PEER
+    captures: ClassVar[Mapping[str, str]]
+    #: Tasks that it cannot do, with the reason.
+    unable: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, case: Case, method: str) -> None:
+        self.case, self.config = case, case.config
+        self.layers, self.heads = case.config.num_hidden_layers, case.config.num_attention_heads
+        self.bert = case.config.model_type == "bert"
+        self.model = self.built(method)
+
+    def built(self, method: str) -> Any:
+        """The model, with explicit attention where the task needs probs."""
+        raise NotImplementedError
+
+    def trace(self, given: Given) -> Any:
+        """Everything of one pass, which `read_trace` names."""
+        raise NotImplementedError
+
+    def read_trace(self, result: Any) -> Outputs:
+        """logits, and of each layer hidden, query, key, value, z, probs."""
+        found: Outputs = result
+        return found
+
+    def one_head(self, given: Given) -> Tensor:
+        """The probs of one head of the middle layer."""
+        raise NotImplementedError
+
+    def clean(self, ids: Tensor) -> tuple[Tensor, Start]:
+        """The logits, and what edited passes start from."""
+        raise NotImplementedError
+
+    def streams(self, ids: Tensor) -> Sequence[Tensor]:
+        """What leaves each layer."""
+        raise NotImplementedError
+
+    def without_head(self, ids: Tensor, start: Start, layer: int, head: int) -> Tensor:
+        """The logits where z of a head is 0; the whole pass is made where `start` is None."""
+        raise NotImplementedError
+
+    def patched(
+        self, ids: Tensor, start: Start, layer: int, position: int, source: Tensor
+    ) -> Tensor:
+        """The logits where what leaves a layer at one position is that of `source`."""
+        raise NotImplementedError
+
+    def gradient(self, given: Given) -> Sequence[Tensor]:
+        """Of one logit, with respect to probs of every layer."""
+        raise NotImplementedError
+
+    def ragged(self, given: Given) -> Tensor:
+        """The logits of the real tokens, one sentence after the other."""
+        raise NotImplementedError
+
+    def memory(self, given: Given) -> Any:
+        """A trace whose bytes are counted."""
+        return self.trace(given)
+
+    def ablation(self, given: Given) -> Tensor:
+        """The logits without one head."""
+        return self.without_head(given.ids, None, given.layer, given.head)
+
+    def beside_clean(self, given: Given) -> tuple[Tensor, Tensor]:
+        """The logits of both passes, from the ids."""
+        clean, start = self.clean(given.ids)
+        return clean, self.without_head(given.ids, start, given.layer, given.head)
+
+    def head_sweep(self, given: Given) -> Any:
+        """The metric with each head ablated alone, and of the clean pass."""
+        clean, start = self.clean(given.ids)
+        values = torch.empty(self.layers, self.heads)
+        for layer, head in product(*map(range, values.shape)):
+            values[layer, head] = given.metric(self.without_head(given.ids, start, layer, head))
+        return values, given.metric(clean)[0]
+
+    def patch_sweep(self, given: Given) -> Any:
+        """The metric with each layer and position from another text, and of the clean pass."""
+        clean, start = self.clean(given.ids)
+        source = self.streams(given.other)
+        values = torch.empty(self.layers, given.ids.shape[1])
+        for layer, position in product(*map(range, values.shape)):
+            logits = self.patched(given.ids, start, layer, position, source[layer])
+            values[layer, position] = given.metric(logits)
+        return values, given.metric(clean)[0]
+
+    def read(self, method: str, result: Any) -> Outputs:
+        """What a method gave, by the names that the gate knows."""
+        if method in ("trace", "memory"):
+            return self.read_trace(result)
+        if method == "beside_clean":
+            return {"clean": result[0], "ablated": result[1]}
+        if method.endswith("sweep"):
+            return self.read_sweep(result)
+        if method == "gradient":
+            return {f"grad {layer}": one.detach() for layer, one in enumerate(result)}
+        return {{"one_head": "head", "ablation": "ablated", "ragged": "logits"}[method]: result}
+
+    def read_sweep(self, result: Any) -> Outputs:
+        """The change of the metric by each edit."""
+        changed, clean = result
+        return {"change": changed - clean, "clean": clean}
+
+    def contender(self, method: str, given: Given) -> Contender:
+        """The answer to one task on one input."""
+        around = torch.enable_grad if method == "gradient" else nullcontext
+        return Contender(partial(getattr(self, method), given), partial(self.read, method), around)
+
+
+# transformers with hooks
+
+
+def split_heads(merged: Tensor, heads: int) -> Tensor:
+    """(batch, position, d_model) as (batch, head, position, d_head)."""
+    return merged.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+@contextmanager
+def hooks(*handles: Any) -> Iterator[None]:
+    """Take the hooks away afterwards."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def on_input(module: nn.Module, change: Callable[[Tensor], Tensor | None]) -> Any:
+    """A hook on what a module reads, which may give it something else."""
+
+    def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+        changed = change(inputs[0])
+        return None if changed is None else (changed, *inputs[1:])
+
+    return module.register_forward_pre_hook(hook)
+
+
+def on_output(module: nn.Module, change: Callable[[Any], Any]) -> Any:
+    """A hook on what a module gives, which may give something else."""
+    return module.register_forward_hook(lambda module, inputs, output: change(output))
+
+
+class _Stop(Exception):  # noqa: N818 - nothing is wrong
+    """Everything asked for is there."""
+
+
+class Hooks(Instrument):
+    """transformers with PyTorch's own hooks, as people write it."""
+
+    name, package = "transformers + hooks", "transformers"
+    captures: ClassVar[Mapping[str, str]] = {
+        "trace": "logits; query, key, value, z, probs, residual streams of each layer",
+        "one_head": "probs of every head",
+        "ablation": "logits",
+        "beside_clean": "clean and edited logits, two passes",
+        "head_sweep": "a pass a head",
+        "patch_sweep": "a pass a position",
+        "gradient": "gradients of probs",
+        "ragged": "logits of the padded batch",
+    }
+
+    def built(self, method: str) -> Any:
+        # sdpa where probs are not asked for.
+        attention = "eager" if method in ("trace", "one_head", "gradient") else "sdpa"
+        if method == "gradient":
+            # Weights without gradients, so that the graph starts at the embeddings.
+            owned = self.case.transformers(attention, torch.float32, owner="gradient")
+            return owned.requires_grad_(False)
+        return self.case.transformers(attention, torch.float32)
+
+    @cached_property
+    def blocks(self) -> Sequence[Any]:
+        return self.model.bert.encoder.layer if self.bert else self.model.transformer.h
+
+    @cached_property
+    def attentions(self) -> Sequence[Any]:
+        """Modules that give (attn_out or z, probs)."""
+        return [one.attention.self if self.bert else one.attn for one in self.blocks]
+
+    @cached_property
+    def outputs(self) -> Sequence[nn.Module]:
+        """Modules that read z, the heads side by side."""
+        if self.bert:
+            return [one.attention.output.dense for one in self.blocks]
+        return [one.attn.c_proj for one in self.blocks]
+
+    def trace(self, given: Given) -> Any:
+        found: dict[str, Tensor] = {}
+
+        def keep(name: str) -> Callable[[Tensor], None]:
+            return lambda value: found.__setitem__(name, value)
+
+        def keep_heads(*names: str) -> Callable[[Tensor], None]:
+            def kept(value: Tensor) -> None:
+                for name, part in zip(names, value.chunk(len(names), -1), strict=True):
+                    found[name] = split_heads(part, self.heads)
+
+            return kept
+
+        handles = []
+        for layer, attention in enumerate(self.attentions):
+            names = [f"{name} {layer}" for name in ("query", "key", "value")]
+            if self.bert:
+                linears = (attention.query, attention.key, attention.value)
+                pairs = zip(linears, names, strict=True)
+                handles += [on_output(linear, keep_heads(name)) for linear, name in pairs]
+            else:
+                handles.append(on_output(attention.c_attn, keep_heads(*names)))
+            handles.append(on_input(self.outputs[layer], keep_heads(f"z {layer}")))
+            handles.append(on_output(self.blocks[layer], keep(f"hidden {layer}")))
+        with hooks(*handles):
+            out = self.model(given.ids, output_attentions=True)
+        probs = {f"probs {layer}": value for layer, value in enumerate(out.attentions)}
+        return {"logits": out.logits, **found, **probs}
+
+    def one_head(self, given: Given) -> Tensor:
+        out = self.model(given.ids, output_attentions=True)
+        return out.attentions[given.layer][:, given.head]
+
+    def clean(self, ids: Tensor) -> tuple[Tensor, Start]:
+        return self.model(ids).logits, None
+
+    def streams(self, ids: Tensor) -> Sequence[Tensor]:
+        found: list[Tensor] = []
+        with hooks(*(on_output(one, found.append) for one in self.blocks)):
+            self.model(ids)
+        return found
+
+    def without_head(self, ids: Tensor, start: Start, layer: int, head: int) -> Tensor:
+        def change(merged: Tensor) -> Tensor:
+            merged = merged.clone()
+            merged.unflatten(-1, (self.heads, -1))[:, :, head] = 0
+            return merged
+
+        with hooks(on_input(self.outputs[layer], change)):
+            return self.model(ids).logits
+
+    def patched(
+        self, ids: Tensor, start: Start, layer: int, position: int, source: Tensor
+    ) -> Tensor:
+        def change(hidden: Tensor) -> Tensor:
+            hidden = hidden.clone()
+            hidden[:, position] = source[:, position]
+            return hidden
+
+        with hooks(on_output(self.blocks[layer], change)):
+            return self.model(ids).logits
+
+    def gradient(self, given: Given) -> Sequence[Tensor]:
+        embeddings = self.model.bert.embeddings if self.bert else self.model.transformer.drop
+        with hooks(on_output(embeddings, lambda hidden: hidden.requires_grad_())):
+            out = self.model(given.ids, output_attentions=True)
+        return torch.autograd.grad(out.logits[0, given.position, RIGHT], out.attentions)
+
+    def ragged(self, given: Given) -> Tensor:
+        return self.model(given.ids, attention_mask=given.attention_mask).logits[given.mask]
+
+
+class HandWritten(Hooks):
+    """What one would write to be faster: a batch a layer, an exception that ends the pass."""
+
+    name, kind = "transformers + hooks, by hand", BY_HAND
+    captures: ClassVar[Mapping[str, str]] = {
+        "one_head": "probs of one head; an exception ends the pass",
+        "head_sweep": "a batch a layer",
+        "patch_sweep": "a batch a layer",
+    }
+
+    def one_head(self, given: Given) -> Tensor:
+        found: list[Tensor] = []
+
+        def stop(output: Any) -> None:
+            found.append(output[1][:, given.head])
+            raise _Stop
+
+        with hooks(on_output(self.attentions[given.layer], stop)):
+            try:
+                self.model(given.ids)
+            except _Stop:
+                return found[0]
+        raise AssertionError("the layer was not reached")
+
+    def _measured(self, given: Given, count: int) -> Tensor:
+        """The metric of the input repeated in a batch; GPT-2 can leave out the other logits."""
+        ids = given.ids.expand(count, -1)
+        if self.bert:
+            return given.metric(self.model(ids).logits)
+        last = self.model(ids, logits_to_keep=1).logits[:, 0]
+        return last[:, RIGHT] - last[:, WRONG]
+
+    def head_sweep(self, given: Given) -> Sweep:
+        rows, each = [], torch.arange(self.heads)
+
+        def change(merged: Tensor) -> Tensor:
+            merged = merged.clone()
+            merged.unflatten(-1, (self.heads, -1))[each, :, each] = 0
+            return merged
+
+        for output in self.outputs:
+            with hooks(on_input(output, change)):
+                rows.append(self._measured(given, self.heads))
+        return torch.stack(rows), self._measured(given, 1)[0]
+
+    def patch_sweep(self, given: Given) -> Sweep:
+        rows, each = [], torch.arange(given.ids.shape[1])
+        for block, source in zip(self.blocks, self.streams(given.other), strict=True):
+
+            def change(hidden: Tensor, source: Tensor = source) -> Tensor:
+                hidden = hidden.clone()
+                hidden[each, each] = source[0]
+                return hidden
+
+            with hooks(on_output(block, change)):
+                rows.append(self._measured(given, len(each)))
+        return torch.stack(rows), self._measured(given, 1)[0]
+
+
+# TransformerLens
+
+
+class OwnModels(Instrument):
+    """TransformerLens' HookedTransformer and HookedEncoder, which 3.9 is the last to have."""
+
+    name, package = "TransformerLens HookedTransformer/HookedEncoder", "transformer_lens"
+    captures: ClassVar[Mapping[str, str]] = {
+        "trace": "logits; query, key, value, scores, pattern, z, streams, MLP, norms",
+        "one_head": "pattern of a layer, names_filter, stop_at_layer",
+        "ablation": "logits, run_with_hooks",
+        "beside_clean": "clean and edited logits; start_at_layer where it spares layers",
+        "head_sweep": "a pass a head, start_at_layer",
+        "patch_sweep": "a pass a position, start_at_layer",
+        "gradient": "gradients of the cached patterns",
+        "ragged": "logits of the padded batch",
+        "memory": "logits; query, key, value, scores, pattern, z, streams, MLP, norms",
+    }
+
+    def built(self, method: str) -> Any:
+        require("transformer_lens")
+        own = int(str(version("transformer_lens")).partition(".")[0])
+        if own > 3:
+            raise GateError(f"TransformerLens {version('transformer_lens')} has none; 3.9 has")
+        import transformer_lens as lens
+        from transformer_lens.pretrained import weight_conversions as convert
+
+        from benchmarks.peers.hooked import config_of
+
+        theirs = self.case.transformers("sdpa", torch.float32)
+        wanted = config_of(theirs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            model = (lens.HookedEncoder if self.bert else lens.HookedTransformer)(wanted)
+        if self.bert:
+            state = convert.convert_bert_weights(self._with_pooler(theirs), wanted)
+        else:
+            state = convert.convert_gpt2_weights(theirs, wanted)
+        assert not model.load_state_dict(state, strict=False).unexpected_keys
+        return model.eval().requires_grad_(method != "gradient")
+
+    def _with_pooler(self, theirs: Any) -> Any:
+        """The same BERT with a pooler, which the conversion asks for; nothing reads it."""
+        import transformers
+
+        model = transformers.BertForPreTraining(self.config)
+        model.load_state_dict(theirs.state_dict(), strict=False)
+        return model
+
+    @property
+    def can_start(self) -> bool:
+        """Whether start_at_layer spares the layers below: the bridge throws them away."""
+        return type(self.model).__name__ == "HookedTransformer"
+
+    def trace(self, given: Given) -> Any:
+        return self.model.run_with_cache(given.ids)
+
+    def read_trace(self, result: Any) -> Outputs:
+        logits, kept = result
+        found = {"logits": logits}
+        for layer in range(self.layers):
+            # HookedEncoder's resid_post is what its LayerNorm reads.
+            normalized = f"blocks.{layer}.hook_normalized_resid_post"
+            post = normalized if normalized in kept else f"blocks.{layer}.hook_resid_post"
+            found[f"hidden {layer}"] = kept[post]
+            found[f"probs {layer}"] = kept[f"blocks.{layer}.attn.hook_pattern"]
+            for name, letter in (("query", "q"), ("key", "k"), ("value", "v"), ("z", "z")):
+                # Theirs have the head behind the position.
+                value = kept[f"blocks.{layer}.attn.hook_{letter}"]
+                found[f"{name} {layer}"] = value.transpose(1, 2)
+        return found
+
+    def one_head(self, given: Given) -> Tensor:
+        name = f"blocks.{given.layer}.attn.hook_pattern"
+        encoder = type(self.model).__name__ == "HookedEncoder"
+        stop = {} if encoder else {"stop_at_layer": given.layer + 1}
+        _, kept = self.model.run_with_cache(given.ids, names_filter=name, **stop)
+        return kept[name][:, given.head]
+
+    def clean(self, ids: Tensor) -> tuple[Tensor, Start]:
+        if not self.can_start:
+            return self.model(ids), None
+        return self.model.run_with_cache(ids, names_filter=_ending("hook_resid_pre"))
+
+    def streams(self, ids: Tensor) -> Sequence[Tensor]:
+        end = "hook_resid_post"
+        _, kept = self.model.run_with_cache(ids, names_filter=_ending(end))
+        return [kept[f"blocks.{layer}.{end}"] for layer in range(self.layers)]
+
+    def _hooked(self, ids: Tensor, start: Start, layer: int, name: str, change: Any) -> Tensor:
+        edits = [(f"blocks.{layer}.{name}", change)]
+        if start is None:
+            return self.model.run_with_hooks(ids, fwd_hooks=edits)
+        stream = start[f"blocks.{layer}.hook_resid_pre"]
+        return self.model.run_with_hooks(stream, fwd_hooks=edits, start_at_layer=layer)
+
+    def without_head(self, ids: Tensor, start: Start, layer: int, head: int) -> Tensor:
+        def zero(value: Tensor, hook: Any) -> Tensor:
+            value[:, :, head] = 0
+            return value
+
+        return self._hooked(ids, start, layer, "attn.hook_z", zero)
+
+    def patched(
+        self, ids: Tensor, start: Start, layer: int, position: int, source: Tensor
+    ) -> Tensor:
+        def patch(value: Tensor, hook: Any) -> Tensor:
+            value[:, position] = source[:, position]
+            return value
+
+        return self._hooked(ids, start, layer, "hook_resid_post", patch)
+
+    def gradient(self, given: Given) -> Sequence[Tensor]:
+        kept: list[Tensor] = []
+
+        def begin(value: Tensor, hook: Any) -> Tensor:
+            return value.requires_grad_()
+
+        def keep(value: Tensor, hook: Any) -> None:
+            kept.append(value)
+
+        edits = [("blocks.0.hook_resid_pre", begin), (_ending("attn.hook_pattern"), keep)]
+        logits = self.model.run_with_hooks(given.ids, fwd_hooks=edits)
+        return torch.autograd.grad(logits[0, given.position, RIGHT], kept)
+
+    def ragged(self, given: Given) -> Tensor:
+        encoder = type(self.model).__name__ == "HookedEncoder"
+        name = "one_zero_attention_mask" if encoder else "attention_mask"
+        return self.model(given.ids, **{name: given.attention_mask})[given.mask]
+
+
+def _ending(end: str) -> Callable[[str], bool]:
+    return lambda name: name.endswith(end)
+
+
+class Bridge(OwnModels):
+    """TransformerBridge. From 4 on it makes attention explicit by itself, 3.9 has to be told."""
+
+    name = "TransformerLens TransformerBridge"
+
+    def built(self, method: str) -> Any:
+        require("transformer_lens")
+        from transformer_lens.model_bridge import TransformerBridge
+
+        probs = method in ("trace", "one_head", "gradient", "memory")
+        attention, owner = ("eager" if probs else "sdpa"), f"TransformerLens {method == 'gradient'}"
+        theirs = self.case.transformers(attention, torch.float32, owner=owner)
+        folder = str(self.case.folder)
+        model = TransformerBridge.boot_transformers(folder, hf_model=theirs, device="cpu")
+        for parameter in model.parameters():
+            parameter.requires_grad_(method != "gradient")
+        return model
+
+
+# nnsight
+
+
+class NNsight(Instrument):
+    """nnsight on transformers' models.
+
+    The source of a `with model.trace(...)` block is read and run elsewhere, inside the pass: it
+    must stand in a file, and ask for values in the order of the pass.
+    """
+
+    name = package = "nnsight"
+    captures: ClassVar[Mapping[str, str]] = {
+        "trace": "logits; query, key, value, z, probs, hidden states",
+        "one_head": "probs of one head, tracer.stop",
+        "ablation": "logits",
+        "beside_clean": "clean and edited logits; the layers below skipped",
+        "head_sweep": "a pass a head, layers below skipped",
+        "patch_sweep": "a pass a position, layers skipped",
+        "gradient": "gradients of probs",
+        "ragged": "logits of the padded batch",
+    }
+
+    def built(self, method: str) -> Any:
+        require("nnsight")
+        from nnsight import NNsight as Wrapper
+
+        attention = "eager" if method in ("trace", "one_head", "gradient") else "sdpa"
+        owner = "nnsight, gradient" if method == "gradient" else "nnsight"
+        theirs = self.case.transformers(attention, torch.float32, owner=owner)
+        theirs.requires_grad_(method != "gradient")
+        with warnings.catch_warnings():
+            # BERT calls a submodule `output`, and nnsight says how it renames it.
+            warnings.simplefilter("ignore", UserWarning)
+            return Wrapper(theirs)
+
+    @property
+    def blocks(self) -> list[Any]:
+        return list(self.model.bert.encoder.layer if self.bert else self.model.transformer.h)
+
+    @property
+    def attentions(self) -> list[Any]:
+        """What gives (z or attn_out, probs)."""
+        return [one.attention.self if self.bert else one.attn for one in self.blocks]
+
+    def trace(self, given: Given) -> Any:
+        return self._trace_bert(given) if self.bert else self._trace_gpt2(given)
+
+    def _trace_bert(self, given: Given) -> dict[str, Tensor]:
+        import nnsight
+
+        model = self.model
+        with model.trace(given.ids):
+            kept = nnsight.save({})
+            for number, layer in enumerate(model.bert.encoder.layer):
+                attention = layer.attention.self
+                kept[f"query {number}"] = attention.query.output
+                kept[f"key {number}"] = attention.key.output
+                kept[f"value {number}"] = attention.value.output
+                z, probs = attention.output
+                kept[f"z {number}"], kept[f"probs {number}"] = z, probs
+                kept[f"hidden {number}"] = layer.output
+            kept["logits"] = model.output.logits
+        return kept
+
+    def _trace_gpt2(self, given: Given) -> dict[str, Tensor]:
+        import nnsight
+
+        model = self.model
+        with model.trace(given.ids):
+            kept = nnsight.save({})
+            for number, layer in enumerate(model.transformer.h):
+                kept[f"joined {number}"] = layer.attn.c_attn.output
+                kept[f"z {number}"] = layer.attn.c_proj.input
+                kept[f"probs {number}"] = layer.attn.output[1]
+                kept[f"hidden {number}"] = layer.output
+            kept["logits"] = model.output.logits
+        return kept
+
+    def read_trace(self, result: Any) -> Outputs:
+        found: dict[str, Tensor] = {}
+        for name, value in result.items():
+            kind, _, number = name.partition(" ")
+            if kind == "joined":
+                for part, piece in zip(("query", "key", "value"), value.chunk(3, -1), strict=True):
+                    found[f"{part} {number}"] = split_heads(piece, self.heads)
+            else:
+                per_head = kind in ("query", "key", "value", "z")
+                found[name] = split_heads(value, self.heads) if per_head else value
+        return found
+
+    def one_head(self, given: Given) -> Tensor:
+        model, attention, head = self.model, self.attentions[given.layer], given.head
+        with model.trace(given.ids) as tracer:
+            probs = attention.output[1][:, head].save()
+            tracer.stop()
+        return probs
+
+    def clean(self, ids: Tensor) -> tuple[Tensor, Start]:
+        import nnsight
+
+        model, layers = self.model, self.blocks
+        with model.trace(ids):
+            kept = nnsight.save([])
+            for layer in layers:
+                kept.append(layer.output)
+            logits = model.output.logits.save()
+        return logits, kept
+
+    def streams(self, ids: Tensor) -> Sequence[Tensor]:
+        found: Sequence[Tensor] = self.clean(ids)[1]
+        return found
+
+    def without_head(self, ids: Tensor, start: Start, layer: int, head: int) -> Tensor:
+        """The layers below are skipped where their last one's output is known."""
+        model, bert, attention = self.model, self.bert, self.attentions[layer]
+        known = [] if start is None else list(zip(self.blocks, start, strict=True))[:layer]
+        width = self.config.hidden_size // self.heads
+        part = slice(head * width, (head + 1) * width)
+        with model.trace(ids):
+            for module, value in known:
+                module.skip(value)
+            z = attention.output[0] if bert else attention.c_proj.input
+            z[:, :, part] = 0
+            logits = model.output.logits.save()
+        return logits
+
+    def patched(
+        self, ids: Tensor, start: Start, layer: int, position: int, source: Tensor
+    ) -> Tensor:
+        """The patched layer and those below are skipped: what leaves them is known."""
+        model = self.model
+        hidden = start[layer].clone()
+        hidden[:, position] = source[:, position]
+        known = list(zip(self.blocks, [*start[:layer], hidden], strict=False))
+        with model.trace(ids):
+            for module, value in known:
+                module.skip(value)
+            logits = model.output.logits.save()
+        return logits
+
+    def gradient(self, given: Given) -> Sequence[Tensor]:
+        import nnsight
+
+        model, attentions = self.model, self.attentions
+        embeddings = model.bert.embeddings if self.bert else model.transformer.drop
+        with model.trace(given.ids):
+            kept = nnsight.save([])
+            embeddings.output.requires_grad_()
+            for attention in attentions:
+                kept.append(attention.output[1])
+            logits = model.output.logits.save()
+        return torch.autograd.grad(logits[0, given.position, RIGHT], kept)
+
+    def ragged(self, given: Given) -> Tensor:
+        model = self.model
+        with model.trace(given.ids, attention_mask=given.attention_mask):
+            logits = model.output.logits.save()
+        return logits[given.mask]
+
+
+# pyvene
+
+_NO_PROBS = "it reaches what modules read and give; transformers computes probs in a function"
+
+
+class Pyvene(Instrument):
+    """pyvene on transformers' models.
+
+    It knows GPT-2's points by name and has none for BERT; there, as its tutorial does, points are
+    modules of the model by their paths, and interventions are functions.
+    """
+
+    name = package = "pyvene"
+    captures: ClassVar[Mapping[str, str]] = {
+        "ablation": "logits",
+        "beside_clean": "clean and edited logits, two passes",
+        "head_sweep": "a pass a head",
+        "patch_sweep": "a pass a position",
+    }
+    unable: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("trace", "one_head", "gradient"), _NO_PROBS
+    )
+
+    def built(self, method: str) -> Any:
+        require("pyvene")
+        return self.case.transformers("sdpa", torch.float32, owner="pyvene")
+
+    def _edited(
+        self, ids: Tensor, component: str, change: Callable[[Tensor, Any], Tensor]
+    ) -> Tensor:
+        import pyvene
+
+        point = {"component": component, "intervention": change}
+        wrapped = pyvene.IntervenableModel(point, model=self.model)
+        return wrapped(base={"input_ids": ids}, unit_locations=None)[1].logits
+
+    def _stream(self, layer: int) -> str:
+        return (
+            f"bert.encoder.layer[{layer}].output" if self.bert else f"transformer.h[{layer}].output"
+        )
+
+    def clean(self, ids: Tensor) -> tuple[Tensor, Start]:
+        return self.model(ids).logits, None
+
+    def without_head(self, ids: Tensor, start: Start, layer: int, head: int) -> Tensor:
+        def change(base: Tensor, source: Any) -> Tensor:
+            base = base.clone()
+            base.unflatten(-1, (self.heads, -1))[:, :, head] = 0
+            return base
+
+        place = f"bert.encoder.layer[{layer}].attention.output.dense.input"
+        return self._edited(
+            ids, place if self.bert else f"transformer.h[{layer}].attn.c_proj.input", change
+        )
+
+    def patched(
+        self, ids: Tensor, start: Start, layer: int, position: int, source: Tensor
+    ) -> Tensor:
+        def change(base: Tensor, _: Any) -> Tensor:
+            base = base.clone()
+            base[:, position] = source[:, position]
+            return base
+
+        return self._edited(ids, self._stream(layer), change)
+
+    def streams(self, ids: Tensor) -> Sequence[Tensor]:
+        import pyvene
+
+        points = [
+            {"component": self._stream(n), "intervention": pyvene.CollectIntervention()}
+            for n in range(self.layers)
+        ]
+        wrapped = pyvene.IntervenableModel(points, model=self.model)
+        (_, collected), _ = wrapped(base={"input_ids": ids}, unit_locations=None)
+        return [value[None] if value.dim() == 2 else value for value in collected]
+
+
+# minibert
+
+_LAZY = "logits; query, key, value, z, residual streams of each layer; probs when read"
+
+
+class Minibert(Instrument):
+    """minibert on the back end that it chooses by itself."""
+
+    name, kind = "minibert", MINIBERT
+    captures: ClassVar[Mapping[str, str]] = {
+        "trace": _LAZY,
+        "one_head": "probs of one head, until=layer",
+        "ablation": "logits, edit of z; the trace beside them",
+        "beside_clean": "clean and edited logits, trace.rerun",
+        "head_sweep": "analysis.ablate_heads",
+        "patch_sweep": "analysis.patch_positions",
+        "gradient": "trace(grad=True), trace.grad[layer].probs of each layer",
+        "ragged": "logits, model.packed",
+        "memory": _LAZY,
+    }
+
+    def built(self, method: str) -> Any:
+        return self.case.minibert(torch.float32, None)
+
+    def trace(self, given: Given) -> Any:
+        return self.model.trace(given.ids)
+
+    def read_trace(self, result: Any) -> Outputs:
+        found = {"logits": result.logits}
+        for number, layer in enumerate(result):
+            found[f"hidden {number}"] = layer.resid_post
+            for name in ("query", "key", "value", "z", "probs"):
+                found[f"{name} {number}"] = getattr(layer, name)
+        return found
+
+    def one_head(self, given: Given) -> Tensor:
+        return self.model.trace(given.ids, until=given.layer)[given.layer, given.head].probs
+
+    def clean(self, ids: Tensor) -> tuple[Tensor, Start]:
+        trace = self.model.trace(ids)
+        return trace.logits, trace
+
+    def without_head(self, ids: Tensor, start: Start, layer: int, head: int) -> Tensor:
+        from minibert.trace.edit import zero
+
+        edit = {("z", layer, head): zero}
+        return (self.model.trace(ids, edit=edit) if start is None else start.rerun(edit)).logits
+
+    def head_sweep(self, given: Given) -> Any:
+        from minibert.analysis import ablate_heads, logit_difference
+
+        trace, metric = self.model.trace(given.ids), logit_difference(RIGHT, WRONG)
+        return ablate_heads(trace, metric, positions=[given.position])
+
+    def patch_sweep(self, given: Given) -> Any:
+        from minibert.analysis import logit_difference, patch_positions
+
+        trace, source = self.model.trace(given.ids), self.model.trace(given.other)
+        metric = logit_difference(RIGHT, WRONG)
+        return patch_positions(trace, source, metric, positions=[given.position])
+
+    def read_sweep(self, result: Any) -> Outputs:
+        return {"change": result.change, "clean": torch.tensor(result.clean)}
+
+    def gradient(self, given: Given) -> Sequence[Tensor]:
+        trace = self.model.trace(given.ids, grad=True)
+        trace.backward(trace.logits[0, given.position, RIGHT])
+        return [layer.probs for layer in trace.grad]
+
+    def ragged(self, given: Given) -> Tensor:
+        return torch.cat(self.model.packed(given.tokens))
+
+
+class MinibertKeeps(Minibert):
+    """Scores and probs stored during the pass."""
+
+    name = "minibert keep=scores,probs"
+    captures: ClassVar[Mapping[str, str]] = {"trace": f"{_LAZY}; scores and probs stored"}
+
+    def trace(self, given: Given) -> Any:
+        return self.model.trace(given.ids, keep=("scores", "probs"))
+
+
+class MinibertPads(Minibert):
+    """The ragged batch without packing."""
+
+    name, kind = "minibert, padded", INFORMATION
+    captures: ClassVar[Mapping[str, str]] = {"ragged": "logits of the padded batch"}
+
+    def ragged(self, given: Given) -> Tensor:
+        return self.model(given.tokens)[given.mask]
+
+
+INSTRUMENTS: tuple[type[Instrument], ...] = (
+    Minibert, MinibertKeeps, MinibertPads, Hooks, HandWritten, OwnModels, Bridge, NNsight, Pyvene,
+)  # fmt: skip
+
+
+class Reference(Hooks):
+    """What is right: the plainest hooks on explicit attention."""
+
+    def built(self, method: str) -> Any:
+        return self.case.transformers("eager", torch.float32)
+
+    def gradient(self, given: Given) -> Sequence[Tensor]:
+        with torch.enable_grad():
+            out = self.model(given.ids, output_attentions=True)
+            return torch.autograd.grad(out.logits[0, given.position, RIGHT], out.attentions)
+
+
+def right(case: Case, method: str, given: Given) -> Truth:
+    """The right answer, and how far each kind may be off: a part of the effect of the edits."""
+    reference = Reference(case, method)
+    asked = {"ablation": "beside_clean", "memory": "trace"}.get(method, method)
+    found = reference.read(asked, getattr(reference, asked)(given))
+    limits = {}
+    if "ablated" in found:
+        limits["ablated"] = EFFECT_TOLERANCE * float(
+            (found["ablated"] - found["clean"]).abs().max()
+        )
+    for kind, part in (
+        ("change", EFFECT_TOLERANCE),
+        ("head", EFFECT_TOLERANCE),
+        ("grad", TOLERANCE),
+    ):
+        largest = [float(one.abs().max()) for name, one in found.items() if name.split()[0] == kind]
+        if largest:
+            limits[kind] = part * max(largest)
+    return Truth(found, absolute=TOLERANCE, limits=limits)
+
+
+def asked(
+    chosen: argparse.Namespace,
+    wanted: Wanted,
+    instruments: Sequence[type[Instrument]] = INSTRUMENTS,
+) -> Iterator[Workload]:
+    """A workload for each task and shape, one model after the other."""
+    plan = [(shape, task) for task in TASKS for shape in task.shapes(quick=chosen.quick)]
+    for model in dict.fromkeys(shape.model for shape, _ in plan):
+        with tempfile.TemporaryDirectory() as folder:
+            case = cache(partial(Case, model, Path(folder)))
+            for shape, task in plan:
+                entered = [
+                    one
+                    for one in instruments
+                    if task.method in (*one.captures, *one.unable)
+                    and wanted(f"{task.name} {shape} {one.name}")
+                ]
+                if entered and shape.model == model:
+                    yield workload(case(), task, shape, entered)
+
+
+def workload(case: Case, task: Task, shape: Shape, entered: Sequence[type[Instrument]]) -> Workload:
+    """Everyone's answer to one task at one shape."""
+    asked, by_name = given(case, task, shape), {one.name: one for one in entered}
+    truth = right(case, task.method, asked)
+
+    def build(one: type[Instrument]) -> Contender:
+        if task.method in one.unable:
+            require(one.package)
+            raise GateError(one.unable[task.method])
+        return one(case, task.method).contender(task.method, asked)
+
+    def about(name: str) -> Row:
+        one = by_name[name]
+        told = {"package": one.package, "kind": one.kind, "target": task.target}
+        return {"task": task.name, **vars(shape), **told, "captures": one.captures.get(task.method)}
+
+    return Workload(
+        f"{task.name} {shape}",
+        {one.name: attempt(partial(build, one)) for one in entered},
+        lambda name, found, verdicts: truth.check(found),
+        about=about,
+        finish=partial(compare, task, by_name),
+        rounds=LONG_ROUNDS if task.long else None,
+        calls=1 if task.long else None,
+        memory=False,
+        measure=memory if task.method == "memory" else None,
+    )
+
+
+def memory(contenders: Mapping[str, Contender]) -> Rows:
+    """Bytes of the result, and at most during the call."""
+    device = Clock().device
+    return {
+        name: {
+            "held_bytes": held_bytes(one.run()),
+            "peak_bytes": peak_bytes(one.run, device, one.around),
+        }
+        for name, one in contenders.items()
+    }
+
+
+def compare(task: Task, instruments: Mapping[str, type[Instrument]], rows: Rows) -> None:
+    """Add ratios to the fastest peer; `ratio_documented` leaves out what people write by hand."""
+    amounts = {
+        name: float(row.get("median_ms") or row["held_bytes"])
+        for name, row in rows.items()
+        if row["ok"] and ("median_ms" in row or "held_bytes" in row)
+    }
+    for field, kinds in (("ratio", (PEER, BY_HAND)), ("ratio_documented", (PEER,))):
+        peers = [name for name in amounts if instruments[name].kind in kinds]
+        best = min(peers, key=lambda name: amounts[name], default=None)
+        for name in amounts if best else ():
+            ratio = amounts[name] / amounts[best]
+            rows[name][field] = round(ratio, 4)
+            rows[name][field.replace("ratio", "fastest")] = best
+            if instruments[name].kind == MINIBERT:
+                rows[name].setdefault("targets", {})[f"of {best}"] = target(ratio, most=task.target)
+
+
+# References are not followed into the program, nor into a model with its weights.
+NOT_FOLLOWED = (nn.Module, type, ModuleType, FunctionType, FrameType)
+
+
+def held_bytes(result: object) -> int:
+    """Bytes of the different storages of all tensors that can be reached from `result`.
+
+    What belongs to a model, and parameters wherever they are, is not counted.
+    """
+    seen, storages, waiting = set[int](), dict[int, int](), [result]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, NOT_FOLLOWED):
+            continue
+        seen.add(id(one))
+        if isinstance(one, Tensor) and not isinstance(one, nn.Parameter):
+            storage = one.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+        waiting.extend(gc.get_referents(one))
+    return sum(storages.values())
+
+
+BENCHMARK = Benchmark(
+    "instruments",
+    "Speed of interpretability work beside the peers.",
+    asked,
+    quick_rounds=3,
+    columns=("median ms", "p20 - p80", "held MiB", "ratio", "documented", "error"),
+    last=chosen_backends,
+    packages=("pyvene",),
+)
+
+if __name__ == "__main__":
+    sys.exit(BENCHMARK.run())
