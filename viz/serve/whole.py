@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import MinibertError
+from minibert.layers.linear import Linear
 from minibert.model import Model
 from minibert.trace.read import Trace
 from minibert.viz.labels import label_columns
@@ -38,6 +39,9 @@ def weight_of(model: Model, name: str, layer: int | None, row: int | None) -> Te
         return None
     # Not weight.detach(): a packed layer answers that by dropping its packed copy.
     value = torch.Tensor.detach(weight)
+    module = owner.get_submodule(name.rpartition(".")[0])
+    if isinstance(module, Linear) and module.multiplier != 1.0:
+        value = value * module.multiplier
     if row is not None:
         if row >= len(value):
             raise MinibertError(f"{name} has {len(value)} rows; there is no row {row}.")
