@@ -70,7 +70,7 @@ def test_pieces_are_written_as_they_come(folder: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "stdout", Output())
     from minibert.cli.generate import generate
 
-    generate(PROMPT, model=folder, max_new_tokens=9)
+    generate(text=PROMPT, model=folder, max_new_tokens=9)
     pieces: list[str] = []
     minibert.load(folder).generate(PROMPT, max_new_tokens=9, stream=pieces.append)
     assert len(pieces) > 3

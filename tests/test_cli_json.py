@@ -108,7 +108,7 @@ def test_check_has_the_keys_of_its_table_for_right_and_wrong_kernels(tmp_path: P
 
 
 def test_numbers_that_json_has_no_word_for_are_null() -> None:
-    from minibert.cli.json_output import _plain
+    from minibert.cli.options import _plain
 
     assert _plain({"a": [1.0, float("nan")], "b": (float("-inf"), "x")}) == {
         "a": [1.0, None],

@@ -2,8 +2,8 @@
 
 from minibert.answers.predict import Choice as Answer
 from minibert.answers.predict import Prediction
-from minibert.cli.inventory import BackendRow
-from minibert.cli.report import backend_table, prediction_tables
+from minibert.cli.inventory import BackendRow, backend_table
+from minibert.cli.predict import prediction_tables
 from minibert.layers.linear_backends import Choice
 from minibert.terminal import Terminal
 
@@ -30,10 +30,12 @@ def test_a_statement_about_the_text_has_its_question_as_title() -> None:
 
 def test_the_table_of_back_ends_gives_the_rule_of_each_shape() -> None:
     held = Choice("onednn-packed", "AMD, float32: wide")
-    rows = [BackendRow("float32", "768 -> 768", held, ("torch", "onednn"))]
-    lines = backend_table("a\x1b processor", None, rows, (1, 16), Terminal())
-    assert lines[1].split() == ["processor", r"a\x1b", "processor"]
-    assert lines[-2].split() == ["type", "weight", "1", "row", "16", "rows", "at", "load", "rule"]
+    rows = [BackendRow("float32", "768 -> 768", held, ("torch", "onednn", "torch"))]
+    lines = backend_table(rows, Terminal())
+    assert lines[1].split()[0] == "processor"
+    assert lines[-2].split()[:6] == ["type", "weight", "1", "row", "16", "rows"]
     assert lines[-1].split()[:1] == ["float32"]
-    assert lines[-1].split()[4:] == ["torch", "onednn", "packed", "AMD,", "float32:", "wide"]
-    assert backend_table("p", "torch", rows, (1, 16), Terminal())[2].split() == ["named", "torch"]
+    assert lines[-1].split()[4:] == [
+        *("torch", "onednn", "torch"),
+        *("packed", "AMD,", "float32:", "wide"),
+    ]

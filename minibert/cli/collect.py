@@ -1,42 +1,16 @@
 """`minibert collect`: values for every token of a corpus. torch is imported when it runs."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from minibert.cli.corpus_options import (
-    BatchTokens,
-    Corpus,
-    CorpusOptions,
-    Encoding,
-    Field,
-    KindOfFiles,
-    OnError,
-    PairField,
-    Restart,
-    Shortest,
-    Unit,
-    WhenWrong,
-)
-from minibert.cli.options import DtypeName, ImplName, ModelName, Offline, Revision, Task, load_model
+from minibert.cli.options import BatchTokens, Corpus, Loading, Reading, Restart, spread
 from minibert.terminal import note, say
 
 if TYPE_CHECKING:
     from minibert.survey.collected import Collected
     from minibert.survey.documents import Documents
-
-__all__ = ["collect"]
-
-
-class StoredType(StrEnum):
-    """Number types that arrays are stored in."""
-
-    float32 = "float32"
-    float16 = "float16"
-    float64 = "float64"
-
 
 Points = Annotated[
     list[str],
@@ -50,33 +24,27 @@ Points = Annotated[
 Output = Annotated[
     Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the arrays go.")
 ]
-Stored = Annotated[StoredType, typer.Option("--store", help="The number type of the arrays.")]
+Stored = Annotated[
+    Literal["float32", "float16", "float64"],
+    typer.Option("--store", help="The number type of the arrays."),
+]
 Special = Annotated[
     bool, typer.Option("--special/--no-special", help="Rows for [CLS], [SEP] and their like.")
 ]
 
 
+@spread()
 def collect(
     corpus: Corpus,
     points: Points,
     output: Output,
-    kind: KindOfFiles = None,
-    unit: Unit = None,
-    field: Field = None,
-    pair_field: PairField = None,
-    encoding: Encoding = None,
-    on_error: WhenWrong = OnError.stop,
-    shortest: Shortest = 1,
-    store: Stored = StoredType.float32,
+    *,
+    reading: Reading,
+    store: Stored = "float32",
     special: Special = True,
     batch_tokens: BatchTokens = 2048,
     restart: Restart = False,
-    model: ModelName = None,
-    revision: Revision = None,
-    offline: Offline = False,
-    task: Task = None,
-    dtype: DtypeName = None,
-    impl: ImplName = "auto",
+    loading: Loading,
 ) -> None:
     """Write the values of chosen points for every token of a corpus.
 
@@ -84,21 +52,18 @@ def collect(
     FOLDER; beside them are the tokens, words and texts. To resume an interrupted run, give the
     same command again.
     """
-    documents = CorpusOptions(
-        corpus, kind, unit, field, pair_field, encoding, on_error, shortest
-    ).documents()
-    loaded = load_model(model, revision, offline, task, dtype, impl)
+    documents, model = reading.documents(corpus), loading.load()
     from minibert.survey.collecting import collect as collect_values
 
     collected = collect_values(
-        loaded,
+        model,
         documents,
         [_point(point) for point in points],
         output=output,
-        dtype=store.value,
+        dtype=store,
         special=special,
         batch_tokens=batch_tokens,
-        on_error=on_error.value,
+        on_error=reading.on_error,
         resume=not restart,
         progress=True,
     )

@@ -5,12 +5,11 @@ from typing import Annotated
 
 import typer
 
-from minibert.cli.options import DtypeName, ImplName, Offline, Revision, Text, load_model
+from minibert.cli.options import Loading, Text, spread
 from minibert.terminal import encodable, note, printable, say, standard_input
 
-__all__ = ["generate"]
 
-
+@spread("model", "task")
 def generate(
     text: Text,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="The most tokens to add.")] = 40,
@@ -42,14 +41,12 @@ def generate(
             help="An embedded GPT-2, a checkpoint folder, or a Hub id.",
         ),
     ] = "tiny-gpt2",
-    revision: Revision = None,
-    offline: Offline = False,
-    dtype: DtypeName = None,
-    impl: ImplName = "auto",
+    *,
+    loading: Loading,
 ) -> None:
     """Continue a text, token by token."""
     prompt = standard_input() if text == "-" else text
-    loaded = load_model(model, revision, offline, None, dtype, impl)
+    loaded = loading.load(model=model)
     beginning: list[str] = [prompt]
 
     def show(piece: str) -> None:

@@ -13,27 +13,19 @@ import typer
 from typer.core import TyperGroup
 
 from minibert import __version__
-from minibert.cli.bench import bench
-from minibert.cli.check import check
 from minibert.cli.collect import collect
 from minibert.cli.explain import explain
 from minibert.cli.generate import generate
-from minibert.cli.live import live
+from minibert.cli.kernels import bench, check
 from minibert.cli.models import models
+from minibert.cli.pages import live, serve, view
 from minibert.cli.patterns import patterns
 from minibert.cli.predict import predict
 from minibert.cli.probe import probe
-from minibert.cli.serve import serve
-from minibert.cli.survey import survey
-from minibert.cli.survey_diff import survey_diff
-from minibert.cli.survey_report import survey_report
+from minibert.cli.survey import survey, survey_diff, survey_report
 from minibert.cli.train import train
-from minibert.cli.view import view
 from minibert.errors import MinibertError, printable
 from minibert.terminal import abandon_output, note, open_closed_streams, say, warning_line
-
-__all__ = ["app", "main"]
-
 
 # torch has no exception type for a CPU that runs out of memory, nor has the loading of its parts.
 _NO_MEMORY = re.compile("(?i)out of memory|not enough memory|allocate memory|failed to map segment")

@@ -1,6 +1,6 @@
 """`minibert patterns`: every head named by what it does."""
 
-import json
+import math
 import sys
 from collections.abc import Sequence
 from itertools import islice
@@ -9,26 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from minibert.cli.corpus_options import (
-    CorpusOptions,
-    Encoding,
-    Field,
-    InPairs,
-    KindOfFiles,
-    Limit,
-    PairField,
-    Unit,
-)
-from minibert.cli.options import DtypeName, ImplName, ModelName, Offline, Revision, load_model
-from minibert.terminal import Terminal, note, say
+from minibert.cli.options import InPairs, Limit, Loading, Reading, say_json, spread
+from minibert.terminal import Terminal, bar, note, say, visible
 
 if TYPE_CHECKING:
     from minibert.model import Model
     from minibert.survey.document_rows import Texts
-    from minibert.survey.patterns import HeadPatterns
+    from minibert.survey.patterns import Example, HeadPatterns, PatternHead
     from minibert.survey.query_key_dimensions import QueryKeyDimensions
 
-__all__ = ["patterns"]
+_BAR = 20
 
 SampleOrCorpus = Annotated[
     list[Path] | None,
@@ -46,13 +36,11 @@ SurveyFolder = Annotated[
 ]
 
 
+@spread("task", "shortest", "on_error")
 def patterns(
     corpus: SampleOrCorpus = None,
-    kind: KindOfFiles = None,
-    unit: Unit = None,
-    field: Field = None,
-    pair_field: PairField = None,
-    encoding: Encoding = None,
+    *,
+    reading: Reading,
     pairs: InPairs = False,
     limit: Limit = None,
     survey: SurveyFolder = None,
@@ -71,39 +59,35 @@ def patterns(
     as_json: Annotated[
         bool, typer.Option("--json", help="Every head and every number, as JSON.")
     ] = False,
-    model: ModelName = None,
-    revision: Revision = None,
-    offline: Offline = False,
-    dtype: DtypeName = None,
-    impl: ImplName = "auto",
+    loading: Loading,
 ) -> None:
     """Name every head by what it does: next token, previous token, induction and seven more.
 
     A head is named (*) where more than half of the attention that the baseline leaves follows the
     pattern, and the whole confidence interval over documents is above that.
     """
-    reading = CorpusOptions(corpus or [], kind, unit, field, pair_field, encoding)
     if survey is not None:
         others = {
             "CORPUS": corpus, "--pairs": pairs, "--limit": limit, "--examples": examples,
-            "--dimensions": dimensions, "--model": model, "--dtype": dtype, "--revision": revision,
+            "--dimensions": dimensions, "--model": loading.model, "--dtype": loading.dtype,
+            "--revision": loading.revision,
         }  # fmt: skip
         given = (*reading.given, *(name for name, value in others.items() if value))
         _print(_of_survey(survey, given), None, as_json=as_json, examples=False)
         return
     # Before the model is loaded: a corpus that cannot be read is known at once.
-    documents = _documents(reading, pairs=pairs)
-    loaded = load_model(model, revision, offline, "none", dtype, impl)
+    documents = _documents(corpus, reading, pairs=pairs)
+    model = loading.load(task="none")
     from minibert.survey.patterns import patterns as patterns_of
     from minibert.survey.query_key_dimensions import query_key_dimensions
 
     if documents is None:
         note("note", "no corpus is named, so twelve built-in pairs of sentences are read.")
-    found = patterns_of(loaded, islice(documents or _sample(loaded), limit), seed=seed)
+    found = patterns_of(model, islice(documents or _sample(model), limit), seed=seed)
     counted = None
     if dimensions:
-        again = _documents(reading, pairs=pairs) or _sample(loaded)
-        counted = query_key_dimensions(loaded, islice(again, limit))
+        again = _documents(corpus, reading, pairs=pairs) or _sample(model)
+        counted = query_key_dimensions(model, islice(again, limit))
     _print(found, counted, as_json=as_json, examples=examples)
 
 
@@ -112,14 +96,12 @@ def _print(
 ) -> None:
     if as_json:
         tables = found.to_dict()
-        say(json.dumps(tables if counted is None else {**tables, "dimensions": counted.to_dict()}))
+        say_json(tables if counted is None else {**tables, "dimensions": counted.to_dict()})
         return
-    from minibert.cli.pattern_table import dimension_table, pattern_table
-
     terminal = Terminal.of(sys.stdout)
-    say(*pattern_table(found, terminal, examples=examples))
+    say(*_pattern_table(found, terminal, examples=examples))
     if counted is not None:
-        say("", *dimension_table(counted, found, terminal))
+        say("", *_dimension_table(counted, found, terminal))
 
 
 def _of_survey(folder: Path, given: Sequence[str]) -> "HeadPatterns":
@@ -132,16 +114,16 @@ def _of_survey(folder: Path, given: Sequence[str]) -> "HeadPatterns":
     return patterns_of_survey(Survey.read(folder))
 
 
-def _documents(corpus: CorpusOptions, *, pairs: bool) -> "Texts | None":
+def _documents(corpus: Sequence[Path] | None, reading: Reading, *, pairs: bool) -> "Texts | None":
     """The documents of these files; None where there are none."""
-    if corpus.paths:
-        documents = corpus.documents()
+    if corpus:
+        documents = reading.documents(corpus)
         if not pairs:
             return documents
         from minibert.survey.segments import in_pairs
 
         return in_pairs(documents)
-    for name in (*corpus.given, *["--pairs"] * pairs):
+    for name in (*reading.given, *["--pairs"] * pairs):
         raise typer.BadParameter(f"{name} says how a corpus is read, and none is named")
     return None
 
@@ -150,3 +132,62 @@ def _sample(model: "Model") -> "Texts":
     from minibert.survey.sample_texts import SAMPLE_PAIRS
 
     return [" ".join(pair) for pair in SAMPLE_PAIRS] if model.config.causal else SAMPLE_PAIRS
+
+
+def _pattern_table(found: "HeadPatterns", terminal: Terminal, *, examples: bool) -> list[str]:
+    """Every pattern with its best heads, as lines; `*` marks heads that are named by it."""
+    from minibert.survey.pattern_table import PATTERNS
+
+    lines = ["* named by it: more than half of the attention that the baseline leaves (--help)"]
+    for name, pattern in PATTERNS.items():
+        documents = found.documents[name]
+        lines += ["", terminal.paint(f"{name}: {pattern.words}", "bold")]
+        if not documents:
+            lines.append("  not measured: no row of these texts has such a key")
+            continue
+        best = found.best(name)
+        header = ["head", "score", "", "95 % interval", "baseline"]
+        lines += terminal.table(header, [_row(one, terminal) for one in best], "<><<>")
+        if examples:
+            lines += [
+                f"    {one.layer}-{one.head}  {_shown(e)}" for one in best for e in one.examples
+            ]
+    return lines
+
+
+def _dimension_table(
+    counted: "QueryKeyDimensions", found: "HeadPatterns", terminal: Terminal
+) -> list[str]:
+    """How many dimensions carry query·key in the heads that each pattern names, as lines."""
+    import numpy as np
+
+    from minibert.survey.query_key_dimensions import dimensions_by_pattern
+
+    title = f"dimensions that carry query·key, of {counted.d_head} (participation ratio)"
+    rows = [
+        [name, str(heads), f"{of_all:.1f}", f"{of_row:.1f}"]
+        for name, (heads, of_all, of_row) in dimensions_by_pattern(counted, found).items()
+    ]
+    medians = (counted.participation, counted.participation_of_rows)
+    rows.append(
+        ["all heads, median", str(counted.count.size), *(f"{np.nanmedian(m):.1f}" for m in medians)]
+    )
+    header = ["heads named", "", "over all rows", "in one row"]
+    return [terminal.paint(title, "bold"), *terminal.table(header, rows, "<>>>")]
+
+
+def _row(one: "PatternHead", terminal: Terminal) -> list[str]:
+    interval = "one document" if math.isnan(one.low) else f"{one.low:.3f} to {one.high:.3f}"
+    return [
+        f"{one.layer}-{one.head}{'*' if one.named else ''}",
+        f"{one.score:.3f}",
+        terminal.paint(bar(one.score, _BAR), "positive"),
+        interval,
+        "-" if math.isnan(one.baseline) else f"{one.baseline:.3f}",
+    ]
+
+
+def _shown(example: "Example") -> str:
+    query, key = visible(example.query), visible(example.key)
+    places = f"{example.query_position} → {example.key_position}"
+    return f"{query} → {key} {example.weight:.2f}  ({places} in {visible(example.document)})"

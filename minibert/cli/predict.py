@@ -1,4 +1,4 @@
-"""`minibert predict`: the answers of the task head."""
+"""`minibert predict`: the answers of the task head, as tables or JSON."""
 
 import sys
 from collections.abc import Sequence
@@ -6,85 +6,98 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from minibert.cli.json_output import AsJson, say_json
-from minibert.cli.options import (
-    DtypeName,
-    ImplName,
-    ModelName,
-    Offline,
-    Pair,
-    Revision,
-    Task,
-    Text,
-    Truncate,
-    load_model,
-    texts_of,
-    tokens_of,
-)
-from minibert.terminal import Terminal, say
+from minibert.cli.options import AsJson, Loading, Texts, say_json, spread
+from minibert.terminal import Terminal, bar, cut, number, say, visible
 
 if TYPE_CHECKING:
     from minibert.answers.predict import Choice, Prediction
-    from minibert.model import Model
-    from minibert.text.tokens import Tokens
 
-__all__ = ["predict"]
+_BAR = 24
+# More questions than this are shown on one line each, such as the class of every token.
+_DETAILED = 3
 
 
+@spread()
 def predict(
-    text: Text,
-    text_b: Pair = None,
+    texts: Texts,
     top: Annotated[int, typer.Option(min=1, help="How many answers to show.")] = 5,
-    model: ModelName = None,
-    revision: Revision = None,
-    offline: Offline = False,
-    task: Task = None,
-    dtype: DtypeName = None,
-    impl: ImplName = "auto",
-    truncate: Truncate = False,
     as_json: AsJson = False,
+    *,
+    loading: Loading,
 ) -> None:
     """Show what the model predicts.
 
     The task head decides what that is: masked tokens, the next token, a class, or an answer.
     """
-    texts = texts_of(text, text_b)
-    loaded = load_model(model, revision, offline, task, dtype, impl)
-    tokens = tokens_of(loaded, texts, truncate)
-    predictions = loaded.predict(tokens, top=top)
-    if as_json:
-        say_json(prediction_document(loaded, tokens, predictions))
+    model, tokens = texts.tokens(loading)
+    predictions, strings = model.predict(tokens, top=top), tokens.strings[0]
+    if not as_json:
+        say(*prediction_tables(predictions, strings, Terminal.of(sys.stdout)))
         return
-    from minibert.cli.report import prediction_tables
-
-    say(*prediction_tables(predictions, tokens.strings[0], Terminal.of(sys.stdout)))
-
-
-def prediction_document(
-    model: "Model", tokens: "Tokens", predictions: Sequence["Prediction"]
-) -> dict[str, object]:
-    """The answers as plain values, by the question and the token that it is about."""
-    strings = tokens.strings[0]
-    return {
-        "model": model.name,
-        "task": model.config.task,
-        "tokens": list(strings),
-        "predictions": [
-            {
-                "question": one.question,
-                "position": one.position,
-                "token": None if one.position is None else strings[one.position],
-                "choices": [_choice(choice) for choice in one.choices],
-            }
-            for one in predictions
-        ],
-    }
+    answers = [
+        {
+            "question": one.question,
+            "position": one.position,
+            "token": None if one.position is None else strings[one.position],
+            "choices": [
+                {name: getattr(choice, name) for name in ("label", "id", "probability", "value")}
+                for choice in one.choices
+            ],
+        }
+        for one in predictions
+    ]
+    about = {"model": model.name, "task": model.config.task, "tokens": list(strings)}
+    say_json(about | {"predictions": answers})
 
 
-def _choice(choice: "Choice") -> dict[str, object]:
-    return {
-        "label": choice.label,
-        "id": choice.id,
-        "probability": choice.probability,
-        "value": choice.value,
-    }
+def prediction_tables(
+    predictions: Sequence["Prediction"], tokens: Sequence[str], terminal: Terminal
+) -> list[str]:
+    """The answers to each question, as lines; `tokens` are the sentence's strings."""
+    if len(predictions) > _DETAILED:
+        return _one_a_line(predictions, tokens, terminal)
+    lines: list[str] = []
+    for prediction in predictions:
+        lines += [""] * bool(lines) + [terminal.paint(_title(prediction, tokens), "bold")]
+        rows = [_choice_row(choice, terminal) for choice in prediction.choices]
+        lines += terminal.table(["", "prob", ""], rows, "<><")
+    return lines
+
+
+def _title(prediction: "Prediction", tokens: Sequence[str]) -> str:
+    if prediction.position is None:
+        return prediction.question
+    where = "after" if prediction.question == "next token" else "at"
+    token = visible(tokens[prediction.position])
+    return f"{prediction.question} {where} position {prediction.position}, {token}"
+
+
+def _choice_row(choice: "Choice", terminal: Terminal) -> list[str]:
+    # A regression gives a value, not a probability, so it has no bar.
+    drawn = "" if choice.value is not None else bar(choice.probability, _BAR)
+    label = cut(visible(choice.label.strip(" ")), terminal.width - _BAR - 16)
+    return [label or visible(choice.label), _answer(choice), terminal.paint(drawn, "positive")]
+
+
+def _answer(choice: "Choice") -> str:
+    return number(choice.probability if choice.value is None else choice.value)
+
+
+def _one_a_line(
+    predictions: Sequence["Prediction"], tokens: Sequence[str], terminal: Terminal
+) -> list[str]:
+    lines: list[str] = []
+    for question in dict.fromkeys(prediction.question for prediction in predictions):
+        rows = []
+        for prediction in (one for one in predictions if one.question == question):
+            position = prediction.position
+            token = "" if position is None else visible(tokens[position])
+            answers = "  ".join(
+                f"{visible(choice.label.strip(' '))} {_answer(choice)}"
+                for choice in prediction.choices
+            )
+            where = "" if position is None else str(position)
+            rows.append([where, cut(token, 20), cut(answers, terminal.width - 32)])
+        lines += [""] * bool(lines) + [terminal.paint(question, "bold")]
+        lines += terminal.table(["", "", ""], rows, "><<")
+    return lines

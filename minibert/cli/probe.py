@@ -1,6 +1,5 @@
 """`minibert probe`: what attention knows of syntax and coreference."""
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from minibert.cli.options import DtypeName, ImplName, ModelName, Offline, Revision, load_model
+from minibert.cli.options import Loading, say_json, spread
 from minibert.errors import SurveyError
 from minibert.terminal import Terminal, note, say, visible
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from minibert.model import Model
     from minibert.survey.conllu import Sentence
     from minibert.survey.probes.coreference import Passage
-
-__all__ = ["probe"]
 
 probe = typer.Typer(
     help="Find out what attention knows of syntax and coreference (Clark et al. 2019).",
@@ -43,9 +40,11 @@ Measure = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Every number, unrounded, as JSON.")]
 Item = TypeVar("Item")
+Parts = Sequence[Sequence[Any]]
 
 
 @probe.command()
+@spread("task")
 def dependency(
     files: Trees,
     measure: Measure = None,
@@ -53,11 +52,8 @@ def dependency(
         int, typer.Option(min=1, help="Leave out relations with fewer words than this.")
     ] = 20,
     as_json: AsJson = False,
-    model: ModelName = None,
-    revision: Revision = None,
-    offline: Offline = False,
-    dtype: DtypeName = None,
-    impl: ImplName = "auto",
+    *,
+    loading: Loading,
 ) -> None:
     """Find the best head for each dependency relation, beside the best fixed distance.
 
@@ -66,12 +62,12 @@ def dependency(
     from minibert.survey.probes.dependency import count_dependencies, relation_scores
 
     parts = _parts(files, measure, _sentences)
-    loaded = load_model(model, revision, offline, None, dtype, impl)
+    loaded = loading.load()
     _check(loaded, parts)
     chosen, measured = (count_dependencies(loaded, part) for part in parts)
     scores = relation_scores(chosen, measured, least=least)
     if as_json:
-        say(_json(loaded, parts, scores))
+        _say_json(loaded, parts, scores)
         return
     rows = [
         (
@@ -91,6 +87,7 @@ def dependency(
 
 
 @probe.command()
+@spread("task")
 def coreference(
     files: Texts,
     measure: Measure = None,
@@ -98,11 +95,8 @@ def coreference(
         int, typer.Option(min=16, help="Cut books into passages of at most so many tokens.")
     ] = 128,
     as_json: AsJson = False,
-    model: ModelName = None,
-    revision: Revision = None,
-    offline: Offline = False,
-    dtype: DtypeName = None,
-    impl: ImplName = "auto",
+    *,
+    loading: Loading,
 ) -> None:
     """Find the head that attends from a mention to what it stands for, beside simple rules.
 
@@ -117,7 +111,7 @@ def coreference(
     )
 
     _check_names(files, measure)
-    loaded = load_model(model, revision, offline, None, dtype, impl)
+    loaded = loading.load()
 
     def passages(path: Path) -> "list[Passage]":
         if path.suffix == ".tsv":
@@ -130,7 +124,7 @@ def coreference(
     chosen, measured = (count_antecedents(loaded, part) for part in parts)
     scores = antecedent_scores(chosen, measured)
     if as_json:
-        say(_json(loaded, parts, scores))
+        _say_json(loaded, parts, scores)
         return
     names = list(scores[0].baselines) if scores else []
     rows = [
@@ -150,6 +144,7 @@ def coreference(
 
 
 @probe.command()
+@spread("task")
 def parser(
     files: Trees,
     measure: Measure = None,
@@ -160,11 +155,8 @@ def parser(
         bool, typer.Option(help="Also measure the same model with random weights.")
     ] = True,
     as_json: AsJson = False,
-    model: ModelName = None,
-    revision: Revision = None,
-    offline: Offline = False,
-    dtype: DtypeName = None,
-    impl: ImplName = "auto",
+    *,
+    loading: Loading,
 ) -> None:
     """Train probes that find each word's head, and show how often they are right.
 
@@ -174,7 +166,7 @@ def parser(
     from minibert.survey.probes.pair_probe import WORD_DIMENSIONS, attachment_scores
 
     parts = _parts(files, measure, _sentences)
-    loaded = load_model(model, revision, offline, None, dtype, impl)
+    loaded = loading.load()
     _check(loaded, parts)
     untrained = Model.from_config(loaded.config, tokenizer=loaded.tokenizer) if random else None
     scores = attachment_scores(
@@ -184,7 +176,7 @@ def parser(
         n_dimensions=WORD_DIMENSIONS if dimensions is None else dimensions,
     )
     if as_json:
-        say(_json(loaded, parts, scores))
+        _say_json(loaded, parts, scores)
         return
     rows = [
         (one.name, _percent(one.score), f"{_percent(one.low)} - {_percent(one.high)}")
@@ -225,7 +217,7 @@ def _check_names(files: Sequence[Path], measure: Sequence[Path] | None) -> None:
             raise SurveyError(f"{paths[0]} and {path} ask different things; measure each alone.")
 
 
-def _check(model: "Model", parts: Sequence[Sequence[Any]]) -> None:
+def _check(model: "Model", parts: Parts) -> None:
     """Raise SurveyError for a text that the model cannot read, before it reads any."""
     from minibert.survey.probes.word_attention import check_readable
 
@@ -237,25 +229,15 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def _json(model: "Model", parts: Sequence[Sequence[Any]], scores: Sequence[Any]) -> str:
+def _say_json(model: "Model", parts: Parts, scores: Sequence[Any]) -> None:
     """What was measured, on which model, and on how many texts."""
     chosen, measured = map(len, parts)
-    return json.dumps(
-        {
-            "model": model.name,
-            "chosen_on": chosen,
-            "measured_on": measured,
-            "scores": [asdict(one) for one in scores],
-        }
-    )
+    numbers = [asdict(one) for one in scores]
+    counts = {"chosen_on": chosen, "measured_on": measured}
+    say_json({"model": model.name, **counts, "scores": numbers})
 
 
-def _print(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    align: str,
-    parts: Sequence[Sequence[Any]],
-) -> None:
+def _print(header: Sequence[str], rows: Sequence[Sequence[str]], align: str, parts: Parts) -> None:
     terminal = Terminal.of(sys.stdout)
     chosen, measured = map(len, parts)
     shown = [[visible(cell, space=" ") for cell in row] for row in rows]

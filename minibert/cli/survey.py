@@ -1,58 +1,41 @@
-"""`minibert survey`: what every head of a model does, over a corpus."""
+"""`minibert survey`, `survey-report` and `survey-diff`: what heads do over a corpus."""
 
+import csv
+import io
+import json
 import shlex
 import sys
-from collections.abc import Mapping
-from enum import StrEnum
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from minibert.cli.corpus_options import (
+from minibert.cli.options import (
     BatchTokens,
     Corpus,
-    CorpusOptions,
-    Encoding,
-    Field,
     InPairs,
-    KindOfFiles,
     Limit,
-    OnError,
-    PairField,
+    Loading,
+    Reading,
     Restart,
-    Shortest,
-    Unit,
-    WhenWrong,
+    say_json,
+    spread,
 )
-from minibert.cli.options import (
-    Dtype,
-    DtypeName,
-    ImplName,
-    ModelName,
-    Offline,
-    Revision,
-    load_model,
-)
-from minibert.cli.survey_report import PatternDocuments, write_report
-from minibert.terminal import note, say
+from minibert.errors import SurveyError
+from minibert.terminal import Terminal, note, number, say
 
 if TYPE_CHECKING:
     from minibert.model import Model
+    from minibert.survey.differences import SurveyDiff
     from minibert.survey.documents import Documents
     from minibert.survey.tables import Survey
 
-__all__ = ["survey"]
-
 _SHOWN = ("to_previous", "to_next", "to_self", "to_first", "to_cls", "to_sep", "to_same_word")
-
-
-class Engine(StrEnum):
-    """What measures."""
-
-    local = "local"
-    ray = "ray"
-
+# Changes that a line of the table of differences names.
+_NAMED = 3
 
 Output = Annotated[
     Path,
@@ -64,78 +47,82 @@ Output = Annotated[
         show_default=False,
     ),
 ]
-MeasureNames = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="A measure, as to_sep; may be repeated. Default: all."),
-]
-FurtherOffsets = Annotated[
-    list[int] | None,
-    typer.Option(metavar="N", help="A further offset, as -2; may be repeated."),
-]
-ChosenTokens = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TOKEN", help="A token to measure; may be repeated."),
-]
-ByNorm = Annotated[bool, typer.Option(help="Measure everything again with rows weighed by norms.")]
-Gradients = Annotated[
-    bool,
+PatternDocuments = Annotated[
+    int,
     typer.Option(
-        "--gradients",
-        help="Measure how much the loss changes with attention; of models that predict tokens.",
+        metavar="N",
+        min=0,
+        help="Documents on which the report names heads and measures their distances.",
     ),
 ]
-WithProfile = Annotated[bool, typer.Option(help="Keep the mass at every distance.")]
-Longest = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=8, help="Tokens of a segment. Default: the model's positions."),
-]
-EngineName = Annotated[
-    Engine, typer.Option(help="Measure in this process, or by workers of Ray (the extra ray).")
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="Workers of Ray. Default: as many as have room."),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="Of each worker. Default: those of this process."),
-]
-WithReport = Annotated[
-    bool, typer.Option(help="Write report.html, and examples.html with pages of the best examples.")
-]
 
 
+@dataclass(frozen=True)
+class Measuring:
+    """What is measured and by whom, by the names that `minibert.survey` takes."""
+
+    measures: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--measure", metavar="NAME", help="A measure, as to_sep; may be repeated. Default: all."
+        ),
+    ] = None
+    offsets: Annotated[
+        list[int] | None,
+        typer.Option("--offset", metavar="N", help="A further offset, as -2; may be repeated."),
+    ] = None
+    tokens: Annotated[
+        list[str] | None,
+        typer.Option("--token", metavar="TOKEN", help="A token to measure; may be repeated."),
+    ] = None
+    by_norm: Annotated[
+        bool, typer.Option(help="Measure everything again with rows weighed by norms.")
+    ] = True
+    gradients: Annotated[
+        bool,
+        typer.Option(
+            "--gradients",
+            help="Measure how much the loss changes with attention; of models that predict tokens.",
+        ),
+    ] = False
+    profile: Annotated[bool, typer.Option(help="Keep the mass at every distance.")] = True
+    pairs: InPairs = False
+    limit: Limit = None
+    longest: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=8, help="Tokens of a segment. Default: the model's positions."
+        ),
+    ] = None
+    batch_tokens: BatchTokens = 4096
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="Measure in this process, or by workers of Ray (the extra ray)."),
+    ] = "local"
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Workers of Ray. Default: as many as have room."),
+    ] = None
+    threads: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Of each worker. Default: those of this process."),
+    ] = None
+
+
+@spread("task")
 def survey(
     corpus: Corpus,
     output: Output,
-    measure: MeasureNames = None,
-    offset: FurtherOffsets = None,
-    token: ChosenTokens = None,
-    by_norm: ByNorm = True,
-    gradients: Gradients = False,
-    profile: WithProfile = True,
-    pairs: InPairs = False,
-    limit: Limit = None,
-    longest: Longest = None,
-    kind: KindOfFiles = None,
-    unit: Unit = None,
-    field: Field = None,
-    pair_field: PairField = None,
-    encoding: Encoding = None,
-    shortest: Shortest = 1,
-    on_error: WhenWrong = OnError.stop,
+    *,
+    measuring: Measuring,
+    reading: Reading,
     restart: Restart = False,
-    batch_tokens: BatchTokens = 4096,
-    engine: EngineName = Engine.local,
-    workers: Workers = None,
-    threads: Threads = None,
-    report: WithReport = True,
+    report: Annotated[
+        bool,
+        typer.Option(help="Write report.html, and examples.html with pages of the best examples."),
+    ] = True,
     pattern_documents: PatternDocuments = 200,
-    model: ModelName = None,
-    revision: Revision = None,
-    offline: Offline = False,
-    dtype: DtypeName = None,
-    impl: ImplName = "auto",
+    loading: Loading,
 ) -> None:
     """Measure what every head of a model does, over a corpus of any size.
 
@@ -144,39 +131,33 @@ def survey(
     the loss changes with them. Tables are written as Parquet files, figures as a page that needs no
     network. A run that was interrupted goes on when the same command is given again.
     """
-    choices = {
-        "measures": measure, "offsets": tuple(offset or ()), "tokens": tuple(token or ()),
-        "by_norm": by_norm, "gradients": gradients, "profile": profile, "pairs": pairs,
-        "limit": limit, "longest": longest, "batch_tokens": batch_tokens,
-        "on_error": on_error.value, "resume": not restart,
-        "engine": engine.value, "workers": workers, "threads": threads,
-    }  # fmt: skip
-    source = CorpusOptions(corpus, kind, unit, field, pair_field, encoding, on_error, shortest)
     # In this order: a corpus that cannot be read is known at once.
-    documents, loaded = source.documents(), load_model(model, revision, offline, None, None, impl)
-    _show(_measured(loaded, documents, output, dtype, choices), output)
-    if report:
-        command = shlex.join(["minibert", *sys.argv[1:]])
-        write_report(output, loaded, source.documents, pattern_documents, command=command)
-
-
-def _measured(
-    model: "Model",
-    documents: "Documents",
-    output: Path,
-    dtype: Dtype | None,
-    choices: Mapping[str, Any],
-) -> "Survey":
+    documents, model = reading.documents(corpus), loading.load(dtype=None)
     import torch
 
     from minibert.survey.run import survey as measured
 
-    chosen = None if dtype is None else getattr(torch, dtype.value)
+    several = {"offsets": measuring.offsets or (), "tokens": measuring.tokens or ()}
+    choices = vars(measuring) | {name: tuple(given) for name, given in several.items()}
     try:
-        return measured(model, documents, output=output, dtype=chosen, progress=True, **choices)
+        found = measured(
+            model,
+            documents,
+            output=output,
+            dtype=loading.dtype and getattr(torch, loading.dtype),
+            on_error=reading.on_error,
+            resume=not restart,
+            progress=True,
+            **choices,
+        )
     except KeyboardInterrupt:
         note("note", f"interrupted; the same command goes on with what is in {output}.")
         raise
+    _show(found, output)
+    if report:
+        command = shlex.join(["minibert", *sys.argv[1:]])
+        again = partial(reading.documents, corpus)
+        _write_report(output, model, again, pattern_documents, command=command)
 
 
 def _show(found: "Survey", output: Path) -> None:
@@ -197,3 +178,138 @@ def _show(found: "Survey", output: Path) -> None:
             low, high = found.interval(name)[layer, head]
             about += f", 95 % interval {low:.3f} to {high:.3f}"
         say(about)
+
+
+@spread("task", "dtype", "impl")
+def survey_report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of minibert survey.")],
+    corpus: Corpus,
+    *,
+    reading: Reading,
+    pattern_documents: PatternDocuments = 200,
+    loading: Loading,
+) -> None:
+    """Make the report of a finished survey again; nothing is surveyed again.
+
+    The texts of its examples are in the corpus alone, so CORPUS and how it is read are given as
+    they were to minibert survey; another corpus is refused, and another model too. How many
+    documents there were, and whether they were paired, is known from DIR.
+    """
+    from minibert.survey.tables import Survey
+    from minibert.viz.survey_folder import check_documents
+
+    found = Survey.read(folder)
+    surveyed = found.manifest["model"]
+    if "attached" in surveyed:
+        raise SurveyError(
+            f"{folder} is the survey of a live {surveyed['attached']}, and the command line has "
+            "models that minibert loads. Make its report from Python: minibert.viz.survey_folder."
+            f"write_survey_report({str(folder)!r}, minibert.attach(hf_model, tokenizer=...), texts)"
+        )
+    documents = reading.documents(corpus)
+    model = loading.load(model=loading.model or surveyed["name"])
+    check_documents(found, documents)
+    again = partial(reading.documents, corpus)
+    _write_report(folder, model, again, pattern_documents, command="")
+
+
+def _write_report(
+    folder: Path,
+    model: "Model",
+    documents: "Callable[[], Documents]",
+    sample: int,
+    *,
+    command: str,
+) -> None:
+    """Write the report of a survey and say where it is; `command` makes the survey again."""
+    from minibert.viz.survey_folder import write_survey_report
+
+    path = write_survey_report(folder, model, documents, sample=sample, command=command)
+    say(f"The report: {path.resolve().as_uri()}")
+
+
+def survey_diff(
+    folder_a: Annotated[Path, typer.Argument(metavar="DIR_A", help="A folder of minibert survey.")],
+    folder_b: Annotated[Path, typer.Argument(metavar="DIR_B", help="The one to compare with it.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write every number to this .csv or .json file."
+        ),
+    ] = None,
+    top: Annotated[
+        int, typer.Option(min=1, help="Pairs of heads that are shown, the least alike first.")
+    ] = 20,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Every pair and every number, as JSON.")
+    ] = False,
+) -> None:
+    """Say which heads changed between two surveys of the same documents.
+
+    Each head of A stands beside the head of B that behaves most like it, in whatever layer. A
+    change is named where it is larger than the 95 % interval of the difference.
+    """
+    if output is not None and output.suffix not in (".csv", ".json"):
+        raise SurveyError(f"{output}: its name must end in .csv or .json.")
+    from minibert.survey.differences import diff
+    from minibert.survey.tables import Survey
+
+    found = diff(Survey.read(folder_a), Survey.read(folder_b))
+    if output is not None:
+        from minibert.viz.saving import write_bytes
+
+        text = json.dumps(found.to_dict()) if output.suffix == ".json" else _csv(found)
+        write_bytes(text.encode(), output)
+    if as_json:
+        say_json(found.to_dict())
+    else:
+        say(*_table(found, Terminal.of(sys.stdout), top))
+
+
+def _table(found: "SurveyDiff", terminal: Terminal, top: int) -> list[str]:
+    changed = int(found.exceeds.any(1).sum())
+    pairs = len(found.pairs)
+    lines = [
+        f"{changed} of {pairs} heads changed beyond the 95 % interval of some measure; "
+        f"{sum(found.moved)} are most like a head in another place",
+        "",
+    ]
+    header = ["head A", "head B", "distance", "largest changes beyond their interval"]
+    rows = [
+        [_name(a), _name(b), f"{found.distance[pair]:.2f}", _changes(found, pair)]
+        for pair, (a, b) in enumerate(found.pairs[:top])
+    ]
+    lines += terminal.table(header, rows, "<<><")
+    if pairs > top:
+        lines.append(f"  and {pairs - top} more; --top {pairs} shows all")
+    for name, only in (("A", found.only_a), ("B", found.only_b)):
+        if only:
+            lines += ["", f"only in {name}, without a partner:"]
+            lines += terminal.wrapped([_name(head) for head in only])
+    return lines
+
+
+def _changes(found: "SurveyDiff", pair: int) -> str:
+    """The changes that are largest beside how much heads differ."""
+    # Where heads do not differ at all there is no change either.
+    sizes = abs(found.change[pair]) / found.spread.clip(min=1e-300)
+    order = [i for i in (-sizes).argsort(kind="stable") if found.exceeds[pair, i]]
+    return ", ".join(
+        f"{found.names[i]} {number(found.before[pair, i])} to {number(found.after[pair, i])}"
+        for i in order[:_NAMED]
+    )
+
+
+def _name(head: tuple[int, int]) -> str:
+    return f"{head[0]}-{head[1]}"
+
+
+def _csv(found: "SurveyDiff") -> str:
+    from minibert.survey.differences import COLUMNS
+
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    # Nothing for a number that there is not.
+    writer.writerows(["" if value != value else value for value in row] for row in found.rows())
+    return text.getvalue()

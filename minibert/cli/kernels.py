@@ -1,0 +1,555 @@
+"""`minibert check` and `minibert bench`: is an attention kernel right, and how fast is it?
+
+torch is imported only when a command runs.
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from minibert.cli.options import AsJson, check_file, check_picture, say_json, spread, unusable
+from minibert.errors import MinibertError
+from minibert.terminal import Terminal, note, say
+
+if TYPE_CHECKING:
+    import torch
+
+    from minibert.bench.judged_function import JudgedFunction
+    from minibert.bench.workload import Workload
+    from minibert.kernels.check.report import ParityReport
+
+    Rows = list[dict[str, object]]
+
+
+class NumberType(StrEnum):
+    """Number types of query, key and value."""
+
+    # An enumeration, because typer takes no list of literals.
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a kernel is called and what of it is checked, by both commands."""
+
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="cpu or cuda. Default: cuda where there is one."),
+    ] = None
+    dtypes: Annotated[
+        list[NumberType] | None, typer.Option("--dtype", help="Number type; repeatable.")
+    ] = None
+    d_head: Annotated[
+        int | None,
+        typer.Option("--d-head", min=1, max=1024, help="Width of a head. Default: 64."),
+    ] = None
+    workload: Annotated[
+        str | None,
+        typer.Option("--workload", metavar="NAME", help="One of those that bench --list names."),
+    ] = None
+    signature: Annotated[
+        str | None,
+        typer.Option(
+            "--signature",
+            metavar="NAME",
+            help="How the function is called, as bench --list says. Default: by its parameters.",
+        ),
+    ] = None
+    causal_only: Annotated[
+        bool,
+        typer.Option("--causal-only", help="The function is always causal: ask nothing else."),
+    ] = False
+    backward: Annotated[
+        bool, typer.Option("--backward", help="Also the gradients of query, key and value.")
+    ] = False
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, for a first answer.")] = False
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Longest time that one call may take.")
+    ] = 300
+
+    @cached_property
+    def work(self) -> "Workload | None":
+        """The workload of this name. Exits with 2 where there is none."""
+        if self.workload is None:
+            return None
+        from minibert.kernels.check.workload import workload_named
+
+        try:
+            return workload_named(self.workload)
+        except MinibertError as error:
+            unusable(f"--workload: {error}")
+
+    def chosen_dtypes(self, user: "JudgedFunction", timed: bool = False) -> list["torch.dtype"]:
+        """The types asked for. Default: the usual two; for timing the one most used in practice."""
+        import torch
+
+        interpreted = user.triton and user.device.type == "cpu"
+        if interpreted and "bfloat16" in (self.dtypes or ()):
+            unusable(
+                "--dtype bfloat16: Triton's interpreter multiplies it wrongly without an error; "
+                "use float16 or float32, or a GPU."
+            )
+        usual = ["float32", "float16" if interpreted else "bfloat16"]
+        if timed and not interpreted:
+            usual = ["bfloat16" if user.device.type == "cuda" else "float32"]
+        return [getattr(torch, str(one)) for one in self.dtypes or usual]
+
+    @contextmanager
+    def judged(self, target: str) -> Iterator["JudgedFunction"]:
+        """The function, in a worker that ends when the block does.
+
+        Exits with 2 where the function or the device does not exist.
+        """
+        # Set before torch is imported, so that its profiler, which measures memory, prints nothing.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        from minibert.bench.judged_function import JudgedFunction
+        from minibert.bench.signatures import SIGNATURES
+        from minibert.bench.worker_process import WorkerEndedError
+
+        place, known = _device(self.device), ", ".join(SIGNATURES)
+        if self.signature is not None and self.signature not in SIGNATURES:
+            unusable(f"--signature {self.signature} is not known; known are {known}.")
+        try:
+            user = JudgedFunction(
+                target,
+                place,
+                seconds=self.timeout,
+                signature=self.signature,
+                causal_only=self.causal_only,
+            )
+        except WorkerEndedError:
+            raise
+        except MinibertError as error:
+            unusable(str(error))
+        try:
+            if user.triton and place.type == "cpu":
+                _check_interpreter()
+            yield user
+        finally:
+            user.close()
+            user.printed.say_the_rest()
+
+
+@spread()
+def check(
+    target: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="The function.")],
+    asked: Asked,
+    tokens: Annotated[
+        list[int] | None,
+        typer.Option("--tokens", min=1, max=4096, help="Number of keys; repeatable."),
+    ] = None,
+    cache: Annotated[
+        bool,
+        typer.Option("--cache", help="Also check fewer queries than keys, as with a KV cache."),
+    ] = False,
+    compile_only: Annotated[
+        bool,
+        typer.Option("--compile", help="Without a GPU: compile its Triton kernels, judge nothing."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether an attention kernel is right and, if not, what is probably wrong with it.
+
+    FILE.py runs with all your permissions: check only files you trust.
+    FUNCTION takes (query, key, value, lengths, causal) and returns a dictionary with z and, if you
+    like, lse, row_max, max_prob, entropy, argmax, received, offset_mass, scores and probs.
+    query, key and value are (batch, head, position, d_head). lengths is the number of real keys of
+    each sentence, or None where all are real. The scale is 1/sqrt(d_head). It may also name window,
+    prefix, soft_cap, alibi_slopes, sinks, mask, bias, scale, packed and pages, as attend() does.
+    Functions written for flash-attn, FlashInfer, FlexAttention, torch's SDPA or transformers are
+    called in their own way (--signature). In place of FILE.py, a dotted module name is imported.
+    On a CPU, Triton kernels run in Triton's interpreter.
+
+    Exits with 0 when the kernel is right, 1 when it is wrong, 2 for a command that cannot be run.
+    """
+    if compile_only:
+        if as_json:
+            unusable("--compile reads the code and judges nothing, so it has no --json.")
+        _compile(target, asked)
+        return
+    # A workload that does not exist is known at once.
+    _ = asked.work
+    with asked.judged(target) as user:
+        report = _checked(user, asked.chosen_dtypes(user), asked, tokens, cache, quiet=as_json)
+    if as_json:
+        say_json(_document(report, target))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _document(report: "ParityReport", target: str) -> dict[str, object]:
+    """The report as plain values: the verdict, the likely causes, and every check."""
+    return {
+        "target": target,
+        "name": report.name,
+        "right": report.ok,
+        "causes": list(report.causes),
+        "checks": [
+            {
+                "case": one.case,
+                "dtype": str(one.dtype).removeprefix("torch."),
+                "output": one.output,
+                "right": one.ok,
+                "error": one.error,
+                "allowed": one.tolerance,
+                "cause": one.cause or None,
+            }
+            for one in report.findings
+        ],
+        "not_covered": list(report.skipped),
+    }
+
+
+def _compile(target: str, asked: Asked) -> None:
+    from minibert.bench.read_file import read_lines
+    from minibert.bench.user_file import target_parts
+
+    try:
+        source, name = target_parts(target)
+        if isinstance(source, str):
+            raise MinibertError(f"There is no file {source}; --compile reads FILE.py:FUNCTION.")
+        lines, fine = read_lines(
+            source,
+            name,
+            asked.signature,
+            d_head=asked.d_head or 64,
+            seconds=asked.timeout,
+            terminal=Terminal.of(sys.stdout),
+        )
+    except MinibertError as error:
+        unusable(str(error))
+    say(*lines)
+    if not fine:
+        raise typer.Exit(1)
+
+
+def _checked(
+    user: "JudgedFunction",
+    dtypes: Sequence["torch.dtype"],
+    asked: Asked,
+    tokens: Sequence[int] | None = None,
+    cache: bool = False,
+    *,
+    quiet: bool = False,
+) -> "ParityReport":
+    """What the check found; printed as a table unless it is to be `quiet`."""
+    from minibert.bench.kernel_gate import QUICK_TOKENS, TOKENS, asked_kinds, gate
+    from minibert.bench.printed import progress
+
+    tokens = tokens or (QUICK_TOKENS if asked.quick else TOKENS)
+    with progress("case") as watch:
+        report = gate(
+            user,
+            device=user.device,
+            dtypes=dtypes,
+            tokens=tokens,
+            d_head=asked.d_head or (None if asked.work else 64),
+            kinds=asked_kinds(
+                user.signature,
+                user.options,
+                causal_only=user.causal_only,
+                cache=cache,
+                workload=asked.work,
+            ),
+            input_scales=(1.0, 30.0) if asked.quick else (1.0, 10.0, 30.0),
+            watch=watch,
+            backward=asked.backward,
+        )
+    if not quiet:
+        _say_report(report, user, asked.work, tokens)
+    return report
+
+
+def _say_report(
+    report: "ParityReport", user: "JudgedFunction", work: "Workload | None", tokens: Sequence[int]
+) -> None:
+    import torch
+
+    from minibert.bench.tables import check_lines
+    from minibert.kernels.check.cases import fewest_keys
+
+    on_gpu = user.device.type == "cuda"
+    context = torch.cuda.get_device_name(user.device) if on_gpu else "cpu"
+    if user.signature.known_by:
+        context += f", called as {user.signature.name}"
+    if user.triton and not on_gpu:
+        context += ", through Triton's interpreter"
+    lines = check_lines(report, Terminal.of(sys.stdout), context=context)
+    if work is not None:
+        sizes = ", ".join(map(str, tokens))
+        lines.append(
+            f"  {work.name} is {work.batch} x {work.heads} heads, {work.tokens} tokens; checked "
+            f"with 3 sentences of up to {sizes} tokens and 2 key heads, windows cut likewise, and "
+            f"with all {work.heads} heads in 2 sentences of {fewest_keys(tokens)} tokens"
+        )
+    say(*lines)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What is timed, beside what, and how often."""
+
+    baselines: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--baseline",
+            metavar="NAME",
+            help="Time this one too; repeatable: flash, cudnn, efficient, flex, math, eager, sdpa, "
+            "and every name that attend() knows. Default: the usual ones for the device.",
+        ),
+    ] = None
+    tokens: Annotated[
+        list[int] | None, typer.Option(min=1, help="Length of the sentences; repeatable.")
+    ] = None
+    causal: Annotated[
+        bool | None,
+        typer.Option("--causal/--full", help="Only one of the two. Default: both."),
+    ] = None
+    lengths: Annotated[
+        Literal["full", "varied"],
+        typer.Option(help="varied: from all tokens down to a quarter of them, padded."),
+    ] = "full"
+    heads: Annotated[
+        int | None, typer.Option(min=1, help="Heads. Default: 2048 / d-head on CUDA, 4 on a CPU.")
+    ] = None
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Sentences. Default: 16384 tokens in all on CUDA, else 1."),
+    ] = None
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Turns of each implementation. Default: 5, with --quick 2."),
+    ] = None
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Also write the rows, as JSON lines."),
+    ] = None
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the times: .svg, .pdf or .png.")
+    ] = None
+
+
+@spread()
+def bench(
+    target: Annotated[
+        str | None, typer.Argument(metavar="FILE.py:FUNCTION", help="The function.")
+    ] = None,
+    *,
+    asked: Asked,
+    timed: Timed,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="BEFORE AFTER", help="Compare two files of rows; nothing is run."),
+    ] = None,
+    list_all: Annotated[
+        bool,
+        typer.Option(
+            "--list",
+            help="What each implementation takes, the workloads and signatures; runs nothing.",
+        ),
+    ] = False,
+) -> None:
+    """Check an attention kernel, then time it beside other implementations.
+
+    First the kernel is checked as by `minibert check`; only a right one is timed. Then it prints
+    the median, p20 and p80 of single calls, with a cold and a warm cache, and the speed as a share
+    of the most that this machine can do, which is measured too. FILE.py runs with all your
+    permissions: bench only files you trust. On a CPU, Triton kernels are checked through the
+    interpreter and not timed.
+
+    Exits with 0 when the kernel is right (with --compare: not slower than before, beyond the
+    noise), 1 when it is not, 2 for a command that cannot be run.
+    """
+    if compare is not None:
+        _compare(compare)
+    elif list_all:
+        from minibert.bench.lists import list_lines
+
+        say(*list_lines(Terminal.of(sys.stdout)))
+    elif target is None:
+        unusable("no function is given; expected FILE.py:FUNCTION, or --compare BEFORE AFTER.")
+    else:
+        _check_files(timed.output, timed.plot)
+        if asked.work and (timed.causal is not None or asked.d_head or timed.lengths != "full"):
+            unusable("--workload says --causal, --lengths and --d-head itself; leave them out.")
+        with asked.judged(target) as user:
+            rows = _check_and_time(user, asked, timed)
+        _finish(rows, timed.plot)
+
+
+def _check_and_time(user: "JudgedFunction", asked: Asked, timed: Timed) -> "Rows":
+    """The result rows; none of a Triton kernel on a CPU. Exits with 1 where it is wrong."""
+    dtypes = asked.chosen_dtypes(user, timed=True)
+    _check_baselines(timed.baselines)
+    if not _checked(user, dtypes, asked).ok:
+        raise typer.Exit(1)
+    if user.triton and user.device.type == "cpu":
+        say("", "Not timed: a CPU only interprets this Triton kernel. Times need a GPU.")
+        return []
+    kinds = [str(one).removeprefix("torch.") for one in dtypes]
+    return _time(user, _shapes(user, kinds, asked, timed), timed, 2 if asked.quick else 5)
+
+
+def _shapes(
+    user: "JudgedFunction", dtypes: list[str], asked: Asked, timed: Timed
+) -> list["Workload"]:
+    """What is timed: the named workload, or every combination of the options.
+
+    The workload has its full size on a GPU; on a CPU it is cut, and what was cut is printed.
+    """
+    from minibert.bench.workload import cut_for, workloads
+    from minibert.kernels.check.backward import refused
+
+    both = [False, True] if timed.causal is None else [timed.causal]
+    if asked.work is None:
+        return workloads(
+            user.device,
+            tokens=timed.tokens,
+            heads=timed.heads,
+            batch=timed.batch,
+            quick=asked.quick,
+            dtypes=dtypes,
+            orders=[True] if asked.causal_only else both,
+            d_head=asked.d_head or 64,
+            lengths=timed.lengths,
+            backward=asked.backward,
+        )
+    named = asked.work
+    work = user.signature.fitted(named) or named
+    if asked.backward and (why := refused(work)):
+        unusable(f"--backward: {why}")
+    cut = cut_for(
+        work,
+        user.device,
+        tokens=timed.tokens,
+        heads=timed.heads,
+        batch=timed.batch,
+        quick=asked.quick,
+    )
+    small = cut[0]
+    if (small.batch, small.heads, small.tokens) != (work.batch, work.heads, work.tokens):
+        say(
+            "",
+            f"{named.name} is {work.batch} x {work.heads} heads, {work.tokens} tokens; here "
+            f"{small.batch} x {small.heads} heads, {', '.join(str(one.tokens) for one in cut)} "
+            "tokens",
+        )
+    return [replace(one, dtype=kind, backward=asked.backward) for kind in dtypes for one in cut]
+
+
+def _finish(rows: "Rows", plot: Path | None) -> None:
+    """Draw the times. Exits with 1, and draws nothing, where the kernel could not be timed."""
+    if any(not row["ok"] for row in rows if row["role"] == "kernel"):
+        raise typer.Exit(1)
+    if plot is not None and rows:
+        from minibert.viz.plots.bench import bench_times
+
+        bench_times(rows, plot)
+        say("", str(plot))
+
+
+def _time(user: "JudgedFunction", work: list["Workload"], timed: Timed, usual: int) -> "Rows":
+    """The result rows of all workloads; each is printed and written when it is ready."""
+    import torch
+
+    from minibert.bench.baselines import usual_baselines
+    from minibert.bench.measure import measure
+    from minibert.bench.printed import Printed, progress
+    from minibert.bench.result_rows import busy, facts, write_rows
+    from minibert.bench.tables import time_lines
+    from minibert.bench.worker_process import WorkerProcess
+
+    place = user.device
+    common = facts(threads=torch.get_num_threads(), device=place)
+    if isinstance(user.source, Path):
+        common["file_sha256"] = hashlib.sha256(user.source.read_bytes()).hexdigest()
+    if place.type == "cpu" and (warning := busy(common)):
+        note("warning", warning)
+    rows: Rows = []
+    printed = Printed("a baseline")
+    with closing(WorkerProcess("a baseline", str(place), user.worker.seconds, printed)) as others:
+        for one in work:
+            with progress("step") as watch:
+                found = measure(
+                    user,
+                    others,
+                    one,
+                    baselines=timed.baselines or usual_baselines(place),
+                    rounds=timed.rounds or usual,
+                    common=common,
+                    watch=watch,
+                )
+            rows += found
+            say(*time_lines(found, Terminal.of(sys.stdout)))
+            if timed.output is not None:
+                write_rows(rows, timed.output)
+    return rows
+
+
+def _compare(files: tuple[Path, Path]) -> None:
+    from minibert.bench.compare import comparison_lines
+
+    try:
+        lines, slower = comparison_lines(files, Terminal.of(sys.stdout))
+    except MinibertError as error:
+        unusable(str(error))
+    say(*lines)
+    if slower:
+        raise typer.Exit(1)
+
+
+def _check_files(output: Path | None, plot: Path | None) -> None:
+    for option, path, name in (("--output", output, "rows.jsonl"), ("--plot", plot, "times.svg")):
+        if path is not None and str(path) == "-":
+            unusable(
+                f"{option} -: standard output is used for the table; expected a file name, for "
+                f"instance {option} {name}."
+            )
+    if output is not None:
+        check_file(output)
+    if plot is not None:
+        check_picture(plot)
+
+
+def _check_baselines(names: list[str] | None) -> None:
+    from minibert.bench.baselines import baseline_names
+
+    known = baseline_names()
+    if unknown := [name for name in names or [] if name not in known]:
+        unusable(f"--baseline {unknown[0]} is not known; known are {', '.join(known)}.")
+
+
+def _device(name: str | None) -> "torch.device":
+    """The device of this name. Exits with 2 where there is none."""
+    import torch
+
+    try:
+        place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        unusable(f'--device "{name}" is not known; expected cpu or cuda.')
+    if place.type not in ("cpu", "cuda"):
+        unusable(f'--device "{name}" is not measured here; expected cpu or cuda.')
+    if place.type == "cuda" and not torch.cuda.is_available():
+        unusable("--device cuda: there is no CUDA device here; use --device cpu.")
+    return place
+
+
+def _check_interpreter() -> None:
+    import numpy as np
+
+    if tuple(map(int, np.__version__.split(".")[:2])) >= (2, 4):
+        unusable(
+            f"Triton's interpreter needs numpy below 2.4, and this is {np.__version__}; "
+            "install numpy<2.4, or check on a GPU with --device cuda."
+        )
