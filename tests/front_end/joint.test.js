@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { correlation, joined, planeOf, principal, startsOf, weightsOf } from "../../viz/static/views/joint/plane.js";
 import { kindOf, nearestPoint, placeOf } from "../../viz/static/views/joint/joint.js";
-import { workedFigure } from "../../viz/static/views/arithmetic/worked_figure.js";
+import { workedFigure } from "../../viz/static/views/arithmetic/every.js";
 import { largest, normSteps, sumStep } from "../../viz/static/views/arithmetic/worked.js";
 import { assertNear, tokensOf } from "./near.js";
 

@@ -1,5 +1,5 @@
 /**
- * The script of a page that runs a model: its engine, and what stands above the views.
+ * * * The script of a page that runs a model: its engine, and what stands above the views.
  *
  * @import { Kind } from "./core/frame/kinds.js"
  */
@@ -14,11 +14,7 @@ import { markPainted, nameWindow, shell, showPage, textOfBlock, unpacked } from 
 import { jointKind } from "./views/joint/joint.js";
 import { wholeKind } from "./views/whole/whole.js";
 
-/**
- * The engine that the page holds.
- *
- * @param {any} held  what the header says of its model
- */
+/** The engine that the page holds. @param {any} held  what the header says of its model */
 async function engineOf(held) {
   await textOfBlock("worker");
   const worker = workerOf(await unpacked("worker").text());
@@ -26,10 +22,7 @@ async function engineOf(held) {
   return engineInFile(worker, { ...held, weights: buffer });
 }
 
-/**
- * @param {HTMLElement} page
- * @param {Kind[]} kinds
- */
+/** @param {HTMLElement} page @param {Kind[]} kinds */
 async function show(page, kinds) {
   const { live } = await unpacked("header").json();
   // What was saved without its model is a page as others.

@@ -28,10 +28,7 @@ function loadCell(cell, here) {
   });
 }
 
-/**
- * @param {HTMLElement} host
- * @param {Packed & Omit<Cell, "host" | "style" | "kinds">} cell
- */
+/** @param {HTMLElement} host @param {Packed & Omit<Cell, "host" | "style" | "kinds">} cell */
 async function show(host, cell) {
   const { style, kinds, mountCell } = await runPacked(cell.code);
   mountCell({ ...cell, host, style, kinds });

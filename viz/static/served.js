@@ -1,5 +1,5 @@
 /**
- * The script of a page before a model behind a server: its engine asks the server.
+ * * * The script of a page before a model behind a server: its engine asks the server.
  *
  * @import { Kind } from "./core/frame/kinds.js"
  */
@@ -13,10 +13,7 @@ import { markPainted, nameWindow, shell, showPage, unpacked } from "./show_page.
 import { jointKind } from "./views/joint/joint.js";
 import { wholeKind } from "./views/whole/whole.js";
 
-/**
- * @param {HTMLElement} page
- * @param {Kind[]} kinds
- */
+/** @param {HTMLElement} page @param {Kind[]} kinds */
 async function show(page, kinds) {
   const { live } = await unpacked("header").json();
   // What was saved without its model is a page as others.

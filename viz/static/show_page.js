@@ -1,5 +1,5 @@
 /**
- * Shows a page whose numbers stand in its own file.
+ * * * Shows a page whose numbers stand in its own file.
  *
  * @import { Kind } from "./core/frame/kinds.js"
  * @import { Shell } from "./live/static_file.js"
@@ -36,11 +36,7 @@ export function unpacked(id) {
   return inflate(fromBase85(textOf(id)));
 }
 
-/**
- * Marks when the first picture is there to see: drawn, and the frame that shows it begun.
- *
- * @param {HTMLElement} page
- */
+/** Marks when the first picture is there to see: drawn, and the frame that shows it begun. @param {HTMLElement} page */
 export async function markPainted(page) {
   const frame = () => new Promise(requestAnimationFrame);
   while (!page.querySelector("[data-drawn]")) await frame();
@@ -61,10 +57,7 @@ export function nameWindow(title) {
   if (document.title !== title) document.title = title;
 }
 
-/**
- * @param {HTMLElement} page
- * @param {Kind[]} kinds
- */
+/** @param {HTMLElement} page @param {Kind[]} kinds */
 export async function showPage(page, kinds) {
   const header = await unpacked("header").json();
   mount(page, header, blocksOfText(textOfBlock), { kinds, address: pageAddress(), keys: document, named: nameWindow });

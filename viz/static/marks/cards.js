@@ -7,9 +7,7 @@ import { percent } from "../core/text/text.js";
 /** What keys do in the pictures of tokens. */
 export const KEYS = { "← →": "layer", "↑ ↓": "token", Enter: "keep", Esc: "let go" };
 
-/**
- * @param {string[][]} pairs  of a name and a value
- */
+/** @param {string[][]} pairs  of a name and a value */
 export function facts(pairs) {
   const rows = pairs.flatMap(([name, value]) => [element("dt", {}, [name]), element("dd", {}, [value])]);
   return element("dl", { class: "facts" }, rows);
@@ -31,11 +29,7 @@ export function legendOf(parts, keys, heading = "How to read this") {
   ]);
 }
 
-/**
- * The scale of a picture's colours, with numbers below it.
- *
- * @param {string} [kind]
- */
+/** The scale of a picture's colours, with numbers below it. @param {string} [kind] */
 export function createRamp(kind = "") {
   const ramp = element("span", { class: `ramp ${kind}`.trim(), "aria-hidden": "true" });
   const ends = element("p", { class: "ramp-ends" });
@@ -49,12 +43,7 @@ export function createRamp(kind = "") {
   };
 }
 
-/**
- * A bar whose length is a part of the whole.
- *
- * @param {number} part
- * @param {string} color  "": that of the style
- */
+/** A bar whose length is a part of the whole. @param {number} part @param {string} color  "": that of the style */
 export function track(part, color) {
   const fill = element("span", { class: "fill" });
   fill.style.width = `${Math.max(0, Math.min(part, 1)) * 100}%`;
@@ -77,23 +66,13 @@ export function bar(name, weight, { color = "", kind = "", before, number }) {
   ]);
 }
 
-/**
- * A number in large, and how sure it is.
- *
- * @param {number} value
- * @param {string} text
- * @param {string} note
- */
+/** A number in large, and how sure it is. @param {number} value @param {string} text @param {string} note */
 export function large(value, text, note) {
   const big = element("data", { class: "big", value: String(value) }, [text]);
   return element("p", {}, [big, element("span", { class: "between" }, [note])]);
 }
 
-/**
- * Between which weights a rounded one lies.
- *
- * @param {number} code
- */
+/** Between which weights a rounded one lies. @param {number} code */
 export function boundsText(code) {
   const [low, high] = boundsOf(code);
   const floor = (Math.floor(low * 1000) / 10).toFixed(1);
@@ -101,12 +80,7 @@ export function boundsText(code) {
   return `between ${floor} and ${ceiling}\u202f%`;
 }
 
-/**
- * How far a weight is from another, in percentage points.
- *
- * @param {number} weight
- * @param {number} before
- */
+/** How far a weight is from another, in percentage points. @param {number} weight @param {number} before */
 export function difference(weight, before) {
   const points = Math.round((weight - before) * 1000) / 10;
   if (points === 0) return "±0.0";

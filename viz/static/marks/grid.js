@@ -52,13 +52,7 @@ export function heightOf({ top, rows, drop }) {
   return top + rows * drop;
 }
 
-/**
- * The place in the grid at a point, or -1.
- *
- * @param {Grid} grid
- * @param {number} x
- * @param {number} y
- */
+/** The place in the grid at a point, or -1. @param {Grid} grid @param {number} x @param {number} y */
 export function slotAt({ left, top, pitch, drop, columns, places }, x, y) {
   const column = Math.floor((x - left) / pitch);
   const row = Math.floor((y - top) / drop);
@@ -66,11 +60,7 @@ export function slotAt({ left, top, pitch, drop, columns, places }, x, y) {
   return column < 0 || column >= columns || row < 0 || slot >= places.length ? -1 : slot;
 }
 
-/**
- * @param {Grid} grid
- * @param {number} slot
- * @returns {[number, number]}  left and top of a picture
- */
+/** @param {Grid} grid @param {number} slot @returns {[number, number]}  left and top of a picture */
 export function cornerOf({ left, top, pitch, drop, columns }, slot) {
   return [left + (slot % columns) * pitch, top + Math.floor(slot / columns) * drop];
 }

@@ -1,5 +1,5 @@
 /**
- * The frame of a plot: lines across, numbers beside them, a name above.
+ * * * The frame of a plot: lines across, numbers beside them, a name above.
  *
  * @import { Axis } from "../core/draw/canvas.js"
  * @import { Pen } from "../core/export/figure.js"
@@ -38,12 +38,7 @@ export function drawAxes(pen, { title, x, y }, { ink, soft, hair }, { x: across,
   if (name) pen.text((x.from + x.to) / 2, y.from + 32, name, { size: 11, color: soft, anchor: "middle" });
 }
 
-/**
- * Whole numbers along an axis: as many as have room.
- *
- * @param {number} count
- * @param {number} width
- */
+/** Whole numbers along an axis: as many as have room. @param {number} count @param {number} width */
 export function wholeTicks(count, width) {
   const room = Math.max(1, Math.floor(width / 22));
   const step = [1, 2, 4, 5, 10, 20, 50].find((every) => count / every <= room) ?? 100;
@@ -108,22 +103,13 @@ export function layerPanels({ width, panels, nLayers, nHeads, chosen, color, col
   };
 }
 
-/**
- * Where the scale of these panels ends.
- *
- * @param {HeadNumbers[]} panels
- */
+/** Where the scale of these panels ends. @param {HeadNumbers[]} panels */
 function topOf(panels) {
   const numbers = panels.flatMap(({ mean, high = [] }) => [...mean, ...high]).filter((one) => one !== null);
   return roundTop(Math.max(...numbers));
 }
 
-/**
- * @param {Panel} panel
- * @param {number} place
- * @param {number} nHeads
- * @param {number} value
- */
+/** @param {Panel} panel @param {number} place @param {number} nHeads @param {number} value */
 function pointAt({ x, y }, place, nHeads, value) {
   const [layer, head] = [Math.floor(place / nHeads), place % nHeads];
   const across = nHeads > 1 ? (head / (nHeads - 1) - 0.5) * SPREAD : 0;
@@ -149,14 +135,7 @@ function drawHeads(pen, panel, nHeads, { chosen, color, colors }) {
   });
 }
 
-/**
- * What marks the head that is chosen.
- *
- * @param {Pen} pen
- * @param {number} x
- * @param {number} y
- * @param {Colors} colors
- */
+/** What marks the head that is chosen. @param {Pen} pen @param {number} x @param {number} y @param {Colors} colors */
 export function drawRing(pen, x, y, { ink, paper }) {
   pen.dot(x, y, 7.5, ink);
   pen.dot(x, y, 5.5, paper);

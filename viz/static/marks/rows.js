@@ -1,5 +1,5 @@
 /**
- * Rows of tokens of which only those in sight are in the document.
+ * * * Rows of tokens of which only those in sight are in the document.
  *
  * @import { Focus, Side } from "../core/data/attention.js"
  * @import { Tokens } from "../core/data/data.js"
@@ -15,10 +15,7 @@ const MANY = 64;
 const ROW = 26;
 export const LOW_ROW = 21;
 
-/**
- * @param {Example} example
- * @returns {number}
- */
+/** @param {Example} example @returns {number} */
 export function rowHeight({ tokens, keyTokens }) {
   return Math.max(tokens.text.length, keyTokens.text.length) > MANY ? LOW_ROW : ROW;
 }
@@ -64,11 +61,7 @@ export class Rows {
     }
   }
 
-  /**
-   * The row of a token, made where it is not there.
-   *
-   * @param {number} i
-   */
+  /** The row of a token, made where it is not there. @param {number} i */
   at(i) {
     const there = this.items.get(i);
     if (there) return there;
@@ -92,10 +85,7 @@ export class Rows {
     return item;
   }
 
-  /**
-   * @param {number} focus
-   * @param {number | null} kept
-   */
+  /** @param {number} focus @param {number | null} kept */
   mark(focus, kept) {
     const reached = this.items.get(this.stop) ?? this.root.firstChild;
     for (const [i, item] of this.items) {
@@ -107,10 +97,7 @@ export class Rows {
   }
 }
 
-/**
- * @param {Tokens} tokens
- * @param {number} height
- */
+/** @param {Tokens} tokens @param {number} height */
 function topsOf({ segment }, height) {
   const tops = new Float64Array(segment.length + 1);
   for (let i = 1; i <= segment.length; i += 1) {
@@ -120,12 +107,7 @@ function topsOf({ segment }, height) {
   return tops;
 }
 
-/**
- * The token an event happened on.
- *
- * @param {EventTarget | null} target
- * @returns {Focus | null}
- */
+/** The token an event happened on. @param {EventTarget | null} target @returns {Focus | null} */
 export function tokenOf(target) {
   const item = target instanceof Element ? target.closest(".token") : null;
   if (!(item instanceof HTMLElement)) return null;

@@ -27,12 +27,7 @@ const FAINTEST = 1 / 510;
 /** A text of more tokens opens with one head: the lines of all of them hide one another. */
 const LONG = 200;
 
-/**
- * The heads that are on to begin with.
- *
- * @param {number[]} heads
- * @param {number} size  tokens
- */
+/** The heads that are on to begin with. @param {number[]} heads @param {number} size  tokens */
 export function usualHeads(heads, size) {
   return size > LONG ? heads.slice(0, 1) : heads;
 }
@@ -57,12 +52,7 @@ export function weightOf(code) {
   return (code / 255) ** 2;
 }
 
-/**
- * The smallest and the largest weight that have this code.
- *
- * @param {number} code
- * @returns {[number, number]}
- */
+/** The smallest and the largest weight that have this code. @param {number} code @returns {[number, number]} */
 export function boundsOf(code) {
   return [(Math.max(code - 0.5, 0) / 255) ** 2, (Math.min(code + 0.5, 255) / 255) ** 2];
 }

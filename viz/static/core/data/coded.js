@@ -40,21 +40,13 @@ export function headFromSteps(bytes, [heads, positions, width], place, rests, qu
   return { numbers, within: steps.reduce((most, step) => Math.max(most, step), 0) / (rests ? (quarters ? 8 : PARTS) : 2) };
 }
 
-/**
- * @param {Uint8Array} rests
- * @param {number} i
- */
+/** @param {Uint8Array} rests @param {number} i */
 function restAt(rests, i) {
   const four = (rests[i >> 1] >> (4 * (i & 1))) & 15;
   return four < 8 ? four : four - 16;
 }
 
-/**
- * The middle of a quarter, in steps.
- *
- * @param {Uint8Array} quarters
- * @param {number} i
- */
+/** The middle of a quarter, in steps. @param {Uint8Array} quarters @param {number} i */
 function quarterAt(quarters, i) {
   const two = (quarters[i >> 2] >> (2 * (i & 3))) & 3;
   return ((two < 2 ? two : two - 4) + 0.5) / 4;

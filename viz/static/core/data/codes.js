@@ -71,11 +71,7 @@ export class LayerCodes {
   }
 }
 
-/**
- * @param {Float32Array} probs
- * @param {Layer} layer
- * @param {number} place
- */
+/** @param {Float32Array} probs @param {Layer} layer @param {number} place */
 function encode(probs, { codes, nQueries, nKeys }, place) {
   const from = place * nQueries * nKeys;
   for (let i = 0; i < probs.length; i += 1) codes[from + i] = Math.sqrt(probs[i]) * 255 + 0.5;
@@ -84,11 +80,7 @@ function encode(probs, { codes, nQueries, nKeys }, place) {
 /** @type {WeakMap<Example, LayerCodes>} */
 const known = new WeakMap();
 
-/**
- * The codes of an example, the same for all who ask.
- *
- * @param {Example} example
- */
+/** The codes of an example, the same for all who ask. @param {Example} example */
 export function codesOf(example) {
   const codes = known.get(example) ?? new LayerCodes(example);
   known.set(example, codes);

@@ -127,10 +127,7 @@ export async function unpackPart(entry, blocks, from, length) {
   return size === 2 ? fromHalf(new Uint16Array(buffer)) : new Float32Array(buffer);
 }
 
-/**
- * @param {Uint8Array} cells
- * @param {number[]} shape  head, query, key
- */
+/** @param {Uint8Array} cells @param {number[]} shape  head, query, key */
 function fromTriangle(cells, [nHeads, size]) {
   const codes = new Uint8Array(nHeads * size * size);
   let from = 0;

@@ -44,11 +44,7 @@ const KEPT = 6;
 /** @typedef {{numbers: Float32Array, within: number | null}} Part  of one head */
 
 export class Example {
-  /**
-   * @param {ExampleHeader} header
-   * @param {Blocks} blocks
-   * @param {number} index
-   */
+  /** @param {ExampleHeader} header @param {Blocks} blocks @param {number} index */
   constructor(header, blocks, index) {
     this.header = header;
     this.blocks = blocks;
@@ -83,31 +79,19 @@ export class Example {
     return known;
   }
 
-  /**
-   * @param {string} quantity
-   * @param {number | null} layer
-   * @param {number | null} [head]
-   */
+  /** @param {string} quantity @param {number | null} layer @param {number | null} [head] */
   entry(quantity, layer, head = null) {
     return this.header.arrays.find(
       (entry) => entry.quantity === quantity && entry.layer === layer && entry.head === head,
     );
   }
 
-  /**
-   * The key-value head that a head reads: its own, unless several share one.
-   *
-   * @param {number} head
-   */
+  /** The key-value head that a head reads: its own, unless several share one. @param {number} head */
   keyHead(head) {
     return keyHeadOf(this.header.sizes, head);
   }
 
-  /**
-   * What of a layer makes weights of scores beside their scale.
-   *
-   * @param {number} layer
-   */
+  /** What of a layer makes weights of scores beside their scale. @param {number} layer */
   looking(layer) {
     const { soft_cap: softCap = null, windows, rotary, turned } = this.header;
     const place = this.layers.indexOf(layer);
@@ -119,12 +103,7 @@ export class Example {
     return this.header.arrays.some(({ quantity }) => quantity === "query");
   }
 
-  /**
-   * The attention of a layer, all heads.
-   *
-   * @param {number} number
-   * @returns {Promise<Layer>}
-   */
+  /** The attention of a layer, all heads. @param {number} number @returns {Promise<Layer>} */
   layer(number) {
     return this.once(`layer ${number}`, async () => {
       const nQueries = this.tokens.text.length;
@@ -212,11 +191,7 @@ export class Example {
     return { numbers: rest ? refined(numbers, await unpack(rest, this.blocks)) : numbers, within: null };
   }
 
-  /**
-   * The bytes of a block of all heads, which are asked for one after the other.
-   *
-   * @param {ArrayEntry} entry
-   */
+  /** The bytes of a block of all heads, which are asked for one after the other. @param {ArrayEntry} entry */
   kept(entry) {
     const bytes = this.unpacked.get(entry.block) ?? bytesOf(entry, this.blocks);
     this.unpacked.delete(entry.block);

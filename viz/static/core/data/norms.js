@@ -1,5 +1,5 @@
 /**
- * LayerNorm and RMSNorm: all numbers of a vector, in double precision.
+ * * * LayerNorm and RMSNorm: all numbers of a vector, in double precision.
  *
  * @import { Tokens } from "./data.js"
  * @import { Source } from "./source.js"
@@ -21,12 +21,7 @@ import { weightOf } from "./source.js";
  * @property {Float32Array} values  rounded as the model holds them
  */
 
-/**
- * @param {Source} source
- * @param {string} name
- * @param {number | null} layer
- * @returns {Promise<Norm>}
- */
+/** @param {Source} source @param {string} name @param {number | null} layer @returns {Promise<Norm>} */
 export async function normNamed(source, name, layer) {
   const [weight, bias] = await Promise.all([weightOf(source, `${name}.weight`, layer, null), source.weights(`${name}.bias`, layer, null)]);
   const { normKind: kind, plusOne, eps } = source.shape.built;
@@ -64,12 +59,7 @@ export function normed(x, { kind, weight, bias, plusOne, eps }) {
  * @property {Float32Array} values  the sum after its norm, which a projection may follow
  */
 
-/**
- * @param {Source} source
- * @param {Tokens} tokens
- * @param {number} position
- * @returns {Promise<Embedding>}
- */
+/** @param {Source} source @param {Tokens} tokens @param {number} position @returns {Promise<Embedding>} */
 export async function embeddingOf(source, { segment }, position) {
   const { ids } = source;
   const { positions, positionOffset, segments, embedScale, embedNorm } = source.shape.built;

@@ -1,5 +1,5 @@
 /**
- * Text and bytes as a file holds them: printable characters, deflated.
+ * * * Text and bytes as a file holds them: printable characters, deflated.
  *
  * @import { Blocks } from "./data.js"
  */
@@ -24,10 +24,7 @@ export function fromBase85(text) {
   return bytes.subarray(0, Math.floor((text.length * 4) / 5));
 }
 
-/**
- * @param {Uint8Array} bytes
- * @returns {string}
- */
+/** @param {Uint8Array} bytes @returns {string} */
 export function toBase85(bytes) {
   const padded = new Uint8Array(Math.ceil(bytes.length / 4) * 4);
   padded.set(bytes);
@@ -53,11 +50,7 @@ export async function deflate(bytes) {
   return new Uint8Array(await packed.arrayBuffer());
 }
 
-/**
- * Not through a Blob, which would take the bytes to another process and back.
- *
- * @param {Uint8Array} packed
- */
+/** Not through a Blob, which would take the bytes to another process and back. @param {Uint8Array} packed */
 export function inflate(packed) {
   const body = new Response(/** @type {BodyInit} */ (packed)).body;
   return new Response(body?.pipeThrough(new DecompressionStream("deflate")));
@@ -80,10 +73,7 @@ export function blocksOfText(textOf) {
   };
 }
 
-/**
- * @param {string} text
- * @returns {Uint8Array}
- */
+/** @param {string} text @returns {Uint8Array} */
 function fromBase64(text) {
   if ("fromBase64" in Uint8Array) return /** @type {any} */ (Uint8Array).fromBase64(text);
   const characters = atob(text);

@@ -100,12 +100,7 @@ export function placeOf({ codes, nQueries, nKeys }, head, about, shown) {
   return { id, by, share: found.mean, every: found.every };
 }
 
-/**
- * The sentence; empty where no head is on.
- *
- * @param {Looked} looked
- * @returns {Part[]}
- */
+/** The sentence; empty where no head is on. @param {Looked} looked @returns {Part[]} */
 export function sentenceOf(looked) {
   if (!looked.heads.length) return [];
   // The text beside may be shorter than the one whose token was chosen.
@@ -117,10 +112,7 @@ export function sentenceOf(looked) {
   return clearestHead(looked);
 }
 
-/**
- * @param {number | null} token
- * @param {number} size
- */
+/** @param {number | null} token @param {number} size */
 function within(token, size) {
   return token !== null && token < size ? token : null;
 }
@@ -137,10 +129,7 @@ function where({ example, numbers = example.heads, layer, heads }) {
   return `Layer ${layer.number}, the mean of ${heads.length} heads: `;
 }
 
-/**
- * @param {Looked} looked
- * @returns {Part[]}
- */
+/** @param {Looked} looked @returns {Part[]} */
 function clearestHead({ example, numbers = example.heads, layer, heads, shown }) {
   const about = aboutTokens(example);
   const places = heads.map((head) => ({ head, ...placeOf(layer, head, about, shown) }));
@@ -153,14 +142,7 @@ function clearestHead({ example, numbers = example.heads, layer, heads, shown })
   return [told, who, ...named(best, example, about), `, ${percent(best.share)}${best.every ? "" : " on average"}.`];
 }
 
-/**
- * A place in words.
- *
- * @param {Place} place
- * @param {Example} example
- * @param {About} about
- * @returns {Part[]}
- */
+/** A place in words. @param {Place} place @param {Example} example @param {About} about @returns {Part[]} */
 function named({ id, by }, { keyTokens }, { delimiter }) {
   if (id === "first") return [WORDS.first, { token: tokenName(keyTokens, 0) }];
   if (id === "delimiter") return [{ token: tokenName(keyTokens, delimiter.indexOf(1)) }];
@@ -169,11 +151,7 @@ function named({ id, by }, { keyTokens }, { delimiter }) {
   return [`the one ${Math.abs(by)} places ${by < 0 ? "before" : "after"} it`];
 }
 
-/**
- * @param {Looked} looked
- * @param {Focus} focus
- * @returns {Part[]}
- */
+/** @param {Looked} looked @param {Focus} focus @returns {Part[]} */
 function oneToken(looked, focus) {
   const { example, layer, heads, shown } = looked;
   const means = meanWeights(layer, heads, shown, focus);
@@ -187,12 +165,7 @@ function oneToken(looked, focus) {
   return [where(looked), token, verb, { token: tokenName(others, best) }, `, ${percent(means[best])}.`];
 }
 
-/**
- * @param {Looked} looked
- * @param {number} query
- * @param {number} key
- * @returns {Part[]}
- */
+/** @param {Looked} looked @param {number} query @param {number} key @returns {Part[]} */
 function pair(looked, query, key) {
   const { example, layer, heads, shown } = looked;
   const weight = meanWeights(layer, heads, shown, { side: "query", index: query })[key];

@@ -33,11 +33,7 @@ export function sharing({ header: { sizes } }, head) {
   return `Heads ${own * size} ${size === 2 ? "and" : "to"} ${(own + 1) * size - 1} share key-value head ${own}.`;
 }
 
-/**
- * The same of a whole model, in one sentence.
- *
- * @param {Example} example
- */
+/** The same of a whole model, in one sentence. @param {Example} example */
 export function grouping(example) {
   const { n_heads: all, n_kv_heads: shared = all } = example.header.sizes;
   if (shared === all || shared === 1) return sharing(example, 0);
@@ -57,11 +53,7 @@ export function reach(window, causal) {
   return `In this layer a token sees itself, ${before} before it and ${after} after it.`;
 }
 
-/**
- * The same of all layers of a page that have a window, in one sentence.
- *
- * @param {Example} example
- */
+/** The same of all layers of a page that have a window, in one sentence. @param {Example} example */
 export function windowsOf({ header: { windows = [] }, layers }) {
   const sizes = windows.flatMap((window) => (window ? [window[0] + window[1] + 1] : []));
   if (!sizes.length) return "";

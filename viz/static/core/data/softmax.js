@@ -1,5 +1,5 @@
 /**
- * Attention as a model computes it: scaled dot products, soft cap, mask, softmax.
+ * * * Attention as a model computes it: scaled dot products, soft cap, mask, softmax.
  *
  * @import { Tokens } from "./data.js"
  * @import { Example, Vectors } from "./example.js"
@@ -102,13 +102,7 @@ function fillScores({ query: queries, key: keys, width, scale }, query, { first,
   }
 }
 
-/**
- * The weights of one head, (query, key).
- *
- * @param {Vectors} vectors
- * @param {boolean} causal
- * @returns {Float32Array}
- */
+/** The weights of one head, (query, key). @param {Vectors} vectors @param {boolean} causal @returns {Float32Array} */
 export function attend(vectors, causal) {
   const { nQueries, nKeys, softCap } = vectors;
   const probs = new Float32Array(nQueries * nKeys);
@@ -166,12 +160,7 @@ export function usualQuery({ text, special }) {
   return plain.find((i) => CONTENT.test(text[i].slice(0, 200))) ?? plain[0] ?? places[0];
 }
 
-/**
- * @param {Vectors} vectors
- * @param {boolean} causal
- * @param {number} query
- * @returns {Row}
- */
+/** @param {Vectors} vectors @param {boolean} causal @param {number} query @returns {Row} */
 export function rowOf(vectors, causal, query) {
   const { first, end } = seenOf(vectors, causal, query);
   const scores = scoresOf(vectors, query);
@@ -184,12 +173,7 @@ export function rowOf(vectors, causal, query) {
   return { query, first, end, scores, capped, strongest, exps, denominator, weights };
 }
 
-/**
- * True where the query of a row may look at a key.
- *
- * @param {Pick<Row, "first" | "end">} row
- * @param {number} key
- */
+/** True where the query of a row may look at a key. @param {Pick<Row, "first" | "end">} row @param {number} key */
 export function sees({ first, end }, key) {
   return key >= first && key < end;
 }
@@ -266,11 +250,7 @@ export function productsOf({ query: queries, key: keys, width }, query, key) {
   return Float64Array.from(q, (value, i) => value * k[i]);
 }
 
-/**
- * The sum of these, and of those above and below zero.
- *
- * @param {Float64Array} numbers
- */
+/** The sum of these, and of those above and below zero. @param {Float64Array} numbers */
 export function sumsOf(numbers) {
   const sums = { all: 0, above: 0, below: 0, nAbove: 0, nBelow: 0 };
   for (const number of numbers) {

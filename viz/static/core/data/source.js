@@ -125,11 +125,7 @@ function between(id, part, read, norm) {
   return [{ id, part, of: "model", reads: [read], norm, between: true }];
 }
 
-/**
- * @param {Built} built
- * @param {number} layer
- * @returns {LayerStep[]}
- */
+/** @param {Built} built @param {number} layer @returns {LayerStep[]} */
 export function layerSteps(built, layer) {
   const { norm, parallel, firstNorm } = built;
   const before = norm === "before" || norm === "both";
@@ -153,10 +149,7 @@ export function layerSteps(built, layer) {
   ];
 }
 
-/**
- * @param {Built} built
- * @param {string} x  what W_Q, W_K and W_V read
- */
+/** @param {Built} built @param {string} x  what W_Q, W_K and W_V read */
 function headSteps({ rotary, queryKeyNorm }, x) {
   const norm = (/** @type {string} */ name) => (queryKeyNorm === "none" ? "" : `attention.${name}_norm`);
   const made = rotary ? "_unrotated" : "";
@@ -171,10 +164,7 @@ function headSteps({ rotary, queryKeyNorm }, x) {
   ];
 }
 
-/**
- * @param {Built} built
- * @param {string} x  what W_in and W_gate read
- */
+/** @param {Built} built @param {string} x  what W_in and W_gate read */
 function mlpSteps({ gated }, x) {
   return [
     ...(gated ? [step("mlp_gate", "mlp", "mlp", [x])] : []),

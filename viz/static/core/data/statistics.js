@@ -46,10 +46,7 @@ export const STATISTICS = [
 /** Special tokens that part nothing. */
 const OTHER_SPECIAL = /mask|unk|pad|cls|bos|^<s>$/i;
 
-/**
- * @param {Example} example
- * @returns {About}
- */
+/** @param {Example} example @returns {About} */
 export function aboutTokens({ tokens, keyTokens, causal }) {
   /** @type {Map<string, number>} */
   const words = new Map();
@@ -127,12 +124,7 @@ export function measureHead(weights, about) {
   return STATISTICS.map(({ id }) => means[id].value);
 }
 
-/**
- * @param {Float32Array} weights
- * @param {number} from
- * @param {number} query
- * @param {About} about
- */
+/** @param {Float32Array} weights @param {number} from @param {number} query @param {About} about */
 function measureRow(weights, from, query, { nKeys, queryWord, keyWord, delimiter }) {
   let [entropy, largest, distance, same, parting] = [0, 0, 0, 0, 0];
   const word = queryWord[query];
@@ -148,12 +140,7 @@ function measureRow(weights, from, query, { nKeys, queryWord, keyWord, delimiter
   return { entropy, largest, distance, same, delimiter: parting };
 }
 
-/**
- * A statistic as it is written.
- *
- * @param {Statistic} statistic
- * @param {number} value
- */
+/** A statistic as it is written. @param {Statistic} statistic @param {number} value */
 export function written({ unit }, value) {
   if (Number.isNaN(value)) return "–";
   if (unit === "share") return `${(value * 100).toFixed(value < 0.0995 ? 1 : 0)}\u202f%`;
@@ -272,11 +259,7 @@ export class Measures {
     return i < 0 ? NaN : this.values[place * STATISTICS.length + i];
   }
 
-  /**
-   * Measures every head, once.
-   *
-   * @param {() => void} progress  called after each slice
-   */
+  /** Measures every head, once. @param {() => void} progress  called after each slice */
   run(progress) {
     this.running ??= this.possible ? this.measure(progress) : Promise.resolve();
     return this.running;

@@ -43,6 +43,8 @@ export function edgesOf(left, width, count) {
 /**
  * The colours and the font that the style gives an element, for what is drawn on a canvas.
  *
+ * @typedef {ReturnType<typeof cssColors>} CssColors
+ *
  * @param {HTMLElement} root
  */
 export function cssColors(root) {
@@ -82,11 +84,7 @@ export function listenToPrinter(host, update) {
   }
 }
 
-/**
- * Whether an element is of a page that is laid out for paper.
- *
- * @param {HTMLElement} root
- */
+/** Whether an element is of a page that is laid out for paper. @param {HTMLElement} root */
 export function onPaper(root) {
   return root.closest(`.${PRINTING}`) !== null;
 }
@@ -101,10 +99,7 @@ export function onPaper(root) {
  * @property {number} to
  */
 
-/**
- * @param {Axis} axis
- * @param {number} value
- */
+/** @param {Axis} axis @param {number} value */
 export function placeOn({ low, high, from, to }, value) {
   return from + ((value - low) / (high - low)) * (to - from);
 }
@@ -126,11 +121,7 @@ export function ticks(low, high, count) {
   return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }
 
-/**
- * The smallest number of these steps that is at least as large as all values.
- *
- * @param {number} largest
- */
+/** The smallest number of these steps that is at least as large as all values. @param {number} largest */
 export function roundTop(largest) {
   if (!(largest > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(largest));

@@ -35,19 +35,12 @@ export function channels(hex) {
   return [value >> 16, (value >> 8) & 255, value & 255];
 }
 
-/**
- * @param {string} hex
- * @param {number} alpha
- */
+/** @param {string} hex @param {number} alpha */
 export function withAlpha(hex, alpha) {
   return `rgba(${channels(hex).join(",")},${alpha.toFixed(4)})`;
 }
 
-/**
- * Relative luminance, 0 to 1 (WCAG 2).
- *
- * @param {number[]} color  red, green and blue, 0 to 255
- */
+/** Relative luminance, 0 to 1 (WCAG 2). @param {number[]} color  red, green and blue, 0 to 255 */
 export function luminance(color) {
   const [red, green, blue] = color.map((value) => {
     const part = value / 255;
@@ -59,11 +52,7 @@ export function luminance(color) {
 /** Where black and white have the same contrast with a colour, 4.6: the root of 1.05 * 0.05, less 0.05. */
 const EVEN = 0.179;
 
-/**
- * Black or white, whichever has more contrast with the colour.
- *
- * @param {string} hex
- */
+/** Black or white, whichever has more contrast with the colour. @param {string} hex */
 export function inkOn(hex) {
   return luminance(channels(hex)) > EVEN ? "#000" : "#fff";
 }
@@ -85,10 +74,7 @@ const COVERED = 0.995;
 const SAMPLE = 20000;
 const ROUND = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
 
-/**
- * @param {number} value
- * @param {Theme} theme
- */
+/** @param {number} value @param {Theme} theme */
 export function signColor(value, theme) {
   return value < 0 ? SIGNS[theme].below : SIGNS[theme].above;
 }
@@ -103,11 +89,7 @@ export function shadeOf(value, scale, theme, strongest = 1) {
   return withAlpha(signColor(value, theme), Math.min(Math.abs(value) / scale, 1) * strongest);
 }
 
-/**
- * The colours from -scale to scale as a CSS image.
- *
- * @param {Theme} theme
- */
+/** The colours from -scale to scale as a CSS image. @param {Theme} theme */
 export function rampOf(theme) {
   const { above, below } = SIGNS[theme];
   const middle = `${withAlpha(below, 0)} 50%, ${withAlpha(above, 0)} 50%`;
@@ -129,19 +111,12 @@ export function shadeTable(theme) {
   return table;
 }
 
-/**
- * @param {number} value
- * @param {number} scale
- */
+/** @param {number} value @param {number} scale */
 export function shadeIndex(value, scale) {
   return 255 + Math.round(255 * Math.max(-1, Math.min(1, value / scale)));
 }
 
-/**
- * A round number that nearly all of these are below, in size.
- *
- * @param {ArrayLike<number>[]} arrays
- */
+/** A round number that nearly all of these are below, in size. @param {ArrayLike<number>[]} arrays */
 export function scaleFor(...arrays) {
   const sampled = arrays.flatMap((numbers) => {
     const step = Math.max(1, Math.floor((numbers.length * arrays.length) / SAMPLE));
@@ -186,11 +161,7 @@ export function strongest(color, theme) {
   return alpha;
 }
 
-/**
- * @param {string} color
- * @param {number} alpha
- * @param {Theme} theme
- */
+/** @param {string} color @param {number} alpha @param {Theme} theme */
 function contrast(color, alpha, theme) {
   const [paper, ink] = [SHEETS[theme].paper, SHEETS[theme].ink].map(channels);
   const mixed = channels(color).map((value, i) => value * alpha + paper[i] * (1 - alpha));

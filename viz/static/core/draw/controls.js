@@ -2,23 +2,14 @@
 
 import { element } from "./dom.js";
 
-/**
- * A name and what it is about.
- *
- * @param {string} name
- * @param {Node[]} children
- */
+/** A name and what it is about. @param {string} name @param {Node[]} children */
 export function group(name, children) {
   const label = element("span", { class: "label", "aria-hidden": "true" }, [name]);
   const row = element("div", { class: "row" }, children);
   return element("div", { class: "group", role: "group", "aria-label": name }, [label, row]);
 }
 
-/**
- * @param {string | Node} content
- * @param {() => void} act
- * @param {Record<string, string>} [attributes]
- */
+/** @param {string | Node} content @param {() => void} act @param {Record<string, string>} [attributes] */
 export function button(content, act, attributes = {}) {
   const made = element("button", { type: "button", ...attributes }, [content]);
   made.addEventListener("click", act);

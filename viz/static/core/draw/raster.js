@@ -51,11 +51,7 @@ const bends = new Map();
 /** Of two pictures, at both resolutions, before and after a change of their width. */
 const KEPT = 8;
 
-/**
- * @param {number} width
- * @param {number} span
- * @returns {Bend}
- */
+/** @param {number} width @param {number} span @returns {Bend} */
 function bendOf(width, span) {
   const name = `${width} ${span}`;
   const known = bends.get(name);
@@ -80,11 +76,7 @@ class Layer {
     this.span = 0;
   }
 
-  /**
-   * @param {number} width
-   * @param {number} height
-   * @param {number} span
-   */
+  /** @param {number} width @param {number} height @param {number} span */
   start(width, height, span) {
     ({ rises: this.rises, slopes: this.slopes } = bendOf(width, span));
     if (this.height !== height) this.sums = new Float64Array(2 * height);
@@ -253,11 +245,7 @@ export class Raster {
     }
   }
 
-  /**
-   * Puts the picture on a canvas of its size.
-   *
-   * @param {CanvasRenderingContext2D} pen
-   */
+  /** Puts the picture on a canvas of its size. @param {CanvasRenderingContext2D} pen */
   show(pen) {
     const bytes = new Uint8ClampedArray(this.pixels.buffer);
     pen.putImageData(new ImageData(bytes, this.width, this.height), 0, 0);

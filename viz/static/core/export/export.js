@@ -1,5 +1,5 @@
 /**
- * The menu that gives a picture away: as PNG, as SVG, and its numbers as CSV.
+ * * * The menu that gives a picture away: as PNG, as SVG, and its numbers as CSV.
  *
  * @import { Figure } from "./figure.js"
  * @import { View } from "../frame/kinds.js"
@@ -50,10 +50,7 @@ const WAYS = [
   },
 ];
 
-/**
- * @param {Source} source
- * @returns {{root: HTMLElement, update: () => void}}
- */
+/** @param {Source} source @returns {{root: HTMLElement, update: () => void}} */
 export function createExport(source) {
   const said = element("p", { class: "said", role: "status" });
   const buttons = WAYS.map(({ label }) => element("button", { type: "button", role: "menuitem", "aria-label": label }, [label]));
@@ -139,11 +136,7 @@ function moves({ key }, items, root) {
   return true;
 }
 
-/**
- * @param {Source} source
- * @param {Way} way
- * @param {HTMLElement} menu
- */
+/** @param {Source} source @param {Way} way @param {HTMLElement} menu */
 async function give(source, way, menu) {
   const shown = source();
   const figures = await Promise.all(shown.flatMap(({ view }) => (view.figure ? [view.figure()] : [])));
@@ -179,10 +172,7 @@ export function save(menu, name, blob) {
   return `${safe} saved`;
 }
 
-/**
- * @param {HTMLElement} menu
- * @param {string} text
- */
+/** @param {HTMLElement} menu @param {string} text */
 export async function copy(menu, text) {
   // Only pages with a safe connection have this; a notebook's server in the next room has none.
   if (navigator.clipboard && (await navigator.clipboard.writeText(text).then(() => true, () => false))) return;

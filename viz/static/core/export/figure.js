@@ -59,19 +59,15 @@ export function sideBySide(figures, names) {
   };
 }
 
-/**
- * @param {Pen} pen
- * @param {number} by
- * @returns {Pen}
- */
-function moved(pen, by) {
+/** A pen whose strokes lie elsewhere. @param {Pen} pen @param {number} across @param {number} [down] @returns {Pen} */
+export function moved(pen, across, down = 0) {
   return {
-    rect: (x, ...rest) => pen.rect(x + by, ...rest),
-    line: (x0, y0, x1, ...rest) => pen.line(x0 + by, y0, x1 + by, ...rest),
-    curve: (x0, y0, x1, ...rest) => pen.curve(x0 + by, y0, x1 + by, ...rest),
-    dot: (x, ...rest) => pen.dot(x + by, ...rest),
-    text: (x, ...rest) => pen.text(x + by, ...rest),
-    image: (x, ...rest) => pen.image(x + by, ...rest),
+    rect: (x, y, ...rest) => pen.rect(x + across, y + down, ...rest),
+    line: (x0, y0, x1, y1, ...rest) => pen.line(x0 + across, y0 + down, x1 + across, y1 + down, ...rest),
+    curve: (x0, y0, x1, y1, ...rest) => pen.curve(x0 + across, y0 + down, x1 + across, y1 + down, ...rest),
+    dot: (x, y, ...rest) => pen.dot(x + across, y + down, ...rest),
+    text: (x, y, ...rest) => pen.text(x + across, y + down, ...rest),
+    image: (x, y, ...rest) => pen.image(x + across, y + down, ...rest),
   };
 }
 
@@ -98,12 +94,7 @@ export function cell(value) {
   return `"${writable.replace(FORMULA, "$1$2'").replaceAll('"', '""')}"`;
 }
 
-/**
- * The table in portions, so that a long one is nowhere one text.
- *
- * @param {Figure} figure
- * @returns {string[]}
- */
+/** The table in portions, so that a long one is nowhere one text. @param {Figure} figure @returns {string[]} */
 export function toCsv({ columns, rows }) {
   const portions = [];
   let lines = [line(columns)];

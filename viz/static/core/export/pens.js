@@ -1,9 +1,10 @@
 /**
- * * A figure as PNG: the pen that paints on a canvas.
+ * * * A figure as PNG: the pen that paints on a canvas.
  *
  * @import { Figure, Pen } from "./figure.js"
  */
 
+import { penOn } from "../draw/canvas.js";
 import { withAlpha } from "../draw/colors.js";
 import { BEND } from "../draw/raster.js";
 import { FONTS } from "./figure.js";
@@ -25,10 +26,7 @@ export function scaleOf({ width, height }) {
   return Math.min(SCALE, LONGEST / width, LONGEST / height, Math.sqrt(LARGEST / (width * height)));
 }
 
-/**
- * @param {Figure} figure
- * @returns {Promise<Blob>}
- */
+/** @param {Figure} figure @returns {Promise<Blob>} */
 export function toPng(figure) {
   const canvas = document.createElement("canvas");
   return new Promise((resolve, reject) => {
@@ -58,12 +56,20 @@ export function paintOn(canvas, figure, scale) {
   figure.paint(new CanvasPen(ground, scale));
 }
 
+/**
+ * The pen of a canvas in the page, emptied and as large as is asked for.
+ *
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} width  CSS pixels
+ * @param {number} height
+ */
+export function screenPen(canvas, width, height) {
+  return new CanvasPen(penOn(canvas, width, height), devicePixelRatio || 1);
+}
+
 /** @implements {Pen} */
-class CanvasPen {
-  /**
-   * @param {CanvasRenderingContext2D} ground
-   * @param {number} scale
-   */
+export class CanvasPen {
+  /** @param {CanvasRenderingContext2D} ground @param {number} scale  device pixels in a CSS pixel */
   constructor(ground, scale) {
     this.ground = ground;
     this.scale = scale;
@@ -101,11 +107,7 @@ class CanvasPen {
     this.ground.fill();
   }
 
-  /**
-   * @param {string} color
-   * @param {number} width
-   * @param {number} alpha
-   */
+  /** @param {string} color @param {number} width @param {number} alpha */
   stroke(color, width, alpha) {
     this.ground.strokeStyle = withAlpha(color, alpha);
     this.ground.lineWidth = width;
@@ -128,7 +130,7 @@ class CanvasPen {
 
   /** @type {Pen["image"]} */
   image(x, y, width, height, image) {
-    this.ground.imageSmoothingEnabled = image.width > width * this.scale;
+    this.ground.imageSmoothingEnabled = image.width > width * this.scale + 1;
     this.ground.imageSmoothingQuality = "high";
     this.ground.drawImage(image, x, y, width, height);
   }
@@ -146,21 +148,14 @@ class CanvasPen {
 /** @type {Record<string, string>} */
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 
-/**
- * Text as it may stand in XML 1.0, which has no NUL, no lone surrogates, no U+FFFE and U+FFFF.
- *
- * @param {string} text
- */
+/** Text as it may stand in XML 1.0, which has no NUL, no lone surrogates, no U+FFFE and U+FFFF. @param {string} text */
 function xmlText(text) {
   return visible(text, Infinity)
     .replace(/[\ufffe\uffff]/g, (one) => `⟨U+${one.charCodeAt(0).toString(16).toUpperCase()}⟩`)
     .replace(/[&<>"]/g, (one) => ENTITIES[one]);
 }
 
-/**
- * @param {Figure} figure
- * @returns {Blob}
- */
+/** @param {Figure} figure @returns {Blob} */
 export function toSvg(figure) {
   const [width, height] = [figure.width, figure.height].map(Math.ceil);
   const pen = new SvgPen();
@@ -173,19 +168,12 @@ export function toSvg(figure) {
   });
 }
 
-/**
- * Hundredths of a CSS pixel are finer than any print.
- *
- * @param {number[]} numbers
- */
+/** Hundredths of a CSS pixel are finer than any print. @param {number[]} numbers */
 function written(...numbers) {
   return numbers.map((number) => String(Math.round(number * 100) / 100)).join(" ");
 }
 
-/**
- * @param {string} name
- * @param {number} alpha
- */
+/** @param {string} name @param {number} alpha */
 function opacity(name, alpha) {
   return alpha < 1 ? ` ${name}-opacity="${alpha.toFixed(4)}"` : "";
 }
@@ -222,12 +210,7 @@ class SvgPen {
     this.parts.push(`<circle cx="${cx}" cy="${cy}" r="${r}" fill="${color}"${opacity("fill", alpha)}/>\n`);
   }
 
-  /**
-   * @param {string} steps
-   * @param {string} color
-   * @param {number} width
-   * @param {number} alpha
-   */
+  /** @param {string} steps @param {string} color @param {number} width @param {number} alpha */
   path(steps, color, width, alpha) {
     const stroke = `stroke="${color}" stroke-width="${written(width)}"${opacity("stroke", alpha)}`;
     this.parts.push(`<path d="${steps}" fill="none" ${stroke}/>\n`);
@@ -253,12 +236,7 @@ class SvgPen {
   }
 }
 
-/**
- * @param {number} x
- * @param {number} y
- * @param {number} width
- * @param {number} height
- */
+/** @param {number} x @param {number} y @param {number} width @param {number} height */
 function place(x, y, width, height) {
   return `x="${written(x)}" y="${written(y)}" width="${written(width)}" height="${written(height)}"`;
 }

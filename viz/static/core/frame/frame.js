@@ -31,12 +31,7 @@ import { Pictures, Sentences, Views } from "./pictures.js";
 import { createChooser, createHeading, createSearch, createTabs, createToolbar, namesOf, ownName, stepLayer, titleOf } from "./toolbar.js";
 import { createStore, fittedState, fittedStore, fromHash, keptToken, toHash } from "../state/state.js";
 
-/**
- * @param {HTMLElement} host
- * @param {Header} header
- * @param {Blocks} blocks
- * @param {Surroundings} around
- */
+/** @param {HTMLElement} host @param {Header} header @param {Blocks} blocks @param {Surroundings} around */
 export function mount(host, header, blocks, around) {
   const frame = new Frame(host, header, header.examples.map((entry, i) => new Example(entry, blocks, i)), around);
   frame.update();
@@ -111,12 +106,7 @@ export class Frame {
     listenToPrinter(this.host, () => void this.update());
   }
 
-  /**
-   * The state that an address asks for, of what the text that it names has.
-   *
-   * @param {string} hash
-   * @returns {State}
-   */
+  /** The state that an address asks for, of what the text that it names has. @param {string} hash @returns {State} */
   asked(hash) {
     const named = new URLSearchParams(hash.replace(/^#/, "")).get("example") ?? "";
     const example = /^\d+$/.test(named) && this.examples[Number(named)] ? Number(named) : 0;
@@ -147,10 +137,7 @@ export class Frame {
     return this.limitsOf(this.example());
   }
 
-  /**
-   * @param {Example} example
-   * @returns {Limits}
-   */
+  /** @param {Example} example @returns {Limits} */
   limitsOf(example) {
     const limits = this.known.get(example) ?? limitsOf(example, this.kinds, this.header.view, this.examples.length);
     this.known.set(example, limits);
@@ -163,11 +150,7 @@ export class Frame {
     return this.kinds.find(({ id }) => id === view) ?? this.kinds[0];
   }
 
-  /**
-   * @param {Example} example
-   * @param {"" | "beside"} place
-   * @returns {View}
-   */
+  /** @param {Example} example @param {"" | "beside"} place @returns {View} */
   view(example, place) {
     const limits = this.limitsOf(example);
     const store = place ? fittedStore(this.store, () => this.limits(), limits) : this.store;
@@ -242,11 +225,7 @@ export class Frame {
     return !replaced;
   }
 
-  /**
-   * The controls of a view; the same as before where they are the same, as they may be in use.
-   *
-   * @param {Kind} kind
-   */
+  /** The controls of a view; the same as before where they are the same, as they may be in use. @param {Kind} kind */
   toolbarOf(kind) {
     const { layers, heads, first, pair } = this.limits();
     const { tokens, keyTokens } = this.example();
@@ -259,11 +238,7 @@ export class Frame {
     return this.toolbar;
   }
 
-  /**
-   * The search field of a text; the same as before for the same text, as it may be in use.
-   *
-   * @param {Example} example
-   */
+  /** The search field of a text; the same as before for the same text, as it may be in use. @param {Example} example */
   searchIn(example) {
     if (this.search?.example === example) return this.search;
     this.search = { example, ...createSearch(this.store, example, () => this.reveal()) };
@@ -303,10 +278,7 @@ export class Frame {
  * @property {(example: number) => void} open
  */
 
-/**
- * @param {EventTarget} target
- * @param {Listening} frame
- */
+/** @param {EventTarget} target @param {Listening} frame */
 export function listenToKeys(target, frame) {
   target.addEventListener("keydown", (heard) => {
     const event = /** @type {KeyboardEvent} */ (heard);
@@ -321,11 +293,7 @@ function usesKeys(target) {
   return target instanceof HTMLSelectElement || target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement;
 }
 
-/**
- * @param {KeyboardEvent} event
- * @param {Listening} frame
- * @returns {boolean}  whether the key meant something here
- */
+/** @param {KeyboardEvent} event @param {Listening} frame @returns {boolean}  whether the key meant something here */
 function act(event, frame) {
   if (frame.shown.some((view) => view.keydown?.(event))) return true;
   if (event.key === "ArrowLeft" || event.key === "ArrowRight") {

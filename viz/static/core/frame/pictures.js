@@ -50,12 +50,7 @@ export class Pictures {
     return undefined;
   }
 
-  /**
-   * @param {HTMLElement} root
-   * @param {HTMLElement[]} roots
-   * @param {HTMLElement[]} cards
-   * @param {boolean} two
-   */
+  /** @param {HTMLElement} root @param {HTMLElement[]} roots @param {HTMLElement[]} cards @param {boolean} two */
   put(root, roots, cards, two) {
     for (const part of [this.host, root, this.side]) part.classList.toggle("two", two);
     if (roots.length) root.replaceChildren(...roots);
@@ -108,12 +103,7 @@ export class Views {
     this.made = new Map();
   }
 
-  /**
-   * @param {Kind} kind
-   * @param {"" | "beside"} place
-   * @param {Omit<Stage, "ended">} stage
-   * @returns {View}
-   */
+  /** @param {Kind} kind @param {"" | "beside"} place @param {Omit<Stage, "ended">} stage @returns {View} */
   of(kind, place, stage) {
     const { example } = stage;
     const known = this.made.get(example) ?? { views: new Map(), ending: new AbortController() };
@@ -131,11 +121,7 @@ export class Views {
   }
 }
 
-/**
- * @param {Kind} kind
- * @param {Stage} stage
- * @returns {View}
- */
+/** @param {Kind} kind @param {Stage} stage @returns {View} */
 function newView(kind, stage) {
   const missing = kind.missing(stage.example);
   return missing ? { root: element("p", { class: "missing" }, [missing]), side: [], update() {} } : kind.create(stage);
@@ -148,30 +134,19 @@ export class Sentences {
     this.made = new WeakMap();
   }
 
-  /**
-   * The place of a view's sentence; empty until it was asked.
-   *
-   * @param {View} view
-   */
+  /** The place of a view's sentence; empty until it was asked. @param {View} view */
   of(view) {
     const made = this.made.get(view) ?? element("p", { class: "seen", role: "status" });
     this.made.set(view, made);
     return made;
   }
 
-  /**
-   * Asks each view what it shows; some know only after a while.
-   *
-   * @param {View[]} views
-   */
+  /** Asks each view what it shows; some know only after a while. @param {View[]} views */
   async ask(views) {
     await Promise.all(views.map(async (view) => this.write(this.of(view), (await view.says?.()) ?? [])));
   }
 
-  /**
-   * @param {HTMLElement} place
-   * @param {Part[]} parts
-   */
+  /** @param {HTMLElement} place @param {Part[]} parts */
   write(place, parts) {
     const nodes = parts.map((part) => (typeof part === "string" ? part : element("bdi", { class: "seen-token" }, [part.token])));
     const text = nodes.map((node) => (typeof node === "string" ? node : node.textContent)).join("");

@@ -1,5 +1,5 @@
 /**
- * The controls above the picture: layer, heads, sentence filter, threshold, special tokens.
+ * * * The controls above the picture: layer, heads, sentence filter, threshold, special tokens.
  *
  * @import { ExampleHeader } from "../data/data.js"
  * @import { Example } from "../data/example.js"
@@ -20,13 +20,7 @@ import { counted } from "../text/numbers.js";
  * @typedef {{root: HTMLElement, update: (theme: "light" | "dark") => void}} Control
  */
 
-/**
- * @param {Store} store
- * @param {Limits} limits
- * @param {Kind} kind
- * @param {Example} example
- * @returns {Control}
- */
+/** @param {Store} store @param {Limits} limits @param {Kind} kind @param {Example} example @returns {Control} */
 export function createToolbar(store, limits, kind, example) {
   const { tokens, keyTokens } = example;
   const makers = {
@@ -44,11 +38,7 @@ export function createToolbar(store, limits, kind, example) {
   return { root, update: (theme) => controls.forEach((control) => control.update(theme)) };
 }
 
-/**
- * What shows all controls where a narrow window has room for the first only.
- *
- * @param {HTMLElement} root
- */
+/** What shows all controls where a narrow window has room for the first only. @param {HTMLElement} root */
 function unfolding(root) {
   const more = button("More controls", () => unfold(!root.classList.contains("unfolded")), { class: "quiet unfold" });
   const unfold = (/** @type {boolean} */ on) => {
@@ -72,11 +62,7 @@ export function stepLayer(store, limits, by) {
   if (layer !== undefined) store.set({ layer });
 }
 
-/**
- * @param {Store} store
- * @param {Limits} limits
- * @returns {Control}
- */
+/** @param {Store} store @param {Limits} limits @returns {Control} */
 function layerControl(store, limits) {
   const options = limits.layers.map((layer) => /** @type {[string, string]} */ ([String(layer), String(layer)]));
   const all = menu("Layer", options, (value) => store.set({ layer: Number(value) }));
@@ -93,12 +79,7 @@ function layerControl(store, limits) {
   };
 }
 
-/**
- * @param {Store} store
- * @param {Limits} limits
- * @param {Example} example
- * @returns {Control}
- */
+/** @param {Store} store @param {Limits} limits @param {Example} example @returns {Control} */
 function headControl(store, limits, example) {
   const tiles = limits.heads.map((head) => headTile(store, limits, head));
   const all = button("all", () => store.set({ heads: limits.heads }), { class: "quiet", "aria-label": "All heads" });
@@ -155,12 +136,7 @@ function tilesOf(tiles, heads, example) {
   return element("div", { class: "tiles" }, groups);
 }
 
-/**
- * @param {HTMLElement} tile
- * @param {number} head
- * @param {boolean} on
- * @param {"light" | "dark"} theme
- */
+/** @param {HTMLElement} tile @param {number} head @param {boolean} on @param {"light" | "dark"} theme */
 function colorTile(tile, head, on, theme) {
   const color = headColor(head, theme);
   tile.setAttribute("aria-pressed", String(on));
@@ -195,10 +171,7 @@ function headTile(store, limits, head) {
   return tile;
 }
 
-/**
- * @param {Store} store
- * @returns {Control}
- */
+/** @param {Store} store @returns {Control} */
 function filterControl(store) {
   const choices = FILTERS.map(({ id, label }) => {
     const name = id === "all" ? "All tokens" : `From sentence ${label.replace("→", " to sentence ")}`;
@@ -208,10 +181,7 @@ function filterControl(store) {
   return { root: group("Sentences", [made.root]), update: () => made.show(store.get().filter) };
 }
 
-/**
- * @param {Store} store
- * @returns {Control}
- */
+/** @param {Store} store @returns {Control} */
 function minimumControl(store) {
   const slider = element("input", {
     type: "range",
@@ -233,10 +203,7 @@ function minimumControl(store) {
   };
 }
 
-/**
- * @param {Store} store
- * @returns {Control}
- */
+/** @param {Store} store @returns {Control} */
 function topControl(store) {
   const options = TOPS.map((top) => /** @type {[string, string]} */ ([String(top), top ? String(top) : "all"]));
   const all = menu("Lines of each token", options, (value) => store.set({ top: Number(value) }));
@@ -249,10 +216,7 @@ function topControl(store) {
   };
 }
 
-/**
- * @param {Store} store
- * @returns {Control}
- */
+/** @param {Store} store @returns {Control} */
 function specialControl(store) {
   const box = element("input", { type: "checkbox", class: "switch" });
   box.addEventListener("change", () => store.set({ special: box.checked }));
@@ -311,12 +275,7 @@ export function createTabs(store, kinds, example) {
   };
 }
 
-/**
- * The tab that a key leads to.
- *
- * @param {HTMLElement[]} tabs
- * @param {KeyboardEvent} event
- */
+/** The tab that a key leads to. @param {HTMLElement[]} tabs @param {KeyboardEvent} event */
 function target(tabs, { key, target: from, altKey, ctrlKey, metaKey }) {
   if (altKey || ctrlKey || metaKey) return undefined;
   const open = tabs.filter((tab) => !tab.getAttribute("aria-disabled"));
@@ -333,11 +292,7 @@ const ROOM = 60;
 /** Characters of a name in a menu. */
 const SHORT = 60;
 
-/**
- * @param {Store} store
- * @param {Example[]} examples
- * @param {(example: number) => void} open
- */
+/** @param {Store} store @param {Example[]} examples @param {(example: number) => void} open */
 export function createChooser(store, examples, open) {
   const root = element("div", { class: "chooser", role: "group", "aria-label": "Text" });
   root.hidden = examples.length < 2;
@@ -356,22 +311,14 @@ export function createChooser(store, examples, open) {
   };
 }
 
-/**
- * @param {string[]} names
- * @param {Store} store
- * @param {(example: number) => void} open
- */
+/** @param {string[]} names @param {Store} store @param {(example: number) => void} open */
 function buttonsOfTexts(names, store, open) {
   const choices = names.map((name, i) => ({ id: String(i), label: element("bdi", {}, [name]), name: `Text: ${name}` }));
   const made = segments(choices, (id) => open(Number(id)), "", "texts-of-page");
   return { root: labelled("Text", made.root), update: () => made.show(String(store.get().example)) };
 }
 
-/**
- * @param {string[]} names
- * @param {Store} store
- * @param {(example: number) => void} open
- */
+/** @param {string[]} names @param {Store} store @param {(example: number) => void} open */
 function menuOfTexts(names, store, open) {
   const options = names.map((name, i) => /** @type {[string, string]} */ ([String(i), `${i + 1}. ${name}`]));
   const all = menu("Text", options, (value) => open(Number(value)));
@@ -389,10 +336,7 @@ function menuOfTexts(names, store, open) {
   };
 }
 
-/**
- * @param {string[]} names
- * @param {Store} store
- */
+/** @param {string[]} names @param {Store} store */
 function menuBeside(names, store) {
   const options = names.map((name, i) => /** @type {[string, string]} */ ([String(i), name]));
   const choose = (/** @type {string} */ value) => store.set({ beside: value === "" ? null : Number(value) });
@@ -407,10 +351,7 @@ function menuBeside(names, store) {
   };
 }
 
-/**
- * @param {string} name
- * @param {Node[]} children
- */
+/** @param {string} name @param {Node[]} children */
 function labelled(name, ...children) {
   const label = element("span", { class: "label", "aria-hidden": "true" }, [name]);
   return element("div", { class: "choice" }, [label, ...children]);
@@ -476,10 +417,7 @@ function nextOf(starts, from, by) {
   return before[before.length - 1] ?? starts[last];
 }
 
-/**
- * @param {number[]} starts
- * @param {number | null} query
- */
+/** @param {number[]} starts @param {number | null} query */
 function placeIn(starts, query) {
   const place = query === null ? -1 : starts.indexOf(query);
   if (place >= 0) return `${place + 1} of ${starts.length}`;
@@ -487,23 +425,14 @@ function placeIn(starts, query) {
   return `${starts.length} match${starts.length === 1 ? "" : "es"}`;
 }
 
-/**
- * @param {string} text
- * @param {string} name
- * @param {() => void} act
- */
+/** @param {string} text @param {string} name @param {() => void} act */
 function arrow(text, name, act) {
   const made = element("button", { type: "button", class: "search-step", "aria-label": name, title: name }, [text]);
   made.addEventListener("click", act);
   return made;
 }
 
-/**
- * The name of the page, for the window.
- *
- * @param {{title: string | null}} header
- * @param {Example} example
- */
+/** The name of the page, for the window. @param {{title: string | null}} header @param {Example} example */
 export function titleOf(header, { header: { texts, model } }) {
   const title = header.title ?? (texts.map(running).join(" / ") || "Attention");
   return running(`${title} · attention${model ? ` in ${model}` : ""}`);
@@ -522,27 +451,17 @@ export function namesOf(examples) {
   return named.map((name, i) => (name && alone(named, i) ? name : `${name || "Text"} (${i + 1})`));
 }
 
-/**
- * What a text is called on its own.
- *
- * @param {Example} example
- */
+/** What a text is called on its own. @param {Example} example */
 export function ownName({ header: { name, texts }, index }) {
   return name || running(texts.join(" / ")) || String(index);
 }
 
-/**
- * @param {string[]} all
- * @param {number} i
- */
+/** @param {string[]} all @param {number} i */
 function alone(all, i) {
   return all.every((other, j) => j === i || other !== all[i]);
 }
 
-/**
- * @param {{title: string | null}} header
- * @param {Example[]} examples  one, or two side by side
- */
+/** @param {{title: string | null}} header @param {Example[]} examples  one, or two side by side */
 export function createHeading(header, examples) {
   const name = header.title ? running(header.title) : "Where each token looks";
   const shown = alike(examples) ? examples.slice(0, 1) : examples;
@@ -566,10 +485,7 @@ function alike([{ header: one }, other]) {
   return Boolean(other) && said(one) === said(other.header);
 }
 
-/**
- * @param {ExampleHeader} header
- * @param {boolean} named
- */
+/** @param {ExampleHeader} header @param {boolean} named */
 function about(header, named) {
   const badges = header.texts.length > 1 ? ["A", "B"] : [""];
   const texts = header.texts.map((text, i) => {

@@ -55,7 +55,7 @@ export function holdState(start) {
 }
 
 /**
- * What the page shows, in one place and in its address; fields.js says what it is made of.
+ * What the page shows, in one place and in its address; FIELDS says what it is made of.
  *
  * @typedef {object} Store
  * @property {() => State} get
@@ -67,19 +67,13 @@ export function holdState(start) {
  *   under the pointer, for all pictures that have it
  */
 
-/**
- * @param {Limits} limits
- * @returns {State}
- */
+/** @param {Limits} limits @returns {State} */
 export function initialState(limits) {
   const entries = FIELDS.map(({ name, start }) => [name, start(limits)]);
   return /** @type {State} */ (Object.fromEntries(entries));
 }
 
-/**
- * @param {State} state
- * @returns {Store}
- */
+/** @param {State} state @returns {Store} */
 export function createStore(state) {
   const nothing = /** @type {Focus | null} */ (null);
   const pointed = hold(nothing, (one, other) => one?.side === other?.side && one?.index === other?.index);
@@ -131,10 +125,7 @@ export function fittedState(state, from, to) {
   };
 }
 
-/**
- * @param {number[]} numbers
- * @param {number} wanted
- */
+/** @param {number[]} numbers @param {number} wanted */
 function nearest(numbers, wanted) {
   return numbers.reduce((best, one) => (Math.abs(one - wanted) < Math.abs(best - wanted) ? one : best));
 }
@@ -177,22 +168,12 @@ export function fromHash(hash, limits) {
   return state;
 }
 
-/**
- * The head that a view of a single one shows.
- *
- * @param {State} state
- * @param {Limits} limits
- */
+/** The head that a view of a single one shows. @param {State} state @param {Limits} limits */
 export function currentHead(state, limits) {
   return state.heads[0] ?? limits.heads[0];
 }
 
-/**
- * The token that is kept, if one is.
- *
- * @param {State} state
- * @returns {Focus | null}
- */
+/** The token that is kept, if one is. @param {State} state @returns {Focus | null} */
 export function keptToken(state) {
   const index = state[state.anchor];
   return index === null ? null : { side: state.anchor, index };
@@ -227,12 +208,7 @@ export function afterEscape(state) {
   return { query: null, key: null };
 }
 
-/**
- * The places of the heads that are on in the head axis of an example.
- *
- * @param {Store} store
- * @param {Example} example
- */
+/** The places of the heads that are on in the head axis of an example. @param {Store} store @param {Example} example */
 export function placesOf(store, { heads }) {
   return store.get().heads.map((head) => heads.indexOf(head));
 }
@@ -343,184 +319,66 @@ function write(hash) {
  * @property {(value: any, state: State) => string} [write]
  */
 
-/** @type {Field[]} */
+const among = (/** @type {string[]} */ possible) => (/** @type {string} */ written) => oneOf(written, possible);
+const marks = STATISTICS.filter(({ mark }) => mark !== null).map(({ id }) => id);
+
+/** Each by its name in the state and in the address. @type {Field[]} */
 export const FIELDS = [
-  {
-    name: "view",
-    key: "view",
-    start: ({ view }) => view,
-    read: (written, { views }) => oneOf(written, views),
-  },
-  {
-    name: "example",
-    key: "example",
-    start: () => 0,
-    read: (written, { examples }) => whole(written, range(examples)),
-  },
-  {
-    name: "beside",
-    key: "beside",
-    start: () => null,
-    read: (written, { examples }) => whole(written, range(examples)),
-  },
-  {
-    name: "layer",
-    key: "layer",
-    start: ({ layers }) => layers[0],
-    read: (written, { layers }) => whole(written, layers),
-  },
-  {
-    name: "heads",
-    key: "heads",
-    start: ({ first }) => first,
-    read: (written, { heads }) => askedHeads(written, heads),
-    write: (heads) => heads.join(".") || "none",
-  },
-  {
-    name: "query",
-    key: "query",
-    start: () => null,
-    read: (written, { size }) => whole(written, range(size)),
-  },
-  {
-    name: "key",
-    key: "key",
-    start: () => null,
-    read: (written, { keys }) => whole(written, range(keys)),
-  },
-  {
-    name: "anchor",
-    key: "from",
-    start: () => "query",
-    read: (written) => (written === "key" ? "key" : "query"),
-  },
-  {
-    name: "filter",
-    key: "filter",
-    start: () => "all",
-    read: (written, { pair }) => oneOf(written, pair ? FILTERS.map(({ id }) => id) : ["all"]),
-  },
-  {
-    name: "minimum",
-    key: "min",
-    start: ({ minimum }) => minimum,
-    read: (written) => (MINIMA.includes(Number(written)) ? Number(written) : undefined),
-  },
-  {
-    name: "top",
-    key: "top",
-    start: () => 0,
-    read: (written) => whole(written, TOPS),
-  },
-  {
-    name: "special",
-    key: "special",
-    start: () => true,
-    read: (written) => written !== "off",
-    write: () => "off",
-  },
-  {
-    name: "theme",
-    key: "theme",
-    start: () => "auto",
-    read: (written) => oneOf(written, ["light", "dark"]),
-  },
-  {
-    name: "expanded",
-    key: "vectors",
-    start: () => true,
-    read: (written) => written !== "off",
-    write: () => "off",
-  },
-  {
-    name: "order",
-    key: "order",
-    start: () => "dimension",
-    read: (written) => oneOf(written, ["dimension", "size"]),
-  },
-  {
-    name: "number",
-    key: "number",
-    start: () => "",
-    read: (written) => (/^[a-z_]{1,20}$/.test(written) ? written : undefined),
-  },
-  {
-    name: "dimension",
-    key: "dim",
-    start: () => null,
-    read: (written) => (/^\d{1,7}$/.test(written) ? Number(written) : undefined),
-  },
-  {
-    name: "tint",
-    key: "tint",
-    start: () => "side",
-    read: (written) => oneOf(written, ["side", "position", "token"]),
-  },
-  {
-    name: "sort",
-    key: "sort",
-    start: () => "",
-    read: (written) => oneOf(written, STATISTICS.map(({ id }) => id)),
-  },
-  {
-    name: "mark",
-    key: "mark",
-    start: () => "",
-    read: (written, { named }) => oneOf(written, [...STATISTICS.filter(({ mark }) => mark !== null).map(({ id }) => id), ...named]),
-  },
-  {
-    name: "window",
-    key: "window",
-    start: () => null,
-    read: (written, { size, keys }) => readWindow(written, { nQueries: size, nKeys: keys }),
-    write: writeWindow,
-  },
-  {
-    name: "scale",
-    key: "scale",
-    start: () => "root",
-    read: (written) => oneOf(written, ["root", "linear"]),
-  },
-  {
-    name: "measure",
-    key: "shade",
-    start: () => "received",
-    read: (written) => oneOf(written, MEASURES.map(({ id }) => id)),
-  },
-  {
-    name: "find",
-    key: "find",
-    start: () => "",
-    read: (written) => written.slice(0, 200),
-  },
+  field("view", "view", ({ view }) => view, (written, { views }) => oneOf(written, views)),
+  field("example", "example", 0, (written, { examples }) => whole(written, range(examples))),
+  field("beside", "beside", null, (written, { examples }) => whole(written, range(examples))),
+  field("layer", "layer", ({ layers }) => layers[0], (written, { layers }) => whole(written, layers)),
+  field("heads", "heads", ({ first }) => first, (written, { heads }) => askedHeads(written, heads), (heads) => heads.join(".") || "none"),
+  field("query", "query", null, (written, { size }) => whole(written, range(size))),
+  field("key", "key", null, (written, { keys }) => whole(written, range(keys))),
+  field("anchor", "from", "query", (written) => (written === "key" ? "key" : "query")),
+  field("filter", "filter", "all", (written, { pair }) => oneOf(written, pair ? FILTERS.map(({ id }) => id) : ["all"])),
+  field("minimum", "min", ({ minimum }) => minimum, (written) => (MINIMA.includes(Number(written)) ? Number(written) : undefined)),
+  field("top", "top", 0, (written) => whole(written, TOPS)),
+  field("special", "special", true, (written) => written !== "off", () => "off"),
+  field("theme", "theme", "auto", among(["light", "dark"])),
+  field("expanded", "vectors", true, (written) => written !== "off", () => "off"),
+  field("order", "order", "dimension", among(["dimension", "size"])),
+  field("number", "number", "", (written) => (/^[a-z_]{1,20}$/.test(written) ? written : undefined)),
+  field("dimension", "dim", null, (written) => (/^\d{1,7}$/.test(written) ? Number(written) : undefined)),
+  field("tint", "tint", "side", among(["side", "position", "token"])),
+  field("sort", "sort", "", among(STATISTICS.map(({ id }) => id))),
+  field("mark", "mark", "", (written, { named }) => oneOf(written, [...marks, ...named])),
+  field("window", "window", null, (written, { size, keys }) => readWindow(written, { nQueries: size, nKeys: keys }), writeWindow),
+  field("scale", "scale", "root", among(["root", "linear"])),
+  field("measure", "shade", "received", among(MEASURES.map(({ id }) => id))),
+  field("find", "find", "", (written) => written.slice(0, 200)),
 ];
+
+/**
+ * @param {keyof State} name
+ * @param {string} key
+ * @param {Field["start"] | string | number | boolean | null} start  a value, or a function of the limits
+ * @param {Field["read"]} read
+ * @param {Field["write"]} [write]
+ * @returns {Field}
+ */
+function field(name, key, start, read, write) {
+  return { name, key, start: typeof start === "function" ? start : () => start, read, write };
+}
 
 /** @param {number} size */
 function range(size) {
   return Array.from({ length: size }, (_, i) => i);
 }
 
-/**
- * @param {string} written
- * @param {number[]} possible
- */
+/** @param {string} written @param {number[]} possible */
 export function whole(written, possible) {
   const number = /^\d+$/.test(written) ? Number(written) : NaN;
   return possible.includes(number) ? number : undefined;
 }
 
-/**
- * @param {string} written
- * @param {string[]} possible
- */
+/** @param {string} written @param {string[]} possible */
 function oneOf(written, possible) {
   return possible.includes(written) ? written : undefined;
 }
 
-/**
- * @param {string} written
- * @param {number[]} possible
- */
+/** @param {string} written @param {number[]} possible */
 function askedHeads(written, possible) {
   if (written === "none") return [];
   const numbers = written.split(".").map((part) => whole(part, possible));

@@ -13,10 +13,7 @@ export function whole({ nQueries, nKeys }) {
   return [0, nQueries, 0, nKeys];
 }
 
-/**
- * @param {Window} window
- * @param {Sizes} sizes
- */
+/** @param {Window} window @param {Sizes} sizes */
 export function isWhole(window, sizes) {
   const all = whole(sizes);
   return window.every((edge, i) => Math.abs(edge - all[i]) < 0.005);
@@ -33,12 +30,7 @@ export function inside([top, bottom, left, right], { nQueries, nKeys }) {
   return [...span(top, bottom, nQueries), ...span(left, right, nKeys)];
 }
 
-/**
- * @param {number} from
- * @param {number} to
- * @param {number} size
- * @returns {[number, number]}
- */
+/** @param {number} from @param {number} to @param {number} size @returns {[number, number]} */
 function span(from, to, size) {
   const length = Math.min(Math.max(to - from, Math.min(FEWEST, size)), size);
   const start = Math.min(Math.max(from, 0), size - length);
@@ -67,21 +59,12 @@ export function zoomed([top, bottom, left, right], factor, query, key, sizes) {
   return inside([q - (q - top) * tall, q + (bottom - q) * tall, k - (k - left) * wide, k + (right - k) * wide], sizes);
 }
 
-/**
- * @param {number} length
- * @param {number} size
- */
+/** @param {number} length @param {number} size */
 function clamped(length, size) {
   return Math.min(Math.max(length, Math.min(FEWEST, size)), size);
 }
 
-/**
- * @param {Window} window
- * @param {number} queries
- * @param {number} keys
- * @param {Sizes} sizes
- * @returns {Window}
- */
+/** @param {Window} window @param {number} queries @param {number} keys @param {Sizes} sizes @returns {Window} */
 export function moved([top, bottom, left, right], queries, keys, sizes) {
   return inside([top + queries, bottom + queries, left + keys, right + keys], sizes);
 }
@@ -106,11 +89,7 @@ export function writeWindow(window) {
   return window ? window.join("-") : "";
 }
 
-/**
- * @param {string} text
- * @param {Sizes} sizes
- * @returns {Window | undefined}
- */
+/** @param {string} text @param {Sizes} sizes @returns {Window | undefined} */
 export function readWindow(text, sizes) {
   if (!/^\d+(\.\d+)?(-\d+(\.\d+)?){3}$/.test(text)) return undefined;
   const [top, bottom, left, right] = text.split("-").map(Number);

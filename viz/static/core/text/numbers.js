@@ -2,10 +2,7 @@
 
 const DIGITS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 
-/**
- * @param {number} value
- * @param {number} [digits]  after the point
- */
+/** @param {number} value @param {number} [digits]  after the point */
 export function written(value, digits = 3) {
   if (value === 0) return "0";
   if (value === -Infinity) return "−∞";
@@ -21,30 +18,17 @@ function small(size) {
   return `${digit}\u202f×\u202f10⁻${raised}`;
 }
 
-/**
- * A number behind a sign, as it stands in a sum.
- *
- * @param {number} value
- * @param {number} [digits]
- */
+/** A number behind a sign, as it stands in a sum. @param {number} value @param {number} [digits] */
 export function signed(value, digits = 3) {
   return value <= 0 ? written(value, digits) : `+${written(value, digits)}`;
 }
 
-/**
- * A round number without idle zeros, for scales.
- *
- * @param {number} value
- */
+/** A round number without idle zeros, for scales. @param {number} value */
 export function short(value) {
   return String(Number(value.toPrecision(3))).replace("-", "−");
 }
 
-/**
- * A weight in percent: three digits where there are any to see.
- *
- * @param {number} weight
- */
+/** A weight in percent: three digits where there are any to see. @param {number} weight */
 export function share(weight) {
   const value = weight * 100;
   if (value === 0) return "0\u202f%";
@@ -52,10 +36,7 @@ export function share(weight) {
   return `${written(value, 3)}\u202f%`;
 }
 
-/**
- * @param {number} number
- * @param {string} thing
- */
+/** @param {number} number @param {string} thing */
 export function counted(number, thing) {
   return `${number} ${thing}${number === 1 ? "" : "s"}`;
 }

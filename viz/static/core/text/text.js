@@ -1,5 +1,5 @@
 /**
- * Text from outside as it is shown: whatever it holds, every character of it can be seen.
+ * * * Text from outside as it is shown: whatever it holds, every character of it can be seen.
  *
  * @import { Tokens } from "../data/data.js"
  */
@@ -22,10 +22,7 @@ function picture(character, index) {
   return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 }
 
-/**
- * @param {string} text
- * @param {number} [limit]  characters shown; the rest is an ellipsis
- */
+/** @param {string} text @param {number} [limit]  characters shown; the rest is an ellipsis */
 export function visible(text, limit = 80) {
   if (text === "") return "∅";
   const cut = text.length > limit ? text.slice(0, limit) : text;
@@ -33,11 +30,7 @@ export function visible(text, limit = 80) {
   return cut === text ? shown : `${shown}…`;
 }
 
-/**
- * A running text: line breaks and other blanks become spaces.
- *
- * @param {string} text
- */
+/** A running text: line breaks and other blanks become spaces. @param {string} text */
 export function running(text) {
   return visible(text.replace(/\s+/gu, " ").trim(), 2000);
 }
@@ -58,22 +51,13 @@ export function tokenText(tokens, index, limit = 80) {
   return { mark, text: spaces > 0 && spaces === text.length ? "" : visible(text.slice(spaces), limit) };
 }
 
-/**
- * A token in running words, without its mark.
- *
- * @param {Tokens} tokens
- * @param {number} index
- */
+/** A token in running words, without its mark. @param {Tokens} tokens @param {number} index */
 export function tokenName(tokens, index) {
   const { mark, text } = tokenText(tokens, index, 40);
   return text || mark;
 }
 
-/**
- * A weight in percent, with a digit after the point where one matters.
- *
- * @param {number} weight
- */
+/** A weight in percent, with a digit after the point where one matters. @param {number} weight */
 export function percent(weight) {
   const value = weight * 100;
   return `${value < 99.95 ? value.toFixed(1) : "100"}\u202f%`;
@@ -118,11 +102,7 @@ export function gapsBefore(tokens) {
  */
 const LINES = new WeakMap();
 
-/**
- * @param {Tokens} tokens
- * @param {string} find
- * @returns {Matches}
- */
+/** @param {Tokens} tokens @param {string} find @returns {Matches} */
 export function matchesOf(tokens, find) {
   const wanted = folded(find).trim();
   /** @type {Matches} */
@@ -139,12 +119,7 @@ export function matchesOf(tokens, find) {
   return found;
 }
 
-/**
- * The running text, with what stands before a token as a part of it.
- *
- * @param {Tokens} tokens
- * @returns {Line}
- */
+/** The running text, with what stands before a token as a part of it. @param {Tokens} tokens @returns {Line} */
 function lineOf(tokens) {
   const gaps = gapsBefore(tokens);
   /** @type {number[]} */

@@ -6,7 +6,7 @@
  *
  * @import { Focus } from "../../core/data/attention.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
- * @import { BarPicture } from "./bars.js"
+ * @import { BarPicture } from "./elements.js"
  * @import { Story } from "./story.js"
  */
 
@@ -21,12 +21,8 @@ import { afterEscape, currentHead } from "../../core/state/state.js";
 import { numeral } from "../../marks/cards.js";
 import { tokenOf } from "../../marks/rows.js";
 import { dimensionAt } from "../../marks/strips.js";
-import { drawBars } from "./bars.js";
-import { arithmeticFigure } from "./figure.js";
-import { numberTables } from "./parts.js";
-import { TokenPicker } from "./pick.js";
-import { addUp, answer, mask, multiply, scaleDown, softmaxStep, takeAlong, withoutValue } from "./story.js";
-import { cap, turned } from "./turned.js";
+import { drawPlot, numberTables, TokenPicker } from "./elements.js";
+import { addUp, answer, arithmeticFigure, cap, mask, multiply, scaleDown, softmaxStep, takeAlong, turned, withoutValue } from "./story.js";
 
 /**
  * @typedef {object} Plot  a picture of the numbers of all dimensions
@@ -227,12 +223,7 @@ export class ArithmeticView {
     this.pickers[side].items.get(index)?.focus({ preventScroll: true });
   }
 
-  /**
-   * The keys that mean a token here.
-   *
-   * @param {KeyboardEvent} event
-   * @returns {boolean}
-   */
+  /** The keys that mean a token here. @param {KeyboardEvent} event @returns {boolean} */
   keydown({ key, target }) {
     if (key === "Escape") {
       this.store.set(afterEscape(this.store.get()));
@@ -278,7 +269,7 @@ function createPlot(picture, name, read) {
     const which = pointed < 0 ? `Largest: dimension ${dimension}` : `Dimension ${dimension}`;
     readout.replaceChildren(element("strong", {}, [which]), "  ", ...read(dimension));
     readout.dataset.dimension = String(dimension);
-    drawBars(canvas, room.clientWidth, { ...picture, pointed });
+    drawPlot(canvas, room.clientWidth, { ...picture, pointed });
   };
   room.addEventListener("pointermove", ({ clientX }) => {
     const { left, width } = room.getBoundingClientRect();

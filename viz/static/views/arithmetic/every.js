@@ -2,21 +2,25 @@
  * The arithmetic view before a model: any number of a run is chosen, and worked out from the numbers
  * and weights that it is made of. An attention weight is told by the view that every page has.
  *
- * @import { Source } from "../../core/data/source.js"
+ * @import { Tokens } from "../../core/data/data.js"
+ * @import { Candidate, Source } from "../../core/data/source.js"
+ * @import { CssColors } from "../../core/draw/canvas.js"
+ * @import { Figure } from "../../core/export/figure.js"
  * @import { Kind, Stage, View } from "../../core/frame/kinds.js"
- * @import { Step, Way, Worked } from "./worked.js"
+ * @import { Place, Step, Term, Way, Worked } from "./worked.js"
  */
-
 import { usualQuery } from "../../core/data/softmax.js";
-import { cssColors } from "../../core/draw/canvas.js";
+import { cssColors, penOn } from "../../core/draw/canvas.js";
+import { scaleFor, shadeTable, signColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
 import { currentHead } from "../../core/state/state.js";
+import { signed, written } from "../../core/text/numbers.js";
+import { percent, visible } from "../../core/text/text.js";
+import { numeral, track } from "../../marks/cards.js";
 import { tokenOf } from "../../marks/rows.js";
-import { TokenPicker } from "./pick.js";
-import { answerOf, stepOf } from "./tell.js";
-import { VectorStrip } from "./vector.js";
-import { softmaxStep, Teller, told, vectorAt, workedIn } from "./worked.js";
-import { workedFigure } from "./worked_figure.js";
+import { dimensionAt, drawStrip, frameCell } from "../../marks/strips.js";
+import { formula, named, step, TokenPicker, words } from "./elements.js";
+import { largest, softmaxStep, Teller, told, total, vectorAt, workedIn } from "./worked.js";
 
 /**
  * @param {Kind} weights  the view of one attention weight
@@ -35,11 +39,7 @@ export function everyNumber(weights) {
 
 /** @implements {View} */
 class EveryNumberView {
-  /**
-   * @param {Stage} stage
-   * @param {Source} source
-   * @param {View} weights
-   */
+  /** @param {Stage} stage @param {Source} source @param {View} weights */
   constructor({ example, store, limits, theme }, source, weights) {
     this.example = example;
     this.store = store;
@@ -145,10 +145,7 @@ function strongest(vector) {
   return Array.from(vector).reduce((best, value, i) => (Math.abs(value) > Math.abs(vector[best]) ? i : best), 0);
 }
 
-/**
- * @param {Worked[]} quantities
- * @param {(id: string) => void} choose
- */
+/** @param {Worked[]} quantities @param {(id: string) => void} choose */
 function numberMenu(quantities, choose) {
   const made = element("select", { "aria-label": "Number", class: "every-menu" });
   const groups = [...new Set(quantities.map(({ group }) => group))];
@@ -160,4 +157,274 @@ function numberMenu(quantities, choose) {
   }
   made.addEventListener("change", () => choose(made.value));
   return made;
+}
+
+/**
+ * Worked numbers as elements: what it all comes to, and each step with its sum and its formulas.
+ */
+
+/**
+ * @typedef {(way: Way) => void} Go
+ *
+ * @typedef {Place & {tokens: Tokens,
+ *   name: string | null}} Where  name: of a token of the vocabulary
+ */
+
+/** Terms of a sum that are listed. */
+const LISTED = 8;
+/** A part of a number that rounding in single precision cannot explain. */
+const APART = 1e-3;
+
+/**
+ * @param {Worked} quantity
+ * @param {Where} where
+ * @param {number} value
+ * @param {number | null} given  what the model has there
+ */
+export function answerOf(quantity, { tokens, layer, head, position, dimension, name }, value, given) {
+  const place = [...(quantity.layered ? [`Layer ${layer}`] : []), ...(quantity.headed ? [`head ${head}`] : []), quantity.says];
+  const which = name === null ? `, ${quantity.of === "mlp" ? "neuron" : "dimension"} ${dimension}` : ` for “${visible(name.trim(), 24)}”`;
+  const parts = [
+    element("p", { class: "where" }, [place.join(", ")]),
+    element("h2", { class: "sum-title" }, [`${quantity.label} of `, named(tokens, position), `${which}: `, numeral("answer", value)]),
+  ];
+  if (given !== null && Math.abs(given - value) > APART * Math.max(Math.abs(given), Math.abs(value), 0.01)) {
+    const note = element("p", { class: "sum-edited" }, ["This run was changed here: the model goes on with ", numeral("given", given), ". Below is what it would have computed."]);
+    parts.push(note);
+  }
+  return parts;
+}
+
+/** @param {Step} told @param {"light" | "dark"} theme @param {Go} go */
+export function stepOf({ id, title, says, sum, lines, value }, theme, go) {
+  const shown = lines.map(lineOf);
+  const made = step(id, title, [words(says), ...(sum ? [sumTable(sum, theme, go)] : []), ...shown]);
+  if (Number.isFinite(value)) made.dataset.value = String(value);
+  return made;
+}
+
+/** A line of a formula; the number that it ends with is what it comes to. @param {(string | number)[]} line */
+function lineOf(line) {
+  const parts = line.map((part, i) => {
+    if (typeof part === "string") return part;
+    const before = line[i - 1];
+    const inner = part < 0 && typeof before === "string" && /[+−×/] $/.test(before);
+    return numeral("number", part, inner ? `(${written(part)})` : written(part));
+  });
+  const made = formula(...parts);
+  made.classList.toggle("every-plain", typeof line[line.length - 1] === "string");
+  return made;
+}
+
+/**
+ * The largest terms of a sum, the rest added up, and the sum.
+ *
+ * @param {{factors: string[], terms: Term[]}} sum
+ * @param {"light" | "dark"} theme
+ * @param {Go} go
+ */
+function sumTable({ factors, terms }, theme, go) {
+  const { shown, rest } = largest(terms, LISTED);
+  const top = Math.max(...[...shown, ...(rest ? [rest] : [])].map(({ value }) => Math.abs(value))) || 1;
+  const columns = ["", ...factors, factors.length ? factors.join(" × ") : "", ""];
+  const head = element("tr", {}, columns.map((name, i) => element(name ? "th" : "td", name ? { scope: "col" } : {}, [i ? name : ""])));
+  const rows = shown.map((term) => termRow(term, factors.length, top, theme, go));
+  if (rest) rows.push(restRow(rest, factors.length, top, theme));
+  const all = terms.reduce((total, { value }) => total + value, 0);
+  const foot = element("tr", { class: "sum-total" }, [
+    element("th", { scope: "row" }, [terms.length > 1 ? `sum of ${terms.length}` : "sum"]),
+    ...factors.map(() => element("td")),
+    element("td", { "data-value": String(all) }, [written(all)]),
+    element("td"),
+  ]);
+  return element("table", { class: "every-sum" }, [
+    ...(factors.length ? [element("thead", {}, [head])] : []),
+    element("tbody", {}, rows),
+    element("tfoot", {}, [foot]),
+  ]);
+}
+
+/** @param {Term} term @param {number} nFactors @param {number} top @param {"light" | "dark"} theme @param {Go} go */
+function termRow({ name, factors, value, to }, nFactors, top, theme, go) {
+  const said = visible(name, 60);
+  const title = to ? element("button", { type: "button", class: "every-to", title: `Work out ${said}` }, [said]) : said;
+  if (to && typeof title !== "string") title.addEventListener("click", () => go(to));
+  return element("tr", {}, [
+    element("th", { scope: "row" }, [title]),
+    ...Array.from({ length: nFactors }, (_, i) => element("td", { "data-value": String(factors[i]) }, [written(factors[i])])),
+    element("td", { "data-value": String(value) }, [signed(value)]),
+    element("td", { class: "every-bar" }, [track(Math.abs(value) / top, signColor(value, theme))]),
+  ]);
+}
+
+/**
+ * @param {{count: number, value: number}} rest
+ * @param {number} nFactors
+ * @param {number} top
+ * @param {"light" | "dark"} theme
+ */
+function restRow({ count, value }, nFactors, top, theme) {
+  return element("tr", { class: "rest" }, [
+    element("th", { scope: "row" }, [`… and ${count} more`]),
+    ...Array.from({ length: nFactors }, () => element("td")),
+    element("td", { "data-value": String(value) }, [signed(value)]),
+    element("td", { class: "every-bar" }, [track(Math.abs(value) / top, signColor(value, theme))]),
+  ]);
+}
+
+/**
+ * All numbers of a quantity as a strip, of which one is chosen; of the logits, the most probable tokens.
+ */
+
+const HEIGHT = 26;
+
+/**
+ * @typedef {object} Shown
+ * @property {Float32Array | null} vector  null: the logits
+ * @property {Candidate[]} candidates
+ * @property {number} dimension
+ * @property {"light" | "dark"} theme
+ * @property {"model" | "head" | "mlp" | "vocabulary"} of
+ */
+
+export class VectorStrip {
+  /** @param {(dimension: number) => void} choose */
+  constructor(choose) {
+    this.choose = choose;
+    this.caption = element("p", { class: "sum-caption" });
+    this.canvas = element("canvas", { "aria-hidden": "true" });
+    this.room = element("div", { class: "every-room" }, [this.canvas]);
+    this.field = element("input", { type: "number", min: "0", step: "1", class: "every-field" });
+    this.field.addEventListener("change", () => this.asked());
+    this.list = element("ol", { class: "every-candidates" });
+    this.root = element("div", { class: "every-strip" }, [this.caption, this.room, this.list]);
+    /** @type {Shown | null} */
+    this.now = null;
+    this.room.addEventListener("click", ({ clientX }) => {
+      const { left, width } = this.room.getBoundingClientRect();
+      const at = this.now?.vector ? dimensionAt(clientX, left, width, this.now.vector.length) : -1;
+      if (at >= 0) this.choose(at);
+    });
+    new ResizeObserver(() => requestAnimationFrame(() => this.draw())).observe(this.room);
+  }
+
+  asked() {
+    const value = Number(this.field.value);
+    if (this.field.value && Number.isInteger(value) && value >= 0 && value <= Number(this.field.max)) this.choose(value);
+  }
+
+  /** @param {Shown} now */
+  show(now) {
+    this.now = now;
+    const { vector, of, dimension } = now;
+    const thing = { model: "dimension", head: "dimension", mlp: "neuron", vocabulary: "token" }[of];
+    this.room.hidden = !vector;
+    this.list.hidden = Boolean(vector);
+    this.field.setAttribute("aria-label", thing);
+    if (vector) {
+      this.field.max = String(vector.length - 1);
+      this.field.value = String(dimension);
+      const all = `of ${vector.length}: click one, or write its number`;
+      this.caption.replaceChildren(element("strong", {}, [`the ${thing} `]), this.field, ` ${all}`);
+    } else {
+      this.caption.replaceChildren(element("strong", {}, ["the token"]), " of the vocabulary, the most probable first");
+      this.list.replaceChildren(...now.candidates.map((one) => this.item(one, now)));
+    }
+    this.draw();
+  }
+
+  /** @param {Candidate} candidate @param {Shown} now */
+  item({ id, text, prob }, { dimension, theme }) {
+    const button = element("button", { type: "button", class: "every-candidate", "aria-pressed": String(id === dimension) }, [
+      element("bdi", {}, [visible(text.trim(), 20)]),
+      track(prob, signColor(1, theme)),
+      element("data", { value: String(prob) }, [percent(prob)]),
+    ]);
+    button.addEventListener("click", () => this.choose(id));
+    return element("li", {}, [button]);
+  }
+
+  draw() {
+    if (!this.now?.vector || !this.room.isConnected || !this.room.clientWidth) return;
+    const { vector, dimension, theme } = this.now;
+    const { ground, ink } = cssColors(this.canvas);
+    const width = this.room.clientWidth;
+    const pen = penOn(this.canvas, width, HEIGHT + 4);
+    const strip = { numbers: vector, left: 0, width, top: 2, height: HEIGHT, scale: scaleFor(vector) };
+    drawStrip(pen, strip, shadeTable(theme), ground);
+    frameCell(pen, strip, dimension, ink);
+  }
+
+  /** @param {KeyboardEvent} event @returns {boolean} */
+  keydown(event) {
+    return event.target === this.field;
+  }
+}
+
+/**
+ * A number worked out as a figure to take away: its steps line by line, and all terms as a table.
+ */
+
+const [WIDTH, LEFT, TOP, LINE] = [720, 32, 64, 22];
+/** Where factors and values end, and where bars begin. */
+const [FACTORS, VALUE, BARS] = [[330, 420], 520, 540];
+
+/**
+ * @typedef {object} Row  of the picture
+ * @property {string} text
+ * @property {"title" | "term" | "line"} kind
+ * @property {number[]} [factors]
+ * @property {number} [value]
+ * @property {number} [part]  of the largest term of its sum
+ */
+
+/**
+ * @param {object} given
+ * @param {string} given.title
+ * @param {Step[]} given.steps
+ * @param {"light" | "dark"} given.theme
+ * @param {CssColors} colors
+ * @returns {Figure}
+ */
+export function workedFigure({ title, steps, theme }, { ink, soft, paper }) {
+  const rows = steps.flatMap(rowsOf);
+  return {
+    name: "arithmetic",
+    width: WIDTH,
+    height: TOP + LINE * rows.length + 24,
+    paper,
+    paint(pen) {
+      pen.text(LEFT, 36, title, { size: 20, color: ink, bold: true });
+      rows.forEach(({ text, kind, factors = [], value, part = 0 }, i) => {
+        const y = TOP + LINE * (i + 1);
+        pen.text(LEFT, y, text, { size: 14, color: kind === "term" ? soft : ink, bold: kind === "title" });
+        if (value === undefined) return;
+        factors.forEach((factor, n) => pen.text(FACTORS[n], y, written(factor), { size: 14, color: soft, anchor: "end" }));
+        pen.text(VALUE, y, signed(value), { size: 14, color: ink, anchor: "end" });
+        pen.rect(BARS, y - 10, Math.abs(part) * (WIDTH - LEFT - BARS), 9, signColor(value, theme));
+      });
+    },
+    columns: ["step", "term", "factor", "factor", "value"],
+    *rows() {
+      for (const { title: step, sum, value } of steps) {
+        for (const { name, factors, value: own } of sum?.terms ?? []) yield [step, name, factors[0] ?? "", factors[1] ?? "", own];
+        if (Number.isFinite(value)) yield [step, "", "", "", value];
+      }
+    },
+  };
+}
+
+/** @param {Step} step @param {number} i @returns {Row[]} */
+function rowsOf({ title, sum, lines }, i) {
+  /** @type {Row[]} */
+  const rows = [{ text: `${i + 1}  ${title}`, kind: "title" }];
+  if (sum) {
+    const { shown, rest } = largest(sum.terms, LISTED);
+    const top = Math.max(...[...shown, ...(rest ? [rest] : [])].map(({ value }) => Math.abs(value))) || 1;
+    for (const { name, factors, value } of shown) rows.push({ text: name, kind: "term", factors, value, part: value / top });
+    if (rest) rows.push({ text: `… and ${rest.count} more`, kind: "term", value: rest.value, part: rest.value / top });
+    rows.push({ text: "sum", kind: "term", value: total(sum.terms.map(({ value }) => value)) });
+  }
+  const plain = (/** @type {string | number} */ part) => (typeof part === "string" ? part.replaceAll("_", "") : written(part));
+  return [...rows, ...lines.map((line) => /** @type {Row} */ ({ text: line.map(plain).join(""), kind: "line" }))];
 }

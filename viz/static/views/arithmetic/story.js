@@ -16,15 +16,19 @@
  *
  * @import { Example, Vectors } from "../../core/data/example.js"
  * @import { Row } from "../../core/data/softmax.js"
+ * @import { CssColors } from "../../core/draw/canvas.js"
+ * @import { Figure } from "../../core/export/figure.js"
  */
-
+import { productApart, unturned } from "../../core/data/rotation.js";
 import { reach } from "../../core/data/sharing.js";
-import { dimensions, sees, sumsOf } from "../../core/data/softmax.js";
-import { element } from "../../core/draw/dom.js";
+import { dimensions, sees, sumsOf, vectorOf } from "../../core/data/softmax.js";
 import { signColor } from "../../core/draw/colors.js";
+import { element } from "../../core/draw/dom.js";
 import { counted, share, signed, written } from "../../core/text/numbers.js";
+import { tokenName } from "../../core/text/text.js";
 import { numeral, track } from "../../marks/cards.js";
-import { formula, named, numberTables, step, words } from "./parts.js";
+import { drawBars } from "../../marks/strips.js";
+import { formula, named, numberTables, step, words } from "./elements.js";
 
 /** Rows of the softmax that are listed: all of a short text, else the largest. */
 const SHORT = 14;
@@ -45,11 +49,7 @@ function precisionOf({ exact, within }) {
   return `Rounded: each number of query and key is within ${bound} of the model's, and the weight within 0.4\u202f%; all that follows is computed from these.`;
 }
 
-/**
- * What it all comes to.
- *
- * @param {Story} story
- */
+/** What it all comes to. @param {Story} story */
 export function answer(story) {
   const { row, key, where, vectors, elsewhere } = story;
   const weight = numeral("answer", row.weights[key], share(row.weights[key]));
@@ -67,12 +67,7 @@ export function answer(story) {
   return parts;
 }
 
-/**
- * @param {Story} story
- * @param {HTMLElement} picture
- * @param {HTMLElement} readout
- * @param {HTMLElement} switches
- */
+/** @param {Story} story @param {HTMLElement} picture @param {HTMLElement} readout @param {HTMLElement} switches */
 export function multiply(story, picture, readout, switches) {
   const { vectors, row, key, products, order } = story;
   const { width } = vectors;
@@ -106,12 +101,7 @@ export function addUp({ products, theme }) {
   ]);
 }
 
-/**
- * @param {string} name
- * @param {number} value
- * @param {number} part
- * @param {string} color
- */
+/** @param {string} name @param {number} value @param {number} part @param {string} color */
 export function side(name, value, part, color) {
   const number = element("data", { value: String(value) }, [signed(value)]);
   return element("li", { class: "bar" }, [element("span", { class: "sum-side" }, [name]), track(part, color), number]);
@@ -151,12 +141,7 @@ export function mask(story) {
   return step("mask", "Mask", [words(ways.filter(Boolean).join(" ")), line, words(keyOf(story), ...verdict(story, seen))]);
 }
 
-/**
- * Why the key is masked, or is not.
- *
- * @param {Story} story
- * @param {boolean} seen
- */
+/** Why the key is masked, or is not. @param {Story} story @param {boolean} seen */
 function verdict(story, seen) {
   const { row, key } = story;
   if (row.query === key) return [" is the token itself: not masked."];
@@ -211,10 +196,7 @@ function softmaxTable(story) {
   return element("table", { class: "sum-softmax" }, [element("thead", {}, [head]), element("tbody", {}, rows), element("tfoot", {}, [sum])]);
 }
 
-/**
- * @param {Story} story
- * @returns {number[]}
- */
+/** @param {Story} story @returns {number[]} */
 function listedKeys({ row, key, vectors }) {
   const all = Array.from({ length: vectors.nKeys }, (_, i) => i);
   if (all.length <= SHORT) return all;
@@ -222,10 +204,7 @@ function listedKeys({ row, key, vectors }) {
   return largest.includes(key) ? largest : [...largest, key];
 }
 
-/**
- * @param {Story} story
- * @param {number} key
- */
+/** @param {Story} story @param {number} key */
 function keyRow({ example, row, key: chosen, color }, key) {
   const masked = !sees(row, key);
   const score = masked ? -Infinity : row.capped[key];
@@ -244,13 +223,7 @@ function keyRow({ example, row, key: chosen, color }, key) {
   return made;
 }
 
-/**
- * @param {string} id
- * @param {string} name
- * @param {number} exps
- * @param {number} weight
- * @param {string} color
- */
+/** @param {string} id @param {string} name @param {number} exps @param {number} weight @param {string} color */
 function restRow(id, name, exps, weight, color) {
   const made = element("tr", { class: "rest" }, [
     element("th", { scope: "row" }, [name]),
@@ -282,12 +255,117 @@ export function takeAlong(story, picture, readout, numbers) {
   ]);
 }
 
-/**
- * That there is no value to take along.
- *
- * @param {Story} story
- */
+/** That there is no value to take along. @param {Story} story */
 export function withoutValue({ row, key }) {
   const why = sees(row, key) ? "This page was made without values." : "Here it is 0: nothing is taken along.";
   return step("value", "Take the value along", [words("The weight then multiplies the value of the key. ", why)]);
+}
+
+/**
+ * The steps that not every model has: turned by position (rotary), squeezed by a soft cap.
+ */
+
+/** Distances in tokens that are compared with the pair's own. */
+const DISTANCES = [0, 1, 2, 4, 8, 16, 32];
+
+/**
+ * What turning by position makes of the product: that of the same two tokens, not turned and further
+ * apart or nearer.
+ *
+ * @param {Story} story
+ * @returns {HTMLElement[]}
+ */
+export function turned({ vectors, row, key, products, theme }) {
+  const { rotary, width } = vectors;
+  if (!rotary) return [];
+  const [query, keyed] = [vectorOf(vectors.query, row.query, width), vectorOf(vectors.key, key, width)];
+  const plain = unturned(keyed, rotary, key);
+  const before = unturned(query, rotary, row.query).reduce((sum, value, i) => sum + value * plain[i], 0);
+  const own = row.query - key;
+  const sign = own < 0 ? -1 : 1;
+  const apart = [...new Set([...DISTANCES, Math.abs(own)])].sort((a, b) => a - b);
+  const found = apart.map((distance) => ({
+    distance,
+    product: productApart(query, keyed, rotary, { at: row.query, keyAt: key, apart: sign * distance }),
+  }));
+  const largest = Math.max(...found.map(({ product }) => Math.abs(product))) || 1;
+  const bars = found.map(({ distance, product }) => {
+    const here = distance === Math.abs(own) ? ", as here" : "";
+    const bar = side(`${distance} apart${here}`, product, Math.abs(product) / largest, signColor(product, theme));
+    bar.dataset.apart = String(distance);
+    return bar;
+  });
+  const turnedSide = 2 * rotary.frequencies.length;
+  const how = turnedSide < width ? `The first ${turnedSide} of ${width} numbers of query and key` : "Query and key";
+  return [
+    step("turn", "Turned by position", [
+      words(`${how} are shown after rotation: two and two were turned by position × frequency. The same pair of tokens at another distance gives another product; here the key stands ${own ? `${counted(Math.abs(own), "token")} ${own > 0 ? "behind" : "ahead"}` : "where the query stands"}.`),
+      formula("not turned: _q_ · _k_ = ", numeral("unturned", before), "; turned: _q_ · _k_ = ", numeral("turned", sumsOf(products).all)),
+      element("ul", { class: "bars sum-sides" }, bars),
+    ]),
+  ];
+}
+
+/** @param {Story} story @returns {HTMLElement[]} */
+export function cap({ vectors: { softCap }, row, key }) {
+  if (!softCap) return [];
+  const most = written(softCap, 0);
+  return [
+    step("cap", "Soft cap", [
+      formula("_capped score_ = ", `${most} × tanh(`, numeral("before-cap", row.scores[key]), ` / ${most}) = `, numeral("capped", row.capped[key])),
+      words(`Scores are squeezed into −${most} to ${most}: small ones stay nearly as they are, none grows beyond.`),
+    ]),
+  ];
+}
+
+/**
+ * The arithmetic of one weight as a figure to take away: the products as bars, and the sum.
+ */
+
+const WIDTH = 720;
+const LEFT = 32;
+const TOP = 84;
+const TALL = 160;
+
+/**
+ * @param {Story} story
+ * @param {CssColors} colors
+ * @returns {Figure}
+ */
+export function arithmeticFigure(story, { ink, soft, paper }) {
+  const { example, vectors, row, key, products } = story;
+  const names = [tokenName(example.tokens, row.query), tokenName(example.keyTokens, key)];
+  const { width } = vectors;
+  return {
+    name: "arithmetic",
+    width: WIDTH,
+    height: TOP + TALL + 148,
+    paper,
+    paint(pen) {
+      pen.text(LEFT, 34, `${names[0]} looks at ${names[1]} with ${share(row.weights[key])}`, { size: 20, color: ink, bold: true });
+      pen.text(LEFT, 58, `${story.where}: ${width} products of query and key`, { size: 13, color: soft });
+      const numbers = dimensions(products, story.order).map((dimension) => products[dimension]);
+      drawBars(pen, { numbers, left: LEFT, width: WIDTH - 2 * LEFT, top: TOP, height: TALL }, story.theme, soft);
+      lines(story).forEach((line, i) => pen.text(LEFT, TOP + TALL + 40 + 26 * i, line, { size: 15, color: ink }));
+    },
+    columns: ["dimension", "query", "key", "product"],
+    *rows() {
+      for (let i = 0; i < width; i += 1) {
+        yield [i, vectors.query[row.query * width + i], vectors.key[key * width + i], products[i]];
+      }
+    },
+  };
+}
+
+/** @param {Story} story */
+function lines({ vectors, row, key, products }) {
+  const score = written(row.scores[key]);
+  const masked = !sees(row, key);
+  const capped = vectors.softCap ? `, capped ${written(row.capped[key])}` : "";
+  return [
+    `q · k = ${written(sumsOf(products).all)}`,
+    `score = q · k × ${written(vectors.scale, 4)} = ${score}${capped}${masked ? ", masked: −∞" : ""}`,
+    `exp(score − ${written(row.capped[row.strongest])}) = ${written(row.exps[key])}`,
+    `weight = ${written(row.exps[key])} / ${written(row.denominator)} = ${share(row.weights[key])}`,
+  ];
 }

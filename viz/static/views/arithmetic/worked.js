@@ -96,11 +96,7 @@ export function largest(terms, most) {
  */
 
 export class Teller {
-  /**
-   * @param {Source} source
-   * @param {Example} example
-   * @param {Place} place
-   */
+  /** @param {Source} source @param {Example} example @param {Place} place */
   constructor(source, example, place) {
     this.source = source;
     this.built = source.shape.built;
@@ -109,11 +105,7 @@ export class Teller {
     this.place = place;
   }
 
-  /**
-   * A step of the layer; nothing where the layer does not have it.
-   *
-   * @param {string} id
-   */
+  /** A step of the layer; nothing where the layer does not have it. @param {string} id */
   find(id) {
     return layerSteps(this.built, this.place.layer).find((step) => step.id === id);
   }
@@ -157,49 +149,28 @@ export class Teller {
     return this.example.keyHead(this.place.head);
   }
 
-  /**
-   * A quantity (position, …) at the position.
-   *
-   * @param {string} quantity
-   * @param {number | null} [layer]
-   */
+  /** A quantity (position, …) at the position. @param {string} quantity @param {number | null} [layer] */
   async row(quantity, layer = this.place.layer) {
     const { shape, values } = await this.source.read(quantity, layer);
     const width = values.length / shape[0];
     return values.subarray(this.place.position * width, (this.place.position + 1) * width);
   }
 
-  /**
-   * A quantity (head, position, …) of one head at the position.
-   *
-   * @param {string} quantity
-   * @param {number} [head]
-   */
+  /** A quantity (head, position, …) of one head at the position. @param {string} quantity @param {number} [head] */
   async headRow(quantity, head = this.place.head) {
     const { shape: [, positions, width], values } = await this.source.read(quantity, this.place.layer);
     const from = (head * positions + this.place.position) * width;
     return values.subarray(from, from + width);
   }
 
-  /**
-   * A quantity (head, position, …) of one head, all positions.
-   *
-   * @param {string} quantity
-   * @param {number} [head]
-   */
+  /** A quantity (head, position, …) of one head, all positions. @param {string} quantity @param {number} [head] */
   async ofHead(quantity, head = this.place.head) {
     const { shape: [heads], values } = await this.source.read(quantity, this.place.layer);
     const size = values.length / heads;
     return values.subarray(head * size, (head + 1) * size);
   }
 
-  /**
-   * A weight, or one row of it.
-   *
-   * @param {string} name
-   * @param {number | null} [row]
-   * @param {number | null} [layer]
-   */
+  /** A weight, or one row of it. @param {string} name @param {number | null} [row] @param {number | null} [layer] */
   weight(name, row = null, layer = this.place.layer) {
     return weightOf(this.source, name, layer, row);
   }
@@ -230,12 +201,7 @@ export class Teller {
     return layer ? to("resid_post", { layer: layer - 1 }) : to("embed");
   }
 
-  /**
-   * What a step of the layer reads: the stream, or a norm of it.
-   *
-   * @param {string} id
-   * @returns {Promise<Read>}
-   */
+  /** What a step of the layer reads: the stream, or a norm of it. @param {string} id @returns {Promise<Read>} */
   async input(id) {
     const [name] = this.step(id).reads;
     const { between, reads, norm } = this.step(name);
@@ -261,11 +227,7 @@ export class Teller {
   }
 }
 
-/**
- * @param {string} number
- * @param {Way} [more]
- * @returns {(dimension: number) => Way}
- */
+/** @param {string} number @param {Way} [more] @returns {(dimension: number) => Way} */
 export function to(number, more = {}) {
   return (dimension) => ({ number, dimension, ...more });
 }
@@ -329,10 +291,7 @@ export function normSteps(given) {
   return [...(norm.kind === "rms" ? rmsNormSteps(given, own) : layerNormSteps(given, own)), learned(normal, dimension, norm)];
 }
 
-/**
- * @param {Given} given
- * @param {(value: number) => number} f
- */
+/** @param {Given} given @param {(value: number) => number} f */
 function named({ x, to }, f) {
   return Array.from(x, (one, i) => ({ name: `dimension ${i}`, factors: [], value: f(one), ...(to && { to: to(i) }) }));
 }
@@ -371,11 +330,7 @@ function layerNormSteps(given, { mean, variance, scale, normal }) {
   ];
 }
 
-/**
- * @param {Given} given
- * @param {{variance: number, scale: number, normal: number}} own
- * @returns {Step[]}
- */
+/** @param {Given} given @param {{variance: number, scale: number, normal: number}} own @returns {Step[]} */
 function rmsNormSteps(given, { variance, scale, normal }) {
   const { x, dimension, norm, whose = "of this token" } = given;
   const width = x.length;
@@ -398,12 +353,7 @@ function rmsNormSteps(given, { variance, scale, normal }) {
   ];
 }
 
-/**
- * @param {number} normal
- * @param {number} dimension
- * @param {Norm} norm
- * @returns {Step}
- */
+/** @param {number} normal @param {number} dimension @param {Norm} norm @returns {Step} */
 function learned(normal, dimension, { weight, bias, plusOne }) {
   const scaled = normal * ((plusOne ? 1 : 0) + weight[dimension]);
   const value = scaled + (bias ? bias[dimension] : 0);
@@ -425,11 +375,7 @@ const WRITTEN = {
   tanh: (x) => ["tanh(_x_) = tanh(", x, ")"],
 };
 
-/**
- * @param {string} activation
- * @param {number} x
- * @returns {Step}
- */
+/** @param {string} activation @param {number} x @returns {Step} */
 export function activationStep(activation, x) {
   const value = ACTIVATIONS[activation](x);
   const written = (WRITTEN[activation === "gelu_fast" ? "gelu_tanh" : activation] ?? (() => [`${activation}(_x_)`]))(x);
@@ -634,43 +580,26 @@ export async function attnOut(at) {
  * ModernBERT: a last norm as GPT-2, then a head as BERT. Gemma 2: soft-capped logits.
  */
 
-/**
- * The last stream, and where a dimension of it is worked out.
- *
- * @param {Teller} at
- */
+/** The last stream, and where a dimension of it is worked out. @param {Teller} at */
 async function last(at) {
   const layer = at.source.shape.layers - 1;
   return { x: await at.row("resid_post", layer), way: to("resid_post", { layer }) };
 }
 
-/**
- * What the output head reads, whole: the last norm of the stream, or the stream.
- *
- * @param {Teller} at
- */
+/** What the output head reads, whole: the last norm of the stream, or the stream. @param {Teller} at */
 export async function finalNormed(at) {
   const { x } = await last(at);
   return at.built.finalNorm ? normed(x, await at.norm("body.final_norm", null)).values : x;
 }
 
-/**
- * activation(W·x + b) in all dimensions.
- *
- * @param {Teller} at
- * @param {Float32Array} x
- */
+/** activation(W·x + b) in all dimensions. @param {Teller} at @param {Float32Array} x */
 async function transformed(at, x) {
   const [w, bias] = await Promise.all([at.weight("head.transform.weight", null, null), at.source.weights("head.transform.bias", null, null)]);
   const activation = ACTIVATIONS[at.built.headActivation];
   return Float32Array.from({ length: w.length / x.length }, (_, i) => activation(total(Array.from(x, (value, j) => value * w[i * x.length + j])) + (bias ? bias.values[i] : 0)));
 }
 
-/**
- * What the decoder reads, whole.
- *
- * @param {Teller} at
- */
+/** What the decoder reads, whole. @param {Teller} at */
 export async function outputVector(at) {
   const x = await finalNormed(at);
   return at.built.transform ? normed(await transformed(at, x), await at.norm("head.norm", null)).values : x;
@@ -713,11 +642,7 @@ export async function outputLogits(at) {
   return at.built.logitSoftCap ? [...steps, capped(steps[steps.length - 1].value, at.built.logitSoftCap)] : steps;
 }
 
-/**
- * @param {number} logit
- * @param {number} cap
- * @returns {Step}
- */
+/** @param {number} logit @param {number} cap @returns {Step} */
 function capped(logit, cap) {
   const value = cap * Math.tanh(logit / cap);
   const says = "Logits are squeezed into −cap to cap: small ones stay nearly as they are, none grows beyond.";
@@ -779,12 +704,7 @@ function worked(id, group, label, says, of, tell, more = {}) {
   return { id, group, label, says, of, tell, layered: true, headed: of === "head", there: () => true, read: true, ...more };
 }
 
-/**
- * @param {string} id
- * @param {string} group
- * @param {string} label
- * @param {string} says
- */
+/** @param {string} id @param {string} group @param {string} label @param {string} says */
 function normQuantity(id, group, label, says) {
   return worked(id, group, label, says, "model", (at) => between(at, id), { read: false });
 }
@@ -824,11 +744,7 @@ function hasBoth({ finalNorm, transform }) {
   return finalNorm && transform;
 }
 
-/**
- * The quantities that a model has in some layer, by its own names.
- *
- * @param {Shape} shape
- */
+/** The quantities that a model has in some layer, by its own names. @param {Shape} shape */
 export function workedIn({ built, predicts, layers }) {
   const known = new Set(["head_out", ...Array.from({ length: layers }, (_, n) => layerSteps(built, n)).flat().map(({ id }) => id)]);
   const has = (/** @type {Worked} */ { id, layered, group, there }) => (layered ? known.has(id) : there(built) && (group !== "Output" || predicts !== "none"));
@@ -876,13 +792,7 @@ export async function told(quantity, at) {
   return { steps, value: steps[steps.length - 1].value };
 }
 
-/**
- * A norm that stands between two quantities.
- *
- * @param {Teller} at
- * @param {string} id
- * @returns {Promise<Step[]>}
- */
+/** A norm that stands between two quantities. @param {Teller} at @param {string} id @returns {Promise<Step[]>} */
 async function between(at, id) {
   const { dimension } = at.place;
   const own = at.find(id);
@@ -895,12 +805,7 @@ async function between(at, id) {
   return normSteps({ x: await at.vector(from), dimension, norm: await at.norm(own.norm), to: at.way(from) });
 }
 
-/**
- * resid_mid or resid_post.
- *
- * @param {Teller} at
- * @param {"attention" | "mlp"} part
- */
+/** resid_mid or resid_post. @param {Teller} at @param {"attention" | "mlp"} part */
 async function added(at, part) {
   const { dimension } = at.place;
   const { reads: [before, out], norm } = at.step(part === "attention" ? "resid_mid" : "resid_post");
@@ -916,12 +821,7 @@ async function added(at, part) {
   return [sum, ...normSteps({ x, dimension, norm: await at.norm(norm) })];
 }
 
-/**
- * mlp_pre or mlp_gate.
- *
- * @param {Teller} at
- * @param {"mlp_pre" | "mlp_gate"} id
- */
+/** mlp_pre or mlp_gate. @param {Teller} at @param {"mlp_pre" | "mlp_gate"} id */
 async function neuron(at, id) {
   const { dimension } = at.place;
   const [weight, letters] = id === "mlp_gate" ? ["mlp.gate", "W_gate"] : ["mlp.up", "W_in"];

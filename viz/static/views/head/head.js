@@ -149,12 +149,7 @@ export class HeadView {
     if (root.activeElement instanceof HTMLElement) root.activeElement.blur();
   }
 
-  /**
-   * The keys that mean a token here.
-   *
-   * @param {KeyboardEvent} event
-   * @returns {boolean}
-   */
+  /** The keys that mean a token here. @param {KeyboardEvent} event @returns {boolean} */
   keydown(event) {
     const { target } = event;
     const touched = tokenOf(target);
@@ -173,11 +168,7 @@ export class HeadView {
     return keptToken(this.store.get()) ?? this.inside(this.store.pointed.get());
   }
 
-  /**
-   * A token, if this text has it; the one beside it may be longer.
-   *
-   * @param {Focus | null} token
-   */
+  /** A token, if this text has it; the one beside it may be longer. @param {Focus | null} token */
   inside(token) {
     return token && token.index < this.columns[token.side].size ? token : null;
   }
@@ -198,10 +189,7 @@ export class HeadView {
     if (this.layer && this.stage.isConnected) this.paintTokens(this.scene(this.layer), this.focus());
   }
 
-  /**
-   * @param {Scene} scene
-   * @param {Focus | null} focus
-   */
+  /** @param {Scene} scene @param {Focus | null} focus */
   paintTokens(scene, focus) {
     const state = this.store.get();
     const [query, key] = [scene.tokens, scene.keyTokens].map((all) => matchesOf(all, state.find).tokens);
@@ -209,10 +197,7 @@ export class HeadView {
     shadeTokens(this.columns, scene, focus);
   }
 
-  /**
-   * @param {Layer} layer
-   * @returns {Scene}
-   */
+  /** @param {Layer} layer @returns {Scene} */
   scene(layer) {
     const { tokens, keyTokens, heads: numbers } = this.example;
     const { heads, filter, special, minimum, top } = this.store.get();
@@ -249,10 +234,7 @@ export class HeadView {
     if (this.whole) this.stage.dataset.layer = String(layer.number);
   }
 
-  /**
-   * @param {Scene} scene
-   * @param {Focus | null} focus
-   */
+  /** @param {Scene} scene @param {Focus | null} focus */
   paintUpper(scene, focus) {
     if (!focus) {
       this.columns.write(null);
@@ -363,9 +345,7 @@ export class HeadCard {
  * @property {string} name
  */
 
-/**
- * @param {HTMLElement} card
- */
+/** @param {HTMLElement} card */
 export function showHint(card) {
   card.dataset.shows = "hint";
   card.replaceChildren(
@@ -407,21 +387,13 @@ function nothing(heads) {
   return element("p", { class: "hint" }, [reason]);
 }
 
-/**
- * @param {number} layer
- * @param {number[]} heads
- * @param {Look} look
- */
+/** @param {number} layer @param {number[]} heads @param {Look} look */
 function where(layer, heads, look) {
   if (heads.length === 1) return `Layer ${layer}, head ${look.numbers[heads[0]]}`;
   return `Layer ${layer}, mean of ${heads.length} heads`;
 }
 
-/**
- * @param {HTMLElement} card
- * @param {Looked} scene
- * @param {number} other  the token opposite the focus
- */
+/** @param {HTMLElement} card @param {Looked} scene @param {number} other  the token opposite the focus */
 export function showWeight(card, { tokens, keyTokens, layer, heads, look, focus, there }, other) {
   card.dataset.shows = "weight";
   const [query, key] = focus.side === "query" ? [focus.index, other] : [other, focus.index];
@@ -452,12 +424,7 @@ function single(code) {
   return large(weight, percent(weight), boundsText(code));
 }
 
-/**
- * @param {number} weight
- * @param {There} there
- * @param {number} before
- * @returns {[string, string][]}
- */
+/** @param {number} weight @param {There} there @param {number} before @returns {[string, string][]} */
 function comparison(weight, there, before) {
   return [
     [nameOf(there), percent(before)],
@@ -487,11 +454,7 @@ function perHead(heads, codes, look, there, before) {
   return bars(rows, there, "heads");
 }
 
-/**
- * @param {HTMLElement[]} rows
- * @param {There | null} there
- * @param {string} [kind]
- */
+/** @param {HTMLElement[]} rows @param {There | null} there @param {string} [kind] */
 function bars(rows, there, kind = "") {
   const list = element("ul", { class: `bars ${kind}${there ? " compared" : ""}` }, rows);
   if (!there) return list;
@@ -499,12 +462,7 @@ function bars(rows, there, kind = "") {
   return element("div", {}, [note, list]);
 }
 
-/**
- * The token on the side opposite the focus that was chosen too.
- *
- * @param {State} state
- * @param {Focus} focus
- */
+/** The token on the side opposite the focus that was chosen too. @param {State} state @param {Focus} focus */
 export function counterpart(state, focus) {
   return state[focus.side] === focus.index ? state[opposite(focus.side)] : null;
 }
@@ -603,22 +561,14 @@ export class Columns {
     places.forEach((place, i) => focus && this[opposite(focus.side)].at(place).append(this.written[i]));
   }
 
-  /**
-   * The token that has the focus; Tab comes back to it.
-   *
-   * @param {EventTarget | null} target
-   */
+  /** The token that has the focus; Tab comes back to it. @param {EventTarget | null} target */
   focused(target) {
     const token = tokenOf(target);
     if (token) this[token.side].stop = token.index;
     return token;
   }
 
-  /**
-   * Gives the keyboard's focus to a token; only it stays in the tab order of its column.
-   *
-   * @param {Focus} token
-   */
+  /** Gives the keyboard's focus to a token; only it stays in the tab order of its column. @param {Focus} token */
   focus({ side, index }) {
     this[side].stop = index;
     this[side].at(index).focus();
@@ -631,11 +581,7 @@ const DARKEST = 0.6;
 /** Shades that nobody sees need not be there: a long text has thousands of them. */
 const FAINTEST = 0.012;
 
-/**
- * @param {Columns} columns
- * @param {Scene} scene
- * @param {Focus | null} focus
- */
+/** @param {Columns} columns @param {Scene} scene @param {Focus | null} focus */
 export function shadeTokens(columns, scene, focus) {
   const shaded = focus && scene.shown[focus.side][focus.index] ? opposite(focus.side) : null;
   const band = focus && bandMaker(scene, focus);
@@ -777,10 +723,7 @@ export function captions(example) {
   ]);
 }
 
-/**
- * @param {Example} one
- * @param {Example} other
- */
+/** @param {Example} one @param {Example} other */
 export function sameTokens(one, other) {
   const [these, those] = [one, other].map(({ tokens, keyTokens }) => JSON.stringify([tokens.text, keyTokens.text]));
   return these === those;

@@ -149,10 +149,7 @@ const MANY = 10000;
  */
 
 export class Sheet {
-  /**
-   * @param {string} name
-   * @param {AbortSignal} ended
-   */
+  /** @param {string} name @param {AbortSignal} ended */
   constructor(name, ended) {
     this.root = element("div", { class: `sheet ${name}` });
     this.raster = new Raster();
@@ -252,11 +249,7 @@ export class Sheet {
     }
   }
 
-  /**
-   * What is next when all around the window is drawn.
-   *
-   * @param {number} around
-   */
+  /** What is next when all around the window is drawn. @param {number} around */
   further(around) {
     if (around < NEAR) return this.soon(NEAR, PAUSE);
     const pixels = this.tiles.reduce((sum, { canvas }) => sum + canvas.width * canvas.height, 0);
@@ -321,10 +314,7 @@ const LEAST_WRITTEN = 0.005;
  * @property {{ink: string, soft: string, faint: string, paper: string}} colors
  */
 
-/**
- * @param {Shot} shot
- * @returns {Figure}
- */
+/** @param {Shot} shot @returns {Figure} */
 export function headFigure({ scene, focus, keyTokens, colors }) {
   const { tokens, layer, heads, shown, top, look } = scene;
   const row = tokens.text.length > DENSE ? 16 : 22;
@@ -371,11 +361,7 @@ export function headFigure({ scene, focus, keyTokens, colors }) {
   };
 }
 
-/**
- * @param {Pen} pen
- * @param {Scene} scene
- * @param {Shot["colors"]} colors
- */
+/** @param {Pen} pen @param {Scene} scene @param {Shot["colors"]} colors */
 function paintTitle(pen, { layer, heads, look }, { ink, soft }) {
   const size = 13;
   pen.text(LEFT - GAP, 30, "query", { size, color: soft, anchor: "end" });
@@ -389,10 +375,7 @@ function paintTitle(pen, { layer, heads, look }, { ink, soft }) {
   });
 }
 
-/**
- * @param {Pen} pen
- * @param {Drawing} drawing
- */
+/** @param {Pen} pen @param {Drawing} drawing */
 function paintCurves(pen, drawing) {
   const { layer, places, geometry, look } = drawing;
   const apart = lineOffsets(drawing);
@@ -409,10 +392,7 @@ function paintCurves(pen, drawing) {
   }
 }
 
-/**
- * @param {Pen} pen
- * @param {Drawing} drawing
- */
+/** @param {Pen} pen @param {Drawing} drawing */
 function paintPixels(pen, drawing) {
   const { places, geometry } = drawing;
   const raster = new Raster();

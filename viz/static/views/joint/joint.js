@@ -4,6 +4,7 @@
  *
  * @import { Tokens } from "../../core/data/data.js"
  * @import { Collected, Source } from "../../core/data/source.js"
+ * @import { CssColors } from "../../core/draw/canvas.js"
  * @import { Figure } from "../../core/export/figure.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
  * @import { Plane } from "./plane.js"
@@ -39,10 +40,7 @@ const TINTS = [
 ];
 
 export class JointView {
-  /**
-   * @param {Stage} stage
-   * @param {Source} source
-   */
+  /** @param {Stage} stage @param {Source} source */
   constructor({ example, store, limits, theme }, source) {
     this.example = example;
     this.store = store;
@@ -109,10 +107,7 @@ export class JointView {
     return point && (this.drawn?.points.find(({ side, token }) => side === point.side && token === point.token) ?? null);
   }
 
-  /**
-   * @param {number} layer
-   * @param {number} head
-   */
+  /** @param {number} layer @param {number} head */
   say(layer, head) {
     if (!this.drawn) return;
     const { collected, plane } = this.drawn;
@@ -148,11 +143,7 @@ export class JointView {
     drawScatter(this.canvas, width, height, { points: this.drawn.points, color: (point) => this.colorOf(point), pointed: this.pointed, lines, own: this.drawn.own, theme });
   }
 
-  /**
-   * From a query to the keys of its text, by weight.
-   *
-   * @param {Point | null} point
-   */
+  /** From a query to the keys of its text, by weight. @param {Point | null} point */
   linesOf(point) {
     if (!this.drawn || point?.side !== "query") return [];
     const { collected, starts, points } = this.drawn;
@@ -226,11 +217,7 @@ function nearness(correlation) {
   return "for this head, distance in the plane says little about where it looks";
 }
 
-/**
- * @param {Collected} collected
- * @param {number} own
- * @returns {Drawn}
- */
+/** @param {Collected} collected @param {number} own @returns {Drawn} */
 function drawnOf(collected, own) {
   const plane = planeOf(collected);
   const starts = startsOf(collected);
@@ -251,10 +238,7 @@ function betweenEnds(numbers) {
   return numbers.map((value) => (high > low ? (value - low) / (high - low) : 0.5));
 }
 
-/**
- * @param {Tokens} tokens
- * @param {number} chosen
- */
+/** @param {Tokens} tokens @param {number} chosen */
 function sentenceOf(tokens, chosen) {
   const gaps = gapsBefore(tokens);
   const parts = tokens.text.flatMap((_, i) => {
@@ -287,10 +271,7 @@ export class Legend {
     this.shown = "";
   }
 
-  /**
-   * @param {"side" | "position" | "token"} tint
-   * @param {"light" | "dark"} theme
-   */
+  /** @param {"side" | "position" | "token"} tint @param {"light" | "dark"} theme */
   show(tint, theme) {
     if (this.shown === `${tint} ${theme}`) return;
     this.shown = `${tint} ${theme}`;
@@ -356,28 +337,19 @@ export const KINDS = [
   { id: "special", label: "special token", color: 3 },
 ];
 
-/**
- * @param {Tokens} tokens
- * @param {number} i
- */
+/** @param {Tokens} tokens @param {number} i */
 export function kindOf({ text, special, piece }, i) {
   if (special[i]) return "special";
   if (piece[i]) return "piece";
   return /[\p{L}\p{N}]/u.test(text[i]) ? "word" : "mark";
 }
 
-/**
- * @param {"query" | "key"} side
- * @param {Theme} theme
- */
+/** @param {"query" | "key"} side @param {Theme} theme */
 export function sideColor(side, theme) {
   return PALETTES[theme][SIDES[theme][side === "query" ? 0 : 1]];
 }
 
-/**
- * @param {string} kind
- * @param {Theme} theme
- */
+/** @param {string} kind @param {Theme} theme */
 export function kindColor(kind, theme) {
   return PALETTES[theme][KINDS.find(({ id }) => id === kind)?.color ?? 0];
 }
@@ -394,12 +366,7 @@ export function positionColor(part, theme) {
   return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
 }
 
-/**
- * @param {HTMLCanvasElement} canvas
- * @param {number} width
- * @param {number} height
- * @param {Scene} scene
- */
+/** @param {HTMLCanvasElement} canvas @param {number} width @param {number} height @param {Scene} scene */
 export function drawScatter(canvas, width, height, { points, color, pointed, lines, own, theme }) {
   const { ink, soft } = cssColors(canvas);
   const pen = penOn(canvas, width, height);
@@ -460,12 +427,7 @@ function mark(pen, [x, y], side, color, size, alpha) {
   pen.fill();
 }
 
-/**
- * @param {Point} point
- * @param {number} width
- * @param {number} height
- * @returns {[number, number]}
- */
+/** @param {Point} point @param {number} width @param {number} height @returns {[number, number]} */
 export function placeOf({ x, y }, width, height) {
   return [MARGIN + x * (width - 2 * MARGIN), MARGIN + (1 - y) * (height - 2 * MARGIN)];
 }
@@ -500,7 +462,7 @@ const [WIDTH, HEIGHT, TOP, DOT] = [720, 460, 56, 3];
  * @param {Point[]} given.points
  * @param {(point: Point) => string} given.color
  * @param {Collected} given.collected
- * @param {ReturnType<typeof cssColors>} colors
+ * @param {CssColors} colors
  * @returns {Figure}
  */
 export function jointFigure({ title, points, color, collected }, { ink, soft, paper }) {

@@ -26,11 +26,7 @@ const TRIED = Array.from({ length: 25 }, (_, i) => 2 ** ((i - 12) / 4));
 const PAIRS = 4000;
 const ROUNDS = 120;
 
-/**
- * Where each text begins, in tokens, and at the end where the last ends.
- *
- * @param {Collected} collected
- */
+/** Where each text begins, in tokens, and at the end where the last ends. @param {Collected} collected */
 export function startsOf({ from }) {
   const starts = [0];
   for (const { tokens } of from) starts.push(starts[starts.length - 1] + tokens.text.length);
@@ -51,10 +47,7 @@ export function joined({ query, key, width }, c) {
   };
 }
 
-/**
- * @param {Collected} collected
- * @returns {Plane}
- */
+/** @param {Collected} collected @returns {Plane} */
 export function planeOf(collected) {
   const pairs = somePairs(collected);
   const dots = Float64Array.from(pairs, ([query, key]) => dotOf(collected, query, key));
@@ -106,11 +99,7 @@ function seenIn({ causal, window }, query, first, end) {
   return { first: first + seen.first, end: first + seen.end };
 }
 
-/**
- * @param {Collected} collected
- * @param {number} i
- * @param {number} j
- */
+/** @param {Collected} collected @param {number} i @param {number} j */
 function dotOf({ query, key, width }, i, j) {
   let sum = 0;
   for (let at = 0; at < width; at += 1) sum += query[i * width + at] * key[j * width + at];
@@ -133,35 +122,21 @@ export function weightsOf(collected, query, first, end) {
   return Array.from(softmax(scores, seen.end - first, seen.first - first));
 }
 
-/**
- * @param {Float64Array} query
- * @param {number} i
- * @param {Float64Array} key
- * @param {number} j
- * @param {number} width
- */
+/** @param {Float64Array} query @param {number} i @param {Float64Array} key @param {number} j @param {number} width */
 function distance(query, i, key, j, width) {
   let sum = 0;
   for (let at = 0; at < width; at += 1) sum += (query[i * width + at] - key[j * width + at]) ** 2;
   return Math.sqrt(sum);
 }
 
-/**
- * @param {ArrayLike<number>} vectors
- * @param {number} width
- */
+/** @param {ArrayLike<number>} vectors @param {number} width */
 function meanOf(vectors, width) {
   const mean = new Float64Array(width);
   for (let i = 0; i < vectors.length; i += 1) mean[i % width] += vectors[i];
   return mean.map((sum) => sum / (vectors.length / width));
 }
 
-/**
- * Pearson's correlation; 0 where one side does not vary.
- *
- * @param {Float64Array} one
- * @param {Float64Array} other
- */
+/** Pearson's correlation; 0 where one side does not vary. @param {Float64Array} one @param {Float64Array} other */
 export function correlation(one, other) {
   const [a, b] = [one, other].map((numbers) => meanOf(numbers, 1)[0]);
   let [both, left, right] = [0, 0, 0];
@@ -191,10 +166,7 @@ export function principal(points, width) {
   return { x: along(first), y: along(second), covered: total ? (first.value + second.value) / total : 0 };
 }
 
-/**
- * @param {Float64Array} centred
- * @param {number} width
- */
+/** @param {Float64Array} centred @param {number} width */
 function covarianceOf(centred, width) {
   const out = new Float64Array(width * width);
   for (let from = 0; from < centred.length; from += width) {
@@ -227,10 +199,7 @@ function leading(covariance, width, before) {
   return { direction: largest < 0 ? direction.map((one) => -one) : direction, value };
 }
 
-/**
- * @param {Float64Array} vector
- * @param {Float64Array[]} before
- */
+/** @param {Float64Array} vector @param {Float64Array[]} before */
 function upright(vector, before) {
   let left = vector;
   for (const one of before) {
@@ -240,11 +209,7 @@ function upright(vector, before) {
   return left;
 }
 
-/**
- * @param {Float64Array} numbers
- * @param {number} from
- * @param {Float64Array} direction
- */
+/** @param {Float64Array} numbers @param {number} from @param {Float64Array} direction */
 function inner(numbers, from, direction) {
   let sum = 0;
   for (let i = 0; i < direction.length; i += 1) sum += numbers[from + i] * direction[i];

@@ -68,10 +68,7 @@ class AskedLayersView {
 }
 
 class LayersView {
-  /**
-   * @param {Stage} stage
-   * @param {Lens} lens
-   */
+  /** @param {Stage} stage @param {Lens} lens */
   constructor({ example, store, theme, ended }, lens) {
     this.example = example;
     this.store = store;
@@ -133,11 +130,7 @@ class LayersView {
     });
   }
 
-  /**
-   * Keeps a position, or lets it go: another cell of its row shows that cell instead.
-   *
-   * @param {Cell} cell
-   */
+  /** Keeps a position, or lets it go: another cell of its row shows that cell instead. @param {Cell} cell */
   keep({ row, point }) {
     const again = this.store.get().query === row && this.kept === point;
     this.kept = again ? null : point;
@@ -254,11 +247,7 @@ export function placeOf(points, point) {
   return { short: String(layer), words: `After layer ${layer}`, layer };
 }
 
-/**
- * A predicted token in a narrow cell.
- *
- * @param {string} token
- */
+/** A predicted token in a narrow cell. @param {string} token */
 export function cellText(token) {
   return visible(token.trim() || token.replace(/ /g, "·"), 40);
 }
@@ -372,10 +361,7 @@ export class LayersTable {
     root.dataset.theme = "";
   }
 
-  /**
-   * @param {EventTarget | null} target
-   * @returns {Cell | null}
-   */
+  /** @param {EventTarget | null} target @returns {Cell | null} */
   cellOf(target) {
     if (!(target instanceof HTMLElement)) return null;
     const row = target.closest(".layers-row");
@@ -427,20 +413,14 @@ export class LayersTable {
 }
 
 export class LayersCard {
-  /**
-   * @param {Example} example
-   * @param {Lens} lens
-   */
+  /** @param {Example} example @param {Lens} lens */
   constructor({ tokens }, lens) {
     this.tokens = tokens;
     this.lens = lens;
     this.root = element("section", { class: "layers-card", "aria-live": "polite", "aria-label": "Predictions in numbers" });
   }
 
-  /**
-   * @param {Cell | null} cell
-   * @param {"light" | "dark"} theme
-   */
+  /** @param {Cell | null} cell @param {"light" | "dark"} theme */
   show(cell, theme) {
     if (!cell) {
       const hint = "Point at a cell to see its five most probable tokens. Click it to keep its position.";
@@ -461,11 +441,7 @@ export class LayersCard {
   }
 }
 
-/**
- * @param {string} token
- * @param {number} probability
- * @param {"light" | "dark"} theme
- */
+/** @param {string} token @param {number} probability @param {"light" | "dark"} theme */
 function bar(token, probability, theme) {
   const alone = { text: [token], raw: [null], special: [0], segment: [0], piece: [0] };
   return element("li", { class: "layers-bar" }, [
@@ -475,11 +451,7 @@ function bar(token, probability, theme) {
   ]);
 }
 
-/**
- * How to read the table.
- *
- * @param {boolean} causal
- */
+/** How to read the table. @param {boolean} causal */
 export function createLayersLegend(causal) {
   const what = causal ? "the token that follows" : "the token that stands there";
   const parts = [

@@ -20,11 +20,12 @@ import { sentenceOfHead } from "../../core/data/sentence.js";
 import { cssColors, penOf } from "../../core/draw/canvas.js";
 import { segments } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
+import { CanvasPen } from "../../core/export/pens.js";
 import { afterEscape, currentHead } from "../../core/state/state.js";
 import { holding, inside, isWhole, moved, whole, zoomed } from "../../core/state/window.js";
 import { percent, running } from "../../core/text/text.js";
 import { boundsText, createRamp, facts, large, legendOf } from "../../marks/cards.js";
-import { canvasPen, cellAt, frameFor, gradientOf, labelOf, longestLabel, mapFigure, paintAround, paintCells, paintOverlay, shortenTo, weightsOf } from "./plot.js";
+import { cellAt, frameFor, gradientOf, labelOf, longestLabel, mapFigure, paintAround, paintCells, paintOverlay, shortenTo, weightsOf } from "./plot.js";
 
 export class MapView {
   /** @param {Stage} stage */
@@ -73,12 +74,7 @@ export class MapView {
     return inside(this.store.get().window ?? whole(this.sizes), this.sizes);
   }
 
-  /**
-   * Shows another part of the map.
-   *
-   * @param {Window | null} window
-   * @returns {boolean}  whether that is a change
-   */
+  /** Shows another part of the map. @param {Window | null} window @returns {boolean}  whether that is a change */
   see(window) {
     const next = window === null || isWhole(window, this.sizes) ? null : window;
     const before = this.store.get().window;
@@ -111,10 +107,7 @@ export class MapView {
     this.store.set(cell && !again ? { ...cell, anchor: "query" } : { query: null, key: null });
   }
 
-  /**
-   * @param {number} x
-   * @param {number} y
-   */
+  /** @param {number} x @param {number} y */
   cellAt(x, y) {
     return this.weights && this.frame ? cellAt(this.weights, this.window(), this.frame, x, y) : null;
   }
@@ -206,10 +199,7 @@ export class MapView {
     return text;
   }
 
-  /**
-   * @param {Weights} weights
-   * @param {Frame} frame
-   */
+  /** @param {Weights} weights @param {Frame} frame */
   plot(weights, frame) {
     const { tokens, keyTokens } = this.example;
     const colors = cssColors(this.root);
@@ -224,18 +214,14 @@ export class MapView {
     };
   }
 
-  /**
-   * @param {ReturnType<MapView["plot"]>} plot
-   * @param {"light" | "dark"} theme
-   * @param {"root" | "linear"} scale
-   */
+  /** @param {ReturnType<MapView["plot"]>} plot @param {"light" | "dark"} theme @param {"root" | "linear"} scale */
   paintMap(plot, theme, scale) {
     const { frame, window, weights, colors } = plot;
     const dots = devicePixelRatio || 1;
     const [width, height] = [Math.round(frame.width * dots), Math.round(frame.height * dots)];
     paintCells(this.scratch, width, height, weights, window, { theme, scale, paper: colors.paper });
     this.pen.clearRect(0, 0, frame.total, frame.tall);
-    const pen = canvasPen(this.pen, colors.font);
+    const pen = new CanvasPen(this.pen, dots);
     pen.image(frame.left, frame.top, frame.width, frame.height, this.scratch);
     paintAround(pen, plot);
     this.cells.setAttribute("aria-label", `Weights of layer ${this.store.get().layer}, head ${this.shownHead.split(" ")[1]}`);
@@ -297,10 +283,7 @@ const KEYS = { 0: "whole map", "+ −": "zoom", "← ↑ → ↓": "move", Enter
 
 /** @typedef {{weight: number, received: number, source: "codes" | "half" | "single" | "bytes" | "none"}} Reading */
 
-/**
- * @param {HTMLElement} card
- * @param {string} where
- */
+/** @param {HTMLElement} card @param {string} where */
 export function showMapHint(card, where) {
   card.dataset.shows = "hint";
   card.replaceChildren(
@@ -336,20 +319,14 @@ function number({ weight, source }) {
   return large(weight, writtenWeight(weight, source), precision(weight, source));
 }
 
-/**
- * @param {number} weight
- * @param {Reading["source"]} source
- */
+/** @param {number} weight @param {Reading["source"]} source */
 function writtenWeight(weight, source) {
   if (source === "none") return "0";
   if (source === "codes") return percent(weight);
   return `${(weight * 100).toFixed(source === "single" ? 4 : 2)}\u202f%`;
 }
 
-/**
- * @param {number} weight
- * @param {Reading["source"]} source
- */
+/** @param {number} weight @param {Reading["source"]} source */
 function precision(weight, source) {
   if (source === "none") return "a token cannot look ahead here";
   if (source === "single") return "exact, from query and key";
@@ -358,10 +335,7 @@ function precision(weight, source) {
   return `rounded: ${boundsText(Math.round(255 * Math.sqrt(weight)))}`;
 }
 
-/**
- * @param {Store} store
- * @param {boolean} causal
- */
+/** @param {Store} store @param {boolean} causal */
 export function createMapLegend(store, causal) {
   const ramp = createRamp("map-ramp");
   const choices = /** @type {{id: "root" | "linear", label: string}[]} */ ([
@@ -392,9 +366,7 @@ export function createMapLegend(store, causal) {
   };
 }
 
-/**
- * @param {{nearer: () => void, further: () => void, all: () => void}} act
- */
+/** @param {{nearer: () => void, further: () => void, all: () => void}} act */
 export function createMapTools(act) {
   const out = step("−", "Zoom out", act.further);
   const all = step("whole map", "Show the whole map", act.all);
@@ -403,10 +375,7 @@ export function createMapTools(act) {
   const steps = element("div", { class: "stepper" }, [out, step("+", "Zoom in", act.nearer)]);
   return {
     root: element("div", { class: "map-tools" }, [steps, seen, all]),
-    /**
-     * @param {Window} window
-     * @param {boolean} whole
-     */
+    /** @param {Window} window @param {boolean} whole */
     update(window, whole) {
       const [top, bottom, left, right] = window.map(Math.round);
       seen.textContent = whole ? "" : `queries ${top}–${bottom - 1}, keys ${left}–${right - 1}`;
@@ -416,11 +385,7 @@ export function createMapTools(act) {
   };
 }
 
-/**
- * @param {string} text
- * @param {string} name
- * @param {() => void} act
- */
+/** @param {string} text @param {string} name @param {() => void} act */
 function step(text, name, act) {
   const made = element("button", { type: "button", class: "step", "aria-label": name }, [text]);
   made.addEventListener("click", act);
@@ -447,10 +412,7 @@ const PINCH = 0.01;
 /** Wheels that count in lines. */
 const LINE = 24;
 
-/**
- * @param {HTMLElement} surface
- * @param {Hand} hand
- */
+/** @param {HTMLElement} surface @param {Hand} hand */
 export function listenToHand(surface, hand) {
   /** @type {Map<number, {x: number, y: number}>} */
   const down = new Map();
@@ -506,12 +468,7 @@ function pinch(hand, before, now, other) {
   hand.zoom((now.x + other.x) / 2, (now.y + other.y) / 2, distance(before) / distance(now));
 }
 
-/**
- * What the hand does to a map.
- *
- * @param {MapView} map
- * @returns {Hand}
- */
+/** What the hand does to a map. @param {MapView} map @returns {Hand} */
 export function handOf(map) {
   const part = (/** @type {number} */ at, /** @type {number} */ length) => Math.min(Math.max(at / length, 0), 1);
   return {
@@ -543,11 +500,7 @@ const PART = 0.2;
 /** @type {Record<string, [number, number]>} */
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
-/**
- * @param {MapView} map
- * @param {string} key
- * @returns {boolean}  whether the key meant something
- */
+/** @param {MapView} map @param {string} key @returns {boolean}  whether the key meant something */
 export function mapKey(map, key) {
   const { store } = map;
   if (key === "+" || key === "=") map.zoomBy(ZOOM);

@@ -156,12 +156,7 @@ export function cellAt({ probs, nQueries, nKeys }, window, { left, top, width, h
   return best;
 }
 
-/**
- * What rows and columns add up to over the cells in view.
- *
- * @param {Weights} weights
- * @param {Window} window
- */
+/** What rows and columns add up to over the cells in view. @param {Weights} weights @param {Window} window */
 export function sumsOf({ probs, nKeys }, window) {
   const [top, bottom, left, right] = window.map(Math.round);
   const rows = new Float64Array(bottom - top);
@@ -251,10 +246,7 @@ export function partOf(weight, largest, scale) {
   return scale === "root" ? Math.sqrt(part) : part;
 }
 
-/**
- * @param {"light" | "dark"} theme
- * @returns {string}  a CSS image
- */
+/** @param {"light" | "dark"} theme @returns {string}  a CSS image */
 export function gradientOf(theme) {
   return `linear-gradient(90deg, ${SCALES[theme].join(", ")})`;
 }
@@ -315,21 +307,13 @@ export function shortenTo(pen, text, room) {
   return `${characters.slice(0, low).join("")}…`;
 }
 
-/**
- * @param {Tokens} tokens
- * @param {number} index
- */
+/** @param {Tokens} tokens @param {number} index */
 export function labelOf(tokens, index) {
   const { mark, text } = tokenText(tokens, index, 40);
   return mark + text;
 }
 
-/**
- * The width of the longest label, CSS pixels.
- *
- * @param {CanvasRenderingContext2D} pen
- * @param {Tokens[]} sides
- */
+/** The width of the longest label, CSS pixels. @param {CanvasRenderingContext2D} pen @param {Tokens[]} sides */
 export function longestLabel(pen, sides) {
   const texts = sides.flatMap((tokens) =>
     tokens.text.map((_, i) => labelOf(tokens, i)).sort((a, b) => b.length - a.length).slice(0, MEASURED),
@@ -360,13 +344,7 @@ export function paintAround(pen, { frame, window, weights, colors, queryLabel, k
   paintSums(pen, frame, window, weights, colors);
 }
 
-/**
- * @param {Pen} pen
- * @param {Frame} frame
- * @param {Window} window
- * @param {Weights} weights
- * @param {Colors} colors
- */
+/** @param {Pen} pen @param {Frame} frame @param {Window} window @param {Weights} weights @param {Colors} colors */
 function paintSums(pen, { left, top, width, height }, window, weights, colors) {
   const { bar, gap } = margins();
   const sums = sumsOf(weights, window);
@@ -410,42 +388,6 @@ function bars(sums, from, to, length, draw) {
     for (let i = first[x]; i < end[x]; i += 1) most = Math.max(most, sums[i - start] ?? 0);
     draw(x, 1, most);
   }
-}
-
-/**
- * A pen that draws on a canvas.
- *
- * @param {CanvasRenderingContext2D} context
- * @param {string} font
- * @returns {Pen}
- */
-export function canvasPen(context, font) {
-  return {
-    rect(x, y, width, height, color, alpha = 1) {
-      context.globalAlpha = alpha;
-      context.fillStyle = color;
-      context.fillRect(x, y, width, height);
-      context.globalAlpha = 1;
-    },
-    line() {},
-    curve() {},
-    dot() {},
-    text(x, y, text, { size, color, anchor = "start", bold = false, angle = 0 }) {
-      context.save();
-      context.translate(x, y);
-      context.rotate((angle * Math.PI) / 180);
-      context.font = `${bold ? "600 " : ""}${size}px ${font}`;
-      context.fillStyle = color;
-      context.textAlign = anchor === "middle" ? "center" : anchor;
-      context.direction = "ltr";
-      context.fillText(text, 0, 0);
-      context.restore();
-    },
-    image(x, y, width, height, image) {
-      context.imageSmoothingEnabled = false;
-      context.drawImage(image, x, y, width, height);
-    },
-  };
 }
 
 /** Labels nearer to a name than this are covered, CSS pixels. */

@@ -81,10 +81,7 @@ export class ModelView {
     return sentenceOfModel(this.example, this.measures);
   }
 
-  /**
-   * @param {number} layer
-   * @param {number} head  numbers in the model
-   */
+  /** @param {number} layer @param {number} head  numbers in the model */
   placeOf(layer, head) {
     return this.example.layers.indexOf(layer) * this.nHeads + this.example.heads.indexOf(head);
   }
@@ -140,19 +137,13 @@ export class ModelView {
     this.store.set({ view: "head", layer, heads: [head] });
   }
 
-  /**
-   * @param {number} place
-   * @returns {[number, number]}  layer and head as the model numbers them
-   */
+  /** @param {number} place @returns {[number, number]}  layer and head as the model numbers them */
   numbers(place) {
     const { layers, heads } = this.example;
     return [layers[Math.floor(place / this.nHeads)], heads[place % this.nHeads]];
   }
 
-  /**
-   * @param {KeyboardEvent} event
-   * @returns {boolean}
-   */
+  /** @param {KeyboardEvent} event @returns {boolean} */
   keydown({ key, target }) {
     if (target instanceof HTMLButtonElement) return false;
     if (key === "Enter" && this.cursor >= 0) {
@@ -170,10 +161,7 @@ export class ModelView {
     return true;
   }
 
-  /**
-   * @param {Grid} grid
-   * @param {[number, number]} step
-   */
+  /** @param {Grid} grid @param {[number, number]} step */
   move({ places, columns }, [across, down]) {
     const slot = places.indexOf(this.cursor);
     const to = slot < 0 ? 0 : slot + across + down * columns;
@@ -195,11 +183,7 @@ export class ModelView {
     return Array.from({ length: this.measures.total }, (_, i) => i).sort(order);
   }
 
-  /**
-   * What is marked: whether a head is, and its score.
-   *
-   * @returns {Marks}
-   */
+  /** What is marked: whether a head is, and its score. @returns {Marks} */
   marks() {
     const { mark } = this.store.get();
     const named = headsNamed(this.example, mark);
@@ -258,15 +242,12 @@ export class ModelView {
   async figure() {
     this.thumbnails ??= await thumbnailsOf(this.example);
     await this.measures.run(() => this.progress());
-    return modelFigure({ ...this, thumbnails: this.thumbnails, theme: this.themeNow(), sorted: this.sorted(), ...cssColors(this.root) });
+    const look = { theme: this.themeNow(), sort: this.store.get().sort, marks: this.marks(), ...cssColors(this.root) };
+    return modelFigure({ ...this, ...look, thumbnails: this.thumbnails }, this.sorted());
   }
 }
 
-/**
- * @param {HTMLElement} made
- * @param {Grid} grid
- * @param {number} place
- */
+/** @param {HTMLElement} made @param {Grid} grid @param {number} place */
 function frame(made, grid, place) {
   const slot = place < 0 ? -1 : grid.places.indexOf(place);
   made.hidden = slot < 0;
@@ -397,11 +378,7 @@ export function createModelLegend(pooled, causal, named, shared) {
 
 const PATTERNS = STATISTICS.filter(({ mark }) => mark !== null);
 
-/**
- * @param {Store} store
- * @param {Measures} measures
- * @param {Named[]} named
- */
+/** @param {Store} store @param {Measures} measures @param {Named[]} named */
 export function createModelControls(store, measures, named) {
   const options = STATISTICS.map(({ id, label }) => /** @type {[string, string]} */ ([id, label]));
   const order = menu("Order of the heads", [["", "as in the model"], ...options], (sort) => store.set({ sort }));
@@ -431,21 +408,14 @@ export function createModelControls(store, measures, named) {
   };
 }
 
-/**
- * @param {number} total
- * @param {(place: number) => boolean} has
- */
+/** @param {number} total @param {(place: number) => boolean} has */
 function countOf(total, has) {
   let count = 0;
   for (let place = 0; place < total; place += 1) count += Number(has(place));
   return `${count} of ${total}`;
 }
 
-/**
- * @param {string} mark
- * @param {string} sort
- * @param {Measures} measures
- */
+/** @param {string} mark @param {string} sort @param {Measures} measures */
 function textOf(mark, sort, measures) {
   if (!mark && !sort) return "";
   if (!measures.possible) return "The page does not hold the weights to measure this.";

@@ -5,7 +5,7 @@
  *
  * @import { Example, Thumbnails } from "../../core/data/example.js"
  * @import { Measures, Statistic } from "../../core/data/statistics.js"
- * @import { Figure } from "../../core/export/figure.js"
+ * @import { Figure, Pen } from "../../core/export/figure.js"
  * @import { Grid } from "../../marks/grid.js"
  */
 
@@ -13,6 +13,8 @@ import { STATISTICS, written } from "../../core/data/statistics.js";
 import { penOf } from "../../core/draw/canvas.js";
 import { channels, headColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
+import { moved } from "../../core/export/figure.js";
+import { screenPen } from "../../core/export/pens.js";
 import { cornerOf, heightOf, layOut } from "../../marks/grid.js";
 
 const NOT_DRAWN = 256;
@@ -109,6 +111,8 @@ export function brackets(example, { left, pitch, side }) {
 const TILE = 800;
 /** How strong pictures are that are not marked. */
 const FADED = 0.3;
+/** Of the figure to take away: CSS pixels, around it, and pixels a side of each picture in it. */
+const [WIDTH, MARGIN, SIDE] = [960, 16, 128];
 
 /**
  * @typedef {object} Marks
@@ -130,13 +134,9 @@ const FADED = 0.3;
  * @property {string} faint
  * @property {string} paper
  * @property {string} ground
- * @property {string} font
  */
 
-/**
- * @param {HTMLElement} host
- * @param {Board} board
- */
+/** @param {HTMLElement} host @param {Board} board */
 export function paintTiles(host, board) {
   const { grid } = board;
   const scale = devicePixelRatio || 1;
@@ -149,19 +149,26 @@ export function paintTiles(host, board) {
     const top = first === 0 ? 0 : grid.top + first * grid.drop;
     const bottom = last === grid.rows ? heightOf(grid) : grid.top + last * grid.drop;
     const canvas = /** @type {HTMLCanvasElement} */ (host.children[canvases.length] ?? element("canvas"));
-    fit(canvas, grid.left + grid.columns * grid.pitch, bottom - top, scale);
+    const pen = screenPen(canvas, grid.left + grid.columns * grid.pitch, bottom - top);
     canvas.style.top = `${top}px`;
     const slots = [first * grid.columns, Math.min(last * grid.columns, grid.places.length)];
-    paintTile(canvas, board, { top, slots, scale, inks, paint });
+    const image = pen.ground.createImageData(canvas.width, canvas.height);
+    const pixels = new Uint32Array(image.data.buffer);
+    for (let slot = slots[0]; slot < slots[1]; slot += 1) {
+      const place = grid.places[slot];
+      const [x, y] = cornerOf(grid, slot);
+      const corner = Math.round((y - top) * scale) * canvas.width + Math.round(x * scale);
+      const { strong, faded } = inks[place % inks.length];
+      paint(pixels, canvas.width, corner, place, board.marks.has(place) ? strong : faded);
+    }
+    pen.ground.putImageData(image, 0, 0);
+    writeAround(moved(pen, 0, -top), board, slots);
     canvases.push(canvas);
   }
   host.replaceChildren(...canvases);
 }
 
-/**
- * @param {Board} board
- * @param {number} head
- */
+/** @param {Board} board @param {number} head */
 function inksFor({ theme, ground, paper, marks }, head) {
   const color = headColor(head, theme);
   const strong = inksOf(color, ground, paper, 1);
@@ -169,145 +176,61 @@ function inksFor({ theme, ground, paper, marks }, head) {
 }
 
 /**
- * @param {HTMLCanvasElement} canvas
- * @param {number} width
- * @param {number} height
- * @param {number} scale
- */
-function fit(canvas, width, height, scale) {
-  canvas.width = Math.max(1, Math.round(width * scale));
-  canvas.height = Math.max(1, Math.round(height * scale));
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
-}
-
-/**
- * @param {HTMLCanvasElement} canvas
- * @param {Board} board
- * @param {{top: number, slots: number[], scale: number,
- *   inks: {strong: Uint32Array, faded: Uint32Array}[], paint: ReturnType<typeof thumbPainter>}} tile
- */
-function paintTile(canvas, board, { top, slots, scale, inks, paint }) {
-  const { grid, marks } = board;
-  const pen = penOf(canvas);
-  const image = pen.createImageData(canvas.width, canvas.height);
-  const pixels = new Uint32Array(image.data.buffer);
-  for (let slot = slots[0]; slot < slots[1]; slot += 1) {
-    const place = grid.places[slot];
-    const [x, y] = cornerOf(grid, slot);
-    const corner = Math.round((y - top) * scale) * canvas.width + Math.round(x * scale);
-    const { strong, faded } = inks[place % inks.length];
-    paint(pixels, canvas.width, corner, place, marks.has(place) ? strong : faded);
-  }
-  pen.putImageData(image, 0, 0);
-  pen.setTransform(scale, 0, 0, scale, 0, -top * scale);
-  if (grid.named) writeNames(pen, board, slots);
-  else writeEdges(pen, board, slots, top === 0);
-  if (!grid.named && marks.any) writeScores(pen, board, slots);
-}
-
-/**
- * Numbers of layers to the left, of heads above with a stroke of their colour.
+ * What is written around the pictures: above them the heads and at the left the layers, or below each
+ * its name; in the corner of a marked one its score.
  *
- * @param {CanvasRenderingContext2D} pen
+ * @param {Pen} pen
  * @param {Board} board
- * @param {number[]} slots
- * @param {boolean} above
+ * @param {number[]} slots  the first, and the end
  */
-function writeEdges(pen, { grid, example, theme, soft, faint, font }, slots, above) {
-  const { columns, side, pitch, left, top } = grid;
-  pen.font = `12px ${font}`;
-  pen.fillStyle = soft;
-  pen.textBaseline = "middle";
-  pen.textAlign = "right";
-  for (let slot = slots[0]; slot < slots[1]; slot += columns) {
+function writeAround(pen, board, [first, end]) {
+  const { grid, example, marks, soft } = board;
+  for (let slot = first; slot < end; slot += 1) {
     const [x, y] = cornerOf(grid, slot);
-    pen.fillText(String(example.layers[slot / columns]), x - 9, y + side / 2);
+    if (grid.named) writeName(pen, board, slot);
+    else if (slot % grid.columns === 0) pen.text(x - 9, y + grid.side / 2 + 4, String(example.layers[slot / grid.columns]), { size: 12, color: soft, anchor: "end" });
+    if (!grid.named && marks.any && marks.has(grid.places[slot])) writeScore(pen, board, grid.places[slot], [x, y]);
   }
-  if (!above) return;
-  pen.textAlign = "left";
-  pen.font = `10px ${font}`;
-  pen.fillStyle = faint;
-  pen.fillText("head", 0, 9);
-  pen.fillText("layer", 0, 21);
-  pen.font = `12px ${font}`;
-  pen.textAlign = "center";
+  if (first === 0 && !grid.named) writeHeads(pen, board);
+}
+
+/** Numbers of heads with a stroke of their colour. @param {Pen} pen @param {Board} board */
+function writeHeads(pen, { grid, example, theme, soft, faint }) {
+  const { left, top, side, pitch } = grid;
+  pen.text(0, 13, "head", { size: 10, color: faint });
+  pen.text(0, 25, "layer", { size: 10, color: faint });
   const step = pitch < 18 ? 2 : 1;
   example.heads.forEach((head, i) => {
-    const middle = left + i * pitch + side / 2;
-    pen.fillStyle = soft;
-    if (i % step === 0) pen.fillText(String(head), middle, 9);
-    pen.fillStyle = headColor(head, theme);
-    pen.fillRect(left + i * pitch, top - 8, side, 3);
+    if (i % step === 0) pen.text(left + i * pitch + side / 2, 13, String(head), { size: 12, color: soft, anchor: "middle" });
+    pen.rect(left + i * pitch, top - 8, side, 3, headColor(head, theme));
   });
-  pen.fillStyle = soft;
-  for (const { x, width } of brackets(example, { left, pitch, side })) pen.fillRect(x, top - 4, width, 1.5);
+  for (const { x, width } of brackets(example, grid)) pen.rect(x, top - 4, width, 1.5, soft);
 }
 
-/**
- * Below a picture that does not stand in its row: its layer and head, and what it is sorted by.
- *
- * @param {CanvasRenderingContext2D} pen
- * @param {Board} board
- * @param {number[]} slots
- */
-function writeNames(pen, { grid, example, measures, sort, ink, soft, font }, slots) {
+/** Layer and head of a picture that does not stand in its row, and what it is sorted by. @param {Pen} pen @param {Board} board @param {number} slot */
+function writeName(pen, { grid, example, measures, sort, ink, soft }, slot) {
+  const place = grid.places[slot];
+  const [x, y] = cornerOf(grid, slot);
+  const base = y + grid.side + 13;
+  pen.text(x, base, `${example.layers[Math.floor(place / example.heads.length)]}-${example.heads[place % example.heads.length]}`, { size: 11, color: ink });
   const statistic = STATISTICS.find(({ id }) => id === sort);
-  pen.textBaseline = "middle";
-  for (let slot = slots[0]; slot < slots[1]; slot += 1) {
-    const place = grid.places[slot];
-    const [x, y] = cornerOf(grid, slot);
-    const name = `${example.layers[Math.floor(place / example.heads.length)]}-${example.heads[place % example.heads.length]}`;
-    pen.textAlign = "left";
-    pen.font = `11px ${font}`;
-    pen.fillStyle = ink;
-    pen.fillText(name, x, y + grid.side + 9);
-    if (!statistic) continue;
-    const text = shortened(statistic, measures.of(place, sort));
-    pen.textAlign = "right";
-    pen.fillStyle = soft;
-    pen.font = `10px ${font}`;
-    pen.fillText(text, x + grid.side, y + grid.side + 9);
-  }
+  if (statistic) pen.text(x + grid.side, base, shortened(statistic, measures.of(place, sort)), { size: 10, color: soft, anchor: "end" });
 }
 
-/**
- * The score of each marked head, in the corner of its picture.
- *
- * @param {CanvasRenderingContext2D} pen
- * @param {Board} board
- * @param {number[]} slots
- */
-function writeScores(pen, { grid, marks, paper, ink, font }, slots) {
-  pen.textBaseline = "middle";
-  pen.textAlign = "right";
-  pen.font = `600 11px ${font}`;
-  for (let slot = slots[0]; slot < slots[1]; slot += 1) {
-    const place = grid.places[slot];
-    if (!marks.has(place)) continue;
-    const [x, y] = cornerOf(grid, slot);
-    pen.strokeStyle = ink;
-    pen.lineWidth = 1.5;
-    pen.strokeRect(x - 0.75, y - 0.75, grid.side + 1.5, grid.side + 1.5);
-    const score = marks.score(place);
-    if (grid.side < 34 || Number.isNaN(score)) continue;
-    const text = percent(score);
-    const width = pen.measureText(text).width + 6;
-    pen.fillStyle = paper;
-    pen.fillRect(x + grid.side - width, y, width, 15);
-    pen.fillStyle = ink;
-    pen.fillText(text, x + grid.side - 3, y + 8);
-  }
+/** @param {Pen} pen @param {Board} board @param {number} place @param {[number, number]} corner */
+function writeScore(pen, { grid: { side }, marks, ink, paper }, place, [x, y]) {
+  for (const at of [x - 0.75, x + side + 0.75]) pen.line(at, y - 1.5, at, y + side + 1.5, ink, 1.5);
+  for (const at of [y - 0.75, y + side + 0.75]) pen.line(x - 1.5, at, x + side + 1.5, at, ink, 1.5);
+  const score = marks.score(place);
+  if (side < 34 || Number.isNaN(score)) return;
+  const text = percent(score);
+  pen.rect(x + side - 7 * text.length - 2, y, 7 * text.length + 2, 15, paper);
+  pen.text(x + side - 3, y + 12, text, { size: 11, color: ink, anchor: "end", bold: true });
 }
 
-/**
- * @param {Statistic} statistic
- * @param {number} value
- */
+/** @param {Statistic} statistic @param {number} value */
 function shortened(statistic, value) {
-  return statistic.unit === "share" && !Number.isNaN(value)
-    ? percent(value)
-    : written(statistic, value).replace("\u202fnats", "");
+  return statistic.unit === "share" && !Number.isNaN(value) ? percent(value) : written(statistic, value).replace("\u202fnats", "");
 }
 
 /** @param {number} share */
@@ -315,55 +238,42 @@ function percent(share) {
   return `${Math.round(share * 100)}\u202f%`;
 }
 
-/** CSS pixels of the figure, and pixels a side of each picture in it. */
-const WIDTH = 960;
-const SIDE = 128;
-
 /**
- * @param {{example: Example, thumbnails: Thumbnails,
- *   sizes: {nQueries: number, nKeys: number, causal: boolean},
- *   measures: Measures, theme: "light" | "dark", sorted: number[] | null,
- *   ink: string, soft: string, paper: string, ground: string}} view
+ * The model view to take away: the same, with pictures of one size.
+ *
+ * @param {Omit<Board, "grid">} board
+ * @param {number[] | null} sorted  the heads by rank
  * @returns {Figure}
  */
-export function modelFigure({ example, thumbnails, sizes, measures, theme, sorted, ink, soft, paper, ground }) {
+export function modelFigure(board, sorted) {
+  const { example, thumbnails, sizes, measures, marks, paper } = board;
   const { layers, heads } = example;
-  const grid = layOut(WIDTH - 32, layers.length, heads.length, sorted);
-  const number = (/** @type {number} */ place) => [layers[Math.floor(place / heads.length)], heads[place % heads.length]];
+  const grid = layOut(WIDTH - 2 * MARGIN, layers.length, heads.length, sorted);
   const picture = thumbPainter(thumbnails, sizes, SIDE);
+  const inks = heads.map((head) => inksFor({ ...board, grid }, head));
   return {
     name: "attention-model",
-    width: 32 + grid.left + grid.columns * grid.pitch,
-    height: 32 + heightOf(grid),
+    width: 2 * MARGIN + grid.left + grid.columns * grid.pitch,
+    height: 2 * MARGIN + heightOf(grid),
     paper,
     paint(pen) {
+      const within = moved(pen, MARGIN, MARGIN);
       grid.places.forEach((place, slot) => {
-        const [x, y] = cornerOf(grid, slot).map((at) => at + 16);
-        const [layer, head] = number(place);
-        const canvas = element("canvas");
-        canvas.width = SIDE;
-        canvas.height = SIDE;
-        const ground2d = penOf(canvas);
-        const image = ground2d.createImageData(SIDE, SIDE);
-        picture(new Uint32Array(image.data.buffer), SIDE, 0, place, inksOf(headColor(head, theme), ground, paper, 1));
-        ground2d.putImageData(image, 0, 0);
-        pen.image(x, y, grid.side, grid.side, canvas);
-        const middle = y + grid.side / 2 + 4;
-        if (grid.named) pen.text(x, y + grid.side + 13, `${layer}-${head}`, { size: 11, color: ink });
-        else if (slot % grid.columns === 0) pen.text(x - 8, middle, String(layer), { size: 12, color: soft, anchor: "end" });
-        if (!grid.named && slot < grid.columns) {
-          pen.text(x + grid.side / 2, y - 14, String(head), { size: 12, color: soft, anchor: "middle" });
-          pen.rect(x, y - 8, grid.side, 3, headColor(head, theme));
-        }
+        const canvas = element("canvas", { width: String(SIDE), height: String(SIDE) });
+        const ground = penOf(canvas);
+        const image = ground.createImageData(SIDE, SIDE);
+        const { strong, faded } = inks[place % inks.length];
+        picture(new Uint32Array(image.data.buffer), SIDE, 0, place, marks.has(place) ? strong : faded);
+        ground.putImageData(image, 0, 0);
+        within.image(...cornerOf(grid, slot), grid.side, grid.side, canvas);
       });
-      if (grid.named) return;
-      for (const { x, width } of brackets(example, grid)) pen.rect(x + 16, grid.top + 12, width, 1.5, soft);
+      writeAround(within, { ...board, grid }, [0, grid.places.length]);
     },
     columns: ["layer", "head", ...STATISTICS.map(({ id }) => id)],
     *rows() {
       for (const place of grid.places) {
         const values = STATISTICS.map(({ id }) => measures.of(place, id));
-        yield [...number(place), ...values.map((value) => (Number.isNaN(value) ? "" : value))];
+        yield [layers[Math.floor(place / heads.length)], heads[place % heads.length], ...values.map((value) => (Number.isNaN(value) ? "" : value))];
       }
     },
   };

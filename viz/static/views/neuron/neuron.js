@@ -100,10 +100,7 @@ export class NeuronView {
     this.scrollTo("query", query);
   }
 
-  /**
-   * @param {Side} side
-   * @param {number} index
-   */
+  /** @param {Side} side @param {number} index */
   scrollTo(side, index) {
     const { scroll, head, row } = this.frame;
     const top = this.tops[side][index];
@@ -168,12 +165,7 @@ export class NeuronView {
     if (pair) this.store.set({ view: "arithmetic", query: pair.row.query, key: pair.key, anchor: "query" });
   }
 
-  /**
-   * The keys that mean a token here.
-   *
-   * @param {KeyboardEvent} event
-   * @returns {boolean}
-   */
+  /** The keys that mean a token here. @param {KeyboardEvent} event @returns {boolean} */
   keydown({ key, target }) {
     const state = this.store.get();
     const token = tokenOf(target);
@@ -192,10 +184,7 @@ export class NeuronView {
     return true;
   }
 
-  /**
-   * @param {Focus} from
-   * @param {number} by
-   */
+  /** @param {Focus} from @param {number} by */
   move({ side, index }, by) {
     const next = index + by;
     if (next < 0 || next >= this.tops[side].length - 1) return;
@@ -313,22 +302,14 @@ const APART = "the other pictures show the model's.";
 /** Tokens in the menu of those that look. */
 const OFFERED = 1000;
 
-/**
- * What is to be known beside the numbers.
- *
- * @param {Example} example
- * @param {{layer: number, head: number}} loaded
- */
+/** What is to be known beside the numbers. @param {Example} example @param {{layer: number, head: number}} loaded */
 export function noteOf(example, { layer, head }) {
   const { edited, apart } = example.header;
   const here = `${apart ?? "This trace was edited."} The weights here follow from query and key; ${apart ? APART : EDITED}`;
   return [...(edited ? [here] : []), ...beside(example, layer, head)].join(" ");
 }
 
-/**
- * @param {Example} example
- * @param {Store} store
- */
+/** @param {Example} example @param {Store} store */
 export function createNeuronFrame(example, store) {
   const { tokens, keyTokens } = example;
   const row = rowHeight(example);
@@ -379,10 +360,7 @@ function createHead() {
   return { root, chip, strip, key, product };
 }
 
-/**
- * @param {string} words
- * @param {string} name
- */
+/** @param {string} words @param {string} name */
 function caption(words, name) {
   return element("p", { class: "neuron-caption" }, [element("strong", {}, [words]), ` ${name}`]);
 }
@@ -436,10 +414,7 @@ function createScale(name) {
   const root = element("span", { class: "neuron-scale" }, [element("span", {}, [name]), low, ramp, high]);
   return {
     root,
-    /**
-     * @param {number} scale
-     * @param {"light" | "dark"} theme
-     */
+    /** @param {number} scale @param {"light" | "dark"} theme */
     show(scale, theme) {
       low.textContent = short(-scale);
       high.textContent = short(scale);

@@ -24,31 +24,27 @@
  * @import { Tokens } from "../../core/data/data.js"
  * @import { Example, Vectors } from "../../core/data/example.js"
  * @import { Row } from "../../core/data/softmax.js"
+ * @import { CssColors } from "../../core/draw/canvas.js"
  * @import { Figure, Pen } from "../../core/export/figure.js"
  * @import { Rows } from "../../marks/rows.js"
  * @import { NeuronFrame } from "./neuron.js"
  */
 
-import { lineAlpha } from "../../core/data/attention.js";
 import { productsOf, sees, vectorOf } from "../../core/data/softmax.js";
 import { cssColors, penOf, penOn } from "../../core/draw/canvas.js";
 import { headColor, scaleFor, shadeIndex, shadeTable, signedShade, weightShade } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
+import { screenPen } from "../../core/export/pens.js";
 import { share, written } from "../../core/text/numbers.js";
 import { tokenText } from "../../core/text/text.js";
-import { drawStrip, frameCell } from "../../marks/strips.js";
+import { drawFan, drawStrip, frameCell } from "../../marks/strips.js";
 
 /** Height of the query's strip. */
 const TALL = 18;
 /** How strong masked keys are drawn. */
 const MASKED = 0.22;
 
-/**
- * Scores and weights in numbers.
- *
- * @param {Rows} keys
- * @param {Scene} scene
- */
+/** Scores and weights in numbers. @param {Rows} keys @param {Scene} scene */
 export function writeNumbers(keys, { loaded, row, theme }) {
   const color = headColor(loaded.head, theme);
   for (const [i, item] of keys.items) {
@@ -64,14 +60,10 @@ export function writeNumbers(keys, { loaded, row, theme }) {
   }
 }
 
-/**
- * @param {NeuronFrame} frame
- * @param {Scene} scene
- * @param {{query: Float64Array, key: Float64Array}} tops
- */
+/** @param {NeuronFrame} frame @param {Scene} scene @param {{query: Float64Array, key: Float64Array}} tops */
 export function drawLines(frame, { loaded, row, top, height, theme }, tops) {
   const width = frame.between.clientWidth;
-  const pen = penOn(frame.lines, width, height);
+  const pen = screenPen(frame.lines, width, height);
   frame.lines.style.top = `${top}px`;
   const middles = tops.key.map((y) => y + frame.row / 2 - top);
   const from = tops.query[row.query] + frame.row / 2 - top;
@@ -80,11 +72,7 @@ export function drawLines(frame, { loaded, row, top, height, theme }, tops) {
   frame.lines.dataset.lines = String(count);
 }
 
-/**
- * @param {NeuronFrame} frame
- * @param {Scene} scene
- * @param {Float64Array} tops  of the keys
- */
+/** @param {NeuronFrame} frame @param {Scene} scene @param {Float64Array} tops  of the keys */
 export function drawVectors(frame, { loaded: { vectors, scales }, row, span, top, height, theme, cell }, tops) {
   const { head } = frame;
   const { ground, ink } = cssColors(frame.root);
@@ -143,14 +131,7 @@ export function scalesOf(vectors, causal) {
  * @property {number} end
  */
 
-/**
- * The rows that touch a window.
- *
- * @param {Float64Array} tops
- * @param {number} from
- * @param {number} to
- * @returns {Span}
- */
+/** The rows that touch a window. @param {Float64Array} tops @param {number} from @param {number} to @returns {Span} */
 export function spanOf(tops, from, to) {
   const n = tops.length - 1;
   let first = 0;
@@ -160,56 +141,6 @@ export function spanOf(tops, from, to) {
   return { first, end };
 }
 
-/**
- * The lines of one query.
- *
- * @typedef {object} Fan  the lines from one token to others
- * @property {number} width  CSS pixels between the tokens
- * @property {number} from  the height of the token that looks
- * @property {Float64Array} middles  the heights of the others
- * @property {Float64Array} weights
- * @property {number} height  of the window
- */
-
-const FAINTEST = 1 / 510;
-const STRENGTH = 3;
-
-/**
- * The lines that can be seen, the strongest last.
- *
- * @param {Fan} fan
- * @returns {{key: number, alpha: number, width: number}[]}
- */
-function fanLines({ weights }) {
-  return Array.from(weights, (weight, key) => ({ key, alpha: lineAlpha(weight, STRENGTH), width: 1 + 2 * weight }))
-    .filter(({ alpha }) => alpha >= FAINTEST)
-    .sort((a, b) => a.alpha - b.alpha);
-}
-
-/**
- * @param {CanvasRenderingContext2D} pen
- * @param {Fan} fan
- * @param {string} color
- * @returns {number}  how many lines there are
- */
-export function drawFan(pen, fan, color) {
-  const { width, from, middles, height } = fan;
-  const lines = fanLines(fan);
-  pen.strokeStyle = color;
-  for (const line of lines) {
-    const to = middles[line.key];
-    if (Math.max(from, to) < -4 || Math.min(from, to) > height + 4) continue;
-    pen.globalAlpha = Math.min(1, line.alpha);
-    pen.lineWidth = line.width;
-    pen.beginPath();
-    pen.moveTo(0, from);
-    pen.bezierCurveTo(width * 0.4, from, width * 0.6, to, width, to);
-    pen.stroke();
-  }
-  pen.globalAlpha = 1;
-  return lines.length;
-}
-
 const ROW = 20;
 const TOP = 104;
 const NAMES = 130;
@@ -217,12 +148,7 @@ const STRIP = 224;
 const APART = 20;
 const LEFT = 24;
 
-/**
- * @param {Example} example
- * @param {Scene} scene
- * @param {Look} look
- * @returns {Figure}
- */
+/** @param {Example} example @param {Scene} scene @param {Look} look @returns {Figure} */
 export function neuronFigure(example, scene, look) {
   const { loaded, row } = scene;
   const { vectors } = loaded;
@@ -249,17 +175,14 @@ export function neuronFigure(example, scene, look) {
   };
 }
 
-/**
- * @param {Tokens} tokens
- * @param {number} i
- */
+/** @param {Tokens} tokens @param {number} i */
 function name(tokens, i) {
   const { mark, text } = tokenText(tokens, i, 14);
   return mark + text;
 }
 
 /**
- * @typedef {ReturnType<typeof cssColors>} Look
+ * @typedef {CssColors} Look
  *
  * @param {Pen} pen
  * @param {Scene} scene
@@ -277,13 +200,7 @@ function paintHead(pen, { loaded: { vectors, scales }, row, theme }, look) {
   pen.image(left, 74, STRIP, ROW - 4, cellsOf(query, scales.vectors, theme, look.ground));
 }
 
-/**
- * @param {Pen} pen
- * @param {Scene} scene
- * @param {number} i
- * @param {string} named
- * @param {Look} look
- */
+/** @param {Pen} pen @param {Scene} scene @param {number} i @param {string} named @param {Look} look */
 function paintKey(pen, { loaded: { vectors, scales }, row, theme }, i, named, look) {
   const top = TOP + i * ROW;
   const left = LEFT + NAMES;

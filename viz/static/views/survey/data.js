@@ -85,11 +85,7 @@ export class Survey {
     ));
   }
 
-  /**
-   * A measure that some head has a number for that is not 0.
-   *
-   * @param {string} name
-   */
+  /** A measure that some head has a number for that is not 0. @param {string} name */
   found(name) {
     const measure = this.byName.get(name);
     return measure?.mean.some(Boolean) ? measure : null;
@@ -100,11 +96,7 @@ export class Survey {
     return this.found(`${name}${BY_NORM}`);
   }
 
-  /**
-   * Layer and head, with a hyphen at which no line ends.
-   *
-   * @param {number} place
-   */
+  /** Layer and head, with a hyphen at which no line ends. @param {number} place */
   nameOf(place) {
     return `${Math.floor(place / this.nHeads)}\u2011${place % this.nHeads}`;
   }
@@ -145,10 +137,7 @@ function asMeasure({ name, words, source, documents, score: mean, low, high, hea
   return { name: `pattern:${name}`, words: `pattern: ${words}`, source, unit: "share", documents, mean, low, high, examples };
 }
 
-/**
- * @param {number | null} value
- * @param {Measure["unit"]} unit
- */
+/** @param {number | null} value @param {Measure["unit"]} unit */
 export function textOf(value, unit) {
   if (value === null) return "none";
   if (unit === "share") return percent(value);
@@ -156,12 +145,7 @@ export function textOf(value, unit) {
   return Math.abs(value) < 0.001 ? written(value, 3) : short(value);
 }
 
-/**
- * The mean of a head and its confidence interval.
- *
- * @param {Measure} measure
- * @param {number} place
- */
+/** The mean of a head and its confidence interval. @param {Measure} measure @param {number} place */
 export function withInterval({ mean, low, high, unit, documents }, place) {
   const [value, least, most] = [mean[place], low[place], high[place]];
   if (value === null) return "no row counts";
@@ -171,12 +155,7 @@ export function withInterval({ mean, low, high, unit, documents }, place) {
   return `${textOf(value, unit)} (95\u202f% interval ${textOf(Math.max(0, least), unit)} to ${textOf(most, unit)}, ${of})`;
 }
 
-/**
- * The place with the largest number, or -1.
- *
- * @param {OfHeads} numbers
- * @param {(value: number) => number} [of]
- */
+/** The place with the largest number, or -1. @param {OfHeads} numbers @param {(value: number) => number} [of] */
 export function largest(numbers, of = (value) => value) {
   let best = -1;
   numbers.forEach((value, place) => {
@@ -202,11 +181,7 @@ export function largest(numbers, of = (value) => value) {
  * @property {(listener: () => void) => void} subscribe
  */
 
-/**
- * @param {State} state
- * @param {State} start
- * @param {number} nHeads
- */
+/** @param {State} state @param {State} start @param {number} nHeads */
 export function toHash(state, start, nHeads) {
   const asked = new URLSearchParams();
   for (const name of /** @type {const} */ (["theme", "measure", "compared", "changed", "colored"])) {

@@ -1,5 +1,5 @@
 /**
- * All heads in the grid of the model view, coloured by a chosen measure, and the one that is chosen.
+ * * * All heads in the grid of the model view, coloured by a chosen measure, and the one that is chosen.
  *
  * @import { Pen } from "../../core/export/figure.js"
  * @import { Colors } from "../../marks/layer_dots.js"
@@ -21,11 +21,7 @@ import { largest, textOf, withInterval } from "./data.js";
 const NUMBERED = 34;
 const WIDEST = 62;
 
-/**
- * @param {Survey} survey
- * @param {Store} store
- * @returns {Part}
- */
+/** @param {Survey} survey @param {Store} store @returns {Part} */
 export function gridPart(survey, store) {
   const choose = menu("Coloured by", survey.measures.map(({ name, words }) => [name, `${running(words)} (${name})`]), (measure) => store.set({ measure }));
   const examples = element("div", { class: "examples" });
@@ -64,12 +60,7 @@ function examplesOf(survey, measure, place) {
   return [title, element("ol", {}, items)];
 }
 
-/**
- * @param {Survey} survey
- * @param {Measure} measure
- * @param {Look} look
- * @returns {Drawing}
- */
+/** @param {Survey} survey @param {Measure} measure @param {Look} look @returns {Drawing} */
 function gridDrawing(survey, measure, { width, theme, colors, state }) {
   const { nLayers, nHeads } = survey;
   const grid = layOut(Math.min(width, 26 + nHeads * WIDEST), nLayers, nHeads, null);
@@ -119,10 +110,7 @@ function gridDrawing(survey, measure, { width, theme, colors, state }) {
   };
 }
 
-/**
- * @param {Survey} survey
- * @param {Measure} measure
- */
+/** @param {Survey} survey @param {Measure} measure */
 function gridSaid(survey, { words, mean, unit }) {
   const best = largest(mean);
   if (best < 0) return `No row counts for this: ${words}.`;
@@ -163,13 +151,7 @@ const TITLES = { to_first: "the first token", ...KINDS, ...PLACES };
 /** Before the name of a measure: how much the loss changes with one of its weights. */
 const GRADIENT = "gradient_";
 
-/**
- * The parts that this survey has the measures for.
- *
- * @param {Survey} survey
- * @param {Store} store
- * @returns {Part[]}
- */
+/** The parts that this survey has the measures for. @param {Survey} survey @param {Store} store @returns {Part[]} */
 export function layerParts(survey, store) {
   const special = survey.found("to_cls") || !survey.byName.has("to_first");
   const masses = titled(survey, special ? KINDS : { to_first: TITLES.to_first, ...KINDS });
@@ -185,11 +167,7 @@ export function layerParts(survey, store) {
   ].flatMap((one) => (one ? [one] : []));
 }
 
-/**
- * @param {Survey} survey
- * @param {Record<string, string>} titles
- * @returns {Titled[]}
- */
+/** @param {Survey} survey @param {Record<string, string>} titles @returns {Titled[]} */
 function titled(survey, titles) {
   return Object.entries(titles).flatMap(([name, title]) => {
     const measure = survey.found(name);
@@ -260,10 +238,7 @@ export function panelsDrawing(survey, name, panels, { width, theme, colors, stat
   };
 }
 
-/**
- * @param {Survey} survey
- * @param {Titled[]} panels
- */
+/** @param {Survey} survey @param {Titled[]} panels */
 function mostSaid(survey, panels) {
   const parts = panels.filter(({ name }) => name !== "everything_else").map(({ title, mean, unit }) => {
     const best = largest(mean);
@@ -274,10 +249,7 @@ function mostSaid(survey, panels) {
   return `Most attention goes to ${parts.join(", to ")}.`;
 }
 
-/**
- * @param {Survey} survey
- * @param {Titled[]} panels
- */
+/** @param {Survey} survey @param {Titled[]} panels */
 function broadSaid(survey, [{ mean, unit }]) {
   const [broad, narrow] = [topLayer(survey, mean), topLayer(survey, mean, -1)];
   const [most, least] = [largest(mean), largest(mean, (value) => -value)];
@@ -285,11 +257,7 @@ function broadSaid(survey, [{ mean, unit }]) {
   return `Attention is broadest in layer ${broad} (${of(broad)} on average) and narrowest in layer ${narrow} (${of(narrow)}); of all heads ${survey.nameOf(most)} is the broadest (${textOf(mean[most], unit)}) and ${survey.nameOf(least)} the narrowest (${textOf(mean[least], unit)}).`;
 }
 
-/**
- * @param {Survey} survey
- * @param {(number | null)[]} mean
- * @param {number} layer
- */
+/** @param {Survey} survey @param {(number | null)[]} mean @param {number} layer */
 function layerMean({ nHeads }, mean, layer) {
   return meanOf(mean.slice(layer * nHeads, (layer + 1) * nHeads));
 }
@@ -303,20 +271,12 @@ function topLayer(survey, mean, sign = 1) {
   return largest(Array.from({ length: survey.nLayers }, (_, layer) => layerMean(survey, mean, layer)), (value) => sign * value);
 }
 
-/**
- * The names of the measures that are there plain and by norm.
- *
- * @param {Survey} survey
- */
+/** The names of the measures that are there plain and by norm. @param {Survey} survey */
 export function comparable(survey) {
   return kindsWith(survey, (name) => survey.byNorm(name));
 }
 
-/**
- * The names of the measures that are there with their gradients.
- *
- * @param {Survey} survey
- */
+/** The names of the measures that are there with their gradients. @param {Survey} survey */
 export function differentiated(survey) {
   return kindsWith(survey, (name) => survey.found(GRADIENT + name));
 }
@@ -352,11 +312,7 @@ function gradientPart(survey, store) {
   };
 }
 
-/**
- * @param {Survey} survey
- * @param {Look} look
- * @returns {Drawing}
- */
+/** @param {Survey} survey @param {Look} look @returns {Drawing} */
 export function gradientDrawing(survey, look) {
   const name = look.state.changed;
   const panels = titled(survey, {
@@ -367,11 +323,7 @@ export function gradientDrawing(survey, look) {
   return { ...panelsDrawing(survey, "gradients-by-layer", panels, look), sentence: changeSaid(survey, TITLES[name], panels) };
 }
 
-/**
- * @param {Survey} survey
- * @param {string} title
- * @param {Titled[]} panels
- */
+/** @param {Survey} survey @param {string} title @param {Titled[]} panels */
 function changeSaid(survey, title, [mass, gradient]) {
   const [attended, sensitive] = [mass, gradient].map(({ mean }) => topLayer(survey, mean));
   const change = (/** @type {number} */ layer) => textOf(layerMean(survey, gradient.mean, layer), gradient.unit);
@@ -380,11 +332,7 @@ function changeSaid(survey, title, [mass, gradient]) {
   return `Attention to ${title} is largest in layer ${attended} (${share} on average). There the loss changes by ${change(attended)} nats for each unit that one such weight changes${most}.`;
 }
 
-/**
- * @param {Survey} survey
- * @param {Store} store
- * @returns {Part | null}
- */
+/** @param {Survey} survey @param {Store} store @returns {Part | null} */
 function normPart(survey, store) {
   const names = comparable(survey);
   if (!names.length) return null;
@@ -414,10 +362,7 @@ const [LEFT, RIGHT, ABOVE, BELOW] = [48, 10, 30, 44];
 /** The offsets whose share a sentence names. */
 const NAMED = 3;
 
-/**
- * @param {Survey} survey
- * @returns {Part | null}
- */
+/** @param {Survey} survey @returns {Part | null} */
 export function profilePart(survey) {
   const { profile } = survey.header;
   if (!profile) return null;
@@ -429,12 +374,7 @@ export function profilePart(survey) {
   };
 }
 
-/**
- * @param {Survey} survey
- * @param {{reach: number, mass: number[][]}} profile
- * @param {Look} look
- * @returns {Drawing}
- */
+/** @param {Survey} survey @param {{reach: number, mass: number[][]}} profile @param {Look} look @returns {Drawing} */
 function profileDrawing(survey, { reach, mass }, { width, theme, colors, state: { place } }) {
   const numbers = mass[place];
   const top = roundTop(Math.max(...numbers));
@@ -483,11 +423,7 @@ function signed(offset) {
   return offset > 0 ? `+${offset}` : String(offset).replace("-", "−");
 }
 
-/**
- * @param {string} head
- * @param {number[]} numbers
- * @param {number} reach
- */
+/** @param {string} head @param {number[]} numbers @param {number} reach */
 function profileSaid(head, numbers, reach) {
   const order = numbers.map((_, i) => i).sort((a, b) => numbers[b] - numbers[a] || Math.abs(a - reach) - Math.abs(b - reach));
   const most = order.slice(0, NAMED).map((i) => `${percent(numbers[i])} at offset ${signed(i - reach)}`);
@@ -503,11 +439,7 @@ const LAYERS = {
 };
 const [MARGIN, TALLEST, ROW] = [22, 460, 20];
 
-/**
- * @param {Survey} survey
- * @param {Store} store
- * @returns {Part | null}
- */
+/** @param {Survey} survey @param {Store} store @returns {Part | null} */
 export function mapPart(survey, store) {
   const { distances, patterns } = survey.header;
   if (!distances) return null;
@@ -522,12 +454,7 @@ export function mapPart(survey, store) {
   };
 }
 
-/**
- * @param {Survey} survey
- * @param {Distances} distances
- * @param {Look} look
- * @returns {Drawing}
- */
+/** @param {Survey} survey @param {Distances} distances @param {Look} look @returns {Drawing} */
 function mapDrawing(survey, distances, { width, theme, colors, state }) {
   const { nLayers, nHeads } = survey;
   const kinds = state.colored === "pattern" ? kindsOf(survey) : null;
@@ -575,11 +502,7 @@ function mapDrawing(survey, distances, { width, theme, colors, state }) {
   };
 }
 
-/**
- * The pattern of each head: the one with the highest score of those that name it, or -1.
- *
- * @param {Survey} survey
- */
+/** The pattern of each head: the one with the highest score of those that name it, or -1. @param {Survey} survey */
 function kindsOf({ header: { patterns }, size }) {
   /** @type {number[]} */
   const of = Array.from({ length: size }, () => -1);
@@ -598,20 +521,12 @@ function patternText({ header: { patterns } }, place) {
   return found.length ? `looks at ${found.map(({ words }) => running(words)).join("; at ")}` : "known by no pattern";
 }
 
-/**
- * @param {number} kind
- * @param {"light" | "dark"} theme
- * @param {Colors} colors
- */
+/** @param {number} kind @param {"light" | "dark"} theme @param {Colors} colors */
 function kindColor(kind, theme, { faint }) {
   return kind < 0 ? faint : headColor(kind, theme);
 }
 
-/**
- * @param {number} layer
- * @param {number} nLayers
- * @param {"light" | "dark"} theme
- */
+/** @param {number} layer @param {number} nLayers @param {"light" | "dark"} theme */
 export function layerColor(layer, nLayers, theme) {
   const stops = LAYERS[theme].map(channels);
   const at = nLayers > 1 ? (layer / (nLayers - 1)) * (stops.length - 1) : 0;

@@ -1,6 +1,7 @@
 /**
- * The report of a survey: its parts one below the other, about one chosen head.
+ * * * The report of a survey: its parts one below the other, about one chosen head.
  *
+ * @import { CssColors } from "../../core/draw/canvas.js"
  * @import { Figure } from "../../core/export/figure.js"
  * @import { Address } from "../../core/frame/frame.js"
  * @import { Header, Pattern, PatternExample, PatternHead, State, Store } from "./data.js"
@@ -20,11 +21,7 @@ import { comparable, differentiated, gridPart, layerParts, mapPart, profilePart 
 /** The measures that the grid begins with: the first that is there. */
 const FIRST = ["to_previous", "to_sep", "entropy"];
 
-/**
- * @param {HTMLElement} host
- * @param {Header} header
- * @param {Address} address
- */
+/** @param {HTMLElement} host @param {Header} header @param {Address} address */
 export function mountReport(host, header, address) {
   const survey = new Survey(header);
   const [compared, changed] = [comparable(survey), differentiated(survey)];
@@ -61,11 +58,7 @@ export function mountReport(host, header, address) {
   update();
 }
 
-/**
- * The measure that a choice begins with.
- *
- * @param {string[]} names
- */
+/** The measure that a choice begins with. @param {string[]} names */
 function begin(names) {
   return names.includes("to_sep") ? "to_sep" : names[0] ?? "";
 }
@@ -111,7 +104,7 @@ function createFacts({ facts, command }) {
  * @typedef {object} Look  what a drawing depends on
  * @property {number} width  CSS pixels
  * @property {"light" | "dark"} theme
- * @property {ReturnType<typeof cssColors>} colors
+ * @property {CssColors} colors
  * @property {State} state
  *
  * @typedef {object} Part
@@ -134,12 +127,7 @@ const NEAR = 18;
 const SHARP = 2;
 
 export class Section {
-  /**
-   * @param {Part} part
-   * @param {Survey} survey
-   * @param {Store} store
-   * @param {() => "light" | "dark"} theme
-   */
+  /** @param {Part} part @param {Survey} survey @param {Store} store @param {() => "light" | "dark"} theme */
   constructor(part, survey, store, theme) {
     this.part = part;
     this.survey = survey;
@@ -199,11 +187,7 @@ export class Section {
     this.part.opened?.();
   }
 
-  /**
-   * The head at the pointer.
-   *
-   * @param {MouseEvent} event
-   */
+  /** The head at the pointer. @param {MouseEvent} event */
   at({ clientX, clientY }) {
     const box = this.board.getBoundingClientRect();
     const [x, y] = [clientX - box.left, clientY - box.top];
@@ -213,11 +197,7 @@ export class Section {
     return nearest && apart(nearest) <= (this.part.room ?? NEAR) ? nearest : null;
   }
 
-  /**
-   * Says what a point is, or of none what the chosen head is.
-   *
-   * @param {Point | null} point
-   */
+  /** Says what a point is, or of none what the chosen head is. @param {Point | null} point */
   point(point) {
     const { place } = this.store.get();
     const points = this.part.onlyPointed ? [] : this.drawing?.points ?? [];
@@ -258,10 +238,7 @@ export class Section {
 /** Heads of a pattern that have a row each. */
 const SHOWN = 8;
 
-/**
- * @param {Survey} survey
- * @param {Store} store
- */
+/** @param {Survey} survey @param {Store} store */
 export function createPatterns(survey, store) {
   const { patterns } = survey.header;
   if (!patterns.length) return null;
@@ -280,11 +257,7 @@ export function createPatterns(survey, store) {
   ]);
 }
 
-/**
- * @param {Survey} survey
- * @param {Store} store
- * @param {Pattern} pattern
- */
+/** @param {Survey} survey @param {Store} store @param {Pattern} pattern */
 function rowsOf(survey, store, pattern) {
   const name = element("th", { scope: "rowgroup" }, [running(pattern.words)]);
   name.title = running(pattern.source);
@@ -296,32 +269,19 @@ function rowsOf(survey, store, pattern) {
   return [element("tbody", {}, rows.map((cells, i) => element("tr", {}, i ? cells : [name, ...cells])))];
 }
 
-/**
- * A cell below all titles but the first.
- *
- * @param {(Node | string)[]} children
- */
+/** A cell below all titles but the first. @param {(Node | string)[]} children */
 function across(children) {
   const made = element("td", { class: "across" }, children);
   made.colSpan = 5;
   return made;
 }
 
-/**
- * @param {Survey} survey
- * @param {Store} store
- * @param {number} place
- */
+/** @param {Survey} survey @param {Store} store @param {number} place */
 function toHead(survey, store, place) {
   return button(survey.nameOf(place), () => store.set({ place }), { class: "to-head", title: "Show this head in all figures" });
 }
 
-/**
- * @param {Survey} survey
- * @param {Store} store
- * @param {Pattern} pattern
- * @param {PatternHead} head
- */
+/** @param {Survey} survey @param {Store} store @param {Pattern} pattern @param {PatternHead} head */
 function cellsOf(survey, store, { score, low, high, baseline }, { place, named, examples }) {
   const of = (/** @type {number | null} */ value) => (value === null ? "–" : percent(value));
   const chosen = toHead(survey, store, place);
@@ -337,11 +297,7 @@ function cellsOf(survey, store, { score, low, high, baseline }, { place, named, 
   ];
 }
 
-/**
- * @param {Survey} survey
- * @param {number} place
- * @param {PatternExample} example
- */
+/** @param {Survey} survey @param {number} place @param {PatternExample} example */
 function exampleOf(survey, place, example) {
   const token = (/** @type {string} */ text) => element("bdi", {}, [visible(text.trim() || text, 24)]);
   const document = running(survey.header.documents[example.document]);

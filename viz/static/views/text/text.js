@@ -69,11 +69,7 @@ export class TextView {
     this.root.dataset.drawn = "true";
   }
 
-  /**
-   * Reads the heads that are on.
-   *
-   * @param {() => boolean} wanted  false once something else is asked for
-   */
+  /** Reads the heads that are on. @param {() => boolean} wanted  false once something else is asked for */
   async read(wanted) {
     const take = (/** @type {Layer} */ read, /** @type {boolean} */ whole) => {
       if (whole) this.layer = read;
@@ -209,11 +205,7 @@ export const textKind = {
 /** @type {WeakMap<Layer, {name: string, values: Float64Array}>} */
 const RECEIVED = new WeakMap();
 
-/**
- * @param {Example} example
- * @param {State} state
- * @returns {Measure}
- */
+/** @param {Example} example @param {State} state @returns {Measure} */
 export function measureOf(example, { measure }) {
   return measure === "relevance" && !relevanceOf(example) ? "received" : measure;
 }
@@ -258,11 +250,7 @@ export function sceneOf(example, state, layer, pointed, theme) {
   };
 }
 
-/**
- * @param {Example} example
- * @param {State} state
- * @returns {Shown}
- */
+/** @param {Example} example @param {State} state @returns {Shown} */
 function shownIn({ tokens, keyTokens }, { filter, special }) {
   return { query: shownTokens(tokens, filter, special).query, key: shownTokens(keyTokens, filter, special).key };
 }
@@ -323,21 +311,13 @@ function colorOf(measure, { heads }, theme) {
 const WRITTEN = 5;
 const LEAST = 0.0005;
 
-/**
- * A number of a measure as it is written.
- *
- * @param {Measure} measure
- * @param {number} value
- */
+/** A number of a measure as it is written. @param {Measure} measure @param {number} value */
 export function written(measure, value) {
   if (measure === "relevance") return value.toPrecision(3).replace("-", "\u2212");
   return value < 0.00995 ? `${(100 * value).toFixed(2)}\u202f%` : percent(value);
 }
 
-/**
- * @param {HTMLElement} card
- * @param {Scene} scene
- */
+/** @param {HTMLElement} card @param {Scene} scene */
 export function showCard(card, scene) {
   const { measure, chosen, pointed, where } = scene;
   const needsChoice = (measure === "from" || measure === "to") && chosen === null;
@@ -391,11 +371,7 @@ function nothing({ where }) {
   return where.includes("no head") ? "No head is switched on." : "No weight that is shown here.";
 }
 
-/**
- * @param {Measure} measure
- * @param {number} value
- * @param {string} [kind]
- */
+/** @param {Measure} measure @param {number} value @param {string} [kind] */
 function number(measure, value, kind = "") {
   return element("data", { class: kind, value: String(value) }, [written(measure, value)]);
 }
@@ -425,10 +401,7 @@ function single(scene) {
   return [element("h2", {}, heading), number(measure, shading.values[index], "big"), facts(pairs)];
 }
 
-/**
- * @param {Example} example
- * @returns {{root: HTMLElement, update: (scene: Scene, ramp: string) => void}}
- */
+/** @param {Example} example @returns {{root: HTMLElement, update: (scene: Scene, ramp: string) => void}} */
 export function createTextLegend(example) {
   const says = element("p");
   const ramp = createRamp();
@@ -449,10 +422,7 @@ export function createTextLegend(example) {
   };
 }
 
-/**
- * @param {Scene} scene
- * @param {Example} example
- */
+/** @param {Scene} scene @param {Example} example */
 function meaning({ measure, name, chosen, choice, takesPart }, { causal, normalised }) {
   const sum = normalised ? " In each head these weights add up to 100\u202f%." : "";
   const even = normalised ? ` Were all looked at alike, each would get ${written("received", 1 / takesPart.length)}.` : "";

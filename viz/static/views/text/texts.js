@@ -18,10 +18,7 @@ const MANY = 120;
 const PART = 680;
 
 export class Texts {
-  /**
-   * @param {Example} example
-   * @param {() => void} changed  called when another part is on the page
-   */
+  /** @param {Example} example @param {() => void} changed  called when another part is on the page */
   constructor({ tokens, keyTokens, header }, changed) {
     this.picture = header.image ?? null;
     /** How many tokens are on the page at a time; a picture is whole. */
@@ -59,12 +56,7 @@ export class Texts {
     return this.apart ? side : "query";
   }
 
-  /**
-   * Which kept token a text has.
-   *
-   * @param {Side} side
-   * @param {Record<Side, number | null>} kept
-   */
+  /** Which kept token a text has. @param {Side} side @param {Record<Side, number | null>} kept */
   keptIn(side, kept) {
     return this.apart ? kept[side] : (kept.query ?? kept.key);
   }
@@ -78,10 +70,7 @@ export class Texts {
     }
   }
 
-  /**
-   * @param {Side} side
-   * @param {number} index  a token of the part
-   */
+  /** @param {Side} side @param {number} index  a token of the part */
   open(side, index) {
     const size = this.tokens[side].text.length;
     const from = this.part * Math.floor(index / this.part);
@@ -175,12 +164,7 @@ function linesOf({ segment }, from, to) {
   return lines;
 }
 
-/**
- * The direction that most words of a line have.
- *
- * @param {Tokens} tokens
- * @param {Line} line
- */
+/** The direction that most words of a line have. @param {Tokens} tokens @param {Line} line */
 function directionOf({ text, special }, { from, to }) {
   let balance = 0;
   for (let i = from; i < to; i += 1) {
@@ -238,11 +222,7 @@ export function patchedPicture(tokens, { source, first, rows, columns }) {
   return { lines: [...front.lines, grid], items: [...front.items, ...patches] };
 }
 
-/**
- * @param {Tokens} tokens
- * @param {Side | ""} side
- * @param {number} index
- */
+/** @param {Tokens} tokens @param {Side | ""} side @param {number} index */
 function wordOf(tokens, side, index) {
   const names = tokens.special[index] ? "text-token special" : "text-token";
   const item = element("bdi", { class: names, role: "option", "aria-selected": "false", tabindex: "-1" });

@@ -130,13 +130,7 @@ function between(says) {
   return (whole, { id, part }) => [{ ...normBox(id, normName(whole.built), says(whole)), id: id.endsWith("_input") ? `${part} norm` : `${part} output norm` }];
 }
 
-/**
- * @param {Whole} whole
- * @param {string} id
- * @param {string} says
- * @param {Float32Array} numbers
- * @returns {Box}
- */
+/** @param {Whole} whole @param {string} id @param {string} says @param {Float32Array} numbers @returns {Box} */
 function streamBox({ layer, example }, id, says, numbers) {
   const entering = layer === example.layers[0] ? { number: "embed" } : { number: "resid_post", layer: layer - 1 };
   return {
@@ -148,11 +142,7 @@ function streamBox({ layer, example }, id, says, numbers) {
   };
 }
 
-/**
- * A sum with the stream, with the norm that stands in the stream itself, and what it leaves.
- *
- * @type {Make}
- */
+/** A sum with the stream, with the norm that stands in the stream itself, and what it leaves. @type {Make} */
 function addedBoxes(whole, { id, norm }) {
   const { built, inside, after, layer } = whole;
   const [part, what] = id === "resid_mid" ? ["attention", "attention"] : ["mlp", "the MLP"];
@@ -165,11 +155,7 @@ function addedBoxes(whole, { id, norm }) {
   ];
 }
 
-/**
- * @param {string} name
- * @param {Float32Array} numbers
- * @returns {Cells}
- */
+/** @param {string} name @param {Float32Array} numbers @returns {Cells} */
 export function cells(name, numbers) {
   return { name, parts: [numbers], scale: scaleFor(numbers) };
 }
@@ -345,10 +331,7 @@ export function inputBoxes(whole) {
   ];
 }
 
-/**
- * @param {Whole} whole
- * @param {Float32Array} made  of the rows of the tables
- */
+/** @param {Whole} whole @param {Float32Array} made  of the rows of the tables */
 function tablesBox({ embedding: { rows }, built }, made) {
   const scale = scaleFor(...rows.map(({ numbers }) => numbers));
   const scaled = built.embedScale === 1 ? "" : `, times ${written(built.embedScale)}`;

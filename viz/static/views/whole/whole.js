@@ -22,10 +22,7 @@ const MOST = 60;
 const MANY = 5;
 
 export class WholeView {
-  /**
-   * @param {Stage} stage
-   * @param {Source} source
-   */
+  /** @param {Stage} stage @param {Source} source */
   constructor({ example, store, limits, theme }, source) {
     this.example = example;
     this.store = store;
@@ -99,10 +96,7 @@ export class WholeView {
     ]);
   }
 
-  /**
-   * @param {Box[]} boxes
-   * @returns {HTMLElement[]}
-   */
+  /** @param {Box[]} boxes @returns {HTMLElement[]} */
   boxes(boxes) {
     return boxes.map((box) => {
       const { root, paint } = boxOf(box, { theme: this.theme, go: (way) => this.open(way), can: (way) => this.can(way) });
@@ -111,11 +105,7 @@ export class WholeView {
     });
   }
 
-  /**
-   * @param {Whole} whole
-   * @param {number} layer
-   * @returns {HTMLElement[]}
-   */
+  /** @param {Whole} whole @param {number} layer @returns {HTMLElement[]} */
   layer(whole, layer) {
     const open = layer === whole.layer;
     const head = layerHead(whole, layer, open, this.theme, (change) => this.store.set(change));
@@ -296,11 +286,7 @@ export function boxOf(box, { theme, go, can }) {
   return { root, paint: () => rows.length && paintCells(canvas, rows, theme()) };
 }
 
-/**
- * @param {HTMLCanvasElement} canvas
- * @param {Cells[]} rows
- * @param {"light" | "dark"} theme
- */
+/** @param {HTMLCanvasElement} canvas @param {Cells[]} rows @param {"light" | "dark"} theme */
 export function paintCells(canvas, rows, theme) {
   const width = canvas.parentElement ? roomOf(canvas) : 0;
   if (width < 4) return;
