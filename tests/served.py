@@ -22,7 +22,7 @@ def text_request(*texts: str, edits: Any = (), other: list[str] | None = None) -
     """The request as the engine gets it."""
     asked = {"number": 1, "ask": "block", "request": request(list(texts), edits, other)}
     _, message = read(json.dumps(asked))
-    return message.request  # type: ignore[union-attr,return-value]
+    return message.given["request"]  # type: ignore[union-attr,return-value]
 
 
 @contextmanager

@@ -1,25 +1,107 @@
-"""The HTML of a page: what `npm run build` left in `built/`, a header and blocks of numbers.
+"""The HTML of a page, and how it is written: to a file, a pipe or a device.
 
-text -> zlib -> five characters for four bytes -> static/core/data/packed.js in the browser
+What `npm run build` left in `built/`, a header and blocks of numbers: text -> zlib -> five
+characters for four bytes -> static/core/data/packed.js in the browser
 """
 
 import base64
 import hashlib
+import os
 import re
+import stat
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 
-__all__ = [
-    "LIVE_PARTS",
-    "PARTS",
-    "SERVED_PARTS",
-    "cell",
-    "document",
-    "packed_text",
-    "worker_block",
-]
+from minibert.errors import MinibertError
+from minibert.viz.payload import Json, header_json
+from minibert.writing import check_place, replacing
+
+
+def write_page(pieces: Iterable[str], path: str | os.PathLike[str]) -> Path:
+    """The path, now holding the pieces as UTF-8, one after the other; otherwise as `write_bytes`.
+
+    Only one piece at a time is held as bytes.
+    """
+    return _write((piece.encode() for piece in pieces), path)
+
+
+def write_bytes(content: bytes, path: str | os.PathLike[str]) -> Path:
+    """The path, now written.
+
+    A regular file is replaced as a whole (`writing.replacing`). Devices and pipes are written to
+    as they are. Raises MinibertError when the folder is missing, may not be written to, or is
+    full, and for a pipe that nobody reads.
+    """
+    return _write((content,), path)
+
+
+def _write(parts: Iterable[bytes], path: str | os.PathLike[str]) -> Path:
+    target = Path(path)
+    try:
+        # Asked of `target`: the real path of a pipe's descriptor is no path that exists.
+        if target.exists() and not target.is_file() and not target.is_dir():
+            _write_in_place(parts, target)
+            return target
+        check_place(target)
+        with replacing(target) as beside, beside.open("wb") as file:
+            file.writelines(parts)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise MinibertError(f"cannot save {target}: {error.strerror or error}") from error
+    return target
+
+
+def _write_in_place(parts: Iterable[bytes], target: Path) -> None:
+    is_pipe = stat.S_ISFIFO(target.stat().st_mode)
+    try:
+        # Without O_NONBLOCK the opening waits until somebody reads the pipe.
+        number = os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        if not is_pipe:
+            raise
+        raise MinibertError(
+            f"cannot save {target}: it is a pipe that nobody reads; start its reader first, or "
+            "name a file."
+        ) from error
+    with os.fdopen(number, "wb") as file:
+        if is_pipe:
+            os.set_blocking(number, True)
+        file.writelines(parts)
+
+
+class Written:
+    """What is one HTML file that needs no network.
+
+    It is kept in pieces: the file's text exists only while `html` is read.
+    """
+
+    def pieces(self) -> Iterator[str]:
+        """The text of the file, a part at a time."""
+        raise NotImplementedError
+
+    @property
+    def html(self) -> str:
+        """The whole file as one text."""
+        return "".join(self.pieces())
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return sum(
+            len(piece) if piece.isascii() else len(piece.encode()) for piece in self.pieces()
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """The path of the file, now written whole or not at all; see `write_page`.
+
+        Raises MinibertError when the folder is missing, may not be written to, or is full.
+        """
+        return write_page(self.pieces(), path)
+
 
 # What built/ has a script and a style of: the frame with the views of attention weights, the views
 # that need query and key, and the view of what each layer would predict.
@@ -29,6 +111,7 @@ LIVE_PARTS = ("page", "vectors", "layers", "live")
 # The same before a model behind a server.
 SERVED_PARTS = ("page", "vectors", "layers", "served")
 
+_FORMAT = 2
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 # Neither in a page's HTML nor in its attributes: four digits are written as others.
 _SAFE = str.maketrans("<>&`", ",:./")
@@ -67,6 +150,14 @@ def _shell(parts: tuple[str, ...]) -> dict[str, str]:
         f"style-src {_hash(style)}; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     return {"policy": policy, "opening": opening, "code": packed_text(f"{style}\0{script}")}
+
+
+def page_header(
+    examples: Sequence[Json] = (), *, title: str | None = None, view: str = "head", **more: object
+) -> str:
+    """The header of a page, as `document` takes it."""
+    about = {"examples": [*examples], "format": _FORMAT, "title": title, "view": view}
+    return header_json(about | more)
 
 
 def document(

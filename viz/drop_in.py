@@ -3,20 +3,23 @@
 Code written for BertViz runs after a change of its import. What differs: nothing is fetched from
 the network, and the page has all views, whichever it opens with; docs/bertviz.md has the rest. See
 Vig 2019, "A multiscale visualization of attention in the Transformer model", for the two views.
+
+As BertViz' functions do, they show their page at once where a cell of a notebook runs, so that a
+call in the middle of a cell or in a loop is seen. The page is returned too, and as the last value
+of the same cell it is not shown a second time.
 """
 
+import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from minibert.errors import AttentionError
-from minibert.viz.example import Example, weights_example
-from minibert.viz.in_cell import shown_at_once
+from minibert.viz.example import Example, Label, labels_from_strings, weights_example
 from minibert.viz.inputs import (
     ROW_SUM_TOLERANCE,
-    Array,
+    Outside,
     attention_layers,
     checked_numbers,
     checked_second_start,
@@ -24,25 +27,54 @@ from minibert.viz.inputs import (
     from_the_end,
     numbers_on_page,
 )
-from minibert.viz.labels import Label, labels_from_strings
 from minibert.viz.page import Page
+from minibert.viz.payload import Array
 
-__all__ = ["head_view", "model_view", "shown"]
+
+@dataclass(frozen=True, repr=False)
+class _ShownPage(Page):
+    """A page that a cell has shown already."""
+
+    cell: int = -1
+    """The number of that cell."""
+
+    def _ipython_display_(self) -> None:
+        """Nothing in the cell that has shown it; in another one IPython goes on as usual."""
+        shell = _shell()
+        if shell is None or shell.execution_count != self.cell:
+            raise NotImplementedError
+
+
+def shown_at_once(page: Page) -> Page:
+    """The page, shown where IPython runs a cell; elsewhere only returned."""
+    shell = _shell()
+    if shell is None:
+        return page
+    from IPython.display import display
+
+    display(page)
+    return _ShownPage(page.examples, page.view, page.title, page.start, shell.execution_count)
+
+
+def _shell() -> Outside:
+    """IPython's shell where there is one; what has not imported IPython is none."""
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()
 
 
 def head_view(
-    attention: Any = None,
-    tokens: Any = None,
+    attention: Outside = None,
+    tokens: Outside = None,
     sentence_b_start: int | None = None,
     prettify_tokens: bool = True,
-    layer: Any = None,
-    heads: Any = None,
-    encoder_attention: Any = None,
-    decoder_attention: Any = None,
-    cross_attention: Any = None,
-    encoder_tokens: Any = None,
-    decoder_tokens: Any = None,
-    include_layers: Any = None,
+    layer: Outside = None,
+    heads: Outside = None,
+    encoder_attention: Outside = None,
+    decoder_attention: Outside = None,
+    cross_attention: Outside = None,
+    encoder_tokens: Outside = None,
+    decoder_tokens: Outside = None,
+    include_layers: Outside = None,
     html_action: str = "view",
 ) -> Page:
     """The page of attention weights, opened with lines from each token to where it looks.
@@ -79,18 +111,18 @@ def head_view(
 
 
 def model_view(
-    attention: Any = None,
-    tokens: Any = None,
+    attention: Outside = None,
+    tokens: Outside = None,
     sentence_b_start: int | None = None,
     prettify_tokens: bool = True,
     display_mode: str = "dark",
-    encoder_attention: Any = None,
-    decoder_attention: Any = None,
-    cross_attention: Any = None,
-    encoder_tokens: Any = None,
-    decoder_tokens: Any = None,
-    include_layers: Any = None,
-    include_heads: Any = None,
+    encoder_attention: Outside = None,
+    decoder_attention: Outside = None,
+    cross_attention: Outside = None,
+    encoder_tokens: Outside = None,
+    decoder_tokens: Outside = None,
+    include_layers: Outside = None,
+    include_heads: Outside = None,
     html_action: str = "view",
 ) -> Page:
     """The page of attention weights, opened with a small picture of every head.
@@ -115,11 +147,11 @@ def model_view(
 def shown(
     examples: Sequence[Example],
     view: str,
-    html_action: Any,
+    html_action: Outside,
     *,
-    layer: Any = None,
-    heads: Any = None,
-    theme: Any = None,
+    layer: Outside = None,
+    heads: Outside = None,
+    theme: Outside = None,
 ) -> Page:
     """The page of these examples that opens with this view, layer, heads and theme."""
     if html_action not in ("view", "return"):
@@ -143,13 +175,13 @@ def shown(
 
 
 def _examples(
-    given: dict[str, Any],
-    tokens: dict[str, Any],
+    given: dict[str, Outside],
+    tokens: dict[str, Outside],
     *,
-    sentence_b_start: Any,
+    sentence_b_start: Outside,
     prettify: bool,
-    layers: Any,
-    heads: Any,
+    layers: Outside,
+    heads: Outside,
 ) -> list[Example]:
     attention = given.pop("attention")
     sides = {name: value for name, value in given.items() if value is not None}
@@ -188,12 +220,12 @@ _SIDES = {
 
 def _example(
     argument: str,
-    attention: Any,
-    tokens: dict[str, Any],
-    sentence_b_start: Any,
+    attention: Outside,
+    tokens: dict[str, Outside],
+    sentence_b_start: Outside,
     prettify: bool,
-    layers: Any,
-    heads: Any,
+    layers: Outside,
+    heads: Outside,
 ) -> Example:
     name, looking, looked_at = _SIDES[argument]
     square = looking == looked_at
@@ -260,7 +292,7 @@ def _drawable(layers: list[Array], name: str) -> tuple[list[Array], str]:
     )
 
 
-def _check_one_sentence(attention: Sequence[Any], name: str) -> None:
+def _check_one_sentence(attention: Sequence[Outside], name: str) -> None:
     for i, layer in enumerate(attention):
         n_sentences = len(layer) if getattr(layer, "ndim", 0) == 4 else 1
         if n_sentences > 1:
@@ -271,7 +303,7 @@ def _check_one_sentence(attention: Sequence[Any], name: str) -> None:
 
 
 def _labels(
-    tokens: dict[str, Any], name: str, n: int, holder: str, start: int | None, prettify: bool
+    tokens: dict[str, Outside], name: str, n: int, holder: str, start: int | None, prettify: bool
 ) -> list[Label]:
     if tokens[name] is None:
         raise AttentionError(f"{name} is not given; {holder} has {n} positions to name")

@@ -5,30 +5,105 @@ Every message names the argument, says what came, what was wanted and what to do
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from minibert.errors import AttentionError
+from minibert.viz.payload import Array
 
-__all__ = [
-    "ROW_SUM_TOLERANCE",
-    "Array",
-    "attention_layers",
-    "checked_index",
-    "checked_layer",
-    "checked_numbers",
-    "checked_second_start",
-    "checked_tokens",
-    "from_the_end",
-    "numbers_on_page",
-    "of_heads",
-    "to_array",
-]
+Outside = Any
+"""What came from outside: nothing is known of it before it is asked."""
 
-Array = npt.NDArray[np.floating[Any]]
+
+@runtime_checkable
+class ConfigLike(Protocol):
+    """What a page reads of a model's choices; more of them where the model is ours."""
+
+    @property
+    def n_layers(self) -> int:
+        """How many layers the model has."""
+
+    @property
+    def n_heads(self) -> int:
+        """How many heads a layer has."""
+
+    @property
+    def d_head(self) -> int:
+        """The width of a query."""
+
+    @property
+    def causal(self) -> bool:
+        """True where no query looks ahead."""
+
+    def attention_scale(self, layer: int) -> float:
+        """Scores are query·key times this."""
+
+
+@runtime_checkable
+class LayerLike(Protocol):
+    """What a page reads of a layer of a trace, (batch, head, ...) each."""
+
+    @property
+    def probs(self) -> torch.Tensor:
+        """The weights, (batch, head, query, key)."""
+
+    @property
+    def query(self) -> torch.Tensor:
+        """(batch, head, position, d_head), as that of keys and values."""
+
+
+@runtime_checkable
+class TokensLike(Protocol):
+    """What a page reads of `minibert.text.tokens.Tokens`; each field has one item a sentence."""
+
+    @property
+    def raw(self) -> Sequence[Sequence[str]]:
+        """The vocabulary's own strings, without padding."""
+
+    @property
+    def strings(self) -> Sequence[Sequence[str]]:
+        """The same as a person reads them."""
+
+    @property
+    def segments(self) -> torch.Tensor:
+        """0 for the first text and 1 for the second: (batch, position), padding included."""
+
+    @property
+    def spans(self) -> Sequence[Sequence[tuple[int, int] | None]]:
+        """Characters [start, end) within the token's own text; None for no characters."""
+
+    @property
+    def special(self) -> Sequence[Sequence[bool]]:
+        """True for tokens that mark structure."""
+
+    @property
+    def texts(self) -> Sequence[Sequence[str]]:
+        """The one or two texts; () when they are not known."""
+
+
+@runtime_checkable
+class TraceLike(Protocol):
+    """What a page reads of a trace; `trace[layer].probs` is (batch, head, query, key)."""
+
+    @property
+    def model_name(self) -> str:
+        """What the model was loaded as."""
+
+    @property
+    def tokens(self) -> TokensLike:
+        """The sentences."""
+
+    @property
+    def config(self) -> ConfigLike:
+        """The model's choices."""
+
+    def __len__(self) -> int:
+        """Layers that can be read."""
+
+    def __getitem__(self, layer: int) -> LayerLike: ...
+
 
 # Half precision leaves a row of 512 weights up to 2e-3 from one; bfloat16, 8e-3.
 ROW_SUM_TOLERANCE = 1e-2
@@ -38,7 +113,7 @@ _ASK_FOR_ATTENTION = (
 )
 
 
-def to_array(value: Any, name: str) -> Array:
+def to_array(value: Outside, name: str) -> Array:
     """`value`, a tensor or an array of numbers, as a float NumPy array on the host."""
     if isinstance(value, torch.Tensor):
         # NumPy has no bfloat16.
@@ -55,7 +130,7 @@ def of_heads(numbers: Array, heads: Sequence[int]) -> Array:
 
 
 def attention_layers(
-    attention: Any,
+    attention: Outside,
     sentence: int,
     name: str = "attention",
     *,
@@ -95,7 +170,7 @@ def attention_layers(
     return layers
 
 
-def _one_sentence(item: Any, name: str, sentence: int) -> Array:
+def _one_sentence(item: Outside, name: str, sentence: int) -> Array:
     if item is None:
         raise AttentionError(f"{name} is None: the model gave no attention. {_ASK_FOR_ATTENTION}")
     table = to_array(item, name)
@@ -113,7 +188,7 @@ def _expect(table: Array, name: str, axes: str) -> None:
         raise AttentionError(f"{name} has shape {table.shape}, expected {axes}{hint}")
 
 
-def checked_index(chosen: Any, n: int, name: str, holder: str) -> int:
+def checked_index(chosen: Outside, n: int, name: str, holder: str) -> int:
     """`chosen`, a number from 0 to n - 1."""
     try:
         number = operator.index(chosen)
@@ -181,7 +256,7 @@ def _check_row_sums(probs: Array, name: str) -> None:
 
 
 def checked_tokens(
-    tokens: Any, n_tokens: int, name: str = "tokens", holder: str = "attention"
+    tokens: Outside, n_tokens: int, name: str = "tokens", holder: str = "attention"
 ) -> list[str]:
     """`tokens` as a list of strings, one for each of the `n_tokens` positions of `holder`."""
     if isinstance(tokens, str) or not isinstance(tokens, Sequence | np.ndarray):
@@ -199,7 +274,7 @@ def checked_tokens(
     return strings
 
 
-def checked_numbers(chosen: Any, n: int, name: str) -> list[int]:
+def checked_numbers(chosen: Outside, n: int, name: str) -> list[int]:
     """The layers or heads to show: all `n` of them for None, else `chosen` in rising order."""
     if chosen is None:
         return list(range(n))
@@ -214,7 +289,7 @@ def checked_numbers(chosen: Any, n: int, name: str) -> list[int]:
     return numbers
 
 
-def from_the_end(chosen: Any, n: int) -> Any:
+def from_the_end(chosen: Outside, n: int) -> Outside:
     """The numbers as a list, those from -n to -1 counted from the end as Python does; or None.
 
     One number is a list of one. What is no number is left for the others here to refuse.
@@ -228,7 +303,7 @@ def from_the_end(chosen: Any, n: int) -> Any:
     return [one + n if hasattr(one, "__index__") and -n <= one < 0 else one for one in given]
 
 
-def numbers_on_page(chosen: Any, held: list[int], name: str) -> list[int]:
+def numbers_on_page(chosen: Outside, held: list[int], name: str) -> list[int]:
     """The numbers of layers or heads to open with, if the page holds them."""
     try:
         numbers = [operator.index(number) for number in chosen]
@@ -242,7 +317,7 @@ def numbers_on_page(chosen: Any, held: list[int], name: str) -> list[int]:
     return numbers
 
 
-def checked_second_start(start: Any, n_tokens: int) -> int | None:
+def checked_second_start(start: Outside, n_tokens: int) -> int | None:
     """The position of the second text's first token; None where there is one text."""
     if start is None:
         return None

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from minibert.viz.coded import Coded, coded, pack_coded, rests_of
 from minibert.viz.example import Example
-from minibert.viz.looking import Looking, key_head
 from minibert.viz.payload import (
+    Array,
     Block,
     bytes_of,
     cells_of,
@@ -21,8 +19,7 @@ from minibert.viz.payload import (
     pack_codes,
     with_remainders,
 )
-
-__all__ = ["SAVED", "has_weights", "layers_of", "lessened"]
+from minibert.viz.vectors import Coded, Looking, coded, key_head, pack_coded, rests_of
 
 SAVED = "`.save(path)` writes a page with all of it."
 _NO_VALUE = f"Left out here, to keep the notebook small: value. {SAVED}"
@@ -36,8 +33,6 @@ _LARGEST += f" and value, to keep the notebook small. {SAVED}"
 _OVERVIEW = f"Only the overview is here, to keep the notebook small. {SAVED}"
 # So many weights of each token stay, tried in this order.
 _COUNTS = (64, 16, 4)
-
-Codes = npt.NDArray[np.uint8]
 
 
 def lessened(examples: tuple[Example, ...]) -> Iterator[tuple[Example, ...]]:
@@ -105,7 +100,7 @@ def _with_largest(example: Example, count: int) -> Example:
     )
 
 
-def _with_weights(example: Example, change: Callable[[Codes], Codes], note: str) -> Example:
+def _with_weights(example: Example, change: Callable[[Array], Array], note: str) -> Example:
     """The example with weights alone, each layer's codes changed; an overview stays one."""
     if not has_weights(example):
         return example
@@ -123,14 +118,14 @@ def has_weights(example: Example) -> bool:
     return from_vectors or all(("probs", layer) in held for layer in layers)
 
 
-def layers_of(example: Example) -> Iterator[Codes]:
+def layers_of(example: Example) -> Iterator[Array]:
     """The weights of each layer as codes, (head, query, key): those held, or else computed."""
     held = {block.entry["layer"]: block for block in example.blocks if _named(block, "probs")}
     for layer in example.about["layers"]:
         yield cells_of(held[layer]) if held else _computed(example, layer)
 
 
-def _largest(codes: Codes, count: int) -> Codes:
+def _largest(codes: Array, count: int) -> Array:
     """The codes with all but the largest of each row at zero; of equal ones the first stay."""
     if codes.shape[-1] <= count:
         return codes
@@ -146,7 +141,7 @@ def _overview(example: Example) -> Example:
     return example if len(kept) == len(example.blocks) else _only(example, kept, _OVERVIEW)
 
 
-def _floats(block: Block) -> npt.NDArray[np.float32]:
+def _floats(block: Block) -> Array:
     """query or key of a block, in single precision."""
     data, shape = bytes_of(block), block.entry["shape"]
     if block.entry["coding"] != "steps":
@@ -156,14 +151,14 @@ def _floats(block: Block) -> npt.NDArray[np.float32]:
     return np.frombuffer(data[-n_codes:], np.int8).reshape(shape) * _steps(block)
 
 
-def _steps(block: Block) -> npt.NDArray[np.float32]:
+def _steps(block: Block) -> Array:
     """The steps of a block of codes, (head, position, 1)."""
     *places, _ = block.entry["shape"]
     halves = np.frombuffer(bytes_of(block), "<f2", count=int(np.prod(places)))
     return halves.astype(np.float32).reshape(*places, 1)
 
 
-def _computed(example: Example, layer: int) -> Codes:
+def _computed(example: Example, layer: int) -> Array:
     """The codes of a layer's weights, from query and key as the page holds them."""
     about = example.about
     looking, found = Looking.of_page(about, layer), []
@@ -178,9 +173,7 @@ def _computed(example: Example, layer: int) -> Codes:
     return np.stack(found)
 
 
-def _vector(
-    example: Example, name: str, layer: int, head: int, place: int
-) -> npt.NDArray[np.float32]:
+def _vector(example: Example, name: str, layer: int, head: int, place: int) -> Array:
     """query or key of a head, as its own block has it, or its layer's with what makes it finer."""
     own = _block(example, name, layer, head)
     if own:

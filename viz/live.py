@@ -8,11 +8,10 @@ refused by name.
 
 import base64
 import json
-import os
+import os.path
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,24 +19,14 @@ from torch import Tensor
 from minibert.errors import MinibertError
 from minibert.layers.bodies import Body
 from minibert.layers.config import ACTIVATIONS, Config
+from minibert.layers.families import FAMILIES
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.text.tokenizer import Tokenizer
-from minibert.viz.document import LIVE_PARTS, document, worker_block
-from minibert.viz.engine_edit_checks import OFF_PAGES
-from minibert.viz.engine_models import built_of
-from minibert.viz.looking import looking_header, rotation_header
-from minibert.viz.payload import header_json
-from minibert.viz.saving import write_page
-
-__all__ = [
-    "JUDGED_TEXT",
-    "LIVE_FAMILIES",
-    "LIVE_TEXTS",
-    "LivePage",
-    "RunnableModel",
-    "live_page",
-    "live_samples",
-]
+from minibert.viz.document import LIVE_PARTS, Written, document, page_header, worker_block
+from minibert.viz.engine_edits import OFF_PAGES
+from minibert.viz.example import scales_of
+from minibert.viz.payload import Json
+from minibert.viz.vectors import looking_header, rotation_header
 
 # The families that the engine runs. Others have an embedding, a head or layers of another kind.
 LIVE_FAMILIES = (
@@ -47,7 +36,6 @@ LIVE_FAMILIES = (
 _TASKS = ("none", "masked-lm", "pre-training", "causal-lm", "sequence-classification")
 # Weights in the file: every page opens with unpacking all of them.
 _LARGEST = 40_000_000
-_FORMAT = 2
 # What stands in the field to begin with, of a model that fills masks and of one that continues.
 LIVE_TEXTS = {
     False: ("The boys [MASK] very tired.",),
@@ -79,8 +67,36 @@ class RunnableModel(Protocol):
         """Each parameter once, by our name."""
 
 
+def built_of(model: RunnableModel) -> Json:
+    """The parts of a model as static/core/data/source.js has them."""
+    config = model.config
+    return {
+        "norm": config.norm_place,
+        "normKind": config.norm,
+        "plusOne": config.norm_plus_one,
+        "firstNorm": config.first_norm,
+        "eps": config.norm_eps,
+        "parallel": config.parallel,
+        "keyHeads": config.n_kv_heads,
+        "queryKeyNorm": config.query_key_norm,
+        "rotary": config.rotary is not None,
+        "gated": config.gated,
+        "activation": config.activation,
+        "headActivation": FAMILIES[config.family].head_activation or config.head_activation,
+        "embedScale": model.body.word_scale,
+        "positions": model.body.position is not None,
+        "positionOffset": config.position_offset,
+        "segments": config.n_segments > 0,
+        "embedNorm": config.embed_norm,
+        "embedProject": model.body.embed_project is not None,
+        "finalNorm": config.final_norm,
+        "transform": not config.generates,
+        "logitSoftCap": config.logit_soft_cap,
+    }
+
+
 @dataclass(frozen=True, repr=False)
-class LivePage:
+class LivePage(Written):
     """One HTML file that runs a model; `.save(path)` writes it."""
 
     header: str
@@ -92,26 +108,9 @@ class LivePage:
         blocks = (worker_block(), ("weights", self.weights))
         return document(self.header, blocks, parts=LIVE_PARTS)
 
-    @property
-    def html(self) -> str:
-        """The whole file as one text."""
-        return "".join(self.pieces())
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return sum(len(piece.encode()) for piece in self.pieces())
-
     def __repr__(self) -> str:
         """One line: the text of a page is long."""
         return f"<LivePage of {self.size / 1e6:.1f} MB; save('live.html') writes it to a file>"
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """The path of the file, now written whole or not at all; see `saving.write_page`.
-
-        Raises MinibertError when the folder is missing, may not be written to, or is full.
-        """
-        return write_page(self.pieces(), path)
 
 
 def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
@@ -129,29 +128,20 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
     unread = () if config.task == _CLASSES else _UNREAD
     named = [(n, p) for n, p in model.named_parameters() if not n.startswith(unread)]
     entries, weights = _packed(named)
-    header = {
-        "examples": [],
-        "format": _FORMAT,
-        "live": {
-            "config": _config(model),
-            "entries": entries,
-            "samples": live_samples(pairs=config.n_segments > 1),
-            "texts": list(texts or _first_texts(config)),
-            "vocabulary": {
-                "mask": tokenizer.mask_id,
-                "size": tokenizer.vocab_size,
-                "structural": sorted(tokenizer.structural_ids),
-                "tokenizer": json.loads(tokenizer.to_json()),
-            },
+    first = (JUDGED_TEXT,) if config.task == _CLASSES else LIVE_TEXTS[config.causal]
+    live = {
+        "config": _config(model),
+        "entries": entries,
+        "samples": live_samples(pairs=config.n_segments > 1),
+        "texts": list(texts or first),
+        "vocabulary": {
+            "mask": tokenizer.mask_id,
+            "size": tokenizer.vocab_size,
+            "structural": sorted(tokenizer.structural_ids),
+            "tokenizer": json.loads(tokenizer.to_json()),
         },
-        "title": None,
-        "view": "head",
     }
-    return LivePage(header_json(header), base64.b64encode(weights).decode("ascii"))
-
-
-def _first_texts(config: Config) -> tuple[str, ...]:
-    return (JUDGED_TEXT,) if config.task == _CLASSES else LIVE_TEXTS[config.causal]
+    return LivePage(page_header(live=live), base64.b64encode(weights).decode("ascii"))
 
 
 def live_samples(*, pairs: bool) -> list[list[str]]:
@@ -206,9 +196,8 @@ def _refused(model: RunnableModel, why: str) -> MinibertError:
     )
 
 
-def _config(model: RunnableModel) -> dict[str, Any]:
+def _config(model: RunnableModel) -> Json:
     config = model.config
-    scale = [float(config.attention_scale(layer)) for layer in range(config.n_layers)]
     fields = {name: getattr(config, name) for name in _FIELDS}
     layers = range(config.n_layers)
     return {
@@ -217,14 +206,14 @@ def _config(model: RunnableModel) -> dict[str, Any]:
         "built": built_of(model),
         "embed_scale": model.body.word_scale,
         "name": os.path.basename(os.path.normpath(model.name)),
-        "scale": scale,
+        "scale": scales_of(config, layers),
         **looking_header(config, layers),
         # The number of tokens is without effect: what depends on it was refused.
         **rotation_header(config, layers, config.n_positions),
     }
 
 
-def _packed(named: Sequence[tuple[str, Tensor]]) -> tuple[list[dict[str, Any]], bytes]:
+def _packed(named: Sequence[tuple[str, Tensor]]) -> tuple[list[Json], bytes]:
     """What each weight is, and the bytes of all of them one behind the other."""
     entries, parts, place = [], [], 0
     for name, parameter in named:

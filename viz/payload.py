@@ -23,27 +23,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = [
-    "CODE_MAX",
-    "THUMBNAIL",
-    "Block",
-    "block_of",
-    "bytes_of",
-    "cells_of",
-    "encode_probs",
-    "header_json",
-    "is_triangle",
-    "pack_codes",
-    "pack_layer",
-    "pack_remainders",
-    "pack_thumbnails",
-    "pack_vectors",
-    "pool",
-    "refined",
-    "with_remainders",
-]
+Array = np.ndarray
+"""Numbers; which axes and precision stands where they are used."""
+Json = dict[str, Any]
+"""An object of a page's header."""
 
 CODE_MAX = 255
 # Blocks a side of a thumbnail: more than a picture of it has pixels.
@@ -59,11 +43,11 @@ class Block:
     """One array of a page: its name in its example, how to read it, and its bytes in base64."""
 
     name: str
-    entry: dict[str, Any]
+    entry: Json
     data: str
 
 
-def encode_probs(probs: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint8]:
+def encode_probs(probs: Array) -> Array:
     """Probabilities as uint8, square-root coded: round(255·sqrt(probs)).
 
     (code / 255)^2 differs from probs by at most 4e-3. Values outside [0, 1], as rounding in
@@ -79,12 +63,12 @@ def encode_probs(probs: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint8]:
     return codes
 
 
-def pack_layer(layer: int, probs: npt.NDArray[np.floating[Any]]) -> Block:
+def pack_layer(layer: int, probs: Array) -> Block:
     """The probabilities of one layer, (head, query, key), square-root coded."""
     return pack_codes(layer, encode_probs(probs))
 
 
-def pack_codes(layer: int, codes: npt.NDArray[np.uint8]) -> Block:
+def pack_codes(layer: int, codes: Array) -> Block:
     """The same from codes."""
     triangle = is_triangle(codes)
     _, n_queries, n_keys = codes.shape
@@ -100,7 +84,7 @@ def pack_codes(layer: int, codes: npt.NDArray[np.uint8]) -> Block:
     )
 
 
-def cells_of(block: Block) -> npt.NDArray[np.uint8]:
+def cells_of(block: Block) -> Array:
     """The codes of a block of `pack_layer` or `pack_thumbnails`, read back."""
     entry = block.entry
     cells = np.frombuffer(bytes_of(block), np.uint8)
@@ -118,7 +102,7 @@ def bytes_of(block: Block) -> bytes:
     return zlib.decompress(data) if block.entry["packing"] == "deflate" else data
 
 
-def is_triangle(weights: npt.NDArray[Any]) -> bool:
+def is_triangle(weights: Array) -> bool:
     """True where no query looks ahead: all cells key > query are zero, and both are as many."""
     _, n_queries, n_keys = weights.shape
     if n_queries != n_keys or weights[:, 0, 1:].any():
@@ -130,7 +114,7 @@ def is_triangle(weights: npt.NDArray[Any]) -> bool:
 def pack_vectors(
     name: str,
     layer: int,
-    vectors: npt.NDArray[np.floating[Any]],
+    vectors: Array,
     *,
     head: int | None = None,
     single: bool = False,
@@ -153,32 +137,26 @@ def pack_vectors(
     )
 
 
-def remainders(vectors: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int8]:
+def remainders(vectors: Array) -> Array:
     """What rounding to half precision takes away, in 256ths of the last place of each half."""
     half = vectors.astype(np.float16)
     steps = np.spacing(np.abs(half)).astype(np.float32) / _REST
     return np.clip(np.rint((vectors - half) / steps), -_REST // 2, _REST // 2 - 1).astype(np.int8)
 
 
-def refined(
-    vectors: npt.NDArray[np.floating[Any]],
-) -> npt.NDArray[np.floating[Any]]:
+def refined(vectors: Array) -> Array:
     """The vectors as halves and remainders give them: 2^-20 of their size from the truth."""
     return with_remainders(vectors.astype(np.float16), remainders(vectors))
 
 
-def with_remainders(
-    halves: npt.NDArray[np.floating[Any]], rests: npt.NDArray[np.int8]
-) -> npt.NDArray[np.float32]:
+def with_remainders(halves: Array, rests: Array) -> Array:
     """Halves, in any precision, with what `remainders` found that rounding took from them."""
     half = halves.astype(np.float16)
     steps = np.spacing(np.abs(half)).astype(np.float32) / np.float32(_REST)
     return half + rests * steps
 
 
-def pack_remainders(
-    name: str, layer: int, head: int, vectors: npt.NDArray[np.floating[Any]]
-) -> Block:
+def pack_remainders(name: str, layer: int, head: int, vectors: Array) -> Block:
     """What `pack_vectors` of the layer leaves of one head, (position, d_head), as int8."""
     return block_of(
         f"{name}-rest-{layer}-{head}",
@@ -191,15 +169,13 @@ def pack_remainders(
     )
 
 
-def pack_thumbnails(pooled: Sequence[npt.NDArray[np.floating[Any]]]) -> Block:
+def pack_thumbnails(pooled: Sequence[Array]) -> Block:
     """What `pool` left of each layer, as (layer, head, row, column), square-root coded."""
     codes = encode_probs(np.stack(pooled))
     return block_of("thumbnails", codes, quantity="thumbnails", shape=codes.shape, coding="sqrt")
 
 
-def pool(
-    weights: npt.NDArray[np.floating[Any]], size: int = THUMBNAIL
-) -> npt.NDArray[np.floating[Any]]:
+def pool(weights: Array, size: int = THUMBNAIL) -> Array:
     """The largest weight of each block of cells, at most `size` blocks a side, along the last axes.
 
     Block i begins at cell floor(i * length / size); a side of up to `size` cells stays as it is.
@@ -220,7 +196,7 @@ def pool(
 
 def block_of(
     name: str,
-    numbers: npt.NDArray[Any],
+    numbers: Array,
     *,
     quantity: str,
     shape: Sequence[int],
@@ -231,10 +207,10 @@ def block_of(
     triangle: bool = False,
 ) -> Block:
     """One array as a block, its bytes little-endian; the arguments are the entry of data.js."""
-    data: Any = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<"))
+    data = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<")).data
     if packing == "deflate":
         packing_up = zlib.compressobj(strategy=_SEARCH)
-        data = packing_up.compress(data) + packing_up.flush()
+        data = memoryview(packing_up.compress(data) + packing_up.flush())
     entry = {
         "block": name,
         "coding": coding,
@@ -249,7 +225,7 @@ def block_of(
     return Block(name, entry, base64.b64encode(data).decode("ascii"))
 
 
-def header_json(header: dict[str, Any]) -> str:
+def header_json(header: Json) -> str:
     """The header as JSON that cannot leave the HTML element it stands in.
 
     Plain ASCII, so that NUL, lone surrogates and direction marks survive any editor and any

@@ -1,32 +1,484 @@
-"""The report in the folder of a survey: its tables read, its examples looked up in the corpus."""
+"""The report of a survey: one self-contained HTML page of figures, made from its tables alone.
+
+tables, patterns, distances -> `survey_report`: the figures of Clark et al. 2019 (2 to 4 and 6) and
+of Kobayashi et al. 2020; static/views/survey draws them
+documents -> `write_example_pages`: one file in which each head can be seen at its work; an entry
+holds some heads of one layer in one document, so that all examples fit into a small file
+`write_survey_report` puts both into the folder of the survey.
+"""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
 from minibert.attached.attach import Attached
-from minibert.errors import SurveyError
+from minibert.attached.layout import title_of
+from minibert.errors import SurveyError, TokenizationError, TraceError
 from minibert.quantities import Int
-from minibert.survey.document_rows import surveyable
+from minibert.survey.distances import HeadDistances
+from minibert.survey.document_rows import Rows, document_rows, surveyable
 from minibert.survey.documents import Document, check_list, document_of
 from minibert.survey.findings import findings
+from minibert.survey.head_map import layer_closeness, metric_scaling
+from minibert.survey.measures import BY_NORM, GRADIENT, measures
+from minibert.survey.pattern_table import PATTERNS
+from minibert.survey.patterns import MEASURES, HeadPatterns, PatternHead, patterns_of_survey
 from minibert.survey.run import identity_of_surveyed
 from minibert.survey.segments import in_pairs
 from minibert.survey.tables import Survey
 from minibert.survey.windows import hash_documents, windows
-from minibert.viz.survey_pages import wanted_examples, write_example_pages
-from minibert.viz.survey_report import survey_report
+from minibert.viz.document import Written, document
+from minibert.viz.example import Example
+from minibert.viz.page import Page
+from minibert.viz.payload import Array, Json, header_json
+from minibert.viz.viewing import view
+
+if TYPE_CHECKING:
+    from minibert.survey.live import Given, Surveyable
+
+# Of a list, as many entries are shown.
+_LISTED = 6
+# Sizes stand elsewhere, and how documents are read in portions changes no number.
+_LEFT_OUT = ("config", "format", "window")
+_IN_ONE_LINE = ("largest_difference", "versions")
+
+
+def title(manifest: Mapping[str, object]) -> str:
+    """The name of the model, and of an attached one that of its stack where it has one."""
+    model = manifest.get("model", {})
+    if not isinstance(model, Mapping):
+        return _name_of_path(model)
+    name, stack = _name_of_path(model.get("name", "a model")), model.get("stack")
+    return title_of(name, stack["name"]) if isinstance(stack, Mapping) else name
+
+
+def facts(manifest: Mapping[str, object]) -> list[list[str]]:
+    """Pairs of a name and a text: what people ask for first in front."""
+    first = {name: manifest[name] for name in ("model", "corpus") if name in manifest}
+    return _facts({**first, **manifest}, "")
+
+
+def _facts(manifest: Mapping[str, object], before: str) -> list[list[str]]:
+    found: list[list[str]] = []
+    for name, value in manifest.items():
+        label = f"{before}{name}".replace("_", " ")
+        if name in _LEFT_OUT or value in (None, [], ()):
+            continue
+        if isinstance(value, Mapping) and name not in _IN_ONE_LINE:
+            found += _facts(value, f"{label}: ")
+        elif isinstance(value, Mapping):
+            # The largest drift first; versions have an order of their own.
+            pairs = list(value.items())
+            if name == "largest_difference":
+                pairs.sort(key=lambda one: one[1], reverse=True)
+            found.append([label, _list([f"{one} {_plain(of)}" for one, of in pairs])])
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            found.append([label, _list([_plain(one) for one in value])])
+        else:
+            found.append([label, _name_of_path(value) if name == "name" else _plain(value)])
+    return found
+
+
+def _list(entries: Sequence[str]) -> str:
+    more = f", and {len(entries) - _LISTED} more" if len(entries) > _LISTED else ""
+    return ", ".join(entries[:_LISTED]) + more
+
+
+def _name_of_path(name: object) -> str:
+    """A model's name; of a path only its end, since reports are passed on to others."""
+    text = str(name)
+    is_path = os.path.isabs(text) or text.startswith((".", "~"))
+    return Path(text).name if is_path else text
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{name} {_plain(one)}" for name, one in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ": ".join(map(_plain, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+#: What opens at once in a browser, in bytes.
+LARGEST = 8_000_000
+# Heads of a pattern or a measure whose examples get pages before those of all others.
+_FIRST = 3
+
+
+class Entry(NamedTuple):
+    """Some heads of a layer in a document."""
+
+    document: str
+    layer: int
+    heads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ExamplePages:
+    """Where examples can be seen.
+
+    file     its name
+    entries  what it holds, in order
+    cut      documents of which it shows the first part
+    note     what is left out and why; empty for nothing
+    """
+
+    file: str = ""
+    entries: tuple[Entry, ...] = ()
+    cut: frozenset[str] = frozenset()
+    note: str = ""
+
+
+NO_PAGES = ExamplePages()
+
+
+def wanted_examples(survey: Survey, patterns: HeadPatterns | None = None) -> list[list[Entry]]:
+    """The examples of a survey in groups, those that are looked at most first.
+
+    First those of the heads that patterns name and of each pattern's highest heads, then those of
+    each measure's highest heads, then all others. No head is in two groups with one document.
+    """
+    ranked = [(name, _order(survey, name)) for name in survey.names]
+    of_measures = [
+        [
+            (example.document, layer, head)
+            for name, order in ranked
+            for layer, head in order[some]
+            for example in survey.examples(name, layer, head)
+        ]
+        for some in (slice(_FIRST), slice(_FIRST, None))
+    ]
+    groups = []
+    done: set[tuple[str, int, int]] = set()
+    for places in (_of_patterns(patterns) if patterns is not None else [], *of_measures):
+        heads: dict[tuple[str, int], set[int]] = {}
+        for name, layer, head in places:
+            if (name, layer, head) not in done:
+                heads.setdefault((name, layer), set()).add(head)
+        done |= set(places)
+        groups.append([Entry(*place, tuple(sorted(found))) for place, found in heads.items()])
+    return groups
+
+
+def _of_patterns(patterns: HeadPatterns) -> list[tuple[str, int, int]]:
+    # Of sequences that come twice the tokens are drawn: they stand in no document.
+    return [
+        (example.document, one.layer, one.head)
+        for pattern in PATTERNS.values()
+        if pattern.texts == "corpus"
+        for rank, one in enumerate(patterns.best(pattern.name, patterns.score[pattern.name].size))
+        if one.named or rank < _FIRST
+        for example in one.examples
+    ]
+
+
+def _order(survey: Survey, name: str) -> list[tuple[int, int]]:
+    """The heads, those with the highest mean first."""
+    places = (-survey.table(name)).argsort(axis=None, kind="stable").tolist()
+    return [divmod(place, survey.n_heads) for place in places]
+
+
+def write_example_pages(
+    path: str | os.PathLike[str],
+    wanted: Sequence[Sequence[Entry]],
+    documents: Iterable[Document],
+    model: "Given",
+    *,
+    stack: str | None = None,
+    longest: int | None = None,
+    largest: int = LARGEST,
+) -> ExamplePages:
+    """One page with the wanted examples, written to `path`, and what it holds.
+
+    The corpus is read once and only the texts of examples are kept. `model`, `stack` and `longest`
+    are those of `minibert.survey.patterns.patterns`. Of a text that is longer than `longest`, by
+    default the model's positions, the first part is shown. `largest` is in bytes, without what
+    every page has; earlier groups have the room before later ones. Raises SurveyError for an
+    attached model or a stack that cannot be surveyed, and MinibertError when the file cannot be
+    written.
+    """
+    subject = surveyable(model, stack, longest)
+    names = {entry.document for group in wanted for entry in group}
+    texts = {one.id: one for one in documents if one.id in names}
+    made: list[tuple[Entry, Example]] = []
+    cut: set[str] = set()
+    room = largest
+    for group in wanted:
+        for name in dict.fromkeys(entry.document for entry in group):
+            if name not in texts or room <= 0:
+                continue
+            if not (parts := _parts(subject, texts[name], longest)):
+                continue
+            cut |= {name} if len(parts) > 1 else set()
+            for entry in (entry for entry in group if entry.document == name):
+                try:
+                    example = _example(parts[0], entry)
+                except TraceError as error:
+                    return replace(NO_PAGES, note=f"No example has a page. {error}")
+                if example.size <= room:
+                    room -= example.size
+                    made.append((entry, example))
+    if not made:
+        return NO_PAGES
+    page = Page(tuple(example for _, example in made), title="Examples of what heads do")
+    target = Path(page.save(path))
+    missing, total = sum(map(len, wanted)) - len(made), sum(map(len, wanted))
+    note = ""
+    if missing:
+        note = (
+            f"{missing} of {total} examples have no page: the file of pages stays below "
+            f"{largest / 1_000_000:.0f} MB, and a pair that is too long is not shown."
+        )
+    return ExamplePages(target.name, tuple(entry for entry, _ in made), frozenset(cut), note)
+
+
+def _example(rows: Rows, entry: Entry) -> Example:
+    name = f"{entry.document}, layer {entry.layer}"
+    heads = list(entry.heads)
+    page = view({name: rows.paged()}, layers=[entry.layer], heads=heads, vectors=False, lens=False)
+    [example] = page.examples
+    return example
+
+
+def _parts(model: "Surveyable", document: Document, longest: int | None) -> tuple[Rows, ...]:
+    """The rows of the parts of the document; none where the model cannot read it."""
+    try:
+        [found] = document_rows(model, [document], longest=longest)
+    except TokenizationError:
+        return ()
+    return found.parts
+
+
+# The offsets that are drawn, to either side: beyond them little is left to see.
+_REACH = 20
+# More than a screen or a saved table shows; all of them are in the Parquet files.
+_DIGITS = 7
+
+
+@dataclass(frozen=True, repr=False)
+class Report(Written):
+    """The report as one HTML file. It needs no network and holds no text but ids and tokens."""
+
+    header: Json
+
+    def pieces(self) -> Iterator[str]:
+        """The text of the file, a part at a time."""
+        return document(header_json(self.header), (), parts=("survey",))
+
+    def __repr__(self) -> str:
+        """One line: the text of a page is long."""
+        return f"<Report of {self.header['title']}; save('report.html') writes it to a file>"
+
+
+def survey_report(
+    survey: Survey,
+    *,
+    patterns: HeadPatterns | None = None,
+    distances: HeadDistances | None = None,
+    pages: ExamplePages = NO_PAGES,
+    command: str = "",
+) -> Report:
+    """The report of a survey.
+
+    patterns   names the heads, with score, interval and examples: `minibert.survey.patterns`; by
+               default those that follow from the survey's own measures
+    distances  are drawn as a map of heads: `minibert.survey.distances.head_distances`
+    pages      where a head can be seen in a document: `survey_pages.write_example_pages`
+    command    what makes the survey again
+
+    Numbers have seven digits. The same survey gives the same bytes.
+    """
+    ids = _Ids()
+    patterns = patterns_of_survey(survey) if patterns is None else patterns
+    written = [_measure(survey, name, ids) for name in survey.names]
+    of_patterns = [_pattern(survey, patterns, name, ids, pages.cut) for name in PATTERNS]
+    of_distances = None if distances is None else _distances(distances)
+    links = [
+        [ids.number(entry.document), entry.layer, number, list(entry.heads)]
+        for number, entry in enumerate(pages.entries)
+    ]
+    header = {
+        "command": command,
+        "distances": of_distances,
+        "documents": list(ids.numbers),
+        "facts": facts(survey.manifest) + _sampled(distances),
+        "links": links,
+        "measures": written,
+        "n_heads": survey.n_heads,
+        "n_layers": survey.n_layers,
+        "notes": [pages.note] if pages.note else [],
+        "pages": pages.file,
+        "patterns": of_patterns,
+        "profile": _profile(survey),
+        "size": _size(survey),
+        "title": title(survey.manifest),
+    }
+    return Report(header)
+
+
+class _Ids:
+    """The ids of documents, each with a number of its own."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def number(self, document: str) -> int:
+        return self.numbers.setdefault(document, len(self.numbers))
+
+
+def _measure(survey: Survey, name: str, ids: _Ids) -> Json:
+    words, source = _described(survey).get(name, (name, ""))
+    interval = survey.interval(name)
+    examples = [
+        [
+            [ids.number(example.document), _digits(example.score)]
+            for example in survey.examples(name, layer, head)
+        ]
+        for layer in range(survey.n_layers)
+        for head in range(survey.n_heads)
+    ]
+    return {
+        "documents": survey.count(name),
+        "examples": examples,
+        "high": _numbers(interval[..., 1]),
+        "low": _numbers(interval[..., 0]),
+        "mean": _numbers(survey.table(name)),
+        "name": name,
+        "source": source,
+        "unit": _unit(name),
+        "words": words,
+    }
+
+
+def _described(survey: Survey) -> dict[str, tuple[str, str]]:
+    """The words and the source of each measure, by its name."""
+    prefixes = ("to_offset_", "to_token:")
+    plain = [name.removesuffix(BY_NORM).removeprefix(GRADIENT) for name in survey.names]
+    offsets, tokens = (
+        [name.removeprefix(prefix) for name in dict.fromkeys(plain) if name.startswith(prefix)]
+        for prefix in prefixes
+    )
+    known = measures(offsets=[int(n) for n in offsets], tokens=tokens, gradients=True)
+    return {one.name: (one.words, one.source) for one in known}
+
+
+def _unit(name: str) -> str:
+    if name.startswith("entropy"):
+        return "nats"
+    return "share" if name.startswith(("to_", "most_", "sep_to", "rest_to")) else "number"
+
+
+def _pattern(
+    survey: Survey, patterns: HeadPatterns, name: str, ids: _Ids, cut: frozenset[str]
+) -> Json:
+    known = PATTERNS[name]
+    ranked = patterns.best(name, patterns.score[name].size)
+    heads = [
+        {
+            "examples": _examples(survey, one, ids, cut),
+            "named": one.named,
+            "place": one.layer * patterns.shape[1] + one.head,
+        }
+        for rank, one in enumerate(ranked)
+        if one.named or rank < 3
+    ]
+    return {
+        "baseline": _numbers(patterns.baseline[name]),
+        "documents": patterns.documents[name],
+        "heads": heads,
+        "high": _numbers(patterns.high[name]),
+        "low": _numbers(patterns.low[name]),
+        "name": name,
+        "score": _numbers(patterns.score[name]),
+        "source": known.source,
+        "words": known.words,
+    }
+
+
+def _examples(survey: Survey, head: PatternHead, ids: _Ids, cut: frozenset[str]) -> list[Json]:
+    """Rows as examples; where there are none, the documents of the survey's measure."""
+    if not head.examples and (measure := MEASURES.get(head.pattern)) in survey.names:
+        return [
+            {
+                "document": ids.number(one.document),
+                "score": _digits(one.score),
+                **dict.fromkeys(("key", "key_token", "query", "query_token")),
+            }
+            for one in survey.examples(str(measure), head.layer, head.head)
+        ]
+    # Sequences that come twice are drawn, and numbered as a corpus may number its documents.
+    drawn = "drawn sequence " if PATTERNS[head.pattern].texts == "repeated" else ""
+    return [
+        {
+            "document": ids.number(drawn + one.document),
+            # In which part of a cut document the tokens stand is not known.
+            "key": None if one.document in cut else one.key_position,
+            "key_token": one.key,
+            "query": one.query_position,
+            "query_token": one.query,
+            "score": _digits(one.score),
+        }
+        for one in head.examples
+    ]
+
+
+def _distances(distances: HeadDistances) -> Json:
+    scaling = metric_scaling(distances.mean)
+    closeness = layer_closeness(distances)
+    return {
+        "points": [[_digits(x), _digits(y)] for x, y in scaling.points.tolist()],
+        "stress": _digits(scaling.stress),
+        **{name: _digits(value) for name, value in closeness._asdict().items()},
+    }
+
+
+def _profile(survey: Survey) -> Json | None:
+    """The mass at the offsets that are drawn; None where it was not measured."""
+    reach = survey.profile.shape[-1] // 2
+    if not reach:
+        return None
+    shown = min(reach, _REACH)
+    mass = survey.profile[..., reach - shown : reach + shown + 1]
+    rows = mass.reshape(-1, mass.shape[-1]).tolist()
+    return {"mass": [[_digits(value) for value in row] for row in rows], "reach": shown}
+
+
+def _numbers(table: Array) -> list[float | None]:
+    return [_digits(value) for value in table.ravel().tolist()]
+
+
+def _digits(value: float) -> float | None:
+    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+
+
+def _size(survey: Survey) -> str:
+    """How much was surveyed: the largest numbers that any measure counts."""
+    documents, rows = (int(of.max(initial=0)) for of in (survey.sums.documents, survey.sums.rows))
+    return (
+        f"{survey.n_layers} layers of {survey.n_heads} heads · {documents:,} documents · "
+        f"{rows:,} tokens"
+    )
+
+
+def _sampled(distances: HeadDistances | None) -> list[list[str]]:
+    if distances is None:
+        return []
+    return [["patterns and distances", f"on the first {distances.documents} documents"]]
+
 
 if TYPE_CHECKING:
     from minibert.survey.live import Given, Surveyable
 
     Corpus = Iterable[Document | str]
-
-__all__ = ["check_documents", "write_survey_report"]
 
 
 def write_survey_report(

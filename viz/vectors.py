@@ -1,25 +1,318 @@
-"""query, key and value of a sentence, as precise as a page needs them.
+"""query, key and value of a page: as precise as it needs them, and whether they give the weights.
+
+How scores of a layer become weights (`Looking`) -> vectors in half precision, or in a byte a number
+(`Coded`) -> whether a browser computes the model's weights from them (`Comparing`) -> blocks.
 
 Half precision is enough for most heads: the weights that a browser computes from it differ by
 less than can be seen. Where scores are large it is not, and such heads have a byte more for each
 number, or single precision where that is not enough; where no precision gives the model's weights,
 an edit has changed them. On a page that would be large, a byte a number takes the place of half
-precision, with a quarter or half of a byte more for heads whose weights need it.
+precision, with a quarter or half of a byte more for heads whose weights need it:
+
+    step of a vector = its largest number / 100, as float16, rounded up
+    code of a number = round(number / step), -100 to 100, as int8
+    rest of a number = what the code leaves, in 16ths of the step, as four bits
+    quarter of a number = the quarter of its step that it lies in, as two bits
+
+So a number is at most half a step from the model's: half a hundredth of the largest number of its
+vector; with the rest, a 16th of a step; with the quarter, whose middle it is taken for, an 8th.
+The codes of a layer, and the steps before them, are deflated: they use 201 of 256 values, and not
+evenly.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from minibert.viz.agreement import CODED_ERROR, HALF_ERROR, Comparing, Named
-from minibert.viz.coded import Coded, coded, pack_coded, pack_quarters, pack_rest
-from minibert.viz.inputs import Array, of_heads
-from minibert.viz.looking import key_heads
-from minibert.viz.payload import Block, pack_remainders, pack_vectors, refined
+from minibert.viz.inputs import ConfigLike, TraceLike, of_heads
+from minibert.viz.payload import (
+    Array,
+    Block,
+    Json,
+    block_of,
+    bytes_of,
+    pack_remainders,
+    pack_vectors,
+    refined,
+)
 
-__all__ = ["Holding", "packed_values", "packed_vectors", "value_size", "vectors_size"]
+# Digits of a frequency: an angle at position 10,000 is then right to 1e-5.
+_DIGITS = 10
+
+
+@dataclass(frozen=True)
+class Looking:
+    """How products of queries and keys become scores of a softmax.
+
+    scale      scores = scale * query·key
+    causal     no query looks ahead
+    window     how many keys before and after its own position a query sees; None: all
+    soft_cap   scores become cap * tanh(score / cap); None: they stay
+    """
+
+    scale: float
+    causal: bool
+    window: tuple[int, int] | None = None
+    soft_cap: float | None = None
+
+    @classmethod
+    def of_trace(cls, config: ConfigLike, layer: int) -> "Looking":
+        """That of a layer of a trace's model; one of another kind than ours may say less of it."""
+        window = getattr(config, "window", None)
+        return cls(
+            float(config.attention_scale(layer)),
+            bool(config.causal),
+            window(layer) if window else None,
+            getattr(config, "attention_soft_cap", None),
+        )
+
+    @classmethod
+    def of_page(cls, about: Json, layer: int) -> "Looking":
+        """That of a layer, by its number, of a page's example."""
+        place = about["layers"].index(layer)
+        window = about["windows"][place] if "windows" in about else None
+        seen = None if window is None else tuple(window)
+        return cls(about["scale"][place], about["causal"], seen, about.get("soft_cap"))
+
+    def scores(self, products: Array, rows: Array) -> Array:
+        """query·key, (..., row, key), as what the softmax is taken of; −inf where masked.
+
+        `products` is changed in place; `rows`, (..., row), says which query each row is.
+        """
+        scores = products
+        scores *= self.scale
+        if self.soft_cap is not None:
+            np.tanh(scores / self.soft_cap, out=scores)
+            scores *= self.soft_cap
+        n_keys = scores.shape[-1]
+        before, after = self.window or (n_keys, n_keys)
+        keys, queries = np.arange(n_keys), rows[..., None]
+        if self.window is not None:
+            np.putmask(scores, np.broadcast_to(keys < queries - before, scores.shape), -np.inf)
+        if self.causal or self.window is not None:
+            ahead = keys > queries + (0 if self.causal else after)
+            np.putmask(scores, np.broadcast_to(ahead, scores.shape), -np.inf)
+        return scores
+
+
+def n_key_heads(config: ConfigLike) -> int:
+    """How many heads keys and values have."""
+    return int(getattr(config, "n_kv_heads", config.n_heads))
+
+
+def key_head(sizes: Json, head: int) -> int:
+    """The key-value head that a head of a page's example reads; `sizes` are the example's."""
+    shared: int = sizes["n_kv_heads"] if "n_kv_heads" in sizes else sizes["n_heads"]
+    return head * shared // int(sizes["n_heads"])
+
+
+def key_heads(config: ConfigLike, heads: Sequence[int]) -> list[int]:
+    """The key-value heads that these heads read, each once, in their order."""
+    return list(dict.fromkeys(head * n_key_heads(config) // config.n_heads for head in heads))
+
+
+def looking_header(config: ConfigLike, layers: Sequence[int]) -> Json:
+    """The fields of a page's example about this, where the model has any of it."""
+    each = [Looking.of_trace(config, layer) for layer in layers]
+    windows = [one.window and list(one.window) for one in each]
+    soft_cap = getattr(config, "attention_soft_cap", None)
+    found: Json = {} if soft_cap is None else {"soft_cap": float(soft_cap)}
+    return found | {"windows": windows} if any(windows) else found
+
+
+def rotation_header(config: ConfigLike, layers: Sequence[int], n_tokens: int) -> Json:
+    """How query and key are turned in each layer of a text of so many tokens, in a rotary model.
+
+    `rotary` has the turns that there are, `turned` the place there of each layer's.
+    """
+    of_layer = getattr(config, "rotary_of", None)
+    if of_layer is None or getattr(config, "rotary", None) is None:
+        return {}
+    each = [of_layer(layer) for layer in layers]
+    known = list(dict.fromkeys(each))
+    rotary = [
+        {
+            "amplitude": one.amplitude,
+            "frequencies": [
+                float(f"{number:.{_DIGITS}g}") for number in one.frequencies(n_tokens).tolist()
+            ],
+        }
+        for one in known
+    ]
+    return {"rotary": rotary, "turned": [known.index(one) for one in each]}
+
+
+# Codes on either side of zero, and the parts of a step.
+STEPS = 100
+_PARTS = 16
+_QUARTERS = 4
+
+
+class Coded:
+    """Vectors, (..., position, d_head), as codes and steps."""
+
+    steps: Array
+    """(..., position)."""
+    codes: Array
+    rests: Array
+    """16ths of a step, -8 to 7."""
+    quarters: Array
+    """-2 to 1: the lowest quarter of a step to the highest."""
+
+    def __init__(self, vectors: Array) -> None:
+        """Raise OverflowError where half precision has no number as large as a step."""
+        largest = np.abs(vectors).max(-1) / STEPS
+        with np.errstate(over="ignore"):
+            steps = largest.astype(np.float16)
+            self.steps = np.where(steps < largest, np.nextafter(steps, np.float16(np.inf)), steps)
+        if not np.isfinite(self.steps).all():
+            raise OverflowError("a vector is too large for steps in half precision")
+        step = self._step
+        safe = np.where(step > 0, step, 1)
+        self.codes = np.rint(vectors / safe).astype(np.int8)
+        left = (vectors - self.codes * step) / safe
+        quarters = np.floor(left * _QUARTERS)
+        self.quarters = np.clip(quarters, -_QUARTERS // 2, _QUARTERS // 2 - 1).astype(np.int8)
+        self.rests = np.clip(np.rint(left * _PARTS), -_PARTS // 2, _PARTS // 2 - 1).astype(np.int8)
+
+    @property
+    def _step(self) -> Array:
+        return self.steps[..., None].astype(np.float32)
+
+    @property
+    def numbers(self) -> Array:
+        """What the codes say."""
+        return self.codes * self._step
+
+    @property
+    def quartered(self) -> Array:
+        """What the codes say with the quarters."""
+        return (self.codes + _middles(self.quarters)) * self._step
+
+    @property
+    def finer(self) -> Array:
+        """What the codes say with the rests."""
+        parts = self.codes * np.float32(_PARTS) + self.rests
+        return (parts * (self._step / _PARTS)).astype(np.float32)
+
+
+def _middles(quarters: Array) -> Array:
+    """The middle of each quarter, in steps."""
+    return (quarters + np.float32(0.5)) / np.float32(_QUARTERS)
+
+
+def coded(vectors: Array) -> Coded | None:
+    """The vectors as codes; None where they are too large for steps in half precision."""
+    try:
+        return Coded(vectors)
+    except OverflowError:
+        return None
+
+
+def pack_coded(name: str, layer: int, vectors: Coded) -> Block:
+    """query, key or value of one layer, (head, position, d_head): all steps, then all codes."""
+    steps = np.ascontiguousarray(vectors.steps, "<f2").view(np.int8)
+    return block_of(
+        f"{name}-{layer}",
+        np.concatenate([steps.ravel(), vectors.codes.ravel()]),
+        quantity=name,
+        layer=layer,
+        shape=vectors.codes.shape,
+        coding="steps",
+    )
+
+
+def pack_finer(name: str, layer: int, head: int, vectors: Coded, place: int, *, bits: int) -> Block:
+    """What makes query or key of one head, (position, d_head), finer.
+
+    Rests of 4 bits or quarters of 2, the first of a byte in its low bits.
+    """
+    parts, each = (vectors.rests if bits == 4 else vectors.quarters)[place], 8 // bits
+    padded = np.append(parts.ravel(), np.zeros(-parts.size % each, np.int8)).view(np.uint8)
+    shifted = (padded & 2**bits - 1).reshape(-1, each) << np.arange(0, 8, bits, dtype=np.uint8)
+    return block_of(
+        f"{name}-rest-{layer}-{head}",
+        np.bitwise_or.reduce(shifted, 1),
+        quantity=f"{name} rest",
+        layer=layer,
+        head=head,
+        coding="steps" if bits == 4 else "quarters",
+        shape=parts.shape,
+        packing="none",
+    )
+
+
+def rests_of(block: Block) -> Array:
+    """What `pack_finer` packed, in steps, read back."""
+    shape, bits = block.entry["shape"], 2 if block.entry["coding"] == "quarters" else 4
+    packed = np.frombuffer(bytes_of(block), np.uint8)[:, None]
+    parts = (packed >> np.arange(0, 8, bits, dtype=np.uint8) & 2**bits - 1).ravel()
+    parts = parts[: int(np.prod(shape))].astype(np.int8).reshape(shape)
+    signed = np.where(parts < 2 ** (bits - 1), parts, parts - 2**bits)
+    return _middles(signed) if bits == 2 else signed.astype(np.float32) / np.float32(_PARTS)
+
+
+# What rounding to half precision may cost a weight, and what single precision may.
+HALF_ERROR, _SINGLE_ERROR = 1.2e-3, 1e-4
+# What a byte a number may cost a weight: as much as the codes of weights themselves.
+CODED_ERROR = 4e-3
+# Queries of a head whose weights are computed from what is shipped, to see whether they agree: all
+# of most texts, and those that rounding changes most of a longer one.
+_CHECKED_QUERIES = 512
+
+Named = dict[str, Array]
+
+
+class Comparing:
+    """A layer's weights beside those that a browser computes from its vectors.
+
+    Compared are some queries of each head: those in which rounding changes most. `key_places` are
+    the places of each head's key-value head among those of key.
+    """
+
+    def __init__(
+        self, trace: TraceLike, layer: int, probs: Array, single: Named, key_places: list[int]
+    ) -> None:
+        edited = getattr(trace, "edited_from", None) is not None
+        n_rows = probs.shape[1] if edited else min(probs.shape[1], _CHECKED_QUERIES)
+        weights, norms = torch.from_numpy(probs), torch.from_numpy(single["query"]).norm(dim=-1)
+        largest = weights.amax(-1)
+        # A weight p moves by p·(1 - p) times the change of its score, which grows with the query.
+        suspicion = largest * (1 - largest) * norms
+        self.rows = suspicion.topk(n_rows, -1).indices  # (head, row)
+        self.probs = weights.gather(1, _along(self.rows, weights))  # (head, row, key)
+        self.single, self.key_places = single, torch.tensor(key_places)
+        self.looking = Looking.of_trace(trace.config, layer)
+        # By how much a model in half precision has rounded its weights itself.
+        self.slack = 16 * torch.finfo(trace[layer].query.dtype).eps
+
+    def errors(self, query: Array, key: Array) -> list[float]:
+        """The largest difference in each head."""
+        # In double precision, as a browser computes them.
+        queries, keys = (torch.from_numpy(part).double() for part in (query, key))
+        if len(keys) != len(queries):
+            keys = keys[self.key_places]
+        products = queries.gather(1, _along(self.rows, queries)) @ keys.transpose(-1, -2)
+        scores = torch.from_numpy(self.looking.scores(products.numpy(), self.rows.numpy()))
+        # Infinite scores give NaN, which is no agreement.
+        return (scores.softmax(-1) - self.probs).abs().amax((1, 2)).nan_to_num(torch.inf).tolist()
+
+    def agreement(self, rounded: Named, error: float) -> tuple[bool, set[int]]:
+        """Whether the vectors give the weights, and which heads, by place, rounding spoils."""
+        off = self.off(rounded, error)
+        if not off:
+            return True, off
+        return max(self.errors(**self.single)) <= max(_SINGLE_ERROR, self.slack), off
+
+    def off(self, vectors: Named, error: float) -> set[int]:
+        """The places of the heads whose weights are further than `error` from the model's."""
+        errors = self.errors(**vectors)
+        return {place for place, one in enumerate(errors) if one > max(error, self.slack)}
+
 
 Read = Callable[[str, int], Array]
 
@@ -43,8 +336,12 @@ class Holding:
         return self.vectors and any((layer, head) not in self.exact for head in self.heads)
 
 
+def _along(rows: Tensor, table: Tensor) -> Tensor:
+    return rows[..., None].expand(-1, -1, table.shape[-1])
+
+
 def packed_vectors(
-    trace: Any, layer: int, read: Read, probs: Array, holding: Holding
+    trace: TraceLike, layer: int, read: Read, probs: Array, holding: Holding
 ) -> tuple[list[Block], bool]:
     """query and key of a layer, value of its exact heads, and whether they give its weights.
 
@@ -73,8 +370,8 @@ def packed_vectors(
     if holding.rounded(layer) and not precise.union(exact).issuperset(holding.heads):
         blocks += form.blocks(layer, agreeing=agreeing)
         for name, place, head in groups.parts(fine):
-            pack = form.rests if groups.any_of(name, place, rough) else form.quarters
-            blocks.append(pack(name, layer, head, place))
+            bits = 4 if groups.any_of(name, place, rough) else 2
+            blocks.append(form.rests(name, layer, head, place, bits=bits))
     alone = [
         holding.heads.index(head) for head in (precise.union(exact) if holding.vectors else exact)
     ]
@@ -88,7 +385,7 @@ def packed_vectors(
 class _Groups:
     """The held heads of a layer, by place, and the key-value heads that they read."""
 
-    def __init__(self, config: Any, heads: tuple[int, ...]) -> None:
+    def __init__(self, config: ConfigLike, heads: tuple[int, ...]) -> None:
         self.heads = list(heads)
         self.key_heads = key_heads(config, heads)
         self.key_places = [self.key_heads.index(*key_heads(config, [head])) for head in heads]
@@ -142,11 +439,9 @@ class _Halves:
         exact = kept is self.single
         return [pack_vectors(name, layer, part, single=exact) for name, part in kept.items()]
 
-    def rests(self, name: str, layer: int, head: int, place: int) -> Block:
+    def rests(self, name: str, layer: int, head: int, place: int, *, bits: int) -> Block:
         """What makes query or key of one head finer."""
         return pack_remainders(name, layer, head, self.single[name][place])
-
-    quarters = rests
 
 
 class _Codes:
@@ -170,20 +465,16 @@ class _Codes:
         """All heads, whether or not they give the weights."""
         return [pack_coded(name, layer, one) for name, one in self.codes.items()]
 
-    def rests(self, name: str, layer: int, head: int, place: int) -> Block:
+    def rests(self, name: str, layer: int, head: int, place: int, *, bits: int) -> Block:
         """What makes query or key of one head finer."""
-        return pack_rest(name, layer, head, self.codes[name], place)
-
-    def quarters(self, name: str, layer: int, head: int, place: int) -> Block:
-        """What makes query or key of one head finer, but less."""
-        return pack_quarters(name, layer, head, self.codes[name], place)
+        return pack_finer(name, layer, head, self.codes[name], place, bits=bits)
 
 
 def _codes(single: Named) -> _Codes | None:
     """None where numbers are too large for it."""
-    codes = {name: coded(vectors) for name, vectors in single.items()}
-    known = {name: one for name, one in codes.items() if one is not None}
-    return _Codes(known) if len(known) == len(codes) else None
+    with suppress(OverflowError):
+        return _Codes({name: Coded(vectors) for name, vectors in single.items()})
+    return None
 
 
 def rounded(vectors: Array) -> Array:
@@ -196,19 +487,19 @@ def _finite(*vectors: Array) -> bool:
     return all(bool(np.isfinite(one).all()) for one in vectors)
 
 
-def value_size(holding: Holding, n_tokens: int, config: Any) -> int:
+def value_size(holding: Holding, n_tokens: int, config: ConfigLike) -> int:
     """Bytes that `packed_values` take in a file."""
     return _size(holding, n_tokens * len(key_heads(config, holding.heads)), config)
 
 
-def vectors_size(holding: Holding, n_tokens: int, config: Any) -> int:
+def vectors_size(holding: Holding, n_tokens: int, config: ConfigLike) -> int:
     """Bytes that query and key take in a file."""
     return value_size(holding, n_tokens, config) + _size(
         holding, n_tokens * len(holding.heads), config
     )
 
 
-def _size(holding: Holding, n_vectors: int, config: Any) -> int:
+def _size(holding: Holding, n_vectors: int, config: ConfigLike) -> int:
     """Bytes of so many vectors a layer."""
     n_layers = sum(holding.rounded(layer) for layer in holding.layers)
     # Four characters of text are three bytes.
@@ -216,7 +507,7 @@ def _size(holding: Holding, n_vectors: int, config: Any) -> int:
     return each * n_layers * n_vectors * config.d_head // 3
 
 
-def packed_values(read: Read, holding: Holding, config: Any) -> list[Block]:
+def packed_values(read: Read, holding: Holding, config: ConfigLike) -> list[Block]:
     """value of all held key-value heads, rounded."""
     blocks = []
     heads = key_heads(config, holding.heads)

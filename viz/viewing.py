@@ -1,65 +1,350 @@
 """Pages from traces and from plain attention tensors: `view` and `attention_page`.
 
-traces or tensors -> inputs (checked) -> examples -> page
+traces or tensors -> inputs (checked) -> examples, with what each layer would predict, relevance of
+tokens and names of heads -> page, with less of the vectors where it would be large
 """
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
-from minibert.errors import AttentionError
-from minibert.viz.example import Example, weights_example
+import numpy as np
+import torch
+
+from minibert.analysis.arguments import is_whole
+from minibert.analysis.integrated import IntegratedEmbeddings
+from minibert.analysis.lens import logit_lens
+from minibert.analysis.positions import rows_of
+from minibert.analysis.relevance import AttentionRelevance, PositionRelevance, Relevance
+from minibert.analysis.vocabulary import vocabulary_head
+from minibert.errors import AttentionError, MinibertError
+from minibert.trace.read import Trace
+from minibert.viz.example import (
+    Example,
+    Sentence,
+    labels_from_strings,
+    trace_example,
+    weights_example,
+)
 from minibert.viz.inputs import (
+    Outside,
+    TraceLike,
     attention_layers,
     checked_index,
     checked_numbers,
     checked_second_start,
     checked_tokens,
+    to_array,
 )
-from minibert.viz.labels import TokensLike, labels_from_strings
-from minibert.viz.lens import lens_of
 from minibert.viz.page import Page, checked_view
-from minibert.viz.page_size import CODED, Sources, fitting_sources, with_value
-from minibert.viz.patterns import patterns_header
-from minibert.viz.relevance import relevance_header, relevance_of_each
-from minibert.viz.trace_example import Sentence, trace_example
-from minibert.viz.vectors import Holding
+from minibert.viz.payload import Array, Json
+from minibert.viz.vectors import Holding, packed_values, value_size, vectors_size
 
-__all__ = ["TraceLike", "attention_page", "view"]
+if TYPE_CHECKING:
+    from minibert.survey.patterns import HeadPatterns
+
+_TOP = 5
+# Multiplications that a page may cost beside the model's own: under a second on two cores.
+_CHEAP = 2 * 10**10
+# What is shown has two digits; more would only make the file longer.
+_DECIMALS = 5
+
+_NONE = (
+    "There is no picture of what each layer would predict: this model has no output head over"
+    " words."
+)
+_LONG = (
+    "What each layer would predict is left out, since it would take longer than the model itself;"
+    " view(..., lens=True) puts it in."
+)
+
+
+def lens_of(
+    trace: TraceLike, sentence: int, length: int, wanted: bool | None
+) -> tuple[Json | None, str]:
+    """The header's `lens` of a sentence of a trace, or None and a note that says why not.
+
+    For `wanted` None it is there where the model has a vocabulary head and reading it is cheap.
+    Raises AttentionError where it is wanted and the model has none.
+    """
+    if wanted is False or (wanted is None and not isinstance(trace, Trace)):
+        return None, ""
+    if not isinstance(trace, Trace):
+        raise AttentionError(f"lens=True: {type(trace).__name__} has no model to read layers with")
+    try:
+        vocabulary_head(trace.model)
+    except MinibertError as error:
+        if wanted:
+            raise AttentionError(f"lens=True: {error}") from error
+        return None, _NONE
+    config = trace.config
+    cost = (len(trace) + 1) * length * config.d_model * config.vocab_size
+    if wanted is None and cost > _CHEAP:
+        return None, _LONG
+    return computed_lens(trace, sentence, length), ""
+
+
+def has_lens(trace: Trace) -> bool:
+    """True where the trace's model has a vocabulary head, which reads what each layer leaves."""
+    with suppress(MinibertError):
+        return vocabulary_head(trace.model) is not None
+    return False
+
+
+def computed_lens(trace: Trace, sentence: int, length: int) -> Json:
+    """`lens` of data.js: points, and the 5 most probable tokens at each, by position.
+
+    Raises TraceError for a model without a vocabulary head.
+    """
+    one = rows_of(trace, torch.tensor([sentence]), torch.arange(length)[None])
+    lens = logit_lens(one, points=("embed", "resid_post"), top=_TOP)
+    probs = [
+        [[round(p, _DECIMALS) for p in ranks] for ranks in row[0]] for row in lens.probs.tolist()
+    ]
+    strings = [[list(ranks) for ranks in row[0]] for row in lens.strings]
+    return {"points": list(lens.labels), "probs": probs, "strings": strings}
+
+
+# A table of more tokens would make the header longer than all weights.
+_LONGEST = 512
+# What is shown has three digits.
+_DIGITS = 5
+_FORMS = (
+    "expected what relevance(trace), relevance_of(trace, position) or integrated_embeddings"
+    " returns, an array (token) or an array (query, key)"
+)
+
+
+def relevance_of_each(given: Outside, traces: Outside, n: int) -> list[Outside]:
+    """What is given for each of the `n` traces, None where nothing is: in the form of `traces`."""
+    if given is None:
+        return [None] * n
+    if isinstance(traces, Mapping):
+        if not isinstance(given, Mapping):
+            raise AttentionError(
+                f"relevance is {type(given).__name__}, expected as for traces a name each:"
+                f" {{{next(iter(traces))!r}: ...}}"
+            )
+        unknown = [name for name in given if name not in traces]
+        if unknown:
+            raise AttentionError(f"relevance names {unknown[0]!r}, traces has {list(traces)}")
+        return [given.get(name) for name in traces]
+    if not isinstance(traces, list | tuple):
+        return [given]
+    if not isinstance(given, list | tuple) or len(given) != n:
+        came = f"{len(given)}" if isinstance(given, list | tuple) else type(given).__name__
+        raise AttentionError(
+            f"relevance is {came}, expected as for traces a list of {n}, None for those without"
+        )
+    return list(given)
+
+
+def relevance_header(given: Outside, sentence: Sentence, *, alone: bool) -> Json | None:
+    """The header's `relevance` of a sentence; `alone`: its trace has no other on the page.
+
+    Raises AttentionError for another text's, a wrong shape, or what is not finite.
+    """
+    if given is None:
+        return None
+    if isinstance(given, AttentionRelevance):
+        raise AttentionError(
+            "relevance is AttentionRelevance, a number for each weight; the page shades tokens:"
+            " relevance(trace) and relevance_of(trace, position) give a number each"
+        )
+    name, of = "relevance", None
+    if isinstance(given, Relevance | PositionRelevance | IntegratedEmbeddings):
+        numbers, where = _of_sentence(given, sentence)
+        of = given.positions[sentence.index] if isinstance(given, PositionRelevance) else None
+        name = "integrated gradients" if isinstance(given, IntegratedEmbeddings) else name
+    else:
+        numbers, where = _of_array(given, alone), "relevance"
+    numbers = _checked(numbers, where, len(sentence.labels))
+    if numbers.ndim == 1:
+        return {"name": name, "of": of, "rows": None, "values": _written(numbers)}
+    usual = len(numbers) - 1 if sentence.trace.config.causal else 0
+    return {"name": name, "of": usual, "rows": [_written(row) for row in numbers], "values": None}
+
+
+def _of_sentence(
+    given: Relevance | PositionRelevance | IntegratedEmbeddings, sentence: Sentence
+) -> tuple[Array, str]:
+    """The numbers of a result, its padding left out, and what they are in an error."""
+    index, n = sentence.index, len(sentence.labels)
+    strings = sentence.trace.tokens.strings
+    if len(given.labels) != len(strings) or given.labels[index] != strings[index]:
+        raise AttentionError(
+            "relevance is of another text than the trace: make it from the same trace, after"
+            " trace.backward(y)"
+        )
+    kind = type(given).__name__
+    if isinstance(given, Relevance):
+        return to_array(given.values[index, :n, :n], kind), f"relevance.values[{index}]"
+    if isinstance(given, PositionRelevance):
+        return to_array(given.values[0, index, :n], kind), f"relevance.values[0, {index}]"
+    return to_array(given.tokens[index, :n], kind), f"relevance.tokens[{index}]"
+
+
+def _of_array(given: Outside, alone: bool) -> Array:
+    if isinstance(given, str | bytes | Mapping):
+        raise AttentionError(f"relevance is {type(given).__name__}, {_FORMS}")
+    try:
+        numbers = to_array(given, "relevance")
+    except AttentionError as error:
+        raise AttentionError(f"relevance is {type(given).__name__}, {_FORMS}") from error
+    if not alone:
+        raise AttentionError(
+            "relevance is an array, of one text, and the trace has several on this page; choose"
+            " one with sentences=[i]"
+        )
+    return numbers
+
+
+def _checked(numbers: Array, where: str, n: int) -> Array:
+    if numbers.shape not in ((n,), (n, n)):
+        raise AttentionError(
+            f"{where} has shape {numbers.shape}, the text has {n} tokens: expected ({n},), or"
+            f" ({n}, {n}) as (query, key)"
+        )
+    if not np.isfinite(numbers).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(numbers))[0])
+        raise AttentionError(f"{where} is {numbers[place]} at {place}; expected finite numbers")
+    if numbers.ndim == 2 and n > _LONGEST:
+        raise AttentionError(
+            f"{where} is (query, key) of {n} tokens, more than {_LONGEST}; give the row of one"
+            " query, as relevance_of(trace, position) does"
+        )
+    return numbers
+
+
+def _written(numbers: Sequence[float] | Array) -> list[float]:
+    return [float(f"{number:.{_DIGITS}g}") for number in numbers]
+
+
+_PATTERN_FORMS = "expected what patterns(model, texts) returns, or lists of (layer, head) by name"
+_PATTERN_DECIMALS = 4
+_LONGEST_NAME = 60
+
+
+def patterns_header(given: Outside, n_layers: int, n_heads: int) -> list[Json] | None:
+    """The patterns that name heads, with these heads and their scores, for a header; None for None.
+
+    Raises AttentionError for another form, and for heads that a model of these sizes has not.
+    """
+    if given is None:
+        return None
+    # Pages without names need not wait for what a survey needs.
+    from minibert.survey.patterns import HeadPatterns
+
+    if isinstance(given, HeadPatterns):
+        if given.shape != (n_layers, n_heads):
+            raise AttentionError(
+                f"patterns are of a model of {given.shape[0]} layers of {given.shape[1]} heads, "
+                f"and the page is of one of {n_layers} layers of {n_heads}"
+            )
+        return _of_result(given)
+    if not isinstance(given, Mapping):
+        raise AttentionError(f"patterns is {type(given).__name__}, {_PATTERN_FORMS}")
+    return [_of_list(name, heads, n_layers, n_heads) for name, heads in given.items()]
+
+
+def _of_result(given: "HeadPatterns") -> list[Json]:
+    from minibert.survey.pattern_table import PATTERNS
+
+    named = given.named()
+    found = []
+    for name, pattern in PATTERNS.items():
+        heads = [place for place, names in named.items() if name in names]
+        scores = [
+            [*place, round(float(given.score[name][place]), _PATTERN_DECIMALS)] for place in heads
+        ]
+        if scores:
+            label, says = pattern.label, pattern.words
+            found.append({"name": name, "label": label, "says": says, "heads": scores})
+    return found
+
+
+def _of_list(name: Outside, heads: Outside, n_layers: int, n_heads: int) -> Json:
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
+        raise AttentionError(
+            f"patterns: {name!r:.80} is no name of 1 to {_LONGEST_NAME} characters"
+        )
+    try:
+        places = [tuple(place) for place in heads]
+    except TypeError as error:
+        raise AttentionError(f"patterns[{name!r}] is {heads!r:.80}, {_PATTERN_FORMS}") from error
+    for place in places:
+        whole = len(place) == 2 and all(map(is_whole, place))
+        if not whole or not (0 <= place[0] < n_layers and 0 <= place[1] < n_heads):
+            raise AttentionError(
+                f"patterns[{name!r}] has {place!r:.80}; expected (layer, head) below "
+                f"({n_layers}, {n_heads})"
+            )
+    whole_places = [[int(layer), int(head), None] for layer, head in places]
+    return {"name": name, "label": name, "says": "", "heads": whole_places}
+
+
+# A page is as large as this, or as so many bytes a token, before it holds less of the vectors.
+_SMALL_PAGE, _BYTES_A_TOKEN = 500_000, 31_250
+# Script, style and tokens, about.
+_SHELL = 100_000
+
+_NO_VALUE = (
+    "The value vectors are left out, since the page would be above {room}; exact=(layer, head)"
+    " puts in those of a head."
+)
+CODED = (
+    "Query and key are rounded to hundredths of each vector's largest number, to keep the page"
+    " small; exact=(layer, head) puts in those of a head as the model had them."
+)
+
+Sources = list[tuple[str, Sentence, Holding]]
+
+
+def fitting_sources(sources: Sources) -> Sources:
+    """The sources, with vectors in a byte a number where the page would be large in halves."""
+    if _size_in_halves(sources) <= _room(sources):
+        return sources
+    return [(name, one, replace(holding, coded=True)) for name, one, holding in sources]
+
+
+def _room(sources: Sources) -> int:
+    """Bytes that a page of these sentences may take."""
+    n_tokens = sum(len(sentence.labels) for _, sentence, _ in sources)
+    return max(_SMALL_PAGE, n_tokens * _BYTES_A_TOKEN)
+
+
+def _size_in_halves(sources: Sources) -> int:
+    """Bytes of the page that holds query and key in half precision, about."""
+    vectors = (
+        vectors_size(holding, len(sentence.labels), sentence.trace.config)
+        for _, sentence, holding in sources
+        if holding.vectors
+    )
+    return sum(vectors, _SHELL)
+
+
+def with_value(examples: list[Example], sources: Sources) -> list[Example]:
+    """The examples, with value if the page stays small, else with a note."""
+    if not any(holding.vectors for _, _, holding in sources):
+        return examples
+    room = _room(sources)
+    size = _SHELL + sum(example.size for example in examples)
+    size += sum(
+        value_size(holding, len(sentence.labels), sentence.trace.config)
+        for _, sentence, holding in sources
+    )
+    if size > room:
+        note = _NO_VALUE.format(room=f"{room / 1e6:.1f} MB")
+        return [example.with_blocks((), note) for example in examples]
+    return [
+        example.with_blocks(packed_values(sentence.vectors, holding, sentence.trace.config))
+        for example, (_, sentence, holding) in zip(examples, sources, strict=True)
+    ]
+
 
 _OVERVIEW = "This page holds thumbnails only: the largest weight of each block of tokens."
-
-
-@runtime_checkable
-class _Sizes(Protocol):
-    @property
-    def n_layers(self) -> int: ...
-
-    @property
-    def n_heads(self) -> int: ...
-
-
-@runtime_checkable
-class TraceLike(Protocol):
-    """What a page reads of a trace; `trace[layer].probs` is (batch, head, query, key)."""
-
-    @property
-    def model_name(self) -> str:
-        """What the model was loaded as."""
-
-    @property
-    def tokens(self) -> TokensLike:
-        """The sentences."""
-
-    @property
-    def config(self) -> _Sizes:
-        """How many layers and heads the model has."""
-
-    def __len__(self) -> int:
-        """Layers that can be read."""
-
-    def __getitem__(self, layer: int) -> Any: ...
 
 
 if TYPE_CHECKING:
@@ -67,10 +352,13 @@ if TYPE_CHECKING:
     Numbers = Iterable[int] | None
     Exact = bool | tuple[int, int] | Iterable[tuple[int, int]] | None
     Strings = Sequence[str]
+    RelevanceOf = Relevance | PositionRelevance | IntegratedEmbeddings | Array | None
+    Relevances = RelevanceOf | Sequence[RelevanceOf] | Mapping[str, RelevanceOf]
+    Patterns = HeadPatterns | Mapping[str, Iterable[tuple[int, int]]] | None
 else:
     # Checked here and in inputs.py, with an error that says what to do; a run-time type checker
     # must not get in before it.
-    Traces = Numbers = Exact = Strings = object
+    Traces = Numbers = Exact = Strings = Relevances = Patterns = object
 
 
 def view(
@@ -83,8 +371,8 @@ def view(
     vectors: bool = True,
     exact: Exact = None,
     lens: bool | None = None,
-    relevance: Any = None,
-    patterns: Any = None,
+    relevance: Relevances = None,
+    patterns: Patterns = None,
     overview_only: bool = False,
     title: str | None = None,
 ) -> Page:
@@ -145,7 +433,7 @@ def view(
     return Page(tuple(examples), view=view, title=title, start=start)
 
 
-def _named(traces: Any) -> list[tuple[str, TraceLike]]:
+def _named(traces: Outside) -> list[tuple[str, TraceLike]]:
     """The traces of any form of the argument, each with its name."""
     if isinstance(traces, Mapping):
         named = [(str(name), trace) for name, trace in traces.items()]
@@ -164,7 +452,7 @@ def _named(traces: Any) -> list[tuple[str, TraceLike]]:
     return named
 
 
-def _sentences(chosen: Any, n: int) -> list[int]:
+def _sentences(chosen: Outside, n: int) -> list[int]:
     if chosen is None:
         return list(range(n))
     try:
@@ -177,7 +465,13 @@ def _sentences(chosen: Any, n: int) -> list[int]:
 
 
 def _holding(
-    trace: Any, layers: Any, heads: Any, exact: Any, *, vectors: bool, overview: bool
+    trace: Outside,
+    layers: Outside,
+    heads: Outside,
+    exact: Outside,
+    *,
+    vectors: bool,
+    overview: bool,
 ) -> Holding:
     shown_layers = checked_numbers(layers, len(trace), "layers")
     shown_heads = checked_numbers(heads, trace.config.n_heads, "heads")
@@ -190,7 +484,7 @@ def _holding(
     )
 
 
-def _exact_heads(exact: Any, layers: list[int], heads: list[int]) -> frozenset[tuple[int, int]]:
+def _exact_heads(exact: Outside, layers: list[int], heads: list[int]) -> frozenset[tuple[int, int]]:
     on_page = frozenset((layer, head) for layer in layers for head in heads)
     if exact is None or isinstance(exact, bool):
         return on_page if exact else frozenset()
@@ -216,8 +510,8 @@ def _example(
     sentence: Sentence,
     holding: Holding,
     lens: bool | None,
-    relevance: dict[str, Any] | None,
-    patterns: Any,
+    relevance: Json | None,
+    patterns: Outside,
 ) -> Example:
     example = trace_example(sentence, name, holding)
     if holding.overview:
@@ -248,7 +542,7 @@ def _opening(view: str, examples: list[Example], overview_only: bool) -> str:
 
 
 def attention_page(
-    attention: Any,
+    attention: Outside,
     tokens: Strings,
     *,
     sentence_b_start: int | None = None,

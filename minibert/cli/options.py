@@ -158,7 +158,7 @@ class Texts:
     def tokens(self, loading: Loading) -> "tuple[Model, Tokens]":
         """The model and its tokens of the texts; writes a note where they are cut."""
         texts, model = self.read, loading.load()
-        from minibert.viz.labels import is_cut
+        from minibert.viz.example import is_cut
 
         tokens = model.tokenize(*texts, truncate=self.truncate)
         if is_cut(tokens, 0):

@@ -103,7 +103,7 @@ def serve(
     loading: Loading,
 ) -> None:
     """Serve a page that runs a model: type, change, and see attention follow. Ctrl-C ends it."""
-    from minibert.viz.serve.app import check_installed
+    from minibert.viz.serve.server import check_installed
 
     check_installed()
     from minibert.viz.serve.server import PageServer

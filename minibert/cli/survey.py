@@ -256,7 +256,7 @@ def survey_diff(
 
     found = diff(Survey.read(folder_a), Survey.read(folder_b))
     if output is not None:
-        from minibert.viz.saving import write_bytes
+        from minibert.viz.document import write_bytes
 
         text = json.dumps(found.to_dict()) if output.suffix == ".json" else _csv(found)
         write_bytes(text.encode(), output)

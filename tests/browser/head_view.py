@@ -8,8 +8,7 @@ import numpy as np
 from playwright.sync_api import Page
 
 from minibert.viz import attention_page
-from minibert.viz.example import Example, weights_example
-from minibert.viz.labels import labels_from_strings
+from minibert.viz.example import Example, labels_from_strings, weights_example
 from minibert.viz.page import Page as Pictures
 
 # Opens the text of an HTML file; keyword arguments are those of a browser context.

@@ -15,7 +15,7 @@ from survey.made_surveys import distances_of, patterns_of, survey_of
 from minibert import load
 from minibert.survey.patterns import Example
 from minibert.viz.live import live_page
-from minibert.viz.survey_report import survey_report
+from minibert.viz.survey_folder import survey_report
 
 pytestmark = pytest.mark.browser
 

@@ -11,7 +11,7 @@ from browser import jupyter
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from minibert.viz import attention_page
-from minibert.viz.notebook import CELL_TALLEST
+from minibert.viz.page import CELL_TALLEST
 
 pytestmark = pytest.mark.browser
 

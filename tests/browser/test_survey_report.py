@@ -18,8 +18,7 @@ from survey.made_surveys import distances_of, patterns_of, survey_of
 from minibert import load
 from minibert.survey.documents import Document
 from minibert.survey.patterns import Example
-from minibert.viz.survey_pages import wanted_examples, write_example_pages
-from minibert.viz.survey_report import survey_report
+from minibert.viz.survey_folder import survey_report, wanted_examples, write_example_pages
 
 pytestmark = pytest.mark.browser
 

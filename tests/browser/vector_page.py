@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.viz.coded import Coded, pack_coded
 from minibert.viz.document import document
-from minibert.viz.labels import label_columns, labels_from_strings
+from minibert.viz.example import label_columns, labels_from_strings
 from minibert.viz.payload import header_json, pack_layer, pack_vectors
+from minibert.viz.vectors import Coded, pack_coded
 
 TOKENS = ("[CLS]", "straw", "##berries", "[SEP]", "rain", "falls", "[SEP]")
 LAYERS, HEADS, WIDTH = 2, 3, 11

@@ -17,7 +17,7 @@ import minibert
 from minibert.answers.sampling import Sampling
 from minibert.layers.layer import layer_quantities
 from minibert.trace.edit import zero
-from minibert.viz.engine_edit_checks import OFF_PAGES
+from minibert.viz.engine_edits import OFF_PAGES
 from minibert.viz.live import live_page
 from minibert.viz.payload import encode_probs, pool
 from minibert.viz.serve.engine import Engine

@@ -17,7 +17,7 @@ from test_front_end import node
 import minibert
 from minibert.analysis import embedding_parts
 from minibert.layers.layer import layer_quantities
-from minibert.viz.engine_edit_checks import OFF_PAGES
+from minibert.viz.engine_edits import OFF_PAGES
 from minibert.viz.live import LIVE_FAMILIES, live_page
 from tests.served import serving
 

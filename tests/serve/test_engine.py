@@ -13,8 +13,7 @@ from minibert.model import Model
 from minibert.quantities import QUANTITIES
 from minibert.trace.edit import mean, replace, zero
 from minibert.viz.payload import pool
-from minibert.viz.serve.engine import Answer, Engine
-from minibert.viz.serve.passes import Passes
+from minibert.viz.serve.engine import Answer, Engine, Passes
 from minibert.viz.serve.requests import Question
 from tests.served import text_request
 

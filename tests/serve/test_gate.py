@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibert.viz.serve.gate import Gate
+from minibert.viz.serve.server import Gate
 
 GATE = Gate(token="right", names=frozenset({"localhost", "lab-machine"}))
 HERE = "127.0.0.1:8000"

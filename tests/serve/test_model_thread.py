@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minibert.errors import MinibertError
-from minibert.viz.serve.model_thread import MOST_WAITING, AbortError, Job, ModelThread
+from minibert.viz.serve.connection import MOST_WAITING, AbortError, Job, ModelThread
 
 
 class Turns:

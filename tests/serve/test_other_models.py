@@ -11,8 +11,6 @@ import minibert
 from minibert.errors import EditError, MinibertError
 from minibert.quantities import QUANTITIES
 from minibert.trace.edit import zero
-from minibert.viz.engine_code import python_code
-from minibert.viz.engine_edit_checks import checked_edits
 from minibert.viz.neuron_view import get_attention
 from minibert.viz.serve.engine import Engine
 from minibert.viz.serve.requests import Question
@@ -91,22 +89,6 @@ def test_what_the_model_does_not_have_is_not_edited(engine: Engine) -> None:
     for name in engine.config.absent_quantities:
         with pytest.raises(EditError, match=name):
             edited(engine, {"quantity": name, "change": "zero", "layer": 1})
-
-
-def test_the_program_of_edits_gives_the_same(engine: Engine) -> None:
-    edits = [
-        {"quantity": "key", "change": "mean", "layer": 1, "head": 0, "neuron": 2},
-        {"quantity": "query_unrotated", "change": "zero", "layer": 0, "head": 3},
-        {"quantity": "probs", "change": "set", "layer": 2, "head": 1, "key": 4, "value": 0.5},
-    ]
-    n_tokens = engine.model.trace(TEXT).allowed.position
-    checked = checked_edits(edits, engine.config, n_tokens)
-    program = python_code("it", [TEXT], checked, engine.config)
-    names: dict[str, Any] = {"MODEL": engine.model}
-    exec(program.replace("minibert.load('it')", "MODEL"), names)
-    found = edited(engine, *edits)
-    np.testing.assert_allclose(found, names["trace"].logits[0].numpy(), rtol=1e-5, atol=1e-5)
-    assert np.abs(found - engine.model.trace(TEXT).logits[0].numpy()).max() > 1e-3
 
 
 def test_a_weight_that_is_set_stays_in_the_window(engine: Engine) -> None:

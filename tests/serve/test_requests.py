@@ -5,38 +5,35 @@ from typing import Any
 
 import pytest
 
-from minibert.viz.serve.requests import Message, RequestError, TextRequest, read
+from minibert.viz.serve.requests import Message, Question, RequestError, TextRequest, read
 
 REQUEST = {"texts": ["a"], "edits": []}
 
 
-def message(**given: Any) -> Message:
+def message(**given: Any) -> dict[str, Any]:
     _, found = read(json.dumps({"number": 3, **given}))
     assert isinstance(found, Message), found
-    return found
+    return dict(found.given)
 
 
 def test_a_question_is_read() -> None:
     sampling = {"temperature": 0.5, "topK": 3, "topP": None, "seed": 1}
-    assert message(ask="about").request is None
-    assert message(ask="trace", request=REQUEST, blocks=["probs-0"]).blocks == ("probs-0",)
-    assert message(ask="read", request=REQUEST, quantity="z", layer=2).layer == 2
-    assert message(ask="step", request=REQUEST, sampling=sampling).sampling == sampling
-    assert message(ask="candidates", request=REQUEST, position=4).place == 4
+    assert message(ask="about") == {}
+    assert message(ask="trace", request=REQUEST, blocks=["probs-0"])["blocks"] == ("probs-0",)
+    assert message(ask="read", request=REQUEST, quantity="z", layer=2)["layer"] == 2
+    assert message(ask="step", request=REQUEST, sampling=sampling)["sampling"] == sampling
+    assert message(ask="candidates", request=REQUEST, position=4)["position"] == 4
     found = message(ask="weights", quantity="body.word.weight", row=7)
-    assert (found.quantity, found.layer, found.place) == ("body.word.weight", None, 7)
+    assert found == {"quantity": "body.word.weight", "layer": None, "row": 7}
     found = message(ask="collect", texts=[["a"], ["b", "c"]], layer=1, head=2)
-    assert (found.texts, found.layer, found.place) == ((("a",), ("b", "c")), 1, 2)
-    question = message(ask="sweep", request=REQUEST, question={"position": 1, "id": 9}).question
-    assert question is not None
-    assert (question.position, question.id) == (1, 9)
+    assert found == {"texts": (("a",), ("b", "c")), "layer": 1, "head": 2}
+    found = message(ask="sweep", request=REQUEST, question={"position": 1, "id": 9})
+    assert found["question"] == Question(position=1, id=9)
 
 
 def test_equal_requests_have_one_key() -> None:
     def key(**request: Any) -> str:
-        found = message(ask="block", request={**REQUEST, **request}).request
-        assert found is not None
-        return found.key
+        return message(ask="block", request={**REQUEST, **request})["request"].key
 
     assert key() == key(other=["b"]) == TextRequest.plain(("a",)).key
     edit = {"quantity": "z", "change": "zero"}
@@ -74,7 +71,7 @@ def test_what_has_no_number_is_no_message(text: str) -> None:
         ({"ask": "trace", "request": REQUEST, "blocks": ["a"] * 65}, "blocks: expected a list"),
         ({"ask": "trace", "request": REQUEST, "blocks": ["a" * 65]}, "blocks: expected a list"),
         ({"ask": "read", "request": REQUEST, "quantity": 3}, "quantity is 3"),
-        ({"ask": "read", "request": REQUEST, "layer": -1}, "layer is -1"),
+        ({"ask": "read", "request": REQUEST, "quantity": "z", "layer": -1}, "layer is -1"),
         ({"ask": "candidates", "request": REQUEST}, "position is None"),
         ({"ask": "weights", "quantity": "a", "row": -1}, "row is -1"),
         ({"ask": "collect", "texts": [["a"]], "head": 0}, "layer is None"),

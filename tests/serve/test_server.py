@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import minibert
 from minibert.errors import MinibertError
-from minibert.viz.serve import app, connection, server
+from minibert.viz.serve import connection, server
 from minibert.viz.serve.requests import MOST_MESSAGE_BYTES
 from minibert.viz.serve.server import PageServer
 from tests.served import Client, numbers, page_socket, request, serving
@@ -247,7 +247,7 @@ def test_a_connection_that_never_asks_is_closed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_more_pages_than_fit_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "MOST_PAGES", 2)
+    monkeypatch.setattr(server, "MOST_PAGES", 2)
     with serving(minibert.load()) as running:
         pages = [Client(running) for _ in range(3)]
         assert closed_with(pages[2]) == 1013
@@ -296,4 +296,4 @@ def test_a_port_that_is_taken_is_named(served: PageServer) -> None:
 
 
 def test_an_answer_that_is_no_number_is_an_error() -> None:
-    assert b"not finite" in connection._frame(1, connection.Answer({"prob": float("nan")}))
+    assert b"not finite" in connection.frame_of(1, connection.Answer({"prob": float("nan")}))

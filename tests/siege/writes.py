@@ -17,7 +17,7 @@ from minibert.bench.result_rows import write_rows
 from minibert.checkpoint.save import save
 from minibert.trace.read import Trace
 from minibert.training.snapshot import Snapshot, snapshot_path, write_atomically
-from minibert.viz.saving import write_page
+from minibert.viz.document import write_page
 from tests.siege import material
 from tests.siege.judge import DiffersError
 

@@ -1,7 +1,5 @@
 """query and key in a byte a number: how far numbers and weights are off, and what it saves."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from attention_pages import arrays, example_of, unpacked
@@ -12,7 +10,7 @@ import minibert
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.viz import Page, view
-from minibert.viz.coded import Coded, coded, pack_quarters, pack_rest, rests_of
+from minibert.viz.vectors import Coded, coded, pack_finer, rests_of
 
 TEXTS = (
     "the cat sat on the mat",
@@ -24,8 +22,8 @@ TEXTS = (
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every page counts as one that would be large in half precision."""
-    monkeypatch.setattr("minibert.viz.page_size._SMALL_PAGE", 0)
-    monkeypatch.setattr("minibert.viz.page_size._BYTES_A_TOKEN", 0)
+    monkeypatch.setattr("minibert.viz.viewing._SMALL_PAGE", 0)
+    monkeypatch.setattr("minibert.viz.viewing._BYTES_A_TOKEN", 0)
 
 
 def held(page: Page, name: str, layer: int, head: int) -> np.ndarray:
@@ -71,12 +69,15 @@ class TestNumbers:
             or np.abs(codes.codes).max(-1).min(initial=100, where=largest[..., 0] > 0) == 100
         )
 
-    @pytest.mark.parametrize("pack", [pack_quarters, pack_rest])
-    def test_what_makes_a_head_finer_is_read_back(self, pack: Any) -> None:
+    @pytest.mark.parametrize("bits", [2, 4])
+    def test_what_makes_a_head_finer_is_read_back(self, bits: int) -> None:
         vectors = np.random.default_rng(1).normal(0, 1, (2, 5, 3)).astype(np.float32)
         codes = Coded(vectors)
-        read = codes.numbers[1] + rests_of(pack("query", 0, 1, codes, 1)) * codes.steps[1][:, None]
-        finer = codes.quartered if pack is pack_quarters else codes.finer
+        read = (
+            codes.numbers[1]
+            + rests_of(pack_finer("query", 0, 1, codes, 1, bits=bits)) * codes.steps[1][:, None]
+        )
+        finer = codes.quartered if bits == 2 else codes.finer
         np.testing.assert_allclose(read, finer[1], rtol=1e-5, atol=1e-6)
 
     def test_numbers_beyond_half_precision_are_not_coded(self) -> None:

@@ -14,9 +14,7 @@ from minibert.model import Model
 from minibert.quantities import QUANTITIES
 from minibert.trace.edit import hide, mean, replace, zero
 from minibert.trace.read import Trace
-from minibert.viz.engine_code import python_code
-from minibert.viz.engine_edit_checks import CHANGES, EngineEdit, checked_edits
-from minibert.viz.engine_edits import python_edits, set_weight
+from minibert.viz.engine_edits import CHANGES, EngineEdit, checked_edits, python_edits, set_weight
 
 TEXTS = {
     "tiny-bert": ("the horse [MASK] away .", "one boat was down now"),
@@ -150,38 +148,6 @@ def drawn(random: random.Random, model: Model, n_tokens: int) -> dict[str, Any]:
         except EditError:
             continue
         return edit
-
-
-def test_the_program_gives_the_same_numbers(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The programs load it again, which takes most of their time.
-    monkeypatch.setattr(minibert, "load", lambda name: model)
-    (text, other), n_tokens = TEXTS[model.name], traces(model)[0].allowed.position
-    draw = random.Random(16)
-    changes = set()
-    for _ in range(25):
-        edits = [drawn(draw, model, n_tokens) for _ in range(draw.choice([1, 1, 2, 4]))]
-        checked = checked_edits(edits, model.config, n_tokens, n_tokens)
-        program = python_code(model.name, (text,), checked, model.config, (other,))
-        try:
-            expected = made(model, edits)
-        except EditError:
-            continue
-        names: dict[str, Any] = {}
-        exec(program, names)
-        assert torch.equal(names["trace"].logits, expected.logits), program
-        changes.update(edit["change"] for edit in edits)
-    assert changes == set(CHANGES)
-
-
-def test_the_program_of_texts_names_them(model: Model) -> None:
-    text, _ = TEXTS[model.name]
-    checked = checked_edits([one("zero", "z")], model.config, 5)
-    program = python_code(model.name, (text,), checked, model.config)
-    assert f"model.trace({text!r}, edit={{" in program
-    assert "**{('z', layer): zero for layer in range(4)}," in program
-    names: dict[str, Any] = {}
-    exec(program, names)
-    assert not names["trace"][2].z.any()
 
 
 @pytest.mark.parametrize(

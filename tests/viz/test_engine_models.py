@@ -8,7 +8,7 @@ from minibert.layers.config import Config
 from minibert.layers.families import FAMILIES
 from minibert.layers.rotary import Rotary
 from minibert.model import Model
-from minibert.viz.engine_models import built_of
+from minibert.viz.live import built_of
 
 
 def model_of(family: str, **changes: Any) -> Model:

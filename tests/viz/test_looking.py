@@ -82,8 +82,8 @@ def test_those_of_some_heads_do(trace: Trace) -> None:
 
 
 def test_those_in_a_byte_a_number_do(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minibert.viz.page_size._SMALL_PAGE", 0)
-    monkeypatch.setattr("minibert.viz.page_size._BYTES_A_TOKEN", 0)
+    monkeypatch.setattr("minibert.viz.viewing._SMALL_PAGE", 0)
+    monkeypatch.setattr("minibert.viz.viewing._BYTES_A_TOKEN", 0)
     page = saved(view(trace))
     assert {one["coding"] for one in arrays(page, "query") if one["head"] is None} == {"steps"}
     check_weights(page, trace, 4e-3)

@@ -19,8 +19,7 @@ from small_traces import small_trace
 from minibert.viz import attention_page, view
 from minibert.viz.example import Example
 from minibert.viz.less import lessened
-from minibert.viz.notebook import CELL_BYTES, cell_html, fitting, picture, surroundings
-from minibert.viz.page import Page
+from minibert.viz.page import CELL_BYTES, Page, cell_html, fitting, picture, surroundings
 from minibert.viz.payload import (
     cells_of,
     header_json,

@@ -10,7 +10,7 @@ from attention_pages import names, softmax
 
 from minibert.errors import MinibertError
 from minibert.viz import attention_page
-from minibert.viz.saving import write_page
+from minibert.viz.document import write_page
 
 
 class TestSave:

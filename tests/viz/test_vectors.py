@@ -295,7 +295,7 @@ class TestLens:
     def test_one_that_takes_long_is_made_only_when_asked_for(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("minibert.viz.lens._CHEAP", 10)
+        monkeypatch.setattr("minibert.viz.viewing._CHEAP", 10)
         trace = minibert.load("tiny-bert").trace("a boat")
         example = example_of(view(trace))
         assert example["lens"] is None

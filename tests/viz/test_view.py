@@ -32,7 +32,7 @@ from data import data_path
 import minibert
 from minibert.errors import AttentionError
 from minibert.viz import Page, attention_page, view
-from minibert.viz.labels import labels_from_strings, written_texts
+from minibert.viz.example import labels_from_strings, written_texts
 from minibert.viz.payload import encode_probs, header_json, pack_layer
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from minibert.viz.document import write_bytes
 from minibert.viz.plots.labels import measurer
 from minibert.viz.plots.style import METADATA, RESULT_STYLE, kind_of, needed_matplotlib, style
-from minibert.viz.saving import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

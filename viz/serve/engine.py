@@ -1,37 +1,317 @@
 """The engine behind a page: what static/engine/engine.js promises, by a model of Python.
 
 The answers hold plain data for JSON, and blocks of numbers. The names in them are those of
-engine.js. Every number is one that `model.trace`, `trace.rerun` and `rerun_each` give.
+engine.js. Every number is one that `model.trace`, `trace.rerun` and `rerun_each` give. The numbers
+of pictures are those of a static page (payload.py, static/core/data/data.js), not packed: weights
+in one byte, square-root coded; query, key and value in single precision, as the model had them.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from minibert.answers.sampling import Sampling
 from minibert.errors import MinibertError, TokenizationError
+from minibert.layers.config import Config
+from minibert.layers.families import predicts_tokens
 from minibert.model import Model
 from minibert.quantities import QUANTITIES
+from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import zero
 from minibert.trace.read import Trace
-from minibert.viz.engine_edit_checks import EngineEdit, checked_edits
-from minibert.viz.engine_edits import PointKey, needs, python_edits
-from minibert.viz.engine_models import built_of
-from minibert.viz.live import JUDGED_TEXT
-from minibert.viz.serve.passes import Passes
-from minibert.viz.serve.picture import block_of, header_of
+from minibert.viz.engine_edits import EngineEdit, PointKey, checked_edits, needs, python_edits
+from minibert.viz.example import (
+    Sentence,
+    header_of,
+    label_columns,
+    scales_of,
+    sizes_of,
+    without_folder,
+)
+from minibert.viz.live import JUDGED_TEXT, built_of
+from minibert.viz.payload import THUMBNAIL, Array, Json, encode_probs, pool
 from minibert.viz.serve.requests import Question, TextList, TextRequest
-from minibert.viz.serve.task_answers import TaskAnswers
-from minibert.viz.serve.whole import collected, weight_of
-from minibert.viz.trace_example import without_folder
+from minibert.viz.vectors import looking_header, rotation_header
+from minibert.viz.viewing import computed_lens, has_lens
 
-__all__ = ["Answer", "Engine"]
+# Before, after, the other text, and the one that is computed.
+_FEWEST = 4
+_MOST_BYTES = 2**28
+
+
+class Passes:
+    """Traces by the key of their request, the oldest looked at dropped first."""
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self.most_bytes = most_bytes
+        self._kept: OrderedDict[str, Trace] = OrderedDict()
+
+    def get(self, key: str, make: Callable[[], Trace]) -> Trace:
+        """The trace of that key, made where it is not kept any more."""
+        trace = self._kept.pop(key, None)
+        if trace is None:
+            trace = make()
+        self._kept[key] = trace
+        while len(self._kept) > _FEWEST and self.n_bytes > self.most_bytes:
+            self._kept.popitem(last=False)
+        return trace
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of what is kept; traces that share a tensor count it once."""
+        sizes = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+            for trace in self._kept.values()
+            for tensor in _tensors(trace)
+        }
+        return sum(sizes.values())
+
+
+def _tensors(trace: Trace) -> Iterator[Tensor]:
+    yield from trace.kept.values()
+    for record in trace.records:
+        yield from record.values()
+
+
+_LENS = "lens"
+_VECTORS = ("query", "key", "value")
+_BLOCK = re.compile(r"(probs|query|key|value)-(0|[1-9]\d{0,3})")
+
+
+def picture_of(trace: Trace, model: str, *, edited: bool) -> Json:
+    """The header of the pass: ExampleHeader of data.js. `edited`: scores or probs were."""
+    config, labels = trace.config, Sentence(trace, 0).labels
+    n_tokens, layers = len(labels), range(config.n_layers)
+    shapes = {"probs": [config.n_heads, trace.allowed.position, trace.allowed.position]}
+    shapes["query"] = [config.n_heads, n_tokens, config.d_head]
+    shapes["key"] = shapes["value"] = [config.n_kv_heads, n_tokens, config.d_head]
+    arrays = [_entry(name, layer, shape) for layer in layers for name, shape in shapes.items()]
+    if n_tokens > THUMBNAIL:
+        shape = [config.n_layers, config.n_heads, THUMBNAIL, THUMBNAIL]
+        arrays.insert(0, _entry("thumbnails", None, shape))
+    return header_of(
+        labels,
+        arrays=arrays,
+        causal=bool(config.causal),
+        edited=edited,
+        heads=list(range(config.n_heads)),
+        layers=list(layers),
+        lens={"block": _LENS} if has_lens(trace) else None,
+        model=model,
+        scale=scales_of(config, layers),
+        sizes=sizes_of(config),
+        texts=list(trace.tokens.texts[0]),
+        **looking_header(config, layers),
+        **rotation_header(config, layers, n_tokens),
+    )
+
+
+def _entry(name: str, layer: int | None, shape: list[int]) -> Json:
+    codes = name not in _VECTORS
+    return {
+        "block": name if layer is None else f"{name}-{layer}",
+        "coding": "sqrt" if codes else "plain",
+        "dtype": "uint8" if codes else "float32",
+        "head": None,
+        "layer": layer,
+        "packing": "none",
+        "quantity": name,
+        "shape": shape,
+        "triangle": False,
+    }
+
+
+def block_of(trace: Trace, name: str) -> Array:
+    """The numbers of a block that `picture_of` names, in its shape; the lens as JSON.
+
+    Raises MinibertError for another name and for predictions that are not finite, and
+    AttentionError for other numbers that are not.
+    """
+    sentence = Sentence(trace, 0)
+    if name == _LENS and has_lens(trace):
+        return _lens_block(trace, len(sentence.labels))
+    if name == "thumbnails" and len(sentence.labels) > THUMBNAIL:
+        pooled = [pool(sentence.probs(layer)) for layer in range(trace.config.n_layers)]
+        return encode_probs(np.stack(pooled))
+    found = _BLOCK.fullmatch(name)
+    if not found or int(found[2]) >= trace.config.n_layers:
+        raise MinibertError(f"There is no block {name!r:.80} of this pass.")
+    quantity, layer = found[1], int(found[2])
+    if quantity == "probs":
+        return encode_probs(sentence.probs(layer))
+    return sentence.vectors(quantity, layer).astype(np.float32, copy=False)
+
+
+def _lens_block(trace: Trace, length: int) -> Array:
+    """The bytes of what each layer would predict."""
+    try:
+        text = json.dumps(computed_lens(trace, 0, length), allow_nan=False)
+    except ValueError as error:
+        raise MinibertError(
+            "What a layer would predict has NaN or infinity. An edit has set too large a value, or "
+            "the weights are broken."
+        ) from error
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+# Candidates of a prediction: more than a page has room for.
+_TOP = 20
+
+
+class TaskAnswers:
+    """The answers of one model's task head."""
+
+    def __init__(self, config: Config, tokenizer: Tokenizer, name: str) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.name = name
+
+    @property
+    def predicts(self) -> str:
+        """masked, causal, classes or none: what engine.js says a model predicts."""
+        task, config = self.config.task, self.config
+        if task == "causal-lm":
+            return "causal"
+        if task == "sequence-classification":
+            one = config.problem_type in ("", "single_label_classification")
+            return "classes" if one else "none"
+        masked = predicts_tokens(config.family, task)
+        return "masked" if masked and self.tokenizer.mask_id is not None else "none"
+
+    @property
+    def n_choices(self) -> int:
+        """Ids of tokens or classes."""
+        return self.config.n_labels if self.predicts == "classes" else self.config.vocab_size
+
+    def logits_at(self, trace: Trace, position: int) -> Tensor:
+        """(vocab) at a position, or (label) of the text.
+
+        Raises MinibertError for a model that predicts neither.
+        """
+        if self.predicts == "none":
+            raise MinibertError(
+                f"{self.name} has no head that predicts tokens or one class of a text (its task "
+                f"is {self.config.task})."
+            )
+        return trace.logits[0] if self.predicts == "classes" else trace.logits[0, position]
+
+    def predictions(self, trace: Trace) -> list[Json]:
+        """What the model says of each masked token, of the next token, or of the text."""
+        return [
+            {"position": place, "candidates": self.candidates(self.logits_at(trace, place))}
+            for place in self._places(trace)
+        ]
+
+    def candidates(self, logits: Tensor, ids: list[int] | None = None) -> list[Json]:
+        """These tokens or classes, or the most probable ones, of the logits of one place.
+
+        Raises MinibertError for logits that are not finite.
+        """
+        if not bool(logits.isfinite().all()):
+            raise MinibertError(
+                "The logits have NaN or infinity, so nothing is predicted. An edit has set too "
+                "large a value, or the weights are broken."
+            )
+        logits = logits.float()
+        classes = self.predicts == "classes"
+        if ids is None:
+            # Some checkpoints have more logits than their tokenizer has tokens.
+            known = logits if classes else logits[: self.tokenizer.vocab_size]
+            ids = known.topk(min(_TOP, len(known))).indices.tolist()
+        probs = (logits[ids] - logits.logsumexp(-1)).exp().tolist()
+        string = self.config.labels.__getitem__ if classes else self.tokenizer.string
+        rows = zip(ids, logits[ids].tolist(), probs, strict=True)
+        return [
+            {"id": one, "text": string(one), "logit": logit, "prob": prob}
+            for one, logit, prob in rows
+        ]
+
+    def _places(self, trace: Trace) -> list[int]:
+        if self.predicts == "none":
+            return []
+        if self.predicts == "classes":
+            return [0]
+        if self.predicts == "causal":
+            return [trace.allowed.position - 1]
+        ids = trace.inputs.ids[0].tolist()
+        return [place for place, one in enumerate(ids) if one == self.tokenizer.mask_id]
+
+
+# Numbers that one question may ask for: 64 MiB.
+_MOST_NUMBERS = 2**24
+Collected = tuple[Json, Mapping[str, Array]]
+
+
+def weight_of(model: Model, name: str, layer: int | None, row: int | None) -> Tensor | None:
+    """A weight, or one row of its first axis; None where the model has none of this name.
+
+    `name` is its name below the layer, or its whole name where the layer is None. Raises
+    MinibertError for a layer or a row that is not there, and for more numbers than a page may ask
+    for at once.
+    """
+    n_layers = model.config.n_layers
+    if layer is not None and layer >= n_layers:
+        raise MinibertError(f"layer {layer}: {model.name} has {n_layers}.")
+    owner: torch.nn.Module = model if layer is None else model.body.layers[layer]
+    try:
+        weight = owner.get_parameter(name)
+    except AttributeError:
+        return None
+    # Not weight.detach(): a packed layer answers that by dropping its packed copy.
+    value = torch.Tensor.detach(weight)
+    if row is not None:
+        if row >= len(value):
+            raise MinibertError(f"{name} has {len(value)} rows; there is no row {row}.")
+        value = value[row]
+    if value.numel() > _MOST_NUMBERS:
+        raise MinibertError(f"{name} has {value.numel()} numbers; ask for one row.")
+    return value
+
+
+def collected(traces: Iterable[Trace], layer: int, head: int) -> Collected:
+    """Query and key of one head in many texts, one behind the other, as source.js has them.
+
+    Raises MinibertError for a layer or head that the model does not have, and for no text.
+    """
+    known = list(traces)
+    if not known:
+        raise MinibertError("There is no text to collect a head of.")
+    config = known[0].config
+    if layer >= config.n_layers or head >= config.n_heads:
+        raise MinibertError(
+            f"layer {layer}, head {head}: the model has {config.n_layers} layers of "
+            f"{config.n_heads} heads."
+        )
+    sentences = [Sentence(trace, 0) for trace in known]
+    body = {
+        "from": [
+            {"texts": list(one.trace.tokens.texts[0]), "tokens": label_columns(one.labels)}
+            for one in sentences
+        ],
+        "width": config.d_head,
+        "scale": float(config.attention_scale(layer)),
+        "causal": bool(config.causal),
+        "softCap": config.attention_soft_cap,
+        "window": config.window(layer),
+    }
+    heads = {"query": head, "key": head * config.n_kv_heads // config.n_heads}
+    vectors = {
+        name: np.concatenate([one.vectors(name, layer)[place] for one in sentences])
+        for name, place in heads.items()
+    }
+    return body, {name: value.astype(np.float32, copy=False) for name, value in vectors.items()}
+
 
 _FIRST_TEXT = "Once upon a time there was a"
 _FIRST_CLOZE = "The horse pulled the [MASK] up the hill because it was strong."
@@ -43,8 +323,8 @@ _CHARACTERS_A_POSITION = 100
 class Answer:
     """Plain data for JSON, and arrays by name."""
 
-    body: Any
-    blocks: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    body: object
+    blocks: Mapping[str, Array] = field(default_factory=dict)
 
 
 class Engine:
@@ -106,16 +386,16 @@ class Engine:
         """
         trace, edits = self._edited(request)
         changed = any(edit.quantity in ("scores", "probs") for edit in edits)
-        header = header_of(trace, self.name, edited=changed)
+        header = picture_of(trace, self.name, edited=changed)
         ids = trace.tokens.ids[0].tolist()
         body = {"ids": ids, "header": header, "predictions": self.answers.predictions(trace)}
         there = {entry["block"] for entry in header["arrays"]}
         return Answer(body, {name: block_of(trace, name) for name in blocks if name in there})
 
-    def block(self, request: TextRequest, names: tuple[str, ...]) -> Answer:
+    def block(self, request: TextRequest, blocks: tuple[str, ...]) -> Answer:
         """Blocks of a pass. Raises MinibertError for a name that it does not have."""
         trace, _ = self._edited(request)
-        return Answer(None, {name: block_of(trace, name) for name in names})
+        return Answer(None, {name: block_of(trace, name) for name in blocks})
 
     def read(self, request: TextRequest, quantity: str, layer: int | None) -> Answer:
         """Any quantity of the glossary, in single precision, without the batch axis."""
@@ -143,9 +423,9 @@ class Engine:
             )
         return Answer(self.answers.candidates(self.answers.logits_at(trace, position)))
 
-    def weights(self, name: str, layer: int | None, row: int | None) -> Answer:
+    def weights(self, quantity: str, layer: int | None, row: int | None) -> Answer:
         """A weight of the model, or one row of it; null where there is none of this name."""
-        weight = weight_of(self.model, name, layer, row)
+        weight = weight_of(self.model, quantity, layer, row)
         return Answer(None) if weight is None else _numbers(weight)
 
     def collect(self, texts: TextList, layer: int, head: int) -> Iterator[Answer | None]:
@@ -190,7 +470,7 @@ class Engine:
             rows.append(changed([{("z", layer, head): zero} for head in heads]) - before)
         yield _numbers(torch.stack(rows))
 
-    def step(self, request: TextRequest, sampling: Mapping[str, Any]) -> Answer:
+    def step(self, request: TextRequest, sampling: Json) -> Answer:
         """One next token, drawn as `minibert.generate` draws it, and what it was drawn from."""
         if self.predicts != "causal":
             raise MinibertError(

@@ -1,21 +1,174 @@
-"""uvicorn around the application: until Ctrl-C, or in the background of a notebook."""
+"""The server of a page before a model: who is let in, its addresses, and uvicorn around them.
+
+The token stands in the address and is compared in constant time. A page of another origin that a
+browser shows could guess the port, but not the token; and it could give its own name our address
+(DNS rebinding), but its name then stands in Host. So a name is let in only where it is that of this
+machine; an address is never somebody's name. Origin has to be what Host says.
+
+It runs until Ctrl-C (`minibert serve`), or in the background of a notebook (`model.live()`).
+"""
 
 import asyncio
 import ipaddress
+import re
+import secrets
 import socket
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
 
-from minibert.errors import MinibertError
+from minibert.errors import MinibertError, how_to_install
 from minibert.model import Model
-from minibert.viz.serve.app import application, check_installed
+from minibert.viz.document import SERVED_PARTS, document, page_header
+from minibert.viz.inputs import Outside
+from minibert.viz.live import live_samples
+from minibert.viz.serve.connection import Client, Connection, ModelThread
 from minibert.viz.serve.engine import Engine
-from minibert.viz.serve.gate import Gate
-from minibert.viz.serve.model_thread import ModelThread
 from minibert.viz.serve.requests import MOST_MESSAGE_BYTES
 
-__all__ = ["PageServer", "ServedPage", "served"]
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+Headers = list[tuple[bytes, bytes]]
+
+_HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9.-]{1,253})(?::(\d{1,5}))?", re.IGNORECASE)
+
+
+def _machine_names() -> frozenset[str]:
+    return frozenset({"localhost", socket.gethostname().lower()})
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The token of a server, and the names that it has."""
+
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    names: frozenset[str] = field(default_factory=_machine_names)
+
+    def refusal(self, query: bytes, headers: Headers, *, websocket: bool) -> str:
+        """Why a request is not let in; "" for one that is."""
+        hosts = _values(headers, b"host")
+        if len(hosts) != 1 or not self._is_ours(hosts[0]):
+            return "The address has another name than this server."
+        origins = _values(headers, b"origin")
+        # Browsers send it with every websocket; a plain visit has none.
+        if origins or websocket:
+            ours = {f"{scheme}://{hosts[0].lower()}" for scheme in ("http", "https")}
+            if len(origins) != 1 or origins[0].lower() not in ours:
+                return "The request comes from a page of another origin."
+        if not self._has_token(query):
+            return "The address has no token, or a wrong one; use the one that the server printed."
+        return ""
+
+    def _is_ours(self, host: str) -> bool:
+        found = _HOST.fullmatch(host)
+        if not found:
+            return False
+        name = found[1].lower().strip("[]")
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in self.names
+        return True
+
+    def _has_token(self, query: bytes) -> bool:
+        try:
+            given = parse_qs(query.decode("ascii"), max_num_fields=8).get("token", [])
+        except ValueError:
+            return False
+        return len(given) == 1 and secrets.compare_digest(given[0].encode(), self.token.encode())
+
+
+def _values(headers: Headers, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in headers if key.lower() == name]
+
+
+@lru_cache(maxsize=8)
+def served_page(host: str, text: str, *, pairs: bool) -> str:
+    """The HTML of the page at `host`, which may be asked and nothing else; it opens with `text`.
+
+    `pairs`: the model takes a second text.
+    """
+    header = page_header(live={"texts": [text], "samples": live_samples(pairs=pairs)})
+    # Not every browser counts a websocket of the same host as 'self'.
+    connect = (f"ws://{host}", f"wss://{host}")
+    return "".join(document(header, (), parts=SERVED_PARTS, connect=connect))
+
+
+ENGINE_PATH = "/engine"
+MOST_PAGES = 100
+_TRY_LATER = 1013
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # The token stands in the address.
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def check_installed() -> None:
+    """Raise MinibertError where starlette, uvicorn or websockets is missing."""
+    for name in ("starlette", "uvicorn", "websockets"):
+        try:
+            __import__(name)
+        except ImportError as error:
+            raise MinibertError(
+                f"A served page needs {name}, which is not installed: {how_to_install('serve')}. "
+                "See docs/install.md#extras"
+            ) from error
+
+
+def application(
+    engine: Engine,
+    thread: ModelThread,
+    gate: Gate,
+    *,
+    framed: bool = False,
+    abort: Callable[[Client], None] = lambda client: None,
+) -> "Starlette":
+    """The ASGI application. `framed`: other pages, as a notebook is, may show it in a frame.
+
+    `abort` closes the connection of a client, an ASGI scope's `client`, without a word.
+    """
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, PlainTextResponse, Response
+    from starlette.routing import Route, WebSocketRoute
+    from starlette.websockets import WebSocket
+
+    headers = _HEADERS if framed else {**_HEADERS, "X-Frame-Options": "DENY"}
+    pages: set[Connection] = set()
+
+    async def page(request: Request) -> Response:
+        refusal = gate.refusal(request.scope["query_string"], request.headers.raw, websocket=False)
+        if refusal:
+            return PlainTextResponse(refusal + "\n", 403, headers)
+        html = served_page(request.headers["host"], engine.first_text, pairs=engine.takes_pairs)
+        return HTMLResponse(html, headers=headers)
+
+    async def engine_socket(websocket: WebSocket) -> None:
+        query, raw = websocket.scope["query_string"], websocket.headers.raw
+        if gate.refusal(query, raw, websocket=True):
+            # Before it is accepted: the answer is 403.
+            return await websocket.close()
+        await websocket.accept()
+        if len(pages) >= MOST_PAGES:
+            return await websocket.close(_TRY_LATER, f"{MOST_PAGES} pages are open already.")
+        connection = Connection(websocket, engine, thread, abort)
+        pages.add(connection)
+        try:
+            await connection.run()
+        finally:
+            pages.discard(connection)
+
+    return Starlette(routes=[Route("/", page), WebSocketRoute(ENGINE_PATH, engine_socket)])
+
 
 # An answer over HTTP takes milliseconds; a connection that is no websocket has no reason to last.
 _HTTP_SECONDS = 15.0
@@ -59,7 +212,7 @@ class PageServer:
             timeout_notify=_LOOK_SECONDS,
         )
         self._server = uvicorn.Server(config)
-        self._since: dict[Any, float] = {}
+        self._since: dict[Outside, float] = {}
         self.port: int = self._socket.getsockname()[1]
         shown = host if host not in ("0.0.0.0", "::", "") else socket.gethostname()
         named = f"[{shown}]" if ":" in shown else shown
@@ -85,7 +238,7 @@ class PageServer:
         """Have `run` end."""
         self._server.should_exit = True
 
-    def _abort(self, client: Any) -> None:
+    def _abort(self, client: Client) -> None:
         """Close a connection without waiting for what it has not read."""
         for connection in list(self._server.server_state.connections):
             if client is not None and getattr(connection, "client", None) == tuple(client):
