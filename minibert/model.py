@@ -32,7 +32,7 @@ from minibert.trace.plan import Plan
 from minibert.trace.point import as_point
 from minibert.trace.read import Trace
 from minibert.trace.record import record
-from minibert.trace.run import embedded, logits_of, run_layers, with_ends
+from minibert.trace.run import embedded, logits_of, run_layers
 from minibert.trainable import Trainable
 
 if TYPE_CHECKING:
@@ -147,8 +147,7 @@ class Model(Trainable):
         Takes text, Tokens, ids, or what transformers takes, by its names: docs/inputs.md.
         """
         inputs = self.inputs(text, pair, **named)
-        allowed = self.allowed(inputs.ids, inputs.mask)
-        return with_ends(self._logits(inputs, allowed), allowed)
+        return self._logits(inputs, self.allowed(inputs.ids, inputs.mask))
 
     def _logits(self, inputs: Inputs, allowed: AllowedKeys) -> Logits:
         if not self.training:

@@ -38,7 +38,7 @@ METRIC = analysis.logit_difference(RIGHT, WRONG)
 
 
 def number(trace: Trace) -> Tensor:
-    return METRIC(trace.logits).sum()
+    return METRIC(trace).sum()
 
 
 def found(values: Tensor, *places: Any) -> Finding:

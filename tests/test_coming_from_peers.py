@@ -4,7 +4,6 @@ import ast
 import importlib.util
 import re
 import textwrap
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -94,11 +93,11 @@ def test_transformer_lens_says_the_same(row: str) -> None:
     model = lens_model(in_transformers())
     from transformer_lens import patching
 
-    metric: Callable[[Tensor], Tensor] = ours()["metric"]
+    metric = ours()["metric"]
     kept: list[Tensor] = []
     names = {name: ours()[name] for name in ("ids", "others", "torch")}
     names |= {"model": model, "patching": patching}
-    names["metric"] = lambda logits: metric(logits)[0]
+    names["metric"] = lambda logits: metric(logits, lengths=[logits.shape[1]])[0]
     # A backward hook of theirs that returns something replaces the gradient.
     names["save"] = lambda value, hook: kept.append(value)
     names["cache"] = model.run_with_cache(names["others"])[1]

@@ -1,6 +1,7 @@
 """Metrics of logits, and what they say of each sentence of a trace, padding left out."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
@@ -12,7 +13,7 @@ from minibert.quantities import Float
 from minibert.trace.places import Places
 from minibert.trace.point import as_point
 from minibert.trace.read import Trace
-from minibert.trace.sweep import measured, of_sentences
+from minibert.trace.sweep import OwnLogits, called, measured
 
 __all__ = ["Metric", "answer_probability", "logit_difference", "numbers_of", "of_sentence"]
 
@@ -21,47 +22,97 @@ Answer = int | Sequence[int]
 """A token id for every sentence, or one for each of them."""
 
 
-def logit_difference(right: Answer, wrong: Answer) -> Callable[[Tensor | Trace], Tensor]:
+@dataclass(frozen=True)
+class TokenMetric:
+    """One number of the logits at each sentence's last token, for a metric of tokens."""
+
+    answers: tuple[int | list[int], ...]
+    number: Callable[..., Tensor]
+    """Of the last logits, (sentence, vocab), and the ids of each answer, one a sentence."""
+
+    def __call__(
+        self, given: Tensor | Trace, *, lengths: Sequence[int] | None = None
+    ) -> Float[Tensor, " sentence"]:
+        """The number of each sentence of a trace, or of logits whose sentences have these lengths.
+
+        Raises EditError for logits that do not say where their sentences end.
+        """
+        logits = given.logits if isinstance(given, Trace) else given
+        if logits.dim() != 3:
+            raise EditError(
+                f"The logits have shape {tuple(logits.shape)}; expected (batch, position, vocab). "
+                "A metric of tokens needs a model with a vocabulary head."
+            )
+        if isinstance(given, Trace) and given.allowed.packed is not None:
+            last = logits[0, [end - 1 for end in accumulate(given.allowed.packed)]]
+        elif isinstance(given, OwnLogits) and lengths is None:
+            last = logits[:, -1]
+        else:
+            ends = Places.of(given.allowed).lengths if isinstance(given, Trace) else lengths
+            last = logits[range(len(logits)), [end - 1 for end in _checked(ends, logits)]]
+        return self._of_last(last, range(len(last)))
+
+    def of_sentences(self, logits: OwnLogits, sentences: Sequence[int]) -> Tensor:
+        """The numbers of some sentences of a batch, each with its own answers."""
+        if logits.dim() != 3:
+            return self(logits)
+        return self._of_last(logits[:, -1], sentences)
+
+    def _of_last(self, last: Float[Tensor, "sentence vocab"], sentences: Sequence[int]) -> Tensor:
+        chosen = [_of_each(ids, last, sentences) for ids in self.answers]
+        return self.number(last, *chosen)
+
+
+def _checked(lengths: Sequence[int] | None, logits: Tensor) -> Sequence[int]:
+    """The length of each sentence; EditError where it is not known or cannot be."""
+    if lengths is None:
+        raise EditError(
+            "These logits do not say where their sentences end, and padding has logits too. Give "
+            "the metric the trace itself, as metric(trace), or metric(logits, "
+            "lengths=tokens.lengths)."
+        )
+    found = listed(lengths, "lengths", EditError, "a length for each sentence")
+    if len(found) != len(logits):
+        raise EditError(f"lengths has {len(found)} numbers for {len(logits)} sentences.")
+    return [
+        whole_number("lengths", each, EditError, least=1, most=logits.shape[1]) for each in found
+    ]
+
+
+def logit_difference(right: Answer, wrong: Answer) -> TokenMetric:
     """The metric logit[right] − logit[wrong] at each sentence's last token.
 
     `right` and `wrong` are a token id for all sentences, or a list with one for each. The metric
-    takes a trace, logits of a trace or a model, or the logits that `rerun_each` gives it, and
-    returns one number for each sentence. Of a slice of logits, and of the logits of a compiled
-    model, it reads the last position, which may be padding.
+    takes a trace, the logits that `rerun_each` gives it, or other logits with the `lengths` of
+    their sentences, and returns one number for each sentence.
 
     Raises TokenizationError for what is no token id, and where the logits have no such token. The
-    metric raises EditError for logits without positions, and for a list of another length than
-    the batch.
+    metric raises EditError for logits without positions, for logits that do not say where their
+    sentences end, and for a list of another length than the batch.
     """
-    answers = _answer("right", right), _answer("wrong", wrong)
 
-    def difference(given: Tensor | Trace) -> Tensor:
-        last = _last_logits(given)
-        first, second = (_of_each(ids, given, last) for ids in answers)
+    def difference(last: Tensor, first: list[int], second: list[int]) -> Tensor:
         rows = range(len(last))
         return last[rows, first] - last[rows, second]
 
-    return difference
+    return TokenMetric((_answer("right", right), _answer("wrong", wrong)), difference)
 
 
-def answer_probability(token: Answer) -> Callable[[Tensor | Trace], Tensor]:
+def answer_probability(token: Answer) -> TokenMetric:
     """The metric softmax(logits)[token] at each sentence's last token; see `logit_difference`.
 
     Source: what causal tracing reads (Meng et al. 2022, section 2.1).
     """
-    answer = _answer("token", token)
 
-    def probability(given: Tensor | Trace) -> Tensor:
-        last = _last_logits(given)
-        chosen = _of_each(answer, given, last)
+    def probability(last: Tensor, chosen: list[int]) -> Tensor:
         return last.softmax(-1)[range(len(last)), chosen]
 
-    return probability
+    return TokenMetric((_answer("token", token),), probability)
 
 
 def of_sentence(metric: Metric, sentence: int) -> Metric:
     """The metric for passes of one sentence of a batch, whose own answers it then reads."""
-    return lambda logits: metric(of_sentences(logits, (sentence,) * len(logits)))
+    return lambda logits: called(metric, logits, (sentence,) * len(logits))
 
 
 def numbers_of(
@@ -95,42 +146,18 @@ def _answer(name: str, given: Answer) -> int | list[int]:
     return whole_number(name, given, TokenizationError, least=0)
 
 
-def _of_each(answer: int | list[int], given: Tensor | Trace, last: Tensor) -> list[int]:
-    """The answer of each row of logits."""
+def _of_each(answer: int | list[int], last: Tensor, sentences: Sequence[int]) -> list[int]:
+    """The answer of each row of logits, which are of these sentences of the batch."""
     if isinstance(answer, int):
         answers = [answer] * len(last)
     else:
-        logits = given.logits if isinstance(given, Trace) else given
-        sentences = getattr(logits, "sentences", None)
-        if sentences is None and len(answer) != len(last):
+        whole = sentences == range(len(last))
+        if max(sentences, default=0) >= len(answer) or (whole and len(answer) != len(last)):
             raise EditError(
-                f"The metric has {len(answer)} answers for {len(last)} sentences; expected one "
-                "for each, or a single one for all."
+                f"The metric has {len(answer)} answers for {max(sentences) + 1} sentences; "
+                "expected one for each, or a single one for all."
             )
-        try:
-            answers = answer if sentences is None else [answer[sentence] for sentence in sentences]
-        except IndexError:
-            raise EditError(
-                f"The metric has {len(answer)} answers and the batch has more sentences; expected "
-                "one for each, or a single one for all."
-            ) from None
+        answers = [answer[sentence] for sentence in sentences]
     for token in answers:
         whole_number("answer", token, TokenizationError, least=0, most=last.shape[-1] - 1)
     return answers
-
-
-def _last_logits(given: Tensor | Trace) -> Float[Tensor, "batch vocab"]:
-    """The logits at the last token of each sentence."""
-    logits = given.logits if isinstance(given, Trace) else given
-    if logits.dim() != 3:
-        raise EditError(
-            f"The logits have shape {tuple(logits.shape)}; expected (batch, position, vocab). A "
-            "metric of tokens needs a model with a vocabulary head."
-        )
-    # What a model and a trace say of sentences of different lengths; a slice says nothing.
-    packed, lengths = (getattr(logits, name, None) for name in ("packed", "lengths"))
-    if packed is not None:
-        return logits[0, [end - 1 for end in accumulate(packed)]]
-    if lengths is not None:
-        return logits[range(len(lengths)), [length - 1 for length in lengths]]
-    return logits[:, -1]

@@ -27,6 +27,7 @@ from minibert.quantities import QUANTITIES
 from minibert.trace.edit import Edit, replace, zero
 from minibert.trace.places import Places, indices_of
 from minibert.trace.read import Trace
+from minibert.trace.sweep import called
 
 __all__ = [
     "Sweep",
@@ -236,4 +237,4 @@ def _sweep(
 
 def _number(text: Trace, metric: Metric, positions: Sequence[int] | None) -> float:
     chosen = Places.of(text.allowed).positions(0, positions, error=EditError)
-    return float(metric(text.logits[:, chosen])[0].detach())
+    return float(called(metric, text.logits[:, chosen], (0,))[0].detach())

@@ -29,7 +29,7 @@ from minibert.trace.one_text import text_of
 from minibert.trace.pass_record import PassRecord
 from minibert.trace.plan import Plan
 from minibert.trace.record import rerun
-from minibert.trace.run import TracedModel, with_ends
+from minibert.trace.run import TracedModel
 from minibert.trace.sweep import rerun_each
 
 __all__ = ["LayerTrace", "Trace"]
@@ -136,7 +136,7 @@ class Trace(PassRecord):
         Sentences shorter than the batch have padding at the end; `text(i).logits` has none.
         """
         self._whole("logits")
-        return with_ends(self.kept["logits"], self.allowed)
+        return self.kept["logits"]
 
     @property
     def next_sentence_logits(self) -> Float[Tensor, "batch label"]:

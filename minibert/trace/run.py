@@ -29,7 +29,6 @@ __all__ = [
     "reads_single_positions",
     "run_layers",
     "unaffected",
-    "with_ends",
 ]
 
 _PROJECTIONS = (
@@ -157,15 +156,6 @@ def logits_of(
     padded = final.new_zeros((*inputs.ids.shape, final.shape[-1]))
     padded[_real(inputs)] = final[0]
     return model.task_logits(padded, inputs)
-
-
-def with_ends(logits: Tensor, allowed: AllowedKeys) -> Tensor:
-    """The logits, told where the sentences end, for metrics, which see nothing but logits."""
-    # torch can compile no attribute of its own tensors.
-    if not torch.compiler.is_compiling():
-        logits.lengths = allowed.lengths  # type: ignore[attr-defined]
-        logits.packed = allowed.packed  # type: ignore[attr-defined]
-    return logits
 
 
 def reads_single_positions(head: TaskHead | None) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from minibert.trace.point import as_point
 from minibert.trace.record import rerun
 from minibert.trace.run import behind_layers, reads_single_positions, run_layers, unaffected
 
-__all__ = ["measured", "of_sentences", "rerun_each"]
+__all__ = ["OwnLogits", "called", "measured", "rerun_each"]
 
 Metric = Callable[[Tensor], Tensor]
 
@@ -69,22 +69,41 @@ def rerun_each(
     return torch.stack([results[index] for index in range(len(plans))])
 
 
+class OwnLogits(Tensor):
+    """Logits of whole sentences without padding, which is what a metric is called with.
+
+    Whatever is computed from them is of this type again, and has no padding either.
+    """
+
+
+@runtime_checkable
+class KnowsSentences(Protocol):
+    """A metric that reads something else in each sentence, such as the right answer."""
+
+    def of_sentences(self, logits: OwnLogits, sentences: Sequence[int]) -> Tensor:
+        """One number for each of these sentences of the batch."""
+
+
+def called(metric: Metric, logits: Tensor, sentences: Sequence[int]) -> Tensor:
+    """What the metric makes of logits without padding, of these sentences of the batch."""
+    own = logits.as_subclass(OwnLogits)
+    if isinstance(metric, KnowsSentences):
+        numbers = metric.of_sentences(own, sentences)
+    else:
+        numbers = metric(own)
+    return _one_a_sentence(numbers, len(logits))
+
+
 def measured(metric: Metric, logits: Tensor, lengths: Sequence[int] | None) -> Tensor:
     """One number a sentence; sentences of different lengths go to the metric one by one."""
     if lengths is None or len(set(lengths)) == 1:
         whole = logits if lengths is None else logits[:, : lengths[0]]
-        return _one_a_sentence(metric(whole), len(logits))
+        return called(metric, whole, range(len(logits)))
     each = [
-        _one_a_sentence(metric(of_sentences(row[None, :length], (number,))), 1)
+        called(metric, row[None, :length], (number,))
         for number, (row, length) in enumerate(zip(logits, lengths, strict=True))
     ]
     return torch.cat(each)
-
-
-def of_sentences(logits: Tensor, sentences: tuple[int, ...]) -> Tensor:
-    """The logits, told which sentences of the batch they are of, for metrics with answers each."""
-    logits.sentences = sentences  # type: ignore[attr-defined]
-    return logits
 
 
 def _lengths(trace: PassRecord, chosen: list[list[int]] | None) -> tuple[int, ...] | None:
@@ -154,7 +173,7 @@ def _one_a_sentence(numbers: Tensor, count: int) -> Tensor:
         raise EditError(
             f"metric: expected one number for each of {count} sentences, found {shape}."
         )
-    return numbers
+    return numbers.as_subclass(Tensor)
 
 
 class _Prefix:

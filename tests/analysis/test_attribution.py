@@ -120,7 +120,7 @@ class Frozen:
                 pre = pre + self.scaled("transform bias", head.transform.bias)
             held = (self.activation(pre) / pre).detach()
             x = self.norm("transform norm bias", head.norm, held * pre)
-        logits = F.linear(x, head.decoder.weight)
+        logits = F.linear(x, head.decoder.weight) / self.trace.config.logits_divisor
         if head.decoder.bias is None:
             return logits
         return logits + self.scaled("unembedding bias", head.decoder.bias)

@@ -50,13 +50,14 @@ METRIC = logit_difference(5, 11)
 
 
 def one_by_one(model: Model, text: Tensor, edits: list[dict[Any, Any]]) -> Tensor:
-    return torch.cat([METRIC(model.trace(text, edit=edit).logits) for edit in edits])
+    return torch.cat([METRIC(model.trace(text, edit=edit)) for edit in edits])
 
 
 def test_the_logit_difference_is_read_at_the_last_position() -> None:
     logits = torch.zeros(1, 2, VOCABULARY)
     logits[0, 0, 5], logits[0, 1, 5], logits[0, 1, 11] = 9.0, 3.0, 1.0
-    assert METRIC(logits).tolist() == [2.0]
+    assert METRIC(logits, lengths=[2]).tolist() == [2.0]
+    assert METRIC(logits, lengths=[1]).tolist() == [9.0]
 
 
 def test_ablating_each_head_equals_one_ablated_pass_after_the_other() -> None:
@@ -65,7 +66,7 @@ def test_ablating_each_head_equals_one_ablated_pass_after_the_other() -> None:
     edits = [{("z", n, h): zero} for n in range(LAYERS) for h in range(HEADS)]
     assert torch.allclose(sweep.values.flatten(), one_by_one(model, text, edits), atol=1e-12)
     assert sweep.values.shape == (LAYERS, HEADS)
-    assert sweep.clean == pytest.approx(float(METRIC(model(text))), abs=1e-12)
+    assert sweep.clean == pytest.approx(float(METRIC(model.trace(text))), abs=1e-12)
     assert sweep.rows == ("layer 0", "layer 1", "layer 2")
     assert sweep.columns == ("head 0", "head 1")
 

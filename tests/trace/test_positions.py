@@ -92,8 +92,10 @@ FUNCTIONS: dict[str, Function] = {
     "rerun_each, the last position": lambda t, _, at, name: swept(
         [((name, 1), replace(0.2, positions=at)), (("mlp_out", 0), zero)], None
     )(t),
-    "logit_difference": lambda t, _, at, name: [*METRIC(t.logits)],
-    "logit_difference of a model's logits": lambda t, _, at, name: [*METRIC(t.model(t.tokens))],
+    "logit_difference": lambda t, _, at, name: [*METRIC(t)],
+    "logit_difference of a model's logits": lambda t, _, at, name: [
+        *METRIC(t.model(t.tokens), lengths=t.tokens.lengths)
+    ],
     "explain": lambda t, _, at, name: explained(t, at[-1], 0),
     "text": lambda t, _, at, name: [
         torch.cat([getattr(t.text(i)[1, 0], n).flatten() for n in (*LAYER_NAMES, "probs")])
@@ -160,13 +162,13 @@ def test_the_last_position_is_the_last_real_token() -> None:
     trace = model.trace([" river window summer horse", " horse"])
     alone = model.trace(" horse")
     metric = logit_difference(7, 13)
-    expected = float(metric(alone.logits)[0])
-    assert float(metric(trace.logits)[1]) == pytest.approx(expected, abs=1e-4)
+    expected = float(metric(alone)[0])
+    assert float(metric(trace)[1]) == pytest.approx(expected, abs=1e-4)
     edit = {("z", 3, 0): zero}
     for positions in ([-1], None):
         found = trace.rerun_each([edit], metric, positions=positions)[0, 1]
         assert abs(float(found) - expected) > 1e-3
-        assert float(found) == pytest.approx(float(metric(alone.rerun(edit).logits)[0]), abs=1e-4)
+        assert float(found) == pytest.approx(float(metric(alone.rerun(edit))[0]), abs=1e-4)
     changed = trace.rerun({("resid_post", 0): replace(0.0, positions=[-1])})
     length = trace.tokens.lengths[1]
     assert changed[0].resid_post[1, length - 1].count_nonzero() == 0

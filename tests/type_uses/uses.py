@@ -34,7 +34,7 @@ attended = minibert.attend(q, k, v, causal=True, want=("entropy", "received"))
 z: Tensor = attended.z
 scores = head_scores(model, " a b a b")
 metric = logit_difference(7, 13)
-number: Tensor = metric(logits)
+number: Tensor = metric(logits, lengths=[3])
 error: type[Exception] = minibert.MinibertError
 version: str = minibert.__version__
 from_tokens: Tensor = model.forward(ids)
