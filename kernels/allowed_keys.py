@@ -1,5 +1,6 @@
 """Which keys a query may see, as all layers of a pass share it."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -8,12 +9,11 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
-from minibert.kernels.masks import Window, near_keys
-from minibert.quantities import AttentionMask, Bool, Int, TokenMask
-
-__all__ = ["AllowedKeys", "kept"]
+from minibert.quantities import AttentionMask, Bool, Float, Int, TokenMask
 
 Made = TypeVar("Made")
+#: Keys before and after its own position that a query may see; None: as many as there are.
+Window = tuple[int | None, int | None]
 
 
 class kept(Generic[Made]):  # noqa: N801, a decorator like `property`
@@ -190,6 +190,17 @@ class AllowedKeys:
             window=self.window, prefix=self.prefix, ends=ends,
         )  # fmt: skip
 
+    @kept
+    def sentences(self) -> "tuple[AllowedKeys, ...]":
+        """Those of each packed sentence alone."""
+        found: list[AllowedKeys] = []
+        for number, n_keys in enumerate(self.packed_keys or self.packed or ()):
+            prefix = None if self.prefix is None else self.prefix[number : number + 1]
+            found.append(
+                AllowedKeys(1, n_keys, self.device, self.causal, window=self.window, prefix=prefix)
+            )
+        return tuple(found)
+
     def mask(
         self, n_queries: int, *, lengths: bool = True, order: bool = True, window: bool = True
     ) -> Bool[Tensor, "#batch #head #query #key"] | None:
@@ -228,3 +239,56 @@ class AllowedKeys:
         if seen is None or self.given is None:
             return self.given if seen is None else seen
         return seen & self.given
+
+
+def near_keys(
+    positions: Int[Tensor, "... query 1"],
+    n_keys: int,
+    *,
+    causal: bool,
+    window: Window | None,
+    prefix: Int[Tensor, " batch"] | None = None,
+) -> Bool[Tensor, "#batch 1 query key"] | None:
+    """True where a query at its position may look by causal order, window and prefix; None: all.
+
+    A window (before, after) lets a query at p see the keys p − before … p + after (Beltagy et al.
+    2020, section 3.1; Jiang et al. 2023, section 2). The keys of a prefix are seen in spite of
+    causal order, by queries whose window they are in (Raffel et al. 2020, section 3.2.1).
+    """
+    keys = torch.arange(n_keys, device=positions.device)
+    near: Tensor | None = None
+    if causal:
+        near = keys <= positions
+        if prefix is not None:
+            near = near | (keys < prefix[:, None, None, None])
+    before, after = window or (None, None)
+    if before is not None:
+        inside = keys >= positions - before
+        near = inside if near is None else near & inside
+    if after is not None and (prefix is not None or not causal):
+        inside = keys <= positions + after
+        near = inside if near is None else near & inside
+    return near if near is None or near.ndim == 4 else near[None, None]
+
+
+def open_dead_rows(
+    allowed: Bool[Tensor, "#batch #head #query #key"],
+) -> tuple[Bool[Tensor, "#batch #head #query #key"], Bool[Tensor, "#batch #head #query 1"] | None]:
+    """The mask with its dead rows opened, and which rows live; None when all are seen to.
+
+    A row without an allowed key has no softmax: −inf throughout gives NaN, forward and backward.
+    Whoever computes lets such a row see everything and puts 0 (lse: −inf) in its place at the end.
+    """
+    # amax over bytes is some 20 x faster than any() over booleans.
+    alive = allowed.view(torch.uint8).amax(dim=-1, keepdim=True).bool()
+    # In a graph no number is looked at.
+    if not torch.compiler.is_compiling() and bool(alive.all()):
+        return allowed, None
+    return allowed | ~alive, alive
+
+
+def additive_mask(
+    allowed: Bool[Tensor, "#batch #head #query #key"], dtype: torch.dtype
+) -> Float[Tensor, "#batch #head #query #key"]:
+    """What is added to the scores: 0 where allowed, −inf elsewhere, in `dtype`."""
+    return torch.where(allowed, 0.0, -math.inf).to(dtype)

@@ -3,24 +3,27 @@
 It checks tensors that a user gives; a model, which made them, calls `compute`.
 """
 
-import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
-from minibert.kernels.allowed_keys import AllowedKeys
-from minibert.kernels.attended import Attended, Statistics
-from minibert.kernels.call import Call
-from minibert.kernels.compute import compute
-from minibert.kernels.implementation import Implementation
-from minibert.kernels.masks import Window
-from minibert.kernels.option_checks import check_prefix, check_score_options, check_window
-from minibert.kernels.registry import check_name, implementations, register
-from minibert.kernels.requests import check_tensors, parse_want
-from minibert.kernels.validation import check_inputs, check_options, check_packed, may_look
-from minibert.quantities import Shaped
+from minibert.kernels.allowed_keys import Window
+from minibert.kernels.call import MATRICES, Call, Outputs, parse_want
+from minibert.kernels.checks import check_call, check_outputs, check_wanted_tensors
+from minibert.kernels.folding import folded, padded_call, reads_packed, unpadded
+from minibert.kernels.operators import call_operator, has_operator
+from minibert.kernels.registry import (
+    Implementation,
+    check_name,
+    chosen_for,
+    implementations,
+    register,
+)
+from minibert.quantities import Float, Int, Shaped
 
 __all__ = [
     "Attended",
@@ -31,6 +34,75 @@ __all__ = [
     "implementations",
     "register",
 ]
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Numbers that describe each attention row; None where `want` did not name them.
+
+    p is a row of probs, s the row of scores with soft cap, bias and ALiBi, both over the allowed
+    keys alone: a sink is no key. A dead row (no key allowed) has probs 0. In float32; in float64
+    for float64 inputs. Of packed sentences everything is counted within a token's own sentence:
+    its rows, keys and positions.
+
+    row_max      max s: the largest score. Dead row: −inf.
+    max_prob     max p, in [0, 1]: how sure the query is. Dead row: 0.
+    entropy      −sum p·ln p, in nats: 0 for one key, ln n for n equal keys (Clark et al. 2019,
+                 §3.3). Dead row: 0.
+    argmax       the key with the largest s; of equals any. Dead row: −1.
+    received     sum of p over the query rows, per key: how much a key is looked at, in rows. With
+                 lengths and as many queries as keys (self-attention) padded query rows are left
+                 out; otherwise every row counts.
+    key_mass     p at the key positions asked for ("key_mass", positions), in their order
+                 (Clark et al. 2019, §3.2 with the positions of [CLS] and [SEP]).
+    offset_mass  p at the key that stands at the query's position + offset, for the offsets asked
+                 for: −1 previous, 0 itself, 1 next (Clark et al. 2019, §3.1). 0 outside the text.
+                 Query i stands at position K − Q + i.
+    map          mean of p over the real cells of each block, when queries and keys are cut into
+                 equal blocks, at most ("map", blocks) a side; 64 unless told. Real as in received;
+                 0 for a block without real cells.
+    key_sums     sum of p times each of the columns ("key_sums", columns), (batch, head, key,
+                 column), batch and head may be 1: the mass on a kind of keys where a column is 1
+                 at these and 0 elsewhere, or anything linear in keys.
+    pair_mass    p of each query and key of ("pair_mass", pairs), (batch, pair, 2), batch may be 1;
+                 0 for the pair −1, −1. Of packed sentences tokens are counted over all of them.
+    profile      sum of p along each diagonal, from offset 1 − K to Q − 1: how much goes how far.
+                 Real queries as in received. Of packed sentences 2·n − 1 numbers each, one after
+                 the other.
+    """
+
+    row_max: Float[Tensor, "batch *head query"] | None = None
+    max_prob: Float[Tensor, "batch *head query"] | None = None
+    entropy: Float[Tensor, "batch *head query"] | None = None
+    argmax: Int[Tensor, "batch *head query"] | None = None
+    received: Float[Tensor, "batch *head key"] | None = None
+    key_mass: Float[Tensor, "batch *head query position"] | None = None
+    offset_mass: Float[Tensor, "batch *head query offset"] | None = None
+    map: Float[Tensor, "batch *head query_block key_block"] | None = None
+    key_sums: Float[Tensor, "batch *head query column"] | None = None
+    pair_mass: Float[Tensor, "batch *head pair"] | None = None
+    profile: Float[Tensor, "batch *head diagonal"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """What `attend` and `compute` give; None where it was not wanted (`attend` always wants lse).
+
+    z           probs · value, in the dtype of the inputs (the reference: float64). Dead row: 0.
+    lse         ln sum exp(s), natural logarithm, s the allowed scores with soft cap, bias and
+                ALiBi, and the sink where there is one: what the softmax divides by, kept so that
+                any prob is exp(s − lse) (Milakov & Gimelshein 2018; Dao et al. 2022, §3.1).
+                float32; float64 for float64 inputs. Dead row: −inf, or the sink.
+    scores      scale · query · keyᵀ, before soft cap, bias and mask.
+    probs       exp(s − lse), 0 where masked. Rows sum to 1, to less with a sink. Dead row: 0.
+    statistics  see `Statistics`; None when none was asked for.
+    """
+
+    z: Float[Tensor, "batch head query d_value"]
+    lse: Float[Tensor, "batch head query"] | None = None
+    scores: Float[Tensor, "batch head query key"] | None = None
+    probs: Float[Tensor, "batch head query key"] | None = None
+    statistics: Statistics | None = None
 
 
 def attend(
@@ -109,41 +181,102 @@ def attend(
     >>> attended.probs.shape, attended.statistics.entropy.shape
     (torch.Size([1, 2, 5, 5]), torch.Size([1, 2, 5]))
     """
-    check_inputs(query, key, value, lengths=lengths, mask=mask, bias=bias, pages=pages)
-    check_options(causal=causal, scale=scale, dropout=dropout)
-    check_score_options(query, soft_cap=soft_cap, alibi_slopes=alibi_slopes, sinks=sinks)
+    options: dict[str, Any] = {"lengths": lengths, "mask": mask, "causal": causal, "bias": bias}
+    options |= {"packed": packed, "packed_keys": packed_keys, "window": window, "prefix": prefix}
+    options |= {"scale": scale, "soft_cap": soft_cap, "alibi_slopes": alibi_slopes}
+    options |= {"sinks": sinks, "pages": pages}
+    options = check_call(query, key, value, dropout=dropout, **options)
     check_name(impl)
-    if packed is not None:
-        others = {"lengths": lengths, "mask": mask, "bias": bias, "pages": pages}
-        packed, packed_keys = check_packed(packed, packed_keys, query, key, others)
-    elif packed_keys is not None:
-        raise AttentionError("packed_keys come without packed; expected both.")
-    (B, H, Q, D), K = query.shape, key.shape[2] * (1 if pages is None else pages.shape[1])
-    check_prefix(prefix, query, causal=causal, sentences=B if packed is None else len(packed))
-    stays = lengths is not None and not may_look(lengths)
-    allowed = AllowedKeys(
-        batch=B,
-        position=K,
-        device=query.device,
-        causal=causal,
-        lengths=None if lengths is None or stays else tuple(lengths.tolist()),
-        packed=packed,
-        given=mask,
-        window=check_window(window),
-        prefix=prefix,
-        packed_keys=packed_keys,
-        on_device=lengths if stays else None,
-        ends=lengths if pages is not None else None,
+    call = Call.of(query, key, value, **options)
+    n_keys = call.allowed.position
+    if call.packed is not None:
+        n_keys = max(call.packed_keys or call.packed)
+    wanted = parse_want(want, n_keys=n_keys)
+    check_wanted_tensors(call, wanted)
+    return compute(replace(call, want=wanted | {"lse": ()}), impl)
+
+
+_STATISTICS = frozenset(field.name for field in fields(Statistics))
+
+
+def compute(call: Call, impl: str = "auto") -> Attended:
+    """z and what the call wants beside it, by any implementation; the inputs are not checked."""
+    want, device, asked = call.want, call.query.device.type, call.asks
+    gradient = torch.is_grad_enabled() and call.requires_grad
+    chosen = chosen_for(impl, call, asked, gradient=gradient)
+    if torch.is_autocast_enabled(device):
+        with torch.autocast(device, enabled=False):
+            found = _outputs(chosen, call, asked)
+    else:
+        found = _outputs(chosen, call, asked)
+    if not want:
+        return Attended(found["z"])
+    statistics = {name: found[name] for name in want if name in _STATISTICS}
+    return Attended(
+        z=found["z"],
+        lse=found["lse"] if "lse" in want else None,
+        statistics=Statistics(**statistics) if statistics else None,
+        **{name: found[name] for name in MATRICES if name in want},
     )
-    wanted = parse_want(want, n_keys=K if packed is None else max(packed_keys or packed))
-    check_tensors(wanted, (B, H, Q, K), packed=packed, packed_keys=packed_keys)
-    scale = 1 / math.sqrt(D) if scale is None else float(scale)
-    cap = None if soft_cap is None else float(soft_cap)
-    changes: dict[str, Any] = {
-        "soft_cap": cap,
-        "alibi_slopes": alibi_slopes,
-        "sinks": sinks,
-        "pages": pages,
-    }
-    wanted |= {"lse": ()}
-    return compute(Call(query, key, value, scale, allowed, bias, wanted, **changes), impl)
+
+
+def _outputs(chosen: Implementation, call: Call, asked: frozenset[str]) -> Outputs:
+    """z and what is wanted, by name."""
+    taken = chosen.options
+    if call.allowed.ends is not None or not asked <= taken:
+        if call.packed is not None and not reads_packed(asked, taken):
+            of_rows = padded_call(call)
+            return unpadded(_outputs(chosen, of_rows, of_rows.asks), call)
+        call = folded(call, taken)
+    # What a pass over z alone is made of torch.compile can look into.
+    wanted = call.want or not chosen.second_pass
+    if chosen.opaque and wanted and torch.compiler.is_compiling():
+        if has_operator(chosen, call):
+            return call_operator(chosen.name, call)
+        if chosen.second_pass:
+            return _apart(chosen, call)
+    return _checked(chosen, call) if chosen.checked else chosen.fn(call)
+
+
+def _apart(chosen: Implementation, call: Call) -> Outputs:
+    """z, into which torch.compile looks, and as one node of the graph what has no gradient.
+
+    The node computes z again; where nothing of it is used, torch.compile leaves it out.
+    """
+    fixed: dict[str, Any] = {name: one.detach() for name, one in call.tensors.items()}
+    beside = replace(call, **fixed)
+    z = _outputs(chosen, replace(call, want={}), call.asks)["z"]
+    return _outputs(chosen, beside, call.asks) | {"z": z}
+
+
+def _checked(chosen: Implementation, call: Call) -> Outputs:
+    """What a user's implementation gives.
+
+    Raises AttentionError when something is missing or has not the promised shape and dtype, and
+    when torch has written into an input. Numbers are not looked at: that is what
+    `check.parity.check` is for.
+    """
+    before = _versions(call)
+    found = chosen.fn(call)
+    if written := [name for name, version in _versions(call).items() if version != before[name]]:
+        raise AttentionError(
+            f'impl="{chosen.name}" wrote into {", ".join(written)}, or into memory shared with it; '
+            "expected its inputs to stay as they are. Write into a copy: query.clone()."
+        )
+    check_outputs(found, chosen.name, call.query, call.key, call.value, call.want)
+    if missing := [output for output in ("z", *call.want) if output not in found]:
+        raise AttentionError(
+            f'impl="{chosen.name}" gave {", ".join(found)} and not {", ".join(missing)}; expected '
+            "z, lse and everything it was registered with as wants."
+        )
+    return {name: found[name] for name in ("z", *call.want)}
+
+
+def _versions(call: Call) -> dict[str, int]:
+    """How often torch has written into each input; it does not count for inference tensors."""
+    if torch.compiler.is_compiling():
+        return {}
+    given = call.tensors
+    if call.lengths is not None:
+        given |= {"lengths": call.lengths}
+    return {name: one._version for name, one in given.items() if not one.is_inference()}

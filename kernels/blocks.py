@@ -1,7 +1,7 @@
 """Masked scores in blocks of a few MiB, so that N x N is never held.
 
-They serve `chunked.py` (z and statistics in one pass), `columns.py` (sums over queries) and
-`sdpa.py` (lse and statistics beside the fused z). Formulas and units: `api.Statistics`.
+They serve `row_blocks.py` (z and statistics in one pass; for torch's kernels the statistics alone)
+and `columns.py` (sums over queries). Formulas and units: `api.Statistics`.
 
 A block is whole rows, some queries against every key they may see, so that its softmax is final and
 nothing is rescaled later. It holds a head for each thread, or several, since a product of matrices
@@ -17,29 +17,19 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from minibert.kernels.masks import Window, wide
+from minibert.kernels.call import Call, wide
 from minibert.kernels.work_memory import LEAST_ROWS, WorkMemory
-from minibert.quantities import Bool, Float, Int
-
-__all__ = ["Block", "Inputs", "Part", "floor_of", "parts_of"]
+from minibert.quantities import Float, Int
 
 
-@dataclass(frozen=True, eq=False)
 class Inputs:
-    """What the scores are made of; the options as `api.attend` hands them on."""
+    """A call as its blocks read it: what every block asks for is looked up once."""
 
-    query: Float[Tensor, "batch head query d_head"]
-    key: Float[Tensor, "batch kv_head key d_head"]
-    scale: float
-    lengths: Int[Tensor, " batch"] | None = None
-    mask: Bool[Tensor, "#batch #head #query #key"] | None = None
-    causal: bool = False
-    bias: Float[Tensor, "#batch #head #query #key"] | None = None
-    window: Window | None = None
-    prefix: Int[Tensor, " batch"] | None = None
-    soft_cap: float | None = None
-    alibi_slopes: Float[Tensor, "*#batch head"] | None = None
-    sinks: Float[Tensor, " head"] | None = None
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.query, self.key, self.scale = call.query, call.key, call.scale
+        self.lengths, self.mask, self.causal = call.lengths, call.mask, call.causal
+        self.window, self.prefix = call.window, call.prefix
 
     @property
     def dtype(self) -> torch.dtype:
@@ -64,8 +54,8 @@ class Inputs:
     @cached_property
     def slopes(self) -> Float[Tensor, "#batch head 1 1"]:
         """`alibi_slopes` beside scores."""
-        assert self.alibi_slopes is not None
-        slopes = self.alibi_slopes.to(self.dtype)
+        assert self.call.alibi_slopes is not None
+        slopes = self.call.alibi_slopes.to(self.dtype)
         return (slopes if slopes.ndim == 2 else slopes[None])[..., None, None]
 
     def span(self, rows: slice, n_keys: int) -> slice:
@@ -194,12 +184,12 @@ class Part:
 
     def _shape(self, scores: Tensor, place: tuple[slice, slice, slice], keys: slice) -> None:
         """Soft cap, bias and ALiBi, in the scores of a block."""
-        inputs, (sentences, heads, rows) = self.inputs, place
-        if inputs.soft_cap is not None:
-            scores.div_(inputs.soft_cap).tanh_().mul_(inputs.soft_cap)
-        if inputs.bias is not None:
-            scores += _cut(inputs.bias, (*place, keys))
-        if inputs.alibi_slopes is not None:
+        inputs, call, (sentences, heads, rows) = self.inputs, self.inputs.call, place
+        if call.soft_cap is not None:
+            scores.div_(call.soft_cap).tanh_().mul_(call.soft_cap)
+        if call.bias is not None:
+            scores += _cut(call.bias, (*place, keys))
+        if call.alibi_slopes is not None:
             distance = self.memory.distances(rows.start + inputs.shift - keys.start, scores.shape)
             slopes = _cut(inputs.slopes, (sentences, heads))
             scores.addcmul_(slopes, distance.abs(), value=-1)

@@ -1,15 +1,157 @@
-"""One attention call, as the model, every implementation, the checker and the bench describe it."""
+"""One attention call, as the model, every implementation, the checker and the bench describe it.
 
-from dataclasses import dataclass, field
+An implementation is a function of a `Call` that gives `Outputs`. A new option is a field here with
+its name in `OPTIONS`, a check in `checks.py`, the formula in `reference.py` and `eager.py`, and
+whatever a kernel that takes it does with it.
+"""
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from minibert.kernels.allowed_keys import AllowedKeys
-from minibert.kernels.requests import Want
-from minibert.quantities import Float, Int
+from minibert.errors import AttentionError
+from minibert.kernels.allowed_keys import AllowedKeys, Window
+from minibert.quantities import Bool, Float, Int
 
-__all__ = ["Call"]
+#: What an implementation gives: "z", "lse" and whatever the call wants, by name; it may be more.
+Outputs = dict[str, Tensor]
+#: The options of a call, as keywords of `attend` and of functions that users register. Those in
+#: front a function that takes `**rest` gets, the others only one that names them.
+COMMON = ("lengths", "mask", "causal", "scale", "bias", "want")
+OPTIONS = (
+    *COMMON,
+    "packed",
+    "packed_keys",
+    "window",
+    "prefix",
+    "soft_cap",
+    "alibi_slopes",
+    "sinks",
+    "pages",
+)
+#: Shapes that not every implementation takes: fewer key heads than query heads, and values whose
+#: size is not that of the keys.
+SHAPES = ("groups", "value_size")
+#: What an implementation receives: name -> whole numbers, or a tensor for `TENSORS`; a name without
+#: parameters maps to ().
+Want = dict[str, Any]
+
+MATRICES = ("scores", "probs")
+WANTS = (
+    *MATRICES,
+    "row_max",
+    "max_prob",
+    "entropy",
+    "argmax",
+    "received",
+    "key_mass",
+    "offset_mass",
+    "map",
+    "key_sums",
+    "pair_mass",
+    "profile",
+)
+#: Those whose parameter is a tensor, by what it holds.
+TENSORS = {
+    "key_sums": "(batch, head, key, column) of floating numbers, batch and head may be 1",
+    "pair_mass": "(batch, pair, 2) of query and key, whole numbers, batch may be 1",
+}
+_DEFAULTS: dict[str, tuple[int, ...]] = {"offset_mass": (-1, 0, 1), "map": (64,)}
+#: Far beyond any text, and small enough to be added to a position in int64.
+_LARGEST = 2**31 - 1
+_PARAMETRISED = ("key_mass", "offset_mass", "map")
+
+
+def parse_want(want: Iterable[Any], *, n_keys: int | None) -> Want:
+    """What is wanted, by name, defaults filled in: ("map",) becomes {"map": (64,)}.
+
+    Raises AttentionError for an unknown name, a missing parameter or one out of range. With n_keys
+    None, whether there are such keys is left to the caller.
+    """
+    if isinstance(want, str):
+        raise AttentionError(
+            f"want is the text {want!r}; expected a tuple of names. Write want=({want!r},)."
+        )
+    if not isinstance(want, Iterable):
+        raise AttentionError(
+            f"want is {want!r}; expected a tuple of names, () for z and lse alone, "
+            'for instance want=("entropy",).'
+        )
+    parsed: Want = {}
+    for item in want:
+        name, parameters = _name_and_parameters(item)
+        if name in parsed and (name in TENSORS or parsed[name] != parameters):
+            raise AttentionError(
+                f"want asks for {name!r} twice, with {parsed[name]!s:.99} and {parameters!s:.99}. "
+                "Put all of them in one entry."
+            )
+        if name not in TENSORS:
+            _check_range(name, parameters, n_keys)
+        parsed[name] = parameters
+    return parsed
+
+
+def _name_and_parameters(item: Any) -> tuple[str, Any]:
+    name, given = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+    if not isinstance(name, str) or name not in WANTS:
+        raise AttentionError(
+            f"want holds {item!r:.200}, which is not known; known are {', '.join(WANTS)}; "
+            'with parameters ("key_mass", positions), ("offset_mass", offsets), ("map", blocks), '
+            '("key_sums", columns), ("pair_mass", pairs).'
+        )
+    if name in TENSORS:
+        return name, _tensor(name, given)
+    if given is None:
+        if name == "key_mass":
+            raise AttentionError(
+                'want holds "key_mass" without key positions; '
+                'say which, for instance ("key_mass", (0,)) for the first token.'
+            )
+        return name, _DEFAULTS.get(name, ())
+    if name not in _PARAMETRISED:
+        raise AttentionError(f"want gives {name!r} the parameter {given!r}; it takes none.")
+    if name == "map":
+        given = (given,)
+    try:
+        numbers = tuple(given)
+    except TypeError:
+        numbers = (given,)
+    if not numbers or any(isinstance(n, bool) or not isinstance(n, int) for n in numbers):
+        raise AttentionError(
+            f"want gives {name!r} the parameter {given!r}; expected whole numbers, "
+            f"for instance ({name!r}, {64 if name == 'map' else (0, 1)})."
+        )
+    return name, numbers
+
+
+def _tensor(name: str, given: Any) -> Tensor:
+    axes = 4 if name == "key_sums" else 3
+    if isinstance(given, Tensor) and given.ndim == axes:
+        kind = given.dtype
+        if kind.is_floating_point if name == "key_sums" else kind == torch.int64:
+            return given
+    told = f"{given.dtype}, {tuple(given.shape)}" if isinstance(given, Tensor) else f"{given!r:.80}"
+    raise AttentionError(f"want gives {name!r} {told}; expected a tensor {TENSORS[name]}.")
+
+
+def _check_range(name: str, parameters: tuple[int, ...], n_keys: int | None) -> None:
+    if any(abs(number) > _LARGEST for number in parameters):
+        raise AttentionError(
+            f"({name!r}, {parameters}): expected numbers of at most {_LARGEST} either way."
+        )
+    if name == "map" and parameters[0] < 1:
+        raise AttentionError(f'("map", {parameters[0]}): expected at least one block.')
+    if name == "key_mass" and n_keys is not None:
+        outside = [position for position in parameters if not 0 <= position < n_keys]
+        if outside:
+            raise AttentionError(
+                f'("key_mass", {parameters}): positions {outside} do not exist; '
+                f"there are {n_keys} keys, counted from 0 to {n_keys - 1}."
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,30 +185,115 @@ class Call:
     """One more logit in each row's softmax, of no key and no value (Xiao et al. 2024)."""
     pages: Int[Tensor, "batch page"] | None = None
 
+    @classmethod
+    def of(
+        cls,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scale: float | None = None,
+        lengths: Tensor | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        window: Window | None = None,
+        prefix: Tensor | None = None,
+        packed: tuple[int, ...] | None = None,
+        packed_keys: tuple[int, ...] | None = None,
+        pages: Tensor | None = None,
+        want: Want | None = None,
+        **scores: Any,
+    ) -> "Call":
+        """The call that these keywords of `attend` describe; nothing is checked.
+
+        `scores` are bias, soft_cap, alibi_slopes and sinks.
+        """
+        allowed = AllowedKeys(
+            batch=query.shape[0],
+            position=key.shape[2] * (1 if pages is None else pages.shape[1]),
+            device=query.device,
+            causal=causal,
+            packed=packed,
+            given=mask,
+            window=window,
+            prefix=prefix,
+            packed_keys=packed_keys,
+            ends=None if pages is None else lengths,
+            on_device=lengths,
+        )
+        scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
+        told: dict[str, Any] = {"want": {} if want is None else want, "pages": pages} | scores
+        return cls(query, key, value, scale, allowed, **told)
+
+    @property
+    def lengths(self) -> Int[Tensor, " batch"] | None:
+        """The number of real keys of each sentence; None: all are."""
+        return self.allowed.length_tensor
+
+    @property
+    def causal(self) -> bool:
+        """Whether a query sees the keys up to its own position alone, aligned to the end."""
+        return self.allowed.in_order
+
+    @property
+    def window(self) -> Window | None:
+        """Keys before and after its own position that a query sees, aligned to the end."""
+        return self.allowed.window if self.allowed.aligned else None
+
+    @property
+    def prefix(self) -> Int[Tensor, " sentence"] | None:
+        """The first keys of each sentence that are seen in spite of causal order."""
+        return self.allowed.prefix if self.allowed.aligned else None
+
+    @property
+    def packed(self) -> tuple[int, ...] | None:
+        """The queries of each packed sentence."""
+        return self.allowed.packed
+
+    @property
+    def packed_keys(self) -> tuple[int, ...] | None:
+        """Their keys, where these are not as many."""
+        return self.allowed.packed_keys
+
+    @property
+    def mask(self) -> Bool[Tensor, "#batch #head #query #key"] | None:
+        """True where attention is allowed by what lengths, causal, window and prefix do not say."""
+        return self.allowed.mask(self.query.shape[2], lengths=False, order=False, window=False)
+
+    @property
+    def seen(self) -> Bool[Tensor, "#batch #head #query #key"] | None:
+        """True where attention is allowed by all that is said; None: everywhere."""
+        return self.allowed.mask(self.query.shape[2])
+
+    @property
+    def biases(self) -> Float[Tensor, "#batch #head #query #key"] | None:
+        """The bias and −slope · |position of the query − position of the key| (Press et al. 2022).
+
+        In the dtype of the call.
+        """
+        if self.alibi_slopes is None:
+            return self.bias
+        query, ends = self.query, self.allowed.ends
+        (Q, K), device = (query.shape[2], self.key.shape[2]), query.device
+        positions = torch.arange(K - Q, K, device=device)[:, None]
+        if ends is not None:
+            positions = positions + (ends - K)[:, None, None, None]
+        distance = (positions - torch.arange(K, device=device)).abs()
+        slopes = self.alibi_slopes if self.alibi_slopes.ndim == 2 else self.alibi_slopes[None]
+        added = (-slopes.to(wide(query.dtype))[..., None, None] * distance).to(query.dtype)
+        return added if self.bias is None else added + self.bias
+
     @property
     def tensors(self) -> dict[str, Tensor]:
         """Those that gradients may flow to, by name."""
-        given = {
-            "query": self.query,
-            "key": self.key,
-            "value": self.value,
-            "bias": self.bias,
-            "alibi_slopes": self.alibi_slopes,
-            "sinks": self.sinks,
-        }
+        names = ("query", "key", "value", "bias", "alibi_slopes", "sinks")
+        given = {name: getattr(self, name) for name in names}
         return {name: one for name, one in given.items() if one is not None}
 
     @property
     def requires_grad(self) -> bool:
         """Whether gradients may flow to one of its tensors."""
-        return (
-            self.query.requires_grad
-            or self.key.requires_grad
-            or self.value.requires_grad
-            or (self.bias is not None and self.bias.requires_grad)
-            or (self.alibi_slopes is not None and self.alibi_slopes.requires_grad)
-            or (self.sinks is not None and self.sinks.requires_grad)
-        )
+        return any(one.requires_grad for one in self.tensors.values())
 
     @property
     def asks(self) -> frozenset[str]:
@@ -84,25 +311,22 @@ class Call:
             found.add("scale")
         return frozenset(found)
 
-    def options(self) -> dict[str, Any]:
-        """The keywords that an implementation takes, by name."""
-        keys, told = self.allowed, self.allowed.options
-        return {
-            "lengths": keys.length_tensor,
-            "mask": self._mask_apart() if "mask" in told else None,
-            "causal": keys.in_order,
-            "scale": self.scale,
-            "bias": self.bias,
-            "want": self.want,
-            "packed": keys.packed,
-            "packed_keys": keys.packed_keys,
-            "window": keys.window if "window" in told else None,
-            "prefix": keys.prefix if "prefix" in told else None,
-            "soft_cap": self.soft_cap,
-            "alibi_slopes": self.alibi_slopes,
-            "sinks": self.sinks,
-            "pages": self.pages,
-        }
+    def keywords(self, names: Collection[str]) -> dict[str, Any]:
+        """The options of these names, for a function that takes them as keywords."""
+        return {name: getattr(self, name) for name in OPTIONS if name in names}
 
-    def _mask_apart(self) -> Tensor | None:
-        return self.allowed.mask(self.query.shape[2], lengths=False, order=False, window=False)
+    def positively_scaled(self) -> "Call":
+        """The same scores by a scale above 0.
+
+        torch's kernels mask before they scale: −inf times a scale of 0 or below is no mask.
+        """
+        if self.scale > 0:
+            return self
+        if self.scale < 0:
+            return replace(self, query=-self.query, scale=-self.scale)
+        return replace(self, query=self.query * 0, scale=1.0)
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of lse and statistics: float64 for float64, float32 for everything narrower."""
+    return torch.float64 if dtype == torch.float64 else torch.float32

@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["exponentials_per_second", "instructions_per_second"]
-
 #: Numbers in a block, steps in a run, and blocks: enough work to keep the largest GPU busy.
 _NUMBERS, _STEPS, _BLOCKS = 1024, 4096, 2048
 

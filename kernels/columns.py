@@ -5,19 +5,20 @@ position). The Triton kernels compute it on a GPU, the blocks of `blocks.py` on 
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError
-from minibert.kernels.api import attend
+from minibert.kernels.allowed_keys import Window
+from minibert.kernels.api import compute
 from minibert.kernels.blocks import Block, Inputs, Part, floor_of, parts_of
-from minibert.kernels.masks import Window
-from minibert.kernels.option_checks import check_score_options, check_window
+from minibert.kernels.call import Call
+from minibert.kernels.checks import check_call, check_rows
 from minibert.kernels.registry import Request, implementations
 from minibert.kernels.row_blocks import RowSums
-from minibert.kernels.validation import check_inputs, check_options, check_rows
 from minibert.quantities import Float, Shaped
 
 __all__ = ["COLUMNS", "column_sums"]
@@ -26,7 +27,7 @@ __all__ = ["COLUMNS", "column_sums"]
 COLUMNS = ("probs", "relevance", "positive_relevance", "absolute_relevance")
 _BACK_ENDS = ("auto", "chunked", "triton")
 # Options that the Triton kernels for columns do not take.
-_BLOCKS_ONLY = ("window", "soft_cap")
+_BLOCKS_ONLY = frozenset({"window", "soft_cap"})
 
 
 def column_sums(
@@ -67,35 +68,31 @@ def column_sums(
     >>> column_sums(query, key).sum(-1).allclose(torch.tensor(5.0))  # a row of probs sums to 1
     True
     """
-    values = key if value is None else value
-    check_inputs(query, key, values, lengths=lengths, mask=mask, bias=bias)
-    check_options(causal=causal, scale=scale)
-    check_score_options(query, soft_cap=soft_cap, alibi_slopes=None, sinks=None)
-    _check(query, value, z_gradient, weights=weights, lse=lse, of=of)
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     options: dict[str, Any] = {"lengths": lengths, "mask": mask, "causal": causal, "bias": bias}
-    options |= {"scale": scale, "window": check_window(window), "soft_cap": soft_cap}
+    options |= {"scale": scale, "window": window, "soft_cap": soft_cap}
+    values = key if value is None else value
+    call = Call.of(query, key, values, **check_call(query, key, values, **options))
+    _check(query, value, z_gradient, weights=weights, lse=lse, of=of)
     # float32 is promised, whatever autocast would make of the products.
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
-        groups = query.shape[1] != key.shape[1]
-        if _back_end(impl, query, options, groups=groups) == "chunked":
-            gradients = None if value is None or z_gradient is None else (value, z_gradient)
-            inputs = Inputs(query, key, **options)
-            return _in_blocks(inputs, lse=lse, weights=weights, gradients=gradients, of=of)
+        of_values = None if of == "probs" else z_gradient
+        if _back_end(impl, call) == "chunked":
+            return _in_blocks(call, lse=lse, weights=weights, z_gradient=of_values, of=of)
         if lse is None:
-            lse = attend(query, key, key, **options).lse
-        options = {name: one for name, one in options.items() if name not in _BLOCKS_ONLY}
-        return _by_triton(query, key, value, z_gradient, of, lse=lse, weights=weights, **options)
+            lse = compute(replace(call, value=key, want={"lse": ()})).lse
+            assert lse is not None
+        return _by_triton(call, of_values, of, lse=lse, weights=weights)
 
 
 def _in_blocks(
-    inputs: Inputs,
+    call: Call,
     *,
     lse: Tensor | None,
     weights: Tensor | None,
-    gradients: tuple[Tensor, Tensor] | None,
+    z_gradient: Tensor | None,
     of: str,
 ) -> Float[Tensor, "batch head key"]:
+    inputs = Inputs(call)
     (B, H, Q), K = inputs.query.shape[:3], inputs.key.shape[2]
     device = inputs.query.device
     sums = torch.zeros(B, H, K, dtype=inputs.dtype, device=device)
@@ -104,7 +101,7 @@ def _in_blocks(
         counted = weights.to(inputs.dtype)
     rows = _weighted_rows(counted)
     for part in parts_of(inputs):
-        slopes = None if of == "probs" or gradients is None else _Slopes(part, *gradients)
+        slopes = None if z_gradient is None else _Slopes(part, call.value, z_gradient)
         for block in part.blocks(rows):
             cells, factors = _probs(block, lse)
             if slopes is not None:
@@ -183,7 +180,7 @@ def _check(
             check_rows(name, tensor, query, shapes, meaning)
 
 
-def _back_end(impl: str, query: Tensor, options: dict[str, Any], *, groups: bool) -> str:
+def _back_end(impl: str, call: Call) -> str:
     if not isinstance(impl, str) or impl not in _BACK_ENDS:
         known = ", ".join(f'"{name}"' for name in _BACK_ENDS)
         raise AttentionError(
@@ -191,20 +188,11 @@ def _back_end(impl: str, query: Tensor, options: dict[str, Any], *, groups: bool
         )
     if impl == "chunked":
         return impl
-    given = frozenset(n for n, one in options.items() if one is not None and one is not False)
-    if groups:
-        given |= {"groups"}
-    triton = implementations().get("triton")
-    request = Request(
-        wants=frozenset({"received"}),
-        options=given,
-        device=query.device.type,
-        dtype=query.dtype,
-        gradient=False,
-        d_head=query.shape[-1],
-    )
+    triton, query, asks = implementations().get("triton"), call.query, call.asks - {"value_size"}
+    wants, device = frozenset({"received"}), query.device.type
+    request = Request(wants, asks, device, query.dtype, gradient=False, d_head=query.shape[-1])
     refusal = "it is not known" if triton is None else triton.refusal(request)
-    if others := given.intersection(_BLOCKS_ONLY):
+    if others := asks & _BLOCKS_ONLY:
         refusal = f"its columns take no {' and no '.join(sorted(others))}"
     if impl == "auto":
         # Where Triton is interpreted it is for seeing that it is right.
@@ -215,18 +203,18 @@ def _back_end(impl: str, query: Tensor, options: dict[str, Any], *, groups: bool
 
 
 def _by_triton(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor | None,
+    call: Call,
     z_gradient: Tensor | None,
     of: str,
-    **options: Any,
+    *,
+    lse: Tensor,
+    weights: Tensor | None,
 ) -> Tensor:
     # Triton is an extra, and importing it takes as long as torch: only a call needs it.
-    if of == "probs" or value is None or z_gradient is None:
+    if z_gradient is None:
         from minibert.kernels.fused.columns import column_sums as sums_of_probs
 
-        return sums_of_probs(query, key, **options)
+        return sums_of_probs(call, lse=lse, weights=weights)
     from minibert.kernels.fused.backward import relevance_columns
 
-    return relevance_columns(query, key, value=value, z_gradient=z_gradient, of=of, **options)
+    return relevance_columns(call, z_gradient, lse=lse, weights=weights, of=of)

@@ -1,37 +1,20 @@
 """Attention step by step in plain torch: any dtype, any device, differentiable.
 
-A model calls the three functions below where scores or probs are edited.
+A model calls the first functions below where scores or probs are edited. The statistics come from
+the scores of all rows at once; `row_blocks.py` has the same formulas for some rows at a time.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from minibert.kernels.call import Call
-from minibert.kernels.masks import (
-    Window,
-    additive_mask,
-    allowed_keys,
-    open_dead_rows,
-    wide,
-    with_alibi,
-)
-from minibert.kernels.packing import sentence_by_sentence
-from minibert.kernels.requests import Want
-from minibert.kernels.row_statistics import statistics_of_rows
+from minibert.kernels.allowed_keys import additive_mask, open_dead_rows
+from minibert.kernels.call import Call, Outputs, wide
+from minibert.kernels.folding import sentence_by_sentence
 from minibert.quantities import Bool, Float, Int
 
-__all__ = [
-    "attend",
-    "attention_probs",
-    "attention_scores",
-    "of_call",
-    "soft_capped",
-    "weighted_values",
-]
+_FROM_PROBS = {"received", "key_mass", "offset_mass", "map", "key_sums", "pair_mass", "profile"}
 
 
 def attention_scores(
@@ -100,86 +83,153 @@ def _by_groups(
     return torch.matmul(grouped, columns).unflatten(2, (heads // kv_heads, -1)).flatten(1, 2)
 
 
-def attend(
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_value"],
-    *,
-    lengths: Int[Tensor, " batch"] | None,
-    mask: Bool[Tensor, "#batch #head #query #key"] | None,
-    causal: bool,
-    scale: float,
-    bias: Float[Tensor, "#batch #head #query #key"] | None,
-    want: Want,
-    packed: Sequence[int] | None = None,
-    packed_keys: Sequence[int] | None = None,
-    window: Window | None = None,
-    prefix: Int[Tensor, " sentence"] | None = None,
-    alibi_slopes: Float[Tensor, "*#batch head"] | None = None,
-    soft_cap: float | None = None,
-    sinks: Float[Tensor, " head"] | None = None,
-) -> dict[str, Tensor]:
-    """z, lse, scores, probs and the wanted statistics; gradients reach every one of them.
+def attend(call: Call) -> Outputs:
+    """z, scores and probs, and lse and the statistics that are wanted; gradients reach all of them.
 
     scores, probs and z are rounded to the dtype of the inputs, as torch does; lse and the
     statistics are computed from those scores in float32 (float64 for float64).
     """
-    if packed is not None:
-        options: dict[str, Any] = {"causal": causal, "window": window, "scale": scale}
-        options |= {"soft_cap": soft_cap, "sinks": sinks, "prefix": prefix}
-        options["alibi_slopes"] = alibi_slopes
-        options |= {"packed": packed, "packed_keys": packed_keys, "want": want}
-        return sentence_by_sentence(attend, query, key, value, **options)
-    allowed = allowed_keys(
-        query, key, lengths=lengths, mask=mask, causal=causal, window=window, prefix=prefix
-    )
-    bias = with_alibi(bias, alibi_slopes, query, key)
-    shape: dict[str, Any] = {"scale": scale, "soft_cap": soft_cap, "bias": bias, "sinks": sinks}
-    return _attend(query, key, value, allowed, lengths=lengths, want=want | {"lse": ()}, **shape)
-
-
-def of_call(call: Call) -> dict[str, Tensor]:
-    """The same for a call, whose mask all layers share; lse and statistics only when wanted."""
-    keys, vectors = call.allowed, (call.query, call.key, call.value)
-    options: dict[str, Any] = {"scale": call.scale, "soft_cap": call.soft_cap, "sinks": call.sinks}
-    if keys.packed is not None:
-        options |= {"causal": keys.causal, "window": keys.window, "prefix": keys.prefix}
-        options |= {"packed": keys.packed, "packed_keys": keys.packed_keys, "want": call.want}
-        options["alibi_slopes"] = call.alibi_slopes
-        return sentence_by_sentence(attend, *vectors, **options)
-    bias = with_alibi(call.bias, call.alibi_slopes, call.query, call.key)
-    options |= {"bias": bias, "want": call.want, "lengths": keys.length_tensor}
-    return _attend(*vectors, keys.mask(call.query.shape[2]), **options)
-
-
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    allowed: Tensor | None,
-    *,
-    lengths: Tensor | None,
-    want: Want,
-    scale: float,
-    soft_cap: float | None,
-    bias: Tensor | None,
-    sinks: Tensor | None,
-) -> dict[str, Tensor]:
-    scores = attention_scores(query, key, scale=scale)
-    shaped = soft_capped(scores, soft_cap)
+    if call.packed is not None:
+        return sentence_by_sentence(attend, call)
+    scores = attention_scores(call.query, call.key, scale=call.scale)
+    bias, allowed = call.biases, call.seen
+    shaped = soft_capped(scores, call.soft_cap)
     shaped = shaped if bias is None else shaped + bias
-    probs = attention_probs(shaped, allowed, sinks)
-    found = {"z": weighted_values(probs, value), "scores": scores, "probs": probs}
-    if want.keys() <= found.keys():
+    probs = attention_probs(shaped, allowed, call.sinks)
+    found = {"z": weighted_values(probs, call.value), "scores": scores, "probs": probs}
+    if call.want.keys() <= found.keys():
         return found
     opened, alive = (None, None) if allowed is None else open_dead_rows(allowed)
-    return found | statistics_of_rows(
-        shaped.to(wide(shaped.dtype)),
-        allowed=opened,
-        alive=alive,
-        lengths=lengths,
-        want=want,
-        first=0,
-        n_queries=query.shape[2],
-        sinks=sinks,
-    )
+    return found | _statistics(call, shaped.to(wide(shaped.dtype)), opened, alive)
+
+
+def _statistics(
+    call: Call,
+    scores: Float[Tensor, "batch head query key"],
+    allowed: Bool[Tensor, "#batch #head #query #key"] | None,
+    alive: Bool[Tensor, "#batch #head #query 1"] | None,
+) -> Outputs:
+    """lse and the wanted statistics of the rows.
+
+    With t = scores − row_max, l = sum exp(t) and W = sum exp(t)·t:
+    lse = row_max + ln l, max_prob = 1 / l, entropy = ln l − W / l, a sum of two terms >= 0.
+    With a sink lse = ln(exp(row_max + ln l) + exp(sink)), and with the share k = exp(row_max +
+    ln l − lse) that is left for the keys max_prob = k / l and entropy = k · (entropy − ln k).
+    `allowed` has its dead rows opened and `alive` says which they are (`open_dead_rows`).
+    """
+    want = call.want
+    if allowed is not None:
+        # Finite: the weight of a masked cell is 0, and 0·(−inf) in W would be NaN.
+        scores = torch.where(allowed, scores, torch.finfo(scores.dtype).min / 2)
+    row_max = scores.amax(dim=-1, keepdim=True)
+    shifted = scores - row_max
+    weights = shifted.exp()
+    total = weights.sum(dim=-1, keepdim=True)
+    keys_lse = row_max + total.log()
+    lse, left = keys_lse, None
+    if call.sinks is not None:
+        sink = call.sinks.to(scores.dtype)[:, None, None]
+        lse = torch.logaddexp(keys_lse, sink)
+        left = (keys_lse - lse).exp()
+        if alive is not None:
+            lse = torch.where(alive, lse, sink)
+    found = {"lse": lse}
+    if "row_max" in want:
+        found["row_max"] = row_max
+    if "max_prob" in want:
+        found["max_prob"] = 1 / total if left is None else left / total
+    if "entropy" in want:
+        product = torch.linalg.vecdot(weights, shifted).unsqueeze(-1)
+        found["entropy"] = total.log() - product / total
+        if left is not None:
+            found["entropy"] = left * (found["entropy"] + (lse - keys_lse))
+    if "argmax" in want:
+        found["argmax"] = scores.argmax(dim=-1, keepdim=True)
+    found = {name: _bury(call, name, one, alive).squeeze(-1) for name, one in found.items()}
+    if _FROM_PROBS & want.keys():
+        probs = weights / total
+        probs = probs if left is None else probs * left
+        found |= _from_probs(call, probs if alive is None else probs * alive)
+    return found
+
+
+def _bury(call: Call, name: str, values: Tensor, alive: Tensor | None) -> Tensor:
+    """The numbers of rows, those of dead rows as `Statistics` promises."""
+    if alive is None or (name == "lse" and call.sinks is not None):
+        return values
+    nothing = {"lse": -math.inf, "row_max": -math.inf, "argmax": -1}.get(name, 0)
+    return values.masked_fill(~alive, nothing)
+
+
+def _from_probs(call: Call, probs: Float[Tensor, "batch head query key"]) -> Outputs:
+    """The statistics that are sums of probs."""
+    (Q, K), want, found = probs.shape[2:], call.want, {}
+    # Only in self-attention do the lengths, which count keys, also say which queries are real.
+    query_lengths = call.lengths if Q == K else None
+    if "key_mass" in want:
+        found["key_mass"] = probs[..., list(want["key_mass"])]
+    if "offset_mass" in want:
+        found["offset_mass"] = _offset_mass(probs, want["offset_mass"])
+    if "received" in want:
+        real = _real(query_lengths, Q, probs)[:, None]
+        found["received"] = (real.transpose(-2, -1) @ probs).squeeze(-2)
+    if "map" in want:
+        (blocks,) = want["map"]
+        over_queries = _averaging(query_lengths, Q, blocks, probs)
+        over_keys = _averaging(call.lengths, K, blocks, probs)
+        found["map"] = over_queries @ probs @ over_keys.transpose(-2, -1)
+    if "key_sums" in want:
+        found["key_sums"] = probs @ want["key_sums"].to(probs)
+    if "pair_mass" in want:
+        found["pair_mass"] = _pair_mass(probs, want["pair_mass"])
+    if "profile" in want:
+        found["profile"] = _profile(probs * _real(query_lengths, Q, probs)[:, None])
+    return found
+
+
+def _pair_mass(
+    probs: Float[Tensor, "batch head query key"], pairs: Int[Tensor, "#batch pair 2"]
+) -> Float[Tensor, "batch head pair"]:
+    B, H, Q, K = probs.shape
+    query, key = pairs.unbind(-1)
+    cells = (query * K + key).clamp(0, Q * K - 1)[:, None].expand(B, H, -1)
+    return probs.flatten(2).gather(-1, cells) * (query >= 0)[:, None]
+
+
+def _profile(probs: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head offset"]:
+    B, H, Q, K = probs.shape
+    queries = torch.arange(K - Q, K, device=probs.device)
+    offset = torch.arange(K, device=probs.device) - queries[:, None]
+    sums = probs.new_zeros(B, H, K + Q - 1)
+    return sums.index_add(2, (offset + K - 1).flatten(), probs.flatten(2))
+
+
+def _offset_mass(
+    probs: Float[Tensor, "batch head query key"], offsets: tuple[int, ...]
+) -> Float[Tensor, "batch head query offset"]:
+    Q, K = probs.shape[2:]
+    positions = torch.arange(K - Q, K, device=probs.device)
+    keys = positions[:, None] + torch.tensor(offsets, device=probs.device)
+    inside = (keys >= 0) & (keys < K)
+    keys = keys.clamp(0, K - 1).expand(*probs.shape[:2], -1, -1)
+    return probs.gather(-1, keys) * inside
+
+
+def _real(
+    lengths: Int[Tensor, " batch"] | None, n: int, like: Tensor
+) -> Float[Tensor, "batch n 1"]:
+    """1 for a real token, 0 for padding."""
+    if lengths is None:
+        return like.new_ones(like.shape[0], n, 1)
+    return (torch.arange(n, device=like.device) < lengths[:, None]).to(like.dtype).unsqueeze(-1)
+
+
+def _averaging(
+    lengths: Int[Tensor, " batch"] | None, n: int, blocks: int, like: Tensor
+) -> Float[Tensor, "batch 1 block n"]:
+    """The matrix that takes the mean over the real tokens of each of at most `blocks` blocks."""
+    size = math.ceil(n / blocks)
+    block = torch.arange(n, device=like.device) // size
+    member = block == torch.arange(math.ceil(n / size), device=like.device)[:, None]
+    weights = member * _real(lengths, n, like).transpose(-2, -1)
+    return (weights / weights.sum(dim=-1, keepdim=True).clamp_min(1)).unsqueeze(1)

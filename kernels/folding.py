@@ -1,68 +1,67 @@
 """A call in another form, for implementations that do not take it as it is.
 
 Lengths, causal order, a window and a prefix become a mask; ALiBi a bias; fewer key heads are
-repeated; pages are put one after the other; packed sentences are padded.
+repeated; pages are put one after the other; packed sentences are padded, or computed one by one.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from minibert.kernels.call import Call
-from minibert.kernels.masks import with_alibi
-from minibert.kernels.packing import padded
+from minibert.kernels.call import Call, Outputs, Want
 from minibert.quantities import Float, Int
-
-__all__ = ["folded", "gathered", "keywords", "padded_call", "reads_packed", "repeated"]
 
 
 def folded(call: Call, taken: frozenset[str]) -> Call:
-    """The call for an implementation with these options: only the mask is left to `keywords`."""
+    """The call for an implementation with these options and shapes."""
     if call.pages is not None and "pages" not in taken:
         call = gathered(call)
     if "groups" in call.asks and "groups" not in taken:
-        heads = call.query.shape[1]
-        key, value = repeated(call.key, heads), repeated(call.value, heads)
+        group = call.query.shape[1] // call.key.shape[1]
+        key, value = (one.repeat_interleave(group, dim=1) for one in (call.key, call.value))
         call = replace(call, key=key, value=value)
     # Whoever takes ALiBi counts positions from the end of all keys.
     alibi = "alibi_slopes" in taken and call.allowed.aligned
     if call.alibi_slopes is not None and not alibi:
-        ends = call.allowed.ends
-        bias = with_alibi(call.bias, call.alibi_slopes, call.query, call.key, ends=ends)
-        call = replace(call, bias=bias, alibi_slopes=None)
-    return call
+        call = replace(call, bias=call.biases, alibi_slopes=None)
+    return _masked(call, taken) if "mask" in taken else call
 
 
-def keywords(call: Call, taken: frozenset[str]) -> dict[str, Any]:
-    """The options of a folded call, in the form that an implementation takes."""
-    options, keys = call.options(), call.allowed
+def _masked(call: Call, taken: frozenset[str]) -> Call:
+    """The call with a mask in the place of what is not taken apart from it."""
+    keys = call.allowed
+    left = keys.options - taken
     # A prefix is seen in spite of causal order: both are in the mask, or neither.
-    ordered = "causal" in taken and ("prefix" in taken or "prefix" not in keys.options)
-    apart = {
-        "lengths": "lengths" in taken or "lengths" not in keys.options,
-        "order": ordered or "causal" not in keys.options,
-        "window": "window" in taken or "window" not in keys.options,
+    in_mask = {
+        "lengths": "lengths" in left,
+        "order": bool({"causal", "prefix"} & left) and "causal" in keys.options,
+        "window": "window" in left,
     }
-    if "mask" in taken and not all(apart.values()):
-        told = {name: not said for name, said in apart.items()}
-        options["mask"] = keys.mask(call.query.shape[2], **told)
-        if not apart["order"]:
-            options |= {"causal": False, "prefix": None}
-    return {name: options[name] for name in options if name in taken}
-
-
-def repeated(
-    vectors: Float[Tensor, "batch kv_head key size"], heads: int
-) -> Float[Tensor, "batch head key size"]:
-    """Each head as many times, one after the other, as there are query heads for it."""
-    return vectors.repeat_interleave(heads // vectors.shape[1], dim=1)
+    if not any(in_mask.values()):
+        return call
+    given = keys.mask(call.query.shape[2], **in_mask)
+    # Where queries do not stand at the end the mask says what their order allows.
+    order, window = in_mask["order"] or not keys.aligned, in_mask["window"] or not keys.aligned
+    allowed = replace(
+        keys,
+        given=given,
+        queries=None,
+        ends=None,
+        lengths=None if in_mask["lengths"] else keys.lengths,
+        on_device=None if in_mask["lengths"] else keys.on_device,
+        causal=keys.causal and not order,
+        prefix=None if order else keys.prefix,
+        window=None if window else keys.window,
+    )
+    return replace(call, allowed=allowed)
 
 
 def gathered(call: Call) -> Call:
     """The keys and values of each sentence's pages, one after the other."""
-    pages, lengths = call.pages, call.allowed.length_tensor
+    pages, lengths = call.pages, call.lengths
     assert pages is not None
     assert lengths is not None
     key, value = (_gathered(one, pages, lengths) for one in (call.key, call.value))
@@ -98,10 +97,76 @@ def reads_packed(asked: frozenset[str], taken: frozenset[str]) -> bool:
 
 
 def padded_call(call: Call) -> Call:
-    """Packed sentences as a batch, a sentence a row."""
-    queries = call.allowed.packed
-    assert queries is not None
-    keys = call.allowed.packed_keys or queries
-    query = padded(call.query, queries)
-    key, value = padded(call.key, keys), padded(call.value, keys)
-    return replace(call, query=query, key=key, value=value, allowed=call.allowed.padded)
+    """Packed sentences as a batch, a sentence a row, with zeros behind its tokens."""
+    queries, keys = _counts(call)
+
+    def rows(vectors: Tensor, counts: Sequence[int]) -> Tensor:
+        sentences = vectors[0].transpose(0, 1).split(list(counts))
+        return pad_sequence(list(sentences), batch_first=True).transpose(1, 2)
+
+    key, value = rows(call.key, keys), rows(call.value, keys)
+    query, allowed = rows(call.query, queries), call.allowed.padded
+    return replace(call, query=query, key=key, value=value, allowed=allowed)
+
+
+def unpadded(outputs: Mapping[str, Tensor], call: Call) -> Outputs:
+    """The rows of the tokens of what a `padded_call` gave, one after the other."""
+    queries, keys = _counts(call)
+    return {
+        name: torch.cat(
+            [
+                rows[:, :n]
+                for rows, n in zip(output, keys if name == "received" else queries, strict=True)
+            ],
+            dim=1,
+        )[None]
+        for name, output in outputs.items()
+    }
+
+
+def sentence_by_sentence(attend: Callable[[Call], Outputs], call: Call) -> Outputs:
+    """What `attend` gives for each packed sentence alone, one after the other along the tokens."""
+    queries, keys = _counts(call)
+    parts = [call.query.split(list(queries), dim=2)]
+    parts += [vectors.split(list(keys), dim=2) for vectors in (call.key, call.value)]
+    found, first, first_query = [], 0, 0
+    for allowed, *vectors in zip(call.allowed.sentences, *parts, strict=True):
+        length, want = allowed.position, call.want
+        own = dict(zip(("query", "key", "value"), vectors, strict=True))
+        one = attend(
+            replace(call, **own, allowed=allowed, want=_within(want, first_query, first, length))
+        )
+        first, first_query = first + length, first_query + vectors[0].shape[2]
+        if "key_mass" in want:
+            inside = torch.tensor([n < length for n in want["key_mass"]], device=call.query.device)
+            one = one | {"key_mass": torch.where(inside, one["key_mass"], 0)}
+        found.append(one)
+    outputs = {
+        name: torch.cat([one[name] for one in found], dim=2)
+        for name in ("z", "lse", *call.want)
+        if name in found[0] and name != "pair_mass"
+    }
+    if "pair_mass" in call.want:
+        # Each sentence gives 0 for the pairs of the others.
+        outputs["pair_mass"] = torch.stack([one["pair_mass"] for one in found]).sum(0)
+    return outputs
+
+
+def _within(want: Want, first_query: int, first: int, length: int) -> Want:
+    """The same for the sentence that begins with these, and has so many keys."""
+    own: Want = {}
+    if "key_mass" in want:
+        own["key_mass"] = tuple(min(n, length - 1) for n in want["key_mass"])
+    if "key_sums" in want:
+        own["key_sums"] = want["key_sums"][:, :, first : first + length]
+    if "pair_mass" in want:
+        pairs = want["pair_mass"] - want["pair_mass"].new_tensor([first_query, first])
+        inside = (pairs >= 0).all(-1, keepdim=True) & (pairs[..., 1:] < length)
+        own["pair_mass"] = torch.where(inside, pairs, -1)
+    return want | own
+
+
+def _counts(call: Call) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The queries and the keys of each packed sentence."""
+    assert call.packed is not None
+    return call.packed, call.packed_keys or call.packed

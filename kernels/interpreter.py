@@ -6,8 +6,6 @@ third of the time of a kernel of many small functions. Once is enough: the launc
 
 from typing import Any
 
-__all__ = ["prepare_once_a_launch"]
-
 
 def prepare_once_a_launch() -> None:
     """Make launches quicker where Triton's interpreter is as known; otherwise change nothing."""

@@ -12,14 +12,9 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.allowed_keys import AllowedKeys
-from minibert.kernels.call import Call
-from minibert.kernels.folding import keywords
-from minibert.kernels.implementation import Implementation
-from minibert.kernels.outputs import empty_outputs, named_outputs
-from minibert.kernels.registry import implementations
-from minibert.kernels.requests import TENSORS, Want
-
-__all__ = ["call_operator", "has_operator"]
+from minibert.kernels.call import TENSORS, Call, Outputs, Want
+from minibert.kernels.checks import empty_outputs
+from minibert.kernels.registry import Implementation, implementations
 
 #: What may be trained, and the other tensors in the order in which the operator takes them.
 _VECTORS, _TRAINED = ("query", "key", "value"), ("bias", "sinks")
@@ -38,7 +33,7 @@ def has_operator(chosen: Implementation, call: Call) -> bool:
     return call.allowed.queries is None
 
 
-def call_operator(name: str, call: Call) -> dict[str, Tensor]:
+def call_operator(name: str, call: Call) -> Outputs:
     """z and what the call wants, of an implementation that takes the call as it is."""
     keys, asked = call.allowed, call.want
     gradient = torch.is_grad_enabled() and call.requires_grad
@@ -79,12 +74,7 @@ def _attention(
 ) -> list[Tensor]:
     numbers = (scale, soft_cap, causal, window, packed, packed_keys)
     call = _call((query, key, value, bias, sinks), others, wanted, numbers)
-    chosen = implementations()[name]
-    if chosen.of_call is not None:
-        found = chosen.of_call(call)
-    else:
-        arguments = keywords(call, chosen.options)
-        found = named_outputs(chosen.fn(query, key, value, **arguments), name)
+    found = implementations()[name].fn(call)
     # No output of an operator may share memory with another one, and all lie as `_shapes` says.
     return [found[one].clone(memory_format=torch.contiguous_format) for one in ("z", *call.want)]
 
@@ -120,11 +110,9 @@ def _gradients(
     call = _call((query, key, value, bias, sinks), others, "", numbers)
     chosen = implementations()[name]
     assert chosen.backward is not None
-    arguments = keywords(call, chosen.options - {"want"})
     found = chosen.backward(
-        z_gradient, query, key, value, z, lse,
-        lse_gradient=lse_gradient, wanted=asked.split(), **arguments,
-    )  # fmt: skip
+        call, z_gradient, z, lse, lse_gradient=lse_gradient, wanted=asked.split()
+    )
     return [found[one].contiguous() for one in asked.split()]
 
 

@@ -9,7 +9,6 @@ Nothing here is made fast.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,12 +17,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from minibert.kernels.masks import Window
-from minibert.kernels.packing import sentence_by_sentence
-from minibert.kernels.requests import Want
-from minibert.quantities import Bool, Float, Int
-
-__all__ = ["HeadAttention", "attend", "attend_one_head", "attend_one_query", "softmax"]
+from minibert.kernels.allowed_keys import Window
+from minibert.kernels.call import Call, Outputs, Want
+from minibert.kernels.folding import sentence_by_sentence
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -207,56 +203,35 @@ def block_map(probs: Array, blocks: int, real_query: Flags, real_key: Flags) -> 
     return np.array(found)
 
 
-def attend(
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch kv_head key d_head"],
-    value: Float[Tensor, "batch kv_head key d_value"],
-    *,
-    lengths: Int[Tensor, " batch"] | None,
-    mask: Bool[Tensor, "#batch #head #query #key"] | None,
-    causal: bool,
-    scale: float,
-    bias: Float[Tensor, "#batch #head #query #key"] | None,
-    want: Want,
-    packed: Sequence[int] | None = None,
-    packed_keys: Sequence[int] | None = None,
-    window: Window | None = None,
-    prefix: Int[Tensor, " sentence"] | None = None,
-    soft_cap: float | None = None,
-    alibi_slopes: Float[Tensor, "*#batch head"] | None = None,
-    sinks: Float[Tensor, " head"] | None = None,
-) -> dict[str, Tensor]:
-    """Everything `want` names, head after head, in float64 whatever the dtype that came in."""
-    if packed is not None:
-        options: dict[str, Any] = {"causal": causal, "window": window, "scale": scale}
-        options |= {"soft_cap": soft_cap, "alibi_slopes": alibi_slopes, "sinks": sinks}
-        options |= {"packed": packed, "packed_keys": packed_keys, "prefix": prefix, "want": want}
-        return sentence_by_sentence(attend, query, key, value, **options)
-    B, H, Q, K = (*query.shape[:3], key.shape[2])
-    queries, keys, values = (_float64(tensor) for tensor in (query, key, value))
-    masks = None if mask is None else mask.expand(B, H, Q, K).cpu().numpy()
-    biases = _biases((B, H, Q, K), bias, alibi_slopes)
-    group = H // key.shape[1]
+def attend(call: Call) -> Outputs:
+    """Everything the call wants, head after head, in float64 whatever the dtype that came in."""
+    if call.packed is not None:
+        return sentence_by_sentence(attend, call)
+    B, H, Q, K = (*call.query.shape[:3], call.key.shape[2])
+    queries, keys, values = (_float64(tensor) for tensor in (call.query, call.key, call.value))
+    masks = None if call.mask is None else call.mask.expand(B, H, Q, K).cpu().numpy()
+    biases = _biases((B, H, Q, K), call.bias, call.alibi_slopes)
+    group = H // call.key.shape[1]
     found: dict[str, list[Array]] = {}
     for b in range(B):
-        length = None if lengths is None else int(lengths[b])
-        order: dict[str, Any] = {"causal": causal, "window": window}
-        order["prefix"] = None if prefix is None else int(prefix[b])
+        length = None if call.lengths is None else int(call.lengths[b])
+        prefix = None if call.prefix is None else int(call.prefix[b])
+        order: dict[str, Any] = {"causal": call.causal, "window": call.window, "prefix": prefix}
         for h in range(H):
             seen = None if masks is None else masks[b, h]
             allowed = allowed_keys(Q, K, length=length, mask=seen, **order)
-            sink = None if sinks is None else float(sinks[h])
-            shaping = Shaping(scale, biases[b, h], soft_cap, sink)
+            sink = None if call.sinks is None else float(call.sinks[h])
+            shaping = Shaping(call.scale, biases[b, h], call.soft_cap, sink)
             vectors = (queries[b, h], keys[b, h // group], values[b, h // group])
             head = attend_one_head(*vectors, allowed=allowed, shaping=shaping)
-            wanted = of_head(want, b, h)
+            wanted = of_head(call.want, b, h)
             statistics = statistics_of_head(
                 head, allowed=allowed, shaping=shaping, length=length, want=wanted
             )
             for name, numbers in (vars(head) | statistics).items():
                 found.setdefault(name, []).append(numbers)
     return {
-        name: torch.from_numpy(np.array(heads).reshape(B, H, *heads[0].shape)).to(query.device)
+        name: torch.from_numpy(np.array(heads).reshape(B, H, *heads[0].shape)).to(call.query.device)
         for name, heads in found.items()
     }
 

@@ -1,37 +1,273 @@
-"""The implementations of attention that are known, and which one a call gets."""
+"""The known implementations of attention, what each can give, and which one a call gets."""
 
-from collections.abc import Callable, Collection, Iterable
+import functools
+import inspect
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from minibert.errors import AttentionError
-from minibert.kernels.built_in import BUILT_IN
-from minibert.kernels.implementation import (
-    FLOATS,
-    Implementation,
-    Request,
-    accepted_options,
-    listed,
-)
-from minibert.kernels.requests import MATRICES, WANTS
+from minibert.errors import AttentionError, how_to_install
+from minibert.kernels import chunked, eager, reference, torch_kernels
+from minibert.kernels.call import COMMON, MATRICES, OPTIONS, SHAPES, WANTS, Call, Outputs
 
-__all__ = [
-    "Implementation",
-    "Request",
-    "accepted_options",
-    "check_name",
-    "choose",
-    "chosen_for",
-    "implementations",
-    "register",
-]
-
-_IMPLEMENTATIONS: dict[str, Implementation] = {one.name: one for one in BUILT_IN}
-#: What `chosen_for` found, by what it was asked.
-_CHOICES: dict[tuple[object, ...], Implementation] = {}
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+#: Asked for, or given, by numbers of the tokens of all packed sentences.
+_OF_PACKED_TOKENS = frozenset({"key_sums", "pair_mass", "profile"})
+#: What is handed on in another form to whoever does not take it, and what they must take instead.
+#: Groups come as repeated keys and values, pages as keys and values one after the other.
+_IN_ANOTHER_FORM = {
+    "lengths": ("mask",),
+    "causal": ("mask",),
+    "window": ("mask",),
+    "prefix": ("mask",),
+    "alibi_slopes": ("bias",),
+    "groups": (),
+    "pages": (),
+}
+#: Numbers by positions, of which sentences in pages each have their own.
+_BY_POSITION = frozenset({"offset_mass", "profile", "map"})
 #: What packed sentences do not have: each would have a matrix or a map of its own size.
 _NOT_PACKED = frozenset({*MATRICES, "map"})
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one call needs from an implementation."""
+
+    wants: frozenset[str]
+    options: frozenset[str]
+    device: str
+    dtype: torch.dtype
+    gradient: bool
+    d_head: int = 0
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute attention, and what it can give.
+
+    fn              fn(call) -> {"z": ..., "lse": ...} and what the call wants
+    wants           the names of `want=` it can give
+    devices         device types it runs on ("cpu", "cuda"); () means any
+    dtypes          dtypes of query, key and value it takes
+    options         which of OPTIONS and SHAPES a call may have
+    differentiable  the outputs through which gradients flow back; without "z" it refuses to train
+    rank            auto tries the smallest first; None: only when named
+    unavailable     why it cannot run on this machine; None when it can
+    largest_head    the largest d_head it takes; None: any
+    second_pass     its statistics take a pass of their own: auto prefers whoever needs one
+    checked         what it gives is checked at each call
+    opaque          torch.compile cannot look into it: in a graph it is one operator
+    backward        backward(call, z_gradient, z, lse, *, lse_gradient, wanted) -> {name: gradient}
+                    of query, key, value, bias and sinks: what a graph of torch.compile calls;
+                    elsewhere fn has its own autograd
+    lse_error       how far lse may be off in half precision, beyond the rounding of float32 sums
+    """
+
+    name: str
+    fn: Callable[[Call], Outputs]
+    wants: frozenset[str] = frozenset()
+    devices: tuple[str, ...] = ()
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+    options: frozenset[str] = frozenset((*COMMON, "packed"))
+    differentiable: frozenset[str] = frozenset()
+    rank: int | None = None
+    unavailable: str | None = None
+    largest_head: int | None = None
+    second_pass: bool = False
+    checked: bool = True
+    opaque: bool = False
+    backward: Callable[..., Outputs] | None = None
+    lse_error: float = 0.0
+
+    def refusal(self, request: Request) -> str | None:
+        """Why it cannot answer the request; None when it can."""
+        if self.unavailable:
+            return self.unavailable
+        if self.devices and request.device not in self.devices:
+            return f"it runs on {', '.join(self.devices)} and the tensors are on {request.device}"
+        if request.dtype not in self.dtypes:
+            return f"it takes {listed(self.dtypes)} and the tensors are {request.dtype}"
+        if self.largest_head is not None and request.d_head > self.largest_head:
+            return f"it takes a d_head of at most {self.largest_head}, and this is {request.d_head}"
+        if missing := request.wants - self.wants - {"lse"}:
+            return f"it cannot give {listed(missing)} (it gives {listed(self.wants)})"
+        if missing := request.options - self.options - foldable(self.options, request.wants):
+            return f"it takes no {listed(missing)}"
+        apart = request.wants & _OF_PACKED_TOKENS
+        if apart and "packed" in request.options and "packed" not in self.options:
+            return f"it pads packed sentences, where {listed(apart)} cannot be given"
+        apart = request.wants & _BY_POSITION
+        ends = {"pages", "packed_keys"} & request.options - self.options
+        if apart and ends:
+            return f"it cannot give {listed(apart)} with {listed(ends)}"
+        if request.gradient and "z" not in self.differentiable:
+            return "gradients do not flow through it (call it under torch.no_grad())"
+        return None
+
+    def cost(self, request: Request) -> tuple[bool, bool, int]:
+        """What auto sorts by: gradients through what is given, passes, then the rank."""
+        without_gradient = request.wants - {"argmax"} - self.differentiable
+        twice = self.second_pass and bool(request.wants - {"lse"})
+        return request.gradient and bool(without_gradient), twice, self.rank or 0
+
+
+def foldable(taken: frozenset[str], wants: frozenset[str]) -> frozenset[str]:
+    """What can be handed on in another form to an implementation that takes these options."""
+    found = {name for name, instead in _IN_ANOTHER_FORM.items() if set(instead) <= taken}
+    if wants & {"received", "map"}:
+        # Sums over queries leave padding out, of which a mask says nothing.
+        found -= {"lengths"}
+    if "lengths" in taken | found:
+        found |= {"packed"}
+        if "mask" in taken:
+            found |= {"packed_keys"}
+    return frozenset(found)
+
+
+def listed(names: Iterable[object]) -> str:
+    """The names in order, for a message."""
+    return ", ".join(sorted(str(name) for name in names)) or "no statistics"
+
+
+def by_keywords(fn: Callable[..., Any], name: str) -> Callable[[Call], Outputs]:
+    """A function that takes query, key, value and the options it names, as one of a `Call`."""
+    taken = accepted_options(fn)
+
+    @functools.wraps(fn)
+    def called(call: Call) -> Outputs:
+        want = {one: given for one, given in call.want.items() if one != "lse"}
+        options = replace(call, want=want).keywords(taken)
+        return _named(fn(call.query, call.key, call.value, **options), name)
+
+    return called
+
+
+def _named(result: object, name: str) -> Outputs:
+    """What a user's function gave, by name: a mapping, or (z, lse), or z alone."""
+    if isinstance(result, Tensor):
+        return {"z": result}
+    if isinstance(result, tuple) and len(result) == 2:
+        return {"z": result[0], "lse": result[1]}
+    if isinstance(result, Mapping):
+        return dict(result)
+    raise AttentionError(
+        f'impl="{name}" gave a {type(result).__name__}; '
+        'expected z, (z, lse) or a mapping with at least "z" and "lse".'
+    )
+
+
+def accepted_options(fn: Callable[..., Any]) -> frozenset[str]:
+    """Which of OPTIONS `fn` takes as keywords; a `**rest` takes those that came first alone.
+
+    Raises AttentionError when they cannot be read, as with functions that are written in C.
+    """
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError) as error:
+        raise AttentionError(
+            f"The keywords of {fn!r} cannot be read; expected a Python function. "
+            "Wrap it: def attention(query, key, value, *, scale): ..."
+        ) from error
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return frozenset(COMMON) | (set(OPTIONS) & parameters.keys())
+    return frozenset(option for option in OPTIONS if option in parameters)
+
+
+def _triton(call: Call) -> Outputs:
+    # Triton is an extra, and importing it takes as long as torch: only a call needs it.
+    from minibert.kernels.fused import attention
+
+    return attention.attend(call)
+
+
+def _triton_backward(*tensors: Any, **options: Any) -> Outputs:
+    from minibert.kernels.fused import attention
+
+    return attention.gradients(*tensors, **options)
+
+
+#: Triton's interpreter runs kernels on a CPU, slowly: to see that they are right.
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_STATISTICS = frozenset(WANTS) - frozenset(MATRICES)
+_PADDED = frozenset({"lengths", "mask", "causal", "scale", "bias"})
+_EVERYTHING = frozenset((*OPTIONS, *SHAPES)) - {"pages"}
+_SQUARE = frozenset({"causal", "scale"})
+_HALF = (torch.float16, torch.bfloat16)
+_BUILT_IN = (
+    Implementation("reference", reference.attend, wants=frozenset(WANTS), options=_EVERYTHING),
+    Implementation(
+        "eager",
+        eager.attend,
+        wants=frozenset(WANTS),
+        options=_EVERYTHING - {"groups"},
+        differentiable=frozenset({"z", "lse", *WANTS} - {"argmax"}),
+        rank=20,
+    ),
+    Implementation(
+        "sdpa",
+        torch_kernels.sdpa,
+        wants=_STATISTICS,
+        options=_EVERYTHING - {"soft_cap", "sinks"},
+        # On a CPU torch takes a short series for the exponential function of half types.
+        lse_error=2e-4,
+        opaque=True,
+        differentiable=frozenset({"z"}),
+        rank=10,
+        second_pass=True,
+    ),
+    Implementation(
+        "chunked",
+        chunked.attend,
+        wants=_STATISTICS,
+        options=_EVERYTHING,
+        devices=("cpu",),
+        rank=15,
+        opaque=True,
+    ),
+    Implementation("flash", torch_kernels.flash, devices=("cpu", "cuda"), options=_SQUARE),
+    Implementation("cudnn", torch_kernels.cudnn, devices=("cuda",), dtypes=_HALF, options=_SQUARE),
+    Implementation(
+        "efficient",
+        torch_kernels.efficient,
+        devices=("cuda",),
+        dtypes=FLOATS[:3],
+        options=_PADDED,
+    ),
+    Implementation(
+        "triton",
+        _triton,
+        wants=_STATISTICS - _OF_PACKED_TOKENS,
+        options=_EVERYTHING,
+        devices=("cuda", "cpu") if _INTERPRETED else ("cuda",),
+        # The interpreter multiplies bfloat16 wrongly, and says nothing.
+        dtypes=(torch.float16, torch.float32) if _INTERPRETED else FLOATS[:3],
+        differentiable=frozenset({"z", "lse"}),
+        rank=None if _INTERPRETED else 5,
+        unavailable=None
+        if find_spec("triton")
+        else f"Triton is not installed ({how_to_install('triton')})",
+        largest_head=256,
+        opaque=True,
+        backward=_triton_backward,
+    ),
+    Implementation("math", torch_kernels.math_backend, options=_PADDED),
+    Implementation(
+        "flex",
+        torch_kernels.flex,
+        dtypes=FLOATS[:3],
+        options=_EVERYTHING - {"packed", "packed_keys", "want"},
+    ),
+)
+# They are right by the tests, so that a call does not look at what they give.
+_IMPLEMENTATIONS = {one.name: replace(one, checked=False) for one in _BUILT_IN}
+#: What `chosen_for` found, by what it was asked.
+_CHOICES: dict[tuple[object, ...], Implementation] = {}
 
 
 def register(
@@ -55,7 +291,13 @@ def register(
     Raises AttentionError when the name is taken or no text, when `fn` is no function whose
     keywords can be read, or when a want or an output named in differentiable is unknown.
     """
-    _check_function(name, fn)
+    if not isinstance(name, str) or not name:
+        raise AttentionError(f"register({name!r}): expected a name, a text that is not empty.")
+    if not callable(fn):
+        raise AttentionError(
+            f"register({name!r}): {fn!r} cannot be called; expected a function "
+            "fn(query, key, value, *, scale, ...)."
+        )
     if name in _IMPLEMENTATIONS or name == "auto":
         raise AttentionError(f"register({name!r}): the name is taken; choose another.")
     wants, differentiable = frozenset(wants), frozenset(differentiable)
@@ -71,7 +313,7 @@ def register(
         )
     record = Implementation(
         name=name,
-        fn=fn,
+        fn=by_keywords(fn, name),
         wants=wants,
         devices=tuple(devices),
         dtypes=tuple(dtypes),
@@ -83,16 +325,6 @@ def register(
     _IMPLEMENTATIONS[name] = record
     _CHOICES.clear()
     return record
-
-
-def _check_function(name: Any, fn: Any) -> None:
-    if not isinstance(name, str) or not name:
-        raise AttentionError(f"register({name!r}): expected a name, a text that is not empty.")
-    if not callable(fn):
-        raise AttentionError(
-            f"register({name!r}): {fn!r} cannot be called; expected a function "
-            "fn(query, key, value, *, scale, ...)."
-        )
 
 
 def implementations() -> dict[str, Implementation]:
@@ -139,21 +371,19 @@ def choose(impl: str, request: Request) -> Implementation:
     )
 
 
-def chosen_for(impl: str, *request: Any) -> Implementation:
-    """`choose` by the fields of a `Request`, remembered until an implementation is registered."""
-    if torch.compiler.is_compiling():
-        return _choose(impl, Request(*request))
-    asked = (impl, *request)
-    choice = _CHOICES.get(asked)
+def chosen_for(impl: str, call: Call, asks: frozenset[str], *, gradient: bool) -> Implementation:
+    """The implementation of a call that asks for these, remembered until another is registered."""
+    query, wants = call.query, frozenset(call.want)
+    largest = max(query.shape[3], call.value.shape[3])
+    request = (wants, asks, query.device.type, query.dtype, gradient, largest)
+    choice = None if torch.compiler.is_compiling() else _CHOICES.get((impl, *request))
     if choice is None:
-        choice = _CHOICES[asked] = _choose(impl, Request(*request))
+        if "packed" in asks:
+            _check_packed(wants, asks)
+        choice = choose(impl, Request(*request))
+        if not torch.compiler.is_compiling():
+            _CHOICES[(impl, *request)] = choice
     return choice
-
-
-def _choose(impl: str, request: Request) -> Implementation:
-    if "packed" in request.options:
-        _check_packed(request.wants, request.options)
-    return choose(impl, request)
 
 
 def _check_packed(wants: frozenset[str], options: frozenset[str]) -> None:

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from minibert.kernels.check.cases import Problem, truth
 
-__all__ = ["as_tf32", "rounding_cause"]
-
 #: The types are a factor of 8 and more apart in precision; a good guess lies well inside.
 _FACTOR = 8**0.5
 _TF32 = "tf32 (10 bits of mantissa; float16 has as many)"

@@ -1,7 +1,7 @@
 """Attention and its statistics in one pass over blocks of rows: O(N) memory, no gradient.
 
-`chunked.py` is this with values; `sdpa.py` asks it, without values, for what torch's fused kernel
-does not give. `row_statistics.py` has the same formulas for all rows at once, differentiable.
+`chunked.py` is this with values; torch's kernels ask it, without values, for what they do not give.
+`eager.py` has the same formulas for all rows at once, differentiable.
 
 With t = scores − row_max, l = sum exp(t) and W = sum exp(t)·t of a row:
 lse = row_max + ln l, max_prob = 1 / l, entropy = ln l − W / l, a sum of two terms >= 0.
@@ -10,6 +10,7 @@ by their l at the end; only z, and what is summed over queries, has the weights 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,14 +19,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from minibert.kernels.blocks import Block, Inputs, floor_of, parts_of
-from minibert.kernels.diagonals import diagonal_sums, skewed
-from minibert.kernels.map_cells import cell_size, counts, n_cells, pooled, sums_of_cells
-from minibert.kernels.masks import wide
-from minibert.kernels.pairs import Pairs
-from minibert.kernels.requests import Want
+from minibert.kernels.call import Call, Outputs, Want, wide
 from minibert.quantities import Float, Int
 
-__all__ = ["RowSums", "attend_in_blocks"]
+#: Cells of fewer rows than this are summed faster by a product of matrices with all rows.
+_SEPARATE = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,15 +103,13 @@ class RowSums:
         return self.row_max == floor_of(self.row_max)
 
 
-def attend_in_blocks(
-    inputs: Inputs, value: Float[Tensor, "batch head key d_head"] | None, want: Want
-) -> dict[str, Tensor]:
-    """lse and the wanted statistics, and z in the same pass where there are values."""
+def attend_in_blocks(call: Call, *, with_z: bool) -> Outputs:
+    """lse and the wanted statistics, and z in the same pass where it is asked for."""
     # Whoever asks for half precision has it in the inputs: statistics are wider.
-    with torch.no_grad(), torch.autocast(inputs.query.device.type, enabled=False):
-        results = _Results(inputs, value, want)
-        for part in parts_of(inputs):
-            values = None if value is None else part.values(value)
+    with torch.no_grad(), torch.autocast(call.query.device.type, enabled=False):
+        results = _Results(call, with_z=with_z)
+        for part in parts_of(results.inputs):
+            values = part.values(call.value) if with_z else None
             for block in part.blocks(multiple=results.cell[0]):
                 results.add(block, values)
         return results.finished()
@@ -122,15 +118,16 @@ def attend_in_blocks(
 class _Results:
     """The sums of all rows, filled block by block, and the outputs that are made of them."""
 
-    def __init__(self, inputs: Inputs, value: Tensor | None, want: Want) -> None:
+    def __init__(self, call: Call, *, with_z: bool) -> None:
+        inputs, want = Inputs(call), call.want
         self.inputs, self.want = inputs, want
         (B, H, Q), K = inputs.query.shape[:3], inputs.key.shape[2]
-        self.sums = RowSums.empty(inputs.query, want, inputs.sinks)
+        self.sums = RowSums.empty(inputs.query, want, call.sinks)
         self.z: Tensor | None = None
-        if value is not None:
+        if with_z:
             # Where no row is dead all of it is written.
             new = inputs.query.new_zeros if self.dead_rows else inputs.query.new_empty
-            self.z = new((B, H, Q, value.shape[3]))
+            self.z = new((B, H, Q, call.value.shape[3]))
         #: Still without the normalisers of their rows.
         self.masses: dict[str, Tensor] = {}
         for name in ("key_mass", "offset_mass"):
@@ -318,3 +315,96 @@ class _Results:
             cells = rows[:, None, :, None] * columns[:, None, None, :]
             self.of_keys["map"] /= cells.clamp_min(1)
         return {name: sums.to(self.inputs.dtype) for name, sums in self.of_keys.items()}
+
+
+def cell_size(n: int, cells: int) -> int:
+    """Rows or columns of a cell when n of them are cut into at most `cells`."""
+    return max(1, math.ceil(n / cells))
+
+
+def n_cells(n: int, size: int) -> int:
+    """Cells of `size` that hold n rows or columns."""
+    return math.ceil(n / size)
+
+
+def sums_of_cells(
+    counted: Float[Tensor, "unit 1 rows"],
+    weights: Float[Tensor, "unit rows key"],
+    start: int,
+    size: int,
+) -> Float[Tensor, "unit cell key"]:
+    """For each cell that a row of the block is in, the sum of its weights, each times `counted`."""
+    units, n_rows, n_keys = weights.shape
+    if size == 1:
+        return weights * counted.transpose(-2, -1)
+    if size >= _SEPARATE and start % size == 0 and n_rows % size == 0:
+        # Only the rows of a cell are multiplied, instead of all rows for each cell.
+        cells = units * n_rows // size
+        sums = torch.bmm(counted.reshape(cells, 1, size), weights.view(cells, size, n_keys))
+        return sums.view(units, -1, n_keys)
+    positions = torch.arange(start, start + n_rows, device=weights.device) // size
+    numbers = torch.arange(start // size, n_cells(start + n_rows, size), device=weights.device)
+    return torch.bmm(counted * (positions == numbers[:, None]), weights)
+
+
+def pooled(sums: Float[Tensor, "*lead key"], size: int) -> Float[Tensor, "*lead key_cell"]:
+    """The sums over `size` keys each."""
+    missing = -sums.shape[-1] % size
+    return torch.nn.functional.pad(sums, (0, missing)).unflatten(-1, (-1, size)).sum(dim=-1)
+
+
+def counts(lengths: Tensor | None, n: int, size: int, like: Tensor) -> Tensor:
+    """Real rows or columns of each cell: (batch or 1, cell)."""
+    real = like.new_ones(1, n)
+    if lengths is not None:
+        real = (torch.arange(n, device=like.device) < lengths[:, None]).to(like.dtype)
+    return pooled(real, size)
+
+
+def skewed(
+    rows: Float[Tensor, "unit rows key"], memory: Callable[[tuple[int, ...]], Tensor]
+) -> Float[Tensor, "unit rows diagonal"]:
+    """The rows with each diagonal in a column, from that of the last row's first key on.
+
+    What lies outside is 0. They lie in what `memory` gives for a shape.
+    """
+    units, n_rows, n_keys = rows.shape
+    width = n_rows + n_keys - 1
+    # What is read behind the last row is zero as well.
+    numbers = memory((units, n_rows * width + n_rows))
+    numbers[:, n_rows * width :] = 0
+    table = numbers[:, : n_rows * width].view(units, n_rows, width)
+    table[..., : n_rows - 1] = 0
+    table[..., n_rows - 1 :] = rows
+    return numbers.as_strided((units, n_rows, width), (numbers.shape[1], width + 1, 1))
+
+
+def diagonal_sums(
+    counted: Float[Tensor, "unit 1 rows"], columns: Float[Tensor, "unit rows diagonal"]
+) -> Float[Tensor, "unit diagonal"]:
+    """For each diagonal of what `skewed` gave the sum over rows, each times `counted`."""
+    return torch.bmm(counted, columns).squeeze(1)
+
+
+class Pairs:
+    """Pairs sorted by query: `query` and `key`."""
+
+    def __init__(self, pairs: Int[Tensor, "pair 2"]) -> None:
+        self._place: Tensor | None = None
+        query = pairs[:, 0]
+        if bool((query[1:] < query[:-1]).any()):
+            order = query.argsort(stable=True)
+            self._place = torch.empty_like(order)
+            self._place[order] = torch.arange(len(order), device=order.device)
+            pairs = pairs[order]
+        self.query, self.key = pairs.T.contiguous()
+        self._queries = self.query.cpu().numpy()
+
+    def of(self, rows: slice) -> slice:
+        """The pairs whose query is one of these rows."""
+        first, stop = self._queries.searchsorted((rows.start, rows.stop)).tolist()
+        return slice(first, stop)
+
+    def as_given(self, masses: Float[Tensor, "*lead pair"]) -> Float[Tensor, "*lead pair"]:
+        """Numbers of the pairs in the order in which the pairs were given."""
+        return masses if self._place is None else masses[..., self._place]

@@ -14,10 +14,8 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from minibert.kernels.masks import wide
+from minibert.kernels.call import wide
 from minibert.quantities import Bool, Float
-
-__all__ = ["WorkMemory", "release", "traced"]
 
 #: Scores of a block for each thread: 4 MiB in float32. The operations of a block, small ones all,
 #: take time to start: with half as many a pass was a tenth slower; twice as many gained nothing.
@@ -108,7 +106,7 @@ class WorkMemory:
     @cached_property
     def ahead(self) -> Bool[Tensor, "rows key"]:
         """True above the diagonal of the tallest block."""
-        # A packed sentence of up to two blocks is one block (packed_rows.py).
+        # A packed sentence of up to two blocks is one block (chunked.py).
         rows = min(2 * CAUSAL_ROWS, self.n_queries)
         size = (rows, rows)
         return torch.ones(size, dtype=torch.bool, device=self.device).triu_(1)

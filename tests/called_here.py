@@ -4,8 +4,9 @@ import torch
 
 from minibert.bench.kernel_gate import asked_kinds
 from minibert.bench.user_file import load_function
+from minibert.kernels.call import SHAPES
 from minibert.kernels.check.parity import check
-from minibert.kernels.implementation import SHAPES, Implementation
+from minibert.kernels.registry import Implementation
 
 
 class Here:

@@ -44,7 +44,7 @@ ORDER = [
 
 # minibert.kernels is attention and nothing else: it knows names and errors, not models.
 KERNELS_MAY_IMPORT = ("minibert.errors", "minibert.quantities", "minibert.kernels")
-_NAMES = "reference|eager|sdpa|chunked|torch_backends|flex|fused.attention"
+_NAMES = "reference|eager|chunked|torch_kernels|fused.attention"
 IMPLEMENTATIONS = re.compile(rf"minibert\.kernels\.({_NAMES})$")
 
 # Third-party packages that one part of minibert may import, beside the runtime dependencies.

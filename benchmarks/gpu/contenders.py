@@ -17,8 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.gpu.plan import Shape
+from minibert.kernels.call import Call, Want, parse_want
 from minibert.kernels.registry import implementations
-from minibert.kernels.requests import Want, parse_want
 
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 RELEVANCE = "positive_relevance"
@@ -104,10 +104,14 @@ def registered(name: str, given: Inputs, want: Want) -> Built:
     if record is None or record.unavailable:
         reason = record.unavailable if record else f"no implementation is called {name!r}"
         raise RuntimeError(reason)
-    options: dict[str, Any] = {"lengths": None, "mask": None, "bias": None}
-    options |= {"causal": given.shape.causal, "scale": given.scale, "want": want}
-    vectors = (given.query, given.key, given.value)
-    return Built(lambda: dict(record.fn(*vectors, **options)), want, name != "eager")
+    call = call_of(given, want | {"lse": ()})
+    return Built(lambda: dict(record.fn(call)), want, name != "eager")
+
+
+def call_of(given: Inputs, want: Want) -> Call:
+    """The inputs as an implementation takes them."""
+    options = {"causal": given.shape.causal, "scale": given.scale}
+    return Call.of(given.query, given.key, given.value, want=want, **options)
 
 
 def with_config(given: Inputs, name: str, cut: tuple[int, ...]) -> Built:
@@ -116,12 +120,11 @@ def with_config(given: Inputs, name: str, cut: tuple[int, ...]) -> Built:
         base, _, kernel = name.rpartition(" ")
         return our_backward(given, base, {kernel: cut})
     from minibert.kernels.fused.forward import forward
-    from minibert.kernels.fused.launch import Config, Options
+    from minibert.kernels.fused.launch import Config
 
     want, config = wanted(name, given.shape.positions), Config(*cut)
-    options = Options(given.scale, given.shape.causal)
-    vectors = (given.query, given.key, given.value)
-    return Built(lambda: dict(forward(*vectors, options, want=want, config=config)), want)
+    call = call_of(given, want)
+    return Built(lambda: dict(forward(call, config=config)), want)
 
 
 def by_torch(name: str, given: Inputs, vectors: tuple[Tensor, ...] | None = None) -> Tensor:
@@ -186,24 +189,16 @@ def our_backward(given: Inputs, name: str, cuts: dict[str, tuple[int, ...]] | No
     `cuts` has other tiles for the kernels it names.
     """
     from minibert.kernels.fused.backward import backward
-    from minibert.kernels.fused.launch import Config, Options
+    from minibert.kernels.fused.launch import Config
 
     relevance = RELEVANCE if name.endswith("relevance") else None
     configs = {kernel: Config(*cut) for kernel, cut in (cuts or {}).items()}
-    options = Options(given.scale, given.shape.causal)
+    call = call_of(given, {})
     forward = registered("triton", given, {}).run()
-    vectors = (given.query, given.key, given.value)
 
     def run() -> dict[str, Tensor]:
-        return backward(
-            given.z_gradient,
-            *vectors,
-            forward["z"],
-            forward["lse"],
-            options,
-            relevance=relevance,
-            configs=configs,
-        )
+        left = (given.z_gradient, forward["z"], forward["lse"])
+        return backward(call, *left, relevance=relevance, configs=configs)
 
     return Built(run, {})
 

@@ -51,7 +51,7 @@ def _check_rows(
     rows = min(ROWS, given.shape.positions)
     problem = tail(given, built, rows)
     expected = truth(problem)
-    yardstick = eager.attend(problem.query, problem.key, problem.value, **problem.options())
+    yardstick = eager.attend(problem.call())
     for name in ("z", "lse", *problem.want):
         if name not in found:
             # A baseline gives z alone; statistics come with lse.

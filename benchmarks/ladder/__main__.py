@@ -78,7 +78,7 @@ def forward(n: int) -> Workload:
     given = drawn(n, D)
     problem = Problem(*given.values(), scale=D**-0.5)
     exact = truth(problem)
-    yardstick = eager.attend(*given.values(), **problem.options())
+    yardstick = eager.attend(problem.call())
     allowed = tolerance_of("z", problem, yardstick, exact)
     gate = Truth({"z": exact["z"]}, absolute=allowed, complete=True)
     runs = {

@@ -1,19 +1,17 @@
 """How `parity.check` calls an implementation: in this process, or in another by `Caller`."""
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from minibert.errors import MinibertError
-from minibert.kernels.allowed_keys import AllowedKeys
-from minibert.kernels.call import Call
+from minibert.kernels.call import Call, Outputs
 from minibert.kernels.check.backward import gradients_of
 from minibert.kernels.check.poison import poisoned_memory
 from minibert.kernels.check.problem import Problem
-from minibert.kernels.folding import folded, keywords, padded_call
-from minibert.kernels.outputs import named_outputs, outputs_of
-from minibert.kernels.packing import unpadded
+from minibert.kernels.checks import check_outputs
+from minibert.kernels.folding import folded, padded_call, unpadded
 from minibert.kernels.registry import Implementation
 
 __all__ = ["Caller", "CheckEndedError", "InProcess", "bound"]
@@ -55,10 +53,10 @@ class InProcess:
         for one in (given.query, given.key, given.value):
             one.requires_grad_(backward)
         with poisoned_memory(problem.query, problem.n_keys):
-            result = bound(self._record, given)()
+            found = bound(self._record, given)()
         record = self._record
         shapes, exact = problem.shapes, record.checked
-        found = outputs_of(result, record.name, *shapes, problem.want, exact=exact)
+        check_outputs(found, record.name, *shapes, problem.want, exact=exact)
         outputs = {name: one for name, one in found.items() if isinstance(one, Tensor)}
         if backward:
             outputs |= gradients_of(outputs["z"], given)
@@ -71,50 +69,18 @@ class InProcess:
         return {name: one.detach() for name, one in given.items()}, self._outputs
 
 
-def bound(record: Implementation, problem: Problem) -> Callable[[], Any]:
+def bound(record: Implementation, problem: Problem) -> Callable[[], Outputs]:
     """The call of an implementation in the form that it takes, without arguments.
 
     What it does not take is folded into what it takes: masks are made once, keys and values that
     are repeated or laid out in another way are made by each call, from what stands there then.
     """
-    call = _call_of(problem)
+    call = problem.call()
     return lambda: _run(record, call)
 
 
-def _run(record: Implementation, call: Call) -> Any:
-    packed, taken = call.allowed.packed, record.options
-    if packed is not None and "packed" not in taken:
-        found = named_outputs(_run(record, padded_call(call)), record.name)
-        return unpadded(found, packed, call.allowed.packed_keys)
-    call = folded(call, taken)
-    return record.fn(call.query, call.key, call.value, **keywords(call, taken))
-
-
-def _call_of(problem: Problem) -> Call:
-    keys = AllowedKeys(
-        batch=problem.query.shape[0],
-        position=problem.n_keys,
-        device=problem.query.device,
-        causal=problem.causal,
-        packed=problem.packed,
-        packed_keys=problem.packed_keys,
-        given=problem.mask,
-        window=problem.window,
-        prefix=problem.prefix,
-        ends=problem.lengths if problem.pages is not None else None,
-        # The tensor itself, so that writing into it shows.
-        on_device=problem.lengths,
-    )
-    return Call(
-        problem.query,
-        problem.key,
-        problem.value,
-        problem.scale,
-        keys,
-        problem.bias,
-        problem.want,
-        problem.soft_cap,
-        problem.alibi_slopes,
-        problem.sinks,
-        problem.pages,
-    )
+def _run(record: Implementation, call: Call) -> Outputs:
+    taken = record.options
+    if call.packed is not None and "packed" not in taken:
+        return unpadded(_run(record, padded_call(call)), call)
+    return record.fn(folded(call, taken))

@@ -50,6 +50,7 @@ from minibert.kernels.registry import (
     Implementation,
     Request,
     accepted_options,
+    by_keywords,
     implementations,
 )
 
@@ -299,9 +300,10 @@ def _record(implementation: str | Implementation | Callable[..., Any]) -> Implem
                 f'check("{implementation}"): not known; known are {", ".join(implementations())}.'
             )
         return implementations()[implementation]
+    name = getattr(implementation, "__name__", type(implementation).__name__)
     return Implementation(
-        name=getattr(implementation, "__name__", type(implementation).__name__),
-        fn=implementation,
+        name=name,
+        fn=by_keywords(implementation, name),
         dtypes=(torch.float32, torch.bfloat16),
         options=accepted_options(implementation),
     )

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from minibert.kernels import eager, reference
+from minibert.kernels.call import Call, Want
 from minibert.kernels.check.workload import Window
-from minibert.kernels.requests import Want
 from minibert.quantities import Bool, Float, Int
 
 __all__ = ["Problem", "by_eager", "largest_score", "part", "truth", "unfolded"]
@@ -82,6 +82,11 @@ class Problem:
         given = {name: one for name, one in told.items() if one is not None}
         return {name: getattr(self, name) for name in _ALWAYS} | given
 
+    def call(self) -> Call:
+        """It as an implementation takes it; lse is always wanted."""
+        want = self.want | {"lse": ()}
+        return Call.of(self.query, self.key, self.value, **self.options() | {"want": want})
+
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the call by name, those that are wanted of included."""
         given = {one.name: getattr(self, one.name) for one in fields(self)} | self.want
@@ -112,13 +117,13 @@ def truth(problem: Problem) -> dict[str, Tensor]:
     """What the float64 reference gives for the same, already rounded, inputs."""
     if problem.pages is not None:
         problem = replace(unfolded(problem), lengths=problem.lengths)
-    return reference.attend(problem.query, problem.key, problem.value, **problem.options())
+    return reference.attend(problem.call())
 
 
 def by_eager(problem: Problem, dtype: torch.dtype) -> dict[str, Tensor]:
     """What torch eager gives in this dtype, for an output of any kind."""
     plain = replace(unfolded(problem, dtype), lengths=problem.lengths)
-    return eager.attend(plain.query, plain.key, plain.value, **plain.options())
+    return eager.attend(plain.call())
 
 
 def unfolded(problem: Problem, dtype: torch.dtype = torch.float64) -> Problem:

@@ -6,9 +6,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from minibert.kernels.call import wide
 from minibert.kernels.check.distances import distance
 from minibert.kernels.check.problem import Problem, by_eager, largest_score, unfolded
-from minibert.kernels.masks import wide
 
 __all__ = ["TIMES_EAGER", "error_of", "floors", "tolerance_of"]
 

@@ -1,133 +1,170 @@
 """The implementation "triton": attention and its statistics in fused kernels, O(N) memory.
 
 This file picks the kernels: `one_tile.py` for short texts, and `forward.py` for longer ones,
-followed by `columns.py` for what is summed over queries. Where an input requires gradients it goes
-through `gradients.py`.
+followed by `columns.py` for what is summed over queries. Where an input requires gradients the call
+is an autograd function, whose backward is `backward.py`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from minibert.errors import AttentionError
+from minibert.kernels.call import OPTIONS, Call, Outputs
+from minibert.kernels.fused.backward import backward
 from minibert.kernels.fused.columns import received_and_map
 from minibert.kernels.fused.forward import forward
-from minibert.kernels.fused.launch import Options, starts_of
 from minibert.kernels.fused.one_tile import fits, one_tile
-from minibert.kernels.requests import Want
-from minibert.quantities import Bool, Float, Int
+from minibert.quantities import Float
 
-__all__ = ["attend", "gradients"]
+_double_check: ContextVar[bool] = ContextVar("double_check", default=False)
 
 
-def attend(
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch key_head key d_head"],
-    value: Float[Tensor, "batch key_head key d_value"],
-    *,
-    lengths: Int[Tensor, " batch"] | None = None,
-    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
-    causal: bool = False,
-    scale: float,
-    bias: Float[Tensor, "#batch #head #query #key"] | None = None,
-    window: tuple[int | None, int | None] | None = None,
-    prefix: Int[Tensor, " sentence"] | None = None,
-    soft_cap: float | None = None,
-    alibi_slopes: Float[Tensor, "... head"] | None = None,
-    sinks: Float[Tensor, " head"] | None = None,
-    packed: Sequence[int] | None = None,
-    packed_keys: Sequence[int] | None = None,
-    want: Want,
-) -> dict[str, Tensor]:
+@contextmanager
+def double_check() -> Iterator[None]:
+    """Every backward of attention made in here is computed again, in float64, and compared.
+
+    A gradient that rounding does not explain raises AttentionError with the place. N x N memory.
+    """
+    token = _double_check.set(True)
+    try:
+        yield
+    finally:
+        _double_check.reset(token)
+
+
+def attend(call: Call) -> Outputs:
     """z, lse and every wanted statistic, without a matrix of probs.
 
     With `argmax` of 16-bit inputs the last bits of a score hold its column: scores closer than 63
     last places of float32, some 4e-6 of them, may tie, and row_max and max_prob err by as much.
     Offsets, keys and argmax of packed sentences count from the first token of each.
-    Raises AttentionError when the map of packed sentences is wanted, as there is none of several.
+    Gradients reach query, key, value, bias and sinks through z and lse, in O(N) memory; statistics
+    have none, and only those that are asked for are computed. The gradient of a gradient is refused
+    by torch.
+    Raises AttentionError when the map of packed sentences is wanted, as there is none of several,
+    and where alibi_slopes ask for a gradient.
     """
-    options = _options(
-        query.device, scale=scale, causal=causal, lengths=lengths, mask=mask, bias=bias,
-        window=window, prefix=prefix, soft_cap=soft_cap, alibi_slopes=alibi_slopes, sinks=sinks,
-        packed=packed, packed_keys=packed_keys,
-    )  # fmt: skip
-    if packed is not None and "map" in want:
+    if call.packed is not None and "map" in call.want:
         raise AttentionError(
             'packed sentences: "map" is wanted, but each sentence would have its own; '
             "ask for it sentence by sentence."
         )
-    tensors = (query, key, value, bias, alibi_slopes, sinks)
-    trained = any(tensor is not None and tensor.requires_grad for tensor in tensors)
-    if torch.is_grad_enabled() and trained:
-        from minibert.kernels.fused.gradients import attend_with_gradient
+    if not (torch.is_grad_enabled() and call.requires_grad):
+        return _attend(call)
+    if call.alibi_slopes is not None and call.alibi_slopes.requires_grad:
+        raise AttentionError(
+            'impl="triton" has no gradient for alibi_slopes; expected slopes that are not trained. '
+            'Detach them, or use impl="eager".'
+        )
+    tensors = call.tensors
+    # Autograd keeps the tensors; what is kept beside them knows their shapes alone.
+    shapes: dict[str, Any] = {n: torch.empty_like(x, device="meta") for n, x in tensors.items()}
+    told = _Told(replace(call, **shapes), tuple(tensors), _double_check.get())
+    outputs = _Attention.apply(told, *tensors.values())
+    return dict(zip(told.outputs, outputs, strict=True))
 
-        return attend_with_gradient(_attend, query, key, value, options, want=want)
-    return _attend(query, key, value, options, want=want)
+
+def _attend(call: Call) -> Outputs:
+    summed = "received" in call.want or "map" in call.want
+    if summed and call.packed is None and fits(call):
+        return one_tile(call)
+    found = forward(call)
+    if summed:
+        found |= received_and_map(call, lse=found["lse"])
+    return found
+
+
+class _Told:
+    """What autograd passes on as it is: the call without its tensors, and their names."""
+
+    def __init__(self, call: Call, names: tuple[str, ...], check: bool) -> None:
+        self.call, self.names, self.check = call, names, check
+        #: The names of the outputs, z and lse first, once they are known.
+        self.outputs: tuple[str, ...] = ()
+
+    def with_tensors(self, tensors: Iterable[Tensor]) -> Call:
+        """The call with its tensors."""
+        given: dict[str, Any] = dict(zip(self.names, tensors, strict=True))
+        return replace(self.call, **given)
+
+
+class _Attention(torch.autograd.Function):
+    """`_attend` of a call in parts."""
+
+    @staticmethod
+    def forward(ctx: Any, told: _Told, *tensors: Tensor) -> tuple[Tensor, ...]:
+        call = told.with_tensors(tensors)
+        found = _attend(call)
+        told.outputs = ("z", "lse", *(name for name in found if name not in ("z", "lse")))
+        outputs = tuple(found[name] for name in told.outputs)
+        # Autograd sees when one of these is changed before the backward.
+        beside = [one for one in (call.lengths, call.mask, call.prefix) if one is not None]
+        ctx.told = told
+        ctx.save_for_backward(*outputs[:2], *tensors, *beside)
+        ctx.mark_non_differentiable(*outputs[2:])
+        # Otherwise a loss that uses only z would make torch compute a gradient of lse, which is 0.
+        ctx.set_materialize_grads(False)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, z_gradient: Tensor | None, lse_gradient: Tensor | None, *_: Any
+    ) -> tuple[Tensor | None, ...]:
+        told, (z, lse, *tensors) = ctx.told, ctx.saved_tensors
+        call = told.with_tensors(tensors[: len(told.names)])
+        asked = zip(told.names, ctx.needs_input_grad[1:], strict=True)
+        z_gradient = torch.zeros_like(z) if z_gradient is None else z_gradient
+        found = _gradients(
+            call, z_gradient, z, lse, lse_gradient=lse_gradient,
+            wanted=[name for name, needed in asked if needed], check=told.check,
+        )  # fmt: skip
+        return (None, *(found.get(name) for name in told.names))
 
 
 def gradients(
+    call: Call,
     z_gradient: Float[Tensor, "batch head query d_value"],
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch key_head key d_head"],
-    value: Float[Tensor, "batch key_head key d_value"],
     z: Float[Tensor, "batch head query d_value"],
     lse: Float[Tensor, "batch head query"],
     *,
     lse_gradient: Float[Tensor, "batch head query"] | None,
     wanted: Iterable[str],
-    **options: Any,
-) -> dict[str, Tensor]:
+) -> Outputs:
     """The gradients of what is `wanted` of query, key, value, bias and sinks.
 
-    z and lse are what `attend` gave for the same options. In `gradients.double_check` they are
-    computed again in float64 and compared.
+    z and lse are what `attend` gave for the same call. In `double_check` they are computed again in
+    float64 and compared.
     """
-    from minibert.kernels.fused.gradients import checked_backward, checks
-
-    told = _options(query.device, **options)
-    return checked_backward(
-        z_gradient, query, key, value, z, lse, told,
-        lse_gradient=lse_gradient, wanted=wanted, check=checks(),
+    return _gradients(
+        call, z_gradient, z, lse, lse_gradient=lse_gradient, wanted=wanted,
+        check=_double_check.get(),
     )  # fmt: skip
 
 
-def _options(
-    device: torch.device,
+def _gradients(
+    call: Call,
+    z_gradient: Tensor,
+    z: Tensor,
+    lse: Tensor,
     *,
-    window: tuple[int | None, int | None] | None = None,
-    packed: Sequence[int] | None = None,
-    packed_keys: Sequence[int] | None = None,
-    **told: Any,
-) -> Options:
-    """The keywords of a call as the kernels take them."""
-    options = Options(window=(None, None) if window is None else window, **told)
-    return options if packed is None else _packed(options, tuple(packed), packed_keys, device)
+    lse_gradient: Tensor | None,
+    wanted: Iterable[str],
+    check: bool,
+) -> Outputs:
+    found = backward(call, z_gradient, z, lse, lse_gradient=lse_gradient, wanted=wanted)
+    if check:
+        from minibert.kernels.check.gradient_check import check_gradients
 
-
-def _packed(
-    options: Options,
-    lengths: tuple[int, ...],
-    keys: Sequence[int] | None,
-    device: torch.device,
-) -> Options:
-    """The same for sentences of so many tokens, and of so many keys where they differ."""
-    options = replace(options, starts=starts_of(lengths, device), longest=max(lengths, default=0))
-    if keys is None:
-        return options
-    key_starts = starts_of(tuple(keys), device)
-    return replace(options, key_starts=key_starts, longest_keys=max(keys, default=0))
-
-
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, options: Options, *, want: Want
-) -> dict[str, Tensor]:
-    summed = "received" in want or "map" in want
-    if summed and options.starts is None and fits(query, key, value, want, options):
-        return one_tile(query, key, value, options, want=want)
-    found = forward(query, key, value, options, want=want)
-    if summed:
-        found |= received_and_map(query, key, options, lse=found["lse"], want=want)
+        given = {n: one for n, one in call.keywords(OPTIONS).items() if one is not None}
+        given |= {"lse_gradient": lse_gradient}
+        del given["want"]
+        check_gradients(found, z_gradient, call.query, call.key, call.value, **given)
     return found

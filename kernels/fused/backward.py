@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from minibert.errors import AttentionError
+from minibert.kernels.call import Call, Outputs
 from minibert.kernels.fused.backward_launch import by_keys, by_queries, fill, of_bias, problem_of
-from minibert.kernels.fused.launch import Config, Options
-from minibert.quantities import Bool, Float, Int
-
-__all__ = ["RELEVANCES", "backward", "relevance_columns"]
+from minibert.kernels.fused.launch import Config
+from minibert.quantities import Float
 
 #: What can be summed over the cells, and the number by which the kernels know it.
 RELEVANCES = {"relevance": 1, "positive_relevance": 2, "absolute_relevance": 3}
@@ -21,24 +20,21 @@ _VECTORS = ("query", "key", "value")
 
 
 def backward(
+    call: Call,
     z_gradient: Float[Tensor, "batch head query d_value"],
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch key_head key d_head"],
-    value: Float[Tensor, "batch key_head key d_value"],
     z: Float[Tensor, "batch head query d_value"],
     lse: Float[Tensor, "batch head query"],
-    options: Options,
     *,
     lse_gradient: Float[Tensor, "batch head query"] | None = None,
     wanted: Iterable[str] = _VECTORS,
     relevance: str | None = None,
     weights: Float[Tensor, "batch #head query"] | None = None,
     configs: dict[str, Config] | None = None,
-) -> dict[str, Tensor]:
+) -> Outputs:
     """The gradients of what is `wanted`: "query", "key", "value", "bias", "sinks".
 
-    They have the inputs' dtypes. z and lse are what the forward gave for the same inputs and
-    options; dead rows (lse −inf) take no part. `relevance`, one of RELEVANCES, adds in the same
+    They have the inputs' dtypes. z and lse are what the forward gave for the same call;
+    dead rows (lse −inf) take no part. `relevance`, one of RELEVANCES, adds in the same
     pass "relevance_by_key", the sum over the queries of w·f(P ∘ dP), (batch, head, key), and
     "relevance_by_query", the sum over the keys of f(P ∘ dP), (batch, head, query), both float32,
     with the query's heads. There f is the number itself, its positive part or its size,
@@ -49,41 +45,34 @@ def backward(
     for this GPU.
     Source: Dao 2023, "FlashAttention-2", algorithm 2.
     """
-    chosen, kind, configs = _chosen(wanted, options), _kind(relevance), configs or {}
+    chosen, kind, configs = _chosen(wanted, call), _kind(relevance), configs or {}
     problem, of_sinks = fill(
-        problem_of(query, key, value, z_gradient, options),
+        problem_of(call, z_gradient),
         lse,
         z=z,
         lse_gradient=lse_gradient,
         weights=weights if kind else None,
         sinks="sinks" in chosen,
     )
-    found: dict[str, Tensor] = {}
+    found: Outputs = {}
     if kind or chosen & {"key", "value"}:
         found |= by_keys(problem, kind=kind, cut=configs.get("key_value"))
     if kind or "query" in chosen:
         found |= by_queries(problem, kind=kind, cut=configs.get("query"))
-    if options.bias is not None and "bias" in chosen:
-        found["bias"] = of_bias(problem, options.bias, cut=configs.get("query"))
-    if options.sinks is not None and of_sinks is not None:
-        found["sinks"] = of_sinks.to(options.sinks.dtype)
+    if call.bias is not None and "bias" in chosen:
+        found["bias"] = of_bias(problem, call.bias, cut=configs.get("query"))
+    if call.sinks is not None and of_sinks is not None:
+        found["sinks"] = of_sinks.to(call.sinks.dtype)
     return {name: one for name, one in found.items() if name in chosen or name not in _VECTORS}
 
 
 def relevance_columns(
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch key_head key d_head"],
+    call: Call,
+    z_gradient: Float[Tensor, "batch head query d_value"],
     *,
     lse: Float[Tensor, "batch head query"],
-    value: Float[Tensor, "batch key_head key d_value"],
-    z_gradient: Float[Tensor, "batch head query d_value"],
     of: str = "relevance",
     weights: Float[Tensor, "batch #head query"] | None = None,
-    lengths: Int[Tensor, " batch"] | None = None,
-    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
-    causal: bool = False,
-    scale: float | None = None,
-    bias: Float[Tensor, "#batch #head #query #key"] | None = None,
 ) -> Float[Tensor, "batch head key"]:
     """The sum over the queries of w·f(P ∘ dP) for each key, float32: relevance without gradients.
 
@@ -91,16 +80,13 @@ def relevance_columns(
     queries, the mean over heads is the step r·Ā of Chefer et al. 2021 (equation 5).
     Raises AttentionError for an unknown `of`.
     """
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    options = Options(scale, causal, lengths, mask, bias)
-    problem = problem_of(query, key, value, z_gradient, options)
-    problem, _ = fill(problem, lse, weights=weights)
+    problem, _ = fill(problem_of(call, z_gradient), lse, weights=weights)
     return by_keys(problem, kind=_kind(of), cut=None)["relevance_by_key"]
 
 
-def _chosen(wanted: Iterable[str], options: Options) -> set[str]:
+def _chosen(wanted: Iterable[str], call: Call) -> set[str]:
     chosen = set(wanted)
-    given = {"bias": options.bias, "sinks": options.sinks}
+    given = {"bias": call.bias, "sinks": call.sinks}
     known = (*_VECTORS, *(name for name, one in given.items() if one is not None))
     if unknown := chosen - set(known):
         missing = [f"no {name} was given" for name in given if name in unknown]

@@ -18,8 +18,6 @@ from minibert.kernels.fused.backward_tiles import (
 )
 from minibert.kernels.fused.primitives import head_view
 
-__all__ = ["backward_bias_kernel"]
-
 
 @triton.jit
 @no_type_check

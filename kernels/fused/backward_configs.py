@@ -5,8 +5,6 @@ In a `Config` block_m are queries and block_n keys, as everywhere.
 
 from minibert.kernels.fused.launch import Config, block_of_features
 
-__all__ = ["backward_candidates"]
-
 #: Tiles that compile without spills, by kernel, bytes of a number and width of a head.
 _PLAIN = {
     ("keys", 2, 64): Config(64, 128, 8, 3),

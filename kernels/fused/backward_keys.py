@@ -34,8 +34,6 @@ from minibert.kernels.fused.backward_tiles import (
 from minibert.kernels.fused.masks import query_range
 from minibert.kernels.fused.primitives import head_view, key_start
 
-__all__ = ["backward_key_value_kernel"]
-
 
 @triton.jit
 @no_type_check

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
 from minibert.errors import AttentionError
+from minibert.kernels.call import Call
 from minibert.kernels.fused.backward_bias import backward_bias_kernel
 from minibert.kernels.fused.backward_keys import backward_key_value_kernel
 from minibert.kernels.fused.backward_queries import backward_delta_kernel, backward_query_kernel
@@ -17,19 +18,19 @@ from minibert.kernels.fused.backward_tiles import FILL
 from minibert.kernels.fused.launch import (
     Config,
     Inputs,
-    Options,
     Sizes,
     Strides,
     block_of_features,
     constants_of,
     inputs_of,
+    longest,
     on_device,
+    row_contiguous,
     sizes_of,
     strides_of,
+    words,
 )
-from minibert.kernels.fused.tuning import best_config, candidates, generation
-
-__all__ = ["Problem", "Rows", "by_keys", "by_queries", "fill", "of_bias", "problem_of"]
+from minibert.kernels.fused.tuning import KINDS, best_config, candidates, generation
 
 #: Of queries that are written together.
 _BLOCK: int = FILL.value
@@ -54,19 +55,9 @@ class Problem:
     """What all the kernels of one backward read, and how they are compiled."""
 
     inputs: Inputs
-    options: Options
+    call: Call
     strides: Strides
     sizes: Sizes
-
-    @property
-    def longest(self) -> tuple[int, int]:
-        """Queries and keys of the longest sentence."""
-        options, inputs = self.options, self.inputs
-        n_queries = options.longest if inputs.starts is not None else inputs.query.shape[2]
-        n_keys = n_queries if inputs.key_starts is None else options.longest_keys
-        assert n_queries is not None
-        assert n_keys is not None
-        return n_queries, inputs.key.shape[2] if inputs.starts is None else n_keys
 
     @property
     def sentences(self) -> int:
@@ -82,17 +73,17 @@ class Problem:
 
     def arguments(self, cut: Config, *, owns_keys: bool = False) -> tuple[dict[str, Any], int]:
         """Sizes and constants of a kernel whose programs own keys or queries; the programs."""
-        longest, block = self.longest[owns_keys], cut.block_n if owns_keys else cut.block_m
-        blocks = -(-longest // block)
+        most, block = longest(self.call)[owns_keys], cut.block_n if owns_keys else cut.block_m
+        blocks = -(-most // block)
         heads = self.inputs.key.shape[1] if owns_keys else self.sizes.n_heads
-        constants = constants_of(self.inputs, self.options)
+        constants = constants_of(self.call)
         constants |= {"BLOCK_M": cut.block_m, "BLOCK_N": cut.block_n}
         constants |= {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
-        constants |= {"sizes": self.sizes._replace(n_blocks=blocks), "scale": self.options.scale}
+        constants |= {"sizes": self.sizes._replace(n_blocks=blocks), "scale": self.call.scale}
         return constants, self.sentences * heads * blocks
 
     def tuned(
-        self, kernel: str, words: str, launch: Callable[[Config], None], cut: Config | None
+        self, kernel: str, more: str, launch: Callable[[Config], None], cut: Config | None
     ) -> None:
         """Runs `launch` with `cut`, or else with the fastest config that this GPU has room for.
 
@@ -100,16 +91,16 @@ class Problem:
         """
         query, key, wide = self.inputs.query, self.inputs.key, self._widest
         groups = "groups" * (self.sizes.group > 1)
-        words = " ".join(filter(None, (self.options.words, groups, words)))
+        shape = " ".join(filter(None, (words(self.call), groups, more)))
         with on_device(query):
             if cut is not None:
                 return launch(cut)
             try:
-                return launch(best_config(kernel, words, wide, key, launch))
+                return launch(best_config(kernel, shape, wide, key, launch))
             except OutOfResources as error:
                 said = error
-            words = f"{words} {generation(query.device)}"
-            for smaller in candidates(kernel, _KINDS[query.dtype], wide.shape[-1], words)[1:]:
+            shape = f"{shape} {generation(query.device)}"
+            for smaller in candidates(kernel, KINDS[query.dtype], wide.shape[-1], shape)[1:]:
                 try:
                     return launch(smaller)
                 except OutOfResources as error:
@@ -125,32 +116,21 @@ class Problem:
         return max(self.inputs.query, self.inputs.z_gradient, key=lambda one: one.shape[-1])
 
 
-_KINDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
-
-
-def problem_of(
-    query: Tensor, key: Tensor, value: Tensor, z_gradient: Tensor, options: Options
-) -> Problem:
+def problem_of(call: Call, z_gradient: Tensor) -> Problem:
     """The tensors as the kernels take them, without their gradients."""
-    inputs = inputs_of(query.detach(), key.detach(), value.detach(), options)
-    z_gradient = row_contiguous(z_gradient)
-    inputs = inputs._replace(z_gradient=z_gradient)
+    vectors: dict[str, Any] = {n: getattr(call, n).detach() for n in ("query", "key", "value")}
+    inputs = inputs_of(replace(call, **vectors))
+    inputs = inputs._replace(z_gradient=row_contiguous(z_gradient.detach()))
     if inputs.bias is not None:
         inputs = inputs._replace(bias=inputs.bias.detach())
-    sizes, _ = sizes_of(inputs, options, _BLOCK)
+    sizes, _ = sizes_of(inputs, call, _BLOCK)
     filled = -(-sizes.n_queries // _BLOCK)
     if inputs.starts is not None:
         # See `backward_tiles.filled_start`.
         filled = sizes.n_queries // _BLOCK + len(inputs.starts) - 1
     return Problem(
-        inputs, options, strides_of(inputs), sizes._replace(n_filled=filled * _BLOCK, n_together=1)
+        inputs, call, strides_of(inputs), sizes._replace(n_filled=filled * _BLOCK, n_together=1)
     )
-
-
-def row_contiguous(vectors: Tensor) -> Tensor:
-    """The same numbers, without their gradient, with a last axis of stride 1."""
-    vectors = vectors.detach()
-    return vectors if vectors.stride(-1) == 1 else vectors.contiguous()
 
 
 def fill(
@@ -168,9 +148,9 @@ def fill(
     names = ["lse", *["delta"] * (z is not None), *["weights"] * (weights is not None)]
     filled = lse.new_empty(len(names), heads, sizes.n_filled, dtype=torch.float32)
     inputs = inputs._replace(**dict(zip(names, filled, strict=True)))
-    blocks = -(-problem.longest[0] // _BLOCK)
+    blocks = -(-longest(problem.call)[0] // _BLOCK)
     parts = lse.new_empty(sizes.n_places, blocks, dtype=torch.float32) if sinks else None
-    z = None if z is None else row_contiguous(z)
+    z = None if z is None else row_contiguous(z.detach())
     if weights is not None:
         weights = weights.detach().expand(-1, sizes.n_heads, -1)
     given = Rows(
@@ -195,7 +175,7 @@ def fill(
         )
     shape = (problem.sentences, sizes.n_heads, blocks)
     of_sinks = None if parts is None else parts.view(shape).sum((0, 2))
-    return Problem(inputs, problem.options, problem.strides, sizes), of_sinks
+    return Problem(inputs, problem.call, problem.strides, sizes), of_sinks
 
 
 def by_keys(problem: Problem, *, kind: int, cut: Config | None) -> dict[str, Tensor]:

@@ -21,8 +21,6 @@ from minibert.kernels.fused.backward_tiles import (
 from minibert.kernels.fused.masks import key_range, whole_blocks
 from minibert.kernels.fused.primitives import LOG2E, head_start, head_view, row_start
 
-__all__ = ["backward_delta_kernel", "backward_query_kernel"]
-
 
 @triton.jit
 @no_type_check

@@ -21,19 +21,6 @@ import triton.language as tl
 from minibert.kernels.fused.masks import seers, shaped_score, sight, tanh
 from minibert.kernels.fused.primitives import block_offsets, head_start, load_cells, load_rows
 
-__all__ = [
-    "FILL",
-    "cap_slope",
-    "filled_start",
-    "head_rows",
-    "probabilities",
-    "relevance_of",
-    "rows_from",
-    "store_tile",
-    "turn_of",
-    "whole_query_blocks",
-]
-
 #: The number of queries is rounded up to a multiple of this; every tile size divides it.
 FILL = tl.constexpr(128)
 

@@ -4,8 +4,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["launch"]
-
 
 @triton.jit  # type: ignore[untyped-decorator]
 def exponentials_kernel(out, steps, numbers: tl.constexpr):  # type: ignore[no-untyped-def]

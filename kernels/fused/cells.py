@@ -14,8 +14,6 @@ import triton.language as tl
 
 from minibert.kernels.fused.launch import Config
 
-__all__ = ["Grid", "cells_of", "load_at", "positions_of", "query_tiles", "tile_of"]
-
 
 class Grid(NamedTuple):
     """How the two axes are split: real positions in a cell, number of cells, tiles of a cell."""

@@ -11,6 +11,7 @@ are split into tiles.
 """
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple, no_type_check
 
 import torch
@@ -18,15 +19,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from minibert.kernels.call import Call, Outputs
 from minibert.kernels.fused.cells import cells_of, load_at, positions_of, query_tiles
 from minibert.kernels.fused.launch import (
     Config,
-    Options,
     constants_of,
     inputs_of,
+    longest,
     on_device,
     sizes_of,
     strides_of,
+    words,
 )
 from minibert.kernels.fused.masks import masked_scores, query_range, shaped_score
 from minibert.kernels.fused.primitives import (
@@ -39,11 +42,7 @@ from minibert.kernels.fused.primitives import (
     row_start,
 )
 from minibert.kernels.fused.tuning import best_config
-from minibert.kernels.masks import positive_scale
-from minibert.kernels.requests import Want
-from minibert.quantities import Bool, Float, Int
-
-__all__ = ["Columns", "column_sums", "columns_kernel", "received_and_map"]
+from minibert.quantities import Float, Int
 
 
 class Columns(NamedTuple):
@@ -195,91 +194,76 @@ def columns_kernel(
 
 
 def column_sums(
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch key_head key d_head"],
+    call: Call,
     *,
     lse: Float[Tensor, "batch head query"],
     weights: Float[Tensor, "batch #head query"] | None = None,
-    lengths: Int[Tensor, " batch"] | None = None,
-    mask: Bool[Tensor, "#batch #head #query #key"] | None = None,
-    causal: bool = False,
-    scale: float,
-    bias: Float[Tensor, "#batch #head #query #key"] | None = None,
 ) -> Float[Tensor, "batch head key"]:
     """Per key the sum over queries of weights·P, in float32; O(N) memory.
 
     lengths says which keys are real; every query counts, by its weight (1 unless given).
     """
-    options = Options(scale, causal, lengths, mask, bias)
-    B, H, Q = query.shape[:3]
+    query, key = call.query, call.key
     if weights is not None:
-        weights = weights.float().expand(B, H, Q)
-    sums = query.new_empty((B, H, key.shape[2]), dtype=lse.dtype)
+        weights = weights.float().expand(query.shape[:3])
+    sums = query.new_empty((*query.shape[:2], key.shape[2]), dtype=lse.dtype)
     strides = None if weights is None else weights.stride()
     columns = Columns(lse.contiguous(), weights, strides, sums, None)
-    _launch(query, key, columns, options, real_queries=False)
+    _launch(call, columns, real_queries=False)
     return sums
 
 
 def received_and_map(
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch key_head key d_head"],
-    options: Options,
-    *,
-    lse: Float[Tensor, "batch head query"],
-    want: Want,
-    config: Config | None = None,
-) -> dict[str, Tensor]:
+    call: Call, *, lse: Float[Tensor, "batch head query"], config: Config | None = None
+) -> Outputs:
     """The statistics received and map, as far as they are wanted, in one pass."""
-    (B, H, Q), K = query.shape[:3], key.shape[2]
+    (B, H, Q), K, want = call.query.shape[:3], call.key.shape[2], call.want
     found = {}
     if "received" in want:
-        found["received"] = query.new_empty((B, H, K), dtype=torch.float32)
+        found["received"] = call.query.new_empty((B, H, K), dtype=torch.float32)
     blocks = want["map"][0] if "map" in want else None
     columns = Columns(lse, None, None, found.get("received"), None)
-    real = Q == K and options.lengths is not None
-    sums = _launch(query, key, columns, options, real_queries=real, blocks=blocks, config=config)
+    real = Q == K and call.lengths is not None
+    sums = _launch(call, columns, real_queries=real, blocks=blocks, config=config)
     if sums is not None:
-        found["map"] = _means(sums, options.lengths, Q, K)
+        found["map"] = _means(sums, call.lengths, Q, K)
     return found
 
 
 def _launch(
-    query: Tensor,
-    key: Tensor,
+    call: Call,
     columns: Columns,
-    options: Options,
     *,
     real_queries: bool,
     blocks: int | None = None,
     config: Config | None = None,
 ) -> Tensor | None:
     """Runs the kernel; gives the sums of the map's cells, a part of a cell each, or None."""
-    query, scale = positive_scale(query, options.scale)
-    inputs = inputs_of(query, key, key, options)
-    (B, H, Q, _), K = query.shape, key.shape[2]
-    longest = options.longest_keys or options.longest or K
-    constants = constants_of(inputs, options) | {"REAL_QUERIES": real_queries}
+    # No value is read: the keys stand in their place.
+    call = replace(call.positively_scaled(), value=call.key)
+    query, inputs = call.query, inputs_of(call)
+    B, H, Q, _ = query.shape
+    constants = constants_of(call) | {"REAL_QUERIES": real_queries}
     result = None
 
     def launch(cut: Config) -> None:
         nonlocal result
-        grid, query_places, key_places, tiles = cells_of(cut, Q, longest, blocks)
+        grid, query_places, key_places, tiles = cells_of(cut, Q, longest(call)[1], blocks)
         if blocks is not None:
             shape = (B, H, grid.query_cells, grid.key_cells, grid.key_parts)
             result = query.new_zeros(shape, dtype=torch.float32)
-        sizes, _ = sizes_of(inputs, options, cut.block_m)
+        sizes, _ = sizes_of(inputs, call, cut.block_m)
         sizes = sizes._replace(n_blocks=tiles)
         columns_kernel[(tiles * sizes.n_places,)](
-            inputs, columns._replace(map=result), grid, strides_of(inputs), sizes, scale,
+            inputs, columns._replace(map=result), grid, strides_of(inputs), sizes, call.scale,
             **constants, QUERY_PLACES=query_places, KEY_PLACES=key_places,
             BLOCK_M=cut.block_m, BLOCK_N=cut.block_n,
             num_warps=cut.num_warps, num_stages=cut.num_stages,
         )  # fmt: skip
 
     with on_device(query):
-        shape = f"{options.words} {'map' if blocks else 'sums'}".strip()
-        launch(config or best_config("columns", shape, query, key, launch))
+        shape = f"{words(call)} {'map' if blocks else 'sums'}".strip()
+        launch(config or best_config("columns", shape, query, call.key, launch))
     return result
 
 

@@ -17,8 +17,6 @@ import triton.language as tl
 
 from minibert.kernels.fused.primitives import INTERPRETED, NOTHING
 
-__all__ = ["fold_scores", "key_of_best", "no_best", "settled"]
-
 
 @triton.jit
 @no_type_check

@@ -14,21 +14,22 @@ from typing import no_type_check
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
+from minibert.kernels.call import Call, Outputs
 from minibert.kernels.fused.fold import fold_scores, key_of_best, no_best, settled
 from minibert.kernels.fused.launch import (
     Config,
-    Options,
     constants_of,
+    edges,
     inputs_of,
     on_device,
     sizes_of,
     strides_of,
+    words,
 )
 from minibert.kernels.fused.masks import key_range, masked_scores, shaped_score, whole_blocks
 from minibert.kernels.fused.memory_copies import head_corner, rows_at, takes_tma, tiles_of
-from minibert.kernels.fused.outputs import best_of, chosen_outputs, row_outputs
+from minibert.kernels.fused.outputs import best_of, chosen_outputs, given_outputs, row_outputs
 from minibert.kernels.fused.primitives import (
     LOG2E,
     NOTHING,
@@ -39,11 +40,6 @@ from minibert.kernels.fused.primitives import (
 )
 from minibert.kernels.fused.row_outputs import store_chosen, store_rows, store_vectors
 from minibert.kernels.fused.tuning import best_config
-from minibert.kernels.masks import positive_scale
-from minibert.kernels.requests import Want
-from minibert.quantities import Float
-
-__all__ = ["forward", "forward_kernel"]
 
 
 @triton.jit
@@ -163,43 +159,35 @@ def forward_kernel(
     )  # fmt: skip
 
 
-def forward(
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch key_head key d_head"],
-    value: Float[Tensor, "batch key_head key d_value"],
-    options: Options,
-    *,
-    want: Want,
-    config: Config | None = None,
-) -> dict[str, Tensor]:
+def forward(call: Call, *, config: Config | None = None) -> Outputs:
     """z, lse and the wanted statistics of T1 and T2 (rows and chosen probs), of one kernel.
 
     Of packed sentences batch is 1.
     """
-    query, scale = positive_scale(query, options.scale)
-    inputs = inputs_of(query, key, value, options)
-    outputs = row_outputs(query, value, want)
-    chosen = chosen_outputs(query, key.shape[2], want)
+    call = call.positively_scaled()
+    query, value, want = call.query, call.value, call.want
+    inputs = inputs_of(call)
+    outputs = row_outputs(call)
+    chosen = chosen_outputs(call)
     strides = strides_of(inputs, outputs.z)
-    constants = constants_of(inputs, options) | {"BEST": best_of(query, want)}
+    constants = constants_of(call) | {"BEST": best_of(query.dtype, want)}
     tier = "argmax" if "argmax" in want else "entropy" if "entropy" in want else "plain"
 
     def launch(cut: Config) -> None:
         cut = config or cut
-        sizes, programs = sizes_of(inputs, options, cut.block_m)
+        sizes, programs = sizes_of(inputs, call, cut.block_m)
         tiles = [tiles_of(one, cut) if cut.tma else None for one in (inputs.key, inputs.value)]
         blocks = {"BLOCK_M": cut.block_m, "BLOCK_N": cut.block_n}
         compiled = {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
         forward_kernel[(programs,)](
-            inputs, outputs, chosen, strides, sizes, scale, *tiles,
+            inputs, outputs, chosen, strides, sizes, call.scale, *tiles,
             **constants, **blocks, **compiled,
         )  # fmt: skip
 
     with on_device(query):
-        tma = not options.edges and takes_tma(inputs)
-        shape = f"{options.words} {'tma ' * tma}{tier}".strip()
+        tma = not edges(call) and takes_tma(inputs)
+        shape = f"{words(call)} {'tma ' * tma}{tier}".strip()
         # What decides is the wider vector, of keys or of values.
-        widest = (query, key) if query.shape[-1] >= value.shape[-1] else (value, query)
+        widest = (query, call.key) if query.shape[-1] >= value.shape[-1] else (value, query)
         launch(config or best_config("forward", shape, *widest, launch))
-    found = {**outputs._asdict(), "offset_mass": chosen.offset_mass, "key_mass": chosen.key_mass}
-    return {name: one for name, one in found.items() if one is not None}
+    return given_outputs(outputs, chosen)

@@ -13,7 +13,7 @@ from minibert.kernels.fused.columns import Columns, columns_kernel
 from minibert.kernels.fused.forward import forward_kernel
 from minibert.kernels.fused.launch import Config, Inputs, Sizes, Strides, block_of_features
 from minibert.kernels.fused.one_tile import LARGEST_TILE, Summed, fitted, one_tile_kernel
-from minibert.kernels.fused.outputs import Chosen, Outputs, best_of
+from minibert.kernels.fused.outputs import Chosen, RowOutputs, best_of
 from minibert.kernels.fused.tuning import GENERATIONS, candidates
 
 __all__ = ["VARIANTS", "columns_kernel", "forward_kernel", "one_tile_kernel"]
@@ -45,14 +45,14 @@ def _told(types: Any) -> Any:
     )
 
 
-def _outputs(kind: str, wants: tuple[str, ...]) -> Outputs:
+def _outputs(kind: str, wants: tuple[str, ...]) -> RowOutputs:
     types = {"row_max": "*fp32", "max_prob": "*fp32", "entropy": "*fp32", "argmax": "*i64"}
     rows = (types[name] if name in wants else _NOTHING for name in types)
-    return Outputs(f"*{kind}", "*fp32", *rows)
+    return RowOutputs(f"*{kind}", "*fp32", *rows)
 
 
 def _best(kind: str, wants: tuple[str, ...]) -> str | None:
-    return best_of(torch.empty(0, dtype=_DTYPES[kind]), dict.fromkeys(wants, ()))
+    return best_of(_DTYPES[kind], wants)
 
 
 def _chosen(wants: tuple[str, ...]) -> Chosen:

@@ -5,30 +5,14 @@ The kernels read the fields of the tuples by name. This file uses tensors only, 
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from minibert.quantities import Bool, Float, Int
-
-__all__ = [
-    "LARGEST_HEAD",
-    "Config",
-    "Inputs",
-    "Options",
-    "Sizes",
-    "Strides",
-    "block_of_features",
-    "constants_of",
-    "inputs_of",
-    "on_device",
-    "sizes_of",
-    "starts_of",
-    "strides_of",
-]
+from minibert.kernels.call import Call
+from minibert.quantities import Int
 
 #: The widest head whose vectors fit the registers of a program together with its scores.
 LARGEST_HEAD = 256
@@ -47,58 +31,6 @@ class Config(NamedTuple):
     num_warps: int
     num_stages: int
     tma: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Options:
-    """What a call says beside its vectors, as `minibert.kernels.api.attend` explains it.
-
-    `starts` are the first rows of packed sentences, the longest of which has `longest`;
-    `key_starts` and `longest_keys` are the same of their keys where these differ.
-    """
-
-    scale: float
-    causal: bool = False
-    lengths: Int[Tensor, " batch"] | None = None
-    mask: Bool[Tensor, "#batch #head #query #key"] | None = None
-    bias: Float[Tensor, "#batch #head #query #key"] | None = None
-    window: tuple[int | None, int | None] = (None, None)
-    prefix: Int[Tensor, " sentence"] | None = None
-    soft_cap: float | None = None
-    alibi_slopes: Float[Tensor, "... head"] | None = None
-    sinks: Float[Tensor, " head"] | None = None
-    starts: Int[Tensor, " start"] | None = None
-    key_starts: Int[Tensor, " start"] | None = None
-    longest: int | None = None
-    longest_keys: int | None = None
-
-    @property
-    def edges(self) -> bool:
-        """True when cells of a mask or a bias are read."""
-        return self.mask is not None or self.bias is not None
-
-    @property
-    def shaped(self) -> bool:
-        """True when every score is changed beside the scale, by a soft cap or by ALiBi."""
-        return self.soft_cap is not None or self.alibi_slopes is not None
-
-    @property
-    def limits(self) -> tuple[int | None, int | None]:
-        """How far a query sees, before and after; causal order without a prefix ends after it."""
-        before, after = self.window
-        return before, None if self.causal and self.prefix is None else after
-
-    @property
-    def words(self) -> str:
-        """What decides about the fastest config, in words; see `tuning.candidates`."""
-        holds = {
-            "packed": self.starts is not None,
-            "causal": self.causal,
-            "edges": self.edges,
-            "window": self.limits != (None, None),
-            "shaped": self.shaped,
-        }
-        return " ".join(word for word, true in holds.items() if true)
 
 
 class Inputs(NamedTuple):
@@ -166,11 +98,46 @@ def block_of_features(d_head: int) -> int:
     return max(16, 1 << (d_head - 1).bit_length())
 
 
-def constants_of(inputs: Inputs, options: Options) -> dict[str, Any]:
+def limits(call: Call) -> tuple[int | None, int | None]:
+    """How far a query sees, before and after; causal order without a prefix ends after it."""
+    before, after = call.window or (None, None)
+    return before, None if call.causal and call.prefix is None else after
+
+
+def edges(call: Call) -> bool:
+    """True when cells of a mask or a bias are read."""
+    return call.mask is not None or call.bias is not None
+
+
+def shaped(call: Call) -> bool:
+    """True when every score is changed beside the scale, by a soft cap or by ALiBi."""
+    return call.soft_cap is not None or call.alibi_slopes is not None
+
+
+def words(call: Call) -> str:
+    """What decides about the fastest config, in words; see `tuning.candidates`."""
+    holds = {
+        "packed": call.packed is not None,
+        "causal": call.causal,
+        "edges": edges(call),
+        "window": limits(call) != (None, None),
+        "shaped": shaped(call),
+    }
+    return " ".join(word for word, true in holds.items() if true)
+
+
+def longest(call: Call) -> tuple[int, int]:
+    """Queries and keys of the longest sentence."""
+    if call.packed is None:
+        return call.query.shape[2], call.key.shape[2]
+    return max(call.packed, default=0), max(call.packed_keys or call.packed, default=0)
+
+
+def constants_of(call: Call) -> dict[str, Any]:
     """What every kernel is compiled for, beside its block sizes."""
-    d_head, d_value = inputs.query.shape[-1], inputs.value.shape[-1]
+    d_head, d_value = call.query.shape[-1], call.value.shape[-1]
     return {
-        "CAUSAL": options.causal,
+        "CAUSAL": call.causal,
         # By default Triton rounds float32 to tf32.
         "PRECISION": "ieee",
         "D_HEAD": d_head,
@@ -180,27 +147,30 @@ def constants_of(inputs: Inputs, options: Options) -> dict[str, Any]:
     }
 
 
-def inputs_of(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Inputs:
+def inputs_of(call: Call) -> Inputs:
     """The tensors as the kernels take them; copied only where vectors are not contiguous."""
-    B, H, Q, K = (*query.shape[:3], key.shape[2])
-    query, key, value = (
-        one if one.stride(-1) == 1 else one.contiguous() for one in (query, key, value)
-    )
-    mask, bias, slopes, sinks = options.mask, options.bias, options.alibi_slopes, options.sinks
+    B, H, Q, K = (*call.query.shape[:3], call.key.shape[2])
+    mask, bias, slopes, sinks = call.mask, call.bias, call.alibi_slopes, call.sinks
+    device = call.query.device
     return Inputs(
-        query,
-        key,
-        value,
-        lengths=None if options.lengths is None else options.lengths.contiguous(),
-        starts=options.starts,
+        row_contiguous(call.query),
+        row_contiguous(call.key),
+        row_contiguous(call.value),
+        lengths=None if call.lengths is None else call.lengths.contiguous(),
+        starts=None if call.packed is None else starts_of(call.packed, device),
         mask=None if mask is None else mask.view(torch.uint8).expand(B, H, Q, K),
         bias=None if bias is None else bias.expand(B, H, Q, K),
-        key_starts=options.key_starts,
-        prefix=None if options.prefix is None else options.prefix.contiguous(),
+        key_starts=None if call.packed_keys is None else starts_of(call.packed_keys, device),
+        prefix=None if call.prefix is None else call.prefix.contiguous(),
         slopes=None if slopes is None else slopes.float().expand(B, H),
         sinks=None if sinks is None else sinks.float().contiguous(),
-        soft_cap=options.soft_cap,
+        soft_cap=call.soft_cap,
     )
+
+
+def row_contiguous(vectors: Tensor) -> Tensor:
+    """The same numbers with a last axis of stride 1."""
+    return vectors if vectors.stride(-1) == 1 else vectors.contiguous()
 
 
 def strides_of(inputs: Inputs, z: Tensor | None = None) -> Strides:
@@ -215,17 +185,17 @@ def strides_of(inputs: Inputs, z: Tensor | None = None) -> Strides:
     return Strides(*strides)
 
 
-def sizes_of(inputs: Inputs, options: Options, block_m: int) -> tuple[Sizes, int]:
+def sizes_of(inputs: Inputs, call: Call, block_m: int) -> tuple[Sizes, int]:
     """The sizes for blocks of `block_m` rows, and how many programs there are."""
     B, H, Q, D = inputs.query.shape
     key_heads, K = inputs.key.shape[1:3]
     places = (B if inputs.starts is None else len(inputs.starts) - 1) * H
-    blocks = math.ceil((Q if options.longest is None else options.longest) / block_m)
+    blocks = math.ceil(longest(call)[0] / block_m)
     together = 1
-    if options.causal:
+    if call.causal:
         together = BYTES_TOGETHER // max(1, 2 * K * D * inputs.key.element_size())
     together = max(1, min(places, together))
-    before, after = options.limits
+    before, after = limits(call)
     sizes = Sizes(places, H, Q, K, blocks, together, H // key_heads, before, after)
     return sizes, places * blocks
 

@@ -17,15 +17,6 @@ import triton.language as tl
 
 from minibert.kernels.fused.primitives import LOG2E, NOTHING, load_cells
 
-__all__ = [
-    "allowed",
-    "key_range",
-    "masked_scores",
-    "query_range",
-    "shaped_score",
-    "whole_blocks",
-]
-
 
 @triton.jit
 @no_type_check

@@ -22,8 +22,6 @@ from minibert.kernels.fused.launch import Config, Inputs, block_of_features
 from minibert.kernels.fused.primitives import load_rows
 from minibert.quantities import Float
 
-__all__ = ["head_corner", "rows_at", "takes_tma", "tiles_of"]
-
 #: The address and the strides of a descriptor's tensor must be multiples of this many bytes.
 _ALIGNED = 16
 #: Descriptors exist since triton 3.4.

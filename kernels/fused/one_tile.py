@@ -13,28 +13,26 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from minibert.kernels.call import Call, Outputs
 from minibert.kernels.fused.cells import cells_of, load_at, positions_of
 from minibert.kernels.fused.fold import fold_scores, key_of_best, no_best
 from minibert.kernels.fused.launch import (
     Config,
-    Options,
     block_of_features,
     constants_of,
+    edges,
     inputs_of,
     on_device,
+    shaped,
     sizes_of,
     strides_of,
+    words,
 )
 from minibert.kernels.fused.masks import masked_scores
-from minibert.kernels.fused.outputs import best_of, chosen_outputs, row_outputs
+from minibert.kernels.fused.outputs import best_of, chosen_outputs, given_outputs, row_outputs
 from minibert.kernels.fused.primitives import NOTHING, head_view, key_start
 from minibert.kernels.fused.row_outputs import store_chosen, store_rows, store_vectors
 from minibert.kernels.fused.tuning import best_config
-from minibert.kernels.masks import positive_scale
-from minibert.kernels.requests import Want
-from minibert.quantities import Float
-
-__all__ = ["LARGEST_TILE", "fits", "one_tile", "one_tile_kernel"]
 
 #: Keys of a program; half as many for vectors wider than 64, a quarter for numbers of 32 bits.
 LARGEST_TILE = 256
@@ -140,16 +138,16 @@ def one_tile_kernel(
         tl.store(summed.received + at, received, mask=keys < counts[1])
 
 
-def fits(query: Tensor, key: Tensor, value: Tensor, want: Want, options: Options) -> bool:
+def fits(call: Call) -> bool:
     """True when the keys fit one tile, whole cells of the map included."""
-    crowded = options.edges or options.shaped
-    if crowded and query.element_size() > 2:
+    query, value = call.query, call.value
+    if _crowded(call) and query.element_size() > 2:
         # With numbers of 32 bits, the registers have no room for what is done to each score.
         return False
     if block_of_features(max(query.shape[-1], value.shape[-1])) > 128:
         return False
-    Q, K = query.shape[2], key.shape[2]
-    blocks = want["map"][0] if "map" in want else None
+    Q, K = query.shape[2], call.key.shape[2]
+    blocks = call.want["map"][0] if "map" in call.want else None
     query_cell = 1 if blocks is None else math.ceil(Q / blocks)
     largest = _largest_tile(query, value)
     return _tile(K, blocks) <= largest and Q <= MOST_QUERIES and query_cell <= SMALLEST_BLOCK
@@ -170,24 +168,17 @@ def fitted(cut: Config, keys: int, largest: int, *, edges: bool, wide: bool) -> 
     return Config(SMALLEST_BLOCK, keys, warps, 1)
 
 
-def one_tile(
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch key_head key d_head"],
-    value: Float[Tensor, "batch key_head key d_value"],
-    options: Options,
-    *,
-    want: Want,
-    config: Config | None = None,
-) -> dict[str, Tensor]:
+def one_tile(call: Call, *, config: Config | None = None) -> Outputs:
     """z, lse and every wanted statistic in one pass; only where `fits` is True."""
-    query, scale = positive_scale(query, options.scale)
-    inputs = inputs_of(query, key, value, options)
-    (B, H, Q, _), K = query.shape, key.shape[2]
-    outputs, chosen = row_outputs(query, value, want), chosen_outputs(query, K, want)
+    call = call.positively_scaled()
+    query, value, want = call.query, call.value, call.want
+    inputs = inputs_of(call)
+    (B, H, Q, _), K = query.shape, call.key.shape[2]
+    outputs, chosen = row_outputs(call), chosen_outputs(call)
     blocks = want["map"][0] if "map" in want else None
-    constants = constants_of(inputs, options) | {
-        "BEST": best_of(query, want),
-        "REAL_QUERIES": Q == K and options.lengths is not None,
+    constants = constants_of(call) | {
+        "BEST": best_of(query.dtype, want),
+        "REAL_QUERIES": Q == K and call.lengths is not None,
     }
 
     def empty(*shape: int) -> Tensor:
@@ -199,29 +190,31 @@ def one_tile(
         nonlocal summed
         if config is None:
             wide, largest = query.element_size() > 2, _largest_tile(query, value)
-            crowded = options.edges or options.shaped
-            cut = fitted(cut, _tile(K, blocks), largest, edges=crowded, wide=wide)
+            cut = fitted(cut, _tile(K, blocks), largest, edges=_crowded(call), wide=wide)
         grid, query_places, key_places, _ = cells_of(cut, Q, K, blocks)
         if blocks is not None:
             summed = summed._replace(map=empty(grid.query_cells, grid.key_cells))
-        sizes, _ = sizes_of(inputs, options, cut.block_m)
+        sizes, _ = sizes_of(inputs, call, cut.block_m)
         tiles = math.ceil(grid.query_cells * query_places / cut.block_m)
         one_tile_kernel[(B * H,)](
             inputs, outputs, chosen, summed, grid, strides_of(inputs, outputs.z),
-            sizes._replace(n_blocks=tiles), scale, **constants,
+            sizes._replace(n_blocks=tiles), call.scale, **constants,
             QUERY_PLACES=query_places, KEY_PLACES=key_places,
             BLOCK_M=cut.block_m, BLOCK_N=cut.block_n,
             num_warps=cut.num_warps, num_stages=cut.num_stages,
         )  # fmt: skip
 
     with on_device(query):
-        shape = f"{options.words} {_tile(K, blocks)} keys".strip()
+        shape = f"{words(call)} {_tile(K, blocks)} keys".strip()
         # What decides is the wider vector, of keys or of values.
-        widest = (query, key) if query.shape[-1] >= value.shape[-1] else (value, query)
+        widest = (query, call.key) if query.shape[-1] >= value.shape[-1] else (value, query)
         launch(config or best_config("one tile", shape, *widest, launch))
-    found = {**outputs._asdict(), **summed._asdict()}
-    found |= {"offset_mass": chosen.offset_mass, "key_mass": chosen.key_mass}
-    return {name: one for name, one in found.items() if one is not None}
+    return given_outputs(outputs, chosen, **summed._asdict())
+
+
+def _crowded(call: Call) -> bool:
+    """Whether something is done to each score, which takes registers."""
+    return edges(call) or shaped(call)
 
 
 def _tile(n_keys: int, blocks: int | None) -> int:

@@ -3,20 +3,19 @@
 Row outputs are (batch, head, query), for packed sentences (1, head, token); contiguous.
 """
 
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from minibert.kernels.requests import Want
-
-__all__ = ["Chosen", "Outputs", "best_of", "chosen_outputs", "row_outputs"]
+from minibert.kernels.call import Call, Outputs
 
 _ROWS = ("row_max", "max_prob", "entropy", "argmax")
 
 
-class Outputs(NamedTuple):
+class RowOutputs(NamedTuple):
     """Tensors with one number, or one vector, for each row; None where one is not wanted."""
 
     z: Any
@@ -38,7 +37,7 @@ class Chosen(NamedTuple):
     n_positions: Any
 
 
-def best_of(query: Tensor, want: Want) -> str | None:
+def best_of(dtype: torch.dtype, want: Collection[str]) -> str | None:
     """How the kernels find the argmax: not at all, "exact", or "near" for inputs of 16 bits.
 
     "near" tells scores apart, and gives row_max and max_prob's maximum, to 2^-18 of a score (a
@@ -46,28 +45,30 @@ def best_of(query: Tensor, want: Want) -> str | None:
     """
     if "argmax" not in want:
         return None
-    return "exact" if query.dtype == torch.float32 else "near"
+    return "exact" if dtype == torch.float32 else "near"
 
 
-def row_outputs(query: Tensor, value: Tensor, want: Want) -> Outputs:
+def row_outputs(call: Call) -> RowOutputs:
     """Empty tensors for z, lse and the wanted numbers of rows."""
+    query, shape = call.query, call.query.shape[:3]
     rows = [
-        query.new_empty(query.shape[:3], dtype=torch.int64 if name == "argmax" else torch.float32)
-        if name in want
+        query.new_empty(shape, dtype=torch.int64 if name == "argmax" else torch.float32)
+        if name in call.want
         else None
         for name in _ROWS
     ]
-    lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-    if value.shape[-1] != query.shape[-1]:
-        z = query.new_empty((*query.shape[:3], value.shape[-1]))
+    lse = query.new_empty(shape, dtype=torch.float32)
+    if call.value.shape[-1] != query.shape[-1]:
+        z = query.new_empty((*shape, call.value.shape[-1]))
     else:
         z = torch.empty_like(query, memory_format=torch.preserve_format)
-    return Outputs(z if z.stride(-1) == 1 else z.contiguous(), lse, *rows)
+    return RowOutputs(z if z.stride(-1) == 1 else z.contiguous(), lse, *rows)
 
 
-def chosen_outputs(query: Tensor, n_keys: int, want: Want) -> Chosen:
+def chosen_outputs(call: Call) -> Chosen:
     """Empty tensors for offset_mass and key_mass, and their offsets and positions."""
-    reach = query.shape[2] + n_keys
+    query, want = call.query, call.want
+    reach = query.shape[2] + call.key.shape[2]
     # An offset larger than the length always points outside the text, so it can be limited.
     offsets = tuple(max(-reach, min(reach, one)) for one in want.get("offset_mass", ()))
     positions = want.get("key_mass", ())
@@ -79,6 +80,13 @@ def chosen_outputs(query: Tensor, n_keys: int, want: Want) -> Chosen:
         else:
             parts += [None, None, None]
     return Chosen(*parts)
+
+
+def given_outputs(outputs: RowOutputs, chosen: Chosen, **others: Tensor | None) -> Outputs:
+    """What a kernel has written, by name."""
+    found = outputs._asdict() | others
+    found |= {"offset_mass": chosen.offset_mass, "key_mass": chosen.key_mass}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 @lru_cache(maxsize=256)

@@ -14,21 +14,6 @@ import triton.language as tl
 
 from minibert.kernels.interpreter import prepare_once_a_launch
 
-__all__ = [
-    "INTERPRETED",
-    "LN2",
-    "LOG2E",
-    "NOTHING",
-    "block_offsets",
-    "head_start",
-    "head_view",
-    "key_start",
-    "load_cells",
-    "load_rows",
-    "program_place",
-    "row_start",
-]
-
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2E = tl.constexpr(1.4426950408889634)
 #: The score of a masked cell; every number below half of it counts as masked.

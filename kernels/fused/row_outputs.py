@@ -11,8 +11,6 @@ import triton.language as tl
 from minibert.kernels.fused.masks import masked_scores
 from minibert.kernels.fused.primitives import LN2, LOG2E, NOTHING, head_start, row_start
 
-__all__ = ["store_chosen", "store_rows", "store_vectors"]
-
 
 @triton.jit
 @no_type_check

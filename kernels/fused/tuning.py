@@ -23,11 +23,9 @@ from torch import Tensor
 from minibert.kernels.fused.backward_configs import backward_candidates
 from minibert.kernels.fused.launch import Config, block_of_features
 
-__all__ = ["GENERATIONS", "best_config", "cache_file", "candidates", "generation", "remembered"]
-
 #: The word for a compute capability in the shapes that `candidates` takes.
 GENERATIONS = {80: "ampere", 90: "", 100: "blackwell"}
-_KINDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+KINDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 #: How often a candidate is timed at most; the median is compared.
 _REPEATS = 9
 #: Milliseconds of the GPU for all candidates of a class.
@@ -127,7 +125,7 @@ def best_config(
     """The config for a call of this kind; `launch` runs the kernel with one."""
     if query.is_cpu:
         return Config(64, 64, 4, 1)
-    kind, d_head = _KINDS[query.dtype], query.shape[-1]
+    kind, d_head = KINDS[query.dtype], query.shape[-1]
     shape = " ".join(filter(None, (shape, generation(query.device))))
     tried = candidates(kernel, kind, d_head, shape)
     if len(tried) == 1 or os.environ.get("MINIBERT_TUNING") == "off":

@@ -17,11 +17,10 @@ from minibert.bench.gate import GateError, Outputs
 from minibert.bench.signatures import SIGNATURES
 from minibert.bench.workload import Inputs, Workload
 from minibert.errors import MinibertError
-from minibert.kernels import flex
 from minibert.kernels.check.backward import gradients_of
 from minibert.kernels.check.calls import bound
 from minibert.kernels.registry import Request, implementations
-from minibert.kernels.torch_backends import BACKENDS, forced
+from minibert.kernels.torch_kernels import BACKENDS, compiled_flex, forced
 
 __all__ = ["baseline", "baseline_names", "usual_baselines", "z_of"]
 
@@ -65,7 +64,7 @@ def baseline(name: str, workload: Workload, inputs: Inputs) -> Contender:
     elif name == "flex":
         if not problem.query.is_cuda:
             raise GateError("FlexAttention is compiled on CUDA alone; uncompiled it is no baseline")
-        run = SIGNATURES["flex"].bind(flex.compiled(), problem, None)
+        run = SIGNATURES["flex"].bind(compiled_flex(), problem, None)
     else:
         run = bound(known[name], problem)
     if not workload.backward:

@@ -13,10 +13,10 @@ from minibert.bench.shared_bytes import described, room_for
 from minibert.bench.signatures import SIGNATURES
 from minibert.bench.user_file import OUTPUTS, target_parts
 from minibert.bench.worker_process import WorkerError, WorkerProcess
+from minibert.kernels.call import SHAPES
 from minibert.kernels.check.backward import GRADIENTS
 from minibert.kernels.check.problem import Problem
-from minibert.kernels.implementation import SHAPES
-from minibert.kernels.outputs import outputs_of
+from minibert.kernels.checks import check_outputs
 from minibert.kernels.registry import Implementation
 
 __all__ = ["JudgedFunction"]
@@ -114,7 +114,7 @@ class JudgedFunction:
         if unknown := shapes.keys() - {*OUTPUTS, *GRADIENTS}:
             raise WorkerError(f"gave {', '.join(sorted(unknown))}; known are {', '.join(OUTPUTS)}")
         forward = {name: one for name, one in shapes.items() if name not in GRADIENTS}
-        outputs_of(forward, self.label, *problem.shapes, problem.want)
+        check_outputs(forward, self.label, *problem.shapes, problem.want)
         return self._taken("outputs", about)
 
     def _taken(self, file: str, about: Any) -> dict[str, Tensor]:

@@ -1,9 +1,9 @@
 """What `minibert bench --list` prints: what implementations take, workloads and signatures."""
 
 from minibert.bench.signatures import SIGNATURES
+from minibert.kernels.call import OPTIONS, SHAPES
 from minibert.kernels.check.workload import WORKLOADS, Workload
-from minibert.kernels.implementation import OPTIONS, SHAPES, Implementation, foldable
-from minibert.kernels.registry import implementations
+from minibert.kernels.registry import Implementation, foldable, implementations
 from minibert.terminal import Terminal
 
 __all__ = ["implementation_rows", "list_lines", "workload_rows"]

@@ -7,9 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from minibert.kernels.allowed_keys import AllowedKeys, kept
-from minibert.kernels.masks import Window
-from minibert.kernels.requests import Want
+from minibert.kernels.allowed_keys import AllowedKeys, Window, kept
+from minibert.kernels.call import Want
 from minibert.layers.rotary import Rotary, Turns, turns
 from minibert.quantities import Int, Quantity
 

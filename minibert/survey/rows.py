@@ -20,7 +20,7 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.kernels.allowed_keys import AllowedKeys
-from minibert.kernels.requests import Want
+from minibert.kernels.call import Want
 from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation

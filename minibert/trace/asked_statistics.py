@@ -10,8 +10,8 @@ from torch import Tensor
 from minibert.errors import TraceError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
+from minibert.kernels.call import Want, parse_want
 from minibert.kernels.registry import check_name
-from minibert.kernels.requests import Want, parse_want
 from minibert.layers.evaluation import Evaluation
 from minibert.trace.places import Places, check_index
 

@@ -19,7 +19,7 @@ from attention_inputs import (
 from minibert.errors import AttentionError
 from minibert.kernels import registry
 from minibert.kernels.api import Implementation, attend, implementations, register
-from minibert.kernels.requests import WANTS
+from minibert.kernels.call import WANTS, Call
 
 
 def explicit(query, key, value, *, scale, mask=None):
@@ -179,7 +179,7 @@ def test_implementations_say_what_they_can_give():
     assert known["triton"].wants == known["sdpa"].wants - of_tensors
     # Forced by name only: what is measured must be what was asked for.
     assert all(known[name].rank is None for name in torch_by_name)
-    assert [name for name, one in known.items() if not one.bias] == ["flash", "cudnn"]
+    assert [name for name, one in known.items() if "bias" not in one.options] == ["flash", "cudnn"]
     assert all(known[name].unavailable is None for name in ("reference", "eager", "sdpa"))
     known.clear()
     assert implementations()
@@ -200,7 +200,7 @@ def test_a_registered_function_is_used_when_named_and_gets_what_it_takes():
 def test_a_registered_function_is_never_asked_for_what_it_cannot_do():
     record = register("mine", explicit, dtypes=(torch.float64,), devices=("cpu",))
     assert isinstance(record, Implementation)
-    assert not record.bias
+    assert "bias" not in record.options
     query, key, value = vectors()
     bias = torch.zeros(1, 1, 1, K, dtype=torch.float64)
     with pytest.raises(AttentionError, match=r'"mine" cannot.*takes no bias; impl="sdpa" can'):
@@ -278,17 +278,7 @@ def test_an_implementation_that_gives_the_wrong_thing_is_named(result, message):
 @pytest.mark.parametrize("slip", ["shape", "dtype"])
 def test_a_statistic_of_the_wrong_shape_or_dtype_is_named(name, slip):
     def slipped(query, key, value, *, want):
-        found = implementations()["reference"].fn(
-            query,
-            key,
-            value,
-            want=want,
-            lengths=None,
-            mask=None,
-            causal=False,
-            scale=1.0,
-            bias=None,
-        )
+        found = implementations()["reference"].fn(Call.of(query, key, value, want=want))
         wrong = found[name][..., :-1] if slip == "shape" else found[name].to(torch.complex64)
         return found | {name: wrong}
 

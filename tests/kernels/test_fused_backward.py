@@ -8,7 +8,8 @@ from hypothesis import given as drawn_by
 from hypothesis import settings
 
 from minibert.errors import AttentionError
-from minibert.kernels.fused.launch import Config, Options, starts_of
+from minibert.kernels.call import Call
+from minibert.kernels.fused.launch import Config
 from minibert.kernels.fused.tuning import candidates
 
 fused_backward = pytest.importorskip(
@@ -71,24 +72,19 @@ def moved(named):
 
 
 def told(given, options):
-    """The options as the kernels take them."""
-    options = {"scale": 1 / math.sqrt(given["query"].shape[-1])} | moved(options)
-    options.pop("lse_gradient", None)
-    longest = {"packed": ("starts", "longest"), "packed_keys": ("key_starts", "longest_keys")}
-    for name, (starts, most) in longest.items():
-        if (lengths := options.pop(name, None)) is not None:
-            options |= {starts: starts_of(lengths, torch.device(DEVICE)), most: max(lengths)}
-    return Options(**options)
+    """The call as the kernels take it."""
+    options = {name: one for name, one in moved(options).items() if name != "lse_gradient"}
+    return Call.of(*(given[name].to(DEVICE) for name in GRADIENTS), **options)
 
 
 def computed(given, options, expected, **more):
-    vectors = [given[name].to(DEVICE) for name in ("z_gradient", "query", "key", "value")]
+    z_gradient = given["z_gradient"].to(DEVICE)
     z, lse = (expected[name].to(DEVICE) for name in ("z", "lse"))
     if options.get("lse_gradient") is not None:
         more["lse_gradient"] = options["lse_gradient"].to(DEVICE)
     more = {"configs": CONFIGS} | more
     z = z.to(given["query"].dtype)
-    return backward(*vectors, z, lse.float(), told(given, options), **more)
+    return backward(told(given, options), z_gradient, z, lse.float(), **more)
 
 
 def assert_as_good_as_eager(found, expected, given, options):
@@ -184,11 +180,9 @@ def test_relevance_sums_are_those_of_the_cells(name, of, f, triton_device):
     cells = f(expected["relevance"])
     found = computed(given, options, expected, relevance=of, weights=weights.to(triton_device))
     by_key = (cells * weights.double().unsqueeze(-1)).sum(dim=2)
-    options.pop("lse_gradient")
-    lse = expected["lse"].float().to(triton_device)
-    alone = relevance_columns(
-        **moved(given), lse=lse, of=of, weights=weights.to(triton_device), **moved(options)
-    )
+    lse, weights = expected["lse"].float().to(triton_device), weights.to(triton_device)
+    z_gradient = given["z_gradient"].to(triton_device)
+    alone = relevance_columns(told(given, options), z_gradient, lse=lse, of=of, weights=weights)
     for sums, right in (
         (found["relevance_by_key"], by_key),
         (alone, by_key),
@@ -267,8 +261,7 @@ def test_vectors_in_any_layout_give_the_same_gradients(triton_device):
 
 def test_a_gpu_with_less_memory_gets_smaller_tiles_or_is_refused(triton_device):
     given = inputs(5, 5, 128, dtype=torch.float16, batch=1)
-    vectors = [given[n].to(triton_device) for n in ("query", "key", "value", "z_gradient")]
-    problem = backward_launch.problem_of(*vectors, Options(1.0))
+    problem = backward_launch.problem_of(told(given, {}), given["z_gradient"].to(DEVICE))
     from triton.runtime.errors import OutOfResources
 
     tried = []

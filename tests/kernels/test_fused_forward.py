@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from minibert.errors import AttentionError
-from minibert.kernels import eager, sdpa
+from minibert.kernels import eager
 from minibert.kernels.api import attend
+from minibert.kernels.call import Call
 from minibert.kernels.check.cases import Case, Problem, truth
 from minibert.kernels.check.parity import check
 from minibert.kernels.check.tolerances import error_of, tolerance_of
 from minibert.kernels.registry import implementations
+from minibert.kernels.torch_kernels import packed_attention
 
 triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.usefixtures("triton_device")
@@ -47,15 +49,14 @@ ODD = [
 
 def compare(problem: Problem, found: dict[str, torch.Tensor], outputs: tuple[str, ...]) -> None:
     expected = truth(problem)
-    yardstick = eager.attend(problem.query, problem.key, problem.value, **problem.options())
+    yardstick = eager.attend(problem.call())
     for output in outputs:
         error = error_of(output, problem, found, expected)
         assert error <= tolerance_of(output, problem, yardstick, expected), output
 
 
 def run(problem: Problem) -> dict[str, torch.Tensor]:
-    record = implementations()["triton"]
-    return record.fn(problem.query, problem.key, problem.value, **problem.options())
+    return implementations()["triton"].fn(problem.call())
 
 
 @pytest.mark.parametrize(("kind", "queries", "keys", "d_head", "factor", "dtype"), ODD)
@@ -81,19 +82,15 @@ def test_the_gate_before_every_benchmark_finds_nothing(triton_device):
 def test_how_the_kernel_is_cut_changes_nothing(cut, causal, triton_device):
     from minibert.kernels.fused.columns import received_and_map
     from minibert.kernels.fused.forward import forward
-    from minibert.kernels.fused.launch import Config, Options
+    from minibert.kernels.fused.launch import Config
 
     case = Case("causal lengths" if causal else "lengths", 50, 50, 1.0)
     problem = case.draw(
         dtype=torch.float32, device=torch.device(triton_device), d_head=16, wants=ALL, seed=3
     )
-    query, key, value = problem.query, problem.key, problem.value
-    given = problem.options()
-    want, config = given.pop("want"), Config(*cut)
-    found = forward(query, key, value, Options(**given), want=want, config=config)
-    found |= received_and_map(
-        query, key, Options(**given), lse=found["lse"], want=want, config=config
-    )
+    call, config = problem.call(), Config(*cut)
+    found = forward(call, config=config)
+    found |= received_and_map(call, lse=found["lse"], config=config)
     compare(problem, found, ("z", "lse", *ALL))
 
 
@@ -124,7 +121,8 @@ def test_packed_sentences_do_not_see_one_another(causal, triton_device):
     value[:, :, 3] = math.nan
     want = dict.fromkeys(("entropy", "argmax", "received"), ())
     want |= {"offset_mass": (-1, 0), "key_mass": (0,)}
-    found = attend_fused(query, key, value, packed=lengths, causal=causal, scale=0.25, want=want)
+    options = {"causal": causal, "scale": 0.25}
+    found = attend_fused(Call.of(query, key, value, packed=lengths, want=want, **options))
     names = tuple(want.items())
     parts = zip(*(one.split(lengths, dim=2) for one in (query, key, value)), strict=True)
     outputs = {name: one.split(lengths, dim=2) for name, one in found.items()}
@@ -144,8 +142,8 @@ def test_packed_sentences_agree_with_those_of_sdpa(triton_device):
 
     lengths = (5, 30)
     query, key, value = torch.randn(3, 1, 3, 35, 8, device=triton_device).unbind()
-    found = attend_fused(query, key, value, packed=lengths, scale=0.3, want={})
-    expected = sdpa.packed_attention(query, key, value, lengths=lengths, scale=0.3)
+    found = attend_fused(Call.of(query, key, value, packed=lengths, scale=0.3))
+    expected = packed_attention(query, key, value, lengths=lengths, scale=0.3)
     torch.testing.assert_close(found["z"], expected)
 
 
@@ -154,7 +152,7 @@ def test_what_packed_sentences_cannot_give_is_refused(triton_device):
 
     vectors = torch.randn(3, 1, 1, 4, 8, device=triton_device).unbind()
     with pytest.raises(AttentionError, match="sentence by sentence"):
-        attend_fused(*vectors, packed=(1, 3), scale=1.0, want={"map": (2,)})
+        attend_fused(Call.of(*vectors, packed=(1, 3), want={"map": (2,)}))
 
 
 def test_a_nan_in_a_query_stays_in_its_row(triton_device):
@@ -176,7 +174,7 @@ def test_column_sums_take_a_weight_for_each_query(triton_device):
     weights = torch.randn(2, 1, 45, device=triton_device)
     options = {"lengths": lengths, "causal": True, "scale": 0.25}
     whole = attend(query, key, key, impl="eager", want=("probs",), **options)
-    found = column_sums(query, key, lse=whole.lse, weights=weights, **options)
+    found = column_sums(Call.of(query, key, key, **options), lse=whole.lse, weights=weights)
     expected = (weights.unsqueeze(-1) * whole.probs).sum(dim=2)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 

@@ -5,33 +5,13 @@ import torch
 from attention_gradients import inputs, truth
 
 from minibert.errors import AttentionError
-from minibert.kernels.fused.launch import Options, starts_of
+from minibert.kernels.call import Call
 
-gradients = pytest.importorskip(
-    "minibert.kernels.fused.gradients", reason="Triton is not installed", exc_type=ImportError
+attention = pytest.importorskip(
+    "minibert.kernels.fused.attention", reason="Triton is not installed", exc_type=ImportError
 )
-attend_with_gradient = gradients.attend_with_gradient
 
 NAMES = ("query", "key", "value")
-
-
-def by_formula(query, key, value, told, *, want):
-    """A forward to put before the backward: z, lse and, when wanted, entropy 0."""
-    given = {"query": query, "key": key, "value": value}
-    z_gradient = query.new_zeros(*query.shape[:3], value.shape[3])
-    given = {name: one.detach().cpu() for name, one in given.items()} | {
-        "z_gradient": z_gradient.cpu()
-    }
-    options = {
-        n: o.detach().cpu() if isinstance(o, torch.Tensor) else o
-        for n, o in gradients._keywords(told).items()
-    }
-    with torch.enable_grad():
-        expected = truth(given, options)
-    found = {"lse": expected["lse"].float(), "z": expected["z"].to(query.dtype)}
-    if "entropy" in want:
-        found["entropy"] = torch.zeros_like(found["lse"])
-    return {name: one.to(query.device) for name, one in found.items()}
 
 
 def leaves(*, wanted=NAMES, dtype=torch.float32, device="cpu"):
@@ -42,9 +22,8 @@ def leaves(*, wanted=NAMES, dtype=torch.float32, device="cpu"):
 
 
 def attended(given, want=None, **options):
-    told = Options(**{"scale": 0.25, "causal": True} | options)
-    vectors = (given[name] for name in NAMES)
-    return attend_with_gradient(by_formula, *vectors, told, want=want or {})
+    options = {"scale": 0.25, "causal": True, "want": want or {}} | options
+    return attention.attend(Call.of(*(given[name] for name in NAMES), **options))
 
 
 def test_autograd_gives_the_gradients_of_z_and_lse(triton_device):
@@ -134,13 +113,12 @@ def test_the_double_check_knows_every_option(packed, triton_device):
         "sinks": torch.randn(4, device=triton_device, requires_grad=True),
     }
     if packed:
-        starts = starts_of((11, 8), torch.device(triton_device))
-        options |= {"starts": starts, "longest": 11}
-    with gradients.double_check():
+        options["packed"] = (11, 8)
+    with attention.double_check():
         attended(given, **options)["z"].backward(given["z_gradient"])
     cpu = {name: one.detach().cpu() for name, one in given.items()}
-    told = gradients._keywords(Options(scale=0.25, causal=True, **options))
-    told = {n: o.detach().cpu() if isinstance(o, torch.Tensor) else o for n, o in told.items()}
+    told = {n: o.detach().cpu() if isinstance(o, torch.Tensor) else o for n, o in options.items()}
+    told |= {"scale": 0.25, "causal": True}
     for name, found in (("key", given["key"].grad), ("sinks", options["sinks"].grad)):
         expected = truth(cpu, told)[name]
         torch.testing.assert_close(found.cpu().double(), expected, rtol=1e-5, atol=2e-5)
@@ -167,23 +145,23 @@ def test_the_double_check_lets_right_gradients_pass(dtype, triton_device):
     mask = torch.rand(2, 2, 19, 23, device=triton_device) < 0.5
     lengths = torch.tensor([20, 0], device=triton_device)
     bias = torch.randn(1, 1, 19, 23, device=triton_device).to(dtype).requires_grad_()
-    with gradients.double_check():
+    with attention.double_check():
         found = attended(given, mask=mask, lengths=lengths, bias=bias)
     (found["z"].float().sum() + found["lse"][0].isfinite().sum()).backward()
     assert given["query"].grad.isfinite().all()
 
 
 def test_the_double_check_names_the_place_of_a_wrong_gradient(triton_device, monkeypatch):
-    right = gradients.backward
+    right = attention.backward
 
     def wrong(*tensors, **options):
         found = right(*tensors, **options)
         found["key"][1, 0, 7, 3] += 0.01
         return found
 
-    monkeypatch.setattr(gradients, "backward", wrong)
+    monkeypatch.setattr(attention, "backward", wrong)
     given = leaves(device=triton_device)
-    with gradients.double_check():
+    with attention.double_check():
         z = attended(given)["z"]
     with pytest.raises(
         AttentionError, match=r"gradient of key is wrong at \[1, 0, 7, 3\] and 1 of"

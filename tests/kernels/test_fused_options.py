@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibert.kernels.api import attend
+from minibert.kernels.call import Call
 
 pytest.importorskip("triton")
 
@@ -27,12 +28,11 @@ def fused(call: Drawn, cut: tuple[int, ...], want: dict[str, Any]) -> dict[str, 
     from minibert.kernels.fused.launch import Config
 
     told = {n: x.to(DEVICE) if torch.is_tensor(x) else x for n, x in call.options.items()}
-    told.setdefault("scale", 1 / math.sqrt(call.query.shape[-1]))
     with pytest.MonkeyPatch.context() as patch:
         for module in (columns, forward, one_tile):
             patch.setattr(module, "best_config", lambda *_: Config(*cut))
         vectors = (one.to(DEVICE) for one in (call.query, call.key, call.value))
-        found = attention.attend(*vectors, want=want, **told)
+        found = attention.attend(Call.of(*vectors, want=want, **told))
     return {name: one.cpu() for name, one in found.items()}
 
 
@@ -145,7 +145,7 @@ def test_blocks_outside_the_window_are_not_read(window):
 @pytest.mark.parametrize("window", [(20, 0), (40, 25)])
 def test_queries_that_do_not_see_a_key_are_not_read_for_its_sum(window):
     from minibert.kernels.fused.columns import received_and_map
-    from minibert.kernels.fused.launch import Config, Options
+    from minibert.kernels.fused.launch import Config
 
     query, key = torch.randn(2, 1, 1, 160, 8).unbind()
     options, want = {"window": window, "scale": 0.3}, ("received",)
@@ -153,10 +153,9 @@ def test_queries_that_do_not_see_a_key_are_not_read_for_its_sum(window):
     # The keys 80 to 95 are a block, which queries see from 80 − after to 95 + before.
     first, last = (80 - window[1]) // 16 * 16, math.ceil((96 + window[0]) / 16) * 16
     query[:, :, :first] = query[:, :, last:] = math.nan
-    found = received_and_map(
-        query.to(DEVICE), key.to(DEVICE), Options(**options),
-        lse=expected.lse.float().to(DEVICE), want={"received": ()}, config=Config(*CUTS[0]),
-    )["received"].cpu()  # fmt: skip
+    vectors = [one.to(DEVICE) for one in (query, key, key)]
+    call, lse = Call.of(*vectors, want={"received": ()}, **options), expected.lse.float().to(DEVICE)
+    found = received_and_map(call, lse=lse, config=Config(*CUTS[0]))["received"].cpu()
     right = expected.statistics.received[:, :, 80:96]
     torch.testing.assert_close(found[:, :, 80:96].double(), right, rtol=0, atol=1e-5)
 

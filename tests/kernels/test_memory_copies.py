@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from minibert.kernels.api import attend
-from minibert.kernels.requests import parse_want
+from minibert.kernels.call import Call, parse_want
 
 triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.usefixtures("triton_device")
@@ -31,13 +31,11 @@ def vectors(layout: str, device: str, *, d_head: int = 24) -> tuple[torch.Tensor
 def tiled(query, key, value, *, causal=False, packed=None, want=WANT):
     """By the kernel that is told to take tiles from the copy unit."""
     from minibert.kernels.fused.forward import forward
-    from minibert.kernels.fused.launch import Config, Options, starts_of
+    from minibert.kernels.fused.launch import Config
 
-    options = {"scale": 0.2, "causal": causal}
-    if packed:
-        options |= {"starts": starts_of(packed, query.device), "longest": max(packed)}
+    options = {"scale": 0.2, "causal": causal, "packed": packed}
     want, config = parse_want(want, n_keys=key.shape[2]), Config(16, 16, 4, 1, tma=True)
-    return forward(query, key, value, Options(**options), want=want, config=config)
+    return forward(Call.of(query, key, value, want=want, **options), config=config)
 
 
 def assert_as_eager(found, query, key, value, *, causal=False):

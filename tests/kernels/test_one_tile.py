@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from minibert.kernels import eager
+from minibert.kernels.call import Call
 from minibert.kernels.check.cases import Case, truth
 from minibert.kernels.check.tolerances import error_of, tolerance_of
 
@@ -14,18 +15,15 @@ ALL = ("row_max", "max_prob", "entropy", "argmax", "key_mass", "offset_mass", "r
 
 
 def compare(kind, n, d_head, dtype, device, config=None, wants=ALL):
-    from minibert.kernels.fused.launch import Options
     from minibert.kernels.fused.one_tile import fits, one_tile
 
     problem = Case(kind, n, n, 1.0).draw(
         dtype=dtype, device=torch.device(device), d_head=d_head, wants=wants, seed=n
     )
-    given = problem.options()
-    options = Options(**{name: given[name] for name in given if name != "want"})
-    vectors = problem.query, problem.key, problem.value
-    assert fits(*vectors, given["want"], options)
-    found = one_tile(*vectors, options, want=given["want"], config=config)
-    expected, yardstick = truth(problem), eager.attend(*vectors, **given)
+    call = problem.call()
+    assert fits(call)
+    found = one_tile(call, config=config)
+    expected, yardstick = truth(problem), eager.attend(call)
     for output in ("z", "lse", *wants):
         error = error_of(output, problem, found, expected)
         assert error <= tolerance_of(output, problem, yardstick, expected), output
@@ -52,13 +50,12 @@ def test_the_largest_tiles_are_right(kind, n, triton_device):
 
 
 def test_no_tile_is_larger_than_the_registers_hold(triton_device):
-    from minibert.kernels.fused.launch import Options
     from minibert.kernels.fused.one_tile import fits
 
     def fit(n, d_head, dtype, *, edges=False):
         vectors = torch.empty(1, 1, n, d_head, dtype=dtype, device=triton_device)
         bias = vectors.new_empty(1, 1, 1, 1) if edges else None
-        return fits(vectors, vectors, vectors, {"received": ()}, Options(1.0, bias=bias))
+        return fits(Call.of(vectors, vectors, vectors, want={"received": ()}, bias=bias))
 
     assert fit(256, 64, torch.float16)
     assert not fit(257, 64, torch.float16)
@@ -88,9 +85,8 @@ def test_a_mask_in_float32_takes_two_passes_and_is_right(kind, triton_device):
     problem = Case(kind, 20, 20, 1.0).draw(
         dtype=torch.float32, device=torch.device(triton_device), d_head=16, wants=ALL, seed=1
     )
-    vectors, options = (problem.query, problem.key, problem.value), problem.options()
-    found = implementations()["triton"].fn(*vectors, **options)
-    expected, yardstick = truth(problem), eager.attend(*vectors, **options)
+    found = implementations()["triton"].fn(problem.call())
+    expected, yardstick = truth(problem), eager.attend(problem.call())
     for output in ("z", "lse", *ALL):
         error = error_of(output, problem, found, expected)
         assert error <= tolerance_of(output, problem, yardstick, expected), output

@@ -63,8 +63,8 @@ def mine(monkeypatch):
 
     def counted(query, key, value, *, scale, lengths, mask, want):
         calls.append(tuple(query.shape))
-        given = {"scale": scale, "mask": mask, "want": want, "lengths": lengths, "bias": None}
-        return implementations()["eager"].fn(query, key, value, causal=False, **given)
+        given = {"scale": scale, "mask": mask, "want": want | {"lse": ()}, "lengths": lengths}
+        return implementations()["eager"].fn(Call.of(query, key, value, **given))
 
     wants = [one if isinstance(one, str) else one[0] for one in (*WANT, "profile")]
     register("mine", counted, wants=wants)

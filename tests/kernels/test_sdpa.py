@@ -16,9 +16,9 @@ from attention_inputs import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibert.kernels import sdpa, work_memory
+from minibert.kernels import torch_kernels, work_memory
 from minibert.kernels.api import attend
-from minibert.kernels.sdpa import fused_attention
+from minibert.kernels.torch_kernels import fused_attention
 
 # How far a dtype's z may be from float64 on numbers of size 1: some roundings of z and probs.
 ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -66,7 +66,7 @@ def test_statistics_do_not_depend_on_how_many_rows_are_taken_at_a_time(name, cel
 @pytest.mark.parametrize("name", VARIATIONS)
 def test_lse_is_the_same_with_and_without_the_private_operator(name, flash, monkeypatch):
     if not flash:
-        monkeypatch.setattr(sdpa, "_flash_for_cpu", None)
+        monkeypatch.setattr(torch_kernels, "_flash_for_cpu", None)
     query, key, value = vectors(dtype=torch.float32)
     found = attend(query, key, value, impl="sdpa", **VARIATIONS[name])
     expected = by_torch(query, key, value, allowed=allowed_by(**VARIATIONS[name]))
@@ -125,7 +125,7 @@ def test_torch_gives_zero_for_a_dead_row_on_this_cpu_as_fused_attention_relies_o
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"mask": some_mask(queries=K)}])
 def test_a_nan_comes_out_in_the_rows_that_see_it(dtype, flash, which, options, monkeypatch):
     if not flash:
-        monkeypatch.setattr(sdpa, "_flash_for_cpu", None)
+        monkeypatch.setattr(torch_kernels, "_flash_for_cpu", None)
     tensors = vectors(queries=K, dtype=dtype)
     tensors[which][1, 2, 0, 3] = float("nan")
     found = attend(*tensors, impl="sdpa", **options)

@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minibert.kernels.allowed_keys import AllowedKeys
+from minibert.kernels.allowed_keys import AllowedKeys, Window
+from minibert.kernels.api import compute
 from minibert.kernels.call import Call
-from minibert.kernels.compute import compute
-from minibert.kernels.masks import Window
 
 CALLS: list[tuple[bool, Window, tuple[int, ...]]] = [
     (True, (99, 0), (1100, 1100)),

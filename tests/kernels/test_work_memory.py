@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from minibert.kernels import work_memory
 from minibert.kernels.api import attend
 from minibert.kernels.blocks import Inputs, parts_of
+from minibert.kernels.call import Call
 from minibert.kernels.columns import column_sums
 from minibert.kernels.work_memory import WorkMemory
 
@@ -87,7 +88,7 @@ def test_blocks_of_one_part_take_its_heads_in_turns(monkeypatch: pytest.MonkeyPa
     heads = query.shape[1]
     monkeypatch.setattr(work_memory, "CELLS", query.shape[2] * key.shape[2])
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    parts = list(parts_of(Inputs(query, key, 1.0)))
+    parts = list(parts_of(Inputs(Call.of(query, key, key, scale=1.0))))
     assert len(parts) == len(query)
     assert heads > 1
     for part in parts:
@@ -115,9 +116,13 @@ def test_rows_longer_than_a_block_are_not_kept(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_pass_that_begins_within_another_has_memory_of_its_own() -> None:
     query, key, _ = vectors()
-    blocks = [block for part in parts_of(Inputs(query, key, 1.0)) for block in part.blocks()]
+    blocks = [
+        block
+        for part in parts_of(Inputs(Call.of(query, key, key, scale=1.0)))
+        for block in part.blocks()
+    ]
     assert blocks  # and their memory is kept now
-    outer = parts_of(Inputs(query, key, 1.0))
+    outer = parts_of(Inputs(Call.of(query, key, key, scale=1.0)))
     scores = next(next(outer).blocks()).scores
     before = scores.clone()
     assert_right(found_by("chunked"))
@@ -135,7 +140,7 @@ def test_memory_made_in_inference_mode_serves_outside_of_it_and_the_other_way_ro
 
 def test_an_interrupted_call_leaves_nothing_behind_that_counts() -> None:
     query, key, _ = vectors()
-    parts = parts_of(Inputs(query, key, 1.0))
+    parts = parts_of(Inputs(Call.of(query, key, key, scale=1.0)))
     next(next(parts).blocks()).scores.fill_(torch.nan)
     parts.close()
     assert work_memory._kept.arrays
