@@ -293,7 +293,11 @@ class Call:
     @property
     def requires_grad(self) -> bool:
         """Whether gradients may flow to one of its tensors."""
-        return any(one.requires_grad for one in self.tensors.values())
+        # A loop, and no generator, which would be as many calls of Python in each layer.
+        for one in (self.query, self.key, self.value, self.bias, self.alibi_slopes, self.sinks):
+            if one is not None and one.requires_grad:
+                return True
+        return False
 
     @property
     def asks(self) -> frozenset[str]:

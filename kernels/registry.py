@@ -376,14 +376,18 @@ def chosen_for(impl: str, call: Call, asks: frozenset[str], *, gradient: bool) -
     query, wants = call.query, frozenset(call.want)
     largest = max(query.shape[3], call.value.shape[3])
     request = (wants, asks, query.device.type, query.dtype, gradient, largest)
-    choice = None if torch.compiler.is_compiling() else _CHOICES.get((impl, *request))
+    if torch.compiler.is_compiling():
+        return _choose(impl, Request(*request))
+    choice = _CHOICES.get((impl, *request))
     if choice is None:
-        if "packed" in asks:
-            _check_packed(wants, asks)
-        choice = choose(impl, Request(*request))
-        if not torch.compiler.is_compiling():
-            _CHOICES[(impl, *request)] = choice
+        choice = _CHOICES[(impl, *request)] = _choose(impl, Request(*request))
     return choice
+
+
+def _choose(impl: str, request: Request) -> Implementation:
+    if "packed" in request.options:
+        _check_packed(request.wants, request.options)
+    return choose(impl, request)
 
 
 def _check_packed(wants: frozenset[str], options: frozenset[str]) -> None:

@@ -83,12 +83,13 @@ def sdpa(call: Call) -> Outputs:
     lse is detached.
     """
     special = call.bias is not None or call.alibi_slopes is not None or call.scale <= 0
-    if call.packed is not None:
-        others = (call.window, call.prefix, call.packed_keys)
+    keys = call.allowed
+    if keys.packed is not None:
+        others = (keys.window, keys.prefix, keys.packed_keys)
         special = special or any(one is not None for one in others)
     if not call.want and not special:
         return {"z": _plain(call)}
-    if call.packed is not None:
+    if keys.packed is not None:
         return sentence_by_sentence(_sdpa_with_lse, call)
     return _sdpa_with_lse(call)
 

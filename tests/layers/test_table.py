@@ -14,7 +14,7 @@ from torch import Tensor
 import minibert
 from minibert.errors import AttentionError
 from minibert.kernels import registry
-from minibert.kernels.api import implementations, register
+from minibert.kernels.api import attend, implementations, register
 from minibert.kernels.call import WANTS
 from minibert.layers.layer import LayerQuantities, layer_quantities
 from minibert.layers.layer_pass import LayerPass
