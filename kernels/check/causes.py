@@ -1,7 +1,7 @@
 """Finds the likely cause when `parity.check` sees wrong numbers.
 
 It looks first for what the numbers show directly (a stale output, NaN, an overflow). Then it tries
-every mistake of `known_faults.py`. When none fits, it names the places of the wrong numbers.
+every mistake of `faults.py`. When none fits, it names the places of the wrong numbers.
 """
 
 import math
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from minibert.kernels.check.distances import distance, mean_distance
 from minibert.kernels.check.factors import factor_cause
-from minibert.kernels.check.known_faults import suspects
+from minibert.kernels.check.faults import suspects
 from minibert.kernels.check.large_scores import large_scores
 from minibert.kernels.check.problem import Problem, unfolded
 from minibert.kernels.rounding import rounding_cause

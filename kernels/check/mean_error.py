@@ -13,7 +13,7 @@ from minibert.kernels.call import wide
 from minibert.kernels.check.causes import explains, likely_cause
 from minibert.kernels.check.distances import mean_distance
 from minibert.kernels.check.factors import factor_cause
-from minibert.kernels.check.known_faults import suspects
+from minibert.kernels.check.faults import suspects
 from minibert.kernels.check.problem import Problem, by_eager, unfolded
 from minibert.kernels.check.tolerances import TIMES_EAGER
 

@@ -1,0 +1,563 @@
+"""Common mistakes in attention kernels, each written as a change to the inputs.
+
+`causes.py` tries them one after the other on a kernel that is wrong. When float64 with the change
+gives the kernel's numbers, the kernel makes that mistake.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from minibert.kernels.check.problem import Problem, by_eager, unfolded
+
+_TILES = (16, 32, 64, 128)
+_VECTORS = ("query", "key", "value")
+_OLD = {"lengths", "mask", "causal", "scale", "bias", "want"}
+_LAYOUT = "expected (batch, head, position, d_head)"
+_LN_2 = math.log(2)
+
+
+def _as_it_is(output: Tensor) -> Tensor:
+    return output
+
+
+@dataclass(frozen=True, eq=False)
+class Suspect:
+    """A slip: what is said of it, and the problem it solves in place of the right one.
+
+    `written` puts the numbers of an output where the slip has them; a slip with `only` shows in
+    this output alone.
+    """
+
+    sentence: str
+    problem: Problem
+    written: Callable[[Tensor], Tensor] = _as_it_is
+    only: str | None = None
+
+    def gives(self, output: str) -> Tensor | None:
+        """The output of a kernel that makes this slip and no other; None where it is not known."""
+        if self.only not in (None, output):
+            return None
+        problem = self.problem
+        want = {name: one for name, one in problem.want.items() if name == output}
+        if "key_sums" in want and want["key_sums"].shape[2] != problem.n_keys:
+            return None
+        # Eager and not the reference, which goes query by query: there are many suspects.
+        right = by_eager(replace(problem, want=want), torch.float64).get(output)
+        return None if right is None else self.written(right)
+
+
+#: For each option that a problem may have: the slips that give it another value.
+Changed = Callable[[Problem, Any], Any]
+_VALUES: dict[str, tuple[tuple[str, Changed], ...]] = {
+    "mask": (
+        ("mask is ignored", lambda problem, mask: None),
+        ("mask is read the wrong way round: True is allowed", lambda problem, mask: ~mask),
+    ),
+    "bias": (
+        ("bias is ignored", lambda problem, bias: None),
+        (
+            "bias is scaled: it is added after the scale",
+            lambda problem, bias: bias * problem.scale,
+        ),
+    ),
+    "prefix": (
+        (
+            "prefix is ignored: its keys are hidden from the queries before them",
+            lambda problem, prefix: None,
+        ),
+        (
+            "prefix is off by one: one key too many is seen in spite of the order; write "
+            "key < prefix",
+            lambda problem, prefix: (prefix + 1).clamp(0, problem.n_keys),
+        ),
+        (
+            "prefix is off by one: its last key is not seen in spite of the order; write "
+            "key < prefix",
+            lambda problem, prefix: (prefix - 1).clamp(0, problem.n_keys),
+        ),
+    ),
+    "alibi_slopes": (
+        ("the ALiBi slopes are ignored", lambda problem, slopes: None),
+        (
+            "ALiBi is added where it is subtracted: −slope · distance",
+            lambda problem, slopes: -slopes,
+        ),
+        (
+            "ALiBi is scaled: it is added after the scale",
+            lambda problem, slopes: slopes * problem.scale,
+        ),
+        (
+            "the ALiBi slopes are those of other heads: slope h is of head h",
+            lambda problem, slopes: slopes.flip(-1),
+        ),
+        (
+            "the ALiBi slopes are multiplied by log2(e) once too often",
+            lambda problem, slopes: slopes / _LN_2,
+        ),
+        (
+            "the ALiBi slopes are not multiplied by log2(e)",
+            lambda problem, slopes: slopes * _LN_2,
+        ),
+    ),
+    "sinks": (
+        ("the sinks are left out", lambda problem, sinks: None),
+        (
+            "the sinks are scaled: a sink is a score as it is",
+            lambda problem, sinks: sinks * problem.scale,
+        ),
+        (
+            "the sinks are those of other heads: sink h is of head h",
+            lambda problem, sinks: sinks.flip(-1),
+        ),
+        (
+            "the sinks are exponentials already: use exp(sink)",
+            lambda problem, sinks: sinks.abs().clamp_min(1e-9).log(),
+        ),
+    ),
+}
+
+
+def suspects(problem: Problem) -> Iterator[Suspect]:
+    """Every slip that can show in this problem, those that are easily told apart first."""
+    for about in (
+        *(_about_strides, _about_scale, _about_lengths, _about_values("mask", "bias")),
+        *(_about_causal, _about_groups, _about_window, _about_values("prefix"), _about_soft_cap),
+        *(_about_values("alibi_slopes"), _about_alibi_from_the_start, _about_lse_of_sinks),
+        *(_about_values("sinks"), _about_packed, _about_pages, _about_vectors, _about_layout),
+        _about_tiles,
+    ):
+        yield from about(problem)
+
+
+def _about_values(*names: str) -> Callable[[Problem], Iterator[Suspect]]:
+    """The slips of `_VALUES` with these options, where the problem has them."""
+
+    def about(problem: Problem) -> Iterator[Suspect]:
+        for name in names:
+            given = getattr(problem, name)
+            for sentence, changed in _VALUES[name] if given is not None else ():
+                yield Suspect(sentence, replace(problem, **{name: changed(problem, given)}))
+
+    return about
+
+
+def _with_mask(problem: Problem, mask: Tensor | None) -> Problem:
+    """The same scores under this mask alone."""
+    return replace(unfolded(problem), mask=mask)
+
+
+def _both(one: Tensor | None, other: Tensor) -> Tensor:
+    return other if one is None else one & other
+
+
+def _from_the_start(problem: Problem) -> Tensor:
+    """Position of the key − that of the query, were query i at position i."""
+    Q, K = problem.query.shape[2], problem.n_keys
+    distance = torch.arange(K) - torch.arange(Q)[:, None]
+    return distance.to(problem.query.device)
+
+
+def _about_strides(problem: Problem) -> Iterator[Suspect]:
+    vectors = {name: getattr(problem, name) for name in _VECTORS}
+    if all(one.is_contiguous() for one in vectors.values()):
+        return
+    changed: dict[str, Any] = {}
+    for name, one in vectors.items():
+        _, H, N, D = one.shape
+        changed[name] = one.as_strided(one.shape, (H * N * D, N * D, D, 1)).contiguous()
+    yield Suspect(
+        "strides are ignored: memory is read as if it were contiguous, and a model hands over "
+        "views; use x.stride(), or x.contiguous() before the launch",
+        replace(problem, **changed),
+    )
+
+
+def _about_scale(problem: Problem) -> Iterator[Suspect]:
+    D, scale = problem.query.shape[-1], problem.scale
+    for name, factor in (
+        ("1: the scale is left out", 1.0),
+        ("1/d_head in place of 1/sqrt(d_head)", 1 / D),
+        ("sqrt(d_head): multiplied where it should divide", math.sqrt(D)),
+        ("1/sqrt(d_head): `scale` is ignored", 1 / math.sqrt(D)),
+        ("1/sqrt(d_value) in place of 1/sqrt(d_head)", 1 / math.sqrt(problem.value.shape[-1])),
+        ("scale twice over", scale**2),
+        ("scale · ln 2: 2 to the power in place of e, without log2(e)", scale * _LN_2),
+        ("scale · log2(e): log2(e) without 2 to the power", scale / _LN_2),
+        ("1/sqrt(d_head + 1)", 1 / math.sqrt(D + 1)),
+        ("1/sqrt(d_head − 1)", 1 / math.sqrt(max(D - 1, 1))),
+        ("scale / 2", scale / 2),
+        ("scale · 2", scale * 2),
+    ):
+        if not math.isclose(factor, scale):
+            said = f"wrong scale: it behaves as {name} ({factor / scale:.5g} times what is right)"
+            yield Suspect(said, replace(problem, scale=factor))
+
+
+def _about_lengths(problem: Problem) -> Iterator[Suspect]:
+    if problem.lengths is None:
+        return
+    K, everywhere = problem.n_keys, replace(problem, lengths=None)
+    if problem.pages is not None:
+        everywhere = replace(problem, lengths=torch.full_like(problem.pages[:, 0], K))
+    elif problem.query.shape[2] == K:
+        for output in ("received", "profile"):
+            yield Suspect(
+                f"{output} counts queries behind the end of a sentence (padding): with lengths and "
+                "as many queries as keys it is a sum over the real queries alone",
+                # Its lengths are in the mask: no query is left out.
+                unfolded(problem),
+                only=output,
+            )
+    first = problem.lengths[:1].expand_as(problem.lengths)
+    if bool((first == K).all()):
+        # Both slips look alike; the other call has other lengths and tells which it is.
+        yield Suspect("", everywhere)
+    else:
+        yield Suspect("lengths is ignored: padding keys are seen", everywhere)
+        yield Suspect(
+            "lengths of the first sentence is used for all: read lengths[batch], not lengths[0]",
+            replace(problem, lengths=first),
+        )
+    for slip, shift in (
+        ("one key too many is seen behind the length: write key < length, not key <= length", 1),
+        ("the last real key is not seen: write key < length, not key < length - 1", -1),
+    ):
+        shifted = (problem.lengths + shift).clamp(0, K)
+        yield Suspect(f"lengths is off by one: {slip}", replace(problem, lengths=shifted))
+
+
+def _about_causal(problem: Problem) -> Iterator[Suspect]:
+    if not problem.causal:
+        yield Suspect(
+            "causal order is kept where it was not asked for: check a function that is always "
+            "causal with --causal-only",
+            replace(problem, causal=True),
+        )
+        return
+    Q, K = problem.query.shape[2], problem.n_keys
+    yield Suspect(
+        "causal is ignored: the future is seen", replace(problem, causal=False, prefix=None)
+    )
+    if problem.packed is not None or problem.pages is not None or problem.prefix is not None:
+        return
+    square = torch.ones(1, 1, Q, K, dtype=torch.bool, device=problem.query.device)
+    free = replace(problem, causal=False)
+    slips = [("leaves out the query's own position", K - Q - 1), ("is one key too far", K - Q + 1)]
+    if Q != K:
+        slips.insert(0, ("is aligned to the start: query i stands at position K − Q + i", 0))
+    for slip, last in slips:
+        changed = _with_mask(free, _both(unfolded(free).mask, square.tril(last)))
+        # With its lengths, because statistics leave out padded queries.
+        yield Suspect(f"causal {slip}", replace(changed, lengths=problem.lengths))
+
+
+def _about_groups(problem: Problem) -> Iterator[Suspect]:
+    heads, key_heads = problem.query.shape[1], problem.key.shape[1]
+    if heads == key_heads:
+        return
+    head = torch.arange(heads, device=problem.key.device)
+    for sentence, which in (
+        (
+            "heads are repeated in the wrong order, interleaved in place of grouped: query head h "
+            "reads key head h // groups, not h % kv_heads",
+            head % key_heads,
+        ),
+        ("the first key head is read by all query heads", head * 0),
+        (
+            "query head h reads key head h, as if there were as many: it is h // groups",
+            head.clamp_max(key_heads - 1),
+        ),
+    ):
+        key, value = problem.key[:, which], problem.value[:, which]
+        yield Suspect(sentence, replace(problem, key=key, value=value))
+
+
+def _about_window(problem: Problem) -> Iterator[Suspect]:
+    if problem.window is None:
+        return
+    before, after = problem.window
+    yield Suspect("the window is ignored: all keys are seen", replace(problem, window=None))
+    for name, edge, size in (("before", "p − before", before), ("after", "p + after", after)):
+        for slip, shift in (("many is", 1), ("few is", -1)):
+            if size is None or size + shift < 0:
+                continue
+            shifted = (size + shift, after) if name == "before" else (before, size + shift)
+            yield Suspect(
+                f"the window is off by one: one key too {slip} seen {name} the query; the last one "
+                f"seen is {edge}, so that {size} and the query's own are",
+                replace(problem, window=shifted),
+            )
+    if before != after:
+        yield Suspect(
+            "the window's sides are swapped: it is (before, after)",
+            replace(problem, window=(after, before)),
+        )
+    if problem.query.shape[2] != problem.n_keys and problem.packed is None:
+        distance = _from_the_start(problem)
+        near = torch.ones_like(distance, dtype=torch.bool)
+        if before is not None:
+            near &= distance >= -before
+        if after is not None and not problem.causal:
+            near &= distance <= after
+        free = unfolded(replace(problem, window=None)).mask
+        yield Suspect(
+            "the window is aligned to the start: query i stands at position K − Q + i",
+            _with_mask(problem, _both(free, near[None, None])),
+        )
+
+
+def _about_soft_cap(problem: Problem) -> Iterator[Suspect]:
+    cap, scale = problem.soft_cap, problem.scale
+    if cap is None:
+        return
+    yield Suspect("the soft cap is left out", replace(problem, soft_cap=None))
+    # scale · c · tanh(query·key / c) is a cap of scale · c.
+    yield Suspect(
+        "the soft cap is applied before the scale: it is c · tanh(scale · query·key / c)",
+        replace(problem, soft_cap=cap * scale),
+    )
+    yield Suspect(
+        "the soft cap is tanh(s / c) alone: multiply by c again",
+        replace(problem, soft_cap=1.0, scale=scale / cap),
+    )
+    yield Suspect(
+        "the soft cap is c · tanh(s): divide by c first",
+        replace(problem, soft_cap=cap, scale=scale * cap),
+    )
+    plain = unfolded(problem)
+    if plain.bias is not None:
+        scores = plain.scale * plain.query @ plain.key.mT + plain.bias
+        yield Suspect(
+            "the soft cap is applied after the bias or ALiBi: they are added to what is capped",
+            replace(plain, scale=0.0, soft_cap=None, bias=cap * torch.tanh(scores / cap)),
+        )
+
+
+def _about_alibi_from_the_start(problem: Problem) -> Iterator[Suspect]:
+    slopes, square = problem.alibi_slopes, problem.query.shape[2] == problem.n_keys
+    if slopes is None or square or problem.packed is not None:
+        return
+    free = unfolded(replace(problem, alibi_slopes=None))
+    lost = -slopes.double()[..., :, None, None] * _from_the_start(problem).abs()
+    bias = lost if free.bias is None else lost + free.bias
+    yield Suspect(
+        "ALiBi is aligned to the start: query i stands at position K − Q + i",
+        replace(free, bias=bias if bias.ndim == 4 else bias[None]),
+    )
+
+
+def _about_lse_of_sinks(problem: Problem) -> Iterator[Suspect]:
+    if problem.sinks is not None:
+        yield Suspect(
+            "sinks left out of lse: lse = ln(exp(sink) + sum exp s), as in the softmax",
+            replace(problem, sinks=None),
+            only="lse",
+        )
+
+
+def _about_packed(problem: Problem) -> Iterator[Suspect]:
+    if problem.packed is None:
+        return
+    keys = problem.packed_keys or problem.packed
+    whole = replace(problem, packed=None, packed_keys=None)
+    yield Suspect("the packed sentences see each other: a token sees its own sentence alone", whole)
+    plain = unfolded(problem)
+    if plain.mask is None:
+        return
+    # The mask that is right, but for the last key of each sentence, or its first.
+    ends = torch.tensor(keys).cumsum(0)
+    for name, places in (("last", ends - 1), ("first", ends - torch.tensor(keys))):
+        seen = torch.ones(problem.n_keys, dtype=torch.bool)
+        seen[places] = False
+        yield Suspect(
+            f"the {name} key of each packed sentence is not seen",
+            replace(plain, mask=plain.mask & seen.to(plain.mask.device)),
+        )
+    if problem.packed_keys is not None and problem.causal:
+        free = unfolded(replace(problem, causal=False)).mask
+        assert free is not None
+        query = torch.cat([torch.arange(n) for n in problem.packed])
+        key = torch.cat([torch.arange(n) for n in keys])
+        past = (key <= query[:, None]).to(free.device)
+        yield Suspect(
+            "causal is aligned to the start of each packed sentence: query i of a sentence stands "
+            "at position K − Q + i",
+            replace(plain, mask=free & past),
+        )
+
+
+def _about_pages(problem: Problem) -> Iterator[Suspect]:
+    if problem.pages is None:
+        return
+    in_order = torch.arange(problem.pages.numel(), device=problem.pages.device)
+    in_order = in_order.reshape(problem.pages.shape).to(problem.pages.dtype)
+    yield Suspect(
+        "the page table is ignored: pages are read in the order of memory",
+        replace(problem, pages=in_order),
+    )
+    if problem.causal and problem.lengths is not None:
+        free = unfolded(replace(problem, causal=False)).mask
+        assert free is not None
+        Q, K = problem.query.shape[2], problem.n_keys
+        square = torch.ones(Q, K, dtype=torch.bool, device=free.device)
+        for sentence, last in (
+            (
+                "causal counts from the end of the page table: the last query stands at length − 1",
+                K - Q,
+            ),
+            ("causal is aligned to the start: query i stands at position length − Q + i", 0),
+        ):
+            yield Suspect(sentence, _with_mask(problem, free & square.tril(last)))
+
+
+def _about_vectors(problem: Problem) -> Iterator[Suspect]:
+    query, key, value = problem.query, problem.key, problem.value
+    if value.shape == key.shape:
+        yield Suspect(
+            "key and value are swapped: z = softmax(scale · query · keyᵀ) · value",
+            replace(problem, key=value, value=key),
+        )
+    if query.shape == key.shape:
+        yield Suspect(
+            "query and key are swapped: the softmax is over the keys of a query",
+            replace(problem, query=key, key=query),
+        )
+
+
+def _about_layout(problem: Problem) -> Iterator[Suspect]:
+    """Axes taken for one another, when memory is read or z is written; told by z and lse alone."""
+    problem = replace(problem, want={})
+    for layout, read, written in (
+        ("(batch, position, head, d_head)", _read_by_position, _written_by_position),
+        ("(batch, head, d_head, position)", _read_by_dimension, _written_by_dimension),
+    ):
+        for names, writes in (
+            (_VECTORS, True),
+            (_VECTORS, False),
+            ((), True),
+            (("query", "key"), False),
+            *(((name,), False) for name in _VECTORS),
+        ):
+            changed: dict[str, Any] = {name: read(getattr(problem, name)) for name in names}
+            parts = [f"{', '.join(names)} {'are' if names[1:] else 'is'} read"] if names else []
+            parts += ["z is written"] if writes else []
+            yield Suspect(
+                f"layout: {' and '.join(parts)} as {layout}; {_LAYOUT}",
+                replace(problem, **changed),
+                written if writes else _as_it_is,
+            )
+    shapes = {getattr(problem, name).shape for name in _VECTORS}
+    plain = problem.options().keys() <= _OLD and problem.mask is None and problem.bias is None
+    if plain and len(shapes) == 1:
+        lengths, H = problem.lengths, problem.query.shape[1]
+        turned: dict[str, Any] = {name: getattr(problem, name).transpose(1, 2) for name in _VECTORS}
+        yield Suspect(
+            "layout: the axes are taken for (batch, position, head, d_head), so that heads attend "
+            f"to heads; {_LAYOUT}",
+            replace(problem, lengths=None if lengths is None else lengths.clamp_max(H), **turned),
+            lambda output: output.transpose(1, 2),
+        )
+
+
+def _read_by_position(vectors: Tensor) -> Tensor:
+    B, H, N, D = vectors.shape
+    return vectors.reshape(B, N, H, D).transpose(1, 2)
+
+
+def _written_by_position(output: Tensor) -> Tensor:
+    return output.transpose(1, 2).reshape(output.shape)
+
+
+def _read_by_dimension(vectors: Tensor) -> Tensor:
+    B, H, N, D = vectors.shape
+    return vectors.reshape(B, H, D, N).transpose(2, 3)
+
+
+def _written_by_dimension(output: Tensor) -> Tensor:
+    return output if output.ndim < 4 else output.transpose(2, 3).reshape(output.shape)
+
+
+def _about_tiles(problem: Problem) -> Iterator[Suspect]:
+    plain, device = unfolded(problem), problem.query.device
+    K, allowed = problem.n_keys, plain.mask
+    padded = problem.packed is None and problem.pages is None
+    key = torch.arange(K, device=device)
+    for tile in _TILES:
+        tail = key >= (K - 1) // tile * tile
+        if allowed is not None:
+            yield Suspect(
+                f"the mask is missing on the last block of {tile} keys",
+                replace(plain, mask=allowed | tail),
+            )
+        if problem.lengths is not None and padded:
+            edge = (problem.lengths[:, None, None, None] + tile - 1) // tile * tile
+            free = unfolded(replace(problem, lengths=None))
+            yield Suspect(
+                f"lengths is rounded up to blocks of {tile} keys or more: its edge has no mask",
+                replace(free, mask=_both(free.mask, key < edge)),
+            )
+        if tile < K and K % tile:
+            yield Suspect(
+                f"the last, incomplete block of {tile} keys is left out",
+                replace(plain, mask=_both(allowed, (~tail)[None, None, None])),
+            )
+        if K % tile and padded:
+            yield Suspect(
+                "the mask is missing on the last block: keys are filled up with zeros to a "
+                f"multiple of {tile}, and these are seen",
+                _padded(plain, -K % tile),
+            )
+            yield Suspect(
+                f"the mask is missing on the last block of {tile} keys: it reads on into the "
+                "memory of the next head",
+                _reading_on(problem, -K % tile),
+            )
+    if K > 1:
+        yield Suspect(
+            "the last key is not seen, where there is no length",
+            replace(plain, mask=_both(allowed, (key < K - 1)[None, None, None])),
+        )
+
+
+def _padded(plain: Problem, extra: int) -> Problem:
+    """The problem with `extra` keys and values of zero behind, which every query sees."""
+    B, H, Q, K = (*plain.query.shape[:3], plain.n_keys)
+    mask, bias = plain.mask, plain.bias
+    return replace(
+        plain,
+        key=pad(plain.key, (0, 0, 0, extra)),
+        value=pad(plain.value, (0, 0, 0, extra)),
+        mask=None if mask is None else pad(mask.expand(B, H, Q, K), (0, extra), value=True),
+        bias=None if bias is None else pad(bias, (0, extra)),
+    )
+
+
+def _reading_on(problem: Problem, extra: int) -> Problem:
+    """The problem with the memory behind each head's keys and values as `extra` keys and values.
+
+    Behind the last heads stands what nobody knows: their values are NaN.
+    """
+    B, H, K, _ = problem.key.shape
+    starts = torch.arange(B * H, device=problem.key.device)[:, None] * K
+    places = starts + torch.arange(K + extra, device=problem.key.device)
+    unknown = places[:, -1] >= B * H * K
+    groups = problem.query.shape[1] // H
+
+    def read_on(vectors: Tensor) -> Tensor:
+        memory = vectors.double().reshape(B * H * K, vectors.shape[3])
+        return memory[places.clamp_max(B * H * K - 1)].clone()
+
+    def repeated(vectors: Tensor) -> Tensor:
+        heads = vectors.reshape(B, H, K + extra, vectors.shape[2])
+        return heads.repeat_interleave(groups, dim=1)
+
+    value = read_on(problem.value)
+    value[unknown] = math.nan
+    plain = _padded(unfolded(problem), extra)
+    return replace(plain, key=repeated(read_on(problem.key)), value=repeated(value))
