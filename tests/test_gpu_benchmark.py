@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import clock, contenders, gate, measure
+from benchmarks.gpu import contenders, gate, measure
 from benchmarks.gpu.__main__ import main
-from benchmarks.gpu.facts import sources
-from benchmarks.gpu.journal import read
+from benchmarks.gpu.journal import read, sources
 from benchmarks.gpu.plan import EAGER, Shape, Task, plan
 from benchmarks.session import REPOSITORY
 from minibert.bench.clock import Clock
@@ -38,7 +37,7 @@ class FakeClock(Clock):
 
 def test_contenders_take_turns_with_a_cold_cache_and_then_with_a_warm_one() -> None:
     fake = FakeClock()
-    found = clock.times({"a": lambda: ("a", 2.0), "b": lambda: ("b", 30.0)}, fake)
+    found = measure.times({"a": lambda: ("a", 2.0), "b": lambda: ("b", 30.0)}, fake)
     assert found["a"]["median_ms"] == found["a"]["p80_ms"] == 2.0
     assert found["b"]["warm_ms"] == 15.0
     assert found["a"]["noise"] == 0.0
@@ -55,7 +54,7 @@ def test_short_warm_calls_are_timed_several_at_a_time_and_divided_again() -> Non
         runs.append(0)
         return "a", 0.06
 
-    found = clock.times({"a": run}, FakeClock())
+    found = measure.times({"a": run}, FakeClock())
     # 0.3 ms hold five calls of 0.06 ms; the fake says how long all of them took.
     assert found["a"]["warm_ms"] == pytest.approx(0.06 / 2 / 5, rel=1e-4)
     assert len(runs) == 2 + 2 * 5

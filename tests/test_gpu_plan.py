@@ -11,10 +11,11 @@ import pytest
 import torch
 from gpu_results import row
 
-from benchmarks.gpu import cases
-from benchmarks.gpu.facts import sources
-from benchmarks.gpu.journal import Journal, path_of, read
+from benchmarks.gpu.journal import Journal, path_of, read, sources
+from benchmarks.gpu.matrix import KINDS_ASKED, drawn
 from benchmarks.gpu.plan import (
+    D_HEADS,
+    DTYPES,
     FORWARD,
     Shape,
     Task,
@@ -47,38 +48,36 @@ def test_the_plan_asks_for_the_twelve_shapes_of_the_table() -> None:
     assert set(flex) == set(shapes)
 
 
-def test_the_first_nine_minutes_are_parity_then_speed_and_flex_comes_after() -> None:
+def test_the_first_nine_minutes_are_what_is_right_then_speed_and_flex_comes_after() -> None:
     """The fault: they ended inside FlexAttention, and whole parity was left for after."""
     tasks = plan()
     first = first_minutes(tasks, 9)
     parts = list(dict.fromkeys(task.part for task in first))
     assert parts[:6] == ["ceilings", "matrix", "matrix first", "forward", "statistics", "backward"]
     assert "million" in parts
-    assert not {"flex", "parity"} & set(parts)
+    assert "flex" not in parts
     cells = {task.cell for task in first if task.cell}
-    assert cells == {(d_head, dtype) for d_head in cases.D_HEADS for dtype in cases.DTYPES}
-    assert {16, 32, 64, 128, 256} == set(cases.D_HEADS)
+    assert cells == {(d_head, dtype) for d_head in D_HEADS for dtype in DTYPES}
+    assert {16, 32, 64, 128, 256} == set(D_HEADS)
 
 
 def test_in_the_end_every_option_is_asked_about_in_every_cell() -> None:
     """The fault: d_head 64 only; no packed, lengths, mask, bias; backward of float32 never."""
     asked = {(task.cell, one) for task in plan() if task.cell for one in task.contenders}
-    cells = [(d_head, dtype) for d_head in cases.D_HEADS for dtype in cases.DTYPES]
-    assert asked == {(cell, option) for cell in cells for option in cases.OPTIONS}
+    cells = [(d_head, dtype) for d_head in D_HEADS for dtype in DTYPES]
+    assert asked == {(cell, option) for cell in cells for option in KINDS_ASKED}
     named = {"lengths", "mask", "bias", "packed", "groups", "window", "soft cap", "alibi", "sinks"}
-    assert named <= cases.OPTIONS.keys()
+    assert named | {"paged", "prefix"} <= KINDS_ASKED.keys()
 
 
-@pytest.mark.parametrize("option", cases.OPTIONS)
-def test_every_option_draws_the_fields_of_a_call(option: str) -> None:
-    drawn = cases.draw(option, 32, "float16", torch.device("cpu"))
-    again = cases.draw(option, 32, "float16", torch.device("cpu"))
-    assert torch.equal(drawn.query, again.query)
-    assert drawn.query.shape[3] == drawn.key.shape[3] == 32
-    assert drawn.query.dtype == torch.float16
-    exact = drawn.to(torch.device("cpu"), torch.float64)
-    assert exact.query.dtype == torch.float64
-    assert set(drawn.with_gradient().leaves()) >= {"query", "key", "value"}
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_cell_draws_the_call_of_its_kind(backward: bool) -> None:
+    given = ("causal lengths", 32, "float16", torch.device("cpu"))
+    one, again = (drawn(*given, backward=backward) for _ in range(2))
+    assert torch.equal(one.query, again.query)
+    assert (one.query.shape[3], one.query.dtype, one.causal) == (32, torch.float16, True)
+    assert one.lengths is not None
+    assert (one.z_gradient is not None) == backward
 
 
 def test_what_matters_most_fits_in_the_first_five_minutes() -> None:

@@ -1,12 +1,10 @@
 """The kernels on an accelerator: right, how fast, beside whom; `make gpu` runs it.
 
-Order of the files: facts (where rows come from), cases (every option of a call), plan (what is
-asked, most important first), journal (the file of rows), contenders (who computes what), gate,
-clock, resources (registers and spills), measure (a group: gate, then clock), parts (what else is
-asked), matrix (every option against float64), parity, worker (a process that does one task after
-the other), supervisor (hands them out and outlives the worker), table (the ratios).
-
-Without a GPU `rehearsal` compiles and starts the same calls on fake_device, whose fake_driver
-computes nothing, with fake_autograd in place of torch's engine; capture_guard refuses what no CUDA
-graph can record.
+plan, matrix                    what is asked, most important first; every kind of call
+contenders, gate, measure       who computes what; is it right; how long, and what it takes
+resources                       registers, spills and shared memory of compiled kernels
+worker, supervisor, journal     a process that does tasks, who outlives it, the file of rows
+table                           the ratios, beside their targets
+ahead                           compiles the kernels of a run on the host's other cores
+rehearsal, fake_device          the same calls without a GPU, compiled and looked at
 """

@@ -1,12 +1,23 @@
 """A GPU that computes nothing: calls run through to Triton's own compiler and launch, without one.
 
 Tensors on it have shapes, strides and addresses and no numbers (torch's FakeTensorMode). Triton
-specialises a call on them as it does on a GPU, compiles it for Hopper, loads it (registers, spills
-and shared memory are checked as the driver does) and starts it: what is started is written down.
+specialises a call on them as it does on a GPU, compiles it for Hopper, and hands it to a driver
+that starts nothing: it loads what was compiled, looks at arguments, and notes what is started.
+What a real driver refuses is refused: a kernel with more shared memory than an SM has, a block of
+more threads than its registers allow, a tensor that is not on the GPU, a grid that is empty or too
+large, a descriptor that the copy unit cannot read. torch's own autograd engine would ask a GPU's
+driver, so nothing is recorded, while who asks is told that it is: in `recorded_functions` an
+autograd function runs its forward at once and is kept, and `run_backward` runs its backward.
 """
 
 import contextlib
+import functools
+import re
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -14,11 +25,142 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
-from benchmarks.gpu.fake_driver import FakeDriver, Launch, check_argument
+#: Of an SM of compute capability 9.0 (CUDA C++ programming guide, technical specifications).
+SHARED_BYTES, REGISTERS, THREADS = 227 * 1024, 65_536, 1024
+LARGEST_GRID = (2**31 - 1, 65_535, 65_535)
+#: cuTensorMapEncodeTiled (CUDA driver API): alignment in bytes, and the longest side of a box.
+ALIGNED, LONGEST_BOX = 16, 256
 
-__all__ = ["FakeDevice", "device", "not_compiled"]
+
+@dataclass(frozen=True)
+class Loaded:
+    """A compiled kernel on the device: what a thread and a block take of it."""
+
+    name: str
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel that was started."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    loaded: Loaded
+    warps: int
+    stages: int
+
+
+class FakeDriver:
+    """What Triton asks of a driver, for one GPU of that compute capability."""
+
+    def __init__(self, capability: tuple[int, int]) -> None:
+        self.capability = capability
+        self.launches: list[Launch] = []
+        self.loaded: list[Loaded] = []
+        self.seconds: list[float] = []
+        self.utils = self
+
+    @classmethod
+    def is_active(cls) -> bool:
+        """Only where it is set."""
+        return False
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 10 * self.capability[0] + self.capability[1], 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _: Any = None) -> int:
+        return 0
+
+    def get_device_capability(self, _: Any = None) -> tuple[int, int]:
+        return self.capability
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cuda", 0)
+
+    def get_device_properties(self, _: Any) -> dict[str, int]:
+        return {"max_shared_mem": SHARED_BYTES, "multiprocessor_count": 132, "warpSize": 32}
+
+    def load_binary(
+        self, name: str, binary: bytes, shared: int, _: Any
+    ) -> tuple[Any, Any, int, int, int]:
+        """(module, function, registers, spilled words, threads of the largest block)."""
+        registers, spilled = usage(binary)
+        self.loaded.append(Loaded(name, registers, spilled, shared))
+        whole = max(8, -(-registers // 8) * 8)
+        largest = min(THREADS, REGISTERS // whole // 32 * 32)
+        return self, self.loaded[-1], registers, spilled // 4, largest
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Any:
+        """What starts that kernel."""
+        return functools.partial(self._launch, metadata)
+
+    def _launch(
+        self, metadata: Any, x: int, y: int, z: int, _: Any, loaded: Any, *rest: Any
+    ) -> None:
+        # Between them and the arguments: packed metadata, launch metadata, two hooks.
+        for one in rest[4:]:
+            check_argument(metadata.name, one)
+        for size, most in zip((x, y, z), LARGEST_GRID, strict=True):
+            if not (isinstance(size, int) and 0 < size <= most):
+                raise RuntimeError(f"{metadata.name}: the grid is {(x, y, z)}")
+        warps, stages = metadata.num_warps, metadata.num_stages
+        self.launches.append(Launch(metadata.name, (x, y, z), loaded, warps, stages))
+
+    def compiled(self, **told: Any) -> None:
+        """Triton's `knobs.compilation.listener`: the seconds of each compilation that was made."""
+        if not told["cache_hit"]:
+            self.seconds.append(told["times"].total / 1e6)
+
+
+def check_argument(kernel: str, argument: Any) -> None:
+    """Raises ValueError for an argument that a real launch would refuse."""
+    if isinstance(argument, tuple | list):
+        for one in argument:
+            check_argument(kernel, one)
+    elif isinstance(argument, Tensor):
+        if not argument.is_cuda:
+            raise ValueError(f"{kernel}: a tensor on {argument.device} cannot be read by the GPU")
+    elif hasattr(argument, "block_shape"):
+        _check_descriptor(kernel, argument)
+
+
+def _check_descriptor(kernel: str, told: Any) -> None:
+    size = told.base.element_size()
+    steps = [step * size for step in told.strides[:-1]]
+    if told.base.data_ptr() % ALIGNED or any(
+        not 0 < step < 2**40 or step % ALIGNED for step in steps
+    ):
+        raise ValueError(f"{kernel}: the copy unit cannot read strides of {steps} bytes")
+    if any(side > LONGEST_BOX for side in told.block_shape):
+        raise ValueError(f"{kernel}: the copy unit cannot read a box of {told.block_shape}")
+
+
+def usage(binary: bytes) -> tuple[int, int]:
+    """Registers of a thread, and bytes of it that did not fit in them, of a compiled kernel."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary)
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", said)
+    if found is None:
+        raise RuntimeError(f"cuobjdump says nothing of registers: {said[:200]}")
+    return int(found[1]), int(found[2]) + int(found[3])
+
 
 NAME, CAPABILITY = "rehearsal (sm_90a, no GPU)", (9, 0)
 #: The alignment that torch's allocator gives to every block.
@@ -212,3 +354,64 @@ def _stand_ins(capability: tuple[int, int]) -> Iterator[tuple[ModuleType | type,
     yield torch, "Generator", lambda *_: torch.default_generator
     yield torch.version, "cuda", torch.version.cuda or "12.8"
     yield FakeTensor, "data_ptr", _address
+
+
+class Kept:
+    """The context of one autograd function, as its forward and backward use it."""
+
+    def __init__(self, function: Any, given: tuple[Any, ...]) -> None:
+        self.function = function
+        self.needs_input_grad = tuple(
+            isinstance(one, Tensor) and one.requires_grad for one in given
+        )
+        self.saved_tensors: tuple[Any, ...] = ()
+        self.outputs: tuple[Any, ...] = ()
+        self.constant: list[Any] = []
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        self.constant += tensors
+
+    def set_materialize_grads(self, _: bool) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def recorded_functions() -> Iterator[list[Kept]]:
+    """In here `Function.apply` runs the forward alone; the list has what was applied."""
+    kept: list[Kept] = []
+
+    def apply(function: Any, *given: Any) -> Any:
+        context = Kept(function, given)
+        # Inside a function torch records nothing, and says so.
+        with patch.object(torch, "is_grad_enabled", lambda: False):
+            if function.setup_context is not Function.setup_context:
+                found = function.forward(*given)
+                function.setup_context(context, given, found)
+            else:
+                found = function.forward(context, *given)
+        context.outputs = found if isinstance(found, tuple) else (found,)
+        kept.append(context)
+        return found
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(patch.object(torch, "is_grad_enabled", lambda: True))
+        stack.enter_context(patch.object(Function, "apply", classmethod(apply)))
+        yield kept
+
+
+def run_backward(kept: Kept) -> tuple[Any, ...]:
+    """The gradients of the inputs, from one of each output that has one."""
+    with torch.no_grad():
+        given = [
+            torch.empty_like(one) if _has_gradient(one, kept) else None for one in kept.outputs
+        ]
+        found = kept.function.backward(kept, *given)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _has_gradient(output: Any, kept: Kept) -> bool:
+    return isinstance(output, Tensor) and not any(output is one for one in kept.constant)

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.gpu import cases
+from benchmarks.gpu.matrix import KINDS_ASKED
 
-# Whole cells of the parity matrix come later; of these options every cell is asked about first.
+# Whole cells of the parity matrix come later; of these kinds every cell is asked about first.
 FEW = ("causal lengths",)
 D_HEAD, HEADS, TOKENS = 64, 32, 16_384
+D_HEADS = (64, 128, 32, 256, 16)
+DTYPES = ("bfloat16", "float16", "float32")
 SIZES = (4096, 16_384, 1024, 512, 2048, 8192)
 SHORT = (128, 256, 64)
 MILLION = 2**20
@@ -51,7 +53,7 @@ class Task:
     limit: float = 60.0
     # Left out this time, because they ended the worker before.
     skip: tuple[str, ...] = field(default=())
-    # Of the parity matrix: d_head and dtype; the contenders are options of `cases.OPTIONS`.
+    # Of the parity matrix: d_head and dtype; the contenders are kinds of `KINDS_ASKED`.
     cell: tuple[int, str] | None = None
 
     @property
@@ -129,14 +131,14 @@ def _matrix_first(quick: bool) -> list[Task]:
     if quick:
         # The interpreter's bfloat16 is wrong, so the dry run looks at float32.
         return [Task("matrix first", FEW, seconds=60, limit=150, cell=(16, "float32"))]
-    cells = [(d_head, dtype) for d_head in cases.D_HEADS for dtype in cases.DTYPES]
-    whole = Task("matrix", tuple(cases.OPTIONS), seconds=60, limit=240, cell=cells[0])
+    cells = [(d_head, dtype) for d_head in D_HEADS for dtype in DTYPES]
+    whole = Task("matrix", tuple(KINDS_ASKED), seconds=60, limit=240, cell=cells[0])
     return [whole, *(Task("matrix first", FEW, seconds=5, limit=60, cell=one) for one in cells[1:])]
 
 
 def _matrix_rest() -> list[Task]:
-    cells = [(d_head, dtype) for d_head in cases.D_HEADS for dtype in cases.DTYPES]
-    left = tuple(one for one in cases.OPTIONS if one not in FEW)
+    cells = [(d_head, dtype) for d_head in D_HEADS for dtype in DTYPES]
+    left = tuple(one for one in KINDS_ASKED if one not in FEW)
     return [Task("matrix", left, seconds=60, limit=240, cell=one) for one in cells[1:]]
 
 
@@ -153,7 +155,7 @@ def _later(sizes: tuple[int, ...], quick: bool) -> list[Task]:
         tasks += _both(f"configs {base}", (base, *cuts), sizes[0], quick, seconds=20, limit=90)
     for size in sizes:
         tasks += _both("flex", ("plain", "flex"), size, quick, seconds=25, limit=90)
-    return tasks if quick else [*tasks, *_parity()]
+    return tasks
 
 
 def _shape(size: int, quick: bool, *, heads: int | None = None, causal: bool = False) -> Shape:
@@ -176,18 +178,6 @@ def _both(
     return [
         Task(part, contenders, _shape(size, quick, heads=heads, causal=causal), seconds, limit)
         for causal in (False, True)
-    ]
-
-
-def _parity() -> list[Task]:
-    """Every implementation that the table names, on every kind of input; ours first."""
-    names = ("triton", "cudnn", "flash", "sdpa", "eager")
-    dtypes = ("float16", "float32", "bfloat16")
-    return [
-        Task("parity", (f"{name} {dtype}",), seconds=30, limit=150)
-        for name in names
-        for dtype in dtypes
-        if not (name in ("cudnn", "flash") and dtype == "float32")
     ]
 
 

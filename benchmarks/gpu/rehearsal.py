@@ -4,10 +4,13 @@
 
 Each contender of ours is built and called on the fake device of `fake_device.py`: a wrong argument,
 a constant that is missing, a tile that no SM holds, a spill is found here; and what no CUDA graph
-could record, by `capture_guard.py`. A line of JSON each; the last line counts.
+could record: copies between host and device, and whatever waits for the device (CUDA C++
+programming guide, "Prohibited and unhandled operations" of stream capture). A line of JSON each;
+the last line counts.
 """
 
 import argparse
+import contextlib
 import functools
 import json
 import os
@@ -15,23 +18,109 @@ import re
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from benchmarks.gpu import cases, matrix
-from benchmarks.gpu.capture_guard import check_recordable
 from benchmarks.gpu.contenders import build, inputs
-from benchmarks.gpu.fake_autograd import recorded_functions, run_backward
-from benchmarks.gpu.fake_device import FakeDevice, device
+from benchmarks.gpu.fake_device import FakeDevice, device, recorded_functions, run_backward
+from benchmarks.gpu.matrix import KINDS_ASKED, drawn
 from benchmarks.gpu.plan import Shape, Task, first_minutes, plan
 from minibert.bench.gate import reason
 from minibert.bench.result_rows import Row
 from minibert.errors import AttentionError
+from minibert.kernels.check.backward import refused
+from minibert.kernels.check.calls import bound
+from minibert.kernels.registry import implementations
 
-__all__ = ["calls", "main", "rehearse"]
+#: What looks at numbers: .item(), .tolist(), bool(), and shapes that depend on numbers.
+LOOKS = frozenset(
+    {
+        "aten::_local_scalar_dense",
+        "aten::equal",
+        "aten::is_nonzero",
+        "aten::masked_select",
+        "aten::nonzero",
+        "aten::repeat_interleave",
+        "aten::_unique2",
+        "aten::unique_dim",
+    }
+)
+
+
+class CaptureError(RuntimeError):
+    """A call does what no CUDA graph can record."""
+
+
+class _Guard(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name
+        given = _devices((args, kwargs))
+        if "cuda" in given and name in LOOKS:
+            raise CaptureError(f"{name} looks at numbers that are on the GPU, so the host waits")
+        if name == "aten::index" and "cuda" in given and _by_mask(args):
+            raise CaptureError(
+                "indexing by a mask on the GPU: how many there are, the host must wait for"
+            )
+        result = func(*args, **(kwargs or {}))
+        if name in ("aten::_to_copy", "aten::copy_", "aten::copy"):
+            whole = given | _devices(result)
+            if len(whole) > 1:
+                raise CaptureError(f"{name} copies between {' and '.join(sorted(whole))}")
+        return result
+
+
+def _devices(tree: Any) -> set[str]:
+    return {one.device.type for one in tree_leaves(tree) if isinstance(one, Tensor)}
+
+
+def _by_mask(args: Any) -> bool:
+    return any(one.dtype in (torch.bool, torch.uint8) for one in args[1] if one is not None)
+
+
+def _waits(*_: Any, **__: Any) -> None:
+    raise CaptureError("the host waits for the GPU")
+
+
+@contextlib.contextmanager
+def capture_guard() -> Iterator[None]:
+    """In here an operation that a CUDA graph cannot record raises CaptureError."""
+    with contextlib.ExitStack() as stack:
+        for target in (torch.cuda, torch.cuda.Stream, torch.cuda.Event):
+            stack.enter_context(patch.object(target, "synchronize", _waits, create=True))
+        stack.enter_context(_Guard())
+        yield
+
+
+def check_recordable(run: Callable[[], Any]) -> None:
+    """Raises CaptureError, with the line, unless a graph could record `run` once it has run.
+
+    Its tensors are of the fake device, which has no numbers to look at in the first run either.
+    """
+    try:
+        run()
+        with capture_guard():
+            run()
+    except (CaptureError, DataDependentOutputException, DynamicOutputShapeException) as error:
+        said = str(error) if isinstance(error, CaptureError) else f"looks at numbers ({error})"
+        raise CaptureError(f"{_line_of(error)}: {said}") from error
+
+
+def _line_of(error: BaseException) -> str:
+    """The innermost line of the kernels that led to it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [one for one in frames if "kernels" in Path(one.filename).parts] or frames
+    return f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
+
 
 #: Whose kernels are not ours: they are there on a GPU, or their row says why not.
 _OTHERS = ("cudnn", "flash", "flex", "eager", "by hand", "matrix product", "copy")
@@ -108,7 +197,8 @@ def calls(task: Task, name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The calls of a contender, by what they show; none where its kernels are not ours."""
     if task.cell is not None:
         yield "forward", functools.partial(_forward, name, *task.cell)
-        yield "backward", functools.partial(_backward, name, *task.cell)
+        if refused(KINDS_ASKED[name]) is None:
+            yield "backward", functools.partial(_backward, name, *task.cell)
     elif task.shape is not None and not name.startswith(_OTHERS):
         yield "run", functools.partial(_built, task.shape, name)
 
@@ -118,17 +208,21 @@ def _built(shape: Shape, name: str) -> None:
     check_recordable(built.run)
 
 
-def _forward(option: str, d_head: int, dtype: str) -> None:
-    drawn = cases.draw(option, d_head, dtype, GPU)
-    check_recordable(lambda: matrix.attended(drawn, "triton", option))
+def _forward(kind: str, d_head: int, dtype: str) -> None:
+    problem = drawn(kind, d_head, dtype, GPU, backward=False)
+    check_recordable(bound(implementations()["triton"], problem))
 
 
-def _backward(option: str, d_head: int, dtype: str) -> None:
-    drawn = cases.draw(option, d_head, dtype, GPU).with_gradient()
+def _backward(kind: str, d_head: int, dtype: str) -> None:
+    problem = drawn(kind, d_head, dtype, GPU, backward=True)
+    for one in (problem.query, problem.key, problem.value):
+        one.requires_grad_()
     with recorded_functions() as kept:
-        matrix.attended(drawn, "triton", option)
-    for one in kept:
-        check_recordable(functools.partial(run_backward, one))
+        bound(implementations()["triton"], problem)()
+    if not kept:
+        raise RuntimeError("no autograd function was applied, so there is no backward")
+    for function in kept:
+        check_recordable(functools.partial(run_backward, function))
 
 
 if __name__ == "__main__":

@@ -196,7 +196,7 @@ def _at_most(about: str, value: float, target: float, detail: str) -> Finding:
 
 
 def shown(rows: list[Row]) -> str:
-    """The table as text: ratios, then the ceilings, parity, and every row that failed."""
+    """The table as text: ratios, then the ceilings, the matrix, and every row that failed."""
     tasks = groups(rows)
     last = [row for group in tasks.values() for row in group.values()]
     wrong = [row["key"] for row in last if row.get("wrong")]
@@ -208,10 +208,10 @@ def shown(rows: list[Row]) -> str:
                 f"{row['tflops']} TFLOP/s" if "tflops" in row else f"{row['bytes_per_s']:.3g} B/s"
             )
             lines.append(f"measured ceiling, {row['implementation']}: {rate}")
-        elif row["part"].startswith("parity") and "checks" in row:
+        elif row["part"].startswith("matrix") and "checks" in row:
             right = row["checks"] - row["failures"]
             lines.append(
-                f"{row['part']}, {row['implementation']}: {right} of {row['checks']} right"
+                f"{row['task']}, {row['implementation']}: {right} of {row['checks']} right"
             )
         elif row["part"] == "profile" and row["ok"]:
             longest = [f"{one['name'][:40]} {one['ms']:.3f}" for one in row["kernels"][:4]]

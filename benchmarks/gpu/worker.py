@@ -29,21 +29,21 @@ def main() -> int:
     try:
         import torch
 
-        from benchmarks.gpu import facts, measure, parts, plan, resources
+        from benchmarks.gpu import journal, measure, plan, resources
         from minibert.bench.gate import failure
 
         device = torch.device(device_name)
         if device.type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError(f"no GPU: torch {torch.__version__} sees none")
         compiled = resources.compilations()
-        say({"ready": facts.machine(device)})
+        say({"ready": journal.machine(device)})
     except Exception as error:
         say({"unusable": f"{type(error).__name__}: {error}"})
         return 1
     for line in sys.stdin:
         task = plan.from_message(json.loads(line))
         try:
-            for row in parts.rows(task, device, lambda name: say({"begin": name})):
+            for row in measure.rows(task, device, lambda name: say({"begin": name})):
                 say({"row": {**row, **compiled()}})
         except Exception as error:
             for name in task.contenders:

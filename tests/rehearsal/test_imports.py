@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import facts
+from benchmarks.gpu import journal
 from benchmarks.session import REPOSITORY
 
 # All that a run may import, the parts that wait inside functions included.
 PROGRAM = """
 import json, sys, pathlib
 root = pathlib.Path.cwd()
-import benchmarks.gpu.__main__, benchmarks.gpu.worker, benchmarks.gpu.facts, benchmarks.gpu.parts
+import benchmarks.gpu.__main__, benchmarks.gpu.worker, benchmarks.gpu.measure
 import minibert.kernels.check.parity, minibert.kernels.registry
 try:
     import triton, minibert.kernels.fused.attention, minibert.kernels.fused.backward
@@ -40,7 +40,7 @@ def imported() -> list[str]:
 
 def test_every_imported_file_is_part_of_the_digest_of_a_row() -> None:
     """The fault: `kernels/fused` was not, so that rows of the old kernels counted as the new's."""
-    hashed = {path for pattern in facts.SOURCES for path in REPOSITORY.glob(pattern)}
+    hashed = {path for pattern in journal.SOURCES for path in REPOSITORY.glob(pattern)}
     # `minibert/__init__.py` imports names and computes nothing.
     packages = ("minibert/__init__.py", "benchmarks/__init__.py")
     missing = [one for one in imported() if REPOSITORY / one not in hashed and one not in packages]
