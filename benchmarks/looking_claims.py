@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from benchmarks import looking_findings as found
 from benchmarks.looking_findings import Evidence, Finding
 
-__all__ = ["CLAIMS", "Claim"]
-
 _CLARK, _KOBAYASHI, _VIG = "Clark et al. 2019", "Kobayashi et al. 2020", "Vig 2019"
 _HALF = "some head has more than half of its attention there"
 _NAMED = "some head is named by this pattern: more than half of what the baseline leaves"

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from minibert.errors import MinibertError
 
-__all__ = ["TrigramModel"]
-
 Whole = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
 Discounts = tuple[float, float, float]

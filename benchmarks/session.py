@@ -14,8 +14,6 @@ from typing import Any
 from minibert.bench.gate import require
 from minibert.bench.result_rows import Row, busy, facts, processor, write_rows
 
-__all__ = ["REPOSITORY", "RESULTS", "Kept", "kept_before", "parse", "session", "warn_when_busy"]
-
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 # Peers whose versions go into the rows.

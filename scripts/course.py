@@ -17,8 +17,6 @@ from scripts.course_pictures import PICTURES
 from scripts.course_slides import slides_of
 from scripts.rewrite_outputs import rewritten
 
-__all__ = ["COURSE", "PAGES", "UNITS"]
-
 COURSE = Path(__file__).resolve().parents[1] / "docs" / "course"
 UNITS = sorted(COURSE.glob("[0-9]_*.md"))
 PAGES = [*UNITS, COURSE / "README.md", COURSE / "solutions.md"]

@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FIRST_CELL", "code_cells", "notebook_of"]
-
 FIRST_CELL = """\
 # Finds minibert, or installs it from a wheel or a clone in this folder or above.
 import subprocess

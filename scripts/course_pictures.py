@@ -19,8 +19,6 @@ from minibert.survey.distances import head_distances
 from minibert.survey.head_map import metric_scaling
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 
-__all__ = ["PICTURES"]
-
 _STYLE = """
 .t{font:13px sans-serif;fill:#24292f}.q{fill:#57606a}.m{text-anchor:middle}.r{text-anchor:end}
 .p{fill:#0969da}.n{fill:#bc4c00}.f{fill:none;stroke:#24292f}.g{stroke:#afb8c1}

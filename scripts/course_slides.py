@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["slides_of"]
-
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1f2328;--paper:#fff;--soft:#57606a;--key:#0969da}
 @media(prefers-color-scheme:dark){

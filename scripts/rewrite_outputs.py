@@ -17,8 +17,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["BLOCK", "outputs", "rewritten"]
-
 BLOCK = re.compile(
     r"```python\n(?P<code>.*?)```(?P<below>\n\n```text\n(?P<printed>.*?)```)?", re.DOTALL
 )

@@ -16,8 +16,6 @@ from minibert.attached.layout import READABLE
 from minibert.errors import MinibertError
 from minibert.trace.edit import replace, zero
 
-__all__ = ["CHECK", "Found", "checked", "difference"]
-
 Found = dict[str, Any]
 #: Of this check; the first one, which rows without a number are from, took a NaN for equal.
 CHECK = 2

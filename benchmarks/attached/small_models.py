@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["candidates", "inputs_for", "small_configs"]
-
 
 def words(text: str) -> list[str]:
     """The words of a text."""

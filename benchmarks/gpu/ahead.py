@@ -29,8 +29,6 @@ from benchmarks.gpu.plan import Task, from_message
 from benchmarks.session import REPOSITORY
 from minibert.bench.result_rows import Row
 
-__all__ = ["LIMIT", "compile_ahead", "main", "processes"]
-
 #: The part of the run's time that may go by before the GPU's first task.
 LIMIT = 0.25
 #: For the worker, and for the supervisor and the system.

@@ -8,8 +8,6 @@ from unittest.mock import patch
 
 from minibert.bench.result_rows import Row
 
-__all__ = ["compilations", "kernel_rows", "watched"]
-
 
 @contextlib.contextmanager
 def watched() -> Iterator[Callable[[], list[Row]]]:

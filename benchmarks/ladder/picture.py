@@ -9,8 +9,6 @@ import numpy as np
 
 from benchmarks.ladder.counting import Counts, Walk
 
-__all__ = ["CELL_ROWS", "svg"]
-
 CELL_ROWS = 64
 _SIDE, _LEFT, _TOP, _BAR = 15, 66, 64, 24
 _STYLE = """

@@ -17,8 +17,6 @@ from benchmarks.ladder.counting import Counts, count_arrays, count_tensors
 from benchmarks.session import REPOSITORY
 from minibert.bench.user_file import load_function
 
-__all__ = ["FOLDER", "RUNGS", "Rung", "counted", "drawn", "loaded"]
-
 FOLDER = REPOSITORY / "docs" / "lessons" / "flash"
 
 

@@ -15,15 +15,6 @@ from minibert.kernels.check.gradient_check import eager_gradients, gradient_tole
 from minibert.kernels.check.problem import Problem, by_eager, unfolded
 from minibert.kernels.check.workload import Workload
 
-__all__ = [
-    "GRADIENTS",
-    "gradient_cause",
-    "gradients_of",
-    "refused",
-    "right_gradients",
-    "tolerances",
-]
-
 _OF = ("query", "key", "value")
 #: The names of the gradients among the outputs.
 GRADIENTS = tuple(f"{name}_gradient" for name in _OF)

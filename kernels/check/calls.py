@@ -14,8 +14,6 @@ from minibert.kernels.checks import check_outputs
 from minibert.kernels.folding import folded, padded_call, unpadded
 from minibert.kernels.registry import Implementation
 
-__all__ = ["Caller", "CheckEndedError", "InProcess", "bound"]
-
 
 class CheckEndedError(MinibertError):
     """The implementation cannot be called again, so that the check ends here."""

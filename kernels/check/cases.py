@@ -7,23 +7,8 @@ import torch
 
 from minibert.errors import AttentionError
 from minibert.kernels.check.drawing import drawn, lengths_for_checking
-from minibert.kernels.check.problem import Problem, truth
+from minibert.kernels.check.problem import Problem
 from minibert.kernels.check.workload import Workload
-
-__all__ = [
-    "FIELD_KINDS",
-    "INPUT_SCALES",
-    "KINDS",
-    "LEFT_OUT",
-    "SIZES",
-    "Case",
-    "Problem",
-    "cases",
-    "fewest_keys",
-    "kinds_of",
-    "known_kind",
-    "truth",
-]
 
 #: One key; less than a tile; one more than a tile of 64; two tiles of 64 and two keys.
 SIZES = (1, 17, 65, 130)

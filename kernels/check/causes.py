@@ -16,8 +16,6 @@ from minibert.kernels.check.large_scores import large_scores
 from minibert.kernels.check.problem import Problem, unfolded
 from minibert.kernels.rounding import rounding_cause
 
-__all__ = ["STALE", "explains", "likely_cause"]
-
 STALE = "a stale output"
 
 

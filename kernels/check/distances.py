@@ -5,8 +5,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["distance", "mean_distance"]
-
 
 def distance(found: Tensor, expected: Tensor) -> float:
     """The largest absolute difference; an infinity where one is NaN or infinite and not both."""

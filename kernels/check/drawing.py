@@ -9,8 +9,6 @@ from torch import Tensor
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.check.workload import PAGE, Workload
 
-__all__ = ["drawn", "lengths_for_checking"]
-
 #: A page that no sentence has, so that one that is read by mistake shows.
 _SPARE_PAGES = 1
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from minibert.kernels.check.problem import Problem, truth
 
-__all__ = ["factor_cause", "factor_of"]
-
 #: The step by which the scale is moved to see what a little more of it does.
 _STEP = 1e-4
 #: What a factor leaves unexplained of an error that it makes: its second order, and rounding.

@@ -15,8 +15,6 @@ from minibert.kernels.check.distances import distance
 from minibert.kernels.check.problem import Problem, by_eager, largest_score, unfolded
 from minibert.quantities import Float
 
-__all__ = ["check_gradients", "eager_gradients", "gradient_tolerances"]
-
 #: How much worse than torch eager's own gradients others may be.
 TIMES_EAGER = 2.0
 

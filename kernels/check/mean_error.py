@@ -17,8 +17,6 @@ from minibert.kernels.check.faults import suspects
 from minibert.kernels.check.problem import Problem, by_eager, unfolded
 from minibert.kernels.check.tolerances import TIMES_EAGER
 
-__all__ = ["mean_cause", "mean_tolerance"]
-
 #: A value that is off by as many times the allowed mean error is not off by rounding.
 _FAR = 6.0
 

@@ -54,8 +54,6 @@ from minibert.kernels.registry import (
     implementations,
 )
 
-__all__ = ["check", "one_line"]
-
 _LOOKING = "looking for the likely cause"
 
 

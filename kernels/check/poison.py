@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["poisoned_memory"]
-
 
 @contextmanager
 def poisoned_memory(query: Tensor, n_keys: int) -> Iterator[None]:

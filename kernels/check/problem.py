@@ -13,8 +13,6 @@ from minibert.kernels.call import Call, Want
 from minibert.kernels.check.workload import Window
 from minibert.quantities import Bool, Float, Int
 
-__all__ = ["Problem", "by_eager", "largest_score", "part", "truth", "unfolded"]
-
 _ALWAYS = ("lengths", "mask", "causal", "scale", "bias", "want")
 _WHERE_GIVEN = (
     "window",

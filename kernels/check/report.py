@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Finding", "ParityReport", "short"]
-
 
 @dataclass(frozen=True)
 class Finding:

@@ -10,8 +10,6 @@ from minibert.kernels.call import wide
 from minibert.kernels.check.distances import distance
 from minibert.kernels.check.problem import Problem, by_eager, largest_score, unfolded
 
-__all__ = ["TIMES_EAGER", "error_of", "floors", "tolerance_of"]
-
 #: How much worse than torch eager an implementation may be.
 TIMES_EAGER = 2.0
 

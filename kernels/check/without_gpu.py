@@ -22,8 +22,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from minibert.kernels.check.problem import Problem
 
-__all__ = ["Compiled", "Launch", "caught_launches", "compiled", "on_a_gpu", "without_numbers"]
-
 _TYPES = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 
-__all__ = ["PAGE", "WORKLOADS", "Sentence", "Window", "Workload", "workload_named"]
-
 #: Keys before and after its own position that a query sees; None: as many as there are.
 Window = tuple[int | None, int | None]
 #: Keys of a page, as in vLLM (Kwon et al. 2023).

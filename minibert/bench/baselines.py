@@ -22,8 +22,6 @@ from minibert.kernels.check.calls import bound
 from minibert.kernels.registry import Request, implementations
 from minibert.kernels.torch_kernels import BACKENDS, compiled_flex, forced
 
-__all__ = ["baseline", "baseline_names", "usual_baselines", "z_of"]
-
 
 def z_of(result: Any) -> Outputs:
     """z, in what an implementation gave: a tensor, a tuple that begins with it, or a dictionary."""

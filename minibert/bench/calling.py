@@ -11,25 +11,6 @@ from torch import Tensor
 from minibert.errors import MinibertError
 from minibert.kernels.check.problem import Problem, unfolded
 
-__all__ = [
-    "SYNONYMS",
-    "by_name",
-    "by_position",
-    "by_synonym",
-    "by_token",
-    "first",
-    "flash",
-    "flash_varlen",
-    "flashinfer_decode",
-    "flashinfer_prefill",
-    "flex",
-    "sdpa",
-    "sentences_of_one_token",
-    "sentences_of_tokens",
-    "transformers",
-    "z_of_dictionary",
-]
-
 Function = Callable[..., Any]
 Names = frozenset[str] | None
 Run = Callable[[], Any]

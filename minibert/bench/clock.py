@@ -17,8 +17,6 @@ from torch import Tensor
 
 from minibert.errors import MinibertError
 
-__all__ = ["Clock", "calls_of_a_turn", "flush_bytes"]
-
 #: A turn is as many calls as fit in this time, so that a call of 1 ms does not always find the
 #: caches full of its neighbour's numbers; and at most how many.
 TURN_SECONDS, MOST_CALLS = 0.05, 20

@@ -9,8 +9,6 @@ from minibert.bench.result_rows import Row, read_rows
 from minibert.errors import MinibertError
 from minibert.terminal import Terminal
 
-__all__ = ["Change", "changes", "comparison_lines", "kernel_rows"]
-
 _PLACE = ("tokens", "batch", "heads", "d_head", "dtype", "causal", "lengths", "about", "cache")
 #: Less than this is noise, however quiet both machines say they were.
 _LEAST_NOISE = 0.02

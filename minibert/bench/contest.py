@@ -15,8 +15,6 @@ from minibert.bench.memory import peak_bytes
 from minibert.bench.result_rows import Row
 from minibert.bench.timing import Timing, interleaved
 
-__all__ = ["Contender", "Timed", "contest", "gated", "take_turns", "time_in_turns", "timed_rows"]
-
 Check = Callable[[Outputs], Row]
 
 

@@ -12,8 +12,6 @@ from typing import Any
 from minibert.bench.result_rows import Row, version
 from minibert.errors import MinibertError
 
-__all__ = ["GateError", "Outputs", "Truth", "WrongError", "failure", "reason", "require", "within"]
-
 #: What a contender gives: tensors by name. A name is a kind and its place, "hidden 3".
 Outputs = Mapping[str, Any]
 

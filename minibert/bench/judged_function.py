@@ -19,8 +19,6 @@ from minibert.kernels.check.problem import Problem
 from minibert.kernels.checks import check_outputs
 from minibert.kernels.registry import Implementation
 
-__all__ = ["JudgedFunction"]
-
 
 class JudgedFunction:
     """FILE.py:function in a worker; each call may take `seconds`.

@@ -29,8 +29,6 @@ from minibert.bench.worker_process import WorkerError, WorkerProcess
 from minibert.bench.workload import Inputs, Workload
 from minibert.kernels.check.backward import GRADIENTS
 
-__all__ = ["JudgedRun", "one_thread"]
-
 #: A turn on a GPU may take so much longer, by the judge's clock, than its events say: a quarter,
 #: and this many milliseconds a call to launch it.
 _LAUNCH_MS = 0.3

@@ -23,8 +23,6 @@ from minibert.kernels.check.parity import check
 from minibert.kernels.check.report import ParityReport
 from minibert.kernels.check.workload import Workload
 
-__all__ = ["QUICK_TOKENS", "TOKENS", "asked_kinds", "gate"]
-
 #: One key; under a tile; one and two more than tiles of 64; past 256, where kernels change.
 TOKENS = (1, 17, 65, 130, 257)
 QUICK_TOKENS = (17, 65)

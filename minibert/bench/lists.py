@@ -6,8 +6,6 @@ from minibert.kernels.check.workload import WORKLOADS, Workload
 from minibert.kernels.registry import Implementation, foldable, implementations
 from minibert.terminal import Terminal
 
-__all__ = ["implementation_rows", "list_lines", "workload_rows"]
-
 #: The columns: an option, or options that go together.
 COLUMNS = {
     "lengths": ("lengths",),

@@ -17,8 +17,6 @@ from minibert.bench.roofline import ceilings, least_times
 from minibert.bench.worker_process import WorkerProcess
 from minibert.bench.workload import Workload, inputs_of
 
-__all__ = ["measure"]
-
 _AGAIN = "again"
 #: Calls of a turn, at least.
 _FEWEST = 3

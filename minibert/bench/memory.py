@@ -11,8 +11,6 @@ import torch
 
 from minibert.kernels.work_memory import release
 
-__all__ = ["peak_bytes"]
-
 
 def peak_bytes(
     run: Callable[[], Any],

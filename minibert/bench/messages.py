@@ -7,8 +7,6 @@ from torch import Tensor
 
 from minibert.kernels.check.problem import Problem
 
-__all__ = ["problem_of", "sent_tensors", "settings_of"]
-
 _SETTINGS = ("scale", "causal", "window", "soft_cap", "packed", "packed_keys")
 
 

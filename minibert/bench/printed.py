@@ -12,8 +12,6 @@ from tqdm import tqdm
 
 from minibert.terminal import cut, encodable, note, printable
 
-__all__ = ["Printed", "Watch", "progress"]
-
 #: Told before each step: how many are done, of how many, and which comes.
 Watch = Callable[[int, int, str], None]
 _SHOWN, _WIDTH = 3, 160

@@ -21,8 +21,6 @@ from minibert.errors import MinibertError, how_to_install
 from minibert.kernels.check.problem import Problem
 from minibert.terminal import Terminal
 
-__all__ = ["FileRead", "compiled_kernels", "main", "read", "read_lines"]
-
 
 @dataclass(frozen=True)
 class FileRead:

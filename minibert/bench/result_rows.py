@@ -23,18 +23,6 @@ from minibert.writing import replacing
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Row",
-    "busy",
-    "command",
-    "commit",
-    "facts",
-    "processor",
-    "read_rows",
-    "version",
-    "write_rows",
-]
-
 # Far above the rows of a session, and low enough to be read in a second.
 _MOST_BYTES = 2**26
 Row = dict[str, Any]

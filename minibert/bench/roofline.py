@@ -15,8 +15,6 @@ import torch
 from minibert.kernels.ceilings import exponentials_per_second, instructions_per_second
 from minibert.kernels.check.workload import Workload
 
-__all__ = ["INSTRUCTIONS", "ceilings", "least_times"]
-
 #: Instructions a pair: one multiply-add into the exponent, one maximum, one exponential, one
 #: addition to the sum, half a conversion to the narrow type (two at a time).
 INSTRUCTIONS = 4.5

@@ -18,8 +18,6 @@ from minibert.kernels.check.distances import distance
 from minibert.kernels.check.problem import Problem, by_eager, part
 from minibert.kernels.check.tolerances import error_of, tolerance_of
 
-__all__ = ["Sampled", "sampled", "sampled_gradients"]
-
 _ROWS, _HEADS = 48, 2
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from minibert.errors import MinibertError
 
-__all__ = ["SharedBytes", "described", "room_for"]
-
 _DTYPES = {
     str(one).removeprefix("torch."): one
     for one in vars(torch).values()

@@ -16,8 +16,6 @@ from minibert.errors import MinibertError
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.check.workload import Workload
 
-__all__ = ["SIGNATURES", "Names", "Signature", "guessed", "guessed_by", "parameter_names"]
-
 #: The parameters of a function; None where it takes any, or where they cannot be read.
 Names = frozenset[str] | None
 _SHAPES = frozenset({"groups", "value_size"})

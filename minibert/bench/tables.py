@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from minibert.kernels.check.report import Finding, ParityReport
 from minibert.terminal import Terminal
 
-__all__ = ["check_lines", "line", "time_lines"]
-
 _SHOWN = 5
 
 

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Timing", "interleaved", "quantile"]
-
 #: Significant digits of milliseconds in a row.
 _DIGITS = 6
 

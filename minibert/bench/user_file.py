@@ -25,8 +25,6 @@ from minibert.kernels.check.backward import gradients_of
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.interpreter import prepare_once_a_launch
 
-__all__ = ["NEEDS_GPU", "OUTPUTS", "UserFunction", "load_function", "target_parts"]
-
 #: The end of the message where a function asks for a GPU.
 NEEDS_GPU = "; it needs a GPU: without one, `minibert check FILE.py:function --compile` reads it"
 

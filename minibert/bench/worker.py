@@ -33,8 +33,6 @@ from minibert.errors import MinibertError
 from minibert.kernels.check.backward import GRADIENTS
 from minibert.kernels.check.poison import poisoned_memory
 
-__all__ = ["serve"]
-
 
 def serve(judge: Connection, printed: Connection, crash: str) -> None:
     """Answer the judge until it hangs up; then end the process, whatever else runs in it."""

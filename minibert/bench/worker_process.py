@@ -27,8 +27,6 @@ from minibert.bench.shared_bytes import SharedBytes
 from minibert.errors import MinibertError
 from minibert.kernels.check.calls import CheckEndedError
 
-__all__ = ["WorkerEndedError", "WorkerError", "WorkerProcess"]
-
 #: An answer is a line about a few tensors.
 _MOST_BYTES = 2**16
 #: Starting Python and importing torch, on a machine that is busy with other things.

@@ -12,8 +12,6 @@ from minibert.kernels.check.drawing import drawn
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.check.workload import Workload
 
-__all__ = ["Inputs", "Workload", "cut_for", "inputs_of", "workloads"]
-
 _CUDA_TOKENS = [512, 1024, 2048, 4096, 8192, 16384]
 
 
