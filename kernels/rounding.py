@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.kernels.check.cases import Problem, truth
+from minibert.kernels.check.problem import Problem, truth
 
 #: The types are a factor of 8 and more apart in precision; a good guess lies well inside.
 _FACTOR = 8**0.5

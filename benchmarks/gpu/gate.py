@@ -15,7 +15,7 @@ from benchmarks.gpu.contenders import RELEVANCE, Built, Inputs
 from minibert.bench.gate import WrongError, within
 from minibert.bench.result_rows import Row
 from minibert.kernels import eager
-from minibert.kernels.check.cases import Problem, truth
+from minibert.kernels.check.problem import Problem, truth
 from minibert.kernels.check.tolerances import error_of, tolerance_of
 
 ROWS, PAIRS, BLOCK = 8, 3, 512

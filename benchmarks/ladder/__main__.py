@@ -30,8 +30,8 @@ from minibert.bench.gate import Outputs, Truth, WrongError
 from minibert.bench.result_rows import Row, read_rows
 from minibert.errors import AttentionError
 from minibert.kernels import eager
-from minibert.kernels.check.cases import Problem, truth
 from minibert.kernels.check.gradient_check import check_gradients
+from minibert.kernels.check.problem import Problem, truth
 from minibert.kernels.check.tolerances import tolerance_of
 
 N, D = 1024, 64

@@ -26,8 +26,9 @@ from minibert.bench.result_rows import Row
 from minibert.bench.sampled_rows import sampled, sampled_gradients
 from minibert.bench.shared_bytes import described, room_for
 from minibert.bench.worker_process import WorkerError, WorkerProcess
-from minibert.bench.workload import Inputs, Workload
+from minibert.bench.workload import Inputs
 from minibert.kernels.check.backward import GRADIENTS
+from minibert.kernels.check.workload import Workload
 
 #: A turn on a GPU may take so much longer, by the judge's clock, than its events say: a quarter,
 #: and this many milliseconds a call to launch it.

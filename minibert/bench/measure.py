@@ -15,7 +15,8 @@ from minibert.bench.printed import Watch
 from minibert.bench.result_rows import Row
 from minibert.bench.roofline import ceilings, least_times
 from minibert.bench.worker_process import WorkerProcess
-from minibert.bench.workload import Workload, inputs_of
+from minibert.bench.workload import inputs_of
+from minibert.kernels.check.workload import Workload
 
 _AGAIN = "again"
 #: Calls of a turn, at least.

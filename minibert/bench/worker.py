@@ -28,10 +28,11 @@ from minibert.bench.memory import peak_bytes
 from minibert.bench.messages import problem_of
 from minibert.bench.shared_bytes import SharedBytes
 from minibert.bench.user_file import UserFunction, load_function
-from minibert.bench.workload import Inputs, Workload, inputs_of
+from minibert.bench.workload import Inputs, inputs_of
 from minibert.errors import MinibertError
 from minibert.kernels.check.backward import GRADIENTS
 from minibert.kernels.check.poison import poisoned_memory
+from minibert.kernels.check.workload import Workload
 
 
 def serve(judge: Connection, printed: Connection, crash: str) -> None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import torch
 
     from minibert.bench.judged_function import JudgedFunction
-    from minibert.bench.workload import Workload
     from minibert.kernels.check.report import ParityReport
+    from minibert.kernels.check.workload import Workload
 
     Rows = list[dict[str, object]]
 

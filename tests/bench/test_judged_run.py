@@ -9,8 +9,9 @@ from planted_kernels import written
 from minibert.bench.gate import GateError, WrongError
 from minibert.bench.judged_function import JudgedFunction
 from minibert.bench.judged_run import JudgedRun, one_thread
-from minibert.bench.workload import Workload, inputs_of
+from minibert.bench.workload import inputs_of
 from minibert.kernels.check.backward import GRADIENTS
+from minibert.kernels.check.workload import Workload
 
 CPU = torch.device("cpu")
 WORK = Workload(1, 2, 65, 16, "float32", True, "varied")

@@ -14,7 +14,7 @@ from minibert.errors import AttentionError
 from minibert.kernels import blocks, work_memory
 from minibert.kernels.api import attend
 from minibert.kernels.check import parity, tolerances
-from minibert.kernels.check.cases import Problem
+from minibert.kernels.check.problem import Problem
 
 #: Rows of one head that NumPy computes at once; everything `want=` names that is a number a row.
 ALL = (*STATISTICS[:5], ("key_mass", (0, 3, 5)), ("offset_mass", (-2, 0, 1)), ("map", 7))

@@ -9,8 +9,9 @@ from minibert.errors import AttentionError
 from minibert.kernels import eager
 from minibert.kernels.api import attend
 from minibert.kernels.call import Call
-from minibert.kernels.check.cases import Case, Problem, truth
+from minibert.kernels.check.cases import Case
 from minibert.kernels.check.parity import check
+from minibert.kernels.check.problem import Problem, truth
 from minibert.kernels.check.tolerances import error_of, tolerance_of
 from minibert.kernels.registry import implementations
 from minibert.kernels.torch_kernels import packed_attention

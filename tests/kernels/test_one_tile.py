@@ -5,7 +5,8 @@ import torch
 
 from minibert.kernels import eager
 from minibert.kernels.call import Call
-from minibert.kernels.check.cases import Case, truth
+from minibert.kernels.check.cases import Case
+from minibert.kernels.check.problem import truth
 from minibert.kernels.check.tolerances import error_of, tolerance_of
 
 pytest.importorskip("triton")
