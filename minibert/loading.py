@@ -20,8 +20,6 @@ from minibert.kernels.registry import check_name
 from minibert.layers.packing import pack
 from minibert.model import Model
 
-__all__ = ["from_transformers", "load"]
-
 if TYPE_CHECKING:
     Name = str | Path | nn.Module
 else:

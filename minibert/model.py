@@ -20,8 +20,7 @@ from minibert.layers.heads import build_head
 from minibert.layers.packing import is_packed, pack, unpack
 from minibert.layers.stacked import StackedWeights
 from minibert.quantities import Hidden, Logits, Pooled, TokenIds, TokenMask
-from minibert.text.inputs import Inputs
-from minibert.text.named_inputs import as_inputs, by_name
+from minibert.text.inputs import Inputs, as_inputs, by_name
 from minibert.text.tokens import Tokens
 from minibert.text.windows import LongText, Whole, Windows, windows
 from minibert.text.words import Words, is_text

@@ -16,24 +16,6 @@ from typing import Protocol, runtime_checkable
 
 from minibert.errors import MinibertError
 
-__all__ = [
-    "Terminal",
-    "abandon_output",
-    "bar",
-    "cell_width",
-    "cut",
-    "encodable",
-    "note",
-    "number",
-    "open_closed_streams",
-    "printable",
-    "say",
-    "signed_bar",
-    "standard_input",
-    "visible",
-    "warning_line",
-]
-
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _STYLES = {"bold": "1", "dim": "2", "positive": "34", "negative": "33", "chosen": "1;36"}
 _EIGHTHS = " ▏▎▍▌▋▊▉█"

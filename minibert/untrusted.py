@@ -18,23 +18,6 @@ from typing import Any
 
 from minibert.errors import CheckpointError, MinibertError, printable
 
-__all__ = [
-    "MOST_BYTES",
-    "MOST_TENSORS",
-    "beneath",
-    "check_commit",
-    "check_nesting",
-    "check_revision",
-    "guarded",
-    "lines_of",
-    "open_regular",
-    "present",
-    "read_bytes",
-    "read_json",
-    "read_text",
-    "silenced",
-]
-
 # Far above any checkpoint of these families, and low enough to be read in seconds.
 MOST_BYTES = {
     "config.json": 2**22,

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from minibert.errors import MinibertError
 
-__all__ = ["check_place", "replacing"]
-
 Error = type[MinibertError]
 
 

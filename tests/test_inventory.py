@@ -7,7 +7,7 @@ import pytest
 from command_line import process, run
 
 import minibert
-from minibert.checkpoint.contract import CONTRACT
+from minibert.checkpoint.config import CONTRACT
 from minibert.layers.linear_backends import processor
 from minibert.loading import load
 

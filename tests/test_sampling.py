@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from minibert.answers.sampling import Sampling, draw, keep_top_k, keep_top_p
+from minibert.answers.generate import Sampling, draw, keep_top_k, keep_top_p
 from minibert.errors import MinibertError
 
 BATCH, VOCABULARY = 3, 41

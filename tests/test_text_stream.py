@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibert.answers.text_stream import TextStream
+from minibert.answers.generate import TextStream
 
 
 def from_bytes(ids: list[int]) -> str:

@@ -1,32 +1,364 @@
 """Text from a causal language model, one token at a time. Each step computes only the new token.
 
-The keys and values of the earlier tokens come from a `Cache`. sampling.py chooses the next token;
-text_stream.py turns ids into pieces of text.
+The keys and values of the earlier tokens come from a `Cache`. `Sampling` chooses the next token;
+`TextStream` turns ids into pieces of text; `GenerationEdits` gives each pass its edits.
+
+Tokens are chosen on the CPU. So equal logits and an equal seed give the same text, whatever device
+the logits come from. Which tokens are left is decided in float32, in the steps and the order of
+transformers, so that it leaves the same ones where logits are equal; logits of float64 stay
+float64. Probabilities are float64.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from numbers import Real
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.answers.generation_edits import GenerationEdits
-from minibert.answers.model import AnsweringModel
-from minibert.answers.sampling import Sampling, whole_number
-from minibert.answers.text_stream import TextStream
-from minibert.errors import MinibertError, TokenizationError
+from minibert.errors import EditError, MinibertError, TokenizationError
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.cache import Cache, turned_anew
+from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
-from minibert.quantities import Float, Int
+from minibert.quantities import QUANTITIES, Float, Int, Logits
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens, padded
 from minibert.text.words import Words, is_text, written
+from minibert.trace.edit import Edit, as_edit
+from minibert.trace.places import indices_of
 from minibert.trace.plan import Plan
-from minibert.trace.run import behind_layers, run_layers
+from minibert.trace.point import Point, as_point
+from minibert.trace.read import Trace
+from minibert.trace.run import TracedModel, behind_layers, run_layers
 
-__all__ = ["Generated", "generate"]
+
+@runtime_checkable
+class AnsweringModel(TracedModel, Protocol):
+    """A model that can be traced and called: `minibert.model.Model` is one."""
+
+    impl: str
+
+    def __call__(self, text: Tokens, /) -> Logits:
+        """The logits of the task head for these tokens."""
+
+    def inputs(self, text: Any, pair: Any = None) -> Inputs:
+        """The batch of what a user passed: text, Tokens or ids, checked by the model."""
+
+    def trace(self, text: Tokens, *, until: int | None = None) -> Trace:
+        """The trace of one forward pass, up to layer `until`."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen from the logits.
+
+    temperature   logits are divided by it: below 1 the likely tokens become likelier, above 1
+                  less likely; 0 takes the most probable token each time
+    top_k         only the k most probable tokens can be drawn (Fan et al. 2018); None: all
+    top_p         only the most probable tokens that together have probability p can be drawn
+                  (Holtzman et al. 2020, nucleus sampling); None: all
+
+    They apply in this order. Raises MinibertError for a number outside its range.
+
+    >>> Sampling(top_k=2).probs(torch.tensor([0.0, 1.0, 1.0])).tolist()
+    [0.0, 0.5, 0.5]
+    """
+
+    temperature: float | int = 1.0
+    top_k: int | None = None
+    top_p: float | int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= _number(self.temperature) < math.inf:
+            raise MinibertError(
+                f"temperature={self.temperature!r:.80}: expected a number from 0 up; "
+                "0 takes the most probable token each time."
+            )
+        if self.top_k is not None:
+            whole_number("top_k", self.top_k, least=1)
+        if self.top_p is not None and not 0 < _number(self.top_p) <= 1:
+            raise MinibertError(
+                f"top_p={self.top_p!r:.80}: expected a probability above 0 and up to 1; "
+                "leave it out to draw from all tokens."
+            )
+
+    def probs(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+        """The probabilities that the next token is drawn with, float64, on the CPU.
+
+        softmax(logits / temperature) over the tokens that top_k and top_p leave, 0 elsewhere.
+        With temperature 0 they are 1 for the most probable token. Raises MinibertError for
+        logits with NaN or infinity.
+        """
+        logits = logits.detach().cpu()
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        largest, best = _largest(logits)
+        if self.temperature == 0:
+            return torch.zeros_like(logits, dtype=torch.float64).scatter(-1, best, 1.0)
+        cooled = logits / float(self.temperature)
+        if not cooled.isfinite().all():
+            # The largest becomes 0, so that a tiny temperature gives -inf and not inf.
+            cooled = (logits - largest).double() / float(self.temperature)
+        if self.top_k is not None:
+            cooled = keep_top_k(cooled, self.top_k)
+        if self.top_p is not None and self.top_p < 1:
+            cooled = keep_top_p(cooled, self.top_p)
+        return cooled.double().softmax(dim=-1)
+
+    def choose(
+        self, logits: Float[Tensor, "batch vocab"], generators: Sequence[torch.Generator]
+    ) -> list[int]:
+        """The next token id of each text, drawn with the generator of that text."""
+        if self.temperature == 0:
+            return _largest(logits)[1][:, 0].tolist()
+        return draw(self.probs(logits), generators).tolist()
+
+
+def keep_top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
+    """The k largest logits, and -inf in place of the others.
+
+    Logits equal to the k-th largest stay too. A k above the number of logits keeps them all.
+    Source: Fan, Lewis and Dauphin 2018, section 5.4.
+    """
+    least = logits.topk(min(k, logits.shape[-1]), dim=-1).values[..., -1:]
+    return logits.masked_fill(logits < least, -math.inf)
+
+
+def keep_top_p(
+    logits: Float[Tensor, "*batch vocab"], p: float | int
+) -> Float[Tensor, "*batch vocab"]:
+    """The fewest largest logits whose probabilities sum to p or more; -inf for the others.
+
+    Of equal logits at the border it keeps the ones that transformers' TopPLogitsWarper keeps.
+    Source: Holtzman et al. 2020, section 3.1, equation 2.
+    """
+    # From the smallest up, as transformers does: the order of equal logits, and how the sum is
+    # rounded, decide which of them are left.
+    ordered, order = logits.sort(dim=-1)
+    left_out = ordered.softmax(dim=-1).cumsum(dim=-1) <= 1 - p
+    left_out[..., -1] = False
+    return logits.masked_fill(torch.empty_like(left_out).scatter(-1, order, left_out), -math.inf)
+
+
+def draw(
+    probs: Float[Tensor, "batch vocab"], generators: Sequence[torch.Generator]
+) -> Int[Tensor, " batch"]:
+    """One id for each row, drawn with its probability: the first whose cumulative sum exceeds u.
+
+    u is uniform in [0, total), one number from the generator of the row; an id of probability 0
+    is never drawn.
+    """
+    cumulative = probs.cumsum(dim=-1)
+    uniform = [torch.rand(1, generator=each, dtype=probs.dtype) for each in generators]
+    wanted = torch.stack(uniform) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, wanted, right=True)[:, 0]
+
+
+def _largest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit of each row and its id."""
+    largest, best = logits.max(dim=-1, keepdim=True)
+    if not bool(largest.isfinite().all()):
+        raise MinibertError(
+            "The logits have NaN or infinity, so no next token can be chosen: the weights are "
+            "broken, or too large for the number type; try float32."
+        )
+    return largest, best
+
+
+def whole_number(name: str, value: Any, *, least: int) -> int:
+    """The value as an int. Raises MinibertError for other types and for less than `least`."""
+    try:
+        # Python counts True as 1, but nobody who passes True means one token.
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise MinibertError(f"{name}={value!r:.80}: expected a whole number from {least} up.")
+    return number
+
+
+def _number(value: Any) -> float:
+    """The value as a float; NaN, which every range check refuses, for anything else."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+_HALF_A_CHARACTER = "\N{REPLACEMENT CHARACTER}"
+
+
+class TextStream:
+    """The text after a prompt, in pieces that are final.
+
+    `decode` gives the text of a list of ids. `text` is all pieces together. `stopped` is True when
+    one of the `stop` strings was found; the text then ends before it.
+
+    >>> pieces = TextStream(lambda ids: bytes(ids).decode(errors="replace"), [65], stop=("!",))
+    >>> [pieces.add(byte) for byte in (0x42, 0xC3, 0xA9, 0x21)], pieces.text, pieces.stopped
+    (['B', '', 'é', ''], 'Bé', True)
+    """
+
+    def __init__(
+        self, decode: Callable[[list[int]], str], prompt: Sequence[int], *, stop: Sequence[str] = ()
+    ) -> None:
+        self._decode = decode
+        self._stop = tuple(stop)
+        # Some decoders drop the space before the first word, so the last token of the prompt is
+        # decoded too.
+        self._ids = list(prompt[-1:])
+        self._known = len(self._ids)
+        self._held = ""
+        self.text = ""
+        self.stopped = False
+
+    def add(self, token_id: int) -> str:
+        """The text that becomes final with this token; "" if there is none."""
+        self._ids.append(token_id)
+        return self._release(self._characters(), last=False)
+
+    def close(self) -> str:
+        """The text held back, when no more tokens come; "" if a stop string was found."""
+        return self._release(self._characters(last=True), last=True)
+
+    def _characters(self, *, last: bool = False) -> str:
+        """The whole characters of the tokens whose text was not returned yet."""
+        before, now = self._decode(self._ids[: self._known]), self._decode(self._ids)
+        if now.endswith(_HALF_A_CHARACTER) and not last:
+            return ""
+        self._ids = self._ids[self._known :] or self._ids
+        self._known = len(self._ids)
+        return now[len(before) :]
+
+    def _release(self, new: str, *, last: bool) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + new
+        found = [text.index(stop) for stop in self._stop if stop in text]
+        self.stopped = bool(found)
+        if found:
+            end = min(found)
+        else:
+            end = len(text) if last else len(text) - self._start_of_a_stop(text)
+        piece, self._held = text[:end], text[end:]
+        self.text += piece
+        return piece
+
+    def _start_of_a_stop(self, text: str) -> int:
+        """How many characters at the end of the text may be the start of a stop string."""
+        longest = max(map(len, self._stop), default=0)
+        for size in range(min(len(text), longest - 1), 0, -1):
+            if any(stop.startswith(text[-size:]) for stop in self._stop if len(stop) > size):
+                return size
+        return 0
+
+
+Places = dict[int, list[int]]
+
+
+class GenerationEdits:
+    """The plan of each pass of a generation.
+
+    Positions are those of a text as it stands: 0 is its first token, -1 its newest one, in every
+    pass anew. A position that is not written yet is edited once it is.
+    """
+
+    def __init__(
+        self,
+        mapping: Mapping[Any, Any],
+        config: Config,
+        lengths: Sequence[int],
+        capacity: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        if not isinstance(mapping, Mapping):
+            raise EditError(
+                f"edit={type(mapping).__name__}: expected a dictionary such as "
+                '{("z", 9, 6): zero, ("resid_post", 3): function}.'
+            )
+        self._config, self._dtype, self._device = config, dtype, device
+        self._edits = [
+            (key, as_point(key, config), as_edit(value)) for key, value in mapping.items()
+        ]
+        for _, point, edit in self._edits:
+            _check(point, edit, min(lengths), capacity)
+        self.prompt = self.whole(lengths)
+        self.newest = self._plan([range(length - 1, length) for length in lengths], rows=1)
+
+    def whole(self, lengths: Sequence[int]) -> Plan:
+        """The plan of a pass that computes all tokens of each text."""
+        return self._plan([range(length) for length in lengths], rows=max(lengths))
+
+    def grow(self, lengths: Sequence[int]) -> Plan:
+        """The plan of a pass that computes the last token of each text alone."""
+        if self._edits:
+            self.newest = self._plan([range(length - 1, length) for length in lengths], rows=1)
+        return self.newest
+
+    def _plan(self, computed: Sequence[range], *, rows: int) -> Plan:
+        """The edits where they reach one of the positions that a pass computes of each text."""
+        lengths = tuple(len(each) for each in computed)
+        ragged = lengths if min(lengths) < rows else None
+        allowed = AllowedKeys(len(lengths), rows, self._device, causal=True, lengths=ragged)
+        found: list[Any] = []
+        for key, _, edit in self._edits:
+            for limited in _limited(edit, computed):
+                options: dict[str, Any] = {"dtype": self._dtype}
+                found += Plan.of({key: limited}, self._config, allowed, **options).edits
+        return Plan(tuple(found))
+
+
+def _limited(edit: Edit, computed: Sequence[range]) -> Iterator[Edit]:
+    """The edit at the rows of a pass that it reaches; one for texts that have the same rows."""
+    if edit.positions is None:
+        yield edit
+        return
+    texts = indices_of(edit.sentences, len(computed), "sentence", EditError, "edit: ")
+    rows: dict[tuple[int, ...], list[int]] = {}
+    for text in texts:
+        span = computed[text]
+        reached = tuple(row for row, p in enumerate(span) if _reaches(edit.positions, p, span.stop))
+        rows.setdefault(reached, []).append(text)
+    for reached, same in rows.items():
+        if reached:
+            yield edit.at(positions=list(reached), sentences=same)
+
+
+def _reaches(chosen: Any, position: int, length: int) -> bool:
+    """Whether a position of a text of this length is among those chosen."""
+    if isinstance(chosen, slice):
+        return position in range(length)[chosen]
+    listed = chosen.tolist() if isinstance(chosen, Tensor) or hasattr(chosen, "tolist") else chosen
+    wanted = listed if isinstance(listed, list | tuple | range) else [listed]
+    return position in wanted or position - length in wanted
+
+
+def _check(point: Point, edit: Edit, shortest: int, capacity: int) -> None:
+    """Raise EditError for what cannot be done to tokens that come one by one."""
+    if "query" in QUANTITIES[point.name].axes:
+        raise EditError(
+            f"{point}: a generation computes one row of {point.name} at a time and keeps none; "
+            "edit query, key, value or z, which give and read it."
+        )
+    if edit.drawn:
+        raise EditError(
+            f"{point}: noise is drawn for all positions of a text together, and tokens come one by "
+            "one here. Draw a vector yourself and add it: lambda z: z + vector."
+        )
+    if edit.traces and not edit.averages:
+        later = range(shortest, capacity)
+        if edit.positions is None or any(_reaches(edit.positions, p, p + 1) for p in later):
+            raise EditError(
+                f"{point}: a trace has no values for tokens that are not written yet; give "
+                "positions of the prompt, counted from its front: replace(trace, positions=...)."
+            )
+
 
 # torch.Generator takes no larger seed.
 _LARGEST_SEED = 2**63 - 1

@@ -8,13 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.answers.model import AnsweringModel
+from minibert.answers.generate import AnsweringModel
 from minibert.errors import MinibertError, TokenizationError
 from minibert.layers.config import Config
 from minibert.layers.families import FAMILIES, predicts_tokens
 from minibert.text.tokens import Tokens
-
-__all__ = ["Choice", "Prediction", "predict"]
 
 
 @dataclass(frozen=True)

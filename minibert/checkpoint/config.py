@@ -1,22 +1,23 @@
 """Between the `config.json` of a Hugging Face checkpoint and a Config.
 
 `config_from_hf` reads one, `config_to_hf` writes one. families/ says which field of Config stands
-where; contract.py says what becomes of every field of a config.json.
+where, and what becomes of every other field: it is read; or irrelevant, with the reason why no
+number depends on it; or refused when it is not what minibert computes. A test perturbs every field
+that transformers has and compares the numbers. A field that transformers itself does not know in
+a family changes nothing there, and nothing here.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from minibert.checkpoint.architectures import MODEL_TYPES, UNREAD, class_name, task_of
-from minibert.checkpoint.contract import check_contract
 from minibert.checkpoint.families import FAMILIES
-from minibert.checkpoint.families.fields import end_ids, read_whole, refuse
+from minibert.checkpoint.families.fields import read_whole, refuse
+from minibert.checkpoint.families.verdicts import Judged
 from minibert.errors import CheckpointError
 from minibert.layers import families
 from minibert.layers.config import LARGEST_LABELS, Config
+from minibert.layers.families import FAMILIES as CHOICES
 from minibert.layers.families import check_task
-
-__all__ = ["config_from_hf", "config_to_hf", "end_ids"]
 
 _PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
@@ -98,3 +99,87 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
             f"from 0 on without a gap, at most {LARGEST_LABELS}."
         )
     return tuple(str(names[numbers[str(index)]]) for index in range(len(names)))
+
+
+CONTRACT: Mapping[str, Mapping[str, Judged]] = {
+    model_type: family.contract
+    for family in FAMILIES.values()
+    for model_type in family.class_prefixes
+}
+
+
+def check_contract(config: Mapping[str, Any], model_type: str) -> None:
+    """Raise CheckpointError for the first field that is not what minibert computes."""
+    for name, judged in CONTRACT[model_type].items():
+        # Compared with their types, because True equals 1.
+        allowed = [(type(value), value) for value in judged.allowed]
+        if judged.verdict != "refused" or name not in config:
+            continue
+        if (type(config[name]), config[name]) not in allowed:
+            accepted = " or ".join(map(repr, judged.allowed))
+            raise CheckpointError(
+                f"config.json: {name} is {config[name]!r:.200}, expected {accepted}: "
+                f"{judged.reason}. See docs/families.md#fields-of-a-configjson"
+            )
+    own_code = config.get("auto_map")
+    known = FAMILIES[MODEL_TYPES[model_type]].taken_over
+    if isinstance(own_code, Mapping) and any(
+        "Model" in str(name) and not (known and str(code).startswith(known))
+        for name, code in own_code.items()
+    ):
+        raise CheckpointError(
+            f"config.json: auto_map names code of its own for the model ({own_code!r:.200}), which "
+            "minibert does not run. Save the model as one of transformers' own classes. "
+            "See docs/security.md#what-is-promised"
+        )
+
+
+# model_type -> family; the classes of a family share their tensors' names.
+MODEL_TYPES = {
+    model_type: name for name, family in FAMILIES.items() for model_type in family.class_prefixes
+}
+# What to do about a model_type that resembles a known one.
+UNREAD = {
+    "gemma3": " gemma3 is a model of texts and images; its text model alone is gemma3_text "
+    "(save it as a Gemma3ForCausalLM).",
+}
+_TASK_OF_CLASS = {
+    "Model": "none",
+    "ForMaskedLM": "masked-lm",
+    "ForNextSentencePrediction": "next-sentence",
+    "ForPreTraining": "pre-training",
+    "ForCausalLM": "causal-lm",
+    "LMHeadModel": "causal-lm",
+    "ForSequenceClassification": "sequence-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+}
+
+
+def task_of(config: Mapping[str, Any]) -> str:
+    """The task that `architectures` names: "none" for a bare body or when it is not said."""
+    architectures = config.get("architectures") or []
+    if not isinstance(architectures, list | tuple):
+        raise CheckpointError(f"config.json: architectures is {architectures!r}; expected a list.")
+    if not architectures:
+        return "none"
+    model_type = config["model_type"]
+    family = FAMILIES[MODEL_TYPES[model_type]]
+    prefix = family.class_prefixes[model_type]
+    tasks = CHOICES[MODEL_TYPES[model_type]].tasks
+    known = {prefix + end: task for end, task in _TASK_OF_CLASS.items() if task in tasks}
+    known |= {name: task for task, name in family.class_names.items()}
+    if str(architectures[0]) not in known:
+        raise CheckpointError(
+            f"config.json: the task head of architecture {architectures[0]!r} is not implemented; "
+            f"known are {', '.join(known)}. "
+            'Load the model without its head: load(..., task="none").'
+        )
+    return known[str(architectures[0])]
+
+
+def class_name(model_type: str, family: str, task: str) -> str:
+    """The transformers class for a task: BertForMaskedLM, GPT2LMHeadModel."""
+    suffixes = {task: suffix for suffix, task in reversed(_TASK_OF_CLASS.items())}
+    usual = FAMILIES[family].class_prefixes[model_type] + suffixes[task]
+    return FAMILIES[family].class_names.get(task, usual)

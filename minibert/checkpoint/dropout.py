@@ -11,8 +11,6 @@ from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout
 
-__all__ = ["dropout_of", "dropout_to_hf"]
-
 Key = tuple[str, float]
 """The name in config.json, and the share where it is absent."""
 _TOKENS, _TEXT, _ANSWER = "token-classification", "sequence-classification", "question-answering"

@@ -9,6 +9,7 @@ import json
 import math
 import mmap
 import os
+import re
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -21,11 +22,50 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from minibert.checkpoint.torch_files import LazyTensor, read_torch_file
-from minibert.checkpoint.weight_files import WEIGHT_FILES, weight_map
 from minibert.errors import CheckpointError
-from minibert.untrusted import MOST_TENSORS, guarded, open_regular, present
+from minibert.untrusted import MOST_TENSORS, guarded, open_regular, present, read_json
 
-__all__ = ["Entry", "MappedWeight", "open_checkpoint", "open_state_dict"]
+# The first that a checkpoint has is the one that is read.
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+# A file name without folders in it, which could point outside the checkpoint.
+_PLAIN_NAME = re.compile(r"[\w-][\w.-]{0,200}")
+_MOST_SHARDS = 2**12
+
+
+def weight_map(index: Path) -> dict[str, str]:
+    """Tensor name -> the weight file that holds it, as an index file says.
+
+    Raises CheckpointError for what is no index, and for a name that leads out of its folder.
+    """
+    found = read_json(index).get("weight_map")
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise CheckpointError(
+            f"{index}: not an index of weight files; expected weight_map, an object with a file "
+            "name for each tensor."
+        )
+    files = sorted(set(found.values()))
+    strange = [name for name in files if not _PLAIN_NAME.fullmatch(name)]
+    if strange or not files:
+        raise CheckpointError(
+            f"{index}: expected the names of weight files beside it, found "
+            f"{', '.join(map(repr, strange[:5])) or 'none'}. Nothing outside its folder is read."
+        )
+    if len(files) > _MOST_SHARDS:
+        raise CheckpointError(
+            f"{index}: it names {len(files)} files; expected at most {_MOST_SHARDS}."
+        )
+    return found
+
+
+def shard_names(index: Path) -> list[str]:
+    """The weight files that an index (`model.safetensors.index.json`) names, sorted."""
+    return sorted(set(weight_map(index).values()))
+
 
 _DTYPES = {
     "F64": torch.float64,

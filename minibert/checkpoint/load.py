@@ -1,8 +1,10 @@
 """From a name to an open checkpoint: its Config, its tokenizer, and the weights for a model.
 
-A name is an embedded model's, a folder's, a Hub id, or a live transformers model.
+A name is an embedded model, a folder, a Hub id, or a live transformers model. A task head that no
+checkpoint gave gets first values here.
 """
 
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from minibert.checkpoint.config import config_from_hf, end_ids
+from minibert.checkpoint.config import config_from_hf
 from minibert.checkpoint.dropout import dropout_of
+from minibert.checkpoint.families.fields import end_ids
 from minibert.checkpoint.files import Entry, open_checkpoint, open_state_dict
-from minibert.checkpoint.fresh import first_values, fresh_names, with_labels
 from minibert.checkpoint.values import DTYPES, default_dtype, parameters
 from minibert.checkpoint.weights import check_names, fit, has_own_decoder
 from minibert.errors import CheckpointError
@@ -24,16 +26,6 @@ from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout
 from minibert.text.tokenizer import Tokenizer
 from minibert.untrusted import present, read_json
-
-__all__ = [
-    "DEFAULT",
-    "Checkpoint",
-    "check_dtype",
-    "embedded_names",
-    "find",
-    "open_folder",
-    "open_live",
-]
 
 DEFAULT = "tiny-bert"
 _EMBEDDED = Path(__file__).parents[1] / "embedded"
@@ -236,3 +228,62 @@ def _as_stored(config: Config, entries: Mapping[str, Entry], *, where: str) -> C
     if config.tied and has_own_decoder(config, entries):
         config = replace(config, tied=False)
     return config
+
+
+_CLASSES = ("sequence-classification", "token-classification")
+
+
+def fresh_names(wanted: Iterable[str], stored: Iterable[str]) -> list[str]:
+    """Our names of the parameters of a fresh head: all of the head, and a pooler no file has."""
+    has_pooler = any("pooler." in name for name in stored)
+    parts = ("head.",) if has_pooler else ("head.", "body.pooler.")
+    return [name for name in wanted if name.startswith(parts)]
+
+
+def first_values(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Tensor]:
+    """Normal numbers of standard deviation 0.02, biases 0, norms 1, as `Model.from_config`."""
+    generator = torch.Generator().manual_seed(seed)
+    made = {}
+    for name, shape in shapes.items():
+        values = torch.zeros(shape)
+        if not name.endswith("bias"):
+            if "norm" in name:
+                values.fill_(1.0)
+            else:
+                values.normal_(0.0, 0.02, generator=generator)
+        made[name] = values
+    return made
+
+
+def with_labels(config: Config, labels: Any, head_seed: Any) -> Config:
+    """The Config with these labels, None for its own.
+
+    Raises CheckpointError for what are no names, for a task without classes, and for a seed of a
+    head that cannot start anew.
+    """
+    if head_seed is not None:
+        _check_seed(config, head_seed)
+    if labels is None:
+        return config
+    names = labels if isinstance(labels, list | tuple) else ()
+    named = len(names) > 0 and all(isinstance(name, str) and name for name in names)
+    if config.task not in _CLASSES or not named or len(set(names)) < len(names):
+        raise CheckpointError(
+            f"labels={labels!r:.80} with task {config.task!r}: expected a list of different names, "
+            'as task="sequence-classification", labels=["negative", "positive"].'
+        )
+    return replace(config, labels=tuple(names))
+
+
+def _check_seed(config: Config, seed: Any) -> None:
+    try:
+        number = -1 if isinstance(seed, bool) else operator.index(seed)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**63:
+        raise CheckpointError(f"head_seed={seed!r:.80}: expected a whole number from 0 on.")
+    if config.task not in (*_CLASSES, "question-answering"):
+        raise CheckpointError(
+            f"head_seed={seed}: task {config.task!r} has no head that starts anew; expected "
+            f"task={', '.join(_CLASSES)} or question-answering."
+        )

@@ -2,9 +2,15 @@
 
 A weight that keeps its type stays a view of its file. Of one that is converted or moved to another
 device only a piece is held in both forms, so that a model takes no more memory than its weights do.
+
+Large weights lie in huge pages, which the processor looks up 512 times less often than usual ones:
+a product of few rows reads each weight once and waits for those lookups (docs/speed.md).
+https://docs.kernel.org/admin-guide/mm/transhuge.html
 """
 
+import contextlib
 import math
+import mmap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,12 +19,9 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from minibert.checkpoint import huge_pages
 from minibert.checkpoint.files import Entry, MappedWeight
-from minibert.checkpoint.sources import Source
+from minibert.checkpoint.weights import Source
 from minibert.errors import CheckpointError
-
-__all__ = ["DTYPES", "MOST_IN_FLOAT32", "default_dtype", "parameters"]
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 MOST_IN_FLOAT32 = 10**9
@@ -160,7 +163,7 @@ class _Given:
     def _room(self, view: Tensor, dtype: torch.dtype, device: torch.device | None) -> Tensor:
         try:
             if (device or view.device).type == "cpu":
-                return huge_pages.empty_like(view, dtype)
+                return empty_like(view, dtype)
             return torch.empty_like(view, dtype=dtype, device=device)
         # Torch says so in its own words, and CUDA in a class of its own.
         except (RuntimeError, TypeError, OSError) as error:
@@ -206,3 +209,26 @@ def _extent(piece: Tensor) -> int:
 
 def _shares(view: Tensor, stored: Tensor) -> bool:
     return view.untyped_storage().data_ptr() == stored.untyped_storage().data_ptr()
+
+
+_HUGE_PAGE = 2**21
+# Of a smaller tensor too little lies in whole huge pages.
+_SMALLEST = 2 * _HUGE_PAGE
+
+
+def empty_like(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Uninitialised memory of the CPU in the layout of `like`; large ones in huge pages.
+
+    Where the system has none, in usual ones. Raises RuntimeError or OSError without room.
+    """
+    layout = torch.empty_like(like, dtype=dtype, device="meta")
+    if layout.nbytes < _SMALLEST or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty_like(like, dtype=dtype, device="cpu")
+    # With room to begin where a huge page does; what is not written to takes no memory.
+    memory = mmap.mmap(-1, layout.nbytes + _HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % _HUGE_PAGE
+    # A kernel without huge pages refuses.
+    with contextlib.suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE, start, layout.nbytes // _HUGE_PAGE * _HUGE_PAGE)
+    flat = torch.frombuffer(memory, dtype=dtype, count=layout.numel(), offset=start)
+    return flat.as_strided(layout.shape, layout.stride())

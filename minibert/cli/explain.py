@@ -30,8 +30,7 @@ def explain(
     """
     model, tokens = texts.tokens(loading)
     from minibert.answers.explain import explain as explain_row
-    from minibert.answers.explain import find_token, token_note, trace_of_head
-    from minibert.answers.explain_text import render
+    from minibert.answers.explain import find_token, render, token_note, trace_of_head
 
     # Searched here too, so that a wrong token is an error before anything is computed.
     row = find_token(tokens, query, what="query")

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import torch
 
-from minibert.checkpoint.architectures import MODEL_TYPES
-from minibert.checkpoint.config import config_from_hf
-from minibert.checkpoint.contract import CONTRACT
+from minibert.checkpoint.config import CONTRACT, MODEL_TYPES, config_from_hf
 from minibert.checkpoint.files import open_checkpoint
 from minibert.checkpoint.load import embedded_names
 from minibert.errors import CheckpointError

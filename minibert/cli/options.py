@@ -123,7 +123,7 @@ class Loading:
             return replace(self, **chosen).load()  # type: ignore[arg-type]
         import torch
 
-        from minibert.checkpoint.hub_errors import UnreachableError
+        from minibert.checkpoint.hub import UnreachableError
         from minibert.loading import load
 
         options = {name: value for name, value in vars(self).items() if name != "model"}

@@ -31,8 +31,7 @@ from minibert.quantities import TokenIds
 from minibert.survey.rows import BatchRows, Numbers, RowMasses, columns_by_norm, corner_of
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.survey.segments import Batch
-from minibert.text.id_range import in_range
-from minibert.text.inputs import Inputs
+from minibert.text.inputs import Inputs, in_range
 from minibert.text.tokens import Tokens
 from minibert.trace.identity import weights_digest
 

@@ -1,18 +1,72 @@
-"""A batch as a model reads it, and the check that it can."""
+"""A batch as a model reads it, made of whatever a user gives, and the check that it can be read.
 
+    model(input_ids=ids, attention_mask=mask)      model.trace(tokenizer(texts, padding=True))
+
+A mapping by the names of transformers is taken wherever a text is, so a BatchEncoding is too
+(docs/inputs.md). In the own form a sentence begins at position 0 and padding stands behind it;
+sentences that are padded on the left are moved there, so that each gives what it gives alone.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from minibert.errors import TokenizationError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
-from minibert.quantities import Float, TokenIds, TokenMask
-from minibert.text.id_range import in_range
-from minibert.text.tokens import Tokens, Vocabulary
+from minibert.quantities import Float, Int, TokenIds, TokenMask
+from minibert.text.tokens import Tokens, Vocabulary, table_of
+from minibert.text.words import is_text
 
-__all__ = ["NO_ID", "Inputs"]
+
+def in_range(ids: TokenIds, size: int, what: str, where: str) -> TokenIds:
+    """The ids, all of them from 0 to size - 1.
+
+    Raises TokenizationError for any other, which calls it `what` and says that it is outside
+    `where`. A compiled model raises it as well, without a break in its graph. An exported model
+    has no minibert and raises RuntimeError.
+    """
+    if torch.compiler.is_exporting():
+        inside = ((ids >= 0) & (ids < size)).all()
+        torch._assert_async(inside, f"{what} outside {where}: expected 0 to {size - 1}.")
+        return ids
+    if torch.compiler.is_compiling():
+        checked: Tensor = torch.ops.minibert.in_range(ids, size, what, where)
+        return checked
+    _check(ids, size, what, where)
+    return ids
+
+
+def _check(ids: Tensor, size: int, what: str, where: str) -> None:
+    low, high = (int(bound) for bound in torch.aminmax(ids))
+    if low < 0 or high >= size:
+        wrong = low if low < 0 else high
+        place = ", ".join(
+            f"{axis} {n}"
+            for axis, n in zip(
+                ("row", "position"), (ids == wrong).nonzero()[0].tolist(), strict=False
+            )
+        )
+        raise TokenizationError(
+            f"{what} {wrong} is outside {where}: expected 0 to {size - 1}. It stands in {place}."
+        )
+
+
+@torch.library.custom_op("minibert::in_range", mutates_args=())
+def _in_range(ids: Tensor, size: int, what: str, where: str) -> Tensor:
+    """The check as one step of a compiled graph, which has to give a tensor of its own."""
+    _check(ids, size, what, where)
+    return ids.clone()
+
+
+@_in_range.register_fake
+def _(ids: Tensor, size: int, what: str, where: str) -> Tensor:
+    return torch.empty_like(ids)
+
 
 #: In the place of an id, where embeddings were given and there is none.
 NO_ID = -1
@@ -82,3 +136,211 @@ class Inputs:
         if segments is not None and count:
             segments = in_range(segments, count, "Segment", f"the {count} of {name}")
         return Inputs(ids, self.mask, segments, self.tokens, self.embeds)
+
+
+NAMES = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+# What a tokenizer says beside them about the text, and no model reads.
+_BESIDE = frozenset(
+    {
+        "special_tokens_mask",
+        "offset_mapping",
+        "overflow_to_sample_mapping",
+        "overflowing_tokens",
+        "num_truncated_tokens",
+        "length",
+    }
+)
+
+
+def by_name(text: Any, pair: Any, named: Mapping[str, Any]) -> Any:
+    """What a call is about: what was given first, or a mapping of what was given by name.
+
+    Ids may come first and the rest by name. Raises TokenizationError for a name that is no input,
+    for text with names beside it, and where nothing is given.
+    """
+    if not named:
+        if text is None:
+            raise TokenizationError(f"No input: give a text, ids, or one of {', '.join(NAMES)}.")
+        return text
+    for name in named:
+        if name not in NAMES:
+            raise TokenizationError(
+                f"{name}= is neither an option here nor an input; inputs by name are "
+                f"{', '.join(NAMES)}."
+            )
+    if text is None:
+        return named
+    if is_text(text) or pair is not None or isinstance(text, Tokens | Mapping):
+        raise TokenizationError(
+            f"{next(iter(named))}= goes with ids; a {type(text).__name__} has its own. Give the "
+            "text alone, or input_ids=."
+        )
+    if "input_ids" in named:
+        raise TokenizationError("Ids are given twice, first and as input_ids=; give them once.")
+    return {"input_ids": text, **named}
+
+
+def as_inputs(
+    given: Any, config: Config, tokenizer: Vocabulary | None, weight: Tensor, name: str
+) -> Inputs:
+    """The batch of ids in any form, of Tokens, or of a mapping, where the weights are.
+
+    `weight` is that of the word embeddings. Raises TokenizationError for what cannot be read.
+    """
+    if isinstance(given, Mapping):
+        return _of_mapping(given, config, weight, name).checked(config, name)
+    if not isinstance(given, Tensor | Tokens) or (isinstance(given, Tensor) and given.dim() != 2):
+        given = Tokens.from_ids(given, tokenizer=tokenizer)
+    ids = given if isinstance(given, Tensor) else given.ids
+    _check_ids(ids)
+    return Inputs.of(given.to(weight.device)).checked(config, name)
+
+
+def _check_ids(ids: Tensor) -> None:
+    if ids.device.type == "meta":
+        raise TokenizationError("Token ids are on the meta device, where they have no values.")
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise TokenizationError(f"Token ids are {ids.dtype}; expected whole numbers (int64).")
+
+
+def _of_mapping(given: Mapping[str, Any], config: Config, weight: Tensor, name: str) -> Inputs:
+    unknown = [key for key in given if key not in NAMES and key not in _BESIDE]
+    if unknown:
+        raise TokenizationError(
+            f"{unknown[0]!r:.80} is no input of {name}; known are {', '.join(NAMES)}. Leave it out."
+        )
+    found = {key: given[key] for key in NAMES if given.get(key) is not None}
+    if ("input_ids" in found) == ("inputs_embeds" in found):
+        raise TokenizationError(
+            "Expected input_ids or inputs_embeds, and found "
+            + ("both." if "input_ids" in found else "neither.")
+        )
+    device, embeds = weight.device, None
+    if "input_ids" in found:
+        ids, real = table_of(found["input_ids"], "input_ids")
+        ids = ids.to(device)
+        _check_ids(ids)
+    else:
+        embeds = _embeds(found["inputs_embeds"], config, weight, name)
+        ids, real = torch.full(embeds.shape[:2], NO_ID, device=device), None
+    if "attention_mask" in found:
+        real = _mask(found["attention_mask"], ids, real)
+    real = None if real is None or bool(real.all()) else real.to(device)
+    columns = None if real is None else _columns(real)
+    segments = _segments(found.get("token_type_ids"), ids, config, name)
+    if columns is not None and real is not None:
+        ids, real = ids.gather(1, columns), real.gather(1, columns)
+        segments = None if segments is None else segments.gather(1, columns)
+        if embeds is not None:
+            embeds = embeds.gather(1, columns[..., None].expand_as(embeds))
+    if "position_ids" in found:
+        _check_positions(_beside(found["position_ids"], ids, "position_ids"), real, columns, config)
+    return Inputs(ids, real, segments, embeds=embeds)
+
+
+def _beside(values: Any, ids: Tensor, name: str) -> Int[Tensor, "batch position"]:
+    """Whole numbers, one for each id."""
+    table, _ = table_of(values, name, booleans=name == "attention_mask")
+    if len(table) == 1 and len(ids) > 1:
+        table = table.expand(len(ids), -1)
+    if table.shape != ids.shape:
+        raise TokenizationError(
+            f"{name} has shape {tuple(table.shape)}, and the ids have {tuple(ids.shape)}; expected "
+            "one value for each id."
+        )
+    return table.to(ids.device)
+
+
+def _mask(values: Any, ids: Tensor, real: TokenMask | None) -> TokenMask:
+    """True where a real token is; of lists of different lengths none behind their ends."""
+    table, inside = table_of(values, "attention_mask", booleans=True)
+    if real is not None and (inside is None or not torch.equal(inside, real)):
+        here = real.sum(1).tolist()
+        there = table.shape[1:] * len(table) if inside is None else inside.sum(1).tolist()
+        differing = (
+            i for i, pair in enumerate(zip(here, there, strict=False)) if len(set(pair)) > 1
+        )
+        row = next(differing, min(len(here), len(there)))
+        raise TokenizationError(
+            f"attention_mask row {row} is not as long as input_ids row {row}; expected one value "
+            "for each id."
+        )
+    table = _beside(values, ids, "attention_mask")
+    wrong = ((table != 0) & (table != 1)).any(1).nonzero()
+    if len(wrong):
+        raise TokenizationError(
+            f"attention_mask row {wrong[0].item()} holds other values than 1 for a token and 0 for "
+            "padding; a mask of which key each query sees is not taken."
+        )
+    return table.bool() if real is None else table.bool() & real.to(table.device)
+
+
+def _columns(real: TokenMask) -> Int[Tensor, "batch position"] | None:
+    """Where each position of the own form comes from; None where all sentences begin at 0.
+
+    Raises TokenizationError for a sentence without a token, and for one with padding in between.
+    """
+    position = torch.arange(real.shape[1], device=real.device)
+    counts, first = real.sum(1), real.int().argmax(1)
+    last = (position * real).argmax(1)
+    for rows, what in (
+        (counts == 0, "has no token: every value is 0"),
+        (last - first + 1 != counts, "has padding between tokens"),
+    ):
+        if bool(rows.any()):
+            raise TokenizationError(
+                f"attention_mask row {int(rows.nonzero()[0])} {what}; expected the tokens of a "
+                "sentence side by side, and padding before or behind them."
+            )
+    return (position + first[:, None]) % real.shape[1] if bool(first.any()) else None
+
+
+def _segments(values: Any, ids: Tensor, config: Config, name: str) -> Tensor | None:
+    if values is None:
+        return None
+    table = _beside(values, ids, "token_type_ids")
+    # There is nothing to choose without a table; transformers' GPT-2 adds rows of its vocabulary.
+    if not config.n_segments and (config.family == "gpt2" or bool(table.any())):
+        raise TokenizationError(
+            f"token_type_ids: {name} has no embeddings of segments. Leave token_type_ids out."
+        )
+    return table if config.n_segments else None
+
+
+def _check_positions(
+    given: Tensor, real: TokenMask | None, columns: Tensor | None, config: Config
+) -> None:
+    """Raise TokenizationError for other positions than those that the model gives the tokens."""
+    given = given if columns is None else given.gather(1, columns)
+    own = torch.arange(given.shape[1], device=given.device) + config.position_offset
+    differs = given != own if real is None else (given != own) & real
+    if bool(differs.any()):
+        row, position = differs.nonzero()[0].tolist()
+        raise TokenizationError(
+            f"position_ids row {row}: token {position} of the sentence has position "
+            f"{int(given[row, position])}; expected {config.position_offset + position}, as the "
+            f"tokens of a sentence have positions from {config.position_offset} on here. Leave "
+            "position_ids out."
+        )
+
+
+def _embeds(values: Any, config: Config, weight: Tensor, name: str) -> Tensor:
+    if isinstance(values, np.ndarray):
+        values = torch.from_numpy(values)
+    if not isinstance(values, Tensor) or values.dim() not in (2, 3):
+        shape = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values)
+        raise TokenizationError(
+            f"inputs_embeds is of {shape}; expected a tensor (batch, position, {config.d_embed})."
+        )
+    values = values[None] if values.dim() == 2 else values
+    if values.shape[-1] != config.d_embed or 0 in values.shape:
+        raise TokenizationError(
+            f"inputs_embeds has shape {tuple(values.shape)}; expected (batch, position, "
+            f"{config.d_embed}), as the word embeddings of {name}."
+        )
+    if values.dtype != weight.dtype:
+        raise TokenizationError(
+            f"inputs_embeds is {values.dtype}, and {name} computes in {weight.dtype}; convert it "
+            f"with .to({weight.dtype})."
+        )
+    return values.to(weight.device)

@@ -15,7 +15,6 @@ from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from minibert.errors import TokenizationError
-from minibert.text.sentences import Sentence, check_encoding, check_text, sentences
 from minibert.text.tokenizer_files import (
     WELL_KNOWN,
     check_that_it_splits,
@@ -26,10 +25,16 @@ from minibert.text.tokenizer_files import (
     reader,
 )
 from minibert.text.tokens import Tokens, padded
-from minibert.text.words import Words, word_backend, written
+from minibert.text.words import (
+    Sentence,
+    Words,
+    check_encoding,
+    check_text,
+    sentences,
+    word_backend,
+    written,
+)
 from minibert.untrusted import guarded, silenced
-
-__all__ = ["Tokenizer"]
 
 if TYPE_CHECKING:
     Texts = str | Words | Sequence[str | Words]

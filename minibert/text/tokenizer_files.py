@@ -18,16 +18,6 @@ from tokenizers.processors import RobertaProcessing, TemplateProcessing
 from minibert.errors import TokenizationError
 from minibert.untrusted import guarded, present, read_json, read_text, silenced
 
-__all__ = [
-    "WELL_KNOWN",
-    "check_that_it_splits",
-    "declared_tokens",
-    "find_roles",
-    "read_backend",
-    "read_settings",
-    "reader",
-]
-
 # What the families call each part, where no file says it.
 WELL_KNOWN = {
     "mask": ("[MASK]", "<mask>"),

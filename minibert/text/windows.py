@@ -20,8 +20,6 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 from minibert.text.words import Words, written
 
-__all__ = ["LongText", "Whole", "Windows", "columns", "equal_parts", "windows"]
-
 if TYPE_CHECKING:
     LongText = str | Words
     Whole = int

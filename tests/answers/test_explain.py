@@ -11,8 +11,7 @@ from safetensors.numpy import load_file
 from small_traces import HEADS, KINDS, LAYERS, small_trace
 
 from minibert import TraceError
-from minibert.answers.explain import explain, find_token, token_note, trace_of_head
-from minibert.answers.explain_text import render
+from minibert.answers.explain import explain, find_token, render, token_note, trace_of_head
 from minibert.loading import load
 from minibert.model import Model
 from minibert.text.tokens import Tokens

@@ -7,8 +7,7 @@ import pytest
 import torch
 from small_traces import small_trace
 
-from minibert.answers.explain import Explanation, explain
-from minibert.answers.explain_text import render
+from minibert.answers.explain import Explanation, explain, render
 from minibert.terminal import Terminal, cell_width
 
 NUMBER = re.compile(r"-?\d+\.\d{4}\b|-?\d\.\de-\d\d|(?<= )0(?= |$)")

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minibert
-from minibert.checkpoint.architectures import MODEL_TYPES
-from minibert.checkpoint.config import config_from_hf, config_to_hf
+from minibert.checkpoint.config import MODEL_TYPES, config_from_hf, config_to_hf
 from minibert.layers.config import Config
 from tests.checkpoint import small_families
 from tests.families import ARCHITECTURES, CLASSES, Sizes, hf_config, sizes

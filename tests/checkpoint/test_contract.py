@@ -14,8 +14,7 @@ import torch
 import transformers
 
 import minibert
-from minibert.checkpoint.config import config_from_hf
-from minibert.checkpoint.contract import CONTRACT
+from minibert.checkpoint.config import CONTRACT, config_from_hf
 from minibert.checkpoint.files import open_state_dict
 from minibert.checkpoint.load import Checkpoint
 from minibert.model import Model

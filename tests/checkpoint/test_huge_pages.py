@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from minibert.checkpoint import huge_pages
+from minibert.checkpoint.values import empty_like
 
 LARGE = (2048, 1537)
 
@@ -16,7 +16,7 @@ LARGE = (2048, 1537)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_memory_has_the_layout_that_torch_gives(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     for like in (torch.empty(shape), torch.empty(shape).mT if shape else torch.empty(())):
-        made, usual = huge_pages.empty_like(like, dtype), torch.empty_like(like, dtype=dtype)
+        made, usual = empty_like(like, dtype), torch.empty_like(like, dtype=dtype)
         assert (made.shape, made.stride(), made.dtype) == (usual.shape, usual.stride(), dtype)
         values = torch.arange(like.numel()).view(like.shape).to(dtype)
         assert torch.equal(made.copy_(values), values)
@@ -25,7 +25,7 @@ def test_memory_has_the_layout_that_torch_gives(shape: tuple[int, ...], dtype: t
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="a system without huge pages")
 @pytest.mark.parametrize(("rows", "asked"), [(2048, True), (64, False)])
 def test_the_kernel_is_asked_for_huge_pages_of_large_tensors(rows: int, asked: bool) -> None:
-    made = huge_pages.empty_like(torch.empty(rows, 1537), torch.float32)
+    made = empty_like(torch.empty(rows, 1537), torch.float32)
     middle = made.data_ptr() + made.nbytes // 2
     assert made.data_ptr() % (2**21 if asked else 64) == 0
     assert ("hg" in flags(middle)) == asked

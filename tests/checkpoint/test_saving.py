@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 from vocabularies import BERT_MARKS, TEXT, byte_level, word_piece
 
 import minibert
-from minibert.checkpoint.save import save
-from minibert.checkpoint.tensor_file import write_tensors
+from minibert.checkpoint.save import save, write_tensors
 from minibert.checkpoint.weights import to_checkpoint
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
@@ -251,7 +250,7 @@ import resource, sys
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.checkpoint.save import save
-from minibert.checkpoint.tensor_file import write_tensors
+from minibert.checkpoint.save import write_tensors
 from minibert.checkpoint.weights import to_checkpoint
 from minibert.errors import CheckpointError
 import torch

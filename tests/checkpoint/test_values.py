@@ -18,8 +18,7 @@ import minibert
 from minibert.checkpoint import values
 from minibert.checkpoint.files import Entry, MappedRegion
 from minibert.checkpoint.load import open_folder
-from minibert.checkpoint.sources import Source
-from minibert.checkpoint.weights import to_checkpoint
+from minibert.checkpoint.weights import Source, to_checkpoint
 from minibert.errors import CheckpointError
 from minibert.model import Model
 from tests.small_checkpoints import GROUPED, MODELS, SIZES, saved

@@ -14,7 +14,7 @@ from small_traces import OTHER_KINDS, SERVED_KINDS, other_model
 from test_front_end import node
 
 import minibert
-from minibert.answers.sampling import Sampling
+from minibert.answers.generate import Sampling
 from minibert.layers.layer import layer_quantities
 from minibert.trace.edit import zero
 from minibert.viz.engine_edits import OFF_PAGES

@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import minibert
-from minibert.checkpoint.files import open_checkpoint
-from minibert.checkpoint.weight_files import WEIGHT_FILES
+from minibert.checkpoint.files import WEIGHT_FILES, open_checkpoint
 from minibert.model import Model
 from tests.siege import legal, material
 from tests.siege.judge import DiffersError, tolerate

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.answers.sampling import Sampling
+from minibert.answers.generate import Sampling
 from minibert.errors import MinibertError, TokenizationError
 from minibert.layers.config import Config
 from minibert.layers.families import predicts_tokens

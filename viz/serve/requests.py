@@ -150,7 +150,7 @@ def _question(name: str, given: object) -> Question:
 
 
 def _sampling(name: str, given: object) -> Mapping[str, object]:
-    """Numbers of the right types; answers/sampling.py checks their ranges."""
+    """Numbers of the right types; `Sampling` checks their ranges."""
     if not isinstance(given, dict):
         raise RequestError(f"{name}: expected an object with temperature, topK, topP and seed.")
     if unknown := set(given) - {"temperature", "topK", "topP", "seed"}:

@@ -10,7 +10,7 @@ from minibert.checkpoint.families.albert import ALBERT
 from minibert.checkpoint.families.bert import BERT
 from minibert.checkpoint.families.distilbert import DISTILBERT
 from minibert.checkpoint.families.electra import ELECTRA
-from minibert.checkpoint.families.form import Family, Names
+from minibert.checkpoint.families.form import Family
 from minibert.checkpoint.families.gemma import GEMMA
 from minibert.checkpoint.families.gemma2 import GEMMA2
 from minibert.checkpoint.families.gemma3 import GEMMA3
@@ -24,8 +24,6 @@ from minibert.checkpoint.families.phi3 import PHI3
 from minibert.checkpoint.families.qwen2 import QWEN2
 from minibert.checkpoint.families.qwen3 import QWEN3
 from minibert.checkpoint.families.roberta import ROBERTA
-
-__all__ = ["FAMILIES", "Family", "Names"]
 
 FAMILIES: Mapping[str, Family] = {
     "bert": BERT,

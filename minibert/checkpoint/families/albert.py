@@ -5,8 +5,6 @@ from minibert.checkpoint.families.fields import whole
 from minibert.checkpoint.families.form import Family, Names
 from minibert.checkpoint.families.verdicts import ONE_WAY, TRAINING, Judged
 
-__all__ = ["ALBERT"]
-
 _LM = {
     "transform": "predictions.dense",
     "norm": "predictions.LayerNorm",

@@ -10,8 +10,6 @@ from minibert.checkpoint.families.bert_like import (
 )
 from minibert.checkpoint.families.form import Family, Names
 
-__all__ = ["BERT"]
-
 _LM = {
     "transform": "cls.predictions.transform.dense",
     "norm": "cls.predictions.transform.LayerNorm",

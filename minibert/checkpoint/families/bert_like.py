@@ -13,8 +13,6 @@ from minibert.checkpoint.families.fields import (
 )
 from minibert.checkpoint.families.verdicts import CROSS, TRAINING, Judged
 
-__all__ = ["BODY", "BUFFERS", "LAYER", "PLAIN_HEADS", "TWO_STEPS", "VERDICTS", "bert_fields"]
-
 BODY = {
     "word": "embeddings.word_embeddings",
     "position": "embeddings.position_embeddings",

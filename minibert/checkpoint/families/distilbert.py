@@ -5,8 +5,6 @@ from minibert.checkpoint.families.fields import activation, boolean, pad, size, 
 from minibert.checkpoint.families.form import Family, Names
 from minibert.checkpoint.families.verdicts import ONE_WAY, TRAINING, Judged
 
-__all__ = ["DISTILBERT"]
-
 DISTILBERT = Family(
     class_prefixes={"distilbert": "DistilBert"},
     names=Names(

@@ -13,8 +13,6 @@ from minibert.checkpoint.families.fields import whole
 from minibert.checkpoint.families.form import Family, Names
 from minibert.checkpoint.families.verdicts import OTHER_HEAD, SUMMARY
 
-__all__ = ["ELECTRA"]
-
 _LM = {
     "transform": "generator_predictions.dense",
     "norm": "generator_predictions.LayerNorm",

@@ -8,26 +8,6 @@ from typing import Any
 from minibert.errors import CheckpointError
 from minibert.layers.config import ACTIVATIONS
 
-__all__ = [
-    "Field",
-    "Json",
-    "activation",
-    "boolean",
-    "end_ids",
-    "ends",
-    "norm_eps",
-    "number",
-    "optional",
-    "pad",
-    "positive",
-    "read_boolean",
-    "read_positive",
-    "read_whole",
-    "refuse",
-    "size",
-    "whole",
-]
-
 Json = Mapping[str, Any]
 
 _ACTIVATION_NAMES = {

@@ -8,8 +8,6 @@ from minibert.checkpoint.families.fields import Field, Json
 from minibert.checkpoint.families.verdicts import EVERY, READ, Judged
 from minibert.layers.config import Config
 
-__all__ = ["Family", "Names"]
-
 
 @dataclass(frozen=True)
 class Names:

@@ -11,8 +11,6 @@ from minibert.checkpoint.families.llama_like import (
     llama_names,
 )
 
-__all__ = ["GEMMA"]
-
 # Its first files say "gelu" and mean the approximation by tanh, and so does transformers.
 _ACTIVATED = activation(
     "hidden_act", "gelu_pytorch_tanh", tanh="gelu_pytorch_tanh", special={"gelu": "gelu_tanh"}

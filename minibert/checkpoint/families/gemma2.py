@@ -23,8 +23,6 @@ from minibert.checkpoint.families.windows import (
 )
 from minibert.layers.config import Config
 
-__all__ = ["BOTH_NORMS", "GEMMA2", "gemma2_fields", "write_windows"]
-
 BOTH_NORMS = LAYER | {
     "attention_output_norm": "post_attention_layernorm",
     "mlp_norm": "pre_feedforward_layernorm",

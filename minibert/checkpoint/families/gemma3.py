@@ -17,8 +17,6 @@ from minibert.checkpoint.families.verdicts import READ, Judged
 from minibert.checkpoint.families.windows import read_window, read_windows
 from minibert.layers.config import Config
 
-__all__ = ["GEMMA3"]
-
 _TURNED = TurnedByType(
     bases={
         "full_attention": ("rope_theta", 1_000_000.0),

@@ -28,8 +28,6 @@ from minibert.checkpoint.families.verdicts import (
 )
 from minibert.layers.config import Config
 
-__all__ = ["GPT2"]
-
 
 def _read(config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
     scaled = read_boolean(config, "scale_attn_weights", True)

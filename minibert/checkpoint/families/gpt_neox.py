@@ -14,8 +14,6 @@ from minibert.checkpoint.families.form import Family, Names
 from minibert.checkpoint.families.rotary import Turned
 from minibert.checkpoint.families.verdicts import DECODER, HEAD_WIDTH, READ, TRAINING
 
-__all__ = ["GPT_NEOX"]
-
 _TURNED = Turned(base="rotary_emb_base", fraction="rotary_pct", usual_fraction=0.25)
 _BIAS = boolean("attention_bias", True)
 GPT_NEOX = Family(

@@ -12,8 +12,6 @@ from minibert.checkpoint.families.llama_like import (
 )
 from minibert.checkpoint.families.verdicts import SPEED
 
-__all__ = ["LLAMA"]
-
 LLAMA = Family(
     class_prefixes={"llama": "Llama"},
     names=llama_names(prefixes=OLD_PREFIX),

@@ -18,19 +18,6 @@ from minibert.checkpoint.families.form import Names
 from minibert.checkpoint.families.rotary import Turned
 from minibert.checkpoint.families.verdicts import DECODER, READ, TRAINING, WHOLE_HEAD, Judged
 
-__all__ = [
-    "ALL_TURN",
-    "BIDIRECTIONAL",
-    "LAYER",
-    "OLD_PREFIX",
-    "QUERY_KEY_NORMS",
-    "SAME_LAYERS",
-    "VERDICTS",
-    "attention_biases",
-    "llama_fields",
-    "llama_names",
-]
-
 LAYER = {
     "attention_norm": "input_layernorm",
     "attention.query": "self_attn.q_proj",

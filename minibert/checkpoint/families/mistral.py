@@ -16,8 +16,6 @@ from minibert.checkpoint.families.verdicts import READ
 from minibert.checkpoint.families.windows import one_window, write_one_window
 from minibert.layers.config import Config
 
-__all__ = ["MISTRAL"]
-
 
 def _read(config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
     return ALL_TURN.read(config, said) | one_window(config, said, 4096)

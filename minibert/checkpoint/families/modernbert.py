@@ -28,8 +28,6 @@ from minibert.checkpoint.families.verdicts import (
 from minibert.checkpoint.families.windows import read_windows, window_of, write_layer_types
 from minibert.layers.config import Config
 
-__all__ = ["MODERNBERT"]
-
 _TURNED = TurnedByType(
     bases={
         "full_attention": ("global_rope_theta", 160_000.0),

@@ -11,8 +11,6 @@ from minibert.checkpoint.families.llama_like import (
     llama_names,
 )
 
-__all__ = ["OLMO2"]
-
 _BEFORE = ("attention_norm", "mlp_norm")
 OLMO2 = Family(
     class_prefixes={"olmo2": "Olmo2"},

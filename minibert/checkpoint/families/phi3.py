@@ -16,8 +16,6 @@ from minibert.checkpoint.families.verdicts import READ, TRAINING
 from minibert.checkpoint.families.windows import one_window, write_one_window
 from minibert.layers.config import Config
 
-__all__ = ["PHI3"]
-
 _TURNED = Turned(
     fraction="partial_rotary_factor", scalings=("default", "longrope"), usual_original=4096
 )

@@ -8,8 +8,6 @@ from minibert.checkpoint.families.llama_like import (
 )
 from minibert.checkpoint.families.qwen_like import VERDICTS, read, write
 
-__all__ = ["QWEN2"]
-
 QWEN2 = Family(
     class_prefixes={"qwen2": "Qwen2"},
     names=llama_names(prefixes=OLD_PREFIX),

@@ -11,8 +11,6 @@ from minibert.checkpoint.families.llama_like import (
 )
 from minibert.checkpoint.families.qwen_like import VERDICTS, read, write
 
-__all__ = ["QWEN3"]
-
 QWEN3 = Family(
     class_prefixes={"qwen3": "Qwen3"},
     names=llama_names(LAYER | QUERY_KEY_NORMS, prefixes=OLD_PREFIX),

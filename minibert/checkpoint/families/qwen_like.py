@@ -15,8 +15,6 @@ from minibert.checkpoint.families.windows import (
 )
 from minibert.layers.config import Config
 
-__all__ = ["VERDICTS", "read", "write"]
-
 _WINDOWS = ("use_sliding_window", "sliding_window", "max_window_layers", "layer_types")
 VERDICTS: Mapping[str, Judged] = {**LLAMA_VERDICTS, **dict.fromkeys(_WINDOWS, READ)}
 

@@ -19,8 +19,6 @@ from minibert.checkpoint.families.fields import Json
 from minibert.checkpoint.families.form import Family, Names
 from minibert.layers.config import Config
 
-__all__ = ["ROBERTA"]
-
 _LM = {
     "transform": "lm_head.dense",
     "norm": "lm_head.layer_norm",

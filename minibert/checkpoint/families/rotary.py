@@ -22,8 +22,6 @@ from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.rotary import SCALINGS, Rotary
 
-__all__ = ["Turned", "TurnedByType"]
-
 
 @dataclass(frozen=True)
 class Turned:

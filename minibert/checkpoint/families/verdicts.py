@@ -4,21 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "CROSS",
-    "DECODER",
-    "EVERY",
-    "HEAD_WIDTH",
-    "ONE_WAY",
-    "OTHER_HEAD",
-    "READ",
-    "SPEED",
-    "SUMMARY",
-    "TRAINING",
-    "WHOLE_HEAD",
-    "Judged",
-]
-
 
 @dataclass(frozen=True)
 class Judged:

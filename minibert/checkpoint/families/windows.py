@@ -7,17 +7,6 @@ from minibert.checkpoint.families.fields import Json, read_whole, refuse
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 
-__all__ = [
-    "FULL",
-    "SLIDING",
-    "one_window",
-    "read_window",
-    "read_windows",
-    "window_of",
-    "write_layer_types",
-    "write_one_window",
-]
-
 FULL, SLIDING = "full_attention", "sliding_attention"
 # Config refuses more.
 _MOST_LAYERS = 2**9
