@@ -30,10 +30,9 @@ from torch import Tensor, nn
 
 from benchmarks.models import TOLERANCE, Case, Shape, chosen_backends
 from benchmarks.runner import Benchmark, Rows, Wanted, Workload, attempt, target
-from minibert.bench.clock import Clock
+from minibert.bench.clock import Clock, peak_bytes
 from minibert.bench.contest import Contender
 from minibert.bench.gate import GateError, Outputs, Truth, require
-from minibert.bench.memory import peak_bytes
 from minibert.bench.result_rows import Row, version
 
 # Tokens whose logits the metric of a sweep compares.

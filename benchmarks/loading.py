@@ -23,8 +23,7 @@ from typing import Any
 
 from benchmarks.session import REPOSITORY, default_output, warn_when_busy
 from minibert.bench.gate import GateError, reason, require, within
-from minibert.bench.result_rows import Row, facts, version, write_rows
-from minibert.bench.timing import Timing, interleaved
+from minibert.bench.result_rows import Row, Timing, facts, interleaved, version, write_rows
 
 REFERENCE = "transformers"
 # Largest difference of a logit from transformers'.

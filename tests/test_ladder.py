@@ -13,7 +13,7 @@ from benchmarks.ladder.rungs import FOLDER, RUNGS, counted, loaded, of_file
 from benchmarks.session import RESULTS
 from minibert.bench.result_rows import read_rows
 from minibert.errors import AttentionError
-from minibert.kernels.check.gradient_check import check_gradients
+from minibert.kernels.check.gradients import check_gradients
 from minibert.kernels.check.parity import check
 from minibert.kernels.registry import Implementation
 

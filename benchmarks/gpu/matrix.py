@@ -11,8 +11,8 @@ import torch
 
 from benchmarks.gpu.resources import watched
 from minibert.bench.result_rows import Row
-from minibert.kernels.check.backward import refused
 from minibert.kernels.check.cases import FIELD_KINDS, KINDS, cases
+from minibert.kernels.check.gradients import refused
 from minibert.kernels.check.parity import check
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.check.workload import Workload

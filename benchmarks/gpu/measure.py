@@ -21,12 +21,10 @@ from benchmarks.gpu.contenders import Built, Inputs, build, inputs
 from benchmarks.gpu.matrix import row
 from benchmarks.gpu.plan import Task
 from benchmarks.gpu.resources import watched
-from minibert.bench.clock import MOST_CALLS, Clock
+from minibert.bench.clock import MOST_CALLS, Clock, peak_bytes
 from minibert.bench.contest import Contender, time_in_turns
 from minibert.bench.gate import Outputs, WrongError, failure, reason
-from minibert.bench.memory import peak_bytes
-from minibert.bench.result_rows import Row
-from minibert.bench.timing import Timing
+from minibert.bench.result_rows import Row, Timing
 
 Run = Callable[[], Any]
 

@@ -38,8 +38,8 @@ from benchmarks.gpu.plan import Shape, Task, first_minutes, plan
 from minibert.bench.gate import reason
 from minibert.bench.result_rows import Row
 from minibert.errors import AttentionError
-from minibert.kernels.check.backward import refused
 from minibert.kernels.check.calls import bound
+from minibert.kernels.check.gradients import refused
 from minibert.kernels.registry import implementations
 
 #: What looks at numbers: .item(), .tolist(), bool(), and shapes that depend on numbers.

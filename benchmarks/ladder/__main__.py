@@ -30,7 +30,7 @@ from minibert.bench.gate import Outputs, Truth, WrongError
 from minibert.bench.result_rows import Row, read_rows
 from minibert.errors import AttentionError
 from minibert.kernels import eager
-from minibert.kernels.check.gradient_check import check_gradients
+from minibert.kernels.check.gradients import check_gradients
 from minibert.kernels.check.problem import Problem, truth
 from minibert.kernels.check.tolerances import tolerance_of
 

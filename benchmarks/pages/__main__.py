@@ -51,9 +51,8 @@ from benchmarks.pages.making import (
 )
 from benchmarks.session import Kept, kept_before, warn_when_busy
 from minibert.bench.gate import GateError, failure, reason, require
-from minibert.bench.result_rows import Row, facts
+from minibert.bench.result_rows import Row, Timing, facts
 from minibert.bench.tables import line
-from minibert.bench.timing import Timing
 
 # A picture that takes so long is looked at once.
 SLOW_MS = 5000

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from minibert.errors import MinibertError
 from minibert.kernels.call import Call, Outputs
-from minibert.kernels.check.backward import gradients_of
+from minibert.kernels.check.gradients import gradients_of
 from minibert.kernels.check.poison import poisoned_memory
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.checks import check_outputs

@@ -1,20 +1,135 @@
 """Finds the likely cause when `parity.check` sees wrong numbers.
 
-It looks first for what the numbers show directly (a stale output, NaN, an overflow). Then it tries
-every mistake of `faults.py`. When none fits, it names the places of the wrong numbers.
+It looks first for what the numbers show directly: a stale output, NaN, rows whose scores are too
+large for exp without their maximum taken off. Then it tries every mistake of `faults.py`. When none
+fits, it asks whether everything is off by one factor, of the output or of the scale, or by one
+number that is added, and at last names the places of the wrong numbers.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from minibert.kernels.check.distances import distance, mean_distance
-from minibert.kernels.check.factors import factor_cause
 from minibert.kernels.check.faults import suspects
-from minibert.kernels.check.large_scores import large_scores
-from minibert.kernels.check.problem import Problem, unfolded
+from minibert.kernels.check.problem import Problem, by_eager, truth, unfolded
 from minibert.kernels.rounding import rounding_cause
+
+#: The step by which the scale is moved to see what a little more of it does.
+_STEP = 1e-4
+#: What a factor leaves unexplained of an error that it makes: its second order, and rounding.
+_LEFT = 0.1
+#: A factor of what has one sign, as lse nearly has, looks like something added.
+_BOTH_SIGNS = ("z", "scores")
+
+
+def factor_cause(output: str, problem: Problem, found: Tensor, expected: Tensor) -> str | None:
+    """A sentence that names what gives nearly all of the error: a factor or what is added."""
+    finite = expected.isfinite() & found.isfinite()
+    if output not in _BOTH_SIGNS or not bool(finite.any()):
+        return None
+    right = expected[finite].double()
+    error = found[finite].double() - right
+    if (factor := factor_of(found[finite].double(), right)) is not None:
+        return f"everywhere {factor:.5g} times what is right: a factor at the end is wrong"
+    more = truth(replace(problem, scale=problem.scale * (1 + _STEP)))[output][finite].double()
+    if (scale := _share(error, (more - right) / _STEP)) is not None:
+        return (
+            f"wrong scale: it behaves as {round(1 + scale, 4):g} times `scale`, everywhere; a "
+            "rounded constant, or log2(e) with too few digits"
+        )
+    if _share(error, torch.ones_like(error)) is not None:
+        return f"about {float(error.mean()):.2g} is added everywhere"
+    return None
+
+
+def factor_of(found: Tensor, right: Tensor) -> float | None:
+    """How many times what is right was found, where that explains both it and its error."""
+    share = _share(found - right, right)
+    if share is None:
+        return None
+    factor = round(1 + share, 9)
+    # Of numbers that are too small altogether the error is what is right, whatever they are.
+    left = torch.linalg.vector_norm(found - factor * right)
+    return factor if left < _LEFT * torch.linalg.vector_norm(found) else None
+
+
+def _share(error: Tensor, direction: Tensor) -> float | None:
+    """How often the direction is in the error, where that explains it; None where it does not."""
+    size = torch.linalg.vector_norm(direction).square()
+    if not bool(size > 0):
+        return None
+    share = error @ direction / size
+    left = torch.linalg.vector_norm(error - share * direction)
+    return float(share) if left < _LEFT * torch.linalg.vector_norm(error) else None
+
+
+_ADVICE = "take the maximum of the row off its scores before exp"
+#: Where people cut off: below the logarithm of the largest float32, 88.7, or of float16, 11.1.
+_LIMITS = (10, 11, 20, 30, 40, 50, 60, 64, 70, 75, 80, 85, 86, 87, 88, 88.7, 89, 90, 100)
+
+
+def large_scores(
+    output: str, problem: Problem, found: Tensor, wrong: Tensor, tolerance: float
+) -> str | None:
+    """A sentence when rows are wrong because of the size of their scores; None where not."""
+    row_max = truth(replace(problem, want={"row_max": ()}))["row_max"]
+    if found.shape[:3] != row_max.shape or not found.is_floating_point():
+        return None
+    numbers = found.reshape(*row_max.shape, -1)
+    rows = wrong.reshape(numbers.shape).any(dim=-1) & (row_max > -math.inf)
+    # nan_to_num turns NaN into 0 and infinity into the largest number.
+    finite = (numbers.abs() < torch.finfo(found.dtype).max).all(dim=-1)
+    lost = ~finite | (numbers == 0).all(dim=-1)
+    if overflow := _overflow(problem, row_max, rows, lost):
+        return overflow
+    low = row_max < math.log(torch.finfo(torch.float32).tiny)
+    if limit := _cut_off(output, problem, numbers, rows & ~low, tolerance):
+        return f"scores above {limit:g} are cut off, as by a clamp before exp: {_ADVICE}"
+    if bool((rows & lost).any()) and not bool((rows & ~(low & lost)).any()):
+        return f"exp is 0 for all keys of rows with scores below −87, and 0 / 0 is lost: {_ADVICE}"
+    return None
+
+
+def _overflow(problem: Problem, row_max: Tensor, rows: Tensor, lost: Tensor) -> str | None:
+    """A sentence when the rows that are lost are those whose exp no number type can hold."""
+    for dtype in dict.fromkeys((torch.float32, problem.query.dtype)):
+        info = torch.finfo(dtype)
+        high, low = math.log(info.max), math.log(info.tiny)
+        # The sum of a row, and its products with value, are larger than its largest exp.
+        near = row_max > high - math.log(problem.n_keys) - 2
+        beyond = row_max > high + 1
+        # Beside rows that a rounded score has put on the other side, all has to fit.
+        against = (beyond & ~lost) | (rows & ~((near & lost) | (row_max < low)))
+        if bool((beyond & lost).any()) and int(against.sum()) * 20 <= int(rows.sum()):
+            return (
+                f"exp overflows: rows with scores near or above {high:.0f} are NaN, infinite or 0; "
+                f"{_ADVICE}"
+            )
+    return None
+
+
+def _cut_off(
+    output: str, problem: Problem, numbers: Tensor, rows: Tensor, tolerance: float
+) -> float | None:
+    """The limit that, put on all scores, gives these numbers in the wrong rows; None for none."""
+    plain = unfolded(problem)
+    if output not in ("z", "lse") or plain.soft_cap is not None or not bool(rows.any()):
+        return None
+    scores = plain.scale * plain.query @ plain.key.mT
+    bias = torch.zeros_like(scores) if plain.bias is None else plain.bias
+    largest = float((scores + bias).max())
+    for limit in _LIMITS:
+        if limit < largest:
+            cut = bias + (limit - scores - bias).clamp_max(0)
+            other = by_eager(replace(plain, bias=cut, want={}), torch.float64)[output]
+            error = (numbers - other.reshape(numbers.shape)).abs().nan_to_num(math.inf)
+            if not bool((error[rows] > tolerance).any()):
+                return limit
+    return None
+
 
 STALE = "a stale output"
 

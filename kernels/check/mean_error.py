@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.call import wide
-from minibert.kernels.check.causes import explains, likely_cause
+from minibert.kernels.check.causes import explains, factor_cause, likely_cause
 from minibert.kernels.check.distances import mean_distance
-from minibert.kernels.check.factors import factor_cause
 from minibert.kernels.check.faults import suspects
 from minibert.kernels.check.problem import Problem, by_eager, unfolded
 from minibert.kernels.check.tolerances import TIMES_EAGER

@@ -28,7 +28,6 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError, MinibertError
-from minibert.kernels.check.backward import gradient_cause, right_gradients, tolerances
 from minibert.kernels.check.calls import Caller, CheckEndedError, InProcess
 from minibert.kernels.check.cases import (
     INPUT_SCALES,
@@ -41,6 +40,7 @@ from minibert.kernels.check.cases import (
 )
 from minibert.kernels.check.causes import STALE, likely_cause
 from minibert.kernels.check.distances import distance, mean_distance
+from minibert.kernels.check.gradients import gradient_cause, right_gradients, tolerances
 from minibert.kernels.check.mean_error import mean_cause, mean_tolerance
 from minibert.kernels.check.problem import Problem, by_eager, truth
 from minibert.kernels.check.report import Finding, ParityReport, short

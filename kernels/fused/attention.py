@@ -161,7 +161,7 @@ def _gradients(
 ) -> Outputs:
     found = backward(call, z_gradient, z, lse, lse_gradient=lse_gradient, wanted=wanted)
     if check:
-        from minibert.kernels.check.gradient_check import check_gradients
+        from minibert.kernels.check.gradients import check_gradients
 
         given = {n: one for n, one in call.keywords(OPTIONS).items() if one is not None}
         given |= {"lse_gradient": lse_gradient}

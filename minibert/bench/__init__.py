@@ -1,10 +1,12 @@
 """One gate and one clock, for `minibert check`, `minibert bench` and every folder of benchmarks/.
 
-gate, result_rows, timing       what is right; rows and facts; median, p20, p80, ratio
-clock, memory, contest          one call timed; its bytes; gate, warm, take turns
-user_file, signatures, calling  FILE.py:function, and the conventions it can be called in
-worker, messages, printed       where it runs, and what goes there and comes back
-kernel_gate, sampled_rows, workload, baselines, roofline, measure   a user's kernel, timed
-read_file                       what can be said of a kernel where there is no GPU
-lists, tables, compare          what is printed; two files of rows beside each other
+gate, result_rows                what is right; rows, facts, median, p20, p80 and ratios
+clock, contest                   one call timed, its bytes; gate, warm, take turns
+user_file, signatures            FILE.py:function, and the conventions it can be called in
+worker, worker_process           where it runs, and the judge's end of that
+shared_bytes, messages           what goes there and comes back
+judged_function, judged_run      a user's function as the judge sees it: checked, timed
+kernel_gate, workload, baselines, measure   a user's kernel beside others, and the roofline
+read_file                        what can be said of a kernel where there is no GPU
+tables                           what is printed; two files of rows beside each other
 """

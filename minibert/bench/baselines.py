@@ -17,8 +17,8 @@ from minibert.bench.gate import GateError, Outputs
 from minibert.bench.signatures import SIGNATURES
 from minibert.bench.workload import Inputs
 from minibert.errors import MinibertError
-from minibert.kernels.check.backward import gradients_of
 from minibert.kernels.check.calls import bound
+from minibert.kernels.check.gradients import gradients_of
 from minibert.kernels.check.workload import Workload
 from minibert.kernels.registry import Request, implementations
 from minibert.kernels.torch_kernels import BACKENDS, compiled_flex, forced

@@ -9,11 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from minibert.bench.clock import Clock
+from minibert.bench.clock import Clock, peak_bytes
 from minibert.bench.gate import Outputs, failure
-from minibert.bench.memory import peak_bytes
-from minibert.bench.result_rows import Row
-from minibert.bench.timing import Timing, interleaved
+from minibert.bench.result_rows import Row, Timing, interleaved
 
 Check = Callable[[Outputs], Row]
 

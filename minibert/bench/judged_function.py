@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from minibert.bench.messages import sent_tensors, settings_of
-from minibert.bench.printed import Printed
 from minibert.bench.shared_bytes import described, room_for
 from minibert.bench.signatures import SIGNATURES
 from minibert.bench.user_file import OUTPUTS, target_parts
-from minibert.bench.worker_process import WorkerError, WorkerProcess
+from minibert.bench.worker_process import Printed, WorkerError, WorkerProcess
 from minibert.kernels.call import SHAPES
-from minibert.kernels.check.backward import GRADIENTS
+from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.checks import check_outputs
 from minibert.kernels.registry import Implementation

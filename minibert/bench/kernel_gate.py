@@ -11,14 +11,13 @@ from dataclasses import replace
 import torch
 
 from minibert.bench.judged_function import JudgedFunction
-from minibert.bench.printed import Watch
 from minibert.bench.signatures import Signature
 from minibert.bench.user_file import OUTPUTS
-from minibert.bench.worker_process import WorkerError
+from minibert.bench.worker_process import Watch, WorkerError
 from minibert.errors import AttentionError, MinibertError
 from minibert.kernels.call import SHAPES
-from minibert.kernels.check.backward import GRADIENTS
 from minibert.kernels.check.cases import FIELD_KINDS, INPUT_SCALES, KINDS, Case, kinds_of
+from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.parity import check
 from minibert.kernels.check.report import ParityReport
 from minibert.kernels.check.workload import Workload

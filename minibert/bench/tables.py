@@ -1,9 +1,22 @@
-"""What `minibert check`, `minibert bench` and the benchmarks print; nothing here computes."""
+"""What `minibert check`, `minibert bench` and the benchmarks print.
+
+Verdicts and causes, times, the list of implementations, workloads and signatures, and two files of
+rows beside each other: what became faster, what slower, and what is noise.
+"""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from minibert.bench.result_rows import Row, read_rows
+from minibert.bench.signatures import SIGNATURES
+from minibert.errors import MinibertError
+from minibert.kernels.call import OPTIONS, SHAPES
 from minibert.kernels.check.report import Finding, ParityReport
+from minibert.kernels.check.workload import WORKLOADS, Workload
+from minibert.kernels.registry import Implementation, foldable, implementations
 from minibert.terminal import Terminal
 
 _SHOWN = 5
@@ -122,3 +135,200 @@ def _share(one: Finding) -> float:
 
 def _part(share: float) -> str:
     return f"{100 * share:.0f} %" if share < 1e4 else "over"
+
+
+#: The columns: an option, or options that go together.
+COLUMNS = {
+    "lengths": ("lengths",),
+    "causal": ("causal",),
+    "mask": ("mask",),
+    "bias": ("bias",),
+    "scale": ("scale",),
+    "groups": ("groups",),
+    "d_v": ("value_size",),
+    "window": ("window",),
+    "prefix": ("prefix",),
+    "cap": ("soft_cap",),
+    "alibi": ("alibi_slopes",),
+    "sinks": ("sinks",),
+    "packed": ("packed", "packed_keys"),
+    "pages": ("pages", "lengths"),
+    "gradient": (),
+}
+
+
+def implementation_rows() -> list[tuple[str, ...]]:
+    """A row for each implementation: yes, folded, or - for each column, and why it cannot run.
+
+    folded: it is handed on in a form that it takes, as a mask, a bias, repeated or gathered keys.
+    """
+    assert {name for names in COLUMNS.values() for name in names} == {*OPTIONS, *SHAPES} - {"want"}
+    return [(name, *_taken(one), one.unavailable or _where(one)) for name, one in _all()]
+
+
+def _all() -> list[tuple[str, Implementation]]:
+    return list(implementations().items())
+
+
+def _taken(one: Implementation) -> list[str]:
+    folds = foldable(one.options, frozenset())
+    cells = []
+    for column, names in COLUMNS.items():
+        if column == "gradient":
+            cells.append("yes" if "z" in one.differentiable else "-")
+        elif set(names) <= one.options:
+            cells.append("yes")
+        else:
+            cells.append("folded" if set(names) <= one.options | folds else "-")
+    return cells
+
+
+def _where(one: Implementation) -> str:
+    return " and ".join(one.devices) or "anywhere"
+
+
+def workload_rows() -> list[tuple[str, ...]]:
+    """A row for each named workload: its size, and what it asks beside."""
+    return [(name, *_described(one)) for name, one in WORKLOADS.items()]
+
+
+def _described(one: Workload) -> tuple[str, str, str]:
+    order = ["causal"] if one.causal else []
+    lengths = ["varied lengths"] if one.lengths == "varied" else []
+    size = f"{one.batch} x {one.heads} heads x {one.tokens}, d_head {one.d_head}"
+    rest = [*order, *lengths, *([one.about()] if one.about() else [])]
+    return size, ", ".join(rest), f"{one.flop / 1e9:.4g} GFLOP, {one.bytes / 2**20:.4g} MiB"
+
+
+def list_lines(terminal: Terminal) -> list[str]:
+    """The three tables."""
+    lines = ["Implementations, and what of a call they take"]
+    header = ("", *COLUMNS, "runs on")
+    lines += terminal.table(header, implementation_rows(), "<" * len(header))
+    lines += ["", "Workloads (--workload)"]
+    lines += terminal.table(("", "size", "asks", "forward"), workload_rows(), "<<<<")
+    lines += ["", "Signatures (--signature)"]
+    lines += [f"  {name:<18}  {one.says}" for name, one in SIGNATURES.items()]
+    return lines
+
+
+_PLACE = ("tokens", "batch", "heads", "d_head", "dtype", "causal", "lengths", "about", "cache")
+#: Less than this is noise, however quiet both machines say they were.
+_LEAST_NOISE = 0.02
+_TIMES = ("median_ms", "p20_ms", "p80_ms")
+
+
+def kernel_rows(path: Path) -> list[Row]:
+    """The rows of a file that `minibert bench --output` wrote.
+
+    Raises MinibertError, with the number of the line, when it is no such file.
+    """
+    rows = read_rows(path)
+    for number, row in enumerate(rows, 1):
+        if not {"role", "implementation", "tokens", "ok"} <= set(row):
+            raise MinibertError(
+                f"{path}, line {number} is no row of minibert bench; expected what --output wrote."
+            )
+        if row["ok"] and not all(_is_time(row.get(name)) for name in _TIMES):
+            raise MinibertError(
+                f"{path}, line {number}: expected {', '.join(_TIMES)} in milliseconds above 0."
+            )
+    if not rows:
+        raise MinibertError(f"{path} has no rows; expected what minibert bench --output wrote.")
+    return rows
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 < value < math.inf
+
+
+@dataclass(frozen=True)
+class Change:
+    """One implementation at one place in both files; ratio below 1 is faster in the second."""
+
+    name: str
+    place: str
+    before: float
+    after: float
+    noise: float
+
+    @property
+    def ratio(self) -> float:
+        """Time after, in times before."""
+        return self.after / self.before
+
+    @property
+    def verdict(self) -> str:
+        """faster, slower, or same: within the noise of both timings."""
+        if max(self.ratio, 1 / self.ratio) <= 1 + self.noise:
+            return "same"
+        return "faster" if self.ratio < 1 else "slower"
+
+
+def changes(before: list[Row], after: list[Row]) -> list[Change]:
+    """What stands in both; the kernels are matched with each other whatever they are called.
+
+    The noise is the largest of: how far two timings of the same kernel were apart, half of the
+    spread from p20 to p80, and 2 %.
+    """
+    earlier = {_key(row): row for row in before if row["ok"]}
+    found = []
+    for row in after:
+        other = earlier.get(_key(row))
+        if not row["ok"] or other is None:
+            continue
+        noise = max(_LEAST_NOISE, _noise(row), _noise(other))
+        name = "yours" if row["role"] == "kernel" else row["implementation"]
+        place = ", ".join(said for one in _PLACE if (said := _said(row, one)))
+        found.append(Change(name, place, other["median_ms"], row["median_ms"], noise))
+    return found
+
+
+def comparison_lines(paths: tuple[Path, Path], terminal: Terminal) -> tuple[list[str], bool]:
+    """The table, and whether the kernel became slower somewhere.
+
+    Raises MinibertError for files that `minibert bench` did not write or that share no shape.
+    """
+    before, after = (kernel_rows(path) for path in paths)
+    found = changes(before, after)
+    lines = [f"{paths[0].name} -> {paths[1].name}"]
+    machines = [rows[0].get("device") for rows in (before, after)]
+    if machines[0] != machines[1]:
+        lines.append(f"other machines: {machines[0]} and {machines[1]}; their times say little.")
+    if not found:
+        raise MinibertError(
+            f"{paths[0].name} and {paths[1].name}: nothing was timed in both, no shape is the same."
+        )
+    header = ("", "where", "before ms", "after ms", "after/before", "noise", "")
+    rows = [
+        (
+            one.name,
+            one.place,
+            f"{one.before:.4g}",
+            f"{one.after:.4g}",
+            f"{one.ratio:.3f}",
+            f"{100 * one.noise:.0f} %",
+            one.verdict,
+        )
+        for one in found
+    ]
+    slower = any(one.verdict == "slower" and one.name == "yours" for one in found)
+    return [*lines, *terminal.table(header, rows, "<<>>>><")], slower
+
+
+def _key(row: Row) -> tuple[object, ...]:
+    name = "yours" if row["role"] == "kernel" else row["implementation"]
+    # Rows of before there was "about" said nothing by it.
+    return (name, *(row.get(one, "") for one in _PLACE))
+
+
+def _noise(row: Row) -> float:
+    spread = (row["p80_ms"] - row["p20_ms"]) / 2 / row["median_ms"]
+    return max(float(row.get("noise") or 0.0), float(spread))
+
+
+def _said(row: Row, name: str) -> str:
+    value = row.get(name, "")
+    if name == "causal":
+        return "causal" if value else "full"
+    return f"{name} {value}" if name in ("tokens", "batch", "heads", "d_head") else str(value)

@@ -18,10 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.bench.calling import SYNONYMS
-from minibert.bench.signatures import SIGNATURES, Names, Signature, guessed, parameter_names
+from minibert.bench.signatures import (
+    SIGNATURES,
+    SYNONYMS,
+    Names,
+    Signature,
+    guessed,
+    parameter_names,
+)
 from minibert.errors import MinibertError, how_to_install
-from minibert.kernels.check.backward import gradients_of
+from minibert.kernels.check.gradients import gradients_of
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.interpreter import prepare_once_a_launch
 

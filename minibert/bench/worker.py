@@ -21,16 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.bench.clock import Clock
+from minibert.bench.clock import Clock, peak_bytes
 from minibert.bench.contest import Contender
 from minibert.bench.gate import reason
-from minibert.bench.memory import peak_bytes
 from minibert.bench.messages import problem_of
 from minibert.bench.shared_bytes import SharedBytes
 from minibert.bench.user_file import UserFunction, load_function
 from minibert.bench.workload import Inputs, inputs_of
 from minibert.errors import MinibertError
-from minibert.kernels.check.backward import GRADIENTS
+from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.poison import poisoned_memory
 from minibert.kernels.check.workload import Workload
 

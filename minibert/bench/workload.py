@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minibert.kernels.check.drawing import drawn
+from minibert.kernels.check.cases import drawn
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.check.workload import Workload
 

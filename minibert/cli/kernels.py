@@ -245,7 +245,7 @@ def _checked(
 ) -> "ParityReport":
     """What the check found; printed as a table unless it is to be `quiet`."""
     from minibert.bench.kernel_gate import QUICK_TOKENS, TOKENS, asked_kinds, gate
-    from minibert.bench.printed import progress
+    from minibert.bench.worker_process import progress
 
     tokens = tokens or (QUICK_TOKENS if asked.quick else TOKENS)
     with progress("case") as watch:
@@ -374,7 +374,7 @@ def bench(
     if compare is not None:
         _compare(compare)
     elif list_all:
-        from minibert.bench.lists import list_lines
+        from minibert.bench.tables import list_lines
 
         say(*list_lines(Terminal.of(sys.stdout)))
     elif target is None:
@@ -409,7 +409,7 @@ def _shapes(
     The workload has its full size on a GPU; on a CPU it is cut, and what was cut is printed.
     """
     from minibert.bench.workload import cut_for, workloads
-    from minibert.kernels.check.backward import refused
+    from minibert.kernels.check.gradients import refused
 
     both = [False, True] if timed.causal is None else [timed.causal]
     if asked.work is None:
@@ -465,10 +465,9 @@ def _time(user: "JudgedFunction", work: list["Workload"], timed: Timed, usual: i
 
     from minibert.bench.baselines import usual_baselines
     from minibert.bench.measure import measure
-    from minibert.bench.printed import Printed, progress
     from minibert.bench.result_rows import busy, facts, write_rows
     from minibert.bench.tables import time_lines
-    from minibert.bench.worker_process import WorkerProcess
+    from minibert.bench.worker_process import Printed, WorkerProcess, progress
 
     place = user.device
     common = facts(threads=torch.get_num_threads(), device=place)
@@ -498,7 +497,7 @@ def _time(user: "JudgedFunction", work: list["Workload"], timed: Timed, usual: i
 
 
 def _compare(files: tuple[Path, Path]) -> None:
-    from minibert.bench.compare import comparison_lines
+    from minibert.bench.tables import comparison_lines
 
     try:
         lines, slower = comparison_lines(files, Terminal.of(sys.stdout))

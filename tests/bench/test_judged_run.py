@@ -10,7 +10,7 @@ from minibert.bench.gate import GateError, WrongError
 from minibert.bench.judged_function import JudgedFunction
 from minibert.bench.judged_run import JudgedRun, one_thread
 from minibert.bench.workload import inputs_of
-from minibert.kernels.check.backward import GRADIENTS
+from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.workload import Workload
 
 CPU = torch.device("cpu")

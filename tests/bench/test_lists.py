@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from command_line import run
 
-from minibert.bench.lists import COLUMNS, implementation_rows, workload_rows
 from minibert.bench.signatures import SIGNATURES
+from minibert.bench.tables import COLUMNS, implementation_rows, workload_rows
 from minibert.kernels.check.workload import WORKLOADS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "kernels.md"

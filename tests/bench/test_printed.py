@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from minibert.bench.printed import Printed, progress
+from minibert.bench.worker_process import Printed, progress
 
 
 def test_some_lines_are_shown_at_once_and_the_rest_is_counted(capsys):

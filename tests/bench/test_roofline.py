@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minibert.bench import roofline
-from minibert.bench.roofline import INSTRUCTIONS, ceilings, least_times
-from minibert.kernels.check.drawing import drawn
+from minibert.bench import measure
+from minibert.bench.measure import INSTRUCTIONS, ceilings, least_times
+from minibert.kernels.check.cases import drawn
 from minibert.kernels.check.problem import unfolded
 from minibert.kernels.check.workload import WORKLOADS, Workload
 
@@ -124,12 +124,12 @@ def test_ceilings_are_operations_and_bytes_over_the_fastest_of_some_runs(monkeyp
         runs.append(0)
 
     monkeypatch.setattr(roofline, "time", time)
-    assert roofline._best(run, CPU) == 2.0
+    assert measure._best(run, CPU) == 2.0
     assert len(runs) > 3
 
     monkeypatch.setattr(roofline, "_best", lambda run, device: run() is None or 0.5)
-    assert roofline._matmul(CPU, torch.float32) == 2 * 1024**3 / 0.5  # a product of 1024 x 1024
-    assert roofline._copy(CPU) == 2 * 2**27 / 0.5  # 128 MiB read and 128 MiB written
+    assert measure._matmul(CPU, torch.float32) == 2 * 1024**3 / 0.5  # a product of 1024 x 1024
+    assert measure._copy(CPU) == 2 * 2**27 / 0.5  # 128 MiB read and 128 MiB written
 
 
 def test_what_this_device_cannot_measure_is_left_out(monkeypatch):

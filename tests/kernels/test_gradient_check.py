@@ -3,7 +3,7 @@ import torch
 from attention_gradients import inputs, truth
 
 from minibert.errors import AttentionError
-from minibert.kernels.check.gradient_check import check_gradients, eager_gradients
+from minibert.kernels.check.gradients import check_gradients, eager_gradients
 
 OPTIONS = {"causal": True, "scale": 0.3, "lengths": torch.tensor([20, 7])}
 ORDER = ("z_gradient", "query", "key", "value")

@@ -1,0 +1,311 @@
+"""Is a backward right? Its gradients beside autograd through the eager formula in float64.
+
+`fused/attention.py` calls `check_gradients` in its double-check mode; a user can call it for a
+backward of their own. It holds whole N x N matrices, so it is too expensive to leave on while
+training. `parity.check` asks about gradients of query, key and value, and names the likely slip.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.errors import AttentionError
+from minibert.kernels.check.causes import factor_of
+from minibert.kernels.check.distances import distance
+from minibert.kernels.check.problem import Problem, by_eager, largest_score, unfolded
+from minibert.kernels.check.workload import Workload
+from minibert.quantities import Float
+
+#: How much worse than torch eager's own gradients others may be.
+TIMES_EAGER = 2.0
+
+
+def check_gradients(
+    found: dict[str, Tensor],
+    z_gradient: Float[Tensor, "batch head query d_value"],
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_value"],
+    *,
+    lse_gradient: Float[Tensor, "batch head query"] | None = None,
+    **options: Any,
+) -> None:
+    """Raises AttentionError where a gradient in `found` is further off than rounding explains.
+
+    `found` holds gradients by the names of `eager_gradients`; `options` are lengths, mask, causal,
+    scale and bias of the call. The tolerance is that of `gradient_tolerances`.
+    """
+    tensors = (z_gradient, query, key, value)
+    expected = eager_gradients(*tensors, torch.float64, lse_gradient=lse_gradient, **options)
+    allowed = gradient_tolerances(*tensors, lse_gradient=lse_gradient, **options)
+    for name, gradient in found.items():
+        right = expected[name]
+        error = distance(gradient, right)
+        if not error <= allowed[name]:
+            wrong = ~((gradient.double() - right).abs() <= allowed[name])
+            place = tuple(wrong.nonzero()[0].tolist())
+            raise AttentionError(
+                f"The gradient of {name} is wrong at {list(place)} and {int(wrong.sum())} of "
+                f"{wrong.numel()} places: {float(gradient[place]):.6g} where the float64 formula "
+                f"gives {float(right[place]):.6g}; off by up to {error:.3g}, rounding explains "
+                f'{allowed[name]:.3g}. Train with impl="eager" and report it.'
+            )
+
+
+def eager_gradients(
+    z_gradient: Float[Tensor, "batch head query d_value"],
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_value"],
+    dtype: torch.dtype,
+    *,
+    scale: float,
+    lengths: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+    lse_gradient: Float[Tensor, "batch head query"] | None = None,
+    **fields: Any,
+) -> dict[str, Tensor]:
+    """The gradients "query", "key", "value" and, where given, "bias", "sinks", by autograd.
+
+    `fields` are the others of the call, by the names of `Problem`.
+    """
+    given = {"query": query, "key": key, "value": value}
+    given |= {n: one for n, one in (("bias", bias), ("sinks", sinks)) if one is not None}
+    with torch.enable_grad():
+        leaves = {name: one.detach().to(dtype).requires_grad_() for name, one in given.items()}
+        options: dict[str, Any] = {"lengths": lengths, "mask": mask, "causal": causal} | fields
+        options |= {"scale": scale, "bias": leaves.get("bias"), "sinks": leaves.get("sinks")}
+        problem = Problem(leaves["query"], leaves["key"], leaves["value"], **options)
+        attended = by_eager(problem, dtype)
+        outputs, gradients = [attended["z"]], [z_gradient.to(dtype)]
+        if lse_gradient is not None:
+            outputs.append(attended["lse"])
+            gradients.append(lse_gradient.to(attended["lse"].dtype))
+        found = torch.autograd.grad(outputs, list(leaves.values()), gradients)
+    return dict(zip(leaves, found, strict=True))
+
+
+def gradient_tolerances(
+    z_gradient: Float[Tensor, "batch head query d_value"],
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch kv_head key d_head"],
+    value: Float[Tensor, "batch kv_head key d_value"],
+    *,
+    lse_gradient: Float[Tensor, "batch head query"] | None = None,
+    **options: Any,
+) -> dict[str, float]:
+    """The largest error a gradient may have: twice eager's own, and at least that of rounding."""
+    tensors = (z_gradient, query, key, value)
+    options["lse_gradient"] = lse_gradient
+    right = eager_gradients(*tensors, torch.float64, **options)
+    rounded = eager_gradients(*tensors, query.dtype, **options)
+    least = _floors(*tensors, right, **options)
+    return {
+        name: max(TIMES_EAGER * distance(rounded[name], right[name]), least[name]) for name in right
+    }
+
+
+def _floors(
+    z_gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    right: dict[str, Tensor],
+    *,
+    lse_gradient: Tensor | None = None,
+    **options: Any,
+) -> dict[str, float]:
+    """The error by which a backward that is right in every step may be off.
+
+    u is the unit roundoff of the dtype, w that of float32, A the largest sum of absolute terms that
+    a score is made of, G that of dP and δ, L the largest gradient of lse, R the largest sum of P
+    over the queries of a key. A sum of D terms is off by about sqrt(D)·w of its absolute terms
+    (Higham & Mary 2019), z and dS are rounded once to the dtype:
+
+        P:  p = 2·(sqrt(D) + 4)·w·A + 4·w of itself
+        dS: e = (p + u)·(2·G + L) + (3·u + 2·sqrt(D)·w)·G for each P
+        d query: scale·max|key|·e      d key: scale·max|query|·e·R      d value: max|dz|·(p + u)·R
+
+    and each is rounded once more at the end. A bias adds e up over what it is repeated for, a sink
+    over its rows.
+    """
+    unit, fine = torch.finfo(query.dtype).eps / 2, torch.finfo(torch.float32).eps / 2
+    problem = Problem(query.detach(), key.detach(), value.detach(), **options)
+    plain, bias, scale = unfolded(problem), problem.bias, abs(problem.scale)
+    sizes = {"query": query, "key": key, "value": value, "dz": z_gradient}
+    largest = {name: float(one.detach().abs().max()) for name, one in sizes.items()}
+    root, (B, H, Q, _) = math.sqrt(query.shape[3]), query.shape
+    of_probs = float((z_gradient.detach().double().abs() @ plain.value.abs().mT).max())
+    of_lse = 0.0 if lse_gradient is None else float(lse_gradient.nan_to_num(0, 0, 0).abs().max())
+    probs = by_eager(plain, torch.float64)["probs"]
+    # A key is seen by the queries of all heads of its group.
+    received = max(1.0, float(probs.sum(dim=2).max()) * (H // key.shape[1]))
+    p = 2 * (root + 4) * fine * largest_score(problem) + 4 * fine
+    e = (p + unit) * (2 * of_probs + of_lse) + (3 * unit + 2 * root * fine) * of_probs
+    found = {
+        "query": scale * largest["key"] * e,
+        "key": scale * largest["query"] * e * received,
+        "value": largest["dz"] * (p + unit) * received,
+    }
+    if bias is not None:
+        found["bias"] = e * (B * H * Q) / math.prod(bias.shape[:3])
+    if problem.sinks is not None:
+        found["sinks"] = e * (B * Q)
+    return {name: one + unit * float(right[name].abs().max()) for name, one in found.items()}
+
+
+_OF = ("query", "key", "value")
+#: The names of the gradients among the outputs.
+GRADIENTS = tuple(f"{name}_gradient" for name in _OF)
+
+
+def gradients_of(z: Tensor, problem: Problem) -> dict[str, Tensor]:
+    """What autograd gives for the inputs of z. Raises AttentionError where z has no history."""
+    if not z.requires_grad:
+        raise AttentionError(
+            "gave a z through which no gradient flows; expected one made from query, key and value "
+            "by torch, or by a torch.autograd.Function that has a backward"
+        )
+    leaves = (problem.query, problem.key, problem.value)
+    found = torch.autograd.grad(z, leaves, problem.z_gradient, allow_unused=True)
+    pairs = zip(GRADIENTS, leaves, found, strict=True)
+    return {name: torch.zeros_like(leaf) if one is None else one for name, leaf, one in pairs}
+
+
+def refused(work: Workload) -> str | None:
+    """Why there are no gradients of it; None where there are."""
+    return (
+        "keys in pages are those of a cache, which is not trained"
+        if work.layout == "paged"
+        else None
+    )
+
+
+def right_gradients(problem: Problem) -> dict[str, Tensor]:
+    """The gradients of the formula in float64."""
+    return _named(eager_gradients(*_tensors(problem), torch.float64, **_options(problem)))
+
+
+def tolerances(problem: Problem) -> dict[str, float]:
+    """The largest error of each: twice that of torch eager, and at least that of rounding."""
+    found = gradient_tolerances(*_tensors(problem), **_options(problem))
+    return {f"{name}_gradient": one for name, one in found.items() if name in _OF}
+
+
+def gradient_cause(
+    output: str, problem: Problem, found: Tensor, expected: Tensor, tolerance: float
+) -> str:
+    """What is probably wrong with a gradient: the slip that gives these numbers, or where."""
+    if bool(found.isnan().any()):
+        return f"NaN in {int(found.isnan().sum())} of {found.numel()} values of {output}"
+    for sentence, make in _slips(output, problem, expected):
+        other = make()
+        if other.shape == found.shape and distance(found, other) <= tolerance:
+            return sentence
+    factor = factor_of(found.to(expected.dtype).flatten(), expected.flatten())
+    if factor is not None:
+        return f"{output} is off by the factor {factor:.4g}, everywhere"
+    wrong = (found.to(expected.dtype) - expected).abs() > tolerance
+    place = tuple(wrong.nonzero()[0].tolist())
+    return (
+        f"{output} is wrong in {int(wrong.sum())} of {wrong.numel()} values, first at "
+        f"{list(place)}: {float(found[place]):.6g} where {float(expected[place]):.6g} is right"
+    )
+
+
+def _slips(
+    output: str, problem: Problem, expected: Tensor
+) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    def other(**changed: object) -> Callable[[], Tensor]:
+        return lambda: right_gradients(replace(problem, **changed))[output]  # type: ignore[arg-type]
+
+    scale = problem.scale
+    for sentence, factor in (
+        ("is 0: nothing flows to it", 0.0),
+        ("is not multiplied by the scale", 1 / scale),
+        ("is multiplied by the scale twice", scale),
+        ("is multiplied by log2(e), or lacks ln 2", 1 / math.log(2)),
+        ("is multiplied by ln 2, or lacks log2(e)", math.log(2)),
+        ("has the wrong sign", -1.0),
+    ):
+        yield f"{output} {sentence}", lambda factor=factor: expected * factor  # type: ignore[misc]
+    for one in GRADIENTS:
+        if one != output:
+            yield (
+                f"{output} holds the numbers of {one}: two gradients are swapped",
+                lambda one=one: right_gradients(problem)[one],  # type: ignore[misc]
+            )
+    ignored = (
+        ("causal", "causal order", {"causal": False, "prefix": None}),
+        ("lengths", "lengths", {"lengths": None}),
+        ("mask", "the mask", {"mask": None}),
+        ("window", "the window", {"window": None}),
+        ("soft_cap", "the soft cap", {"soft_cap": None}),
+        ("alibi_slopes", "ALiBi", {"alibi_slopes": None}),
+        ("sinks", "the sinks", {"sinks": None}),
+    )
+    for name, said, changed in ignored:
+        given = getattr(problem, name)
+        if given is not None and given is not False:
+            yield f"{said} is ignored in {output}", other(**changed)
+    if problem.query.shape[1] != problem.key.shape[1] and output != "query_gradient":
+        yield from _of_one_head(output, problem)
+    if output != "value_gradient":
+        yield (
+            f"{output} lacks the term −rowsum(dz · z) of the softmax",
+            lambda: _without_delta(problem)[output],
+        )
+
+
+def _of_one_head(output: str, problem: Problem) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    """A key head's gradient is the sum over the query heads of its group."""
+    group = problem.query.shape[1] // problem.key.shape[1]
+    gradient = problem.z_gradient
+    assert gradient is not None
+    head = torch.arange(problem.query.shape[1], device=gradient.device) % group
+    for which, of_group in (("first", 0), ("last", group - 1)):
+        kept = (head == of_group)[:, None, None]
+        one = replace(problem, z_gradient=gradient * kept)
+        yield (
+            f"{output} is that of the {which} query head of each group: add up all of the group",
+            lambda one=one: right_gradients(one)[output],  # type: ignore[misc]
+        )
+
+
+def _without_delta(problem: Problem) -> dict[str, Tensor]:
+    """The gradients when dS = P·dP, without the softmax's own term."""
+    plain, gradient = unfolded(problem), problem.z_gradient
+    assert gradient is not None
+    with torch.enable_grad():
+        query, key = (
+            one.detach().double().requires_grad_() for one in (problem.query, problem.key)
+        )
+        scores = unfolded(replace(problem, query=query, key=key))
+        s = scores.scale * scores.query @ scores.key.mT
+        if plain.soft_cap is not None:
+            s = plain.soft_cap * torch.tanh(s / plain.soft_cap)
+        probs = by_eager(problem, torch.float64)["probs"]
+        flowing = probs * (gradient.double() @ plain.value.mT)
+        found = torch.autograd.grad(s, (query, key), flowing)
+    return dict(zip(GRADIENTS, found, strict=False))
+
+
+def _tensors(problem: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    if problem.z_gradient is None:
+        raise AttentionError("this problem has no gradient of z; draw it with backward=True.")
+    return problem.z_gradient, problem.query, problem.key, problem.value
+
+
+def _options(problem: Problem) -> dict[str, Any]:
+    return {name: one for name, one in problem.options().items() if name != "want"}
+
+
+def _named(found: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{name}_gradient": found[name] for name in _OF}
