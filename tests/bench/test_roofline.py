@@ -123,19 +123,19 @@ def test_ceilings_are_operations_and_bytes_over_the_fastest_of_some_runs(monkeyp
         time.now += lasting[len(runs)] if len(runs) < 3 else 3.0
         runs.append(0)
 
-    monkeypatch.setattr(roofline, "time", time)
+    monkeypatch.setattr(measure, "time", time)
     assert measure._best(run, CPU) == 2.0
     assert len(runs) > 3
 
-    monkeypatch.setattr(roofline, "_best", lambda run, device: run() is None or 0.5)
+    monkeypatch.setattr(measure, "_best", lambda run, device: run() is None or 0.5)
     assert measure._matmul(CPU, torch.float32) == 2 * 1024**3 / 0.5  # a product of 1024 x 1024
     assert measure._copy(CPU) == 2 * 2**27 / 0.5  # 128 MiB read and 128 MiB written
 
 
 def test_what_this_device_cannot_measure_is_left_out(monkeypatch):
-    monkeypatch.setattr(roofline, "_matmul", lambda device, dtype: 5.0)
-    monkeypatch.setattr(roofline, "_copy", lambda device: 7.0)
-    monkeypatch.setattr(roofline, "exponentials_per_second", lambda device: 11.0)
+    monkeypatch.setattr(measure, "_matmul", lambda device, dtype: 5.0)
+    monkeypatch.setattr(measure, "_copy", lambda device: 7.0)
+    monkeypatch.setattr(measure, "exponentials_per_second", lambda device: 11.0)
     ceilings.cache_clear()
     try:
         found = ceilings(CPU, "float32")
