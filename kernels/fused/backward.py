@@ -1,16 +1,43 @@
 """The backward of attention by Triton, and the relevance of its cells, without an N x N tensor.
 
-`backward_launch.py` starts the kernels; `backward_keys.py` has their formulas.
+It starts the kernels of `backward_kernels.py`: their arguments, block sizes and memory for the
+outputs.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
 from minibert.errors import AttentionError
 from minibert.kernels.call import Call, Outputs
-from minibert.kernels.fused.backward_launch import by_keys, by_queries, fill, of_bias, problem_of
-from minibert.kernels.fused.launch import Config
+from minibert.kernels.fused.backward_kernels import (
+    FILL,
+    backward_bias_kernel,
+    backward_delta_kernel,
+    backward_key_value_kernel,
+    backward_query_kernel,
+)
+from minibert.kernels.fused.launch import (
+    Config,
+    Inputs,
+    Sizes,
+    Strides,
+    block_of_features,
+    constants_of,
+    inputs_of,
+    longest,
+    on_device,
+    row_contiguous,
+    sizes_of,
+    strides_of,
+    words,
+)
+from minibert.kernels.fused.tuning import KINDS, best_config, candidates, generation
 from minibert.quantities import Float
 
 #: What can be summed over the cells, and the number by which the kernels know it.
@@ -105,3 +132,212 @@ def _kind(relevance: str | None) -> int:
             f"{relevance!r} is no relevance; expected one of {', '.join(RELEVANCES)}."
         )
     return RELEVANCES[relevance]
+
+
+#: Of queries that are written together.
+_BLOCK: int = FILL.value
+
+
+class Rows(NamedTuple):
+    """What the forward gave for each row, as its kernels wrote it, and sums to be written.
+
+    None for what is not given. sink_parts is (batch · head, block of queries).
+    """
+
+    z: Any
+    lse: Any
+    lse_gradient: Any
+    weights: Any
+    weight_strides: Any
+    sink_parts: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What all the kernels of one backward read, and how they are compiled."""
+
+    inputs: Inputs
+    call: Call
+    strides: Strides
+    sizes: Sizes
+
+    @property
+    def sentences(self) -> int:
+        """How many there are."""
+        return int(self.sizes.n_places // self.sizes.n_heads)
+
+    def strides_of(self, vectors: Tensor | None) -> tuple[int, ...]:
+        """Those of vectors that lie as the inputs do."""
+        if vectors is None:
+            return (0, 0, 0)
+        batch, head, row, _ = vectors.stride()
+        return (batch if self.inputs.starts is None else 0, head, row)
+
+    def arguments(self, cut: Config, *, owns_keys: bool = False) -> tuple[dict[str, Any], int]:
+        """Sizes and constants of a kernel whose programs own keys or queries; the programs."""
+        most, block = longest(self.call)[owns_keys], cut.block_n if owns_keys else cut.block_m
+        blocks = -(-most // block)
+        heads = self.inputs.key.shape[1] if owns_keys else self.sizes.n_heads
+        constants = constants_of(self.call)
+        constants |= {"BLOCK_M": cut.block_m, "BLOCK_N": cut.block_n}
+        constants |= {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
+        constants |= {"sizes": self.sizes._replace(n_blocks=blocks), "scale": self.call.scale}
+        return constants, self.sentences * heads * blocks
+
+    def tuned(
+        self, kernel: str, more: str, launch: Callable[[Config], None], cut: Config | None
+    ) -> None:
+        """Runs `launch` with `cut`, or else with the fastest config that this GPU has room for.
+
+        Raises AttentionError when it has room for none.
+        """
+        query, key, wide = self.inputs.query, self.inputs.key, self._widest
+        groups = "groups" * (self.sizes.group > 1)
+        shape = " ".join(filter(None, (words(self.call), groups, more)))
+        with on_device(query):
+            if cut is not None:
+                return launch(cut)
+            try:
+                return launch(best_config(kernel, shape, wide, key, launch))
+            except OutOfResources as error:
+                said = error
+            shape = f"{shape} {generation(query.device)}"
+            for smaller in candidates(kernel, KINDS[query.dtype], wide.shape[-1], shape)[1:]:
+                try:
+                    return launch(smaller)
+                except OutOfResources as error:
+                    said = error
+        raise AttentionError(
+            f"The gradients of attention with d_head {wide.shape[-1]} in {query.dtype} need more "
+            f'memory than a program has on this GPU ({said}); impl="eager" has gradients too.'
+        )
+
+    @property
+    def _widest(self) -> Tensor:
+        # The tile sizes follow the wider ones of both kinds of vectors.
+        return max(self.inputs.query, self.inputs.z_gradient, key=lambda one: one.shape[-1])
+
+
+def problem_of(call: Call, z_gradient: Tensor) -> Problem:
+    """The tensors as the kernels take them, without their gradients."""
+    vectors: dict[str, Any] = {n: getattr(call, n).detach() for n in ("query", "key", "value")}
+    inputs = inputs_of(replace(call, **vectors))
+    inputs = inputs._replace(z_gradient=row_contiguous(z_gradient.detach()))
+    if inputs.bias is not None:
+        inputs = inputs._replace(bias=inputs.bias.detach())
+    sizes, _ = sizes_of(inputs, call, _BLOCK)
+    filled = -(-sizes.n_queries // _BLOCK)
+    if inputs.starts is not None:
+        # See `backward_kernels.filled_start`.
+        filled = sizes.n_queries // _BLOCK + len(inputs.starts) - 1
+    return Problem(
+        inputs, call, strides_of(inputs), sizes._replace(n_filled=filled * _BLOCK, n_together=1)
+    )
+
+
+def fill(
+    problem: Problem,
+    lse: Tensor,
+    *,
+    z: Tensor | None = None,
+    lse_gradient: Tensor | None = None,
+    weights: Tensor | None = None,
+    sinks: bool = False,
+) -> tuple[Problem, Tensor | None]:
+    """The problem with lse, with a z δ, and weights; with `sinks` their gradient, float32."""
+    inputs, sizes = problem.inputs, problem.sizes
+    heads = sizes.n_heads if inputs.starts is not None else sizes.n_places
+    names = ["lse", *["delta"] * (z is not None), *["weights"] * (weights is not None)]
+    filled = lse.new_empty(len(names), heads, sizes.n_filled, dtype=torch.float32)
+    inputs = inputs._replace(**dict(zip(names, filled, strict=True)))
+    blocks = -(-longest(problem.call)[0] // _BLOCK)
+    parts = lse.new_empty(sizes.n_places, blocks, dtype=torch.float32) if sinks else None
+    z = None if z is None else row_contiguous(z.detach())
+    if weights is not None:
+        weights = weights.detach().expand(-1, sizes.n_heads, -1)
+    given = Rows(
+        z,
+        lse.detach().float().contiguous(),
+        None if lse_gradient is None else lse_gradient.float().contiguous(),
+        weights,
+        None if weights is None else weights.stride(),
+        parts,
+    )
+    D = inputs.value.shape[-1]
+    with on_device(lse):
+        backward_delta_kernel[(sizes.n_places * blocks,)](
+            inputs,
+            given,
+            problem.strides._replace(z=problem.strides_of(z)),
+            sizes._replace(n_blocks=blocks),
+            D_VALUE=D,
+            BLOCK_V=block_of_features(D),
+            BLOCK_M=_BLOCK,
+            num_warps=8,
+        )
+    shape = (problem.sentences, sizes.n_heads, blocks)
+    of_sinks = None if parts is None else parts.view(shape).sum((0, 2))
+    return Problem(inputs, problem.call, problem.strides, sizes), of_sinks
+
+
+def by_keys(problem: Problem, *, kind: int, cut: Config | None) -> dict[str, Tensor]:
+    """The gradients "key" and "value" where there is a δ, "relevance_by_key" with a kind."""
+    inputs, sizes = problem.inputs, problem.sizes
+    found: dict[str, Tensor] = {}
+    if inputs.delta is not None:
+        found = {"key": torch.empty_like(inputs.key), "value": torch.empty_like(inputs.value)}
+    if kind:
+        shape = (inputs.query.shape[0], sizes.n_heads, inputs.key.shape[2])
+        found["relevance_by_key"] = inputs.lse.new_empty(shape)
+    outputs = tuple(found.get(name) for name in ("key", "value", "relevance_by_key"))
+    strides = tuple(problem.strides_of(one) for one in outputs[:2])
+
+    def launch(cut: Config) -> None:
+        arguments, programs = problem.arguments(cut, owns_keys=True)
+        backward_key_value_kernel[(programs,)](
+            inputs, problem.strides, outputs, strides, GROUPED=sizes.group > 1, KIND=kind,
+            **arguments,
+        )  # fmt: skip
+
+    beside = bool(kind) and inputs.delta is not None
+    problem.tuned("backward keys", "relevance" * beside, launch, cut)
+    return found
+
+
+def by_queries(problem: Problem, *, kind: int, cut: Config | None) -> dict[str, Tensor]:
+    """The gradient "query", and "relevance_by_query" with a kind."""
+    inputs = problem.inputs
+    found = {"query": torch.empty_like(inputs.query)}
+    if kind:
+        found["relevance_by_query"] = inputs.lse.new_empty(inputs.query.shape[:3])
+    outputs = (found["query"], found.get("relevance_by_query"))
+    strides = (problem.strides_of(found["query"]),)
+
+    def launch(cut: Config) -> None:
+        arguments, programs = problem.arguments(cut)
+        backward_query_kernel[(programs,)](
+            inputs, problem.strides, outputs, strides, KIND=kind, **arguments
+        )
+
+    problem.tuned("backward queries", "relevance" * bool(kind), launch, cut)
+    return found
+
+
+def of_bias(problem: Problem, bias: Tensor, *, cut: Config | None) -> Tensor:
+    """The gradient of a bias in its own shape: summed over the axes along which it was 1."""
+    inputs, sizes = problem.inputs, problem.sizes
+    whole = (problem.sentences, sizes.n_heads, sizes.n_queries, sizes.n_keys)
+    found = torch.empty(bias.shape, dtype=bias.dtype, device=bias.device)
+
+    def launch(cut: Config) -> None:
+        steps = (1, 1, cut.block_m, cut.block_n)
+        axes = list(zip(bias.shape, whole, steps, strict=True))
+        spans = tuple(n if size == 1 else step for size, n, step in axes)
+        programs = math.prod(-(-size // step) for size, _, step in axes)
+        arguments, _ = problem.arguments(cut)
+        backward_bias_kernel[(programs,)](
+            inputs, problem.strides, found, tuple(bias.shape), spans, **arguments
+        )
+
+    problem.tuned("backward bias", "", launch, cut)
+    return found

@@ -20,7 +20,6 @@ import triton.language as tl
 from torch import Tensor
 
 from minibert.kernels.call import Call, Outputs
-from minibert.kernels.fused.cells import cells_of, load_at, positions_of, query_tiles
 from minibert.kernels.fused.launch import (
     Config,
     constants_of,
@@ -35,10 +34,14 @@ from minibert.kernels.fused.masks import masked_scores, query_range, shaped_scor
 from minibert.kernels.fused.primitives import (
     LOG2E,
     NOTHING,
+    cells_of,
     head_start,
     head_view,
     key_start,
+    load_at,
+    positions_of,
     program_place,
+    query_tiles,
     row_start,
 )
 from minibert.kernels.fused.tuning import best_config

@@ -14,24 +14,33 @@ import triton.language as tl
 from torch import Tensor
 
 from minibert.kernels.call import Call, Outputs
-from minibert.kernels.fused.cells import cells_of, load_at, positions_of
 from minibert.kernels.fused.fold import fold_scores, key_of_best, no_best
+from minibert.kernels.fused.forward import store_chosen, store_rows, store_vectors
 from minibert.kernels.fused.launch import (
     Config,
+    best_of,
     block_of_features,
+    chosen_outputs,
     constants_of,
     edges,
+    given_outputs,
     inputs_of,
     on_device,
+    row_outputs,
     shaped,
     sizes_of,
     strides_of,
     words,
 )
 from minibert.kernels.fused.masks import masked_scores
-from minibert.kernels.fused.outputs import best_of, chosen_outputs, given_outputs, row_outputs
-from minibert.kernels.fused.primitives import NOTHING, head_view, key_start
-from minibert.kernels.fused.row_outputs import store_chosen, store_rows, store_vectors
+from minibert.kernels.fused.primitives import (
+    NOTHING,
+    cells_of,
+    head_view,
+    key_start,
+    load_at,
+    positions_of,
+)
 from minibert.kernels.fused.tuning import best_config
 
 #: Keys of a program; half as many for vectors wider than 64, a quarter for numbers of 32 bits.

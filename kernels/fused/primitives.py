@@ -1,18 +1,37 @@
-"""The jitted parts of the kernels: loads and offsets; `masks.py` has what is done to scores.
+"""The jitted parts of the kernels: where numbers lie and how they are loaded.
 
 Scores are in base 2 here, score·log2(e), because the hardware has an instruction for 2^x.
 A masked score is NOTHING and not −inf: in the sum of 2^t·t in `fold.py`, 0·(−inf) would be NaN.
 
+Cells of the map have any size, and the sizes of tiles are powers of two. So an axis of a tile is
+filled cell by cell. Each cell takes a number of places that is a power of two, and the last places
+may stay empty. A cell larger than a tile takes several tiles (parts). Without a map each tile is
+one cell.
+
+Where the inputs allow it, `forward.py` loads the keys and values that need no mask by Hopper's
+tensor memory accelerator (TMA); `tuning.py` times it against loads by pointer and keeps the faster
+one. One thread asks the copy unit for a whole tile, with a descriptor that is made before the
+kernel starts, so no thread computes addresses. For plain bf16 with d_head 64 and 4 warps, the
+compiler needs 221 registers a thread in place of 240, and 4 % more instructions, which wait for the
+copy unit. The effect on speed has not been measured. (With separate warps for the copies,
+`warp_specialize`, Triton 3.6's compiler fails on this loop with an assertion.)
+
 `no_type_check` keeps the shape checker of the tests out of functions that Triton compiles.
 """
 
+import math
 import os
-from typing import no_type_check
+from importlib.util import find_spec
+from typing import Any, NamedTuple, no_type_check
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from minibert.kernels.fused.launch import Config, Inputs, block_of_features
 from minibert.kernels.interpreter import prepare_once_a_launch
+from minibert.quantities import Float
 
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -143,3 +162,165 @@ def key_start(inputs, sizes, place):
     elif inputs.starts is not None:
         begin = row_start(inputs, sizes, place)
     return begin
+
+
+class Grid(NamedTuple):
+    """How the two axes are split: real positions in a cell, number of cells, tiles of a cell."""
+
+    query_cell: Any
+    query_cells: Any
+    query_parts: Any
+    key_cell: Any
+    key_cells: Any
+    key_parts: Any
+
+
+@triton.jit
+@no_type_check
+def positions_of(tile, cell, parts, PLACES: tl.constexpr, BLOCK: tl.constexpr):
+    """The position at each place of a tile, and which places are filled."""
+    place = tl.arange(0, BLOCK)
+    if PLACES == BLOCK:
+        # A case of its own, so that the compiler sees one contiguous range of memory.
+        within = tile % parts * BLOCK
+        return (tile // parts * cell + within) + place, place < cell - within
+    else:
+        within = place % PLACES
+        return (tile * (BLOCK // PLACES) + place // PLACES) * cell + within, within < cell
+
+
+@triton.jit
+@no_type_check
+def tile_of(position, cell, parts, PLACES: tl.constexpr, BLOCK: tl.constexpr):
+    """The tile that contains a position."""
+    return position // cell // (BLOCK // PLACES) * parts + position % cell // BLOCK
+
+
+@triton.jit
+@no_type_check
+def query_tiles(span, grid, LIMITED_AHEAD: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
+    """The tiles of the rows of `span` (see `masks.query_range`), whose masks are needed as there.
+
+    Without LIMITED_AHEAD the rows in full … whole go on until the last one.
+    """
+    begin, full, whole, stop = span
+    cell, parts = grid.query_cell, grid.query_parts
+    first = tile_of(begin, cell, parts, PLACES, BLOCK)
+    last = tl.where(stop > 0, tile_of(stop - 1, cell, parts, PLACES, BLOCK) + 1, 0)
+    full = tl.where(full > 0, tile_of(tl.maximum(full - 1, 0), cell, parts, PLACES, BLOCK) + 1, 0)
+    full, ending = tl.minimum(full, last), last
+    if LIMITED_AHEAD:
+        ending = tl.where(whole < stop, tile_of(whole, cell, parts, PLACES, BLOCK), last)
+        # Without a tile that sees everything, all of them are of the last kind.
+        nothing = full > ending
+        full, ending = tl.where(nothing, first, full), tl.where(nothing, first, ending)
+    return first, full, ending, last
+
+
+@triton.jit
+@no_type_check
+def load_at(vectors, positions, stride, inside, D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr):
+    """The vectors at `positions` as a tile; 0 where not `inside` and beyond d_head."""
+    feature = tl.arange(0, BLOCK_D)
+    cells = tl.cast(positions, tl.int64)[:, None] * stride + feature[None, :]
+    seen = inside[:, None]
+    if D_HEAD != BLOCK_D:
+        seen = seen & (feature < D_HEAD)[None, :]
+    return tl.load(vectors + cells, mask=seen, other=0.0)
+
+
+def cells_of(
+    cut: Config, n_queries: int, n_keys: int, blocks: int | None
+) -> tuple[Grid, int, int, int]:
+    """The grid, the places of a cell along either axis of a tile, and the tiles of keys."""
+    axes = []
+    for n, block in ((n_queries, cut.block_m), (n_keys, cut.block_n)):
+        cell = block if blocks is None else math.ceil(n / blocks)
+        cells, parts = math.ceil(n / cell), math.ceil(cell / block)
+        places = block if parts > 1 else 1 << (cell - 1).bit_length()
+        axes.append((cell, cells, parts, places))
+    (query_cell, query_cells, query_parts, query_places), keys = axes[0], axes[1]
+    key_cell, key_cells, key_parts, key_places = keys
+    tiles = math.ceil(key_cells / (cut.block_n // key_places)) * key_parts
+    grid = Grid(query_cell, query_cells, query_parts, key_cell, key_cells, key_parts)
+    return grid, query_places, key_places, tiles
+
+
+#: The address and the strides of a descriptor's tensor must be multiples of this many bytes.
+_ALIGNED = 16
+#: Descriptors exist since triton 3.4.
+_HAS_DESCRIPTORS = find_spec("triton.tools.tensor_descriptor") is not None
+
+
+@triton.jit
+@no_type_check
+def head_corner(inputs, sizes, place):
+    """Where the keys of a head begin in the descriptors: (batch, head, row)."""
+    batch, head = place // sizes.n_heads, place % sizes.n_heads // sizes.group
+    if inputs.key_starts is not None:
+        return 0, head, tl.load(inputs.key_starts + batch).to(tl.int32)
+    elif inputs.starts is not None:
+        return 0, head, tl.load(inputs.starts + batch).to(tl.int32)
+    else:
+        return batch, head, 0
+
+
+@triton.jit
+@no_type_check
+def rows_at(
+    vectors,
+    offsets,
+    left,
+    tiles,
+    corner,
+    first,
+    D_HEAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    EDGE: tl.constexpr,
+):
+    """A (ROWS, COLUMNS) tile of vectors from row `first` on, the columns beyond d_head 0.
+
+    By the copy unit where there are `tiles`; with EDGE, which ends rows, by pointer.
+    """
+    if EDGE or tiles is None:
+        return load_rows(vectors, offsets, left, D_HEAD, ROWS, COLUMNS, EDGE)
+    else:
+        batch, head, start = corner
+        return tl.reshape(tiles.load([batch, head, start + first, 0]), (ROWS, COLUMNS))
+
+
+def takes_tma(inputs: Inputs) -> bool:
+    """Whether this GPU has the copy unit, and it can read these keys and values."""
+    key = inputs.key
+    if not (key.is_cuda and _HAS_DESCRIPTORS and torch.version.cuda):
+        return False
+    if torch.cuda.get_device_capability(key.device)[0] < 9:
+        return False
+    # Not in float32: the loop would spill registers, and it waits for multiplications, not memory.
+    return key.dtype != torch.float32 and _readable(key) and _readable(inputs.value)
+
+
+def tiles_of(vectors: Float[Tensor, "batch head key d_head"], cut: Config) -> Any:
+    """The descriptor of tiles of one head's rows; None where TMA cannot read them.
+
+    Source of what it can read: CUDA driver API, cuTensorMapEncodeTiled.
+    """
+    if not _readable(vectors):
+        return None
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    strides = [
+        one if n > 1 else _ALIGNED for n, one in zip(vectors.shape, vectors.stride(), strict=True)
+    ]
+    block = [1, 1, cut.block_n, block_of_features(vectors.shape[-1])]
+    return TensorDescriptor(vectors, list(vectors.shape), [*strides[:-1], 1], block)
+
+
+def _readable(vectors: Tensor) -> bool:
+    size = vectors.element_size()
+    axes = zip(vectors.shape[:-1], vectors.stride()[:-1], strict=True)
+    # An axis that is only repeated (expanded) has a stride of 0.
+    aligned = all(n == 1 or (step and step * size % _ALIGNED == 0) for n, step in axes)
+    begins = vectors.data_ptr() % _ALIGNED == 0
+    return bool(vectors.numel()) and vectors.stride(-1) == 1 and aligned and begins

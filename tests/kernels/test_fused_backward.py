@@ -15,7 +15,6 @@ from minibert.kernels.fused.tuning import candidates
 fused_backward = pytest.importorskip(
     "minibert.kernels.fused.backward", reason="Triton is not installed", exc_type=ImportError
 )
-backward_launch = pytest.importorskip("minibert.kernels.fused.backward_launch")
 backward, relevance_columns = fused_backward.backward, fused_backward.relevance_columns
 
 #: Of the few turns of a loop there are in a test, each must be the first, an inner or the last one;
@@ -261,7 +260,7 @@ def test_vectors_in_any_layout_give_the_same_gradients(triton_device):
 
 def test_a_gpu_with_less_memory_gets_smaller_tiles_or_is_refused(triton_device):
     given = inputs(5, 5, 128, dtype=torch.float16, batch=1)
-    problem = backward_launch.problem_of(told(given, {}), given["z_gradient"].to(DEVICE))
+    problem = fused_backward.problem_of(told(given, {}), given["z_gradient"].to(DEVICE))
     from triton.runtime.errors import OutOfResources
 
     tried = []

@@ -54,7 +54,7 @@ def assert_as_eager(found, query, key, value, *, causal=False):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_tiles_give_what_loads_give(layout, causal, triton_device):
     from minibert.kernels.fused.launch import Config
-    from minibert.kernels.fused.memory_copies import tiles_of
+    from minibert.kernels.fused.primitives import tiles_of
 
     torch.manual_seed(0)
     given = vectors(layout, triton_device)
@@ -65,11 +65,11 @@ def test_tiles_give_what_loads_give(layout, causal, triton_device):
 
 
 def test_what_they_bring_is_what_is_computed_with(monkeypatch, triton_device):
-    from minibert.kernels.fused import forward, memory_copies
+    from minibert.kernels.fused import forward, primitives
 
     given = vectors("heads apart", triton_device)
     whole = tiled(*given)["z"]
-    tiles_of = memory_copies.tiles_of
+    tiles_of = primitives.tiles_of
     monkeypatch.setattr(forward, "tiles_of", lambda one, cut: tiles_of(one * 0, cut))
     assert not tiled(*given)["z"].isclose(whole, atol=1e-2).all()
 
@@ -98,7 +98,7 @@ def test_tiles_of_packed_sentences_begin_at_their_first_row(triton_device):
 )
 def test_what_the_copy_unit_cannot_read_is_loaded(key, triton_device):
     from minibert.kernels.fused.launch import Config
-    from minibert.kernels.fused.memory_copies import tiles_of
+    from minibert.kernels.fused.primitives import tiles_of
 
     key = key().to(triton_device) if triton_device == "cpu" else key()
     assert tiles_of(key, Config(16, 16, 4, 1, tma=True)) is None

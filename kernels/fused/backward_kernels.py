@@ -1,0 +1,580 @@
+"""The kernels of the backward: δ, the gradients of query, key, value and bias, and relevance.
+
+P = exp(s − lse) is computed again, tile by tile. dz is the gradient of z. For each query, δ is the
+sum of dz·z over d_value minus the gradient of lse:
+
+    dP = dz·valueᵀ      dS = P ∘ (dP − δ)      dC = dS ∘ (1 − tanh²(s/c)) with a soft cap c, or dS
+    d value = Pᵀ·dz     d key = scale·dCᵀ·query     d query = scale·dC·key     d bias = dS
+
+A sink has no value, so that its dP is 0: d sink = −Σ exp(sink − lse)·δ over the queries. The
+relevance of a cell is f(P ∘ dP): the number itself, its positive part or its absolute value.
+
+As in FlashAttention-2 (Dao 2023, §3.1) a program owns a block of keys and walks over the queries,
+or owns a block of queries and walks over the keys. The keys of a group of query heads belong to one
+program, which takes the heads one after the other. So no two programs add to the same number, and
+results are the same each time, bit by bit. The gradient of a bias that is repeated over sentences,
+heads, queries or keys is the sum over them, which one program adds up in one order.
+
+`launch.py` has the named tuples, `masks.py` the scores and who sees whom. A tile is (query, key).
+In programs that own keys it is transposed, (key, query): then the tile is the left operand, which
+the matrix instructions take from registers. `rows` and `columns` are positions of queries and keys
+with an axis of size 1 added, so the same lines work for both forms.
+
+lse (in base 2), δ and weights lie filled: each head of each sentence has whole blocks of FILL
+queries, so that they are read without a mask. Where a row is dead or not there, lse is so large
+that P is 0.
+
+`no_type_check` keeps the shape checker of the tests out of functions that Triton compiles.
+"""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+from minibert.kernels.fused.masks import (
+    key_range,
+    query_range,
+    seers,
+    shaped_score,
+    sight,
+    tanh,
+    whole_blocks,
+)
+from minibert.kernels.fused.primitives import (
+    LOG2E,
+    block_offsets,
+    head_start,
+    head_view,
+    key_start,
+    load_cells,
+    load_rows,
+    row_start,
+)
+
+#: The number of queries is rounded up to a multiple of this; every tile size divides it.
+FILL = tl.constexpr(128)
+
+
+@triton.jit
+@no_type_check
+def head_rows(vectors, strides, starts, batch, head):
+    """Where the vectors of one head begin; `starts` are those of packed sentences, or None."""
+    begin = vectors + head_start(strides, batch, head)
+    if starts is not None:
+        begin += tl.load(starts + batch) * strides[2]
+    return begin
+
+
+@triton.jit
+@no_type_check
+def filled_start(inputs, sizes, batch, head):
+    """Where lse, δ and weights of one head begin.
+
+    Of packed sentences sentence b begins at the block start // FILL + b: as blocks are rounded up,
+    each sentence needs one more than its tokens fill, at most.
+    """
+    if inputs.starts is None:
+        return tl.cast(batch * sizes.n_heads + head, tl.int64) * sizes.n_filled
+    else:
+        block = tl.load(inputs.starts + batch) // FILL + batch
+        return tl.cast(head, tl.int64) * sizes.n_filled + block * FILL
+
+
+@triton.jit
+@no_type_check
+def rows_from(
+    vectors,
+    stride,
+    first,
+    n_rows,
+    D_HEAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    EDGE: tl.constexpr,
+):
+    """ROWS vectors of a head from `first` on, (ROWS, COLUMNS); 0 beyond D_HEAD.
+
+    With EDGE 0 beyond n_rows as well; without, all of them are there.
+    """
+    # The first row in 64 bits: a million rows times their stride do not fit 32.
+    start = tl.cast(first, tl.int64) * stride
+    offsets = block_offsets(stride, ROWS, COLUMNS)
+    return load_rows(vectors + start, offsets, n_rows - first, D_HEAD, ROWS, COLUMNS, EDGE)
+
+
+@triton.jit
+@no_type_check
+def store_tile(vectors, stride, tile, first, n_rows, D_HEAD: tl.constexpr):
+    """Rounds a (ROWS, COLUMNS) tile and writes the part of it inside n_rows and D_HEAD."""
+    start = tl.cast(first, tl.int64) * stride
+    inside = (first + tl.arange(0, tile.shape[0]) < n_rows)[:, None]
+    if tile.shape[1] != D_HEAD:
+        inside = inside & (tl.arange(0, tile.shape[1]) < D_HEAD)[None, :]
+    offsets = block_offsets(stride, tile.shape[0], tile.shape[1])
+    tl.store(vectors + start + offsets, tile.to(vectors.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+@no_type_check
+def probabilities(
+    products,
+    lse,
+    rows,
+    columns,
+    counts,
+    inputs,
+    strides,
+    sizes,
+    batch,
+    head,
+    scale,
+    CAUSAL: tl.constexpr,
+    EDGE: tl.constexpr,
+):
+    """P = 2^(score − lse), both in base 2; 0 where the query may not look at the key.
+
+    Of tiles that are not EDGE no position forbids a cell, which only the mask in memory can.
+    """
+    scores = shaped_score(
+        products, scale, inputs, strides, sizes, batch, head, rows, columns, counts, CAUSAL
+    )
+    probs = tl.math.exp2(scores - lse)
+    if EDGE:
+        seen = in_sight(inputs, sizes, batch, rows, columns, counts, CAUSAL)
+        probs = tl.where(seen, probs, 0.0)
+    if inputs.mask is not None:
+        inside = (columns < counts[2]) & (rows < counts[0])
+        seen = load_cells(inputs.mask, strides.mask, batch, head, rows, columns, inside)
+        probs = tl.where(seen != 0, probs, 0.0)
+    return probs
+
+
+@triton.jit
+@no_type_check
+def in_sight(inputs, sizes, batch, rows, columns, counts, CAUSAL: tl.constexpr):
+    """True where the position of a query lets it look at a key.
+
+    In a transposed tile a thread has more queries than keys, and the limits of its keys stay the
+    same from turn to turn. There keys beyond the length count as real.
+    """
+    TRANSPOSED: tl.constexpr = rows.shape[0] == 1
+    if TRANSPOSED:
+        low, high = seers(inputs, sizes, batch, columns, counts, CAUSAL)
+        seen = rows >= low
+        if sizes.before is not None:
+            seen = seen & (rows < high)
+    else:
+        low, high = sight(inputs, sizes, batch, rows, counts, CAUSAL)
+        seen = columns < high
+        if sizes.before is not None:
+            seen = seen & (columns >= low)
+    return seen
+
+
+@triton.jit
+@no_type_check
+def cap_slope(score_gradient, products, scale, inputs):
+    """dS past the soft cap c·tanh(s/c), whose slope is 1 − tanh²."""
+    if inputs.soft_cap is not None:
+        capped = tanh(products * (scale / inputs.soft_cap))
+        score_gradient *= 1.0 - capped * capped
+    return score_gradient
+
+
+@triton.jit
+@no_type_check
+def relevance_of(probs, probs_gradient, KIND: tl.constexpr):
+    """f(P ∘ dP) of each cell: itself (KIND 1), its positive part (2), or its absolute value (3)."""
+    relevance = probs * probs_gradient
+    if KIND == 2:
+        relevance = tl.maximum(relevance, 0.0)
+    elif KIND == 3:
+        relevance = tl.abs(relevance)
+    return relevance
+
+
+@triton.jit
+@no_type_check
+def whole_query_blocks(span, n_queries, BLOCK: tl.constexpr):
+    """The range of `masks.query_range` with its inner limits at whole blocks, counted from 0.
+
+    Positions forbid cells in begin … full and in whole … stop alone.
+    """
+    begin, full, whole, stop = span
+    begin = begin // BLOCK * BLOCK
+    full = (full + BLOCK - 1) // BLOCK * BLOCK
+    # Behind the last query P is 0, so the last block is a whole one, however few it has.
+    filled = tl.where(whole == n_queries, whole + (BLOCK - 1), whole)
+    whole = filled // BLOCK * BLOCK
+    # Without a block that sees everything, all of them are of the last kind.
+    nothing = full > whole
+    full, whole = tl.where(nothing, begin, full), tl.where(nothing, begin, whole)
+    return begin, full, whole, tl.maximum(stop, whole)
+
+
+@triton.jit
+@no_type_check
+def turn_of(at, full, whole, TWO_EDGES: tl.constexpr):
+    """The block of a turn of the loop over both edges, which leaves out full … whole."""
+    if TWO_EDGES:
+        at += tl.where(at >= full, whole - full, 0)
+    return at
+
+
+@triton.jit
+@no_type_check
+def backward_delta_kernel(
+    inputs, rows, strides, sizes, D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """Fills lse (in base 2), δ and weights of `inputs` from what the forward gave for each row.
+
+    `rows` is a `backward.Rows`. Without z there is no δ. Of a sink it writes what this block
+    of queries adds to its gradient.
+    """
+    pair, first = tl.program_id(0) // sizes.n_blocks, tl.program_id(0) % sizes.n_blocks * BLOCK_M
+    batch, head = pair // sizes.n_heads, pair % sizes.n_heads
+    _, counts = head_view(inputs, strides, sizes, pair)
+    queries = first + tl.arange(0, BLOCK_M)
+    there = queries < counts[0]
+    given = row_start(inputs, sizes, pair) + queries
+    filled = filled_start(inputs, sizes, batch, head) + queries
+    # A sentence that is shorter than the longest one has no place for more blocks.
+    owned = queries < tl.cdiv(counts[0], BLOCK_M) * BLOCK_M
+    logs = tl.load(rows.lse + given, mask=there, other=float("-inf"))
+    dead = logs == float("-inf")
+    logs = tl.where(dead, 1e30, logs * LOG2E)
+    tl.store(inputs.lse + filled, logs, mask=owned)
+    if inputs.delta is not None:
+        z = head_rows(rows.z, strides.z, inputs.starts, batch, head)
+        dz = head_rows(inputs.z_gradient, strides.z_gradient, inputs.starts, batch, head)
+        z_tile = rows_from(z, strides.z[2], first, counts[0], D_VALUE, BLOCK_M, BLOCK_V, True)
+        dz_tile = rows_from(
+            dz, strides.z_gradient[2], first, counts[0], D_VALUE, BLOCK_M, BLOCK_V, True
+        )
+        sums = tl.sum(z_tile.to(tl.float32) * dz_tile.to(tl.float32), axis=1)
+        if rows.lse_gradient is not None:
+            sums -= tl.load(rows.lse_gradient + given, mask=there, other=0.0)
+        sums = tl.where(dead, 0.0, sums)
+        tl.store(inputs.delta + filled, sums, mask=owned)
+        if rows.sink_parts is not None:
+            sink = tl.load(inputs.sinks + head) * LOG2E
+            tl.store(
+                rows.sink_parts + tl.program_id(0),
+                -tl.sum(tl.math.exp2(sink - logs) * sums, axis=0),
+            )
+    if inputs.weights is not None:
+        weights = rows.weights + head_start(rows.weight_strides, batch, head)
+        if inputs.starts is not None:
+            weights = rows.weights + head_start(rows.weight_strides, 0, head)
+            weights += tl.load(inputs.starts + batch) * rows.weight_strides[2]
+        weights = tl.load(weights + queries * rows.weight_strides[2], mask=there, other=0.0)
+        tl.store(inputs.weights + filled, weights.to(tl.float32), mask=owned)
+
+
+@triton.jit
+@no_type_check
+def over_keys(
+    query_tile, dz_tile, numbers, sums, head, inputs, strides, sizes, place, counts, scale, span,
+    first_query, D_HEAD: tl.constexpr, D_VALUE: tl.constexpr, CAUSAL: tl.constexpr,
+    EDGE: tl.constexpr, KIND: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """`sums` of a block of queries, d query (without the scale) and relevance, grown."""
+    logs, delta = numbers
+    d_query, relevance = sums
+    BLOCK_D: tl.constexpr = query_tile.shape[1]
+    BLOCK_V: tl.constexpr = dz_tile.shape[1]
+    rows = first_query + tl.arange(0, query_tile.shape[0])[:, None]
+    first, last, full, whole = span
+    # At an edge there are one or two turns, so there is little to load ahead; without it wgmma is
+    # not serialised. float32, which has no matrix instruction, would spill.
+    SHORT: tl.constexpr = EDGE and query_tile.dtype != tl.float32
+    for turn in tl.range(first, last, BLOCK_N, num_stages=1 if SHORT else None):
+        key = turn_of(turn, full, whole, EDGE and sizes.before is not None)
+        columns = key + tl.arange(0, BLOCK_N)[None, :]
+        key_tile = rows_from(
+            head[1], strides.key[2], key, counts[2], D_HEAD, BLOCK_N, BLOCK_D, EDGE
+        )
+        value_tile = rows_from(
+            head[2], strides.value[2], key, counts[2], D_VALUE, BLOCK_N, BLOCK_V, EDGE
+        )
+        products = tl.dot(query_tile, tl.trans(key_tile), input_precision=PRECISION)
+        probs = probabilities(
+            products, logs, rows, columns, counts,
+            inputs, strides, sizes, place[0], place[1], scale, CAUSAL, EDGE,
+        )  # fmt: skip
+        d_probs = tl.dot(dz_tile, tl.trans(value_tile), input_precision=PRECISION)
+        if KIND:
+            relevance += tl.sum(relevance_of(probs, d_probs, KIND), axis=1)
+        d_scores = cap_slope(probs * (d_probs - delta), products, scale, inputs)
+        d_query = tl.dot(d_scores.to(key_tile.dtype), key_tile, d_query, input_precision=PRECISION)
+    return d_query, relevance
+
+
+@triton.jit
+@no_type_check
+def backward_query_kernel(
+    inputs, strides, outputs, output_strides, sizes, scale,
+    CAUSAL: tl.constexpr, PRECISION: tl.constexpr, D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
+    D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr, KIND: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """`outputs` of one block of queries: d query; with a KIND, sum of f(P ∘ dP) over the keys."""
+    pair, block = tl.program_id(0) // sizes.n_blocks, tl.program_id(0) % sizes.n_blocks
+    if CAUSAL:
+        # The longest rows first, so that no program is left working alone at the end.
+        block = sizes.n_blocks - 1 - block
+    first = block * BLOCK_M
+    place = (pair // sizes.n_heads, pair % sizes.n_heads)
+    head, counts = head_view(inputs, strides, sizes, pair)
+    n_queries = counts[0]
+    dz = head_rows(inputs.z_gradient, strides.z_gradient, inputs.starts, place[0], place[1])
+    query_tile = rows_from(
+        head[0], strides.query[2], first, n_queries, D_HEAD, BLOCK_M, BLOCK_D, True
+    )
+    dz_tile = rows_from(
+        dz, strides.z_gradient[2], first, n_queries, D_VALUE, BLOCK_M, BLOCK_V, True
+    )
+    queries = first + tl.arange(0, BLOCK_M)
+    there = (queries < tl.cdiv(n_queries, BLOCK_M) * BLOCK_M)[:, None]
+    at = filled_start(inputs, sizes, place[0], place[1]) + queries[:, None]
+    if inputs.starts is None:
+        numbers = (tl.load(inputs.lse + at), tl.load(inputs.delta + at))
+    else:
+        # A sentence that is shorter than the longest one has no place for more blocks.
+        numbers = (
+            tl.load(inputs.lse + at, mask=there, other=1e30),
+            tl.load(inputs.delta + at, mask=there, other=0.0),
+        )
+    seen = key_range(inputs, sizes, place[0], first, first + (BLOCK_M - 1), counts, CAUSAL)
+    begin, full, whole, stop = whole_blocks(seen, BLOCK_N)
+    sums = (tl.zeros((BLOCK_M, BLOCK_D), tl.float32), tl.zeros((BLOCK_M,), tl.float32))
+    span = (full, whole, full, whole)
+    sums = over_keys(
+        query_tile, dz_tile, numbers, sums, head, inputs, strides, sizes, place, counts, scale,
+        span, first, D_HEAD, D_VALUE, False, False, KIND, BLOCK_N, PRECISION,
+    )  # fmt: skip
+    if sizes.before is None:
+        span = (whole, stop, full, whole)
+    else:
+        span = (begin, full + (stop - whole), full, whole)
+    d_query, relevance = over_keys(
+        query_tile, dz_tile, numbers, sums, head, inputs, strides, sizes, place, counts, scale,
+        span, first, D_HEAD, D_VALUE, CAUSAL, True, KIND, BLOCK_N, PRECISION,
+    )  # fmt: skip
+    to_query = head_rows(outputs[0], output_strides[0], inputs.starts, place[0], place[1])
+    store_tile(to_query, output_strides[0][2], d_query * scale, first, n_queries, D_HEAD)
+    if KIND:
+        at = row_start(inputs, sizes, pair) + queries
+        tl.store(outputs[1] + at, relevance, mask=queries < n_queries)
+
+
+@triton.jit
+@no_type_check
+def over_queries(
+    key_tile, value_tile, sums, inputs, strides, sizes, place, counts, scale, span, first_key,
+    D_HEAD: tl.constexpr, D_VALUE: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
+    KIND: tl.constexpr, BLOCK_M: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """`sums` of a block of keys, d key (without the scale), d value and relevance, grown.
+
+    The length plays no part: a key beyond it spoils its own row alone, which the caller drops.
+    """
+    d_key, d_value, relevance = sums
+    batch, head = place
+    query = head_rows(inputs.query, strides.query, inputs.starts, batch, head)
+    dz = head_rows(inputs.z_gradient, strides.z_gradient, inputs.starts, batch, head)
+    begin, n_queries = filled_start(inputs, sizes, batch, head), counts[0]
+    columns = first_key + tl.arange(0, key_tile.shape[0])[:, None]
+    first, last, full, whole = span
+    counts = (n_queries, counts[1], counts[1])
+    for turn in range(first, last, BLOCK_M):
+        row = turn_of(turn, full, whole, EDGE and sizes.before is not None)
+        rows = row + tl.arange(0, BLOCK_M)[None, :]
+        at = begin + rows
+        query_tile = rows_from(
+            query, strides.query[2], row, n_queries, D_HEAD, BLOCK_M, key_tile.shape[1], True
+        )
+        dz_tile = rows_from(
+            dz, strides.z_gradient[2], row, n_queries, D_VALUE, BLOCK_M, value_tile.shape[1], True
+        )
+        products = tl.dot(key_tile, tl.trans(query_tile), input_precision=PRECISION)
+        probs = probabilities(
+            products, tl.load(inputs.lse + at), rows, columns, counts,
+            inputs, strides, sizes, batch, head, scale, CAUSAL, EDGE,
+        )  # fmt: skip
+        d_probs = tl.dot(value_tile, tl.trans(dz_tile), input_precision=PRECISION)
+        if KIND:
+            found = relevance_of(probs, d_probs, KIND)
+            if inputs.weights is not None:
+                found *= tl.load(inputs.weights + at)
+            relevance += tl.sum(found, axis=1)
+        if inputs.delta is not None:
+            rounded = probs.to(dz_tile.dtype)
+            d_value = tl.dot(rounded, dz_tile, d_value, input_precision=PRECISION)
+            d_scores = probs * (d_probs - tl.load(inputs.delta + at))
+            rounded = cap_slope(d_scores, products, scale, inputs).to(query_tile.dtype)
+            d_key = tl.dot(rounded, query_tile, d_key, input_precision=PRECISION)
+    return d_key, d_value, relevance
+
+
+@triton.jit
+@no_type_check
+def over_head(
+    key_tile, value_tile, d_key, d_value, inputs, strides, relevances, sizes, place, counts, scale,
+    first_key, D_HEAD: tl.constexpr, D_VALUE: tl.constexpr, CAUSAL: tl.constexpr,
+    KIND: tl.constexpr, BLOCK_M: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """d key and d value with what one query head adds; writes the relevance that it gives."""
+    KEYS: tl.constexpr = key_tile.shape[0]
+    ORDERED: tl.constexpr = CAUSAL or sizes.before is not None or sizes.after is not None
+    sums = (d_key, d_value, tl.zeros((KEYS,), tl.float32))
+    if ORDERED:
+        seen = query_range(
+            inputs, sizes, place[0], first_key, first_key + (KEYS - 1), counts, CAUSAL
+        )
+        begin, full, whole, stop = whole_query_blocks(seen, counts[0], BLOCK_M)
+        span = (begin, full + (stop - whole), full, whole)
+        sums = over_queries(
+            key_tile, value_tile, sums, inputs, strides, sizes, place, counts, scale, span,
+            first_key, D_HEAD, D_VALUE, CAUSAL, True, KIND, BLOCK_M, PRECISION,
+        )  # fmt: skip
+        span = (full, whole, full, whole)
+    else:
+        # No query attends to a block of padding.
+        span = (0, tl.where(first_key < counts[2], counts[0], 0), 0, 0)
+    d_key, d_value, relevance = over_queries(
+        key_tile, value_tile, sums, inputs, strides, sizes, place, counts, scale, span,
+        first_key, D_HEAD, D_VALUE, False, False, KIND, BLOCK_M, PRECISION,
+    )  # fmt: skip
+    if KIND:
+        keys = first_key + tl.arange(0, KEYS)
+        at = key_start(inputs, sizes, place[0] * sizes.n_heads + place[1]) + keys
+        relevance = tl.where(keys < counts[2], relevance, 0.0)
+        tl.store(relevances + at, relevance, mask=keys < counts[1])
+    return d_key, d_value
+
+
+@triton.jit
+@no_type_check
+def backward_key_value_kernel(
+    inputs, strides, outputs, output_strides, sizes, scale,
+    CAUSAL: tl.constexpr, PRECISION: tl.constexpr, D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
+    D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr, GROUPED: tl.constexpr, KIND: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """`outputs` of one block of keys: d key, d value, sum of w·f(P ∘ dP) over the queries.
+
+    Without delta there are no gradients, with KIND 0 no relevance, and None in their places.
+    """
+    pair, first_key = tl.program_id(0) // sizes.n_blocks, tl.program_id(0) % sizes.n_blocks
+    first_key *= BLOCK_N
+    n_key_heads = sizes.n_heads
+    if GROUPED:
+        n_key_heads = sizes.n_heads // sizes.group
+    batch, key_head = pair // n_key_heads, pair % n_key_heads
+    first_head = key_head
+    if GROUPED:
+        first_head = key_head * sizes.group
+    head, counts = head_view(inputs, strides, sizes, batch * sizes.n_heads + first_head)
+    n_keys = counts[1]
+    key_tile = rows_from(head[1], strides.key[2], first_key, n_keys, D_HEAD, BLOCK_N, BLOCK_D, True)
+    value_tile = rows_from(
+        head[2], strides.value[2], first_key, n_keys, D_VALUE, BLOCK_N, BLOCK_V, True
+    )
+    d_key = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    d_value = tl.zeros((BLOCK_N, BLOCK_V), tl.float32)
+    if GROUPED:
+        for query_head in range(first_head, first_head + sizes.group):
+            d_key, d_value = over_head(
+                key_tile, value_tile, d_key, d_value, inputs, strides, outputs[2], sizes,
+                (batch, query_head), counts, scale, first_key,
+                D_HEAD, D_VALUE, CAUSAL, KIND, BLOCK_M, PRECISION,
+            )  # fmt: skip
+    else:
+        d_key, d_value = over_head(
+            key_tile, value_tile, d_key, d_value, inputs, strides, outputs[2], sizes,
+            (batch, first_head), counts, scale, first_key,
+            D_HEAD, D_VALUE, CAUSAL, KIND, BLOCK_M, PRECISION,
+        )  # fmt: skip
+    if inputs.delta is not None:
+        real = (first_key + tl.arange(0, BLOCK_N) < counts[2])[:, None]
+        starts = inputs.starts if inputs.key_starts is None else inputs.key_starts
+        to_key = head_rows(outputs[0], output_strides[0], starts, batch, key_head)
+        to_value = head_rows(outputs[1], output_strides[1], starts, batch, key_head)
+        d_key = tl.where(real, d_key * scale, 0.0)
+        d_value = tl.where(real, d_value, 0.0)
+        store_tile(to_key, output_strides[0][2], d_key, first_key, n_keys, D_HEAD)
+        store_tile(to_value, output_strides[1][2], d_value, first_key, n_keys, D_VALUE)
+
+
+@triton.jit
+@no_type_check
+def score_gradient(
+    inputs, strides, sizes, scale, batch, number, first_query, first_key,
+    D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr, D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """dS of one tile of one head, (query, key)."""
+    head, counts = head_view(inputs, strides, sizes, batch * sizes.n_heads + number)
+    dz = head_rows(inputs.z_gradient, strides.z_gradient, inputs.starts, batch, number)
+    query_tile = rows_from(
+        head[0], strides.query[2], first_query, counts[0], D_HEAD, BLOCK_M, BLOCK_D, True
+    )
+    dz_tile = rows_from(
+        dz, strides.z_gradient[2], first_query, counts[0], D_VALUE, BLOCK_M, BLOCK_V, True
+    )
+    key_tile = rows_from(
+        head[1], strides.key[2], first_key, counts[2], D_HEAD, BLOCK_N, BLOCK_D, True
+    )
+    value_tile = rows_from(
+        head[2], strides.value[2], first_key, counts[2], D_VALUE, BLOCK_N, BLOCK_V, True
+    )
+    rows = first_query + tl.arange(0, BLOCK_M)[:, None]
+    columns = first_key + tl.arange(0, BLOCK_N)[None, :]
+    at = filled_start(inputs, sizes, batch, number) + rows
+    products = tl.dot(query_tile, tl.trans(key_tile), input_precision=PRECISION)
+    probs = probabilities(
+        products, tl.load(inputs.lse + at), rows, columns, counts,
+        inputs, strides, sizes, batch, number, scale, CAUSAL, True,
+    )  # fmt: skip
+    d_probs = tl.dot(dz_tile, tl.trans(value_tile), input_precision=PRECISION)
+    return probs * (d_probs - tl.load(inputs.delta + at))
+
+
+@triton.jit
+@no_type_check
+def backward_bias_kernel(
+    inputs, strides, output, shape, spans, sizes, scale,
+    CAUSAL: tl.constexpr, PRECISION: tl.constexpr, D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
+    D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """One tile of d bias, contiguous in the bias's own shape, whose axes are whole or 1.
+
+    `spans` says how many sentences, heads, queries and keys, from its own on, go into a tile.
+    """
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    key_blocks, query_blocks = tl.cdiv(shape[3], BLOCK_N), tl.cdiv(shape[2], BLOCK_M)
+    own_key = tl.program_id(0) % key_blocks * BLOCK_N
+    own_query = tl.program_id(0) // key_blocks % query_blocks * BLOCK_M
+    own_pair = tl.program_id(0) // key_blocks // query_blocks
+    own_batch, own_head = own_pair // shape[1], own_pair % shape[1]
+    for batch in range(own_batch, own_batch + spans[0]):
+        for head in range(own_head, own_head + spans[1]):
+            for first_query in range(own_query, own_query + spans[2], BLOCK_M):
+                for first_key in range(own_key, own_key + spans[3], BLOCK_N):
+                    total += score_gradient(
+                        inputs, strides, sizes, scale, batch, head, first_query, first_key,
+                        D_HEAD, BLOCK_D, D_VALUE, BLOCK_V, CAUSAL, BLOCK_M, BLOCK_N, PRECISION,
+                    )  # fmt: skip
+    queries = own_query + tl.arange(0, BLOCK_M)[:, None]
+    keys = own_key + tl.arange(0, BLOCK_N)[None, :]
+    # Of an axis of 1 the first row or column gets the sum and is the only one to be written.
+    if shape[2] == 1:
+        total = tl.where(queries == 0, tl.sum(total, axis=0, keep_dims=True), 0.0)
+    if shape[3] == 1:
+        total = tl.where(keys == 0, tl.sum(total, axis=1, keep_dims=True), 0.0)
+    row = tl.cast(own_pair, tl.int64) * shape[2] + queries
+    inside = (queries < shape[2]) & (keys < shape[3])
+    tl.store(output + row * shape[3] + keys, total.to(output.dtype.element_ty), mask=inside)
