@@ -91,16 +91,6 @@ class JensenShannonSums:
         self.squares += divergence**2
         self.products += divergence * rows
 
-    def merge(self, other: "JensenShannonSums") -> None:
-        """Add the documents of another part of the corpus, of a model of the same shape."""
-        if other.shape != self.shape:
-            raise AttentionError(
-                f"Sums of {other.shape} layers and heads cannot be merged with sums of "
-                f"{self.shape}; they are of another model."
-            )
-        for name in ("documents", "rows", "rows_squared", "total", "squares", "products"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
     def distances(self) -> "HeadDistances":
         """The mean over all rows, and its standard error over documents."""
         if not self.rows:

@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
-from operator import attrgetter
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -28,6 +27,7 @@ from minibert.quantities import Float
 from minibert.survey.documents import Document
 from minibert.survey.live import AttachedStack, Given, Surveyable
 from minibert.survey.pattern_table import Queries, Seen
+from minibert.survey.segments import grouped
 from minibert.text.tokens import Tokens, padded
 from minibert.text.windows import columns, equal_parts
 from minibert.text.words import Words
@@ -96,58 +96,10 @@ def _of_document(model: Surveyable, number: int, document: Any, longest: int) ->
 _NUMBERS = 2**25
 
 
-@dataclass(frozen=True, eq=False)
-class DocumentTraces:
-    """One document: its id, its number in the corpus, and the trace of each of its parts."""
-
-    id: str
-    number: int
-    parts: tuple[Trace, ...]
-
-
-def document_traces(
-    model: Model, texts: Texts, *, longest: int | None = None
-) -> Iterator[DocumentTraces]:
-    """The traces of each document, in the order of the corpus; no gradients are kept.
-
-    `texts` and `longest` are those of `text_parts`, whose errors are raised.
-    """
-    waiting: list[Trace] = []
-    last: TextPart | None = None
-    for batch in _batches(model, text_parts(model, texts, longest=longest)):
-        with torch.no_grad():
-            trace = model.trace(_joined([part.tokens for part in batch]), packed=True)
-        for index, part in enumerate(batch):
-            if last is not None and part.number != last.number:
-                yield DocumentTraces(last.id, last.number, tuple(waiting))
-                waiting = []
-            waiting.append(trace.text(index))
-            last = part
-    if last is not None:
-        yield DocumentTraces(last.id, last.number, tuple(waiting))
-
-
 def generator_of(seed: int, name: str) -> np.random.Generator:
     """The random numbers that belong to a seed and a document, whatever else is measured."""
     digest = hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=16).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))
-
-
-def _batches(model: Model, parts: Iterable[TextPart]) -> Iterator[list[TextPart]]:
-    """The parts of all documents, as many at once as a trace has memory for."""
-    config = model.config
-    room = max(1, _NUMBERS // (config.n_layers * 8 * config.d_model))
-    batch: list[TextPart] = []
-    size = 0
-    for part in parts:
-        length = part.tokens.lengths[0]
-        if batch and size + length > room:
-            yield batch
-            batch, size = [], 0
-        batch.append(part)
-        size += length
-    if batch:
-        yield batch
 
 
 def _joined(parts: list[Tokens]) -> Tokens:
@@ -298,14 +250,25 @@ def document_rows(
     A live model is given one part after the other. `texts` and `longest` are those of
     `text_parts`, whose errors are raised.
     """
-    if not isinstance(model, AttachedStack):
-        for document in document_traces(model, texts, longest=longest):
-            yield DocumentRows(document.id, tuple(map(LoadedRows, document.parts)))
-        return
     parts = text_parts(model, texts, longest=longest)
-    for _, of_document in groupby(parts, attrgetter("number")):
-        found = [(one.id, AttachedRows(model, one.tokens)) for one in of_document]
-        yield DocumentRows(found[0][0], tuple(rows for _, rows in found))
+    read = _read_live(model, parts) if isinstance(model, AttachedStack) else _read(model, parts)
+    for _, of_document in groupby(read, key=lambda one: one[0].number):
+        found = list(of_document)
+        yield DocumentRows(found[0][0].id, tuple(rows for _, rows in found))
+
+
+def _read(model: Model, parts: Iterable[TextPart]) -> Iterator[tuple[TextPart, Rows]]:
+    """The parts with their rows, as many in a packed pass as a trace has memory for."""
+    config = model.config
+    room = max(1, _NUMBERS // (config.n_layers * 8 * config.d_model))
+    for batch in grouped(parts, room, lambda part: part.tokens.lengths[0]):
+        with torch.no_grad():
+            trace = model.trace(_joined([part.tokens for part in batch]), packed=True)
+        yield from ((part, LoadedRows(trace.text(n))) for n, part in enumerate(batch))
+
+
+def _read_live(model: AttachedStack, parts: Iterable[TextPart]) -> Iterator[tuple[TextPart, Rows]]:
+    return ((part, AttachedRows(model, part.tokens)) for part in parts)
 
 
 def surveyable(model: Given, stack: str | None, longest: int | None) -> Surveyable:

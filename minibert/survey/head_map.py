@@ -82,60 +82,6 @@ def classical_scaling(distances: Matrix, *, dimensions: int = 2) -> Matrix:
     return vectors * signs * np.sqrt(np.maximum(values, 0.0))
 
 
-class Merge(NamedTuple):
-    """Two clusters that become one: their numbers, how far apart they were, and the new size.
-
-    Entries are clusters 0 to n - 1; the first merge makes cluster n, the next n + 1, and so on.
-    """
-
-    first: int
-    second: int
-    distance: float
-    size: int
-
-
-def average_linkage(distances: Matrix) -> list[Merge]:
-    """The n - 1 merges of hierarchical clustering, the nearest clusters first.
-
-    The distance of two clusters is the mean over all pairs of an entry of one and an entry of the
-    other. Of equal distances the lowest numbers are merged first. The columns are those of SciPy's
-    linkage matrix. Raises AttentionError for what is no matrix of distances.
-
-    Source: Sokal and Michener 1958 (UPGMA).
-    """
-    given = _checked(distances)
-    n = len(given)
-    apart = np.full((2 * n - 1, 2 * n - 1), np.inf)
-    apart[:n, :n] = given
-    np.fill_diagonal(apart, np.inf)
-    sizes = np.ones(2 * n - 1, dtype=np.int64)
-    merges = []
-    for new in range(n, 2 * n - 1):
-        first, second = divmod(int(apart.argmin()), 2 * n - 1)
-        distance = float(apart[first, second])
-        sizes[new] = sizes[first] + sizes[second]
-        mean = (sizes[first] * apart[first] + sizes[second] * apart[second]) / sizes[new]
-        apart[new, :], apart[:, new] = mean, mean
-        for gone in (first, second):
-            apart[gone, :], apart[:, gone] = np.inf, np.inf
-        merges.append(Merge(first, second, distance, int(sizes[new])))
-    return merges
-
-
-def clusters(merges: list[Merge], count: int) -> list[list[int]]:
-    """The entries of the `count` clusters that are left when the last count - 1 merges are undone.
-
-    Each cluster's entries are in order, and clusters are in the order of their first entry.
-    Raises AttentionError where there are fewer entries than clusters.
-    """
-    n = len(merges) + 1
-    count = whole_number("count", count, AttentionError, least=1, most=n)
-    members = {entry: [entry] for entry in range(n)}
-    for new, merge in enumerate(merges[: n - count], n):
-        members[new] = sorted(members.pop(merge.first) + members.pop(merge.second))
-    return sorted(members.values())
-
-
 class LayerCloseness(NamedTuple):
     """Whether heads of one layer are closer to each other than to heads of other layers.
 

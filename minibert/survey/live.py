@@ -2,35 +2,28 @@
 
 A survey of an attached model gives each segment to the live model as it is, segments of one length
 together and so without padding, and looks at each attention call of one stack. Which stack has the
-tokens of a text as queries and as keys is tried out on one text. The model attends by its own
-kernel, which gives no statistics: rows are computed once more by `minibert.attend`, of the same
-query and key.
+tokens of a text as queries and as keys is tried out on one text.
 """
 
 import copy
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from minibert.attached.attach import Attached, attach
-from minibert.attached.call import Call, repeated
-from minibert.attached.projection import Projection
+from minibert.attached.call import Call
 from minibert.attached.read import AttachedTrace
-from minibert.attached.stack import StackTrace, attended
+from minibert.attached.stack import StackTrace
 from minibert.attached.tokenizer import LiveTokenizer
 from minibert.errors import SurveyError, TokenizationError
 from minibert.model import Model
 from minibert.quantities import TokenIds
-from minibert.survey.rows import BatchRows, Numbers, RowMasses, columns_by_norm, corner_of
 from minibert.survey.sample_texts import SAMPLE_PAIRS
-from minibert.survey.segments import Batch
 from minibert.text.inputs import Inputs, in_range
 from minibert.text.tokens import Tokens
 from minibert.trace.identity import weights_digest
@@ -116,19 +109,11 @@ class AttachedStack:
         )
         self.part = self._part(ids)
 
-    def __call__(self, batch: Batch, visit: Any) -> None:
-        """`visit(layer, call)` sees the call of each layer, for segments of one length.
+    def run(self, ids: TokenIds, kinds: TokenIds, visit: Any) -> None:
+        """`visit(layer, call)` sees the call of each layer, for ids and token types of one length.
 
         Raises SurveyError where the stack does not read the tokens as they are.
         """
-        ids, kinds = (
-            torch.tensor([getattr(one, name) for one in batch.segments])
-            for name in ("ids", "kinds")
-        )
-        self.run(ids, kinds, visit)
-
-    def run(self, ids: TokenIds, kinds: TokenIds, visit: Any) -> None:
-        """The same of token ids and token types of one length."""
         ids, kinds = ids.to(self.device), kinds.to(self.device)
 
         def checked(layer: int, call: Call) -> None:
@@ -344,89 +329,6 @@ def _positions(attached: Attached, longest: int | None) -> int:
             "of a segment."
         )
     return int(limit)
-
-
-Whole = npt.NDArray[np.int64]
-
-
-class AttachedMasses:
-    """Gives the masses of every layer of a stack for batches of segments of one length.
-
-    Raises SurveyError for masses by norm where z does not go straight into an output projection.
-    """
-
-    def __init__(
-        self, model: AttachedStack, *, offsets: tuple[int, ...], by_norm: bool, profile: bool
-    ) -> None:
-        self.model, self.offsets, self.profile = model, offsets, profile
-        self.corners = _corners(model) if by_norm else None
-
-    def __call__(self, batch: Batch, visit: Callable[[int, RowMasses], None]) -> None:
-        """Hands the masses of layer 0, 1, ... in turn to `visit`."""
-        one = _OneBatch(self, batch, self.model.device)
-        with torch.no_grad():
-            self.model(batch, lambda layer, call: visit(layer, one.masses(layer, call)))
-
-
-class _OneBatch:
-    """What is the same for all layers of a batch of B segments of n tokens."""
-
-    def __init__(self, asked: AttachedMasses, batch: Batch, device: torch.device) -> None:
-        self.asked, tokens = asked, batch.tokens
-        self.size, length = len(tokens.lengths), tokens.lengths[0]
-        self.rows = BatchRows(tokens, asked.offsets, device)
-        self.classes = self.rows.classes.unflatten(0, (self.size, length))
-        pairs, _ = tokens.pairs
-        # Where each pair stands in the table of its segment.
-        self.owner = pairs[:, 0] // length
-        self.slot = np.arange(len(pairs)) - np.searchsorted(self.owner, self.owner)
-        table = np.full((self.size, self.slot.max(initial=0) + 1, 2), -1, dtype=np.int64)
-        table[self.owner, self.slot] = pairs - self.owner[:, None] * length
-        self.pairs = torch.from_numpy(table).to(device)
-
-    def masses(self, layer: int, call: Call) -> RowMasses:
-        """Those of one layer."""
-        norms: Tensor | None = None
-        columns = self.classes[:, None]
-        if self.asked.corners is not None:
-            value = repeated(call.read("value").float(), call.n_heads)
-            norms = torch.linalg.vector_norm(value @ self.asked.corners[layer], dim=-1)
-            columns = columns_by_norm(self.classes, norms)
-        want: list[Any] = ["entropy", "received", ("offset_mass", self.asked.offsets)]
-        want += [("key_sums", columns), ("pair_mass", self.pairs)]
-        want += ["profile"] if self.asked.profile else []
-        found: Any = attended(call, want).statistics
-        pair_mass = found.pair_mass.cpu().numpy()[self.owner, :, self.slot].T
-        numbers = {
-            name: _side_by_side(getattr(found, name))
-            for name in ("key_sums", "offset_mass", "entropy", "received")
-        }
-        profile = _side_by_side(found.profile) if self.asked.profile else None
-        return self.rows.masses(
-            Numbers(**numbers, pair_mass=np.ascontiguousarray(pair_mass), profile=profile),
-            None if norms is None else _side_by_side(norms),
-        )
-
-
-def _side_by_side(numbers: Tensor) -> npt.NDArray[np.floating]:
-    """(batch, head, position, ...) as (head, all positions, ...)."""
-    return numbers.transpose(0, 1).flatten(1, 2).cpu().numpy()
-
-
-def _corners(model: AttachedStack) -> list[Tensor]:
-    """For each layer what a value is multiplied by, to have the norm of value · W_O."""
-    found = []
-    for layer, call in enumerate(model.calls):
-        projection = call.projection
-        if not isinstance(projection, Projection) or projection.module is None:
-            problem = getattr(projection, "problem", "the output projection is not known")
-            raise SurveyError(
-                f"by_norm: {model.name}, {model.stack} {layer}: {problem}. Rows cannot be weighed "
-                "by the norms of value · W_O: give by_norm=False."
-            )
-        weight: Any = projection.module.weight
-        found.append(corner_of(weight.T if projection.transposed else weight, call.n_heads))
-    return found
 
 
 #: What a survey reads: a loaded model, or one stack of a live one.

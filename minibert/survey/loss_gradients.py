@@ -7,7 +7,7 @@ gives a key, |∂L/∂α| is added up over kinds of keys. One backward pass give
 ∂L/∂α = ∂L/∂z · valueᵀ is one N x N matrix of one segment and layer at a time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from minibert.layers.layer_pass import LayerPass
 from minibert.model import Model
 from minibert.survey.document_rows import generator_of
 from minibert.survey.rows import RowMasses, joined_rows, sums_of_rows
-from minibert.survey.segments import Batch, Segment
+from minibert.survey.segments import Batch, Segment, grouped
 from minibert.survey.windows import Masses
 from minibert.trace.run import embedded, run_layers
 
@@ -144,7 +144,7 @@ class LossGradients:
     def __call__(self, batch: Batch) -> list[RowMasses]:
         """Those of layer 0, 1, ..., for all tokens of the batch."""
         layers: list[list[RowMasses]] = [[] for _ in self.model.body.layers]
-        for group in _groups(batch.segments):
+        for group in grouped(batch.segments, _TOKENS, lambda one: len(one.ids)):
             for layer, found in enumerate(self._differentiated(group)):
                 window, first = self.model.config.window(layer), 0
                 for segment in group:
@@ -225,20 +225,6 @@ def with_gradients(masses: Masses, gradients: LossGradients) -> Masses:
         masses(batch, lambda layer, of: visit(layer, replace(of, gradient=of_layers[layer])))
 
     return both
-
-
-def _groups(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """The segments in groups of at most so many tokens or of one segment."""
-    group: list[Segment] = []
-    size = 0
-    for segment in segments:
-        if group and size + len(segment.ids) > _TOKENS:
-            yield group
-            group, size = [], 0
-        group.append(segment)
-        size += len(segment.ids)
-    if group:
-        yield group
 
 
 def _wide(value: Tensor) -> Tensor:

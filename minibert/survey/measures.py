@@ -5,7 +5,7 @@ formulas of Clark et al. 2019: a sum over rows divided by how many there are. Wh
 measure writes one line here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,8 +21,10 @@ Flags = npt.NDArray[np.bool_]
 BY_NORM = "_by_norm"
 #: Before the name of a measure: how much the loss changes with one of these weights.
 GRADIENT = "gradient_"
-_CLARK, _VIG = "Clark et al. 2019", "Vig 2019"
+_CLARK, _VIG, _OURS = "Clark et al. 2019", "Vig 2019, part 1", "this project"
 _KOBAYASHI = "Kobayashi et al. 2020"
+OfRows = Callable[[RowMasses], Floats]
+Counting = Callable[[SegmentTokens], Flags]
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,11 @@ class Measure:
     name: str
     words: str
     source: str
-    of_rows: Callable[[RowMasses], Floats]
-    rows: Callable[[SegmentTokens], Flags]
+    of_rows: OfRows
+    rows: Counting
+
+
+Named = Callable[[str], Measure]
 
 
 def _every(tokens: SegmentTokens) -> Flags:
@@ -95,90 +100,6 @@ def _related(name: str) -> Callable[[RowMasses], Floats]:
     return lambda masses: masses.related(name)
 
 
-_ONLY_PROBS = (
-    Measure("entropy", "entropy of the rows, in nats", f"{_CLARK}, §3.4", _entropy, _every),
-    Measure(
-        "entropy_cls",
-        "entropy of the rows of [CLS], in nats",
-        f"{_CLARK}, §3.4",
-        _entropy,
-        _of_class("cls"),
-    ),
-    Measure(
-        "most_received",
-        "the share of all attention that the most attended token gets",
-        "this project",
-        _most_received,
-        _every,
-    ),
-)
-_MASSES = (
-    Measure("to_self", "mass on the token itself", f"{_CLARK}, §3.1", _at(0), _every),
-    Measure("to_previous", "mass on the token before", f"{_CLARK}, §3.1", _at(-1), _every),
-    Measure("to_next", "mass on the token behind", f"{_CLARK}, §3.1", _at(1), _every),
-    Measure(
-        "to_first", "mass on the first position", "Vig and Belinkov 2019", _on("first"), _every
-    ),
-    Measure("to_cls", "mass on [CLS]", f"{_CLARK}, §3.2", _on("cls"), _every),
-    Measure("to_sep", "mass on [SEP]", f"{_CLARK}, §3.2", _on("sep"), _every),
-    Measure(
-        "sep_to_sep",
-        "mass of the rows of [SEP] on [SEP]",
-        f"{_CLARK}, §3.2",
-        _on("sep"),
-        _of_class("sep"),
-    ),
-    Measure(
-        "rest_to_sep", "mass of all other rows on [SEP]", f"{_CLARK}, §3.2", _on("sep"), _not_sep
-    ),
-    Measure(
-        "to_period_comma",
-        'mass on "." and ","',
-        f"{_CLARK}, §3.2",
-        _on("period_comma"),
-        _every,
-    ),
-    Measure(
-        "to_punctuation", "mass on all punctuation", "this project", _on("punctuation"), _every
-    ),
-    Measure(
-        "to_other_text",
-        "mass on the tokens of the other text, where there are two",
-        f"{_VIG}, part 1",
-        lambda masses: masses.on_other_text,
-        _of_pairs,
-    ),
-    Measure(
-        "to_same_word",
-        "mass on the same word at other places, of the rows that have one",
-        f"{_VIG}, part 1",
-        _related("same_word"),
-        _with(0),
-    ),
-    Measure(
-        "to_same_word_other_text",
-        "mass on the same word in the other text, of the rows that have one",
-        f"{_VIG}, part 1",
-        _related("same_word_other_text"),
-        _with(1),
-    ),
-    Measure(
-        "to_duplicate",
-        "mass on the same token earlier, of the rows that have one",
-        "Wang et al. 2022, §3.2",
-        _related("duplicate"),
-        _with(2),
-    ),
-    Measure(
-        "to_induction",
-        "mass on what stood behind the same token earlier, of the rows that have one",
-        "Olsson et al. 2022",
-        _related("induction"),
-        _with(3),
-    ),
-)
-
-
 def _all_keys(masses: RowMasses) -> Floats:
     assert masses.all_keys is not None
     return masses.all_keys
@@ -188,17 +109,55 @@ def _other_keys(masses: RowMasses) -> Floats:
     return _all_keys(masses) - masses.on("sep") - masses.on("period_comma")
 
 
+def _to(words: str, source: str, of_rows: OfRows, rows: Counting = _every) -> Named:
+    return lambda name: Measure(name, words, source, of_rows, rows)
+
+
+def _table(lines: Mapping[str, Named]) -> tuple[Measure, ...]:
+    return tuple(named(name) for name, named in lines.items())
+
+
+_ONLY_PROBS = _table({
+    "entropy": _to("entropy of the rows, in nats", f"{_CLARK}, §3.4", _entropy),
+    "entropy_cls": _to(
+        "entropy of the rows of [CLS], in nats", f"{_CLARK}, §3.4", _entropy, _of_class("cls")),
+    "most_received": _to(
+        "the share of all attention that the most attended token gets", _OURS, _most_received),
+})  # fmt: skip
+_MASSES = _table({
+    "to_self": _to("mass on the token itself", f"{_CLARK}, §3.1", _at(0)),
+    "to_previous": _to("mass on the token before", f"{_CLARK}, §3.1", _at(-1)),
+    "to_next": _to("mass on the token behind", f"{_CLARK}, §3.1", _at(1)),
+    "to_first": _to("mass on the first position", "Vig and Belinkov 2019", _on("first")),
+    "to_cls": _to("mass on [CLS]", f"{_CLARK}, §3.2", _on("cls")),
+    "to_sep": _to("mass on [SEP]", f"{_CLARK}, §3.2", _on("sep")),
+    "sep_to_sep": _to(
+        "mass of the rows of [SEP] on [SEP]", f"{_CLARK}, §3.2", _on("sep"), _of_class("sep")),
+    "rest_to_sep": _to(
+        "mass of all other rows on [SEP]", f"{_CLARK}, §3.2", _on("sep"), _not_sep),
+    "to_period_comma": _to('mass on "." and ","', f"{_CLARK}, §3.2", _on("period_comma")),
+    "to_punctuation": _to("mass on all punctuation", _OURS, _on("punctuation")),
+    "to_other_text": _to(
+        "mass on the tokens of the other text, where there are two",
+        _VIG, lambda masses: masses.on_other_text, _of_pairs),
+    "to_same_word": _to(
+        "mass on the same word at other places, of the rows that have one",
+        _VIG, _related("same_word"), _with(0)),
+    "to_same_word_other_text": _to(
+        "mass on the same word in the other text, of the rows that have one",
+        _VIG, _related("same_word_other_text"), _with(1)),
+    "to_duplicate": _to(
+        "mass on the same token earlier, of the rows that have one",
+        "Wang et al. 2022, §3.2", _related("duplicate"), _with(2)),
+    "to_induction": _to(
+        "mass on what stood behind the same token earlier, of the rows that have one",
+        "Olsson et al. 2022", _related("induction"), _with(3)),
+})  # fmt: skip
 #: As masses they say nothing new: these are 1, and what the others leave.
-_ONLY_GRADIENTS = (
-    Measure("to_any", "mass on any token", f"{_CLARK}, §3.3", _all_keys, _every),
-    Measure(
-        "to_other",
-        'mass on tokens that are no [SEP], "." or ","',
-        f"{_CLARK}, §3.3",
-        _other_keys,
-        _every,
-    ),
-)
+_ONLY_GRADIENTS = _table({
+    "to_any": _to("mass on any token", f"{_CLARK}, §3.3", _all_keys),
+    "to_other": _to('mass on tokens that are no [SEP], "." or ","', f"{_CLARK}, §3.3", _other_keys),
+})  # fmt: skip
 
 
 def measures(
@@ -217,28 +176,16 @@ def measures(
     (`gradient_to_previous`). `names` chooses some of them. Raises SurveyError for a name that is
     none of these.
     """
-    further = [
-        Measure(
-            f"to_offset_{offset}",
-            f"mass on the token at offset {offset}",
-            f"{_CLARK}, §3.1",
-            _at(offset),
-            _every,
-        )
-        for offset in offsets
-        if offset not in OFFSETS
-    ]
-    chosen = [
-        Measure(
-            f"to_token:{one}",
-            f"mass on the token {one!r}",
-            f"{_CLARK}, §3.2",
-            _on(f"token:{one}"),
-            _every,
-        )
+    further = {
+        f"to_offset_{n}": _to(f"mass on the token at offset {n}", f"{_CLARK}, §3.1", _at(n))
+        for n in offsets
+        if n not in OFFSETS
+    }
+    chosen = {
+        f"to_token:{one}": _to(f"mass on the token {one!r}", f"{_CLARK}, §3.2", _on(f"token:{one}"))
         for one in tokens
-    ]
-    masses = (*_MASSES, *further, *chosen)
+    }
+    masses = (*_MASSES, *_table(further), *_table(chosen))
     found = (*_ONLY_PROBS, *masses, *(map(_weighed, masses) if by_norm else ()))
     if gradients:
         every_offset = tuple(dict.fromkeys((*OFFSETS, *offsets)))

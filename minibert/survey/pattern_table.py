@@ -285,11 +285,7 @@ _ALL = (
     Pattern("first", "the first token", f"{_CLARK}.2; Vig and Belinkov 2019, section 4", _first),
     _known("delimiter"),
     Pattern(
-        BAG_OF_WORDS,
-        "all words of the sentence alike",
-        _VIG_2,
-        _bag_of_words,
-        baseline="drawn",
+        BAG_OF_WORDS, "all words of the sentence alike", _VIG_2, _bag_of_words, baseline="drawn"
     ),
     Pattern("same_word", "the same word elsewhere", _VIG_1, _same_word, baseline="moved"),
     Pattern(

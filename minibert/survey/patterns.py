@@ -11,7 +11,7 @@ is read. One document is open at a time, and nothing N x N of all layers is kept
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from minibert.survey.document_rows import (
 from minibert.survey.intervals import layer_intervals
 from minibert.survey.live import Given, Surveyable
 from minibert.survey.pattern_table import BAG_OF_WORDS, PATTERNS, Marks, Pattern, pattern_of
+from minibert.survey.tables import Survey
 
 EXAMPLES = 3
 
@@ -224,12 +225,7 @@ class PatternSums:
         self._controls[:, layers] += known[:, None, None]
 
     def add(
-        self,
-        layer: int,
-        probs: Float[Tensor, "head query key"],
-        targets: Targets,
-        *,
-        document: str,
+        self, layer: int, probs: Float[Tensor, "head query key"], targets: Targets, *, document: str
     ) -> None:
         """Add what these queries do in one layer of the open document."""
         # (query, head, key) · (query, key, column): all patterns and baselines in one product.
@@ -267,14 +263,6 @@ class PatternSums:
         counts = self._control_count[controlled, None]
         self.baseline[controlled] += self._controls[controlled] / counts
         self._open()
-
-    def merge(self, other: "PatternSums") -> None:
-        """Add the documents of another part of the corpus, measured on the same patterns."""
-        for name in ("count", "total", "squares", "baseline_count", "baseline"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for place, examples in other.examples.kept.items():
-            for example in examples:
-                self.examples.offer(place, example)
 
 
 def _overlap(
@@ -487,33 +475,7 @@ MEASURES = {
 }
 
 
-@runtime_checkable
-class SurveyTables(Protocol):
-    """What is read of a survey, as `Survey.read(folder)` gives it."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The measures."""
-
-    @property
-    def n_layers(self) -> int:
-        """The layers of the model."""
-
-    @property
-    def n_heads(self) -> int:
-        """The heads of a layer."""
-
-    def table(self, measure: str) -> NDArray[np.float64]:
-        """(layer, head): the mean over documents."""
-
-    def interval(self, measure: str) -> NDArray[np.float64]:
-        """(layer, head, 2): its 95 % confidence interval."""
-
-    def count(self, measure: str) -> int:
-        """The documents that the measure applies to."""
-
-
-def patterns_of_survey(survey: SurveyTables) -> HeadPatterns:
+def patterns_of_survey(survey: Survey) -> HeadPatterns:
     """What every head does by a survey's measures; nan for what it did not measure."""
     nothing = np.full((survey.n_layers, survey.n_heads), np.nan)
     score, low, high = (dict.fromkeys(PATTERNS, nothing) for _ in range(3))

@@ -94,11 +94,6 @@ class QueryKeySums:
         self.rows[layer] += (~np.isnan(ratio)).sum(1)
         self.participation[layer] += np.nansum(ratio, axis=1)
 
-    def merge(self, other: "QueryKeySums") -> None:
-        """Add the rows of another part of the corpus."""
-        for name in ("documents", "rows", "total", "participation"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
     def result(self) -> "QueryKeyDimensions":
         """The numbers of dimensions."""
         if not self.documents:

@@ -2,34 +2,40 @@
 
 A row is what one query gives to all keys, and sums to 1. `RowMasses` holds, for one layer, sums of
 rows over kinds of keys: never an N x N matrix. They are made in the pass that computes the model
-(`PassMasses`) or from matrices that are there (`from_matrices`), and both agree. In the pass the
-kernel multiplies rows by columns over keys, one for each class of tokens; the norm-weighted ones
-are the same columns times ‖f(x)‖ of each key (Kobayashi et al. 2020), and the sum of a row is a
-column of its own.
+(`PassMasses`), or beside a live model that attends by its own kernel (`AttachedMasses`). The kernel
+multiplies rows by columns over keys, one for each class of tokens; the norm-weighted ones are the
+same columns times ‖f(x)‖ of each key (Kobayashi et al. 2020), and the sum of a row is a column of
+its own.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from minibert.errors import AttentionError
+from minibert.attached.call import Call, repeated
+from minibert.attached.projection import Projection
+from minibert.attached.stack import attended
+from minibert.errors import SurveyError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.call import Want
 from minibert.layers.bodies import Body
-from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer_pass import LayerPass
+from minibert.model import Model
 from minibert.quantities import Float
+from minibert.survey.live import AttachedStack
 from minibert.survey.segments import RELATIONS, Batch, SegmentTokens
 from minibert.trace.run import embedded, run_layers
 
 Floats = npt.NDArray[np.floating]
+Whole = npt.NDArray[np.int64]
+Visit = Callable[[int, "RowMasses"], None]
 
 #: The key's position minus the query's: the offsets that every survey has.
 OFFSETS = (-1, 0, 1)
@@ -84,49 +90,6 @@ class RowMasses:
         first, second = self.on("text_0"), self.on("text_1")
         text = self.tokens.text
         return np.where(text == 0, second, np.where(text == 1, first, 0))
-
-
-def from_matrices(
-    probs: Floats,
-    tokens: SegmentTokens,
-    *,
-    norms: Floats | None = None,
-    offsets: Sequence[int] = OFFSETS,
-    smoothing: float = 0.0,
-) -> RowMasses:
-    """The masses of matrices that are there, (head, query, key), of one segment; in float64.
-
-    norms, (head, key), are ‖f(x)‖ of each key. `smoothing` s takes the entropy of (1 − s)·p + s/n,
-    as Clark et al. 2019 did with 0.0001 to keep away from ln 0; here 0·ln 0 counts as 0.
-    Raises AttentionError where the shapes do not fit.
-    """
-    probs = np.asarray(probs, dtype=np.float64)
-    n = len(tokens)
-    if probs.ndim != 3 or probs.shape[1:] != (n, n) or len(tokens.lengths) != 1:
-        raise AttentionError(
-            f"from_matrices: probs have shape {probs.shape} beside {n} tokens in "
-            f"{len(tokens.lengths)} segments; expected (head, {n}, {n}) of one segment."
-        )
-    if norms is not None and norms.shape != (len(probs), n):
-        raise AttentionError(
-            f"from_matrices: norms have shape {norms.shape}; expected ({len(probs)}, {n}), one for "
-            "each head and key."
-        )
-    weighed = None
-    if norms is not None:
-        rows = probs * np.asarray(norms, dtype=np.float64)[:, None, :]
-        totals = rows.sum(-1, keepdims=True)
-        rows = np.divide(rows, totals, out=np.zeros_like(rows), where=totals > 0)
-        weighed = sums_of_rows(rows, tokens, tuple(offsets))
-    flat = (1 - smoothing) * probs + smoothing / n
-    logs = np.log(flat, out=np.zeros_like(flat), where=flat > 0)
-    return replace(
-        sums_of_rows(probs, tokens, tuple(offsets)),
-        entropy=0.0 - (flat * logs).sum(-1),
-        received=probs.sum(1),
-        profile=np.stack([probs.trace(k, 1, 2) for k in range(1 - n, n)], axis=-1),
-        by_norm=weighed,
-    )
 
 
 def sums_of_rows(rows: Floats, tokens: SegmentTokens, offsets: tuple[int, ...]) -> RowMasses:
@@ -271,21 +234,12 @@ def _columns(sums: Floats, numbers: npt.NDArray[np.int64]) -> Floats:
     return np.swapaxes(np.swapaxes(sums, 1, 2)[:, numbers], 1, 2)
 
 
-@runtime_checkable
-class Surveyed(Protocol):
-    """What is asked of a model here."""
-
-    config: Config
-    body: Body
-    impl: str
-
-
 class PassMasses:
     """Gives the masses of every layer for batches of segments."""
 
     def __init__(
         self,
-        model: Surveyed,
+        model: Model,
         *,
         offsets: tuple[int, ...],
         by_norm: bool,
@@ -296,7 +250,7 @@ class PassMasses:
         self.impl = model.impl if impl is None else impl
         self.corners = _corners(model.body) if by_norm else None
 
-    def __call__(self, batch: Batch, visit: Callable[[int, RowMasses], None]) -> None:
+    def __call__(self, batch: Batch, visit: Visit) -> None:
         """Hands the masses of layer 0, 1, ... in turn to `visit`."""
         body, device = self.model.body, self.model.body.word.weight.device
         with torch.no_grad():
@@ -362,3 +316,87 @@ def _corners(body: Body) -> list[Tensor]:
             corner_of(layer.attention.output.weight, layer.attention.n_heads)
             for layer in body.layers
         ]
+
+
+class AttachedMasses:
+    """Gives the masses of every layer of a stack for batches of segments of one length.
+
+    Raises SurveyError for masses by norm where z does not go straight into an output projection.
+    """
+
+    def __init__(
+        self, model: AttachedStack, *, offsets: tuple[int, ...], by_norm: bool, profile: bool
+    ) -> None:
+        self.model, self.offsets, self.profile = model, offsets, profile
+        self.corners = _live_corners(model) if by_norm else None
+
+    def __call__(self, batch: Batch, visit: Visit) -> None:
+        """Hands the masses of layer 0, 1, ... in turn to `visit`."""
+        one = _LiveBatch(self, batch, self.model.device)
+        ids, kinds = (
+            torch.tensor([getattr(segment, name) for segment in batch.segments])
+            for name in ("ids", "kinds")
+        )
+        with torch.no_grad():
+            self.model.run(ids, kinds, lambda layer, call: visit(layer, one.masses(layer, call)))
+
+
+class _LiveBatch:
+    """What is the same for all layers of a batch of B segments of n tokens."""
+
+    def __init__(self, asked: AttachedMasses, batch: Batch, device: torch.device) -> None:
+        self.asked, tokens = asked, batch.tokens
+        self.size, length = len(tokens.lengths), tokens.lengths[0]
+        self.rows = BatchRows(tokens, asked.offsets, device)
+        self.classes = self.rows.classes.unflatten(0, (self.size, length))
+        pairs, _ = tokens.pairs
+        # Where each pair stands in the table of its segment.
+        self.owner = pairs[:, 0] // length
+        self.slot = np.arange(len(pairs)) - np.searchsorted(self.owner, self.owner)
+        table = np.full((self.size, self.slot.max(initial=0) + 1, 2), -1, dtype=np.int64)
+        table[self.owner, self.slot] = pairs - self.owner[:, None] * length
+        self.pairs = torch.from_numpy(table).to(device)
+
+    def masses(self, layer: int, call: Call) -> RowMasses:
+        """Those of one layer."""
+        norms: Tensor | None = None
+        columns = self.classes[:, None]
+        if self.asked.corners is not None:
+            value = repeated(call.read("value").float(), call.n_heads)
+            norms = torch.linalg.vector_norm(value @ self.asked.corners[layer], dim=-1)
+            columns = columns_by_norm(self.classes, norms)
+        want: list[Any] = ["entropy", "received", ("offset_mass", self.asked.offsets)]
+        want += [("key_sums", columns), ("pair_mass", self.pairs)]
+        want += ["profile"] if self.asked.profile else []
+        found: Any = attended(call, want).statistics
+        pair_mass = found.pair_mass.cpu().numpy()[self.owner, :, self.slot].T
+        numbers = {
+            name: _side_by_side(getattr(found, name))
+            for name in ("key_sums", "offset_mass", "entropy", "received")
+        }
+        profile = _side_by_side(found.profile) if self.asked.profile else None
+        return self.rows.masses(
+            Numbers(**numbers, pair_mass=np.ascontiguousarray(pair_mass), profile=profile),
+            None if norms is None else _side_by_side(norms),
+        )
+
+
+def _side_by_side(numbers: Tensor) -> npt.NDArray[np.floating]:
+    """(batch, head, position, ...) as (head, all positions, ...)."""
+    return numbers.transpose(0, 1).flatten(1, 2).cpu().numpy()
+
+
+def _live_corners(model: AttachedStack) -> list[Tensor]:
+    """For each layer what a value is multiplied by, to have the norm of value · W_O."""
+    found = []
+    for layer, call in enumerate(model.calls):
+        projection = call.projection
+        if not isinstance(projection, Projection) or projection.module is None:
+            problem = getattr(projection, "problem", "the output projection is not known")
+            raise SurveyError(
+                f"by_norm: {model.name}, {model.stack} {layer}: {problem}. Rows cannot be weighed "
+                "by the norms of value · W_O: give by_norm=False."
+            )
+        weight: Any = projection.module.weight
+        found.append(corner_of(weight.T if projection.transposed else weight, call.n_heads))
+    return found

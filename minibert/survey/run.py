@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import numpy as np
 import torch
@@ -19,11 +18,11 @@ from minibert.kernels.registry import check_name
 from minibert.model import Model
 from minibert.survey.document_rows import surveyable
 from minibert.survey.documents import Document, Documents, check_list, document_of
-from minibert.survey.live import AttachedMasses, AttachedStack, Surveyable
+from minibert.survey.live import AttachedStack, Surveyable
 from minibert.survey.loss_gradients import LossGradients, Objective, with_gradients
 from minibert.survey.measures import BY_NORM, GRADIENT, Measure
 from minibert.survey.measures import measures as all_measures
-from minibert.survey.rows import OFFSETS, PassMasses
+from minibert.survey.rows import OFFSETS, AttachedMasses, PassMasses
 from minibert.survey.segments import Segmenter, in_pairs
 from minibert.survey.tables import OutputFolder, Survey, opened, versions
 from minibert.survey.windows import (
@@ -237,23 +236,15 @@ class Bar:
     The estimate is from the windows that this run measured: what an earlier run did costs no time.
     """
 
-    def __init__(self, documents: Iterable[Any], limit: int | None, *, shown: bool) -> None:
-        files = documents if isinstance(documents, Documents) and limit is None else None
-        self._files, self._shown = files, shown
-        self._total = limit if files is None else files.n_bytes
-        self._skipped = 0
+    def __init__(self, documents: Iterable[object], limit: int | None, *, shown: bool) -> None:
+        self._files = documents if isinstance(documents, Documents) and limit is None else None
+        self._total = limit if self._files is None else self._files.n_bytes
+        self._shown, self._skipped = shown, 0
         self._places: dict[int, int] = {}
-        self._bar: Any = None
+        self._bar: tqdm[NoReturn] | None = None
 
-    def __enter__(self) -> "Bar":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Take it away."""
         if self._bar is not None:
             self._bar.close()
 
@@ -264,21 +255,19 @@ class Bar:
     def begin(self, window: Window) -> None:
         """A window was read and is to be measured, perhaps while others are read."""
         self._places[window.number] = 0 if self._files is None else self._files.bytes_read
+        unit = " documents" if self._files is None else "B"
         if self._bar is None:
             self._bar = tqdm(
-                total=self._total,
-                initial=self._skipped,
-                unit=" documents" if self._files is None else "B",
-                unit_scale=True,
-                disable=not self._shown,
-                mininterval=0,
-            )
+                total=self._total, initial=self._skipped, unit=unit, unit_scale=True,
+                disable=not self._shown, mininterval=0,
+            )  # fmt: skip
 
     def show(self, part: Part) -> None:
         """A window was measured: `part` is everything so far."""
-        place = self._places.pop(part.windows - 1)
-        place = part.documents if self._files is None else place
-        self._bar.set_postfix(documents=part.documents, tokens=part.tokens, refresh=False)
+        assert self._bar is not None
+        told, place = part.measured, self._places.pop(part.windows - 1)
+        place = told.documents if self._files is None else place
+        self._bar.set_postfix(documents=told.documents, tokens=told.tokens, refresh=False)
         self._bar.update(place - self._bar.n)
 
 
@@ -356,8 +345,12 @@ def survey(
     what cannot be read or written, and where one window loses five workers in a row.
     """
     check_list(documents, "documents")
-    chosen = (measures, offsets, tokens, by_norm, gradients, profile, pairs, limit, longest)
-    options = Options(*chosen, dtype, impl, batch_tokens, on_error, engine, workers, threads)
+    options = Options(
+        measures=measures, offsets=offsets, tokens=tokens, by_norm=by_norm, gradients=gradients,
+        profile=profile, pairs=pairs, limit=limit, longest=longest, dtype=dtype, impl=impl,
+        batch_tokens=batch_tokens, on_error=on_error, engine=engine, workers=workers,
+        threads=threads,
+    )  # fmt: skip
     subject = _subject(model, stack, options)
     measure = options.window_survey(in_dtype(subject, dtype))
     about = {
@@ -398,10 +391,10 @@ def _measured(
     progress: bool,
 ) -> Part:
     """The sums of the whole corpus, each window kept in the folder when it is merged."""
-    part = folder.part() or Part(measure.empty(), "")
+    part = folder.part() or Part(Measured(measure.empty()))
     with (
         _engine(model, options, measure) as measure_all,
-        Bar(documents, options.limit, shown=progress) as bar,
+        closing(Bar(documents, options.limit, shown=progress)) as bar,
     ):
         unread = windows(_documents(documents, options))
         for window, measured in measure_all(_new(unread, part, bar)):
@@ -486,13 +479,14 @@ def _drift(
 
 def _told(part: Part, documents: Iterable[Any]) -> dict[str, Any]:
     """What the manifest says of the corpus."""
+    told = part.measured
     found: dict[str, Any] = {
         "sha256": part.corpus,
-        "documents": part.documents,
-        "segments": part.segments,
-        "tokens": part.tokens,
-        "pairs_cut": part.pairs_cut,
-        "without_tokens": {"count": part.n_wrong, "first": [list(one) for one in part.wrong]},
+        "documents": told.documents,
+        "segments": told.segments,
+        "tokens": told.tokens,
+        "pairs_cut": told.pairs_cut,
+        "without_tokens": {"count": told.n_wrong, "first": [list(one) for one in told.wrong]},
     }
     if isinstance(documents, Documents):
         found["files"] = [path.name for path in documents.files]
@@ -505,8 +499,9 @@ def _told(part: Part, documents: Iterable[Any]) -> dict[str, Any]:
 
 
 def _result(measure: WindowSurvey, part: Part, manifest: dict[str, Any]) -> Survey:
-    if not part.documents:
-        reasons = "".join(f" {place}: {reason}" for place, reason in part.wrong[:3])
+    found = part.measured
+    if not found.documents:
+        reasons = "".join(f" {place}: {reason}" for place, reason in found.wrong[:3])
         raise SurveyError(f"There is no document that can be measured.{reasons}")
     names = tuple(one.name for one in measure.measures)
-    return Survey(names, part.sums, part.ids, manifest)
+    return Survey(names, found.sums, found.ids, manifest)

@@ -9,8 +9,8 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from itertools import groupby
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +18,18 @@ import torch
 
 from minibert.errors import SurveyError, TokenizationError
 from minibert.survey.documents import Document
+from minibert.survey.live import Surveyable
 from minibert.text.inputs import Inputs
-from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens, padded
 from minibert.text.windows import equal_parts
 
-Array = npt.NDArray[Any]
+Array = npt.NDArray[np.generic]
 Flags = npt.NDArray[np.bool_]
 Whole = npt.NDArray[np.int64]
 
 #: Kinds of keys that every survey has; chosen tokens come behind them.
+Item = TypeVar("Item")
+
 CLASSES = ("cls", "sep", "period_comma", "punctuation", "first", "text_0", "text_1")
 #: How the key of a pair is related to its query.
 RELATIONS = ("same_word", "same_word_other_text", "duplicate", "induction")
@@ -62,6 +64,8 @@ class SegmentTokens:
     class_names: tuple[str, ...] = CLASSES
     causal: bool = False
     window: tuple[int, int] | None = None
+
+    _ARRAYS: ClassVar = ("ids", "text", "word", "occurrence", "classes")
 
     def __len__(self) -> int:
         """The number of tokens."""
@@ -133,26 +137,15 @@ class SegmentTokens:
         """A segment alone."""
         first = int(self.starts[number])
         cut = slice(first, first + self.lengths[number])
-        return SegmentTokens(
-            (self.lengths[number],),
-            self.ids[cut],
-            self.text[cut],
-            self.word[cut],
-            self.occurrence[cut],
-            self.classes[cut],
-            self.class_names,
-            self.causal,
-            self.window,
-        )
+        arrays = {name: getattr(self, name)[cut] for name in self._ARRAYS}
+        return replace(self, lengths=(self.lengths[number],), **arrays)
 
     @classmethod
     def joined(cls, segments: Sequence["SegmentTokens"]) -> "SegmentTokens":
         """The segments one after the other."""
-        names = ("ids", "text", "word", "occurrence", "classes")
-        arrays = {n: np.concatenate([getattr(one, n) for one in segments]) for n in names}
+        arrays = {n: np.concatenate([getattr(one, n) for one in segments]) for n in cls._ARRAYS}
         lengths = tuple(length for one in segments for length in one.lengths)
-        first = segments[0]
-        return cls(lengths, class_names=first.class_names, causal=first.causal, **arrays)
+        return replace(segments[0], lengths=lengths, window=None, **arrays)
 
 
 def kind_of(token: str, *, cls: bool, sep: bool, chosen: Sequence[str] = ()) -> list[bool]:
@@ -167,40 +160,6 @@ def kind_of(token: str, *, cls: bool, sep: bool, chosen: Sequence[str] = ()) -> 
     return found + [bare == one for one in chosen]
 
 
-def tokens_of_strings(raw: Sequence[str], *, chosen: Sequence[str] = ()) -> SegmentTokens:
-    """The description of one segment from the strings of its tokens alone.
-
-    For attention that another program computed. Pieces of a word begin with "##" (WordPiece); a
-    token that begins with "Ġ" is a word of its own without it. The text after the first separator
-    is the second one.
-    """
-    text, word, occurrence, kinds = [], [], [], []
-    words: dict[str, int] = {}
-    second, place = 0, -1
-    strings = [_readable(token) for token in raw]
-    spelled = _words(raw, strings)
-    for token, string, whole in zip(raw, strings, spelled, strict=True):
-        cls, sep = token in _CLS, token in _SEP
-        place += not token.startswith("##")
-        occurrence.append(place)
-        text.append(-1 if cls or sep else second)
-        word.append(-1 if cls or sep else words.setdefault(whole, len(words)))
-        kinds.append(kind_of(string, cls=cls, sep=sep, chosen=chosen))
-        second = 1 if sep else second
-    numbers: dict[str, int] = {}
-    ids = np.array([numbers.setdefault(token, len(numbers)) for token in raw], dtype=np.int64)
-    texts = np.array(text, dtype=np.int64)
-    return SegmentTokens(
-        (len(raw),),
-        ids,
-        texts,
-        np.array(word, dtype=np.int64),
-        np.array(occurrence, dtype=np.int64),
-        with_places(np.array(kinds, dtype=bool), texts),
-        (*CLASSES, *(f"token:{one}" for one in chosen)),
-    )
-
-
 def with_places(kinds: Flags, text: Whole) -> Flags:
     """The classes of the tokens of a segment, with those that depend on where a token stands."""
     kinds = kinds.copy()
@@ -209,50 +168,6 @@ def with_places(kinds: Flags, text: Whole) -> Flags:
         kinds[:, CLASSES.index("text_0")] = text == 0
         kinds[:, CLASSES.index("text_1")] = text == 1
     return kinds
-
-
-def _readable(token: str) -> str:
-    strip: Callable[[str], str] = token.removeprefix
-    return strip("##") if token.startswith("##") else token.replace("Ġ", " ")
-
-
-def _words(raw: Sequence[str], strings: Sequence[str]) -> list[str]:
-    """For each token the whole word that it is a piece of, in lower case."""
-    starts = [i for i, token in enumerate(raw) if not token.startswith("##")]
-    found: list[str] = []
-    for first, stop in pairwise([*starts, len(raw)]):
-        found += ["".join(strings[first:stop]).strip().lower()] * (stop - first)
-    return found
-
-
-@runtime_checkable
-class Sizes(Protocol):
-    """What is asked of a config here."""
-
-    @property
-    def n_positions(self) -> int:
-        """Tokens that the model sees at once."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether a token sees no key behind it."""
-
-
-@runtime_checkable
-class ReadsText(Protocol):
-    """What is asked of a model here."""
-
-    @property
-    def config(self) -> Sizes:
-        """What is known of its positions."""
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """None: it reads no text."""
-
-    @property
-    def name(self) -> str:
-        """For messages."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,7 +228,7 @@ class Segmenter:
     """
 
     def __init__(
-        self, model: ReadsText, *, chosen: Sequence[str] = (), longest: int | None = None
+        self, model: Surveyable, *, chosen: Sequence[str] = (), longest: int | None = None
     ) -> None:
         if model.tokenizer is None:
             raise SurveyError(f"{model.name} has no tokenizer, which a survey of texts needs.")
@@ -332,7 +247,7 @@ class Segmenter:
 
     def _kinds(self, chosen: Sequence[str]) -> npt.NDArray[np.bool_]:
         """The classes of each vocabulary entry, (entry, class)."""
-        tokenizer: Any = self.tokenizer
+        tokenizer = self.tokenizer
         return np.array(
             [
                 kind_of(
@@ -377,7 +292,7 @@ class Segmenter:
 
     def _tokens(self, document: Document) -> Tokens:
         """The tokens of a document; of a pair no more than fit."""
-        contents: tuple[Any, ...] = document.contents
+        contents = document.contents
         whole = self.tokenizer(*contents)
         if document.pair is None or whole.lengths[0] <= self.longest:
             return whole
@@ -410,6 +325,20 @@ def _word_numbers(tokens: Tokens) -> tuple[Whole, Whole, Whole]:
     return text, word, occurrence
 
 
+def grouped(items: Iterable[Item], most: int, size: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """The items in their order, in lists of at most so many tokens or of one item."""
+    held: list[Item] = []
+    tokens = 0
+    for item in items:
+        if held and tokens + size(item) > most:
+            yield held
+            held, tokens = [], 0
+        held.append(item)
+        tokens += size(item)
+    if held:
+        yield held
+
+
 def batches(
     segments: Iterable[Segment], tokens: int, *, equal_lengths: bool = False
 ) -> Iterator[Batch]:
@@ -417,18 +346,14 @@ def batches(
 
     With `equal_lengths` those of a batch have as many tokens each.
     """
-    taken: list[Segment] = []
-    held = 0
-    for segment in sorted(segments, key=lambda one: len(one.ids)):
-        length = len(segment.ids)
-        other = equal_lengths and taken and len(taken[0].ids) != length
-        if taken and (other or held + length > tokens):
-            yield Batch(tuple(taken))
-            taken, held = [], 0
-        taken.append(segment)
-        held += length
-    if taken:
-        yield Batch(tuple(taken))
+    in_order = sorted(segments, key=_length)
+    alike = groupby(in_order, _length) if equal_lengths else [(0, in_order)]
+    for _, some in alike:
+        yield from (Batch(tuple(group)) for group in grouped(some, tokens, _length))
+
+
+def _length(segment: Segment) -> int:
+    return len(segment.ids)
 
 
 def in_pairs(documents: Iterable[Document]) -> Iterator[Document]:

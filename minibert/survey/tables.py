@@ -26,6 +26,7 @@ from minibert.errors import SurveyError, how_to_install
 from minibert.survey.intervals import layer_intervals
 from minibert.survey.windows import BEST, PART, Part, Sums
 from minibert.training.folder import folder_locked
+from minibert.writing import replacing
 
 
 def versions() -> dict[str, str]:
@@ -155,17 +156,17 @@ class Survey:
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         for name, table in self._tables().items():
-            files.write_table(table, path / f".{name}")
-            (path / f".{name}").replace(path / name)
+            with replacing(path / name) as fresh:
+                files.write_table(table, fresh)
         text = json.dumps(self.manifest, indent=2, ensure_ascii=False)
-        (path / f".{MANIFEST}").write_text(f"{text}\n", encoding="utf-8")
-        (path / f".{MANIFEST}").replace(path / MANIFEST)
+        with replacing(path / MANIFEST) as fresh:
+            fresh.write_text(f"{text}\n", encoding="utf-8")
 
     def _tables(self) -> dict[str, Any]:
         arrow, _ = parquet()
         sums, size = self.sums, self.sums.total.shape
         measure, layer, head = (axis.ravel() for axis in np.indices(size))
-        names = np.array(self.names, dtype=object)
+        names = np.array(self.names)
         low_high = np.stack([self.interval(name) for name in self.names])
         columns = {
             "measure": names[measure],
@@ -189,7 +190,7 @@ class Survey:
             "head": head,
             "rank": rank,
             "score": sums.best[measure, layer, head, rank],
-            "document": np.array([self.documents[int(one)] for one in numbers], dtype=object),
+            "document": np.array([self.documents[int(one)] for one in numbers], dtype=str),
             "number": numbers,
         }
         layer, head, offset = (axis.ravel() for axis in np.indices(sums.profile.shape))
@@ -201,16 +202,7 @@ class Survey:
             "total": sums.profile.ravel(),
         }
         tables = {MEASURES: columns, EXAMPLES: examples, PROFILE: profile}
-        strings = {"measure", "document"}
-        return {
-            file: arrow.table(
-                {
-                    name: arrow.array(values, arrow.string() if name in strings else None)
-                    for name, values in table.items()
-                }
-            )
-            for file, table in tables.items()
-        }
+        return {file: arrow.table(table) for file, table in tables.items()}
 
     @classmethod
     def read(cls, folder: str | Path) -> "Survey":
@@ -300,13 +292,12 @@ class OutputFolder:
                 f"{self.folder}: the tables cannot be written ({error.strerror or error}). What "
                 "was measured is kept: make room and run the same again."
             ) from error
-        for name in (PART, f".{PART}"):
-            (self.folder / name).unlink(missing_ok=True)
+        (self.folder / PART).unlink(missing_ok=True)
 
 
 @contextmanager
 def opened(
-    output: str | Path | None, about: Mapping[str, Any], *, resume: bool
+    output: str | Path | None, about: Mapping[str, object], *, resume: bool
 ) -> Iterator[OutputFolder]:
     """The folder, where one is named: writable, of this run alone, without a finished survey."""
     if output is None:
@@ -320,12 +311,7 @@ def opened(
             "replace it with resume=False."
         )
     with folder_locked(folder, SurveyError, file=".lock", work="surveying"):
-        try:
-            if not resume:
-                # First of all: what is replaced is not to be taken for finished.
-                for name in (MANIFEST, PART):
-                    (folder / name).unlink(missing_ok=True)
-            (folder / f".{PART}").touch()
-        except OSError as error:
-            raise SurveyError(f"{folder}: cannot be written ({error}).") from error
+        # First of all: what is replaced is not to be taken for finished.
+        for name in () if resume else (MANIFEST, PART):
+            (folder / name).unlink(missing_ok=True)
         yield OutputFolder(folder, about, resume=resume)

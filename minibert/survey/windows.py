@@ -16,7 +16,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +26,7 @@ from minibert.survey.documents import Document
 from minibert.survey.measures import Measure
 from minibert.survey.rows import RowMasses
 from minibert.survey.segments import Batch, Segmenter, SegmentTokens, batches
+from minibert.writing import replacing
 
 Floats = npt.NDArray[np.floating]
 Whole = npt.NDArray[np.int64]
@@ -183,21 +183,35 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What a window gave.
+    """What some windows gave.
 
-    sums       over its documents
+    sums       over their documents
     ids        of the documents that are among the best, by number
     documents, segments, tokens: how many were measured
-    wrong      where a document could not become tokens, and why
+    n_wrong    documents that could not become tokens; wrong: (document, reason) for the first
+    pairs_cut  pairs whose ends were left out
     """
 
     sums: Sums
-    ids: dict[int, str] = field(default_factory=dict)
+    ids: Mapping[int, str] = field(default_factory=dict)
     documents: int = 0
     segments: int = 0
     tokens: int = 0
-    wrong: tuple[tuple[str, str], ...] = ()
+    n_wrong: int = 0
     pairs_cut: int = 0
+    wrong: tuple[tuple[str, str], ...] = ()
+
+    def __add__(self, other: "Measured") -> "Measured":
+        """Both together; the windows of `other` come behind those of this."""
+        sums, ids = self.sums + other.sums, {**self.ids, **other.ids}
+        kept = {int(n) for n in np.unique(sums.best_document) if n >= 0}
+        counts = ("documents", "segments", "tokens", "n_wrong", "pairs_cut")
+        return Measured(
+            sums,
+            {n: ids[n] for n in sorted(kept)},
+            **{name: getattr(self, name) + getattr(other, name) for name in counts},
+            wrong=(*self.wrong, *other.wrong)[:MOST_NAMED],
+        )
 
 
 def windows(documents: Iterable[Document]) -> Iterator[Window]:
@@ -283,7 +297,7 @@ class WindowSurvey:
                 held.add(one.result())
             good = np.flatnonzero(n_tokens)
             if not len(good):
-                return Measured(self.empty(), wrong=reasons, pairs_cut=cut)
+                return Measured(self.empty(), n_wrong=len(wrong), wrong=reasons, pairs_cut=cut)
             sums = document_sums(
                 held.rows[..., good], held.counts[..., good], held.profile, good + window.first
             )
@@ -294,8 +308,9 @@ class WindowSurvey:
                 len(good),
                 len(segments),
                 int(n_tokens.sum()),
-                reasons,
+                len(wrong),
                 cut,
+                reasons,
             )
 
         return finish
@@ -369,63 +384,36 @@ MOST_NAMED = 100
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The sums of the first windows of a corpus.
+    """What the first windows of a corpus gave.
 
     windows     how many they are
     corpus      the hash of their documents
-    ids         of the documents that are among the best so far, by number
-    documents, segments, tokens, n_wrong, pairs_cut: counts
-    wrong       (document, reason) for the first that could not become tokens
     drift       what a narrower dtype changed, by measure; None before it is known
     """
 
-    sums: Sums
-    corpus: str
+    measured: Measured
+    corpus: str = ""
     windows: int = 0
-    ids: Mapping[int, str] = field(default_factory=dict)
-    documents: int = 0
-    segments: int = 0
-    tokens: int = 0
-    n_wrong: int = 0
-    pairs_cut: int = 0
-    wrong: tuple[tuple[str, str], ...] = ()
     drift: Mapping[str, float] | None = None
 
     def with_window(self, window: Window, measured: Measured) -> "Part":
         """The same with the next window."""
         if window.number != self.windows:
             raise AssertionError(f"window {window.number} came behind {self.windows} windows")
-        sums = self.sums + measured.sums
-        ids = {**self.ids, **measured.ids}
-        kept = {int(n) for n in np.unique(sums.best_document) if n >= 0}
-        return Part(
-            sums,
-            hash_documents(self.corpus, window.documents),
-            self.windows + 1,
-            {n: ids[n] for n in sorted(kept)},
-            self.documents + measured.documents,
-            self.segments + measured.segments,
-            self.tokens + measured.tokens,
-            self.n_wrong + len(measured.wrong),
-            self.pairs_cut + measured.pairs_cut,
-            (*self.wrong, *measured.wrong)[:MOST_NAMED],
-            self.drift,
-        )
+        corpus = hash_documents(self.corpus, window.documents)
+        return Part(self.measured + measured, corpus, self.windows + 1, self.drift)
 
     def write(self, folder: Path, identity: str) -> None:
         """Replace the file of the folder. Raises SurveyError where that cannot be done."""
-        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "sums"}
-        told["ids"] = {str(n): name for n, name in self.ids.items()}
-        text = json.dumps({"identity": identity, **told})
-        fresh = folder / f".{PART}"
+        counts = {name: one for name, one in vars(self.measured).items() if name != "sums"}
+        own = {name: one for name, one in vars(self).items() if name != "measured"}
+        told = np.array(json.dumps({"identity": identity, "counts": counts, **own}))
         try:
-            with fresh.open("wb") as file:
-                np.savez(file, told=np.array(text), **vars(self.sums))
+            with replacing(folder / PART) as fresh, fresh.open("wb") as file:
+                np.savez(file, told=told, **vars(self.measured.sums))
                 file.flush()
                 os.fsync(file.fileno())
-            fresh.replace(folder / PART)
         except OSError as error:
-            fresh.unlink(missing_ok=True)
             raise SurveyError(
                 f"{folder / PART}: cannot be written ({error.strerror or error}). The "
                 f"{self.windows - 1} windows before are kept: make room and run the same again."
@@ -440,7 +428,7 @@ class Part:
         path = folder / PART
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-                told: dict[str, Any] = json.loads(str(found["told"]))
+                told = json.loads(str(found["told"]))
                 sums = Sums(**{one.name: found[one.name] for one in fields(Sums)})
         except FileNotFoundError:
             return None
@@ -453,9 +441,10 @@ class Part:
                 f"{path}: belongs to a survey with another model or other options. Run it with "
                 "those, or begin anew with resume=False."
             )
-        told["ids"] = {int(n): name for n, name in told["ids"].items()}
-        told["wrong"] = tuple((place, reason) for place, reason in told["wrong"])
-        return cls(sums, **told)
+        counts = told.pop("counts")
+        counts["ids"] = {int(n): name for n, name in counts["ids"].items()}
+        counts["wrong"] = tuple((place, reason) for place, reason in counts["wrong"])
+        return cls(Measured(sums, **counts), **told)
 
 
 def hash_documents(before: str, documents: tuple[Document, ...]) -> str:

@@ -18,12 +18,7 @@ _PIPELINES = {"causal-lm": "text-generation", "masked-lm": "fill-mask", "pre-tra
 
 
 def write_card(
-    folder: Path,
-    model: Model,
-    about: dict[str, Any],
-    log: list[dict[str, Any]],
-    *,
-    seconds: float,
+    folder: Path, model: Model, about: dict[str, Any], log: list[dict[str, Any]], *, seconds: float
 ) -> None:
     """Write README.md and training.json into the folder of a trained model.
 

@@ -37,10 +37,7 @@ def target_layers(config: Config, names: Collection[str]) -> dict[str, int]:
 
 
 def target_loss(
-    name: str,
-    probs: Float[Tensor, "batch head query key"],
-    batch: Batch,
-    tokenizer: Tokenizer,
+    name: str, probs: Float[Tensor, "batch head query key"], batch: Batch, tokenizer: Tokenizer
 ) -> Float[Tensor, ""]:
     """−log of the last head's attention to its target: the mean over real, non-delimiter tokens.
 

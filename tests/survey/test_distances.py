@@ -93,19 +93,6 @@ def test_drawn_rows_belong_to_the_document_and_not_to_its_place() -> None:
     assert everything.rows == model.tokenize(TEXTS[0]).lengths[0]
 
 
-def test_sums_of_parts_merge_to_the_sums_of_the_whole() -> None:
-    probs = torch.randn(5, 2, 3, 7, dtype=torch.float64).softmax(-1)
-    whole, left, right = (JensenShannonSums(1, 2) for _ in range(3))
-    for index, document in enumerate(probs):
-        for sums in (whole, left if index < 2 else right):
-            sums.add(jensen_shannon_sums(document), 3)
-    left.merge(right)
-    one, two = whole.distances(), left.distances()
-    assert (one.rows, one.documents) == (two.rows, two.documents) == (15, 5)
-    np.testing.assert_allclose(two.mean, one.mean, rtol=1e-14)
-    np.testing.assert_allclose(two.standard_error, one.standard_error, rtol=1e-9)
-
-
 def test_one_document_says_nothing_about_others() -> None:
     sums = JensenShannonSums(1, 2)
     with pytest.raises(AttentionError, match="No row was added"):
@@ -121,8 +108,6 @@ def test_what_cannot_be_measured_is_refused() -> None:
         jensen_shannon_sums(torch.ones(2, 0, 3))
     with pytest.raises(AttentionError, match=r"shape \(1, 1\); expected \(6, 6\)"):
         JensenShannonSums(2, 3).add(np.zeros((1, 1)), 1)
-    with pytest.raises(AttentionError, match="another model"):
-        JensenShannonSums(2, 3).merge(JensenShannonSums(3, 2))
     with pytest.raises(AttentionError, match="rows_per_document=0"):
         head_distances(minibert.load(), TEXTS, rows_per_document=0)
     with pytest.raises(TokenizationError, match="texts is one str"):

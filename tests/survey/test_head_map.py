@@ -8,9 +8,7 @@ import pytest
 from minibert.errors import AttentionError
 from minibert.survey.distances import HeadDistances
 from minibert.survey.head_map import (
-    average_linkage,
     classical_scaling,
-    clusters,
     layer_closeness,
     metric_scaling,
 )
@@ -54,33 +52,6 @@ def test_no_step_of_smacof_makes_the_stress_larger_and_the_end_is_a_minimum() ->
         assert raw(end + 1e-3 * step) > raw(end)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_average_linkage_merges_the_clusters_whose_mean_distance_is_least(seed: int) -> None:
-    given = distances_of(drawn(11, 3, seed))
-    members = {entry: [entry] for entry in range(11)}
-    for new, merge in enumerate(average_linkage(given), 11):
-        apart = {
-            (a, b): np.mean([given[i, j] for i in members[a] for j in members[b]])
-            for a, b in itertools.combinations(sorted(members), 2)
-        }
-        nearest = min(apart, key=apart.__getitem__)
-        assert (merge.first, merge.second) == nearest
-        assert merge.distance == pytest.approx(apart[nearest], rel=1e-12)
-        members[new] = members.pop(merge.first) + members.pop(merge.second)
-        assert merge.size == len(members[new])
-    assert len(members) == 1
-
-
-def test_clusters_are_the_groups_that_lie_apart() -> None:
-    points = np.array([[0.0], [10.0], [0.1], [20.0], [10.1], [0.3]])
-    merges = average_linkage(distances_of(points))
-    assert clusters(merges, 3) == [[0, 2, 5], [1, 4], [3]]
-    assert clusters(merges, 1) == [[0, 1, 2, 3, 4, 5]]
-    assert clusters(merges, 6) == [[entry] for entry in range(6)]
-    with pytest.raises(AttentionError, match="count=7: expected a whole number from 1 to 6"):
-        clusters(merges, 7)
-
-
 def test_heads_of_one_layer_that_lie_together_are_seen() -> None:
     points = np.array([[0.0], [1.0], [7.0], [9.0]])
     mean = distances_of(points)
@@ -96,6 +67,6 @@ def test_heads_of_one_layer_that_lie_together_are_seen() -> None:
     ids=["not square", "not 0 to itself", "nan", "negative"],
 )
 def test_what_is_no_matrix_of_distances_is_refused(distances: np.ndarray) -> None:
-    for function in (metric_scaling, classical_scaling, average_linkage):
+    for function in (metric_scaling, classical_scaling):
         with pytest.raises(AttentionError, match="distances"):
             function(distances)

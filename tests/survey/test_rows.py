@@ -1,31 +1,20 @@
-"""Masses of real attention, computed by BERT and GPT-2 in other people's programs."""
+"""What a survey measures equals published formulas over whole matrices, selector by selector."""
 
 import numpy as np
 import pytest
-from data import data_path
+import torch
 
-from minibert.errors import AttentionError, SurveyError
+import minibert
+from minibert.errors import SurveyError
+from minibert.survey import Document, survey
 from minibert.survey.measures import measures
-from minibert.survey.rows import from_matrices
-from minibert.survey.segments import SegmentTokens, tokens_of_strings
-from minibert.survey.windows import row_sums, rows_that_count
+from minibert.survey.segments import Segmenter, SegmentTokens
 
-FILES = (
-    "bert-base-uncased__store",
-    "bert-base-uncased__rabbit",
-    "distilbert-base-uncased__cat",
-    "gpt2__fox",
-    "gpt2__apples_qk",
+PAIR = Document(
+    "pair", "The strawberries, she said, grow on the hill.", None, "The hill? She ate strawberries."
 )
-PUBLISHED = {
-    "to_previous": {(1, 4), (3, 5), (6, 11), (7, 4)},
-    "to_next": {(0, 10), (1, 1), (2, 0), (2, 9), (5, 9)},
-}
-
-
-def matrices(name):
-    found = np.load(data_path("refs", f"{name}.npz"), allow_pickle=False)
-    return found["attn"].astype(np.float64), [str(token) for token in found["tokens"]]
+ALONE = Document("alone", "the king saw the old house. and the king went home, the end")
+TOKENS = ("the", "king")
 
 
 def by_clark(attn, tokens):
@@ -48,8 +37,8 @@ def by_clark(attn, tokens):
         "rest_to_sep": (np.outer(1 - seps, seps), n - n_seps),
     }
     found = {name: (attn * cells).sum((-2, -1)) / rows for name, (cells, rows) in selectors.items()}
-    smooth = 0.9999 * attn + 0.0001 / n
-    entropies = -(smooth * np.log(smooth)).sum(-1)
+    logs = np.log(attn, out=np.zeros_like(attn), where=attn > 0)
+    entropies = -(attn * logs).sum(-1)
     return found | {"entropy": entropies.mean(-1), "entropy_cls": entropies[..., 0]}
 
 
@@ -94,61 +83,46 @@ def by_pairs(attn, tokens):
     return found
 
 
-def ours(attn, tokens, **options):
-    chosen = measures(offsets=(-2, -1, 0, 1), tokens=("the",), by_norm="norms" in options)
-    described = tokens_of_strings(tokens, chosen=("the",))
-    norms = options.pop("norms", None)
-    layers = []
-    for layer, probs in enumerate(attn):
-        masses = from_matrices(
-            probs,
-            described,
-            offsets=(-2, -1, 0, 1),
-            norms=None if norms is None else norms[layer],
-            **options,
-        )
-        _, counts = rows_that_count(chosen, described)
-        layers.append((row_sums(chosen, masses) / np.maximum(counts, 1)[:, None])[..., 0])
-    return {one.name: np.stack(layers, 1)[row] for row, one in enumerate(chosen)}
+def norms_of(model, trace):
+    """‖f(x)‖ of each layer, head and key, f(x) = value · W_O of the head."""
+    found = []
+    for number, layer in enumerate(model.body.layers):
+        value = trace[number].value[0].double()
+        weight = layer.attention.output.weight.double().unflatten(1, (len(value), -1))
+        found.append((value @ weight.permute(1, 2, 0)).norm(dim=-1))
+    return torch.stack(found).detach().numpy()
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_published_formulas_give_the_same_on_real_attention(name):
-    attn, tokens = matrices(name)
-    found = ours(attn, tokens, smoothing=0.0001)
+@pytest.mark.parametrize(("name", "document"), [("tiny-bert", PAIR), ("tiny-gpt2", ALONE)])
+def test_published_formulas_give_the_same(name, document):
+    model = minibert.load(name)
+    trace = model.trace(*document.contents)
+    attn, tokens = trace.stack("probs")[:, 0].double().detach().numpy(), list(trace.tokens.raw[0])
+    moved = attn * norms_of(model, trace)[:, :, None, :]
+    moved /= moved.sum(-1, keepdims=True)
     expected = by_clark(attn, tokens) | by_pairs(attn, tokens)
-    expected["to_token:the"] = attn[..., [t.strip("Ġ ") == "the" for t in tokens]].sum(-1).mean(-1)
+    by_norm = by_clark(moved, tokens) | by_pairs(moved, tokens)
+    for token in TOKENS:
+        column = [string.strip("Ġ ") == token for string in tokens]
+        expected[f"to_token:{token}"] = attn[..., column].sum(-1).mean(-1)
     expected["to_first"] = attn[..., 0].mean(-1)
     expected["most_received"] = attn.sum(-2).max(-1) / len(tokens)
-    if "[CLS]" not in tokens:
-        assert not found.pop("entropy_cls").any()
-        del expected["entropy_cls"]
+    expected |= {f"{n}_by_norm": one for n, one in by_norm.items() if not n.startswith("entropy")}
+    found = survey(model, [document], offsets=(-2,), tokens=TOKENS)
     for measure, right in expected.items():
-        np.testing.assert_allclose(found[measure], right, rtol=0, atol=1e-6, err_msg=measure)
-
-
-def test_rows_weighed_by_norms_are_shares_of_what_the_rows_move():
-    attn, tokens = matrices("bert-base-uncased__store")
-    norms = np.random.default_rng(0).uniform(0.1, 3, attn.shape[:3])
-    found = ours(attn, tokens, norms=norms)
-    moved = attn * norms[:, :, None, :]
-    moved /= moved.sum(-1, keepdims=True)
-    for measure, right in (by_clark(moved, tokens) | by_pairs(moved, tokens)).items():
-        if not measure.startswith("entropy"):
-            name = f"{measure}_by_norm"
-            np.testing.assert_allclose(found[name], right, rtol=0, atol=1e-12, err_msg=name)
-
-
-@pytest.mark.parametrize("measure", PUBLISHED)
-def test_the_heads_that_are_published_come_out_on_top(measure):
-    scores = [ours(*matrices(name))[measure] for name in FILES[:2]]
-    order = np.argsort(-np.mean(scores, axis=0).ravel())[:10]
-    assert {divmod(int(one), 12) for one in order} >= PUBLISHED[measure]
+        if found.count(measure):
+            np.testing.assert_allclose(
+                found.table(measure), right, rtol=0, atol=2e-5, err_msg=measure
+            )
+    left_out = {one for one in expected if not found.count(one)}
+    of_sep = {one for one in expected if one.startswith(("entropy_cls", "sep_to_sep"))}
+    of_pairs = {one for one in expected if "other_text" in one}
+    assert left_out == (of_sep | of_pairs if name == "tiny-gpt2" else set())
 
 
 def test_segments_one_after_the_other_are_described_as_each_alone():
-    alone = [tokens_of_strings(matrices(name)[1]) for name in FILES[:2]]
-    # Numbers of words and entries are each segment's own, so that equal ones must not meet.
+    segments, _ = Segmenter(minibert.load()).segments([PAIR, ALONE, PAIR])
+    alone = [segment.tokens for segment in segments]
     joined = SegmentTokens.joined(alone)
     pairs, parts = joined.pairs
     first = 0
@@ -163,12 +137,6 @@ def test_segments_one_after_the_other_are_described_as_each_alone():
         first += len(one)
 
 
-def test_what_does_not_fit_is_refused():
-    attn, tokens = matrices("gpt2__fox")
-    described = tokens_of_strings(tokens)
-    with pytest.raises(AttentionError, match="probs have shape"):
-        from_matrices(attn[0, :, :-1], described)
-    with pytest.raises(AttentionError, match="norms have shape"):
-        from_matrices(attn[0], described, norms=np.ones((1, 2)))
+def test_a_measure_that_there_is_not_is_refused():
     with pytest.raises(SurveyError, match="measure to_nothing: not known here; known are entropy"):
         measures(names=("to_nothing",))
