@@ -44,8 +44,7 @@ from minibert.analysis import HeadScores, head_scores, repeated_ids
 from minibert.bench.gate import GateError, reason
 from minibert.bench.result_rows import Row, facts, read_rows, write_rows
 from minibert.bench.tables import line
-from minibert.course.real_models import REVIEW
-from minibert.course.texts import COPIED, copying_text
+from minibert.course.texts import COPIED, REVIEW, copying_text
 from minibert.errors import MinibertError
 from minibert.model import Model
 from minibert.quantities import Float, Int

@@ -12,8 +12,7 @@ from command_line import run
 
 import minibert
 from minibert.analysis import relevance_of
-from minibert.course.real_models import REVIEW
-from minibert.course.texts import COMPLAINTS, PRAISES
+from minibert.course.texts import COMPLAINTS, PRAISES, REVIEW
 from minibert.model import Model
 
 NAME = "tiny-bert-sentiment"

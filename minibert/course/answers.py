@@ -40,12 +40,15 @@ class Exercise(Protocol):
         """Answers that are wrong in a known way, each with what is said to it."""
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """A wrong way, and the number that it gives."""
+Value = float | Sequence[float]
+Known = Value | Callable[[], Value]
+"""A number, or how it is computed."""
+A_WEIGHT = (0.0, 1.0, "A weight lies between 0 and 1.")
+A_PART = (0.0, 1.0, "A part lies between 0 and 1.")
 
-    value: Callable[[], float | Sequence[float]]
-    said: str
+
+def _value(known: Known) -> Value:
+    return known() if callable(known) else known
 
 
 def _floats(answer: object) -> list[float]:
@@ -66,7 +69,7 @@ def _floats(answer: object) -> list[float]:
     return numbers
 
 
-def _distance(one: Sequence[float], other: float | Sequence[float]) -> float:
+def _distance(one: Sequence[float], other: Value) -> float:
     """The largest difference; infinite where there are more numbers on one side."""
     others = _floats(other)
     if len(one) != len(others):
@@ -78,7 +81,7 @@ def _numbers(count: int) -> str:
     return "1 number" if count == 1 else f"{count} numbers"
 
 
-def _shown(value: float | Sequence[float]) -> str:
+def _shown(value: Value) -> str:
     return ", ".join(f"{one:.4g}" for one in _floats(value))
 
 
@@ -87,15 +90,20 @@ class Numbers:
     """One number or several, right within the tolerance and nearer to the truth than to a mistake.
 
     means  what the number says, told to who has it right
+    mistakes  the number that a wrong way gives, and what is said to it
     between  what every answer lies between, and why; told to who is outside of it
     """
 
     asks: str
-    value: Callable[[], float | Sequence[float]]
+    known: Known
     tolerance: float
     means: str
-    mistakes: tuple[Mistake, ...] = ()
+    mistakes: tuple[tuple[Known, str], ...] = ()
     between: tuple[float, float, str] | None = None
+
+    def value(self) -> Value:
+        """The right answer."""
+        return _value(self.known)
 
     def judge(self, answer: object) -> Verdict:
         """Right, the mistake that gives this number, or the direction in which the truth lies."""
@@ -103,7 +111,7 @@ class Numbers:
         expected = len(_floats(truth))
         off = _distance(given, truth)
         nearest = min(
-            ((_distance(given, one.value()), one.said) for one in self.mistakes),
+            ((_distance(given, _value(one)), told) for one, told in self.mistakes),
             default=(math.inf, ""),
         )
         if off <= self.tolerance and off <= nearest[0]:
@@ -128,7 +136,7 @@ class Numbers:
 
     def wrong_answers(self) -> Iterable[tuple[object, str]]:
         """Each mistake's number."""
-        return [(one.value(), one.said) for one in self.mistakes]
+        return [(_value(one), told) for one, told in self.mistakes]
 
 
 @dataclass(frozen=True)

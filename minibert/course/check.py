@@ -1,12 +1,12 @@
 """`check` says whether an answer is right, and if not, what was probably done."""
 
-from minibert.course import averages, causes, heads, one_weight, real_models, use
+from minibert.course import causes, heads, one_weight
 from minibert.course.answers import Exercise, Verdict
 from minibert.errors import MinibertError
 
 EXERCISES: dict[str, Exercise] = {
     name: exercise
-    for unit in (averages, one_weight, heads, use, causes, real_models)
+    for unit in (one_weight, heads, causes)
     for name, exercise in unit.EXERCISES.items()
 }
 

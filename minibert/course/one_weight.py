@@ -1,14 +1,116 @@
-"""Unit 2: query, key, scale, softmax and value, at one weight of one head."""
+"""Units 1 and 2: weighted averages of a few vectors, and one weight of one head, step by step."""
 
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from minibert.course.answers import Choice, Exercise, Mistake, Numbers
+from minibert.course.answers import A_WEIGHT, Choice, Exercise, Numbers
 from minibert.course.lab import bert, place, said, scores, token_id, traced, without
 from minibert.course.texts import HORSE, TIRED
 from minibert.trace.edit import zero
+
+VECTORS = torch.tensor([[1.0, 0.0, 2.0, 1.0], [0.0, 2.0, 0.0, 1.0], [4.0, 1.0, 1.0, 0.0]])
+WEIGHTS = torch.tensor([0.4, 0.3, 0.3])
+SCORES = torch.tensor([2.0, 1.0, 0.0])
+KEYS = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0]])
+QUERY = torch.tensor([1.0, 0.0, 1.0, 0.0])
+
+
+def _attended() -> list[float]:
+    return ((KEYS @ QUERY).softmax(-1) @ VECTORS).tolist()
+
+
+_AVERAGES: dict[str, Exercise] = {
+    "1-average": Numbers(
+        "a = [1, 0, 2, 1], b = [0, 2, 0, 1], c = [4, 1, 1, 0]. What is 0.4·a + 0.3·b + 0.3·c? Give "
+        "four numbers.",
+        lambda: (WEIGHTS @ VECTORS).tolist(),
+        0.02,
+        "Each number of the result lies between the smallest and the largest in its column.",
+        (
+            (
+                lambda: VECTORS.mean(0).tolist(),
+                "That is the plain average: all three weights equal.",
+            ),
+            (
+                lambda: VECTORS.sum(0).tolist(),
+                "That is the sum of the vectors: multiply each by its weight first.",
+            ),
+            (
+                lambda: (WEIGHTS.flip(0) @ VECTORS).tolist(),
+                "That gives the weights in the other order: 0.4 belongs to a.",
+            ),
+        ),
+    ),
+    "1-softmax": Numbers(
+        "The scores are 2, 1 and 0. Which weights does the softmax make of them? Give three "
+        "numbers.",
+        lambda: SCORES.softmax(-1).tolist(),
+        0.01,
+        "Weights are positive and their sum is 1. One more in a score means e = 2.718 times "
+        "the weight.",
+        (
+            (
+                lambda: (SCORES / SCORES.sum()).tolist(),
+                "That divides the scores by their sum. Take exp of each score first.",
+            ),
+            (
+                lambda: SCORES.exp().tolist(),
+                "Those are the exponentials. Divide each by their sum.",
+            ),
+            (
+                lambda: [1.0, 0.0, 0.0],
+                "That is the maximum alone. The softmax gives the others something, too.",
+            ),
+            (
+                lambda: (2**SCORES / (2**SCORES).sum()).tolist(),
+                "That is 2 to the power of each score. Take e = 2.718 in place of 2.",
+            ),
+        ),
+    ),
+    "1-attend": Numbers(
+        "The query is [1, 0, 1, 0]; the keys are [1, 0, 1, 0], [0, 1, 0, 1] and [1, 1, 0, 0]; the "
+        "values are a, b and c of exercise 1-average. Scores are dot products, weights their "
+        "softmax. What is the average of the values? Give four numbers.",
+        _attended,
+        0.02,
+        "That is attention: dot products, softmax, weighted average.",
+        (
+            (
+                lambda: ((KEYS @ QUERY).softmax(-1) @ KEYS).tolist(),
+                "That averages the keys. Keys decide the weights; what is averaged are the values.",
+            ),
+            (
+                lambda: ((KEYS @ QUERY) @ VECTORS).tolist(),
+                "That takes the dot products as weights. Put the softmax between them.",
+            ),
+            (
+                lambda: VECTORS.mean(0).tolist(),
+                "That is the plain average: the query did not matter.",
+            ),
+        ),
+    ),
+    "1-tokens": Numbers(
+        f"How many tokens does tiny-bert read for “{HORSE}”?",
+        lambda: float(len(traced(HORSE).tokens.strings[0])),
+        0.1,
+        "[CLS] stands in front and [SEP] behind; each word here is one token.",
+        (
+            (
+                lambda: float(len(HORSE.split())),
+                "Those are the words. The model also reads [CLS] in front and [SEP] behind.",
+            ),
+            (
+                lambda: float(len(HORSE.split()) + 1),
+                "Two tokens are added, not one: [CLS] in front and [SEP] behind.",
+            ),
+            (lambda: float(len(HORSE)), "Those are the characters. A token here is a word."),
+        ),
+    ),
+}
+
 
 VERBS = ("are", "were", "was", "is")
 
@@ -64,22 +166,22 @@ def _about(verb: str) -> str:
     return told
 
 
-EXERCISES: dict[str, Exercise] = {
+_ONE_WEIGHT: dict[str, Exercise] = {
     "2-score": Numbers(
         "Divide the dot product by √d. What is the score?",
         _score,
         0.05,
         "The score is a dot product on a scale that does not depend on the number of dimensions.",
         (
-            Mistake(
+            (
                 lambda: _score() * _scale(),
                 "That is the dot product itself. Divide it by √32 = 5.657.",
             ),
-            Mistake(
+            (
                 lambda: _score() / _scale(),
                 "That divides by d = 32. Divide by its square root, 5.657.",
             ),
-            Mistake(lambda: _score() * _scale() ** 2, "That multiplies by √32. Divide."),
+            (lambda: _score() * _scale() ** 2, "That multiplies by √32. Divide."),
         ),
     ),
     "2-weight": Numbers(
@@ -88,11 +190,11 @@ EXERCISES: dict[str, Exercise] = {
         0.005,
         "A score a few units above the others takes nearly all of the weight.",
         (
-            Mistake(
+            (
                 lambda: float(_row()[0][_row()[1]] / _row()[0].sum()),
                 "That divides the score by the sum of the scores. Take exp of every score first.",
             ),
-            Mistake(
+            (
                 lambda: float(
                     _row()[0].exp()[_row()[1]]
                     / (_row()[0].exp().sum() - _row()[0].exp()[_row()[1]])
@@ -113,14 +215,14 @@ EXERCISES: dict[str, Exercise] = {
         0.005,
         "Without the scale the softmax picks one token and nearly forgets the rest.",
         (
-            Mistake(lambda: float(_row()[2][_row()[1]]), "That is the weight with the scale."),
-            Mistake(
+            (lambda: float(_row()[2][_row()[1]]), "That is the weight with the scale."),
+            (
                 lambda: float((_row()[0] / _scale()).softmax(-1)[_row()[1]]),
                 "That divides twice. Leave the division out: the scores become 5.657 times as "
                 "large.",
             ),
         ),
-        (0.0, 1.0, "A weight lies between 0 and 1."),
+        A_WEIGHT,
     ),
     "2-equal": Numbers(
         "All scores of “horse” are 0. Which weight does “quickly” get?",
@@ -128,14 +230,14 @@ EXERCISES: dict[str, Exercise] = {
         0.005,
         "Equal scores make attention a plain average over all tokens.",
         (
-            Mistake(lambda: 0.0, "A score of 0 is not a weight of 0: exp(0) = 1."),
-            Mistake(lambda: 1.0, "exp(0) = 1, and it is still divided by the sum of all of them."),
-            Mistake(
+            (0.0, "A score of 0 is not a weight of 0: exp(0) = 1."),
+            (1.0, "exp(0) = 1, and it is still divided by the sum of all of them."),
+            (
                 lambda: 1 / len(HORSE.split()),
                 "That counts the words. [CLS] and [SEP] are tokens, too.",
             ),
         ),
-        (0.0, 1.0, "A weight lies between 0 and 1."),
+        A_WEIGHT,
     ),
     "2-uniform": Choice(
         f"“{TIRED}” with all scores of every head set to 0: which word does the model put first?",
@@ -147,17 +249,16 @@ EXERCISES: dict[str, Exercise] = {
         "Two vectors of 64 independent numbers, each of mean 0 and variance 1. What is the "
         "standard "
         "deviation of their dot product?",
-        lambda: 8.0,
+        8.0,
         0.2,
         "A sum of d such products has the variance d, so its standard deviation is √d: BERT "
         "divides by 8.",
         (
-            Mistake(
-                lambda: 64.0, "That is the variance. The standard deviation is its square root."
-            ),
-            Mistake(
-                lambda: 1.0, "One product has standard deviation 1; here are 64 of them in a sum."
-            ),
+            (64.0, "That is the variance. The standard deviation is its square root."),
+            (1.0, "One product has standard deviation 1; here are 64 of them in a sum."),
         ),
     ),
 }
+
+
+EXERCISES = {**_AVERAGES, **_ONE_WEIGHT}

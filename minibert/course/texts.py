@@ -6,6 +6,7 @@ ORDER = "the small horse ran into the old house and the children were happy"
 BOYS = "The boys [MASK] very tired."
 FAR = "the men who saw the horse [MASK] very tired."
 LEAVES = ("leaves fall in autumn", "autumn is marked by colorful foliage")
+REVIEW = "I did not really enjoyed this movie. It was fantastic!"
 PLANET = "astronomers discovered a new planet"
 
 _NOUNS = {

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from minibert.errors import TrainingError
 from minibert.layers.config import Config
+from minibert.model import Model
 from minibert.quantities import Int, TokenIds, TokenMask
 from minibert.text.tokenizer import Tokenizer
 from minibert.training.recipe import Recipe
@@ -65,6 +66,14 @@ def check_corpus(corpus: Corpus, config: Config, *, what: str) -> None:
             f"There is only one text for {what}. Next-sentence prediction takes its wrong answers "
             "from another text: give two or more files, or the task masked-lm."
         )
+
+
+def batch_of(corpus: Corpus, model: Model, recipe: Recipe, step: int) -> Batch:
+    """The batch of a step, as the model's task needs it."""
+    if model.config.causal:
+        return causal_batch(corpus, model.config, recipe, step)
+    assert model.tokenizer is not None
+    return masked_batch(corpus, model.config, recipe, step, model.tokenizer)
 
 
 def causal_batch(corpus: Corpus, config: Config, recipe: Recipe, step: int) -> Batch:

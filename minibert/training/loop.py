@@ -4,8 +4,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
-from minibert.training.batches import Batch, causal_batch, check_corpus, masked_batch
+from minibert.training.batches import Batch, batch_of, check_corpus
 from minibert.training.card import write_card
 from minibert.training.folder import Interrupts, folder_locked, interrupts_held
 from minibert.training.objective import losses
@@ -63,7 +63,7 @@ class Measure:
             same_text=0.0,
             seed=(recipe.seed + 1) % 2**32,
         )
-        self.batches = [_batch(corpus, model, plain, step) for step in range(_BATCHES)]
+        self.batches = [batch_of(corpus, model, plain, step) for step in range(_BATCHES)]
         # A model with few positions is measured on shorter repetitions.
         length = min(LENGTH, (model.config.n_positions - 2) // 2)
         self.repeated = draws_for(model, length=length)
@@ -85,13 +85,6 @@ class Measure:
         """The scores of all heads."""
         device = self.model.body.word.weight.device
         return head_scores(self.model, self.tokens.to(device), repeated=self.repeated.to(device))
-
-
-def _batch(corpus: Corpus, model: Model, recipe: Recipe, step: int) -> Batch:
-    if model.config.causal:
-        return causal_batch(corpus, model.config, recipe, step)
-    assert model.tokenizer is not None
-    return masked_batch(corpus, model.config, recipe, step, model.tokenizer)
 
 
 def _as_tokens(batch: Batch, model: Model, *, masked: bool) -> Tokens:
@@ -130,34 +123,54 @@ def train(
     an objective, a folder that holds another run or that another process trains into, and a device
     that cannot be used. Raises KeyboardInterrupt after Ctrl-C, once a snapshot is written.
     """
-    folder = Path(folder)
-    recipe = recipe or Recipe()
+    folder, recipe = Path(folder), recipe or Recipe()
     with folder_locked(folder):
-        run = Run.begin(
-            texts,
-            held_out,
-            folder,
-            config=config,
-            recipe=recipe,
-            tokenizer=tokenizer,
-            whole=whole,
-            start=start,
-            device=device,
-            name=name or folder.resolve().name,
-            restart=restart,
-        )
-        threads = torch.get_num_threads()
-        torch.set_num_threads(recipe.threads)
-        try:
+        check_task(config)
+        _check_pairs(config, recipe)
+        where = device_of(device)
+        about = about_run(texts, held_out, config, recipe, tokenizer, whole, where, start)
+        check_apart(texts, held_out)
+        snapshot = None if restart else fitting_snapshot(folder, about)
+        if snapshot is None and not restart:
+            check_no_stranger(folder)
+        chosen = tokenizer or tokenizer_of(texts, config, whole, snapshot)
+        config = with_tokenizer(config, chosen)
+        corpus, unseen = (corpus_of(part, chosen) for part in (texts, held_out))
+        check_corpus(corpus, config, what="texts")
+        check_corpus(unseen, config, what="held-out texts")
+        name = name or folder.resolve().name
+        model = starting_model(config, recipe, chosen, name=name, start=start).to(where)
+        model.requires_grad_()
+        run = Run(model, corpus, Measure(model, unseen, recipe), recipe, folder, about)
+        check_writable(folder)
+        if snapshot is not None:
+            run.resume(snapshot)
+        with _threads(recipe.threads):
             run.finish(note)
-            save(run.model, folder, dtype=dtype)
+            save(model, folder, dtype=dtype)
             if tokenizer is None:
-                _write_tokenizer_settings(run.model, folder)
-            write_card(folder, run.model, run.about, run.log, seconds=run.seconds)
-        finally:
-            torch.set_num_threads(threads)
-            run.model.requires_grad_(False)
-    return run.model
+                _write_tokenizer_settings(model, folder)
+            write_card(folder, model, about, run.log, seconds=run.seconds)
+        model.requires_grad_(False)
+    return model
+
+
+def _check_pairs(config: Config, recipe: Recipe) -> None:
+    if config.n_segments < 2 and (recipe.delimiter or recipe.matching):
+        raise TrainingError(
+            f"delimiter={recipe.delimiter}, matching={recipe.matching}: these targets need "
+            "pairs of texts, and this model has no segments for them; expected 0."
+        )
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Run:
@@ -179,49 +192,11 @@ class Run:
         self.log: list[dict[str, Any]] = []
         self.seconds = 0.0
 
-    @classmethod
-    def begin(
-        cls,
-        texts: Sequence[Document],
-        held_out: Sequence[Document],
-        folder: Path,
-        *,
-        config: Config,
-        recipe: Recipe,
-        tokenizer: Tokenizer | None,
-        whole: Sequence[str],
-        start: Model | None,
-        device: str,
-        name: str,
-        restart: bool,
-    ) -> "Run":
-        """A run at its start, or in the state of its last snapshot."""
-        check_task(config)
-        if config.n_segments < 2 and (recipe.delimiter or recipe.matching):
-            raise TrainingError(
-                f"delimiter={recipe.delimiter}, matching={recipe.matching}: these targets need "
-                "pairs of texts, and this model has no segments for them; expected 0."
-            )
-        where = device_of(device)
-        about = about_run(texts, held_out, config, recipe, tokenizer, whole, where, start)
-        check_apart(texts, held_out)
-        snapshot = None if restart else fitting_snapshot(folder, about)
-        if snapshot is None and not restart:
-            check_no_stranger(folder)
-        tokenizer = tokenizer or tokenizer_of(texts, config, whole, snapshot)
-        config = with_tokenizer(config, tokenizer)
-        corpus, unseen = (corpus_of(part, tokenizer) for part in (texts, held_out))
-        check_corpus(corpus, config, what="texts")
-        check_corpus(unseen, config, what="held-out texts")
-        model = starting_model(config, recipe, tokenizer, name=name, start=start).to(where)
-        model.requires_grad_()
-        run = cls(model, corpus, Measure(model, unseen, recipe), recipe, folder, about)
-        check_writable(folder)
-        if snapshot is not None:
-            model.load_state_dict(snapshot.model)
-            run.optimizer.load_state_dict(snapshot.optimizer)
-            run.step, run.log, run.seconds = snapshot.step, snapshot.log, snapshot.seconds
-        return run
+    def resume(self, snapshot: Snapshot) -> None:
+        """Take up the state of a snapshot."""
+        self.model.load_state_dict(snapshot.model)
+        self.optimizer.load_state_dict(snapshot.optimizer)
+        self.step, self.log, self.seconds = snapshot.step, snapshot.log, snapshot.seconds
 
     def finish(self, note: Callable[[str], None] | None = None) -> None:
         """Do the remaining steps. After an interrupt: save a snapshot, raise KeyboardInterrupt.
@@ -268,7 +243,7 @@ class Run:
     def advance(self) -> dict[str, float]:
         """Do one step; returns the parts of its loss, in nats."""
         device = self.model.body.word.weight.device
-        batch = self._batch().to(device)
+        batch = batch_of(self.corpus, self.model, self.recipe, self.step).to(device)
         cast = torch.autocast(device.type, dtype=torch.bfloat16)
         with cast if self.recipe.bfloat16 else nullcontext():
             weights = self.recipe.targets_at(self.step)
@@ -298,13 +273,6 @@ class Run:
             log=self.log,
             seconds=self.seconds,
         )
-
-    def _batch(self) -> Batch:
-        config, recipe = self.model.config, self.recipe
-        if config.causal:
-            return causal_batch(self.corpus, config, recipe, self.step)
-        assert self.model.tokenizer is not None
-        return masked_batch(self.corpus, config, recipe, self.step, self.model.tokenizer)
 
     def _log(self, parts: dict[str, float]) -> None:
         """Begin an entry of the log with the losses of the last step."""

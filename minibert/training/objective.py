@@ -148,11 +148,6 @@ def losses(model: Model, batch: Batch, *, targets: Collection[str] = ()) -> dict
     return parts
 
 
-def hidden_state(model: Model, batch: Batch) -> Hidden:
-    """The last hidden state, which the task head reads."""
-    return _run(model, batch)[0]
-
-
 def _run(
     model: Model, batch: Batch, *, watched: Collection[int] = ()
 ) -> tuple[Hidden, dict[int, Tensor]]:

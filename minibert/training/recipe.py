@@ -1,6 +1,7 @@
 """The settings of a training run, besides its texts and the Config of the model."""
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,6 +11,17 @@ from minibert.layers.config import Config
 # More than processors have, and fewer than a process may start.
 _MOST_THREADS = 512
 _TARGETS = ("delimiter", "matching", "previous", "induction")
+_FIELDS: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
+    "1 or more": (("steps", "batch", "threads", "log_every", "save_every"), lambda n: n >= 1),
+    f"{_MOST_THREADS} at most": (("threads",), lambda n: n <= _MOST_THREADS),
+    "a number above 0": (("matrix_rate", "rate", "clip"), lambda n: n > 0),
+    "0 or more": (("warm_up", "waves", "weight_decay", *_TARGETS, "seed"), lambda n: n >= 0),
+    "a share between 0 and 1": (
+        ("masked", "repeated", "short", "half", "cool_down", "targets_until", "targets_kept",
+         "same_text"), lambda n: 0 <= n <= 1),
+    "less than 2 to the power of 32": (("seed",), lambda n: n < 2**32),
+}  # fmt: skip
+"""What the fields of a recipe are checked for: what is expected, and of which."""
 TASKS = ("pre-training", "masked-lm", "causal-lm")
 
 
@@ -77,34 +89,11 @@ class Recipe:
     """Steps between two snapshots, from which an interrupted run resumes."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "threads", "log_every", "save_every"):
-            if getattr(self, name) < 1:
-                raise TrainingError(f"{name}={getattr(self, name)}: expected 1 or more.")
-        if self.threads > _MOST_THREADS:
-            raise TrainingError(f"threads={self.threads}: expected {_MOST_THREADS} at most.")
-        for name in ("matrix_rate", "rate", "clip"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise TrainingError(f"{name}={value}: expected a number above 0.")
-        for name in ("warm_up", "waves", "weight_decay", *_TARGETS, "seed"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise TrainingError(f"{name}={value}: expected 0 or more.")
-        for name in (
-            "masked",
-            "repeated",
-            "short",
-            "half",
-            "cool_down",
-            "targets_until",
-            "targets_kept",
-            "same_text",
-        ):
-            value = getattr(self, name)
-            if not 0 <= value <= 1:
-                raise TrainingError(f"{name}={value}: expected a share between 0 and 1.")
-        if self.seed >= 2**32:
-            raise TrainingError(f"seed={self.seed}: expected less than 2 to the power of 32.")
+        for expected, (names, fits) in _FIELDS.items():
+            for name in names:
+                value = getattr(self, name)
+                if not (math.isfinite(value) and fits(value)):
+                    raise TrainingError(f"{name}={value}: expected {expected}.")
         if self.short + self.half > 1:
             raise TrainingError(
                 f"short={self.short} and half={self.half}: shares of the steps; expected a sum of "

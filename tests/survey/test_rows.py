@@ -87,9 +87,7 @@ def norms_of(model, trace):
     """‖f(x)‖ of each layer, head and key, f(x) = value · W_O of the head."""
     found = []
     for number, layer in enumerate(model.body.layers):
-        value = trace[number].value[0].double()
-        weight = layer.attention.output.weight.double().unflatten(1, (len(value), -1))
-        found.append((value @ weight.permute(1, 2, 0)).norm(dim=-1))
+        found.append((trace[number].value[0] @ layer.attention.W_O).norm(dim=-1).double())
     return torch.stack(found).detach().numpy()
 
 

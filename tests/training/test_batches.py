@@ -9,7 +9,6 @@ from minibert.errors import TrainingError
 from minibert.text.tokenizer import Tokenizer
 from minibert.training.batches import IGNORED, Batch, causal_batch, check_corpus, masked_batch
 from minibert.training.recipe import Recipe
-from minibert.training.texts import Corpus
 from tests.training.counting import (
     BERT,
     CORPUS,
@@ -21,7 +20,7 @@ from tests.training.counting import (
     shape,
     word_for_each_place,
 )
-from tests.training.small_runs import bert, gpt2, masked_lm
+from tests.training.small_runs import gpt2, masked_lm
 
 
 @pytest.fixture(scope="module")
@@ -105,29 +104,12 @@ class TestCausalBatch:
         assert int((batch.labels == IGNORED).any(1).sum()) == count
         assert batch.ids.shape == (8, 32)
 
-    def test_the_same_step_gives_the_same_batch(self) -> None:
-        config = shape(gpt2())
-        one, two, other = (causal_batch(CORPUS, config, RECIPE, n) for n in (4, 4, 5))
-        assert equal(one, two)
-        assert not equal(one, other)
-
 
 class TestCheckCorpus:
     def test_one_text_longer_than_the_positions_is_enough(self) -> None:
         check_corpus(corpus_of(33, 2), gpt2(), what="texts")
         with pytest.raises(TrainingError, match=r"longest of the texts has 32 tokens.*at least 33"):
             check_corpus(corpus_of(32, 32), gpt2(), what="texts")
-
-    def test_next_sentences_need_two_texts(self) -> None:
-        check_corpus(corpus_of(40, 40), bert(), what="texts")
-        check_corpus(corpus_of(40), bert("masked-lm"), what="texts")
-        for lengths in ((40,), (40, 0)):
-            with pytest.raises(TrainingError, match=r"one text for held-out texts\. Next-sentence"):
-                check_corpus(corpus_of(*lengths), bert(), what="held-out texts")
-
-    def test_no_text_at_all_is_an_error(self, tokenizer: Tokenizer) -> None:
-        with pytest.raises(TrainingError, match="has 0 tokens"):
-            check_corpus(Corpus.of([], tokenizer), gpt2(), what="texts")
 
 
 def test_a_batch_moves_with_all_it_has(tokenizer: Tokenizer) -> None:

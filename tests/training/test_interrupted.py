@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command_line import fails, run
+from command_line import run
 
 from minibert.training.snapshot import Snapshot, snapshot_path
 from tests.training.small_runs import SMALL, story_files
@@ -102,41 +102,3 @@ class TestInterrupted:
         for folder in (parts, whole):
             assert run("train", *options, "-o", str(folder)).exit_code == 0
         assert same_weights(parts, whole)
-
-    def test_a_finished_run_given_again_writes_the_same(
-        self, texts: list[str], tmp_path: Path
-    ) -> None:
-        command = ["train", *texts, "--task", "causal-lm", *SMALL, "-o", str(tmp_path)]
-        first = run(*command)
-        weights = (tmp_path / "model.safetensors").read_bytes()
-        card = (tmp_path / "README.md").read_text()
-        again = run(*command)
-        assert first.exit_code == again.exit_code == 0
-        assert first.stdout == again.stdout
-        assert first.stderr.count("held out loss") == 2
-        assert again.stderr == ""
-        assert (tmp_path / "model.safetensors").read_bytes() == weights
-        assert (tmp_path / "README.md").read_text() == card
-
-    def test_other_options_are_an_error_until_it_is_told_to_restart(
-        self, texts: list[str], tmp_path: Path
-    ) -> None:
-        command = ["train", *texts, "--task", "causal-lm", *SMALL, "-o", str(tmp_path)]
-        assert run(*command).exit_code == 0
-        before = (tmp_path / "model.safetensors").read_bytes()
-        fails(run(*command, "--seed", "5"), r"holds a run with other recipe \(step 6\).*restart")
-        fails(run(*command, "--layers", "1"), r"holds a run with other config \(step 6\)")
-        assert (tmp_path / "model.safetensors").read_bytes() == before
-        assert run(*command, "--seed", "5", "--restart").exit_code == 0
-        assert (tmp_path / "model.safetensors").read_bytes() != before
-
-    def test_a_damaged_snapshot_is_an_error_that_names_the_file(
-        self, texts: list[str], tmp_path: Path
-    ) -> None:
-        command = ["train", *texts, "--task", "causal-lm", *SMALL, "-o", str(tmp_path)]
-        path = snapshot_path(tmp_path)
-        path.parent.mkdir()
-        path.write_bytes(b"PK\x03\x04 no snapshot")
-        fails(run(*command), r"\.training/snapshot\.pt: the snapshot cannot be read")
-        assert [p.name for p in tmp_path.iterdir()] == [".training"]
-        assert run(*command, "--restart").exit_code == 0

@@ -149,6 +149,10 @@ class TestRefusals:
             ({"config": gpt2(vocab_size=100)}, "vocabulary of 100 has no room"),
             ({"config": bert(), "texts": TEXTS[:1]}, "one text for texts. Next-sentence"),
             ({"config": bert("none")}, "cannot be trained here"),
+            (
+                {"config": bert(), "tokenizer": train_tokenizer(["A."], family="gpt2", size=300)},
+                "a mask and a padding token",
+            ),
             ({"recipe": recipe(delimiter=0.1)}, "delimiter=0.1, matching=0.0: these targets"),
             ({"device": "cuda:7"}, "The device 'cuda:7' cannot be used"),
             ({"device": "meta"}, "The device 'meta' cannot be trained on; expected cpu or cuda"),
@@ -172,11 +176,6 @@ class TestRefusals:
         monkeypatch.setattr(Run, "advance", lambda self: pytest.fail("a step was done"))
         with pytest.raises(TrainingError, match=r"file.*: cannot be written to"):
             run(tmp_path / place)
-
-    def test_a_masked_lm_needs_a_tokenizer_with_a_mask(self, tmp_path: Path) -> None:
-        tokenizer = train_tokenizer(["A b."], family="gpt2", size=300)
-        with pytest.raises(TrainingError, match="a mask and a padding token"):
-            run(tmp_path, config=bert(), tokenizer=tokenizer)
 
     def test_a_loss_that_is_no_number_stops_the_run(self, tmp_path: Path) -> None:
         with pytest.raises(TrainingError, match=r"loss of step 2 is NaN or infinite\. Lower rate"):

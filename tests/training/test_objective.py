@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.training.batches import IGNORED, Batch
-from minibert.training.objective import hidden_state, losses, vocabulary_loss
-from tests.families import VOCABULARY, Sizes, hf_model
+from minibert.training.objective import losses, vocabulary_loss
+from tests.families import VOCABULARY, hf_model
 from tests.training.small_runs import bert, gpt2
 
 MASKED = {
@@ -168,8 +168,3 @@ class TestLosses:
             # Softmax does not see what a key's bias adds to all scores of a row.
             if not name.endswith("key.bias"):
                 assert parameter.grad.any(), name
-
-    def test_what_the_head_reads_is_the_last_hidden_state_of_transformers(self) -> None:
-        theirs, batch = hf_model("bert", "BertForMaskedLM", Sizes(layers=2)), random_batch()
-        expected = theirs.bert(batch.ids).last_hidden_state
-        assert (hidden_state(from_transformers(theirs), batch) - expected).abs().max() <= 1e-5

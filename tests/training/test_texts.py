@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from data import data_path
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -190,13 +189,3 @@ class TestCorpus:
         silent = Corpus.of([Document("a", "\x01"), Document("b", "a.")], word_piece)
         assert silent.sizes.tolist() == [0, 2]
         assert silent.ids.tolist() == word_piece.encode("a.")
-
-    def test_a_real_novel_is_read_whole(self) -> None:
-        (novel,) = read_texts(sorted(data_path("text", "litbank", "original").glob("*.txt"))[:1])
-        short = Document(novel.name, novel.text[:40_000])
-        tokenizer = train_tokenizer([short.text], family="gpt2", size=500)
-        corpus = Corpus.of([short], tokenizer)
-        assert tokenizer.decode(corpus.ids) == short.text
-        sentences = [tokenizer.decode(ids).strip() for ids in pieces(corpus)]
-        assert sum(map(len, sentences)) > 0.97 * len(short.text)
-        assert all(not re.search(r"[.!?]\s+\S|\n", s) for s in sentences)
