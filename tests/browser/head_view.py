@@ -100,6 +100,16 @@ SCROLL = """(part) => {
 }"""
 
 
+def press(page: Page, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def at(page: Page, hash: str) -> None:
+    """Asks the page for another state by its address."""
+    page.evaluate("hash => { location.hash = hash; }", hash)
+
+
 def kept(page: Page) -> list[tuple[str, int]]:
     return [
         tuple(pair)

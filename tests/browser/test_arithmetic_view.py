@@ -89,18 +89,6 @@ def test_a_page_in_bytes_says_how_far_its_numbers_are_off(open_page: Open) -> No
     assert bound <= 1.1 * largest / 200
 
 
-def test_the_softmax_has_every_key_of_a_short_row(open_page: Open) -> None:
-    vectors = some_vectors()
-    page = open_page(vector_page(vectors), PAIR, ready=READY)
-    expected = by_numpy(vectors.rounded, 4, 2)
-    shown = table(page, ".sum-softmax tbody tr")
-    scores = expected["scores"]
-    shifted = scores - expected["largest"]
-    columns = [scores, shifted, np.exp(shifted), expected["weights"]]
-    np.testing.assert_allclose(shown, np.stack(columns, 1), rtol=1e-9, atol=1e-12)
-    expect(page.locator(".sum-softmax tr.chosen")).to_have_attribute("data-key", "2")
-
-
 def test_a_long_row_is_summed_up_and_nothing_of_it_is_lost(open_page: Open) -> None:
     vectors = some_vectors(60, causal=True)
     tokens = tuple(f"t{i}" for i in range(60))
@@ -109,18 +97,6 @@ def test_a_long_row_is_summed_up_and_nothing_of_it_is_lost(open_page: Open) -> N
     assert shown[:, 3].sum() == pytest.approx(1, rel=1e-12)
     assert shown[:, 2].sum() == pytest.approx(number(page, "denominator"), rel=1e-12)
     expect(page.locator(".sum-softmax [data-rest=masked]")).to_contain_text("19 masked keys")
-
-
-def test_numbers_are_written_as_their_rounded_value(open_page: Open) -> None:
-    vectors = some_vectors()
-    page = open_page(vector_page(vectors), PAIR, ready=READY)
-    expected = by_numpy(vectors.rounded, 4, 2)
-    text = page.locator("[data-step=scale] [data-name=score]").inner_text()
-    assert text.replace("−", "-") == f"{expected['score']:.3f}"
-    cells = page.locator("[data-table=products] tbody tr td:last-child").all_inner_texts()
-    assert [cell.replace("−", "-") for cell in cells if "×" not in cell] == [
-        f"{product:.3f}" for product in expected["products"] if abs(product) >= 5e-4
-    ]
 
 
 def test_a_masked_key_has_no_weight_and_says_why(open_page: Open) -> None:
@@ -132,69 +108,6 @@ def test_a_masked_key_has_no_weight_and_says_why(open_page: Open) -> None:
     assert number(page, "answer") == 0
     expect(page.locator(".sum-title")).to_have_text("rain looks at [SEP] with 0\u202f%")
     expect(page.locator(".sum-tokens.key .masked")).to_have_count(2)
-
-
-def test_a_model_of_both_directions_masks_nothing(open_page: Open) -> None:
-    page = open_page(vector_page(some_vectors()), PAIR, ready=READY)
-    expect(page.locator("[data-step=mask]")).to_contain_text("No key is masked")
-
-
-def test_the_value_is_weighted_and_adds_up_to_z(open_page: Open) -> None:
-    vectors = some_vectors()
-    page = open_page(vector_page(vectors), PAIR, ready=READY)
-    expected = by_numpy(vectors.rounded, 4, 2)
-    page.locator("[data-step=value] summary").click()
-    page.wait_for_selector("[data-table=values]")
-    shown = table(page, "[data-table=values] tbody tr")
-    part = expected["weight"] * expected["v"]
-    np.testing.assert_allclose(shown, np.stack([expected["v"], part, expected["z"]], 1), rtol=1e-9)
-
-
-def test_without_values_it_says_so(open_page: Open) -> None:
-    page = open_page(vector_page(some_vectors(), values=False), PAIR, ready=READY)
-    expect(page.locator("[data-step=value]")).to_contain_text("made without values")
-
-
-def test_begins_with_the_last_word_and_its_strongest_key(open_page: Open) -> None:
-    vectors = some_vectors()
-    page = open_page(vector_page(vectors), "view=arithmetic", ready=READY)
-    strongest = int(vectors.probs(0, 0)[5].argmax())
-    expect(page.locator(".sum-tokens.query .chosen")).to_have_attribute("data-index", "5")
-    expect(page.locator(".sum-tokens.key .chosen")).to_have_attribute("data-index", str(strongest))
-
-
-def test_tokens_are_chosen_by_click_and_by_arrow(open_page: Open) -> None:
-    page = open_page(vector_page(some_vectors()), "view=arithmetic", ready=READY)
-    page.locator(".sum-tokens.query .token").nth(1).click()
-    page.locator(".sum-tokens.key .token").nth(4).click()
-    assert (state(page)["query"], state(page)["key"]) == ("1", "4")
-    expect(page.locator(".sum-title")).to_contain_text("straw looks at rain")
-    page.keyboard.press("ArrowRight")
-    assert state(page)["key"] == "5"
-    expect(page.locator(".sum-tokens.key .token").nth(5)).to_be_focused()
-
-
-def test_the_products_can_be_sorted_by_size(open_page: Open) -> None:
-    vectors = some_vectors()
-    page = open_page(vector_page(vectors), PAIR, ready=READY)
-    page.get_by_role("button", name="By size").click()
-    assert state(page)["order"] == "size"
-    shown = table(page, "[data-table=products] tbody tr")[:, 2]
-    sizes = np.abs(by_numpy(vectors.rounded, 4, 2)["products"])
-    np.testing.assert_allclose(np.abs(shown), np.sort(sizes)[::-1], rtol=1e-12)
-
-
-def test_a_bar_that_is_pointed_at_says_its_product(open_page: Open) -> None:
-    vectors = some_vectors()
-    page = open_page(vector_page(vectors), PAIR, ready=READY)
-    canvas = page.locator("[data-step=multiply] canvas")
-    canvas.scroll_into_view_if_needed()
-    box = canvas.bounding_box()
-    page.mouse.move(box["x"] + box["width"] * 7.5 / WIDTH, box["y"] + 60)
-    readout = page.locator("[data-step=multiply] .sum-readout")
-    expect(readout).to_contain_text("Dimension 7")
-    product = float(readout.locator("[data-name=product]").get_attribute("value") or "nan")
-    assert product == pytest.approx(by_numpy(vectors.rounded, 4, 2)["products"][7], rel=1e-12)
 
 
 def test_an_edited_trace_says_what_other_pictures_show(open_page: Open) -> None:
@@ -219,12 +132,64 @@ def test_nothing_runs_over_the_edge(open_page: Open) -> None:
         assert over == 0
 
 
-def test_a_long_text_keeps_the_page_small(open_page: Open) -> None:
-    n = 900
-    tokens = tuple(f"##t{i}" for i in range(n))
-    page = open_page(
-        vector_page(some_vectors(n, heads=1), tokens), "view=arithmetic&query=450", ready=READY
-    )
+def test_tables_have_every_key_the_values_and_the_rounded_numbers(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors), PAIR, ready=READY)
+    expected = by_numpy(vectors.rounded, 4, 2)
+    shifted = expected["scores"] - expected["largest"]
+    columns = [expected["scores"], shifted, np.exp(shifted), expected["weights"]]
+    shown = table(page, ".sum-softmax tbody tr")
+    np.testing.assert_allclose(shown, np.stack(columns, 1), rtol=1e-9, atol=1e-12)
+    expect(page.locator(".sum-softmax tr.chosen")).to_have_attribute("data-key", "2")
+    expect(page.locator("[data-step=mask]")).to_contain_text("No key is masked")
+    text = page.locator("[data-step=scale] [data-name=score]").inner_text()
+    assert text.replace("−", "-") == f"{expected['score']:.3f}"
+    cells = page.locator("[data-table=products] tbody tr td:last-child").all_inner_texts()
+    assert [cell.replace("−", "-") for cell in cells if "×" not in cell] == [
+        f"{product:.3f}" for product in expected["products"] if abs(product) >= 5e-4
+    ]
+    page.locator("[data-step=value] summary").click()
+    page.wait_for_selector("[data-table=values]")
+    columns = [expected["v"], expected["weight"] * expected["v"], expected["z"]]
+    shown = table(page, "[data-table=values] tbody tr")
+    np.testing.assert_allclose(shown, np.stack(columns, 1), rtol=1e-9)
+    page = open_page(vector_page(vectors, values=False), PAIR, ready=READY)
+    expect(page.locator("[data-step=value]")).to_contain_text("made without values")
+
+
+def test_products_are_sorted_by_size_and_read_at_their_bars(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors), PAIR, ready=READY)
+    products = by_numpy(vectors.rounded, 4, 2)["products"]
+    canvas = page.locator("[data-step=multiply] canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 7.5 / WIDTH, box["y"] + 60)
+    readout = page.locator("[data-step=multiply] .sum-readout")
+    expect(readout).to_contain_text("Dimension 7")
+    product = float(readout.locator("[data-name=product]").get_attribute("value") or "nan")
+    assert product == pytest.approx(products[7], rel=1e-12)
+    page.get_by_role("button", name="By size").click()
+    assert state(page)["order"] == "size"
+    shown = table(page, "[data-table=products] tbody tr")[:, 2]
+    np.testing.assert_allclose(np.abs(shown), np.sort(np.abs(products))[::-1], rtol=1e-12)
+
+
+def test_tokens_are_chosen_by_click_and_by_arrow(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors), "view=arithmetic", ready=READY)
+    strongest = int(vectors.probs(0, 0)[5].argmax())
+    expect(page.locator(".sum-tokens.query .chosen")).to_have_attribute("data-index", "5")
+    expect(page.locator(".sum-tokens.key .chosen")).to_have_attribute("data-index", str(strongest))
+    page.locator(".sum-tokens.query .token").nth(1).click()
+    page.locator(".sum-tokens.key .token").nth(4).click()
+    assert (state(page)["query"], state(page)["key"]) == ("1", "4")
+    expect(page.locator(".sum-title")).to_contain_text("straw looks at rain")
+    page.keyboard.press("ArrowRight")
+    assert state(page)["key"] == "5"
+    expect(page.locator(".sum-tokens.key .token").nth(5)).to_be_focused()
+    html = vector_page(some_vectors(900, heads=1), tuple(f"##t{i}" for i in range(900)))
+    page = open_page(html, "view=arithmetic&query=450", ready=READY)
     assert page.evaluate("document.querySelectorAll('*').length") <= 3000
     page.locator(".sum-tokens.query .jump").last.click()
     assert int(state(page)["query"]) > 500

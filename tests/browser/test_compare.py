@@ -1,9 +1,8 @@
 """Two texts or traces side by side: one state, two pictures, and their difference."""
 
-import numpy as np
 import pytest
 from attention_pages import names, softmax
-from browser.head_view import Open, count_lines, page_of, state, text_of, until
+from browser.head_view import Open, count_lines, page_of, press, state, text_of, until
 from playwright.sync_api import Locator, Page, expect
 
 pytestmark = pytest.mark.browser
@@ -60,56 +59,6 @@ def test_another_text_can_be_put_beside_the_first(open_page: Open) -> None:
     assert state(page) == {}
 
 
-def test_what_is_chosen_in_one_is_chosen_in_the_other(open_page: Open) -> None:
-    page = open_page(*compared("layer=1&heads=2"))
-    picture(page, 1).locator(".query .token").nth(4).click()
-    assert state(page)["query"] == "4"
-    for i, probs in enumerate((BEFORE, AFTER)):
-        expect(picture(page, i).locator(".query .token.kept")).to_have_text("t4")
-        for key, weight in weights_of(page, i).items():
-            assert weight == pytest.approx(probs[1, 2, 4, key], abs=4e-3)
-
-
-def test_pointing_at_a_token_shows_it_in_both(open_page: Open) -> None:
-    page = open_page(*compared("layer=1&heads=0"))
-    picture(page, 0).locator(".key .token").nth(2).hover()
-    for i, probs in enumerate((BEFORE, AFTER)):
-        assert lines_of(page, i, "upper") == count_lines(probs[1, 0, :, 2], strength=3)
-        expect(card(page, i)).to_contain_text("t2 is looked at by")
-    page.mouse.move(5, 5)
-    expect(page.locator(".upper:visible")).to_have_count(0)
-
-
-def test_the_second_card_has_the_difference_of_a_weight(open_page: Open) -> None:
-    page = open_page(*compared("layer=1&heads=2&query=1&key=5"))
-    page.wait_for_selector(".cards:last-child dd")
-    before, after = float(BEFORE[1, 2, 1, 5]), float(AFTER[1, 2, 1, 5])
-    facts = card(page, 1).locator("dd").all_inner_texts()
-    assert number(facts[0]) == pytest.approx(100 * before, abs=0.45)
-    assert number(facts[1]) == pytest.approx(100 * (after - before), abs=0.85)
-    expect(card(page, 1).locator("dt").first).to_have_text("before")
-
-
-def test_the_second_card_has_the_difference_of_each_row(open_page: Open) -> None:
-    page = open_page(*compared("layer=1&query=1"))
-    page.wait_for_selector(".cards:last-child .change")
-    change = (AFTER[1, :, 1] - BEFORE[1, :, 1]).mean(0)
-    bars = card(page, 1).locator(".bar:not(.rest)")
-    assert bars.count() == 5
-    for i in range(5):
-        key = int(bars.nth(i).locator(".name").inner_text().removeprefix("t"))
-        shown = number(bars.nth(i).locator(".change").inner_text())
-        assert shown == pytest.approx(100 * change[key], abs=0.85)
-    assert card(page, 0).locator(".change").count() == 0
-
-
-def test_each_head_has_its_difference(open_page: Open) -> None:
-    page = open_page(*compared("layer=0&query=1&key=3"))
-    page.wait_for_selector(".cards:last-child .change")
-    shown = [number(text) for text in card(page, 1).locator(".change").all_inner_texts()]
-    assert shown == pytest.approx(list(100 * (AFTER - BEFORE)[0, :, 1, 3]), abs=0.85)
-
-
 def number(text: str) -> float:
     return float(text.split()[0].replace("\u202f%", "").replace("−", "-").replace("±", ""))
 
@@ -124,13 +73,6 @@ def test_what_the_other_does_not_have_is_passed_over(open_page: Open) -> None:
     picture(page, 0).locator(".query .token").nth(12).hover()
     picture(page, 1).locator(".query .token").nth(6).click()
     assert state(page)["query"] == "6"
-
-
-def test_choosing_the_text_beside_makes_them_change_places(open_page: Open) -> None:
-    page = open_page(*compared())
-    page.get_by_role("button", name="Text: after").click()
-    expect(page.locator(".picture .which")).to_have_text(["after", "before"])
-    assert state(page) == {"example": "1", "beside": "0"}
 
 
 READY: list[tuple[str, str]] = [
@@ -160,21 +102,48 @@ def test_every_view_can_be_compared(open_page: Open, view: str, ready: str) -> N
     until(page, "document.querySelectorAll('.lower[data-drawn]').length === 2")
 
 
-def test_keys_mean_the_same_for_both(open_page: Open) -> None:
-    page = open_page(*compared("query=2"))
-    page.keyboard.press("ArrowRight")
-    assert (state(page)["layer"], state(page)["query"]) == ("1", "2")
-    page.keyboard.press("ArrowDown")
-    assert state(page)["query"] == "3"
-    page.keyboard.press("Escape")
+def test_the_second_card_has_the_difference_of_each_weight(open_page: Open) -> None:
+    page = open_page(*compared("layer=1&heads=2&query=1&key=5"))
+    page.wait_for_selector(".cards:last-child dd")
+    before, after = float(BEFORE[1, 2, 1, 5]), float(AFTER[1, 2, 1, 5])
+    facts = card(page, 1).locator("dd").all_inner_texts()
+    assert number(facts[0]) == pytest.approx(100 * before, abs=0.45)
+    assert number(facts[1]) == pytest.approx(100 * (after - before), abs=0.85)
+    expect(card(page, 1).locator("dt").first).to_have_text("before")
+    page = open_page(*compared("layer=1&query=1"))
+    page.wait_for_selector(".cards:last-child .change")
+    change = (AFTER[1, :, 1] - BEFORE[1, :, 1]).mean(0)
+    bars = card(page, 1).locator(".bar:not(.rest)")
+    assert bars.count() == 5
+    for i in range(5):
+        key = int(bars.nth(i).locator(".name").inner_text().removeprefix("t"))
+        shown = number(bars.nth(i).locator(".change").inner_text())
+        assert shown == pytest.approx(100 * change[key], abs=0.85)
+    assert card(page, 0).locator(".change").count() == 0
+    page = open_page(*compared("layer=0&query=1&key=3"))
+    page.wait_for_selector(".cards:last-child .change")
+    each = [number(text) for text in card(page, 1).locator(".change").all_inner_texts()]
+    assert each == pytest.approx(list(100 * (AFTER - BEFORE)[0, :, 1, 3]), abs=0.85)
+
+
+def test_what_is_pointed_at_chosen_or_walked_to_in_one_is_so_in_the_other(open_page: Open) -> None:
+    page = open_page(*compared("layer=1&heads=2"))
+    picture(page, 0).locator(".key .token").nth(2).hover()
+    for i, probs in enumerate((BEFORE, AFTER)):
+        assert lines_of(page, i, "upper") == count_lines(probs[1, 2, :, 2], strength=3)
+        expect(card(page, i)).to_contain_text("t2 is looked at by")
+    page.mouse.move(5, 5)
+    expect(page.locator(".upper:visible")).to_have_count(0)
+    picture(page, 1).locator(".query .token").nth(4).click()
+    for i, probs in enumerate((BEFORE, AFTER)):
+        expect(picture(page, i).locator(".query .token.kept")).to_have_text("t4")
+        for key, weight in weights_of(page, i).items():
+            assert weight == pytest.approx(probs[1, 2, 4, key], abs=4e-3)
+    press(page, "ArrowDown", "ArrowLeft")
+    assert state(page) == {"beside": "1", "heads": "2", "query": "5"}
+    expect(picture(page, 1).locator(".query .token").nth(5)).to_be_focused()
+    press(page, "Escape")
     assert "query" not in state(page)
-
-
-def test_a_token_of_the_second_picture_is_walked_from_there(open_page: Open) -> None:
-    page = open_page(*compared())
-    picture(page, 1).locator(".query .token").nth(0).focus()
-    page.keyboard.press("ArrowDown")
-    expect(picture(page, 1).locator(".query .token").nth(1)).to_be_focused()
-    page.keyboard.press("Enter")
-    assert state(page)["query"] == "1"
-    assert np.isclose(sum(weights_of(page, 1).values()), AFTER[0, :, 1].mean(0).sum(), atol=0.3)
+    page.get_by_role("button", name="Text: after").click()
+    expect(page.locator(".picture .which")).to_have_text(["after", "before"])
+    assert state(page) == {"beside": "0", "example": "1", "heads": "2"}

@@ -9,6 +9,7 @@ from attention_pages import names, softmax
 from browser.head_view import (
     ORANGE,
     Open,
+    at,
     count_lines,
     has_color,
     kept,
@@ -49,78 +50,6 @@ def texts_page(n: int, **options: Any) -> str:
 def wait_for_tokens(page: Page, n: int) -> None:
     until(page, f"document.querySelectorAll('.query .token').length === {n}")
     page.wait_for_selector(".lower[data-drawn]", state="attached")
-
-
-def test_few_texts_have_a_button_each(open_page: Open) -> None:
-    page = open_page(texts_page(3), "layer=1&query=4")
-    page.get_by_role("button", name="Text: text 2").click()
-    wait_for_tokens(page, 7)
-    assert state(page) == {"example": "2", "layer": "1", "query": "4"}
-    assert lines(page) == count_lines(softmax((2, 3, 7, 7), seed=2)[1], strength=2)
-    pressed = page.locator(".chooser [aria-pressed=true]")
-    expect(pressed).to_have_text("text 2")
-    expect(page.locator(".sizes")).to_contain_text("7 tokens")
-
-
-def test_many_texts_have_a_menu_with_steps(open_page: Open) -> None:
-    page = open_page(texts_page(6))
-    menu = page.get_by_label("Text", exact=True).and_(page.locator("select"))
-    assert menu.locator("option").count() == 6
-    menu.select_option("5")
-    wait_for_tokens(page, 10)
-    assert page.get_by_role("button", name="Next text").is_disabled()
-    page.get_by_role("button", name="Previous text").click()
-    wait_for_tokens(page, 9)
-    assert state(page) == {"example": "4"}
-
-
-def test_n_and_p_go_through_the_texts(open_page: Open) -> None:
-    page = open_page(texts_page(3))
-    page.keyboard.press("n")
-    wait_for_tokens(page, 6)
-    page.keyboard.press("p")
-    wait_for_tokens(page, 5)
-    page.keyboard.press("p")
-    assert state(page) == {}
-
-
-def test_a_token_that_the_next_text_does_not_have_is_let_go(open_page: Open) -> None:
-    page = open_page(texts_page(3), "example=2&query=6&key=1")
-    assert kept(page) == [("query", 6), ("key", 1)]
-    page.get_by_role("button", name="Text: text 0").click()
-    wait_for_tokens(page, 5)
-    assert kept(page) == [("key", 1)]
-    assert state(page) == {"key": "1"}
-
-
-def test_an_address_is_read_with_the_sizes_of_its_text(open_page: Open) -> None:
-    page = open_page(texts_page(3))
-    page.evaluate("location.hash = 'example=2&query=6'")
-    wait_for_tokens(page, 7)
-    assert kept(page) == [("query", 6)]
-    page.evaluate("location.hash = 'example=0&query=6&beside=9'")
-    wait_for_tokens(page, 5)
-    assert state(page) == {}
-
-
-def test_texts_without_names_are_called_by_their_words_or_their_place(open_page: Open) -> None:
-    texts = [text_of(softmax((1, 1, 3, 3)), words.split()) for words in ("a b c", "d e f", "a b c")]
-    page = open_page(page_of(*texts))
-    buttons = page.locator(".chooser .segments button")
-    expect(buttons).to_have_text(["a b c (1)", "d e f", "a b c (3)"])
-
-
-def test_a_page_of_one_text_has_no_chooser(open_page: Open) -> None:
-    page = open_page(texts_page(1))
-    expect(page.locator(".chooser")).to_be_hidden()
-
-
-def test_a_page_begins_where_it_was_told_to(open_page: Open) -> None:
-    html = texts_page(3, start=(("example", "1"), ("layer", "1"), ("query", "5")))
-    page = open_page(html)
-    assert state(page) == {"example": "1", "layer": "1", "query": "5"}
-    page = open_page(html, "example=2")
-    assert state(page) == {"example": "2"}
 
 
 def test_tabs_say_which_picture_a_text_does_not_have(open_page: Open) -> None:
@@ -208,15 +137,6 @@ def test_only_the_strongest_lines_of_each_token_are_drawn(open_page: Open, top: 
         assert lines(page, "upper") == int((strongest == key).sum())
 
 
-def test_equal_weights_count_as_strongest_in_reading_order(open_page: Open) -> None:
-    page = open_page(page_of(text_of(np.full((1, 1, 5, 5), 0.2), names(5))), "top=2")
-    assert lines(page) == 10
-    token(page, "key", 1).hover()
-    assert lines(page, "upper") == 5
-    token(page, "key", 2).hover()
-    assert lines(page, "upper") == 0
-
-
 def test_weights_of_a_long_text_are_computed_for_the_heads_that_are_on(open_page: Open) -> None:
     n = 300
     vectors = some_vectors(n)
@@ -248,3 +168,42 @@ def test_a_page_without_single_weights_has_no_head_view(open_page: Open) -> None
     html = page_of(replace(text, blocks=overview), view="model")
     page = open_page(html, ready=".model-view[data-drawn]")
     assert page.get_by_role("tab", name="Head").count() == 0
+
+
+def test_texts_are_chosen_by_button_menu_and_key(open_page: Open) -> None:
+    page = open_page(texts_page(3), "layer=1&query=4")
+    page.get_by_role("button", name="Text: text 2").click()
+    wait_for_tokens(page, 7)
+    assert state(page) == {"example": "2", "layer": "1", "query": "4"}
+    assert lines(page) == count_lines(softmax((2, 3, 7, 7), seed=2)[1], strength=2)
+    expect(page.locator(".chooser [aria-pressed=true]")).to_have_text("text 2")
+    expect(page.locator(".sizes")).to_contain_text("7 tokens")
+    page.keyboard.press("p")
+    wait_for_tokens(page, 6)
+    page.keyboard.press("n")
+    wait_for_tokens(page, 7)
+    page = open_page(texts_page(6))
+    page.get_by_label("Text", exact=True).and_(page.locator("select")).select_option("5")
+    wait_for_tokens(page, 10)
+    assert page.get_by_role("button", name="Next text").is_disabled()
+    page.get_by_role("button", name="Previous text").click()
+    wait_for_tokens(page, 9)
+    assert state(page) == {"example": "4"}
+    expect(open_page(texts_page(1)).locator(".chooser")).to_be_hidden()
+    texts = [text_of(softmax((1, 1, 3, 3)), words.split()) for words in ("a b c", "d e f", "a b c")]
+    buttons = open_page(page_of(*texts)).locator(".chooser .segments button")
+    expect(buttons).to_have_text(["a b c (1)", "d e f", "a b c (3)"])
+
+
+def test_an_address_is_read_with_the_sizes_of_its_text(open_page: Open) -> None:
+    html = texts_page(3, start=(("example", "1"), ("layer", "1"), ("query", "5")))
+    page = open_page(html)
+    assert state(page) == {"example": "1", "layer": "1", "query": "5"}
+    at(page, "example=2&query=6&key=1")
+    wait_for_tokens(page, 7)
+    assert kept(page) == [("query", 6), ("key", 1)]
+    page.get_by_role("button", name="Text: text 0").click()
+    wait_for_tokens(page, 5)
+    assert (kept(page), state(page)) == ([("key", 1)], {"key": "1"})
+    at(page, "example=0&query=6&beside=9")
+    until(page, "location.hash === ''")

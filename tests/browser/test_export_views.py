@@ -92,59 +92,6 @@ def test_the_models_table_has_the_statistics_of_every_head(
     np.testing.assert_allclose(entropy, logs, atol=0.05)
 
 
-def test_the_neurons_table_has_score_weight_key_and_products(
-    open_page: Open, html: str, trace: Trace
-) -> None:
-    columns, rows = rows_of(opened(open_page, html, "neuron"))
-    one = trace[LAYER, HEAD]
-    query, key = one.query[0, QUERY].double(), one.key[0].double()
-    assert columns[:4] == ["key", "token", "score", "weight"]
-    assert [row[1] for row in rows] == list(trace.tokens.strings[0])
-    numbers = np.array([[number(cell) for cell in row[2:]] for row in rows])
-    np.testing.assert_allclose(numbers[:, 0], one.scores[0, QUERY], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(numbers[:, 1], one.probs[0, QUERY], atol=1e-6)
-    width = len(query)
-    np.testing.assert_allclose(numbers[:, 2 : 2 + width], key, rtol=1e-6)
-    np.testing.assert_allclose(numbers[:, 2 + width :], query * key, rtol=1e-6, atol=1e-9)
-
-
-def test_the_arithmetics_table_has_the_products(open_page: Open, html: str, trace: Trace) -> None:
-    page = opened(open_page, html, "arithmetic", f"{CHOSEN}&key={KEY}")
-    columns, rows = rows_of(page)
-    assert columns == ["dimension", "query", "key", "product"]
-    query = trace[LAYER, HEAD].query[0, QUERY].double()
-    key = trace[LAYER, HEAD].key[0, KEY].double()
-    expected = np.stack([np.arange(len(query)), query, key, query * key], 1)
-    np.testing.assert_allclose(np.array(rows, float), expected, rtol=1e-6, atol=1e-9)
-
-
-def test_the_maps_table_has_the_weights_of_its_window(
-    open_page: Open, html: str, trace: Trace
-) -> None:
-    page = opened(open_page, html, "map", f"layer={LAYER}&heads={HEAD}&window=1-6-2-7")
-    columns, rows = rows_of(page)
-    assert columns == ["query", "query token", "key", "key token", "weight"]
-    found = np.full((8, 8), np.nan)
-    for query, query_token, key, key_token, weight in rows:
-        assert query_token.endswith(trace.tokens.strings[0][int(query)])
-        assert key_token.endswith(trace.tokens.strings[0][int(key)])
-        found[int(query), int(key)] = float(weight)
-    expected = np.full((8, 8), np.nan)
-    expected[1:6, 2:7] = trace[LAYER, HEAD].probs[0, 1:6, 2:7]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def test_the_texts_table_has_the_number_of_each_token(
-    open_page: Open, html: str, trace: Trace
-) -> None:
-    page = opened(open_page, html, "text", f"{CHOSEN}&shade=from")
-    columns, rows = rows_of(page)
-    assert columns == ["position", "token", "from"]
-    assert [row[1] for row in rows] == list(trace.tokens.strings[0])
-    weights = [number(row[2]) for row in rows]
-    np.testing.assert_allclose(weights, trace[LAYER, HEAD].probs[0, QUERY], atol=4e-3)
-
-
 def test_the_layers_table_has_every_prediction(open_page: Open, html: str, trace: Trace) -> None:
     columns, rows = rows_of(opened(open_page, html, "layers"))
     assert columns == ["position", "token", "point", "rank", "prediction", "probability"]
@@ -158,3 +105,28 @@ def test_the_layers_table_has_every_prediction(open_page: Open, html: str, trace
             strings = strings[i]
         assert prediction == strings
         assert float(probability) == pytest.approx(float(lens.probs[place]), abs=1e-5)
+
+
+def test_tables_have_the_numbers_of_the_trace(open_page: Open, html: str, trace: Trace) -> None:
+    one, tokens = trace[LAYER, HEAD], list(trace.tokens.strings[0])
+    query, key = one.query[0, QUERY].double(), one.key[0].double()
+    columns, rows = rows_of(opened(open_page, html, "neuron"))
+    assert columns[:4] == ["key", "token", "score", "weight"]
+    assert [row[1] for row in rows] == tokens
+    numbers = np.array([[number(cell) for cell in row[2:]] for row in rows])
+    expected = [one.scores[0, QUERY, :, None], one.probs[0, QUERY, :, None], key, query * key]
+    np.testing.assert_allclose(numbers, np.concatenate(expected, 1), rtol=1e-5, atol=1e-5)
+    columns, rows = rows_of(opened(open_page, html, "arithmetic", f"{CHOSEN}&key={KEY}"))
+    assert columns == ["dimension", "query", "key", "product"]
+    products = np.stack([np.arange(len(query)), query, key[KEY], query * key[KEY]], 1)
+    np.testing.assert_allclose(np.array(rows, float), products, rtol=1e-6, atol=1e-9)
+    columns, rows = rows_of(opened(open_page, html, "text", f"{CHOSEN}&shade=from"))
+    assert (columns, [row[1] for row in rows]) == (["position", "token", "from"], tokens)
+    weights = [number(row[2]) for row in rows]
+    np.testing.assert_allclose(weights, one.probs[0, QUERY], atol=4e-3)
+    columns, rows = rows_of(opened(open_page, html, "map", f"{CHOSEN}&window=1-6-2-7"))
+    assert columns == ["query", "query token", "key", "key token", "weight"]
+    found = {(int(query), int(key)): float(weight) for query, _, key, _, weight in rows}
+    wanted = {(i, j): float(one.probs[0, i, j]) for i in range(1, 6) for j in range(2, 7)}
+    assert found == pytest.approx(wanted, abs=1e-6)
+    assert all(row[1] == tokens[int(row[0])] and row[3] == tokens[int(row[2])] for row in rows)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_pages import HOSTILE, names, softmax
-from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, state, until
+from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, press, state, until
 from playwright.sync_api import Page, expect
 
 import minibert
@@ -94,63 +94,6 @@ def test_pointing_at_a_cell_shows_its_five_most_probable_tokens(open_page: Open)
     expect(page.locator(".layers-about")).to_contain_text("Before the first layer")
     page.mouse.move(2, 2)
     expect(page.locator(".layers-card")).to_contain_text("Point at a cell")
-
-
-def test_a_click_keeps_the_position_for_all_views(open_page: Open) -> None:
-    page = small(open_page)
-    cell(page, 4, 1).click()
-    assert state(page) == {"query": "4"}
-    page.mouse.move(2, 2)
-    expect(page.locator(".layers-row.kept .layers-name")).to_have_text("rain")
-    assert predictions(page)[0][0] == "1.4.0"
-    page.get_by_role("tab", name="Head", exact=True).click()
-    expect(page.locator(".query .token.kept")).to_have_text("rain")
-    page.get_by_role("tab", name="Layers", exact=True).click()
-    cell(page, 4, 1).click()
-    assert state(page) == {"view": "layers"} or state(page) == {}
-
-
-def test_a_layers_name_opens_it_in_the_other_pictures(open_page: Open) -> None:
-    page = small(open_page)
-    expect(page.locator(".layers-point.now")).to_have_text("0")
-    page.locator(".layers-point", has_text="output").click()
-    assert state(page) == {"layer": "1"}
-    expect(page.locator(".layers-point.now")).to_have_text("output")
-
-
-def test_keys_walk_keep_and_let_go(open_page: Open) -> None:
-    page = small(open_page)
-    page.locator(".layers-table").focus()
-    for key in ("ArrowDown", "ArrowDown", "ArrowLeft"):
-        page.keyboard.press(key)
-    assert predictions(page)[0][0] == "1.2.0"
-    active = page.locator(".layers-table").get_attribute("aria-activedescendant")
-    expect(page.locator(f"[id='{active}']")).to_have_text("1.2.0")
-    page.keyboard.press("Enter")
-    assert state(page) == {"query": "2"}
-    page.keyboard.press("Escape")
-    assert state(page) == {}
-
-
-def test_tokens_that_the_output_gives_too_are_bold(open_page: Open) -> None:
-    lens = made_up(N, 3)
-    lens["strings"][1][2][0] = lens["strings"][2][2][0]
-    page = open_page(lens_page(lens), ready=READY)
-    weights = [cell(page, 2, p).evaluate("(c) => getComputedStyle(c).fontWeight") for p in range(3)]
-    assert weights == ["400", "600", "600"]
-
-
-def test_the_legend_says_which_token_is_predicted(open_page: Open) -> None:
-    page = small(open_page)
-    expect(page.locator(".legend")).to_contain_text("the token that stands there")
-    causal = softmax((2, 1, N, N), causal=True)
-    page = open_page(lens_page(made_up(N, 3), causal), ready=READY)
-    expect(page.locator(".legend")).to_contain_text("the token that follows")
-
-
-def test_a_page_without_predictions_has_no_such_view(open_page: Open) -> None:
-    page = open_page(attention_page(drawn_attention(), TOKENS).html, "view=layers")
-    assert page.get_by_role("tab", name="Layers", exact=True).count() == 0
 
 
 def test_of_a_long_text_only_rows_near_the_window_are_there(open_page: Open) -> None:
@@ -254,3 +197,42 @@ def test_a_page_before_a_model_asks_for_it_when_it_is_looked_at_and_saves_it(
     download.value.save_as(path)
     saved = open_page(path.read_text(encoding="utf-8"), "", ready=READY)
     assert shown(saved) == expected
+
+
+def test_positions_are_kept_and_layers_opened_by_click_and_by_keys(open_page: Open) -> None:
+    page = small(open_page)
+    cell(page, 4, 1).click()
+    assert state(page) == {"query": "4"}
+    page.mouse.move(2, 2)
+    expect(page.locator(".layers-row.kept .layers-name")).to_have_text("rain")
+    assert predictions(page)[0][0] == "1.4.0"
+    page.get_by_role("tab", name="Head", exact=True).click()
+    expect(page.locator(".query .token.kept")).to_have_text("rain")
+    page = small(open_page)
+    expect(page.locator(".layers-point.now")).to_have_text("0")
+    page.locator(".layers-point", has_text="output").click()
+    assert state(page) == {"layer": "1"}
+    expect(page.locator(".layers-point.now")).to_have_text("output")
+    page = small(open_page)
+    page.locator(".layers-table").focus()
+    press(page, "ArrowDown", "ArrowDown", "ArrowLeft")
+    assert predictions(page)[0][0] == "1.2.0"
+    active = page.locator(".layers-table").get_attribute("aria-activedescendant")
+    expect(page.locator(f"[id='{active}']")).to_have_text("1.2.0")
+    press(page, "Enter")
+    assert state(page) == {"query": "2"}
+    press(page, "Escape")
+    assert state(page) == {}
+
+
+def test_what_the_output_says_too_is_bold_and_the_legend_says_which_token(open_page: Open) -> None:
+    lens = made_up(N, 3)
+    lens["strings"][1][2][0] = lens["strings"][2][2][0]
+    page = open_page(lens_page(lens), ready=READY)
+    weights = [cell(page, 2, p).evaluate("(c) => getComputedStyle(c).fontWeight") for p in range(3)]
+    assert weights == ["400", "600", "600"]
+    expect(page.locator(".legend")).to_contain_text("the token that stands there")
+    page = open_page(lens_page(made_up(N, 3), softmax((2, 1, N, N), causal=True)), ready=READY)
+    expect(page.locator(".legend")).to_contain_text("the token that follows")
+    page = open_page(attention_page(drawn_attention(), TOKENS).html, "view=layers")
+    assert page.get_by_role("tab", name="Layers", exact=True).count() == 0

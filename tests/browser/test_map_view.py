@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_pages import unpacked_text
-from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, state, until
+from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, press, state, until
 from browser.vector_page import some_vectors, vector_page
 from playwright.sync_api import Page
 
@@ -79,19 +79,6 @@ def shown_weight(page: Page) -> float:
     return float(page.locator(".details .big").get_attribute("value"))
 
 
-def test_pointing_at_a_cell_reads_its_tokens_and_weight(open_page: Open) -> None:
-    page = opened(open_page, "view=map&layer=1&heads=2")
-    page.mouse.move(*place(page, 1, 4))
-    assert page.locator(".details h2").inner_text() == "straw looks at rain"
-    weight = float(drawn_attention()[1, 2, 1, 4])
-    assert shown_weight(page) == pytest.approx(weight, abs=4e-3)
-    assert "rounded" in page.locator(".details").inner_text()
-    received = drawn_attention()[1, 2, :, 4].sum()
-    found = re.search(r"received\s+([\d.]+)", page.locator(".details").inner_text())
-    assert found
-    assert float(found[1]) == pytest.approx(received, abs=0.02)
-
-
 @pytest.mark.parametrize(("exact", "error"), [((1, 2), 1e-6), (None, 1.2e-3)])
 def test_with_query_and_key_the_weight_is_the_models(
     open_page: Open, exact: tuple[int, int] | None, error: float
@@ -103,32 +90,6 @@ def test_with_query_and_key_the_weight_is_the_models(
         page.mouse.move(*place(page, query, key))
         assert shown_weight(page) == pytest.approx(vectors.probs(1, 2)[query, key], abs=error)
     assert ("exact" in page.locator(".details").inner_text()) == (exact is not None)
-
-
-def test_a_click_keeps_query_and_key_and_another_lets_go(open_page: Open) -> None:
-    page = opened(open_page)
-    page.mouse.click(*place(page, 2, 5))
-    assert state(page) == {"view": "map", "layer": "1", "query": "2", "key": "5"}
-    page.mouse.move(5, 5)
-    assert page.locator(".details h2").inner_text() == "##berries looks at falls"
-    page.mouse.click(*place(page, 2, 5))
-    assert state(page) == {"view": "map", "layer": "1"}
-
-
-def test_kept_tokens_have_lines_through_the_map(open_page: Open) -> None:
-    script = """() => {
-      const canvas = document.querySelector(".map-over");
-      const pen = canvas.getContext("2d");
-      return pen.getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0);
-    }"""
-    assert not opened(open_page).evaluate(script)
-    assert opened(open_page, "view=map&query=2").evaluate(script)
-
-
-def test_weights_are_colours_of_the_scale(open_page: Open) -> None:
-    page = opened(open_page, "view=map")
-    assert color(page, 3, 3) == DARKEST
-    assert color(page, 3, 4) == LIGHTEST
 
 
 def test_the_linear_scale_shows_a_quarter_where_the_root_shows_a_half(open_page: Open) -> None:
@@ -153,59 +114,6 @@ def test_what_a_causal_model_cannot_see_is_not_drawn(open_page: Open) -> None:
     assert color(page, 6, 2) != PAPER
     page.mouse.move(*place(page, 2, 6))
     assert "cannot look ahead" in page.locator(".details").inner_text()
-
-
-def test_the_wheel_zooms_about_the_pointer_and_a_double_click_resets(open_page: Open) -> None:
-    page = long_page(open_page, 60)
-    at = place(page, 20, 40)
-    page.mouse.move(*at)
-    page.mouse.wheel(0, -400)
-    until(page, "location.hash.includes('window')")
-    low, high, _, _ = window(page)
-    assert high - low == pytest.approx(60 * np.exp(-0.64), abs=0.1)
-    assert place(page, 20, 40) == pytest.approx(at, abs=1.5)
-    assert "queries" in page.locator(".map-seen").inner_text()
-    page.mouse.dblclick(*at)
-    assert "window" not in state(page)
-
-
-def test_a_drag_moves_the_window_and_keeps_no_token(open_page: Open) -> None:
-    page = long_page(open_page, 60, "view=map&window=10-30-20-40")
-    x, y = place(page, 20, 30)
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.mouse.move(x - 50, y - 80, steps=4)
-    page.mouse.up()
-    assert place(page, 20, 30) == pytest.approx((x - 50, y - 80), abs=1)
-    assert set(state(page)) == {"view", "window"}
-
-
-def test_keys_zoom_move_and_reset(open_page: Open) -> None:
-    page = long_page(open_page, 60)
-    page.keyboard.press("+")
-    assert window(page) == pytest.approx((9, 51, 9, 51))
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowRight")
-    assert window(page) == pytest.approx((17.4, 59.4, 17.4, 59.4))
-    page.keyboard.press("0")
-    assert window(page) == (0, 60, 0, 60)
-
-
-def test_keys_go_from_cell_to_cell(open_page: Open) -> None:
-    page = opened(open_page, "view=map")
-    page.keyboard.press("Enter")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowRight")
-    assert state(page) == {"view": "map", "query": "1", "key": "1"}
-    page.keyboard.press("Escape")
-    page.keyboard.press("Escape")
-    assert state(page) == {"view": "map"}
-    page.keyboard.press("ArrowRight")
-    assert state(page) == {"view": "map", "layer": "1"}
-
-
-def test_a_window_that_is_none_is_passed_over(open_page: Open) -> None:
-    assert "window" not in state(opened(open_page, "view=map&window=0-99-0-4"))
 
 
 def test_labels_stand_apart_and_inside_at_every_length(open_page: Open) -> None:
@@ -239,19 +147,82 @@ RECORD = """() => {
 }"""
 
 
-def test_the_bars_below_are_what_tokens_receive(open_page: Open) -> None:
+def test_a_cell_is_pointed_at_read_kept_and_let_go(open_page: Open) -> None:
+    page = opened(open_page, "view=map&layer=1&heads=2")
+    assert not page.evaluate(OVER)
+    page.mouse.move(*place(page, 1, 4))
+    said = page.locator(".details")
+    assert said.locator("h2").inner_text() == "straw looks at rain"
+    assert shown_weight(page) == pytest.approx(float(drawn_attention()[1, 2, 1, 4]), abs=4e-3)
+    assert "rounded" in said.inner_text()
+    found = re.search(r"received\s+([\d.]+)", said.inner_text())
+    assert found
+    assert float(found[1]) == pytest.approx(drawn_attention()[1, 2, :, 4].sum(), abs=0.02)
+    page.mouse.click(*place(page, 2, 5))
+    assert (state(page)["query"], state(page)["key"]) == ("2", "5")
+    page.mouse.move(5, 5)
+    assert said.locator("h2").inner_text() == "##berries looks at falls"
+    assert page.evaluate(OVER)
+    page.mouse.click(*place(page, 2, 5))
+    assert state(page) == {"view": "map", "layer": "1", "heads": "2"}
+
+
+# Whether lines lie over the map.
+OVER = """() => {
+  const canvas = document.querySelector(".map-over");
+  const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  Object.assign(pen.canvas, { width: canvas.width, height: canvas.height });
+  pen.drawImage(canvas, 0, 0);
+  return pen.getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0);
+}"""
+
+
+def test_the_hand_zooms_about_the_pointer_moves_and_resets(open_page: Open) -> None:
+    page = long_page(open_page, 60)
+    at = place(page, 20, 40)
+    page.mouse.move(*at)
+    page.mouse.wheel(0, -400)
+    until(page, "location.hash.includes('window')")
+    low, high, _, _ = window(page)
+    assert high - low == pytest.approx(60 * np.exp(-0.64), abs=0.1)
+    assert place(page, 20, 40) == pytest.approx(at, abs=1.5)
+    assert "queries" in page.locator(".map-seen").inner_text()
+    page.mouse.down()
+    page.mouse.move(at[0] - 50, at[1] + 40, steps=4)
+    page.mouse.up()
+    assert place(page, 20, 40) == pytest.approx((at[0] - 50, at[1] + 40), abs=1)
+    assert set(state(page)) == {"view", "window"}
+    page.mouse.dblclick(*at)
+    assert "window" not in state(page)
+
+
+def test_keys_zoom_move_and_go_from_cell_to_cell(open_page: Open) -> None:
+    page = long_page(open_page, 60)
+    press(page, "+")
+    assert window(page) == pytest.approx((9, 51, 9, 51))
+    press(page, "ArrowDown", "ArrowRight")
+    assert window(page) == pytest.approx((17.4, 59.4, 17.4, 59.4))
+    press(page, "0")
+    assert window(page) == (0, 60, 0, 60)
+    page = opened(open_page, "view=map&window=0-99-0-4")
+    assert "window" not in state(page)
+    press(page, "Enter", "ArrowDown", "ArrowRight")
+    assert state(page) == {"view": "map", "query": "1", "key": "1"}
+    press(page, "Escape", "Escape", "ArrowRight")
+    assert state(page) == {"view": "map", "layer": "1"}
+
+
+def test_weights_are_colours_of_the_scale_and_bars_what_tokens_receive(open_page: Open) -> None:
+    page = opened(open_page, "view=map")
+    assert (color(page, 3, 3), color(page, 3, 4)) == (DARKEST, LIGHTEST)
     page = opened(open_page, "view=map&heads=2")
     frame = page.locator(".map-surface").get_attribute("data-frame")
     _, top, _, height = (float(n) for n in frame.split())
-    box = page.locator(".map-surface").bounding_box()
-    below = box["y"] + top + height + 38
+    below = page.locator(".map-surface").bounding_box()["y"] + top + height + 38
     points = [[place(page, 0, key)[0], below] for key in range(N)]
-    tall = [page.evaluate(PIXEL, point) != [0, 0, 0] for point in points]
     # Every token of head 2 looks at the first.
+    tall = [page.evaluate(PIXEL, point) != [0, 0, 0] for point in points]
     assert tall == [True] + [False] * (N - 1)
-
-
-def test_a_page_of_thousands_of_tokens_is_a_few_elements(open_page: Open) -> None:
     page = long_page(open_page, 1500)
     assert page.evaluate("document.querySelectorAll('.map-view *').length") < 40
     assert color(page, 700, 700) == DARKEST

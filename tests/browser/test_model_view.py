@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser.head_view import B_START, BLUE, TOKENS, N, Open, drawn_attention, state
+from browser.head_view import B_START, BLUE, TOKENS, N, Open, drawn_attention, press, state
 from playwright.sync_api import Page
 
 import minibert
@@ -108,45 +108,6 @@ def test_pointing_at_a_head_names_it_and_shows_its_statistics(open_page: Open) -
         assert shown == pytest.approx(expected(drawn_attention()[layer, head]), abs=1e-6)
 
 
-def test_a_small_picture_is_the_heads_weights_in_its_colour(open_page: Open) -> None:
-    page = opened(open_page)
-    assert cell(page, 0, 3, 3) == BLUE
-    assert cell(page, 0, 3, 4) == GROUND
-    weight = float(drawn_attention()[1, 0, 2, 1])
-    code = np.rint(255 * np.sqrt(weight)) / 255
-    blended = [g + (b - g) * code for g, b in zip(GROUND, BLUE, strict=True)]
-    assert cell(page, 3, 2, 1) == pytest.approx(blended, abs=2)
-
-
-def test_a_click_opens_the_head(open_page: Open) -> None:
-    page = opened(open_page)
-    page.mouse.click(*middle(page, 4))
-    page.wait_for_selector(".lower[data-drawn]", state="attached")
-    assert state(page) == {"layer": "1", "heads": "1"}
-
-
-def test_arrow_keys_move_and_enter_opens(open_page: Open) -> None:
-    page = opened(open_page)
-    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
-        page.keyboard.press(key)
-    assert page.locator(".model-card h2").inner_text() == "Layer 1, head 2"
-    assert page.locator(".model-frame.chosen").is_visible()
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("Enter")
-    assert state(page) == {"layer": "1", "heads": "1"}
-
-
-def test_marks_heads_that_follow_a_pattern(open_page: Open) -> None:
-    page = opened(open_page)
-    page.get_by_role("button", name="next token").click()
-    assert state(page) == {"view": "model", "mark": "next"}
-    assert page.locator(".model-found").inner_text() == "1 of 6"
-    diagonal = cell(page, 0, 3, 3)
-    faded = [g + (b - g) * 0.3 for g, b in zip(GROUND, BLUE, strict=True)]
-    assert diagonal == pytest.approx(faded, abs=2)
-    assert cell(page, 1, 2, 3) == (0xCE, 0x55, 0x09)
-
-
 def test_marks_heads_that_were_named_before(open_page: Open) -> None:
     trace = minibert.load().trace("the horse turned.")
     found = patterns_of_attention([trace.stack("probs")[:, 0]], trace.tokens.raw, causal=False)
@@ -184,29 +145,6 @@ def test_sorts_heads_by_a_statistic_and_keeps_it_in_the_address(open_page: Open)
     assert state(opened(open_page, "view=model&sort=x&mark=entropy")) == {"view": "model"}
 
 
-def test_what_a_causal_model_cannot_see_is_not_drawn(open_page: Open) -> None:
-    size = 9
-    weights = np.tril(np.ones((size, size))) / np.arange(1, size + 1)[:, None]
-    page = open_page(
-        page_of(weights[None, None], [f"t{i}" for i in range(size)]), "view=model", ready=READY
-    )
-    assert cell(page, 0, 2, 6, size) == PAPER
-    assert cell(page, 0, 0, 0, size) == BLUE
-    assert "next" not in numbers(page)
-
-
-def test_of_a_long_text_each_cell_is_the_largest_weight_it_covers(open_page: Open) -> None:
-    size = 200
-    weights = np.full((size, size), 1 / size)
-    weights[150] = 0
-    weights[150, 41] = 1
-    tokens = [f"t{i}" for i in range(size)]
-    page = open_page(page_of(weights[None, None], tokens), "view=model", ready=READY)
-    # Cell 150 is of the 49th of 64 blocks, cell 41 of the 14th.
-    assert cell(page, 0, 48, 13, 64) == BLUE
-    assert cell(page, 0, 30, 13, 64) != BLUE
-
-
 def test_a_large_model_has_few_elements_and_fits_a_narrow_page(open_page: Open) -> None:
     weights = np.full((24, 16, 8, 8), 1 / 8, np.float32)
     html = page_of(weights, [f"t{i}" for i in range(8)])
@@ -217,8 +155,49 @@ def test_a_large_model_has_few_elements_and_fits_a_narrow_page(open_page: Open) 
     assert left + pitch * columns <= page.locator(".model-board").bounding_box()["width"]
 
 
-def test_the_other_colours_are_drawn_again(open_page: Open) -> None:
+def test_a_head_is_opened_by_click_or_by_keys(open_page: Open) -> None:
     page = opened(open_page)
+    page.mouse.click(*middle(page, 4))
+    page.wait_for_selector(".lower[data-drawn]", state="attached")
+    assert state(page) == {"layer": "1", "heads": "1"}
+    page = opened(open_page)
+    press(page, "ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight")
+    assert page.locator(".model-card h2").inner_text() == "Layer 1, head 2"
+    assert page.locator(".model-frame.chosen").is_visible()
+    press(page, "ArrowLeft", "Enter")
+    assert state(page) == {"layer": "1", "heads": "1"}
+
+
+def test_a_small_picture_is_the_heads_weights_in_its_colour(open_page: Open) -> None:
+    page = opened(open_page)
+    assert (cell(page, 0, 3, 3), cell(page, 0, 3, 4)) == (BLUE, GROUND)
+    code = np.rint(255 * np.sqrt(float(drawn_attention()[1, 0, 2, 1]))) / 255
+    blended = [g + (b - g) * code for g, b in zip(GROUND, BLUE, strict=True)]
+    assert cell(page, 3, 2, 1) == pytest.approx(blended, abs=2)
+    page.get_by_role("button", name="next token").click()
+    assert state(page) == {"view": "model", "mark": "next"}
+    assert page.locator(".model-found").inner_text() == "1 of 6"
+    faded = [g + (b - g) * 0.3 for g, b in zip(GROUND, BLUE, strict=True)]
+    assert cell(page, 0, 3, 3) == pytest.approx(faded, abs=2)
+    assert cell(page, 1, 2, 3) == (0xCE, 0x55, 0x09)
+    page.get_by_role("button", name="none").click()
     page.locator(".theme").click()
-    assert cell(page, 0, 3, 3) == (0x51, 0xA0, 0xF7)
-    assert cell(page, 0, 3, 4) == (0x1D, 0x1E, 0x22)
+    assert (cell(page, 0, 3, 3), cell(page, 0, 3, 4)) == ((0x51, 0xA0, 0xF7), (0x1D, 0x1E, 0x22))
+
+
+def test_what_cannot_be_seen_is_not_drawn_and_cells_are_the_largest_they_cover(
+    open_page: Open,
+) -> None:
+    weights = np.tril(np.ones((9, 9))) / np.arange(1, 10)[:, None]
+    html = page_of(weights[None, None], [f"t{i}" for i in range(9)])
+    page = open_page(html, "view=model", ready=READY)
+    assert (cell(page, 0, 2, 6, 9), cell(page, 0, 0, 0, 9)) == (PAPER, BLUE)
+    assert "next" not in numbers(page)
+    size = 200
+    weights = np.full((size, size), 1 / size)
+    weights[150] = np.eye(size)[41]
+    html = page_of(weights[None, None], [f"t{i}" for i in range(size)])
+    page = open_page(html, "view=model", ready=READY)
+    # Cell 150 is of the 49th of 64 blocks, cell 41 of the 14th.
+    assert cell(page, 0, 48, 13, 64) == BLUE
+    assert cell(page, 0, 30, 13, 64) != BLUE

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from browser.head_view import Open, state, token
+from browser.head_view import Open, press, state, token
 from browser.vector_page import TOKENS, WIDTH, some_vectors, vector_page
 from playwright.sync_api import Page, expect
 
@@ -101,36 +101,6 @@ def test_a_cell_that_is_pointed_at_says_its_number_and_what_it_adds(open_page: O
     assert said == pytest.approx(expected, rel=1e-12)
 
 
-def test_begins_with_the_last_word_and_a_pointed_token_takes_its_place(open_page: Open) -> None:
-    page = open_page(vector_page(some_vectors()), "view=neuron", ready=READY)
-    view = page.locator(".neuron-view")
-    expect(view).to_have_attribute("data-query", "5")
-    token(page, "query", 2).hover()
-    expect(view).to_have_attribute("data-query", "2")
-    token(page, "query", 4).click()
-    token(page, "query", 1).hover()
-    expect(view).to_have_attribute("data-query", "4")
-    token(page, "key", 1).click()
-    assert (state(page)["query"], state(page)["key"]) == ("4", "1")
-    page.keyboard.press("Escape")
-    page.keyboard.press("Escape")
-    assert "query" not in state(page)
-
-
-def test_the_vectors_can_be_folded_away_and_the_address_says_so(open_page: Open) -> None:
-    vectors = some_vectors()
-    page = open_page(vector_page(vectors), "view=neuron&query=1", ready=READY)
-    page.get_by_role("button", name="Lines").click()
-    assert state(page)["vectors"] == "off"
-    expect(page.locator(".neuron-score").first).to_be_hidden()
-    expect(page.locator(".neuron-cells")).to_be_hidden()
-    weights = vectors.probs(0, 0)[1]
-    seen = int((1 - (1 - weights) ** 3 >= 1 / 510).sum())
-    assert int(page.locator(".neuron-lines").get_attribute("data-lines") or 0) == seen
-    page.get_by_role("button", name="Vectors").click()
-    expect(page.locator(".neuron-cells")).to_be_visible()
-
-
 def test_only_rows_in_sight_of_a_long_text_are_in_the_document(open_page: Open) -> None:
     n = 600
     vectors = some_vectors(n, heads=1)
@@ -146,23 +116,34 @@ def test_only_rows_in_sight_of_a_long_text_are_in_the_document(open_page: Open) 
     np.testing.assert_allclose(shown, vectors.rounded.scores(0, 0)[300][: len(shown)], rtol=1e-10)
 
 
-def test_arrows_walk_through_the_tokens(open_page: Open) -> None:
-    page = open_page(vector_page(some_vectors()), "view=neuron&query=3", ready=READY)
-    page.keyboard.press("ArrowDown")
-    assert state(page)["query"] == "4"
-    expect(token(page, "query", 4)).to_be_focused()
-    page.keyboard.press("ArrowUp")
-    page.keyboard.press("ArrowUp")
-    assert state(page)["query"] == "2"
+def test_tokens_are_pointed_at_chosen_and_walked_through(open_page: Open) -> None:
+    page = open_page(vector_page(some_vectors()), "view=neuron", ready=READY)
+    view = page.locator(".neuron-view")
+    expect(view).to_have_attribute("data-query", "5")
+    token(page, "query", 2).hover()
+    expect(view).to_have_attribute("data-query", "2")
+    token(page, "query", 4).click()
+    token(page, "query", 1).hover()
+    expect(view).to_have_attribute("data-query", "4")
+    press(page, "ArrowUp")
+    assert state(page)["query"] == "3"
+    expect(token(page, "query", 3)).to_be_focused()
+    press(page, "ArrowDown")
+    token(page, "key", 2).click()
+    page.get_by_role("button", name="Step by step").click()
+    expect(page.locator(".sum-title")).to_contain_text("rain looks at ##berries")
+    assert state(page) == {"view": "arithmetic", "query": "4", "key": "2"}
+    page.get_by_role("tab", name="Neuron").click()
+    press(page, "Escape", "Escape")
+    assert "query" not in state(page)
 
 
 def test_the_token_that_arrows_reach_is_in_the_window(open_page: Open) -> None:
-    vectors = some_vectors(120, heads=1)
-    html = vector_page(vectors, tuple(f"t{i}" for i in range(120)))
+    html = vector_page(some_vectors(120, heads=1), tuple(f"t{i}" for i in range(120)))
     page = open_page(html, "view=neuron&query=60", ready=READY)
     page.set_viewport_size({"width": 1000, "height": 600})
     for step in (*["ArrowDown"] * 20, *["ArrowUp"] * 30):
-        page.keyboard.press(step)
+        press(page, step)
         top, bottom = page.locator(".query .token:focus").evaluate(
             "item => [item.getBoundingClientRect().top, item.getBoundingClientRect().bottom]"
         )
@@ -170,39 +151,25 @@ def test_the_token_that_arrows_reach_is_in_the_window(open_page: Open) -> None:
     assert state(page)["query"] == "50"
 
 
-def test_step_by_step_leads_to_the_arithmetic_of_the_pair(open_page: Open) -> None:
-    page = open_page(vector_page(some_vectors()), "view=neuron&query=4&key=2", ready=READY)
-    page.get_by_role("button", name="Step by step").click()
-    expect(page.locator(".sum-title")).to_contain_text("rain looks at ##berries")
-    assert (state(page)["view"], state(page)["query"], state(page)["key"]) == (
-        "arithmetic",
-        "4",
-        "2",
-    )
-
-
-def test_a_narrow_page_has_a_menu_of_tokens_and_nothing_runs_over(open_page: Open) -> None:
-    page = open_page(
-        vector_page(some_vectors()),
-        "view=neuron",
-        ready=READY,
-        viewport={"width": 380, "height": 800},
-    )
-    page.locator(".neuron-pick").select_option("1")
-    assert state(page)["query"] == "1"
-    assert page.evaluate("document.documentElement.scrollWidth") <= 380
-    over = page.locator(".neuron-right data").evaluate_all(
-        "all => all.filter(d => d.scrollWidth > d.clientWidth + 1).length"
-    )
-    assert over == 0
-
-
-def test_an_edited_trace_says_that_other_pictures_differ(open_page: Open) -> None:
-    page = open_page(vector_page(some_vectors(), edited=True), "view=neuron", ready=READY)
+def test_vectors_can_be_folded_away_and_a_narrow_page_has_a_menu(open_page: Open) -> None:
+    vectors = some_vectors()
+    page = open_page(vector_page(vectors, edited=True), "view=neuron&query=1", ready=READY)
     expect(page.locator(".neuron-note")).to_contain_text("This trace was edited")
-
-
-def test_there_is_no_tab_without_query_and_key(open_page: Open) -> None:
+    page.get_by_role("button", name="Lines").click()
+    assert state(page)["vectors"] == "off"
+    expect(page.locator(".neuron-score").first).to_be_hidden()
+    expect(page.locator(".neuron-cells")).to_be_hidden()
+    seen = int((1 - (1 - vectors.probs(0, 0)[1]) ** 3 >= 1 / 510).sum())
+    assert int(page.locator(".neuron-lines").get_attribute("data-lines") or 0) == seen
+    page.get_by_role("button", name="Vectors").click()
+    expect(page.locator(".neuron-cells")).to_be_visible()
+    page.set_viewport_size({"width": 380, "height": 800})
+    page.locator(".neuron-pick").select_option("2")
+    assert state(page)["query"] == "2"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
+    data = page.locator(".neuron-right data")
+    wide = "all => all.filter(d => d.scrollWidth > d.clientWidth + 1).length"
+    assert data.evaluate_all(wide) == 0
     page = open_page(attention_page(np.full((2, 2, 3, 3), 1 / 3), ["a", "b", "c"]).html)
-    expect(page.get_by_role("tab", name="Neuron")).to_have_count(0)
-    expect(page.get_by_role("tab", name="Arithmetic")).to_have_count(0)
+    for name in ("Neuron", "Arithmetic"):
+        expect(page.get_by_role("tab", name=name)).to_have_count(0)

@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_pages import HOSTILE, softmax
-from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, pair_page, state, until
+from browser.head_view import (
+    B_START,
+    TOKENS,
+    N,
+    Open,
+    drawn_attention,
+    pair_page,
+    press,
+    state,
+)
 from playwright.sync_api import Page, expect
 
 from minibert.viz import attention_page
@@ -81,48 +90,6 @@ def test_tokens_are_shaded_by_the_mean_attention_they_receive(open_page: Open) -
     expect(page.locator(".where")).to_have_text("Layer 1, mean of 3 heads")
 
 
-def test_only_the_heads_that_are_on_count(open_page: Open) -> None:
-    page = text_page(open_page, "layer=1&heads=2")
-    check_shades(page, drawn_attention()[1, 2].mean(0))
-    color = words(page).first.evaluate("(item) => getComputedStyle(item).backgroundColor")
-    assert color.startswith("rgba(20, 153, 115")
-    page.get_by_role("button", name="Head 1", exact=True).click()
-    until(page, "document.querySelector('.where').textContent.includes('2 heads')")
-    check_shades(page, drawn_attention()[1, 1:].mean((0, 1)))
-    expect(page.locator(".where")).to_have_text("Layer 1, mean of 2 heads")
-
-
-def test_no_head_is_said_and_shades_nothing(open_page: Open) -> None:
-    page = text_page(open_page, "heads=none")
-    assert max(alphas(page)) == 0
-    expect(page.locator(".details")).to_contain_text("No head is switched on.")
-
-
-def test_where_a_kept_token_looks(open_page: Open) -> None:
-    page = text_page(open_page, "layer=1&shade=from&query=4")
-    check_shades(page, drawn_attention()[1, :, 4].mean(0))
-    expect(page.locator(".details h2")).to_have_text("rain looks at")
-    expect(words(page).nth(4)).to_have_class(re.compile("kept"))
-    words(page).nth(1).hover()
-    expect(page.locator(".details h2")).to_have_text("rain looks at straw")
-    shown = float(page.locator(".details .big").get_attribute("value") or "nan")
-    assert shown == pytest.approx(drawn_attention()[1, :, 4, 1].mean(), abs=4e-3)
-
-
-def test_who_looks_at_a_kept_token(open_page: Open) -> None:
-    page = text_page(open_page, "layer=1&shade=to&key=5")
-    check_shades(page, drawn_attention()[1, :, :, 5].mean(0))
-    expect(page.locator(".details h2")).to_have_text("falls is looked at by")
-
-
-def test_pointing_shows_where_a_token_looks_before_one_is_kept(open_page: Open) -> None:
-    page = text_page(open_page, "layer=1&shade=from")
-    assert max(alphas(page)) == 0
-    expect(page.locator(".details")).to_contain_text("Point at a token to see where it looks")
-    words(page).nth(2).hover()
-    check_shades(page, drawn_attention()[1, :, 2].mean(0))
-
-
 def test_pointing_at_a_token_shows_its_number_beside_it(open_page: Open) -> None:
     page = text_page(open_page, "layer=1", viewport={"width": 380, "height": 800})
     values = drawn_attention()[1].mean((0, 1))
@@ -138,47 +105,6 @@ def test_pointing_at_a_token_shows_its_number_beside_it(open_page: Open) -> None
     expect(page.locator(".details h2")).to_have_text("[SEP] is looked at")
     page.mouse.move(2, 2)
     expect(page.locator(".text-tip")).to_be_hidden()
-
-
-def test_a_click_keeps_a_token_for_all_views(open_page: Open) -> None:
-    page = text_page(open_page)
-    words(page).nth(4).click()
-    assert state(page) == {"query": "4"}
-    page.get_by_role("button", name="who looks at it").click()
-    words(page).nth(1).click()
-    assert state(page) == {"shade": "to", "query": "4", "key": "1"}
-    page.get_by_role("tab", name="Head", exact=True).click()
-    page.wait_for_selector(".lower[data-drawn]", state="attached")
-    expect(page.locator(".query .token.kept")).to_have_text("rain")
-    page.get_by_role("tab", name="Text", exact=True).click()
-    words(page).nth(1).click()
-    assert state(page) == {"shade": "to", "query": "4"}
-
-
-def test_keys_walk_keep_and_let_go(open_page: Open) -> None:
-    page = text_page(open_page)
-    words(page).first.focus()
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    assert state(page) == {"query": "2"}
-    page.keyboard.press("ArrowUp")
-    assert state(page) == {"query": "1"}
-    assert words(page).nth(1).get_attribute("aria-selected") == "true"
-    page.keyboard.press("ArrowRight")
-    assert state(page) == {"layer": "1", "query": "1"}
-    page.keyboard.press("Escape")
-    assert state(page) == {"layer": "1"}
-
-
-def test_tokens_that_take_no_part_are_left_out(open_page: Open) -> None:
-    page = text_page(open_page, "layer=1&special=off&filter=ab")
-    queries = [i for i in range(B_START) if i not in SPECIAL]
-    values = drawn_attention()[1].mean(0)[queries].mean(0)
-    shades = alphas(page)
-    assert [i for i in range(N) if shades[i]] == [4, 5]
-    expected = values[5] / values[4]
-    assert shades[5] / shades[4] == pytest.approx(expected, rel=0.05)
 
 
 def test_relevance_is_offered_where_the_page_has_it(open_page: Open) -> None:
@@ -236,33 +162,6 @@ def test_very_long_texts_come_in_parts(open_page: Open) -> None:
     expect(page.locator(".text-token.kept")).to_be_in_viewport()
 
 
-def test_spaces_and_line_breaks_are_those_of_the_text(open_page: Open) -> None:
-    tokens = ["<|endoftext|>", "The", "Ġfox", ".", "\n", "Now", "Ġ", "Ġthe", "Ġend"]
-    html = attention_page(softmax((1, 1, 9, 9), causal=True), tokens, view="text").html
-    page = text_page(open_page, "", html)
-    shown = page.locator(".text-line").inner_text().replace("\u200b", "")
-    assert shown == "<|endoftext|> The fox.↵\nNow· the end"
-    expect(page.locator(".legend")).to_contain_text("reads in one direction")
-
-
-def test_right_to_left_text_runs_from_the_right(open_page: Open) -> None:
-    tokens = ["[CLS]", "ذهبت", "إلى", "المتجر", "[SEP]"]
-    html = attention_page(softmax((1, 1, 5, 5)), tokens, view="text").html
-    page = text_page(open_page, "", html)
-    lefts = words(page).evaluate_all("(all) => all.map((w) => w.getBoundingClientRect().left)")
-    assert lefts == sorted(lefts, reverse=True)
-
-
-def test_hostile_tokens_are_text(open_page: Open) -> None:
-    html = attention_page(softmax((1, 1, 10, 10)), list(HOSTILE), view="text").html
-    page = text_page(open_page, "find=script", html)
-    assert page.evaluate("window.pwned") is None
-    assert words(page).nth(0).inner_text() == HOSTILE[0]
-    assert words(page).nth(3).inner_text() == "⟨U+202E⟩gnp.exe"
-    assert words(page).nth(5).inner_text() == "a␀b"
-    assert page.evaluate("document.documentElement.scrollWidth") == 1280
-
-
 @pytest.mark.parametrize(("scheme", "paper"), [("dark", (21, 22, 25)), ("light", (255, 255, 255))])
 def test_words_are_readable_on_every_shade(
     open_page: Open, scheme: str, paper: tuple[int, int, int]
@@ -290,3 +189,82 @@ def luminance(color: Any) -> float:
     parts = np.array(color) / 255
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_only_the_heads_and_tokens_that_take_part_count(open_page: Open) -> None:
+    page = text_page(open_page, "layer=1&heads=2")
+    check_shades(page, drawn_attention()[1, 2].mean(0))
+    color = words(page).first.evaluate("(item) => getComputedStyle(item).backgroundColor")
+    assert color.startswith("rgba(20, 153, 115")
+    page.get_by_role("button", name="Head 1", exact=True).click()
+    expect(page.locator(".where")).to_have_text("Layer 1, mean of 2 heads")
+    check_shades(page, drawn_attention()[1, 1:].mean((0, 1)))
+    page = text_page(open_page, "heads=none")
+    assert max(alphas(page)) == 0
+    expect(page.locator(".details")).to_contain_text("No head is switched on.")
+    page = text_page(open_page, "layer=1&special=off&filter=ab")
+    queries = [i for i in range(B_START) if i not in SPECIAL]
+    values = drawn_attention()[1].mean(0)[queries].mean(0)
+    shades = alphas(page)
+    assert [i for i in range(N) if shades[i]] == [4, 5]
+    assert shades[5] / shades[4] == pytest.approx(values[5] / values[4], rel=0.05)
+
+
+def test_where_a_token_looks_and_who_looks_at_it(open_page: Open) -> None:
+    page = text_page(open_page, "layer=1&shade=from")
+    assert max(alphas(page)) == 0
+    expect(page.locator(".details")).to_contain_text("Point at a token to see where it looks")
+    words(page).nth(2).hover()
+    check_shades(page, drawn_attention()[1, :, 2].mean(0))
+    words(page).nth(4).click()
+    check_shades(page, drawn_attention()[1, :, 4].mean(0))
+    expect(words(page).nth(4)).to_have_class(re.compile("kept"))
+    words(page).nth(1).hover()
+    expect(page.locator(".details h2")).to_have_text("rain looks at straw")
+    shown = float(page.locator(".details .big").get_attribute("value") or "nan")
+    assert shown == pytest.approx(drawn_attention()[1, :, 4, 1].mean(), abs=4e-3)
+    page = text_page(open_page, "layer=1&shade=to&key=5")
+    check_shades(page, drawn_attention()[1, :, :, 5].mean(0))
+    expect(page.locator(".details h2")).to_have_text("falls is looked at by")
+
+
+def test_tokens_are_kept_for_all_views_by_click_and_by_keys(open_page: Open) -> None:
+    page = text_page(open_page)
+    words(page).nth(4).click()
+    assert state(page) == {"query": "4"}
+    page.get_by_role("button", name="who looks at it").click()
+    words(page).nth(1).click()
+    assert state(page) == {"shade": "to", "query": "4", "key": "1"}
+    page.get_by_role("tab", name="Head", exact=True).click()
+    page.wait_for_selector(".lower[data-drawn]", state="attached")
+    expect(page.locator(".query .token.kept")).to_have_text("rain")
+    page = text_page(open_page)
+    words(page).first.focus()
+    press(page, "ArrowDown", "ArrowDown", "Enter")
+    assert state(page) == {"query": "2"}
+    press(page, "ArrowUp")
+    assert words(page).nth(1).get_attribute("aria-selected") == "true"
+    press(page, "ArrowRight")
+    assert state(page) == {"layer": "1", "query": "1"}
+    press(page, "Escape")
+    assert state(page) == {"layer": "1"}
+
+
+def test_text_runs_as_it_is_written_whoever_wrote_it(open_page: Open) -> None:
+    def of(tokens: list[str], hash: str = "", **options: Any) -> Page:
+        weights = softmax((1, 1, len(tokens), len(tokens)), **options)
+        return text_page(open_page, hash, attention_page(weights, tokens, view="text").html)
+
+    tokens = ["<|endoftext|>", "The", "Ġfox", ".", "\n", "Now", "Ġ", "Ġthe", "Ġend"]
+    page = of(tokens, causal=True)
+    shown = page.locator(".text-line").inner_text().replace("\u200b", "")
+    assert shown == "<|endoftext|> The fox.↵\nNow· the end"
+    expect(page.locator(".legend")).to_contain_text("reads in one direction")
+    page = of(["[CLS]", "ذهبت", "إلى", "المتجر", "[SEP]"])
+    lefts = words(page).evaluate_all("(all) => all.map((w) => w.getBoundingClientRect().left)")
+    assert lefts == sorted(lefts, reverse=True)
+    page = of(list(HOSTILE), "find=script")
+    assert page.evaluate("window.pwned") is None
+    assert words(page).nth(0).inner_text() == HOSTILE[0]
+    assert words(page).nth(3).inner_text() == "⟨U+202E⟩gnp.exe"
+    assert page.evaluate("document.documentElement.scrollWidth") == 1280

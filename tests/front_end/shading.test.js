@@ -3,7 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { exchanged, received, relevanceOf, shadingOf } from "../../viz/static/core/data/shading.js";
+import { meanWeights } from "../../viz/static/core/data/attention.js";
+import { received, relevanceOf, shadingOf } from "../../viz/static/core/data/shading.js";
 import { assertNear, layerOf, tokensOf } from "./near.js";
 
 const weight = (code) => (code / 255) ** 2;
@@ -28,9 +29,9 @@ test("nothing is received where no head is on or nobody looks", () => {
 
 test("what one token looks at, and who looks at one", () => {
   const both = (a, b) => (weight(a) + weight(b)) / 2;
-  assertNear(exchanged(LAYER, [0, 1], ALL, { side: "query", index: 1 }), [both(40, 100), both(50, 110), both(60, 120)]);
-  assertNear(exchanged(LAYER, [0, 1], ALL, { side: "key", index: 2 }), [both(30, 90), both(60, 120)]);
-  assertNear(exchanged(LAYER, [], ALL, { side: "key", index: 2 }), [0, 0]);
+  assertNear(meanWeights(LAYER, [0, 1], ALL, { side: "query", index: 1 }), [both(40, 100), both(50, 110), both(60, 120)]);
+  assertNear(meanWeights(LAYER, [0, 1], ALL, { side: "key", index: 2 }), [both(30, 90), both(60, 120)]);
+  assertNear(meanWeights(LAYER, [], ALL, { side: "key", index: 2 }), [0, 0]);
 });
 
 test("the strongest shade is an ordinary token's, of either sign", () => {

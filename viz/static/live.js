@@ -1,5 +1,5 @@
 /**
- * * * The script of a page that runs a model: its engine, and what stands above the views.
+ * * * * * * * The script of a page that runs a model: its engine, and what stands above the views.
  *
  * @import { Kind } from "./core/frame/kinds.js"
  */

@@ -1,5 +1,5 @@
 /**
- * * * The script of a page before a model behind a server: its engine asks the server.
+ * * * * * * * The script of a page before a model behind a server: its engine asks the server.
  *
  * @import { Kind } from "./core/frame/kinds.js"
  */

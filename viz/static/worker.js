@@ -1,5 +1,5 @@
 /**
- * * * The script of the worker that runs the model of a live page.
+ * * * * * * * The script of the worker that runs the model of a live page.
  *
  * @import { Port } from "./engine/messages.js"
  */

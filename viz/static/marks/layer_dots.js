@@ -1,5 +1,5 @@
 /**
- * * * The frame of a plot: lines across, numbers beside them, a name above.
+ * * * * * * * The frame of a plot: lines across, numbers beside them, a name above.
  *
  * @import { Axis } from "../core/draw/canvas.js"
  * @import { Pen } from "../core/export/figure.js"

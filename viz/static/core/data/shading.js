@@ -14,7 +14,7 @@
  * @property {number} scale  the size of the number that has the strongest shade
  * @property {boolean} above  some token's number is beyond the scale
  *
- * @import { Focus, Shown, Side } from "./attention.js"
+ * @import { Shown, Side } from "./attention.js"
  * @import { Example, Layer } from "./example.js"
  */
 
@@ -55,26 +55,6 @@ export function received({ codes, nQueries, nKeys }, heads, shown) {
   }
   const count = Math.max(looking * heads.length, 1);
   return sums.map((sum, key) => (shown.key[key] ? sum / count : 0));
-}
-
-/**
- * The mean over heads of the weights between a token and each opposite.
- *
- * @param {Layer} layer
- * @param {number[]} heads
- * @param {Shown} shown
- * @param {Focus} chosen
- */
-export function exchanged({ codes, nQueries, nKeys }, heads, shown, { side, index }) {
-  const other = side === "query" ? "key" : "query";
-  const values = new Float64Array(side === "query" ? nKeys : nQueries);
-  if (!heads.length || !shown[side][index]) return values;
-  return values.map((_, i) => {
-    if (!shown[other][i]) return 0;
-    const [query, key] = side === "query" ? [index, i] : [i, index];
-    const sum = heads.reduce((all, head) => all + WEIGHTS[codes[(head * nQueries + query) * nKeys + key]], 0);
-    return sum / heads.length;
-  });
 }
 
 /**

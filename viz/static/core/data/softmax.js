@@ -1,5 +1,5 @@
 /**
- * * * Attention as a model computes it: scaled dot products, soft cap, mask, softmax.
+ * * * * * * * Attention as a model computes it: scaled dot products, soft cap, mask, softmax.
  *
  * @import { Tokens } from "./data.js"
  * @import { Example, Vectors } from "./example.js"
@@ -34,15 +34,9 @@ export function cappedScore(score, cap) {
  * @param {number} query
  * @returns {Float64Array}
  */
-export function scoresOf({ query: queries, key: keys, nKeys, width, scale }, query) {
-  const scores = new Float64Array(nKeys);
-  const from = query * width;
-  for (let key = 0; key < nKeys; key += 1) {
-    let sum = 0;
-    const at = key * width;
-    for (let i = 0; i < width; i += 1) sum += queries[from + i] * keys[at + i];
-    scores[key] = sum * scale;
-  }
+export function scoresOf(vectors, query) {
+  const scores = new Float64Array(vectors.nKeys);
+  fillScores(vectors, query, { first: 0, end: vectors.nKeys }, scores);
   return scores;
 }
 
@@ -55,15 +49,8 @@ export function scoresOf({ query: queries, key: keys, nKeys, width, scale }, que
  * @returns {Float64Array}
  */
 export function softmax(scores, end = scores.length, first = 0) {
-  let largest = -Infinity;
-  for (let key = first; key < end; key += 1) if (scores[key] > largest) largest = scores[key];
   const weights = new Float64Array(scores.length);
-  let sum = 0;
-  for (let key = first; key < end; key += 1) {
-    weights[key] = Math.exp(scores[key] - largest);
-    sum += weights[key];
-  }
-  for (let key = first; key < end; key += 1) weights[key] /= sum;
+  fillSoftmax(scores.slice(), { first, end }, weights, 0);
   return weights;
 }
 
@@ -121,7 +108,7 @@ export function attend(vectors, causal) {
  *
  * @param {Float64Array} scores  changed
  * @param {{first: number, end: number}} seen
- * @param {Float32Array} weights
+ * @param {Float32Array | Float64Array} weights
  * @param {number} from  where they begin
  */
 function fillSoftmax(scores, { first, end }, weights, from) {
@@ -310,4 +297,9 @@ export function whyAbsent({ header: { arrays } }, layer, head) {
   const rest = there.length > names.length ? " and more" : "";
   const known = names.length ? ` They are here for ${names.join("; ")}${rest}.` : "";
   return `This page was made without query and key of layer ${layer}, head ${head}.${known}`;
+}
+
+/** The place of the number that is farthest from zero. @param {ArrayLike<number>} numbers */
+export function farthest(numbers) {
+  return Array.from(numbers).reduce((best, value, i) => (Math.abs(value) > Math.abs(numbers[best]) ? i : best), 0);
 }

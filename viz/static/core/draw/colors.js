@@ -40,6 +40,19 @@ export function withAlpha(hex, alpha) {
   return `rgba(${channels(hex).join(",")},${alpha.toFixed(4)})`;
 }
 
+/** A colour on the way from the first of these to the last. @param {string[]} stops  #rrggbb @param {number} part  0 to 1 */
+export function mixed(stops, part) {
+  const at = Math.min(Math.max(part, 0), 1) * (stops.length - 1);
+  const i = Math.min(Math.floor(at), stops.length - 2);
+  const [from, to] = [channels(stops[i]), channels(stops[i + 1])];
+  return from.map((value, c) => value + (to[c] - value) * (at - i));
+}
+
+/** @param {number[]} color  red, green and blue, 0 to 255 */
+export function hexOf(color) {
+  return `#${color.map((value) => Math.round(value).toString(16).padStart(2, "0")).join("")}`;
+}
+
 /** Relative luminance, 0 to 1 (WCAG 2). @param {number[]} color  red, green and blue, 0 to 255 */
 export function luminance(color) {
   const [red, green, blue] = color.map((value) => {

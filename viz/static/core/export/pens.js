@@ -1,5 +1,5 @@
 /**
- * * * A figure as PNG: the pen that paints on a canvas.
+ * * * * * * * A figure as PNG: the pen that paints on a canvas.
  *
  * @import { Figure, Pen } from "./figure.js"
  */

@@ -39,7 +39,42 @@
  */
 
 import { usualHeads, usualMinimum } from "../data/attention.js";
+import { usualQuery } from "../data/softmax.js";
+import { currentHead } from "../state/state.js";
 import { namedMarks } from "../data/sharing.js";
+
+/** A view that keeps what its stage gave. */
+export class Staged {
+  /** @param {Stage} stage */
+  constructor({ example, store, limits, theme, ended }) {
+    this.example = example;
+    this.store = store;
+    this.limits = limits;
+    this.theme = theme;
+    this.ended = ended;
+    /** Cards that stand beside the picture. @type {HTMLElement[]} */
+    this.side = [];
+  }
+
+  /** The layer and the single head that are asked for. */
+  asked() {
+    const state = this.store.get();
+    return { layer: state.layer, head: currentHead(state, this.limits) };
+  }
+
+  /** True while nothing else is asked for: numbers take a while. @param {{layer: number, head: number}} asked */
+  stillAsked({ layer, head }) {
+    const now = this.asked();
+    return now.layer === layer && now.head === head;
+  }
+
+  /** The token that a page before a model is about: the chosen one, else the one it predicts. */
+  position() {
+    const { query } = this.store.get();
+    const { tokens, source } = this.example;
+    return query !== null && query < tokens.text.length ? query : (source?.predicted ?? usualQuery(tokens));
+  }
+}
 
 /** The views in the order of their tabs: those of page.py, and those of a page before a model. */
 const ORDER = ["whole", "head", "model", "neuron", "arithmetic", "joint", "map", "text", "layers"];

@@ -1,5 +1,5 @@
 /**
- * * * The controls above the picture: layer, heads, sentence filter, threshold, special tokens.
+ * * * * * * * The controls above the picture: layer, heads, sentence filter, threshold, special tokens.
  *
  * @import { ExampleHeader } from "../data/data.js"
  * @import { Example } from "../data/example.js"

@@ -1,5 +1,5 @@
 /**
- * * * Text from outside as it is shown: whatever it holds, every character of it can be seen.
+ * * * * * * * Text from outside as it is shown: whatever it holds, every character of it can be seen.
  *
  * @import { Tokens } from "../data/data.js"
  */

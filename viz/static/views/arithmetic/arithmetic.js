@@ -10,6 +10,7 @@
  * @import { Story } from "./story.js"
  */
 
+import { Staged } from "../../core/frame/kinds.js";
 import { weightOf } from "../../core/data/attention.js";
 import { sharing } from "../../core/data/sharing.js";
 import { dimensions, mixtureOf, pairOf, productsOf, sees, vectorOf, whyAbsent } from "../../core/data/softmax.js";
@@ -17,7 +18,7 @@ import { headColor, scaleFor, weightShade } from "../../core/draw/colors.js";
 import { segments } from "../../core/draw/controls.js";
 import { cssColors } from "../../core/draw/canvas.js";
 import { element } from "../../core/draw/dom.js";
-import { afterEscape, currentHead } from "../../core/state/state.js";
+import { afterEscape } from "../../core/state/state.js";
 import { numeral } from "../../marks/cards.js";
 import { tokenOf } from "../../marks/rows.js";
 import { dimensionAt } from "../../marks/strips.js";
@@ -37,13 +38,11 @@ const ORDERS = [
   { id: "size", label: "By size" },
 ];
 
-export class ArithmeticView {
+export class ArithmeticView extends Staged {
   /** @param {Stage} stage */
-  constructor({ example, store, limits, theme }) {
-    this.example = example;
-    this.store = store;
-    this.limits = limits;
-    this.theme = theme;
+  constructor(stage) {
+    super(stage);
+    const { example } = stage;
     this.pickers = {
       query: new TokenPicker(example.tokens, "query", "the token that looks"),
       key: new TokenPicker(example.keyTokens, "key", "where it looks"),
@@ -54,8 +53,6 @@ export class ArithmeticView {
     const pickers = element("div", { class: "sum-pickers" }, [this.pickers.query.root, this.pickers.key.root]);
     this.content = element("div", {}, [this.answer, pickers, this.steps]);
     this.root = element("div", { class: "sum-view" }, [this.empty, this.content]);
-    /** @type {HTMLElement[]} */
-    this.side = [];
     /** @type {Plot[]} */
     this.plots = [];
     /** @type {Story | null} */
@@ -72,12 +69,11 @@ export class ArithmeticView {
 
   /** Shows the store's state. */
   async update() {
-    const state = this.store.get();
-    const [layer, head] = [state.layer, currentHead(state, this.limits)];
+    const asked = this.asked();
+    const { layer, head } = asked;
     const [vectors, elsewhere] = await Promise.all([this.example.vectors(layer, head), this.codes(layer)]);
+    if (!this.stillAsked(asked)) return;
     const now = this.store.get();
-    // Another head may have been asked for while this one was unpacked.
-    if (now.layer !== layer || currentHead(now, this.limits) !== head) return;
     this.empty.textContent = vectors ? "" : whyAbsent(this.example, layer, head);
     this.content.hidden = !vectors;
     this.story = null;

@@ -9,11 +9,11 @@
  * @import { Kind, Stage, View } from "../../core/frame/kinds.js"
  * @import { Place, Step, Term, Way, Worked } from "./worked.js"
  */
-import { usualQuery } from "../../core/data/softmax.js";
+import { farthest } from "../../core/data/softmax.js";
+import { Staged } from "../../core/frame/kinds.js";
 import { cssColors, penOn } from "../../core/draw/canvas.js";
 import { scaleFor, shadeTable, signColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
-import { currentHead } from "../../core/state/state.js";
 import { signed, written } from "../../core/text/numbers.js";
 import { percent, visible } from "../../core/text/text.js";
 import { numeral, track } from "../../marks/cards.js";
@@ -38,13 +38,11 @@ export function everyNumber(weights) {
 }
 
 /** @implements {View} */
-class EveryNumberView {
+class EveryNumberView extends Staged {
   /** @param {Stage} stage @param {Source} source @param {View} weights */
-  constructor({ example, store, limits, theme }, source, weights) {
-    this.example = example;
-    this.store = store;
-    this.limits = limits;
-    this.theme = theme;
+  constructor(stage, source, weights) {
+    super(stage);
+    const { example, store } = stage;
     this.source = source;
     this.weights = weights;
     this.quantities = workedIn(source.shape);
@@ -94,12 +92,12 @@ class EveryNumberView {
   async tell(quantity) {
     const state = this.store.get();
     const { tokens } = this.example;
-    const position = state.query !== null && state.query < tokens.text.length ? state.query : (this.source.predicted ?? usualQuery(tokens));
-    const [layer, head] = [state.layer, currentHead(state, this.limits)];
+    const position = this.position();
+    const { layer, head } = this.asked();
     const at = new Teller(this.source, this.example, { layer, head, position, dimension: 0 });
     const candidates = quantity.of === "vocabulary" ? await this.source.candidates(position) : [];
     const vector = quantity.of === "vocabulary" ? null : await vectorAt(quantity, at);
-    const usual = vector ? strongest(vector) : candidates[0].id;
+    const usual = vector ? farthest(vector) : candidates[0].id;
     const dimension = state.dimension !== null && state.dimension < (vector?.length ?? this.source.shape.vocabulary) ? state.dimension : usual;
     at.place = { layer, head, position, dimension };
     const { steps, value } = await told(quantity, at);
@@ -138,11 +136,6 @@ class EveryNumberView {
     if (!this.weights.figure) throw new Error("nothing is shown");
     return this.weights.figure();
   }
-}
-
-/** @param {ArrayLike<number>} vector */
-function strongest(vector) {
-  return Array.from(vector).reduce((best, value, i) => (Math.abs(value) > Math.abs(vector[best]) ? i : best), 0);
 }
 
 /** @param {Worked[]} quantities @param {(id: string) => void} choose */

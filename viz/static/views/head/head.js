@@ -12,6 +12,7 @@
  * @import { Geometry, Look } from "./lines.js"
  */
 
+import { Staged } from "../../core/frame/kinds.js";
 import { codeAt, codeOfStrongest, firstCode, gatherLines, largest, lineAlpha, meanWeights, opposite, shownTokens, strengthFor, weightOf } from "../../core/data/attention.js";
 import { codesOf } from "../../core/data/codes.js";
 import { hasLayer } from "../../core/data/statistics.js";
@@ -44,13 +45,11 @@ const LEAST_WRITTEN = 0.005;
  * @property {Geometry} geometry
  */
 
-export class HeadView {
+export class HeadView extends Staged {
   /** @param {Stage} stage */
   constructor(stage) {
-    const { example, store, limits, theme, ended } = stage;
-    this.example = example;
-    this.store = store;
-    this.themeNow = theme;
+    super(stage);
+    const { example, limits, ended } = stage;
     this.usual = limits.minimum;
     this.columns = new Columns(example, () => this.follow(), ended);
     this.lower = new Sheet("lower", ended);
@@ -66,8 +65,7 @@ export class HeadView {
     this.card = new HeadCard(stage);
     this.layer = /** @type {Layer | null} */ (null);
     this.whole = false;
-    this.asked = 0;
-    this.theme = theme();
+    this.turn = 0;
     this.drawnLower = "";
     this.legend = createLegend(example, limits.examples);
     this.side = [this.card.root, this.legend.root];
@@ -77,14 +75,13 @@ export class HeadView {
   /** Shows the store's state. */
   async update() {
     const { layer, heads } = this.store.get();
-    this.theme = this.themeNow();
     this.legend.setStrength(strengthFor(heads.length, this.focus() !== null));
     // At once, so that the token that was kept can be brought into sight.
     this.follow();
-    this.asked += 1;
-    const now = this.asked;
+    this.turn += 1;
+    const now = this.turn;
     this.card.there = null;
-    const wanted = () => now === this.asked;
+    const wanted = () => now === this.turn;
     const show = (/** @type {Layer} */ read, /** @type {boolean} */ whole) => {
       [this.layer, this.whole] = [read, whole];
       this.paint();
@@ -213,7 +210,7 @@ export class HeadView {
       minimum,
       usual: this.usual,
       top,
-      look: { numbers, theme: this.theme, strength },
+      look: { numbers, theme: this.theme(), strength },
       geometry: { width: clientWidth, height: clientHeight, middles, row },
     };
   }

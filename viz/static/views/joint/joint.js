@@ -10,11 +10,11 @@
  * @import { Plane } from "./plane.js"
  */
 
+import { Staged } from "../../core/frame/kinds.js";
 import { cssColors, penOn } from "../../core/draw/canvas.js";
-import { channels, PALETTES, signColor, withAlpha } from "../../core/draw/colors.js";
+import { hexOf, mixed, PALETTES, signColor, withAlpha } from "../../core/draw/colors.js";
 import { segments } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
-import { currentHead } from "../../core/state/state.js";
 import { counted, written } from "../../core/text/numbers.js";
 import { gapsBefore, percent } from "../../core/text/text.js";
 import { planeOf, startsOf, weightsOf } from "./plane.js";
@@ -39,13 +39,10 @@ const TINTS = [
   { id: "token", label: "Kind of token" },
 ];
 
-export class JointView {
+export class JointView extends Staged {
   /** @param {Stage} stage @param {Source} source */
-  constructor({ example, store, limits, theme }, source) {
-    this.example = example;
-    this.store = store;
-    this.limits = limits;
-    this.theme = theme;
+  constructor(stage, source) {
+    super(stage);
     this.source = source;
     this.lead = element("p", { class: "joint-lead" });
     this.tints = segments(TINTS, (tint) => this.store.set({ tint }), "Colours");
@@ -60,8 +57,6 @@ export class JointView {
       this.update();
     });
     this.root = element("div", { class: "joint-view" }, [this.lead, element("div", { class: "joint-tools" }, [this.tints.root, this.legend.root]), this.room, this.about, this.field]);
-    /** @type {HTMLElement[]} */
-    this.side = [];
     /** @type {Drawn | null} */
     this.drawn = null;
     /** @type {Point | null} */
@@ -88,12 +83,12 @@ export class JointView {
 
   async update() {
     const state = this.store.get();
-    const [layer, head] = [state.layer, currentHead(state, this.limits)];
+    const asked = this.asked();
+    const { layer, head } = asked;
     const texts = this.texts();
     this.tints.show(state.tint);
     const collected = await this.source.collect(texts, layer, head);
-    const now = this.store.get();
-    if (now.layer !== layer || currentHead(now, this.limits) !== head) return;
+    if (!this.stillAsked(asked)) return;
     this.drawn = drawnOf(collected, texts.length - 1);
     this.pointed = this.same(this.pointed);
     this.say(layer, head);
@@ -361,9 +356,7 @@ export function kindColor(kind, theme) {
  * @param {Theme} theme
  */
 export function positionColor(part, theme) {
-  const [low, high] = [signColor(-1, theme), signColor(1, theme)].map(channels);
-  const mixed = low.map((value, i) => Math.round(value + (high[i] - value) * part));
-  return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
+  return hexOf(mixed([signColor(-1, theme), signColor(1, theme)], part));
 }
 
 /** @param {HTMLCanvasElement} canvas @param {number} width @param {number} height @param {Scene} scene */

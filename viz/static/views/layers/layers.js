@@ -11,6 +11,7 @@
  * @import { State } from "../../core/state/state.js"
  */
 
+import { Staged } from "../../core/frame/kinds.js";
 import { sentenceOfLens } from "../../core/data/sentence.js";
 import { usualQuery } from "../../core/data/softmax.js";
 import { signColor, strongest, withAlpha } from "../../core/draw/colors.js";
@@ -67,14 +68,13 @@ class AskedLayersView {
   }
 }
 
-class LayersView {
+class LayersView extends Staged {
   /** @param {Stage} stage @param {Lens} lens */
-  constructor({ example, store, theme, ended }, lens) {
-    this.example = example;
-    this.store = store;
-    this.theme = theme;
+  constructor(stage, lens) {
+    super(stage);
+    const { example } = stage;
     this.lens = lens;
-    this.table = new LayersTable(example, this.lens, () => this.paint(), ended);
+    this.table = new LayersTable(example, this.lens, () => this.paint(), stage.ended);
     this.card = new LayersCard(example, this.lens);
     this.key = createLayersKey();
     const legend = createLayersLegend(example.header.causal);

@@ -15,25 +15,24 @@
  * @import { Frame, Weights } from "./plot.js"
  */
 
+import { Staged } from "../../core/frame/kinds.js";
 import { hasLayer } from "../../core/data/statistics.js";
 import { sentenceOfHead } from "../../core/data/sentence.js";
 import { cssColors, penOf } from "../../core/draw/canvas.js";
 import { segments } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { CanvasPen } from "../../core/export/pens.js";
-import { afterEscape, currentHead } from "../../core/state/state.js";
+import { afterEscape } from "../../core/state/state.js";
 import { holding, inside, isWhole, moved, whole, zoomed } from "../../core/state/window.js";
 import { percent, running } from "../../core/text/text.js";
 import { boundsText, createRamp, facts, large, legendOf } from "../../marks/cards.js";
 import { cellAt, frameFor, gradientOf, labelOf, longestLabel, mapFigure, paintAround, paintCells, paintOverlay, shortenTo, weightsOf } from "./plot.js";
 
-export class MapView {
+export class MapView extends Staged {
   /** @param {Stage} stage */
-  constructor({ example, store, limits, theme }) {
-    this.example = example;
-    this.store = store;
-    this.limits = limits;
-    this.themeNow = theme;
+  constructor(stage) {
+    super(stage);
+    const { example, store } = stage;
     this.sizes = { nQueries: example.tokens.text.length, nKeys: example.keyTokens.text.length, causal: example.causal };
     this.cells = element("canvas", { class: "map-cells" });
     this.over = element("canvas", { class: "map-over", "aria-hidden": "true" });
@@ -118,8 +117,8 @@ export class MapView {
   }
 
   async update() {
-    const state = this.store.get();
-    const [layer, head] = [state.layer, currentHead(state, this.limits)];
+    const asked = this.asked();
+    const { layer, head } = asked;
     const missing = !hasLayer(this.example, layer) && !this.example.entry("query", layer, head);
     this.empty.textContent = missing ? `The page does not hold the weights of layer ${layer}, head ${head}.` : "";
     this.board.hidden = missing;
@@ -127,9 +126,7 @@ export class MapView {
     const name = `${layer} ${head}`;
     if (name !== this.shownHead) {
       const probs = await this.example.head(layer, head);
-      const now = this.store.get();
-      // Another head may have been asked for while this one was computed.
-      if (layer !== now.layer || head !== currentHead(now, this.limits)) return;
+      if (!this.stillAsked(asked)) return;
       this.shownHead = name;
       this.weights = weightsOf(probs, this.sizes);
       const vectors = this.example.header.edited ? null : await this.example.vectors(layer, head);
@@ -139,8 +136,7 @@ export class MapView {
   }
 
   says() {
-    const state = this.store.get();
-    return this.weights ? sentenceOfHead(this.example, { ...state, head: currentHead(state, this.limits) }, this.weights.probs) : [];
+    return this.weights ? sentenceOfHead(this.example, { ...this.store.get(), ...this.asked() }, this.weights.probs) : [];
   }
 
   resized() {
@@ -150,7 +146,7 @@ export class MapView {
   paint() {
     if (!this.weights || !this.root.isConnected || !this.board.clientWidth) return;
     const { window, scale } = this.store.get();
-    const theme = this.themeNow();
+    const theme = this.theme();
     const wanted = [this.shownHead, window, scale, theme, this.board.clientWidth, devicePixelRatio].join(" ");
     if (wanted !== this.painted) {
       this.painted = wanted;
@@ -259,7 +255,7 @@ export class MapView {
     if (!this.weights || !this.frame) throw new Error("the weights of this head are not on the page");
     return mapFigure(this.plot(this.weights, this.frame), {
       name: `attention-map-layer-${this.shownHead.replace(" ", "-head-")}`,
-      theme: this.themeNow(),
+      theme: this.theme(),
       scale: this.store.get().scale,
       tokens: this.example.tokens,
       keyTokens: this.example.keyTokens,

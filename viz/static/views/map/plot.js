@@ -24,7 +24,7 @@
  */
 
 import { penOf } from "../../core/draw/canvas.js";
-import { channels } from "../../core/draw/colors.js";
+import { channels, mixed } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
 import { tokenText } from "../../core/text/text.js";
 
@@ -209,22 +209,9 @@ const STEPS = 512;
  */
 export function inksOfScale(theme, paper) {
   const inks = new Uint32Array(STEPS + 1);
-  for (let i = 0; i < STEPS; i += 1) inks[i] = pixel(colorAt(theme, i / (STEPS - 1)));
+  for (let i = 0; i < STEPS; i += 1) inks[i] = pixel(mixed(SCALES[theme], i / (STEPS - 1)));
   inks[STEPS] = pixel(channels(paper));
   return inks;
-}
-
-/**
- * @param {"light" | "dark"} theme
- * @param {number} part  of the way along the scale, from 0 to 1
- * @returns {number[]}
- */
-function colorAt(theme, part) {
-  const stops = SCALES[theme];
-  const at = Math.min(Math.max(part, 0), 1) * (stops.length - 1);
-  const i = Math.min(Math.floor(at), stops.length - 2);
-  const [from, to] = [channels(stops[i]), channels(stops[i + 1])];
-  return from.map((value, c) => value + (to[c] - value) * (at - i));
 }
 
 /** @param {number[]} color */

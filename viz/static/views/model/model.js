@@ -13,6 +13,7 @@
  * @import { Marks } from "./paint.js"
  */
 
+import { Staged } from "../../core/frame/kinds.js";
 import { hasThumbnails, Measures, STATISTICS, thumbnailsOf, written } from "../../core/data/statistics.js";
 import { grouping, headsNamed, sharing } from "../../core/data/sharing.js";
 import { sentenceOfModel } from "../../core/data/sentence.js";
@@ -30,13 +31,11 @@ const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowD
 /** Milliseconds before heads are measured: their pictures are to be seen first. */
 const PAUSE = 200;
 
-export class ModelView {
+export class ModelView extends Staged {
   /** @param {Stage} stage */
-  constructor({ example, store, theme, ended }) {
-    this.example = example;
-    this.ended = ended;
-    this.store = store;
-    this.themeNow = theme;
+  constructor(stage) {
+    super(stage);
+    const { example, store } = stage;
     this.nLayers = example.layers.length;
     this.nHeads = example.heads.length;
     this.sizes = {
@@ -197,7 +196,7 @@ export class ModelView {
   paint() {
     if (!this.thumbnails || !this.root.isConnected) return;
     const { sort, mark } = this.store.get();
-    const theme = this.themeNow();
+    const theme = this.theme();
     const marks = this.marks();
     const width = this.board.clientWidth;
     this.controls.update(marks);
@@ -226,7 +225,7 @@ export class ModelView {
     if (!grid || !thumbnails) return;
     frame(this.hover, grid, this.pointed);
     frame(this.chosen, grid, this.cursor);
-    const theme = this.themeNow();
+    const theme = this.theme();
     const colors = cssColors(this.root);
     this.legend.color(colors.ground, theme);
     const place = this.pointed < 0 ? this.cursor : this.pointed;
@@ -242,7 +241,7 @@ export class ModelView {
   async figure() {
     this.thumbnails ??= await thumbnailsOf(this.example);
     await this.measures.run(() => this.progress());
-    const look = { theme: this.themeNow(), sort: this.store.get().sort, marks: this.marks(), ...cssColors(this.root) };
+    const look = { theme: this.theme(), sort: this.store.get().sort, marks: this.marks(), ...cssColors(this.root) };
     return modelFigure({ ...this, ...look, thumbnails: this.thumbnails }, this.sorted());
   }
 }

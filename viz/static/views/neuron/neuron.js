@@ -13,6 +13,7 @@
  * @import { Cell, Loaded, Scene } from "./paint.js"
  */
 
+import { Staged } from "../../core/frame/kinds.js";
 import { sentenceOfRow } from "../../core/data/sentence.js";
 import { beside } from "../../core/data/sharing.js";
 import { pairOf, sees, whyAbsent } from "../../core/data/softmax.js";
@@ -20,7 +21,7 @@ import { segments } from "../../core/draw/controls.js";
 import { cssColors, onPaper } from "../../core/draw/canvas.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { rampOf } from "../../core/draw/colors.js";
-import { afterEscape, currentHead } from "../../core/state/state.js";
+import { afterEscape } from "../../core/state/state.js";
 import { share, short } from "../../core/text/numbers.js";
 import { tokenText } from "../../core/text/text.js";
 import { numeral } from "../../marks/cards.js";
@@ -33,16 +34,13 @@ const NEAR = 160;
 /** Device pixels of the tallest canvas that browsers draw. */
 const TALLEST = 32000;
 
-export class NeuronView {
+export class NeuronView extends Staged {
   /** @param {Stage} stage */
-  constructor({ example, store, limits, theme }) {
-    this.example = example;
-    this.store = store;
-    this.limits = limits;
-    this.theme = theme;
+  constructor(stage) {
+    super(stage);
+    const { example, store } = stage;
     this.frame = createNeuronFrame(example, store);
     this.root = this.frame.root;
-    this.side = /** @type {HTMLElement[]} */ ([]);
     this.tops = { query: this.frame.queries.tops, key: this.frame.keys.tops };
     this.loaded = /** @type {Loaded | null} */ (null);
     this.pointed = /** @type {number | null} */ (null);
@@ -76,12 +74,10 @@ export class NeuronView {
 
   /** Shows the store's state. */
   async update() {
-    const state = this.store.get();
-    const [layer, head] = [state.layer, currentHead(state, this.limits)];
+    const asked = this.asked();
+    const { layer, head } = asked;
     const vectors = await this.example.vectors(layer, head);
-    const now = this.store.get();
-    // Another head was asked for meanwhile.
-    if (now.layer !== layer || currentHead(now, this.limits) !== head) return;
+    if (!this.stillAsked(asked)) return;
     this.frame.empty.textContent = vectors ? "" : whyAbsent(this.example, layer, head);
     this.frame.scroll.hidden = this.frame.top.hidden = !vectors;
     if (vectors && this.loaded?.vectors !== vectors) {

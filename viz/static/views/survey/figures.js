@@ -1,5 +1,5 @@
 /**
- * * * All heads in the grid of the model view, coloured by a chosen measure, and the one that is chosen.
+ * * * * * * * All heads in the grid of the model view, coloured by a chosen measure, and the one that is chosen.
  *
  * @import { Pen } from "../../core/export/figure.js"
  * @import { Colors } from "../../marks/layer_dots.js"
@@ -7,7 +7,7 @@
  * @import { Drawing, Look, Part } from "./report.js"
  */
 
-import { channels, headColor, signColor, strongest } from "../../core/draw/colors.js";
+import { headColor, hexOf, mixed, signColor, strongest } from "../../core/draw/colors.js";
 import { menu, segments } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { placeOn, roundTop, ticks } from "../../core/draw/canvas.js";
@@ -528,11 +528,7 @@ function kindColor(kind, theme, { faint }) {
 
 /** @param {number} layer @param {number} nLayers @param {"light" | "dark"} theme */
 export function layerColor(layer, nLayers, theme) {
-  const stops = LAYERS[theme].map(channels);
-  const at = nLayers > 1 ? (layer / (nLayers - 1)) * (stops.length - 1) : 0;
-  const below = Math.min(Math.floor(at), stops.length - 2);
-  const mixed = stops[below].map((value, i) => Math.round(value + (stops[below + 1][i] - value) * (at - below)));
-  return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
+  return hexOf(mixed(LAYERS[theme], nLayers > 1 ? layer / (nLayers - 1) : 0));
 }
 
 /**

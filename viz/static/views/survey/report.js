@@ -1,5 +1,5 @@
 /**
- * * * The report of a survey: its parts one below the other, about one chosen head.
+ * * * * * * * The report of a survey: its parts one below the other, about one chosen head.
  *
  * @import { CssColors } from "../../core/draw/canvas.js"
  * @import { Figure } from "../../core/export/figure.js"

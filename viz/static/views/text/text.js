@@ -12,11 +12,12 @@
  * @import { State } from "../../core/state/state.js"
  */
 
-import { largest, shownTokens } from "../../core/data/attention.js";
+import { Staged } from "../../core/frame/kinds.js";
+import { largest, meanWeights, shownTokens } from "../../core/data/attention.js";
 import { codesOf } from "../../core/data/codes.js";
 import { sentenceOfText } from "../../core/data/sentence.js";
-import { exchanged, MEASURES, received, relevanceOf, shadedSide, shadingOf } from "../../core/data/shading.js";
-import { headColor, signColor, signedShade, strongest, withAlpha } from "../../core/draw/colors.js";
+import { MEASURES, received, relevanceOf, shadedSide, shadingOf } from "../../core/data/shading.js";
+import { headColor, hexOf, signColor, signedShade, strongest, withAlpha } from "../../core/draw/colors.js";
 import { segments } from "../../core/draw/controls.js";
 import { cssColors } from "../../core/draw/canvas.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
@@ -25,12 +26,11 @@ import { markFound, percent } from "../../core/text/text.js";
 import { bar, createRamp, facts, KEYS, legendOf } from "../../marks/cards.js";
 import { Texts } from "./texts.js";
 
-export class TextView {
+export class TextView extends Staged {
   /** @param {Stage} stage */
-  constructor({ example, store, theme }) {
-    this.example = example;
-    this.store = store;
-    this.theme = theme;
+  constructor(stage) {
+    super(stage);
+    const { example, store } = stage;
     this.texts = new Texts(example, () => this.paint());
     this.tip = element("span", { class: "text-tip", "aria-hidden": "true" });
     const relevance = relevanceOf(example);
@@ -51,18 +51,18 @@ export class TextView {
     this.pointed = null;
     /** @type {Layer | null} */
     this.layer = null;
-    this.asked = 0;
+    this.turn = 0;
     /** The kept token that was brought into sight. */
     this.seen = "";
     this.listen();
   }
 
   async update() {
-    this.asked += 1;
-    const now = this.asked;
-    await this.read(() => now === this.asked);
+    this.turn += 1;
+    const now = this.turn;
+    await this.read(() => now === this.turn);
     // Something else may have been asked for while this was read.
-    if (now !== this.asked) return;
+    if (now !== this.turn) return;
     this.texts.build(this.store.get());
     this.paint();
     this.reveal();
@@ -269,7 +269,7 @@ function valuesOf(example, state, layer, shown, chosen) {
   if (measure !== "received") {
     const side = measure === "from" ? "query" : "key";
     if (chosen === null) return new Float64Array(side === "query" ? layer.nKeys : layer.nQueries);
-    return exchanged(layer, heads, shown, { side, index: chosen });
+    return meanWeights(layer, heads, shown, { side, index: chosen });
   }
   // The same while the pointer moves.
   const name = [heads, state.filter, state.special].join(" ");
@@ -514,8 +514,7 @@ function captionOf({ where, measure, name, others, chosen }) {
 function withoutAlpha(written) {
   const [red, green, blue, alpha = 1] = (written.match(/[\d.]+/g) ?? []).map(Number);
   if (red === undefined || alpha === 0) return null;
-  const hex = `#${[red, green, blue].map((value) => Math.round(value).toString(16).padStart(2, "0")).join("")}`;
-  return { hex, alpha };
+  return { hex: hexOf([red, green, blue]), alpha };
 }
 
 /**

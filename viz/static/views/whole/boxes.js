@@ -24,6 +24,7 @@
  * @import { Box, Cells } from "./whole.js"
  */
 
+import { farthest } from "../../core/data/softmax.js";
 import { embeddingOf } from "../../core/data/norms.js";
 import { grouping, reach } from "../../core/data/sharing.js";
 import { layerSteps, normName } from "../../core/data/source.js";
@@ -260,15 +261,10 @@ function added({ norm }) {
   return norm === "output" || norm === "both" ? "gives" : "adds";
 }
 
-/** The neuron that fires most. @param {Float32Array} post */
-function strongestNeuron(post) {
-  return post.reduce((best, value, i) => (Math.abs(value) > Math.abs(post[best]) ? i : best), 0);
-}
-
 /** @type {Make} */
 function neuronsBox({ inside, shape, built }) {
   const { mlp_gate: gate, mlp_pre: pre, mlp_post: post } = inside.one;
-  const dimension = strongestNeuron(post);
+  const dimension = farthest(post);
   if (built.gated) {
     return [{
       id: "mlp_pre", title: "W_gate, W_in", name: "",
@@ -288,7 +284,7 @@ function neuronsBox({ inside, shape, built }) {
 /** @type {Make} */
 function firedBox({ inside, built }) {
   const { mlp_post: post } = inside.one;
-  const neuron = strongestNeuron(post);
+  const neuron = farthest(post);
   const plain = `${built.activation} lets numbers above zero through and holds back the others.`;
   return [{
     id: "mlp_post", title: built.gated ? "Gate" : "Activation", name: "mlp_post",

@@ -8,7 +8,7 @@
  * @import { Whole } from "./boxes.js"
  */
 
-import { usualQuery } from "../../core/data/softmax.js";
+import { Staged } from "../../core/frame/kinds.js";
 import { cssColors, penOn } from "../../core/draw/canvas.js";
 import { headColor, scaleFor, shadeTable, withAlpha } from "../../core/draw/colors.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
@@ -21,29 +21,17 @@ const MOST = 60;
 /** Boxes of a branch that stand beside one another on a page of usual width. */
 const MANY = 5;
 
-export class WholeView {
+export class WholeView extends Staged {
   /** @param {Stage} stage @param {Source} source */
-  constructor({ example, store, limits, theme }, source) {
-    this.example = example;
-    this.store = store;
-    this.limits = limits;
-    this.theme = theme;
+  constructor(stage, source) {
+    super(stage);
     this.source = source;
     this.lead = element("p", { class: "whole-lead" });
     this.flow = element("div", { class: "whole-flow" });
     this.root = element("div", { class: "whole-view" }, [this.lead, this.flow]);
-    /** @type {HTMLElement[]} */
-    this.side = [];
     /** @type {(() => void)[]} */
     this.paints = [];
     new ResizeObserver(() => requestAnimationFrame(() => this.paint())).observe(this.root);
-  }
-
-  /** The token that the numbers are of. */
-  position() {
-    const { query } = this.store.get();
-    const { tokens } = this.example;
-    return query !== null && query < tokens.text.length ? query : (this.source.predicted ?? usualQuery(tokens));
   }
 
   async update() {
