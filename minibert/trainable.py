@@ -12,7 +12,7 @@ from minibert.errors import CheckpointError
 from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout
-from minibert.layers.heads import TaskHead
+from minibert.layers.heads import TaskHead, VocabularyHead
 from minibert.text.tokenizer import Tokenizer
 
 __all__ = ["Trainable"]
@@ -49,6 +49,30 @@ class Trainable(nn.Module):
         self.body.dropout = dropout.embed
         if self.head is not None:
             self.head.dropout = dropout.head
+
+    @property
+    def W_E(self) -> Tensor:  # noqa: N802
+        """The embedding of words, (vocab, d_embed), the scale of a family that has one included."""
+        return self.body.W_E
+
+    @property
+    def W_pos(self) -> Tensor | None:  # noqa: N802
+        """The embedding of positions, (position, d_embed); None without such a table."""
+        return self.body.W_pos
+
+    @property
+    def W_U(self) -> Tensor | None:  # noqa: N802
+        """The unembedding, (d_model, vocab): logits = hidden·W_U + b_U; None without one.
+
+        What a family divides logits by is in it. Models that were not trained to continue texts
+        have a layer and a norm between the hidden state and it.
+        """
+        return self.head.W_U if isinstance(self.head, VocabularyHead) else None
+
+    @property
+    def b_U(self) -> Tensor | None:  # noqa: N802
+        """The bias of logits, (vocab); None without one."""
+        return self.head.b_U if isinstance(self.head, VocabularyHead) else None
 
     def train(self, mode: bool = True) -> "Trainable":
         """The model, ready to be trained: its weights require gradients, and dropout is on.

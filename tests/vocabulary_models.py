@@ -26,10 +26,11 @@ VOCABULARY_CLASSES = [
 ]
 # Of the families with rotary positions those that differ from one another: parallel; RMSNorm, gated
 # and grouped; norms before and after, soft caps and windows; norms of outputs; norms of queries and
-# keys; a head with a layer of its own, embeddings with a norm, a first layer without.
+# keys; factors of embeddings, scores, stream and logits; a head with a layer of its own, embeddings
+# with a norm, a first layer without.
 ROTARY_CLASSES = [
     (family, classes.LANGUAGE[family])
-    for family in ("gpt_neox", "llama", "gemma2", "olmo2", "qwen3", "modernbert")
+    for family in ("gpt_neox", "llama", "gemma2", "olmo2", "qwen3", "granite", "modernbert")
 ]
 SIZES = Sizes()
 

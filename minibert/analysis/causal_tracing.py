@@ -215,7 +215,7 @@ def around(layer: int, window: int, n_layers: int) -> range:
 
 def _level(trace: Trace, subjects: Sequence[Sequence[int]]) -> float:
     ids = torch.cat([trace.tokens.ids[n, list(at)] for n, at in enumerate(subjects)])
-    rows = trace.model.body.word.weight.detach()[ids.to(trace.embed.device)]
+    rows = trace.model.body.W_E.detach()[ids.to(trace.embed.device)]
     return 3 * float(rows.double().std())
 
 

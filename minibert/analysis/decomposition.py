@@ -199,7 +199,7 @@ class _Stream:
             head_out = here.head_out
             for head in range(head_out.shape[1]):
                 written.append((Component("head", layer, head), head_out[:, head]))
-            if weights.attention.output.bias is not None:
+            if weights.attention.b_O is not None:
                 # The sum over no heads leaves the bias.
                 bias = weights.attention.sum_of_heads(head_out[:, :0])
                 written.append((Component("attention bias", layer), bias))

@@ -105,12 +105,12 @@ def gate(pre: Float[Tensor, "*rows width"], activation: str) -> Float[Tensor, "*
 def weight_of(
     linear: Linear, outputs: Int[Tensor, " d_out"] | None = None
 ) -> Float[Tensor, "d_out d_in"]:
-    """A linear layer's weight as it is now, or its rows for some outputs."""
-    weight = linear.weight
+    """A linear layer's weight as it is now, or its rows for some outputs; see `Linear.matrix`."""
+    weight = linear.matrix.mT
     return wide(weight if outputs is None else weight[outputs])
 
 
 def bias_of(linear: Linear) -> Float[Tensor, " d_out"] | None:
     """A linear layer's bias as it is now; None where it has none."""
-    bias = linear.bias
+    bias = linear.offset
     return None if bias is None else wide(bias)

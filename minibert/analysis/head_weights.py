@@ -18,7 +18,6 @@ from minibert.analysis.arguments import check_model
 from minibert.analysis.layer_norms import attention_norms
 from minibert.analysis.precision import wide
 from minibert.errors import TraceError
-from minibert.layers.attention import Attention
 from minibert.layers.norms import LayerNorm, Norm, centred, scale_of
 from minibert.quantities import Float
 from minibert.trace.places import check_index
@@ -79,12 +78,16 @@ def head_weights(model: "Model", layer: int, *, fold_norm: bool = False) -> Head
     attention, norms = block.attention, attention_norms(block)
     with torch.no_grad():
         parts: dict[str, Tensor] = {}
-        for name in ("query", "key", "value"):
-            weight, bias = _of_heads(attention, name)
+        for name, weight, bias in (
+            ("query", attention.W_Q, attention.b_Q),
+            ("key", attention.W_K, attention.b_K),
+            ("value", attention.W_V, attention.b_V),
+        ):
+            weight, bias = _of_heads(attention.n_heads, weight, bias)
             if fold_norm and norms.before is not None:
                 weight, bias = _behind_norm(norms.before, weight, bias)
             parts |= {name: weight.clone(), f"{name}_bias": bias.clone()}
-        output = wide(attention.output.weight).T.unflatten(0, (-1, attention.d_head)).clone()
+        output = wide(attention.W_O).clone()
         if fold_norm and norms.output is not None:
             output = through_norm(norms.output, output)
         elif fold_norm and isinstance(_any_reader(model), LayerNorm):
@@ -93,15 +96,12 @@ def head_weights(model: "Model", layer: int, *, fold_norm: bool = False) -> Head
     return HeadWeights(**parts)
 
 
-def _of_heads(attention: Attention, name: str) -> tuple[Tensor, Tensor]:
-    """W (head, d_model, d_head) and b (head, d_head) of query, key or value of every head."""
-    linear, d_head = getattr(attention, name), attention.d_head
-    weight = wide(linear.weight).unflatten(0, (-1, d_head)).mT
-    bias = weight.new_zeros(len(weight), d_head)
-    if linear.bias is not None:
-        bias = wide(linear.bias).unflatten(0, (-1, d_head))
-    shared = attention.n_heads // len(weight)
-    return weight.repeat_interleave(shared, 0), bias.repeat_interleave(shared, 0)
+def _of_heads(n_heads: int, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """W (head, d_model, d_head) and b (head, d_head) as every head reads them; zeros for no b."""
+    weight = wide(weight)
+    own = weight.new_zeros(len(weight), weight.shape[-1]) if bias is None else wide(bias)
+    shared = n_heads // len(weight)
+    return weight.repeat_interleave(shared, 0), own.repeat_interleave(shared, 0)
 
 
 def _behind_norm(norm: Norm, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

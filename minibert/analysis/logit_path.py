@@ -54,7 +54,7 @@ def _through_layer(path: "_Path", here: LayerTrace, weights: Layer) -> None:
     norm = FrozenNorm.of_layer(here, "attention_output_norm", here.attn_out)
     path.through_norm("attention output norm bias", layer, norm)
     head_out = here.head_out
-    if weights.attention.output.bias is not None:
+    if weights.attention.b_O is not None:
         # The sum over no heads leaves the bias.
         bias = weights.attention.sum_of_heads(head_out[:, :0])[:, 0]
         path.add(Component("attention bias", layer), bias)

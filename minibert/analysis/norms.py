@@ -208,13 +208,11 @@ def _values(at: LayerTrace) -> Float[Tensor, "batch head key d_head"]:
 
 
 def _output(at: LayerTrace) -> Float[Tensor, "head d_head d_model"]:
-    config = at.trace.config
-    weight = wide(_block(at).attention.output.weight)
-    return weight.T.unflatten(0, (config.n_heads, config.d_head))
+    return wide(_block(at).attention.W_O)
 
 
 def _output_bias(at: LayerTrace) -> Tensor | None:
-    bias = _block(at).attention.output.bias
+    bias = _block(at).attention.b_O
     return None if bias is None else wide(bias)
 
 

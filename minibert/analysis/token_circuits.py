@@ -186,7 +186,7 @@ def _embed_to_unembed(
     model: "Model", unembed: Tensor, *, fold_norm: bool
 ) -> Float[Tensor, "d_model d_model"]:
     """W_U·W_E, which every head shares: the one d_model x d_model matrix worth its memory."""
-    product = wide(unembed).T @ wide(model.body.word.weight) * model.body.word_scale
+    product = wide(unembed).T @ wide(model.W_E)
     final = model.body.final_norm
     if not fold_norm or final is None:
         return product
@@ -214,8 +214,8 @@ def _token_rows(model: "Model", layer: int, ids: Tensor) -> Float[Tensor, "token
 
 def _unembedding(model: "Model") -> Float[Tensor, "vocab d_model"]:
     """The rows that logits are read with: the decoder's, or the embedding of a model without."""
-    decoder = getattr(model.head, "decoder", None)
-    rows = model.body.word.weight if decoder is None else decoder.weight
+    unembed = model.W_U
+    rows = model.body.word.weight if unembed is None else unembed.mT
     if rows.shape[1] != model.config.d_model or model.config.d_embed != model.config.d_model:
         raise TraceError(
             f"The embedding of {model.name} is {model.config.d_embed} wide and its stream "

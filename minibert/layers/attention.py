@@ -21,6 +21,8 @@ __all__ = ["Attention"]
 
 Vectors = Float[torch.Tensor, "batch _ position d_head"]
 Inputs = Float[torch.Tensor, "batch _ position d_model"]
+PerHead = Float[torch.Tensor, "some_head d_model d_head"]
+PerHeadBias = Float[torch.Tensor, "some_head d_head"]
 Projected = Float[torch.Tensor, "batch position d_heads"]
 
 
@@ -39,7 +41,9 @@ class Attention(nn.Module):
         self.query = Linear(width, inner, bias=config.query_bias)
         self.key = Linear(width, kv_inner, bias=config.query_bias)
         self.value = Linear(width, kv_inner, bias=config.query_bias)
-        self.output = Linear(inner, width, bias=config.output_bias)
+        self.output = Linear(
+            inner, width, bias=config.output_bias, multiplier=config.residual_multiplier
+        )
         self.norms_heads = config.query_key_norm == "head"
         sizes = (config.d_head,) * 2 if self.norms_heads else self._widths()
         norms: list[Norm | None] = [None, None]
@@ -103,12 +107,61 @@ class Attention(nn.Module):
         weight: torch.Tensor = getattr(self, name).weight
         return weight.unflatten(0, (-1, self.d_head))
 
+    @property
+    def W_Q(self) -> PerHead:  # noqa: N802
+        """query = x·W_Q + b_Q of each head."""
+        return self._read_by("query")
+
+    @property
+    def W_K(self) -> PerHead:  # noqa: N802
+        """key = x·W_K + b_K of each key-value head."""
+        return self._read_by("key")
+
+    @property
+    def W_V(self) -> PerHead:  # noqa: N802
+        """value = x·W_V + b_V of each key-value head."""
+        return self._read_by("value")
+
+    @property
+    def W_O(self) -> Float[torch.Tensor, "head d_head d_model"]:  # noqa: N802
+        """head_out = z·W_O of each head, what the family multiplies it by included."""
+        return self.output.matrix.unflatten(0, (-1, self.d_head))
+
+    @property
+    def b_Q(self) -> PerHeadBias | None:  # noqa: N802
+        """Of each head; None without biases."""
+        return self._bias_of("query")
+
+    @property
+    def b_K(self) -> PerHeadBias | None:  # noqa: N802
+        """Of each key-value head; None without biases."""
+        return self._bias_of("key")
+
+    @property
+    def b_V(self) -> PerHeadBias | None:  # noqa: N802
+        """Of each key-value head; None without biases."""
+        return self._bias_of("value")
+
+    @property
+    def b_O(self) -> Float[torch.Tensor, " d_model"] | None:  # noqa: N802
+        """attn_out is the sum of head_out + b_O; None without it."""
+        return self.output.offset
+
+    def _read_by(self, name: str) -> PerHead:
+        matrix: torch.Tensor = getattr(self, name).matrix
+        return matrix.unflatten(1, (-1, self.d_head)).movedim(1, 0)
+
+    def _bias_of(self, name: str) -> PerHeadBias | None:
+        offset: torch.Tensor | None = getattr(self, name).offset
+        return None if offset is None else offset.unflatten(0, (-1, self.d_head))
+
     def head_out(self, z: HeadVectors, heads: slice = EVERYTHING) -> PerHeadHidden:
         """What each head adds to the stream: z·W_O of that head, without the bias."""
         per_head = self.output.weight.unflatten(1, (self.n_heads, self.d_head))[
             :, heads
         ]  # d_model head d_head
-        return torch.einsum("bhpd,mhd->bhpm", z, per_head)
+        out = torch.einsum("bhpd,mhd->bhpm", z, per_head)
+        return out if self.output.multiplier == 1.0 else out * self.output.multiplier
 
     def attn_out(self, z: HeadVectors, residual: Hidden | None = None) -> Hidden:
         """What attention adds to the stream, z·W_O + b_O over all heads; plus the residual."""
@@ -116,7 +169,7 @@ class Attention(nn.Module):
 
     def sum_of_heads(self, head_out: PerHeadHidden) -> Hidden:
         """attn_out from what each head adds: their sum + b_O."""
-        bias = self.output.bias
+        bias = self.b_O
         return head_out.sum(1) if bias is None else head_out.sum(1) + bias
 
     def _from_heads(self, name: str, part: Projected, x: Hidden, inputs: Inputs) -> Projected:

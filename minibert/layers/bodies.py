@@ -62,12 +62,14 @@ class Body(nn.Module):
         """What enters layer 0: word (+ segment) (+ position), a norm and a projection if there are.
 
         `positions` are rows of the position table; `words` stand in the place of the ids' rows of
-        the word embeddings, scaled already where the model scales them.
+        the word embeddings, scaled already where Gemma scales them; Granite multiplies both.
         """
         summed = self.word(ids) if words is None else words
         if self.config.embed_scaled and words is None:
             # Rounded to the weights' type first, as Gemma was trained.
             summed = summed * torch.tensor(self.config.d_model**0.5, dtype=summed.dtype)
+        if self.config.embed_multiplier != 1.0:
+            summed = summed * self.config.embed_multiplier
         if self.segment is not None:
             chosen = self.segment.weight[0] if segments is None else self.segment(segments)
             summed = summed + chosen
@@ -83,8 +85,20 @@ class Body(nn.Module):
     def word_scale(self) -> float:
         """What the rows of `word` are multiplied by, as `embed` rounds it."""
         if not self.config.embed_scaled:
-            return 1.0
-        return torch.tensor(self.config.d_model**0.5, dtype=self.word.weight.dtype).item()
+            return self.config.embed_multiplier
+        scale = torch.tensor(self.config.d_model**0.5, dtype=self.word.weight.dtype)
+        return scale.item() * self.config.embed_multiplier
+
+    @property
+    def W_E(self) -> Float[torch.Tensor, "vocab d_embed"]:  # noqa: N802
+        """What each word adds to the embedding, the scale of a family that has one included."""
+        scale = self.word_scale
+        return self.word.weight if scale == 1.0 else self.word.weight * scale
+
+    @property
+    def W_pos(self) -> Float[torch.Tensor, "position d_embed"] | None:  # noqa: N802
+        """What each position adds to it; None without a table of positions."""
+        return None if self.position is None else self.position.weight
 
     def positions(self, ids: TokenIds) -> Positions:
         """The row of the position table that each token has."""

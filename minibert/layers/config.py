@@ -90,6 +90,14 @@ class Config:
     query_scalar: float | None = None
     """Scores are divided by its square root; None means d_head (Vaswani et al. 2017, section
     3.2.1)."""
+    score_multiplier: float | None = None
+    """Scores are query·key times this, in the place of 1/sqrt(d_head) (Granite)."""
+    embed_multiplier: float = 1.0
+    """The embeddings are multiplied by it (Granite)."""
+    residual_multiplier: float = 1.0
+    """What attention and MLP add to the stream is multiplied by it (Granite)."""
+    logits_divisor: float = 1.0
+    """The logits of a vocabulary head are divided by it (Granite)."""
     attention_soft_cap: float | None = None
     """Scores are squeezed into −cap … cap (Gemma Team 2024, section 2)."""
     logit_soft_cap: float | None = None
@@ -203,6 +211,8 @@ class Config:
 
     def attention_scale(self, layer: int) -> float:
         """The factor on query·key in this layer: 1/sqrt(d_head), unless the config differs."""
+        if self.score_multiplier is not None:
+            return self.score_multiplier
         scale = float(self.d_head if self.query_scalar is None else self.query_scalar) ** -0.5
         return scale / (layer + 1) if self.scale_by_layer else scale
 
@@ -307,13 +317,14 @@ def _check_choices(config: Config) -> None:
     eps = config.norm_eps
     if not isinstance(eps, float | int) or isinstance(eps, bool) or not 0 <= eps <= 1:
         raise CheckpointError(f"config: norm_eps is {eps!r:.200}; expected a number from 0 to 1.")
-    for field in ("query_scalar", "attention_soft_cap", "logit_soft_cap"):
+    optional = ("query_scalar", "score_multiplier", "attention_soft_cap", "logit_soft_cap")
+    for field in (*optional, "embed_multiplier", "residual_multiplier", "logits_divisor"):
         value = getattr(config, field)
         number = isinstance(value, float | int) and not isinstance(value, bool)
-        if value is not None and (not number or not 0 < value < float("inf")):
-            raise CheckpointError(
-                f"config: {field} is {value!r:.200}; expected a positive number, or None."
-            )
+        absent = value is None and field in optional
+        if not absent and (not number or not 0 < value < float("inf")):
+            kind = "a positive number" + (", or None" if field in optional else "")
+            raise CheckpointError(f"config: {field} is {value!r:.200}; expected {kind}.")
     allowed = FAMILIES[config.family].causal
     if allowed is not None and config.causal is not allowed:
         kind = "causal form" if config.causal else "form that is not causal"

@@ -114,6 +114,7 @@ FAMILIES: dict[str, FamilyChoices] = {
         _GEMMA_2 | {"query_key_norm": "head"},
         causal=True,
     ),
+    "granite": FamilyChoices(("none", "causal-lm"), _LLAMA, causal=True),
     "phi3": FamilyChoices(_DECODER[:-1], _LLAMA, causal=True),
     "olmo2": FamilyChoices(
         ("none", "causal-lm", "sequence-classification"),

@@ -56,7 +56,12 @@ class VocabularyHead(TaskHead):
         bias = config.head_bias
         self.transform = None if alone else Linear(config.d_model, width, bias=bias)
         self.norm = None if alone else norm_of(config, width)
-        self.decoder = Linear(width, config.vocab_size, bias=not alone and config.decoder_bias)
+        self.decoder = Linear(
+            width,
+            config.vocab_size,
+            bias=not alone and config.decoder_bias,
+            multiplier=1 / config.logits_divisor,
+        )
         self.activation = family.head_activation or config.head_activation
         self.soft_cap = config.logit_soft_cap
 
@@ -69,6 +74,16 @@ class VocabularyHead(TaskHead):
     def uncapped(self, hidden: Hidden) -> Logits:
         """The logits before the soft cap."""
         return self.decoder(self.decoder_input(hidden))
+
+    @property
+    def W_U(self) -> Float[torch.Tensor, "width vocab"]:  # noqa: N802
+        """uncapped = decoder_input·W_U + b_U, what the family divides logits by included."""
+        return self.decoder.matrix
+
+    @property
+    def b_U(self) -> Float[torch.Tensor, " vocab"] | None:  # noqa: N802
+        """None where the decoder has no bias."""
+        return self.decoder.offset
 
     def decoder_input(self, hidden: Hidden) -> Float[torch.Tensor, "batch position width"]:
         """What the decoder reads."""

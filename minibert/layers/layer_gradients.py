@@ -105,9 +105,9 @@ def _mlp_norm_gradient(at: LayerGradients) -> NormScale:
         x, back = values.resid_mid + values.mlp_out, at.resid_post
     else:
         x = values.resid_pre if layer.parallel else values.resid_mid
-        back = at.mlp_pre @ layer.mlp.up.weight
-        if layer.mlp.gate is not None:
-            back = back + at.mlp_gate @ layer.mlp.gate.weight
+        back = at.mlp_pre @ layer.mlp.W_in.mT
+        if (gate := layer.mlp.W_gate) is not None:
+            back = back + at.mlp_gate @ gate.mT
     return _scale_gradient(layer.mlp_norm, x, values.mlp_norm_scale, back)
 
 

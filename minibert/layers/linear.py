@@ -1,4 +1,4 @@
-"""The linear layer: y = activation(x·Wᵀ + b) + residual, on the back end that the rule names.
+"""The linear layer: y = activation(x·Wᵀ + b)·m + residual, on the back end that the rule names.
 
 The rule is in linear_backends.py. packing.py makes two states: a weight has a copy packed for
 oneDNN, or the weights of layers that read the same x (query, key and value) lie side by side and
@@ -24,15 +24,22 @@ _Parameters = Sequence[Tensor | None]
 
 
 class Linear(nn.Module):
-    """activation(x·Wᵀ + b) + residual."""
+    """activation(x·Wᵀ + b)·multiplier + residual.
+
+    `weight` and `bias` are what a file holds. Whoever asks what the layer computes reads `matrix`
+    and `offset`, in which the multiplier is.
+    """
 
     weight: nn.Parameter
     bias: nn.Parameter | None
     one_matrix: OneMatrix | None = None
     """The packed copy of the weight, where there is one."""
 
-    def __init__(self, d_in: int, d_out: int, *, bias: bool = True) -> None:
+    def __init__(
+        self, d_in: int, d_out: int, *, bias: bool = True, multiplier: float = 1.0
+    ) -> None:
         super().__init__()
+        self.multiplier = multiplier
         self.weight = nn.Parameter(torch.empty(d_out, d_in), requires_grad=False)
         values = nn.Parameter(torch.empty(d_out), requires_grad=False) if bias else None
         self.register_parameter("bias", values)
@@ -44,7 +51,24 @@ class Linear(nn.Module):
         activation: str | None = None,
         residual: Float[Tensor, "*rows d_out"] | None = None,
     ) -> Float[Tensor, "*rows d_out"]:
-        """activation(x·Wᵀ + b) + residual."""
+        """activation(x·Wᵀ + b)·multiplier + residual."""
+        if self.multiplier == 1.0:
+            return self._product(x, activation, residual)
+        out = self._product(x, activation, None) * self.multiplier
+        return out if residual is None else residual + out
+
+    @property
+    def matrix(self) -> Float[Tensor, "d_in d_out"]:
+        """What x is multiplied by from the right, the multiplier included; a view without one."""
+        return self.weight.mT if self.multiplier == 1.0 else self.weight.mT * self.multiplier
+
+    @property
+    def offset(self) -> Float[Tensor, " d_out"] | None:
+        """What is added to the product, the multiplier included; None without a bias."""
+        bias = self.bias
+        return bias if bias is None or self.multiplier == 1.0 else bias * self.multiplier
+
+    def _product(self, x: Tensor, activation: str | None, residual: Tensor | None) -> Tensor:
         parameters = self._parameters
         if "weight" not in parameters or "bias" not in parameters:
             # Pruned or parametrized: computed from other parameters each time.

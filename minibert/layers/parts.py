@@ -11,7 +11,7 @@ from minibert.layers.config import Config
 from minibert.layers.linear import Linear, linear_is_plain
 from minibert.layers.linear_backends import activate
 from minibert.layers.norms import Divisors, Norm, norm_of, normed
-from minibert.quantities import Hidden, Mlp
+from minibert.quantities import Float, Hidden, Mlp
 
 __all__ = ["Embedding", "FeedForward", "Layer"]
 
@@ -40,7 +40,7 @@ class FeedForward(nn.Module):
         width, inner, bias = config.d_model, config.d_mlp, config.mlp_bias
         self.gate = Linear(width, inner, bias=bias) if config.gated else None
         self.up = Linear(width, inner, bias=bias)
-        self.down = Linear(inner, width, bias=bias)
+        self.down = Linear(inner, width, bias=bias, multiplier=config.residual_multiplier)
         self.activation = config.activation
 
     def forward(self, x: Hidden, residual: Hidden | None = None) -> Hidden:
@@ -51,6 +51,36 @@ class FeedForward(nn.Module):
         # In place where nothing else can hold it, a hook say: a fresh buffer costs page faults.
         own = linear_is_plain(self.gate) and not (gate.requires_grad or up.requires_grad)
         return self.down(gate.mul_(up) if own else gate * up, residual=residual)
+
+    @property
+    def W_in(self) -> Float[Tensor, "d_model d_mlp"]:  # noqa: N802
+        """mlp_pre = x·W_in + b_in."""
+        return self.up.matrix
+
+    @property
+    def W_gate(self) -> Float[Tensor, "d_model d_mlp"] | None:  # noqa: N802
+        """mlp_gate = x·W_gate + b_gate; None where the MLP has no gate."""
+        return None if self.gate is None else self.gate.matrix
+
+    @property
+    def W_out(self) -> Float[Tensor, "d_mlp d_model"]:  # noqa: N802
+        """mlp_out = mlp_post·W_out + b_out, what the family multiplies it by included."""
+        return self.down.matrix
+
+    @property
+    def b_in(self) -> Float[Tensor, " d_mlp"] | None:
+        """None without biases."""
+        return self.up.offset
+
+    @property
+    def b_gate(self) -> Float[Tensor, " d_mlp"] | None:
+        """None without biases or without a gate."""
+        return None if self.gate is None else self.gate.offset
+
+    @property
+    def b_out(self) -> Float[Tensor, " d_model"] | None:
+        """None without biases."""
+        return self.down.offset
 
     def gate_of(self, x: Hidden) -> Mlp:
         """mlp_gate: what enters the activation of a gated MLP."""

@@ -10,8 +10,10 @@ query = x·W_Q + b_Q. The axes:
     W_E             vocab d_model                     W_pos          position d_model
     W_U             d_model vocab                     b_U            vocab
 
-W_K and W_V have the key-value heads. In a model whose embeddings are narrower than its stream, W_E
-has their width. W_pos begins with the rows that RoBERTa reserves.
+What a family multiplies in is in them: W_E is scaled in Gemma and Granite, W_O, W_out, b_O and
+b_out are by Granite's residual_multiplier, and W_U is divided by its logits_scaling. W_K and W_V
+have the key-value heads. In a model whose embeddings are narrower than its stream, W_E has their
+width. W_pos begins with the rows that RoBERTa reserves.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +39,8 @@ class StackedWeights(Mapping[str, Tensor]):
     """`model.weights["W_Q"]`: the weights of all layers as they are when they are read.
 
     A stack over layers is a copy, made each time. W_E, W_pos, W_U and b_U are views of the model's
-    memory: read them, and write into the model's own parameters. Nothing here has a gradient.
+    memory where nothing is multiplied in. Read them, and write into the model's own parameters.
+    Nothing here has a gradient.
     """
 
     def __init__(self, body: Body, head: nn.Module | None) -> None:
@@ -64,53 +67,28 @@ class StackedWeights(Mapping[str, Tensor]):
     def _weights(self) -> dict[str, Callable[[], Tensor]]:
         """How each weight of this model is made, by name."""
         body, head = self._body, self._head
-        found = self._of_attention() | self._of_mlps()
-        found["W_E"] = lambda: _plain(body.word.weight)
-        if body.position is not None:
-            rows = body.position.weight
-            found["W_pos"] = lambda: _plain(rows)
-        decoder = getattr(head, "decoder", None)
-        if decoder is not None:
-            found["W_U"] = lambda: _plain(decoder.weight).T
-            if decoder.bias is not None:
-                found["b_U"] = lambda: _plain(decoder.bias)
-        return found
-
-    def _of_attention(self) -> dict[str, Callable[[], Tensor]]:
-        first, d_head = self._body.layers[0].attention, self._body.config.d_head
         found: dict[str, Callable[[], Tensor]] = {}
-
-        def by_head(rows: Tensor) -> Tensor:
-            return rows.unflatten(0, (-1, d_head))
-
-        for letter, name in (("Q", "query"), ("K", "key"), ("V", "value")):
-            part = f"attention.{name}"
-            found[f"W_{letter}"] = partial(self._stack, f"{part}.weight", lambda x: by_head(x).mT)
-            if getattr(first, name).bias is not None:
-                found[f"b_{letter}"] = partial(self._stack, f"{part}.bias", by_head)
-        found["W_O"] = partial(self._stack, "attention.output.weight", lambda x: by_head(x.T))
-        if first.output.bias is not None:
-            found["b_O"] = partial(self._stack, "attention.output.bias", lambda x: x)
+        for part, names in _OF_LAYERS.items():
+            for name in names:
+                if getattr(getattr(body.layers[0], part), name) is not None:
+                    found[name] = partial(self._stack, part, name)
+        for holder, names in ((body, ("W_E", "W_pos")), (head, ("W_U", "b_U"))):
+            for name in names:
+                if getattr(holder, name, None) is not None:
+                    found[name] = partial(_read, holder, name)
         return found
 
-    def _of_mlps(self) -> dict[str, Callable[[], Tensor]]:
-        mlp = self._body.layers[0].mlp
-        found: dict[str, Callable[[], Tensor]] = {}
-        for short, name in (("in", "up"), ("gate", "gate"), ("out", "down")):
-            linear = getattr(mlp, name)
-            if linear is None:
-                continue
-            found[f"W_{short}"] = partial(self._stack, f"mlp.{name}.weight", lambda x: x.T)
-            if linear.bias is not None:
-                found[f"b_{short}"] = partial(self._stack, f"mlp.{name}.bias", lambda x: x)
-        return found
-
-    def _stack(self, path: str, view: Callable[[Tensor], Tensor]) -> Tensor:
-        """One parameter of every layer; of layers that share it, as often as it is used."""
-        layers = self._body.layers
-        return torch.stack([view(_plain(layer.get_parameter(path))) for layer in layers])
+    def _stack(self, part: str, name: str) -> Tensor:
+        """One weight of every layer; of layers that share it, as often as it is used."""
+        return torch.stack([_read(getattr(layer, part), name) for layer in self._body.layers])
 
 
-def _plain(parameter: Tensor) -> Tensor:
+_OF_LAYERS = {
+    "attention": ("W_Q", "b_Q", "W_K", "b_K", "W_V", "b_V", "W_O", "b_O"),
+    "mlp": ("W_in", "b_in", "W_gate", "b_gate", "W_out", "b_out"),
+}
+
+
+def _read(holder: object, name: str) -> Tensor:
     # torch.Tensor.detach and not the method: packed layers stay packed.
-    return torch.Tensor.detach(parameter)
+    return torch.Tensor.detach(getattr(holder, name))

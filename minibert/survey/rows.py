@@ -313,7 +313,7 @@ def _corners(body: Body) -> list[Tensor]:
     """That of each layer's output projection."""
     with torch.no_grad():
         return [
-            corner_of(layer.attention.output.weight, layer.attention.n_heads)
+            corner_of(layer.attention.output.matrix.mT, layer.attention.n_heads)
             for layer in body.layers
         ]
 

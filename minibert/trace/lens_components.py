@@ -165,8 +165,7 @@ class LensComponents(LensStream):
 
     def _head_results(self, z: Tensor, layer: int) -> Tensor:
         """z·W_O of each head, the heads behind the positions."""
-        rows = self._of.body.layers[layer].attention.output.weight.T  # head x d_head, d_model
-        rows = rows.unflatten(0, (self._of.config.n_heads, -1)).to(z.device)
+        rows = self._of.body.layers[layer].attention.W_O.to(z.device)
         return torch.einsum("...phd,hdm->...phm", z, rows)
 
     def _neurons(
@@ -179,7 +178,7 @@ class LensComponents(LensStream):
     ) -> Tensor:
         """What each neuron adds, (..., neuron, d_model or direction); divided by a scale."""
         acts = neurons.apply(at.apply(self["post", layer], -2), -1)
-        rows = neurons.apply(self._of.body.layers[layer].mlp.down.weight.T, 0).to(acts.device)
+        rows = neurons.apply(self._of.body.layers[layer].mlp.W_out, 0).to(acts.device)
         if scale is not None:
             rows = rows if self._norms_by_rms else rows - rows.mean(-1, keepdim=True)
             acts = acts / scale
@@ -187,9 +186,9 @@ class LensComponents(LensStream):
 
     def _biases(self, layer: int, mlp_input: bool, mlps: bool) -> Float[Tensor, " d_model"]:
         layers = self._of.body.layers
-        total = torch.zeros_like(layers[0].mlp.down.weight[:, 0])
-        biases = [each.attention.output.bias for each in layers[: layer + mlp_input]]
-        biases += [each.mlp.down.bias for each in layers[:layer]] if mlps else []
+        total = torch.zeros_like(layers[0].mlp.W_out[0])
+        biases = [each.attention.b_O for each in layers[: layer + mlp_input]]
+        biases += [each.mlp.b_out for each in layers[:layer]] if mlps else []
         for bias in biases:
             total = total if bias is None else total + bias
         return total

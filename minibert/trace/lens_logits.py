@@ -71,10 +71,11 @@ def residual_directions(model: TracedModel, tokens: Any) -> Directions:
     ids = torch.as_tensor(ids)
     if ids.dtype.is_floating_point or ids.dtype in (torch.bool, torch.complex64):
         raise TokenizationError(f"Tokens are {ids.dtype}; expected whole numbers or a string.")
-    size = head.decoder.weight.shape[0]
+    unembed = head.W_U
+    size = unembed.shape[1]
     if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < size:
         raise TokenizationError(f"A token is outside the vocabulary; expected 0 to {size - 1}.")
-    found = head.decoder.weight[ids.to(head.decoder.weight.device)]
+    found = unembed.mT[ids.to(unembed.device)]
     # As in TransformerLens: a tensor of one token is that token.
     return found.flatten(0, -2)[0] if ids.dim() and ids.numel() == 1 else found
 

@@ -178,7 +178,7 @@ def _token_loss(model: Model, hidden: Tensor, labels: Tensor) -> Tensor:
         hidden = head.norm(head.transform(hidden, activation=head.activation))
     if hidden.is_cuda:
         return F.cross_entropy(head.decoder(hidden).float(), labels)
-    return vocabulary_loss(hidden, head.decoder.weight, head.decoder.bias, labels)
+    return vocabulary_loss(hidden, head.W_U.mT, head.b_U, labels)
 
 
 def vocabulary_loss(

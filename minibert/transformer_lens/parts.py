@@ -55,7 +55,7 @@ def _by_head(weight: Tensor, d_head: int) -> Tensor:
 
 def _bias(linear: Linear) -> Tensor:
     """The bias; zeros where there is none, as in TransformerLens."""
-    bias = linear.bias
+    bias = linear.offset
     return linear.weight.new_zeros(linear.weight.shape[0]) if bias is None else bias.view_as(bias)
 
 
@@ -67,8 +67,7 @@ class Embed(Part):
     @property
     def W_E(self) -> Tensor:  # noqa: N802
         """(d_vocab, d_model)."""
-        scale = self.of.word_scale
-        return _view(self.of.word.weight) if scale == 1 else self.of.word.weight * scale
+        return _view(self.of.W_E)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The rows of the tokens."""
@@ -97,7 +96,7 @@ class Attention(Part):
 
     def _stacked(self, name: str) -> Tensor:
         attention = self.of.attention
-        rows = _by_head(getattr(attention, name).weight, attention.d_head).mT
+        rows = _by_head(getattr(attention, name).matrix.mT, attention.d_head).mT
         return rows.repeat_interleave(attention.group, 0) if self._shared(name) else rows
 
     def _biases(self, name: str) -> Tensor:
@@ -126,7 +125,7 @@ class Attention(Part):
     @property
     def W_O(self) -> Tensor:  # noqa: N802
         """(head, d_head, d_model)."""
-        return _by_head(self.of.attention.output.weight.T, self.of.attention.d_head)
+        return _view(self.of.attention.W_O)
 
     @property
     def b_Q(self) -> Tensor:  # noqa: N802
@@ -167,7 +166,7 @@ class Mlp(Part):
     @property
     def W_in(self) -> Tensor:  # noqa: N802
         """(d_model, d_mlp)."""
-        return self.of.mlp.up.weight.T
+        return _view(self.of.mlp.W_in)
 
     @property
     def b_in(self) -> Tensor:
@@ -178,12 +177,12 @@ class Mlp(Part):
     def W_gate(self) -> Tensor | None:  # noqa: N802
         """(d_model, d_mlp)."""
         gate = self.of.mlp.gate
-        return None if gate is None else gate.weight.T
+        return None if gate is None else gate.matrix
 
     @property
     def W_out(self) -> Tensor:  # noqa: N802
         """(d_mlp, d_model)."""
-        return self.of.mlp.down.weight.T
+        return _view(self.of.mlp.W_out)
 
     @property
     def b_out(self) -> Tensor:
@@ -227,7 +226,7 @@ class Unembed(Part):
     @property
     def W_U(self) -> Tensor:  # noqa: N802
         """(d_model, d_vocab)."""
-        return self.of.decoder.weight.T
+        return _view(self.of.W_U)
 
     @property
     def b_U(self) -> Tensor:  # noqa: N802

@@ -45,6 +45,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
     # transformers computes the width of its heads, whatever head_dim says, when it checks rotary.
     "phi3": ("Phi3", _DECODER, {**_WHOLE, "num_key_value_heads": 2, "sliding_window": 5}),
     "olmo2": ("Olmo2", ("Model", "ForCausalLM"), _GROUPED),
+    "granite": ("Granite", ("Model", "ForCausalLM"), _WHOLE),
     "modernbert": (
         "ModernBert",
         ("Model", "ForMaskedLM", *_ALL[2:]),
@@ -100,6 +101,7 @@ BIASES: dict[str, dict[str, Any]] = {
     "gemma3_text": {"attention_bias": True},
     "phi3": {"num_key_value_heads": None, "tie_word_embeddings": True},
     "olmo2": {"attention_bias": True},
+    "granite": {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
     "modernbert": {
         "attention_bias": True,
         "mlp_bias": True,

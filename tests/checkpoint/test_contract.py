@@ -30,6 +30,7 @@ HEADS = {
     "gpt2": ("GPT2LMHeadModel", "GPT2ForSequenceClassification"),
     "gemma3_text": ("Gemma3ForCausalLM", "Gemma3TextForSequenceClassification"),
     "olmo2": ("Olmo2ForCausalLM", "Olmo2Model"),
+    "granite": ("GraniteForCausalLM", "GraniteModel"),
 }
 FEWER = Sizes(layers=2, heads=2, d_head=6)
 # What a value of a type is changed to; several, so that no verdict rests on one.

@@ -1,4 +1,4 @@
-"""The classes of transformers of the eleven rotary families."""
+"""The classes of transformers of the twelve rotary families."""
 
 __all__ = ["ARCHITECTURES", "CAUSAL", "CLASSES", "FAMILIES", "LANGUAGE"]
 
@@ -19,6 +19,7 @@ CLASSES = {
     ],
     "phi3": ["Phi3Model", *("Phi3" + head for head in _HEADS)],
     "olmo2": ["Olmo2Model", "Olmo2ForCausalLM", "Olmo2ForSequenceClassification"],
+    "granite": ["GraniteModel", "GraniteForCausalLM"],
     "modernbert": [
         "ModernBertModel",
         "ModernBertForMaskedLM",

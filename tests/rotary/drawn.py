@@ -105,6 +105,15 @@ def _some(choices: dict[str, Any]) -> Any:
     return st.fixed_dictionaries({}, optional=choices)
 
 
+#: Of Granite, none of them 1 and no two alike.
+MULTIPLIERS = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.6,
+    "logits_scaling": 1.7,
+}
+
+
 def plain(family: str, seed: int = 0) -> Drawn:
     """A configuration of two layers of four heads, two of keys where the family has grouped ones,
     with windows in the first layer where it can have them."""
@@ -136,6 +145,8 @@ def plain(family: str, seed: int = 0) -> Drawn:
         options["layer_types"] = ["sliding_attention", "full_attention"]
     if family in ("gemma2", "gemma3_text"):
         options |= {"query_pre_attn_scalar": 5, "final_logit_softcapping": 3.0}
+    if family == "granite":
+        options |= MULTIPLIERS
     if family == "gemma2":
         options["attn_logit_softcapping"] = 2.0
     return Drawn(family, options, seed)
@@ -273,6 +284,13 @@ def _olmo2(layers: int, d_head: int) -> Any:
     return st.fixed_dictionaries(_rms("hidden_act", rope_parameters=rope, attention_bias=bias))
 
 
+def _granite(layers: int, d_head: int) -> Any:
+    rope = ropes(d_head, _TYPES, nested=False)
+    flags = dict.fromkeys(("attention_bias", "mlp_bias"), st.booleans())
+    factors = dict.fromkeys(MULTIPLIERS, st.sampled_from([0.25, 0.7, 1.0, 2.2]))
+    return st.fixed_dictionaries(_rms("hidden_act", rope_parameters=rope, **flags, **factors))
+
+
 def _modernbert(layers: int, d_head: int) -> Any:
     return st.fixed_dictionaries(
         {
@@ -303,5 +321,6 @@ _OF_FAMILY: dict[str, Callable[[int, int], Any]] = {
     "gemma3_text": _gemma3,
     "phi3": _phi3,
     "olmo2": _olmo2,
+    "granite": _granite,
     "modernbert": _modernbert,
 }

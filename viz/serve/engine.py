@@ -21,6 +21,7 @@ from minibert.answers.generate import Sampling
 from minibert.errors import MinibertError, TokenizationError
 from minibert.layers.config import Config
 from minibert.layers.families import predicts_tokens
+from minibert.layers.linear import Linear
 from minibert.model import Model
 from minibert.quantities import QUANTITIES
 from minibert.text.tokenizer import Tokenizer
@@ -270,6 +271,9 @@ def weight_of(model: Model, name: str, layer: int | None, row: int | None) -> Te
         return None
     # Not weight.detach(): a packed layer answers that by dropping its packed copy.
     value = torch.Tensor.detach(weight)
+    module = owner.get_submodule(name.rpartition(".")[0])
+    if isinstance(module, Linear) and module.multiplier != 1.0:
+        value = value * module.multiplier
     if row is not None:
         if row >= len(value):
             raise MinibertError(f"{name} has {len(value)} rows; there is no row {row}.")

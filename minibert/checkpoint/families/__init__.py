@@ -16,6 +16,7 @@ from minibert.checkpoint.families.gemma2 import GEMMA2
 from minibert.checkpoint.families.gemma3 import GEMMA3
 from minibert.checkpoint.families.gpt2 import GPT2
 from minibert.checkpoint.families.gpt_neox import GPT_NEOX
+from minibert.checkpoint.families.granite import GRANITE
 from minibert.checkpoint.families.llama import LLAMA
 from minibert.checkpoint.families.mistral import MISTRAL
 from minibert.checkpoint.families.modernbert import MODERNBERT
@@ -40,6 +41,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3": GEMMA3,
+    "granite": GRANITE,
     "phi3": PHI3,
     "olmo2": OLMO2,
     "modernbert": MODERNBERT,
