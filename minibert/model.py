@@ -24,13 +24,11 @@ from minibert.text.inputs import Inputs, as_inputs, by_name
 from minibert.text.tokens import Tokens
 from minibert.text.windows import LongText, Whole, Windows, windows
 from minibert.text.words import Words, is_text
-from minibert.trace.asked_statistics import asked
-from minibert.trace.checks import check_grad, check_keep
+from minibert.trace.edit import as_point
 from minibert.trace.places import check_index
 from minibert.trace.plan import Plan
-from minibert.trace.point import as_point
 from minibert.trace.read import Trace
-from minibert.trace.record import record
+from minibert.trace.record import asked, check_grad, check_keep, record
 from minibert.trace.run import embedded, logits_of, run_layers
 from minibert.trainable import Trainable
 
@@ -231,7 +229,7 @@ class Model(Trainable):
         evaluation = asked(statistics, allowed, self.impl if impl is None else impl)
         trace = Trace(self, inputs, evaluation, until=until, grad=grad)
         edits = {} if edit is None else edit
-        plan = Plan.of(edits, self.config, allowed, dtype=self.dtype, until=until)
+        plan = Plan.of(edits, self.config, allowed, dtype=self.dtype, until=until, model=self)
         record(trace, keep=keep, plan=plan)
         return trace
 

@@ -27,7 +27,7 @@ from minibert.analysis.rollout import PositionRollout, Rollout
 from minibert.analysis.scores import PATTERNS, HeadScores
 from minibert.analysis.shared_dimensions import SharedDimensions
 from minibert.analysis.token_circuits import CopyingScores, TokenTable
-from minibert.trace.point import Point
+from minibert.trace.edit import Point
 
 L, H, BATCH = 3, 5, 2
 

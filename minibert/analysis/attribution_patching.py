@@ -23,13 +23,12 @@ from minibert.doors import Figure, plots
 from minibert.errors import EditError
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import QUANTITIES, Float
-from minibert.trace.checks import check_grad
+from minibert.trace.edit import as_point
 from minibert.trace.gradients import Gradients, differentiate
 from minibert.trace.places import Places
 from minibert.trace.plan import Plan
-from minibert.trace.point import as_point
 from minibert.trace.read import Trace
-from minibert.trace.record import record
+from minibert.trace.record import check_grad, record
 
 __all__ = ["PatchEstimates", "attribution_patching"]
 

@@ -18,7 +18,7 @@ from minibert.layers.linear import Linear
 from minibert.layers.linear_backends import activate
 from minibert.layers.norms import Divisors, Norm, RMSNorm, deviation, scale_of
 from minibert.quantities import Float, Int
-from minibert.trace.norm_scales import divisors_of_final, divisors_of_layer
+from minibert.trace.layer_view import divisors_of_final, divisors_of_layer
 from minibert.trace.read import LayerTrace, Trace
 
 __all__ = ["FrozenNorm", "bias_of", "gate", "weight_of"]

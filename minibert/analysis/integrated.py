@@ -26,9 +26,9 @@ from minibert.analysis.arguments import check_callable, check_unedited, whole_nu
 from minibert.doors import Figure, plots
 from minibert.errors import TraceError
 from minibert.quantities import Float
-from minibert.trace.checks import check_grad
 from minibert.trace.places import check_index
 from minibert.trace.read import Trace
+from minibert.trace.record import check_grad
 
 __all__ = [
     "IntegratedAttention",

@@ -25,7 +25,7 @@ from minibert.doors import Figure, plots
 from minibert.errors import TokenizationError, TraceError
 from minibert.layers.norms import divisor
 from minibert.quantities import Float, Int, NormScale
-from minibert.trace.norm_scales import divisors_of_final, normed_in_layer
+from minibert.trace.layer_view import divisors_of_final, normed_in_layer
 from minibert.trace.places import check_index
 from minibert.trace.read import Trace
 from minibert.trace.run import TracedModel

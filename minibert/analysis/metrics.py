@@ -10,8 +10,8 @@ from torch import Tensor
 from minibert.analysis.arguments import is_whole, listed, whole_number
 from minibert.errors import EditError, TokenizationError
 from minibert.quantities import Float
+from minibert.trace.edit import as_point
 from minibert.trace.places import Places
-from minibert.trace.point import as_point
 from minibert.trace.read import Trace
 from minibert.trace.sweep import OwnLogits, called, measured
 

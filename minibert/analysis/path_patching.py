@@ -27,9 +27,8 @@ from minibert.analysis.positions import check_same_lengths
 from minibert.doors import Figure, plots
 from minibert.errors import EditError, check_flag
 from minibert.quantities import Float
-from minibert.trace.edit import Edit, replace
+from minibert.trace.edit import Edit, Point, as_point, replace
 from minibert.trace.places import check_index
-from minibert.trace.point import Point, as_point
 from minibert.trace.read import Trace
 
 __all__ = ["PathPatches", "path_patching"]

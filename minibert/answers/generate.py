@@ -29,10 +29,9 @@ from minibert.quantities import QUANTITIES, Float, Int, Logits
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens, padded
 from minibert.text.words import Words, is_text, written
-from minibert.trace.edit import Edit, as_edit
+from minibert.trace.edit import Edit, Point, as_edit, as_point
 from minibert.trace.places import indices_of
 from minibert.trace.plan import Plan
-from minibert.trace.point import Point, as_point
 from minibert.trace.read import Trace
 from minibert.trace.run import TracedModel, behind_layers, run_layers
 

@@ -18,12 +18,10 @@ from torch import Tensor
 from minibert.attached.call import Call
 from minibert.attached.layout import READABLE, Stack
 from minibert.errors import EditError
-from minibert.trace.changes import FromTrace, Mean
-from minibert.trace.edit import Edit, as_edit
-from minibert.trace.edit_checks import broadcasts, check_order
-from minibert.trace.edit_checks import misfit as shape_error
+from minibert.trace.edit import Edit, FromTrace, Mean, Point, as_edit
 from minibert.trace.places import check_index, indices_of
-from minibert.trace.point import Point
+from minibert.trace.plan import broadcasts, check_order
+from minibert.trace.plan import misfit as shape_error
 
 Places = tuple[str, int]
 

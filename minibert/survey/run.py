@@ -37,7 +37,7 @@ from minibert.survey.windows import (
     hash_documents,
     windows,
 )
-from minibert.trace.identity import identity_of
+from minibert.trace.file import identity_of
 
 ENGINES = ("local", "ray")
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -2,34 +2,367 @@
 
 The file holds the quantities that the pass kept, as `embed`, `logits` and
 `layers.<layer>.<quantity>`; the tokens; and the model's name, config and a SHA-256 of its weights.
-container.py says how. Loading maps the file into memory, so a quantity is loaded from disk only
-when it is read.
+Loading maps the file into memory, so a quantity is loaded from disk only when it is read.
+
+The digest is the SHA-256 of every byte of the file, with zeros in its own place. So a changed
+bit, name, type or word is found when the file is opened, not when it is used. It is no
+signature: who changes a file on purpose can write a new digest.
+
+`stand_in` is used in place of a model when a trace is loaded without one.
 """
 
+import hashlib
+import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from minibert.errors import CheckpointError, TokenizationError, TraceError
 from minibert.kernels.allowed_keys import AllowedKeys
+from minibert.layers.bodies import Body
 from minibert.layers.config import Config
+from minibert.layers.parts import Layer
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
-from minibert.trace.container import read_container, write_container
-from minibert.trace.identity import check_model, identity_of, stand_in
-from minibert.trace.pass_record import PassRecord
+from minibert.trace.record import PassRecord
 from minibert.trace.run import TracedModel
-from minibert.trace.stored_tokens import NUMBERS, describe_tokens, read_tokens, tuples
-from minibert.untrusted import guarded
+from minibert.untrusted import MOST_TENSORS, guarded, open_regular
 from minibert.writing import check_place, replacing
 
-__all__ = ["StoredTrace", "open_trace", "save_trace"]
+
+class WeightsNeededError(TraceError, AttributeError):
+    """A quantity needs weights that are not there; an AttributeError too, so that hasattr works."""
+
+
+class Weightless:
+    """A model, or a part of one, as a file knows it: it has no weights, and says so when asked."""
+
+    def __init__(self, reason: str, **known: Any) -> None:
+        self._reason = reason
+        self.__dict__.update(known)
+
+    def __getattr__(self, name: str) -> Any:
+        # copy and pickle ask for private names before __init__ has set the reason.
+        raise AttributeError(name) if name.startswith("_") else WeightsNeededError(self._reason)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """Refused: there are no weights."""
+        raise WeightsNeededError(self._reason)
+
+
+class WeightlessBody(Weightless, Body):
+    """A body without weights."""
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Layers without weights; each knows its attention scale."""
+        return self.__dict__["stand_ins"]
+
+
+class WeightlessLayer(Weightless, Layer):
+    """A layer without weights."""
+
+
+def identity_of(model: TracedModel) -> dict[str, Any]:
+    """Name, config, type and digest of the weights, ready for JSON."""
+    if isinstance(model, Weightless):
+        # A trace that was loaded without its model is saved with the identity from its file.
+        return dict(model.identity)
+    if not isinstance(model, torch.nn.Module):
+        raise TraceError(
+            f"{model.name} is a {type(model).__name__}: expected a torch module, whose weights "
+            "identify the model in a trace's file."
+        )
+    return {
+        "name": model.name,
+        "config": asdict(model.config),
+        "dtype": _dtype(model),
+        "weights": weights_digest(model),
+    }
+
+
+def _dtype(model: TracedModel) -> str:
+    return str(model.body.word.weight.dtype).removeprefix("torch.")
+
+
+def weights_digest(model: torch.nn.Module) -> str:
+    """A SHA-256 of every parameter and buffer: its name, type, shape and the SHA-256 of its values.
+
+    The values are read by as many threads as there are cores.
+    """
+    named: dict[int, tuple[str, Tensor]] = {}
+    for place, module in model.named_modules():
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None:
+                named.setdefault(id(tensor), (f"{place}.{name}", tensor))
+    digest = hashlib.sha256()
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        each = threads.map(_values_digest, [tensor for _, tensor in named.values()])
+        for (name, tensor), values in zip(named.values(), each, strict=True):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {values}\n".encode())
+    return digest.hexdigest()
+
+
+def _values_digest(tensor: Tensor) -> str:
+    # Not tensor.detach(): a packed layer answers that by dropping its packed copy.
+    values = torch.Tensor.detach(tensor)
+    digest = hashlib.sha256()
+    for part in _in_order(values.cpu()):
+        raw: Any = part.view(torch.uint8).numpy()
+        digest.update(raw)
+    return digest.hexdigest()
+
+
+def _in_order(values: Tensor) -> Iterator[Tensor]:
+    """The values row by row, flat."""
+    if values.dim() != 2 or values.is_contiguous() or not values.t().is_contiguous():
+        yield values.reshape(-1)
+        return
+    # A matrix that lies the other way round, as GPT-2's do, is turned inside the processor's cache.
+    for rows in values.split(64):
+        yield rows.t().contiguous().t().reshape(-1)
+
+
+def stand_in(config: Config, identity: Mapping[str, Any], path: Path) -> TracedModel:
+    """A model without weights, for a trace that was loaded without its model."""
+    name = str(identity["name"])
+    reason = (
+        f"{path} was loaded without its model, and this is computed from the weights. Give the "
+        f"model, {name!r}: Trace.load(path, model=minibert.load(...)). Without it you can read "
+        "query, key, value, scores, probs, z, the residual streams and logits."
+    )
+    layers = tuple(
+        WeightlessLayer(reason, attention=Weightless(reason, **_attention(config, layer)))
+        for layer in range(config.n_layers)
+    )
+    needed = Weightless(reason)
+    # Some models have nothing between the last layer and the task head.
+    final = needed if config.final_norm else lambda hidden, divisors=None: hidden
+    body = WeightlessBody(reason, stand_ins=layers, final=final, embed=needed)
+    known = {"config": config, "name": name, "tokenizer": None, "identity": identity}
+    model: Any = Weightless(
+        reason, body=body, head=needed, inputs=needed, task_logits=needed, pool=needed, **known
+    )
+    return cast(TracedModel, model)
+
+
+def _attention(config: Config, layer: int) -> dict[str, Any]:
+    """What a layer's attention is, without its weights."""
+    return {
+        "scale": config.attention_scale(layer),
+        "soft_cap": config.attention_soft_cap,
+        "window": config.window(layer),
+        "rotary": config.rotary_of(layer),
+        "n_heads": config.n_heads,
+        "n_kv_heads": config.n_kv_heads,
+        "group": config.n_heads // config.n_kv_heads,
+    }
+
+
+def check_model(
+    model: TracedModel, config: Config, identity: Mapping[str, Any], path: Path
+) -> None:
+    """Raise TraceError, saying what differs, where a file is a trace of another model."""
+    if not (
+        isinstance(model, torch.nn.Module) and isinstance(getattr(model, "config", None), Config)
+    ):
+        raise TraceError(
+            f"model={type(model).__name__}: expected the minibert model that {path} is a trace of."
+        )
+    ours, theirs = asdict(model.config), asdict(config)
+    differing = [name for name in ours if ours[name] != theirs[name]]
+    about = f"{path} is a trace of {identity['name']!r}, and {model.name!r} is another model"
+    if differing:
+        shown = ", ".join(f"{name} {theirs[name]!r} and {ours[name]!r}" for name in differing)
+        raise TraceError(f"{about}: {shown}. Give the model that was traced.")
+    dtype = _dtype(model)
+    if dtype != identity["dtype"]:
+        raise TraceError(
+            f"{about}: the trace is in {identity['dtype']}, the model in {dtype}. Load it with "
+            f"dtype=torch.{identity['dtype']}."
+        )
+    if weights_digest(model) != identity["weights"]:
+        raise TraceError(
+            f"{about}: the weights differ. They were changed after the trace was saved, or "
+            "belong to another training of the same architecture. Give the model that was traced."
+        )
+
+
+# One entry for all metadata: safetensors writes several in a random order, so bytes would differ.
+ENTRY, VERSION = "minibert.trace", 4
+# The first value of the first entry, so its first occurrence in the header is the digest itself.
+_DIGEST, _UNSET = "sha256", b"0" * 64
+# About 400,000 tokens; what a trace keeps of so many is far larger than memory.
+_MOST_HEADER = 2**25
+_CHUNK = 2**20
+
+
+def write_container(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """Write the file. Raises TraceError for a description that `read_container` would refuse."""
+    described = {_DIGEST: _UNSET.decode(), "version": VERSION, **about}
+    text = json.dumps(described)
+    if len(text) > _MOST_HEADER // 2:
+        raise TraceError(
+            f"{path.parent}: the tokens of this trace take {len(text)} bytes of description; "
+            f"expected at most {_MOST_HEADER // 2}. Save trace.text(i) of each sentence."
+        )
+    save_file(tensors, path, metadata={ENTRY: text})
+    with path.open("r+b") as file:
+        size, header = _start(file, path)
+        digest = _digest(size + header, file)
+        file.seek(len(size))
+        file.write(header.replace(_UNSET, digest, 1))
+
+
+def read_container(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The description and the tensors; these are mapped, so what is not used is not loaded.
+
+    The file is read once for its digest, in small parts. Raises TraceError for what is no regular
+    file, no trace, of another version, cut short or changed.
+    """
+    with open_regular(path, TraceError) as file, guarded(path, TraceError, _CUT):
+        size, header = _start(file, path)
+        about = _description(header, path)
+        found = str(about.pop(_DIGEST, ""))
+        if not re.fullmatch("[0-9a-f]{64}", found):
+            raise TraceError(f"{path}: its description has no digest. Save the trace again.")
+        if _digest(size + header.replace(found.encode(), _UNSET, 1), file) != found.encode():
+            raise TraceError(
+                f"{path}: not a complete trace file as it was saved: its bytes do not fit its "
+                "digest (sha256). It was cut short or changed; copy it again from where it is "
+                "whole, or trace and save again."
+            )
+    with guarded(path, TraceError, _CUT), safe_open(path, framework="pt") as opened:
+        return about, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+
+
+_CUT = (
+    "not a complete trace file; it was cut short or damaged, or is another kind of file; "
+    "trace.save(path) writes a trace"
+)
+
+
+def _start(file: BufferedIOBase, path: Path) -> tuple[bytes, bytes]:
+    """The first two parts of the file: the header's size and the header."""
+    size = file.read(8)
+    length = struct.unpack("<Q", size)[0]
+    if length > min(_MOST_HEADER, os.fstat(file.fileno()).st_size):
+        raise TraceError(f"{path}: {_CUT} (a header of {length} bytes).")
+    return size, file.read(length)
+
+
+def _description(header: bytes, path: Path) -> dict[str, Any]:
+    entries = json.loads(header)
+    if len(entries) > MOST_TENSORS:
+        raise TraceError(f"{path}: {len(entries)} tensors; expected at most {MOST_TENSORS}.")
+    metadata = entries.get("__metadata__", {})
+    if ENTRY not in metadata:
+        raise TraceError(
+            f"{path}: a safetensors file, but not a trace; trace.save(path) writes a trace. "
+            "minibert.load(folder) reads the weights of a model."
+        )
+    with guarded(path, TraceError, "its description of the trace is damaged"):
+        about = dict(json.loads(metadata[ENTRY]))
+    if (version := about.pop("version", None)) != VERSION:
+        raise TraceError(
+            f"{path}: a trace file of version {version!r:.40}; this minibert reads version "
+            f"{VERSION}. Read it with the minibert that wrote it, or trace and save again."
+        )
+    return about
+
+
+def _digest(start: bytes, rest: BufferedIOBase) -> bytes:
+    digest = hashlib.sha256(start)
+    # One buffer, which stays in the processor's cache from the read to the digest.
+    part = memoryview(bytearray(_CHUNK))
+    while count := rest.readinto(part):
+        digest.update(part[:count])
+    return digest.hexdigest().encode()
+
+
+NUMBERS = ("ids", "mask", "segments")
+_OF_EACH_TOKEN = ("raw", "strings", "spans", "words", "special")
+_COLUMNS = (*_OF_EACH_TOKEN, "texts")
+
+
+def describe_tokens(tokens: Tokens) -> dict[str, Any]:
+    """The columns of the tokens that are no tensors, ready for JSON."""
+    return {name: getattr(tokens, name) for name in _COLUMNS}
+
+
+def read_tokens(
+    about: Mapping[str, Any], numbers: Mapping[str, Tensor], config: Config, name: str
+) -> Tokens:
+    """The tokens of these columns and tensors.
+
+    Raises TokenizationError, ValueError or LookupError for what is no batch that the model of that
+    name could have read.
+    """
+    tokens = Tokens.from_ids(numbers["ids"], mask=numbers["mask"], segments=numbers["segments"])
+    Inputs(tokens.ids, tokens.mask, tokens.segments).checked(config, name)
+    columns = {name: tuples(about[name]) for name in _COLUMNS}
+    for column in _OF_EACH_TOKEN:
+        if tuple(map(len, columns[column])) != tokens.lengths:
+            raise ValueError(f"{column} of the tokens do not fit their ids")
+    if len(columns["texts"]) not in (0, len(tokens)):
+        raise ValueError("a text for each sentence is missing")
+    for i in range(len(tokens)):
+        texts = columns["texts"][i] if columns["texts"] else ()
+        _check_sentence({name: columns[name][i] for name in _OF_EACH_TOKEN}, texts)
+    return replace(tokens, **columns)
+
+
+def _check_sentence(columns: Mapping[str, Any], texts: Any) -> None:
+    """Raise ValueError for a value that is not of its column's kind."""
+    if not _all(texts, str) or len(texts) > 2:
+        raise ValueError("a sentence of more than two texts")
+    if not all(_all(columns[name], str) for name in ("raw", "strings")):
+        raise ValueError("a token that is no string")
+    # An unpaired surrogate is a UnicodeEncodeError here, and would be one on a page.
+    "".join((*texts, *columns["raw"], *columns["strings"])).encode()
+    if not _all(columns["special"], bool):
+        raise ValueError("special of a token is neither true nor false")
+    if not all(word is None or _is_count(word) for word in columns["words"]):
+        raise ValueError("the number of a word that is none")
+    longest = max(map(len, texts), default=0)
+    for span in columns["spans"]:
+        if span is not None and not (_is_span(span) and span[1] <= longest):
+            raise ValueError(f"{span!r:.80} is no span of the text")
+
+
+def _is_span(span: Any) -> bool:
+    return (
+        isinstance(span, tuple)
+        and len(span) == 2
+        and all(map(_is_count, span))
+        and span[0] <= span[1]
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _all(values: Any, kind: type) -> bool:
+    return isinstance(values, tuple) and all(isinstance(value, kind) for value in values)
+
+
+def tuples(value: Any) -> Any:
+    """The value with tuples in place of JSON's lists."""
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
+
 
 PathLike = str | os.PathLike[str]
 

@@ -1,4 +1,8 @@
-"""Reading one layer of a trace, or one head of it, and the same of its gradients."""
+"""Reading one layer of a trace, or one head of it, and the same of its gradients.
+
+What a norm divided by may have been written by an edit and then does not follow from the stream, so
+whoever computes with a norm of a trace asks `divisors_of_layer` or `divisors_of_final`.
+"""
 
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -10,21 +14,10 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
 from minibert.layers.config import Config
 from minibert.layers.layer import LayerQuantities, absent_because, layer_quantities
-from minibert.quantities import QUANTITIES, AttentionMask, Float, Quantity
+from minibert.layers.norms import Divisors, Norm, divisor, normed
+from minibert.quantities import QUANTITIES, AttentionMask, Float, NormScale, Quantity
 from minibert.trace.places import check_index
 from minibert.trace.run import TracedModel
-
-__all__ = [
-    "AbsentError",
-    "LayerName",
-    "LayerNames",
-    "LayerTrace",
-    "LayerView",
-    "Readable",
-    "ReadableTrace",
-    "layer_quantity",
-    "place_of",
-]
 
 EVERYTHING = slice(None)
 
@@ -207,3 +200,46 @@ def place_of(where: Any, config: Config) -> tuple[int, int | None]:
     layer, head = where if isinstance(where, tuple) else (where, None)
     layer = check_index("layer", layer, config.n_layers)
     return layer, None if head is None else check_index("head", head, config.n_heads)
+
+
+Stream = Float[Tensor, "batch position width"]
+
+
+@runtime_checkable
+class Kept(Protocol):
+    """What is asked of a trace."""
+
+    model: TracedModel
+    kept: dict[str, Tensor]
+
+
+def kept_scale(at: LayerTrace, norm: str) -> NormScale | None:
+    """What this norm of a layer divided by, where the pass kept it, as it does for an edit."""
+    records = at.trace.records
+    return records[at.layer].get(f"{norm}_scale") if at.layer < len(records) else None
+
+
+def divisors_of_layer(at: LayerTrace, norm: str, x: Stream) -> Divisors | None:
+    """What this norm divided x by, and what it would have; None where both are the same."""
+    scale = kept_scale(at, norm)
+    return None if scale is None else (scale, divisor(_norm(at, norm), x))
+
+
+def divisors_of_final(trace: Kept, last: Stream) -> Divisors | None:
+    """The same of the norm behind the layers, of the last resid_post."""
+    # Asked first: without an edit a stored trace needs no weights here.
+    if (scale := trace.kept.get("final_norm_scale")) is None:
+        return None
+    norm = trace.model.body.final_norm
+    assert norm is not None, "only a model with this norm keeps its scale"
+    return scale, divisor(norm, last)
+
+
+def normed_in_layer(at: LayerTrace, norm: str, x: Stream) -> Stream:
+    """x as this norm of the layer gave it on."""
+    return normed(_norm(at, norm), x, divisors_of_layer(at, norm, x))
+
+
+def _norm(at: LayerTrace, name: str) -> Norm:
+    norm: Norm = getattr(at.trace.model.body.layers[at.layer], name)
+    return norm

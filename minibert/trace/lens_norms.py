@@ -8,8 +8,7 @@ from torch import Tensor
 from minibert.layers.norms import Norm, centred, deviation
 from minibert.layers.parts import Layer
 from minibert.quantities import Float
-from minibert.trace.layer_view import LayerTrace
-from minibert.trace.norm_scales import kept_scale
+from minibert.trace.layer_view import LayerTrace, kept_scale
 
 __all__ = ["in_layer", "norm_points", "there", "weights_of"]
 

@@ -18,9 +18,14 @@ from minibert.layers.config import Config
 from minibert.layers.heads import VocabularyHead
 from minibert.quantities import Float, Hidden, Matrix
 from minibert.text.inputs import Inputs
-from minibert.trace.layer_view import LayerTrace, ReadableTrace
+from minibert.trace.layer_view import (
+    LayerTrace,
+    ReadableTrace,
+    divisors_of_final,
+    divisors_of_layer,
+    normed_in_layer,
+)
 from minibert.trace.lens_norms import in_layer, norm_points
-from minibert.trace.norm_scales import divisors_of_final, divisors_of_layer, normed_in_layer
 
 __all__ = ["CachedTrace", "Reader", "point_names", "readers"]
 

@@ -19,16 +19,19 @@ from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import absent_because
 from minibert.layers.norms import divisor
 from minibert.quantities import AttentionMask, Float, Hidden, Logits, Matrix, NormScale, Pooled
-from minibert.trace.checks import check_keep
 from minibert.trace.file import open_trace, save_trace
 from minibert.trace.gradients import Gradients, differentiate
-from minibert.trace.layer_view import AbsentError, LayerName, LayerTrace, layer_quantity, place_of
+from minibert.trace.layer_view import (
+    AbsentError,
+    LayerName,
+    LayerTrace,
+    divisors_of_final,
+    layer_quantity,
+    place_of,
+)
 from minibert.trace.lens_names import TransformerLensCache
-from minibert.trace.norm_scales import divisors_of_final
-from minibert.trace.one_text import text_of
-from minibert.trace.pass_record import PassRecord
 from minibert.trace.plan import Plan
-from minibert.trace.record import rerun
+from minibert.trace.record import PassRecord, check_keep, rerun, text_of
 from minibert.trace.run import TracedModel
 from minibert.trace.sweep import rerun_each
 
@@ -253,7 +256,14 @@ class Trace(PassRecord):
         Raises EditError before anything is computed, as `Model.trace` does.
         """
         check_keep(keep, packed=self.allowed.packed is not None)
-        plan = Plan.of(edit, self.config, self.allowed, dtype=self.embed.dtype, until=self.until)
+        plan = Plan.of(
+            edit,
+            self.config,
+            self.allowed,
+            dtype=self.embed.dtype,
+            until=self.until,
+            model=self.model,
+        )
         return rerun(self, plan, keep=keep)
 
     def rerun_each(

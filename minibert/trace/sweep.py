@@ -1,4 +1,9 @@
-"""Many edits of one input, side by side: each a sentence of a batch, each layer below them once."""
+"""Many edits of one input, side by side: each a sentence of a batch, each layer below them once.
+
+An edit that writes what stands there already needs no pass. A prompt and its corrupted twin differ
+in some tokens; in a causal model everything before the first of them is the same in both passes,
+bit for bit, so a patch from there changes nothing.
+"""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,16 +17,54 @@ from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer_pass import Change
-from minibert.quantities import QUANTITIES, Float, HeadVectors
-from minibert.trace.idle_edits import idle_plans
-from minibert.trace.pass_record import PassRecord
+from minibert.quantities import QUANTITIES, Bool, Float, HeadVectors
+from minibert.trace.edit import Edit, FromTrace, Point, as_point
 from minibert.trace.places import Places
-from minibert.trace.plan import Plan
-from minibert.trace.point import as_point
-from minibert.trace.record import rerun
+from minibert.trace.plan import Plan, Reach
+from minibert.trace.record import PassRecord, rerun
 from minibert.trace.run import behind_layers, reads_single_positions, run_layers, unaffected
 
-__all__ = ["OwnLogits", "called", "measured", "rerun_each"]
+Same = Bool[Tensor, "batch position"]
+
+
+def idle_plans(plans: Sequence[Plan], trace: PassRecord) -> list[int]:
+    """The numbers of the plans of which every edit takes the values that the trace has."""
+    known: dict[tuple[int, str, int], Same | None] = {}
+    return [
+        index
+        for index, plan in enumerate(plans)
+        if all(_is_idle(*entry, trace, known) for entry in plan.edits)
+    ]
+
+
+def _is_idle(
+    point: Point,
+    edit: Edit,
+    reach: Reach,
+    trace: PassRecord,
+    known: dict[tuple[int, str, int], Same | None],
+) -> bool:
+    whole = point.layer is not None and point.heads is None and "position" in point.axes
+    if not whole or not isinstance(edit.change, FromTrace) or reach.positions is None:
+        return False
+    key = (id(edit.change.trace), point.name, point.layer or 0)
+    if key not in known:
+        known[key] = _same(point, trace, edit.change(point, trace.kept["embed"]))
+    same = known[key]
+    return same is not None and all(
+        bool(same[sentence, list(positions)].all())
+        for sentence, positions in zip(reach.sentences, reach.positions, strict=True)
+    )
+
+
+def _same(point: Point, trace: PassRecord, theirs: Tensor) -> Same | None:
+    """Where both have the same numbers; None where the shapes differ."""
+    ours = trace.read(point.name, point.layer or 0)
+    if ours.shape != theirs.shape:
+        return None
+    equal = (ours == theirs.to(ours.device)).movedim(point.axes.index("position"), 1)
+    return equal.flatten(2).all(-1)
+
 
 Metric = Callable[[Tensor], Tensor]
 
@@ -46,7 +89,8 @@ def rerun_each(
     if trace.allowed.packed is not None:
         raise EditError("Packed sentences are not swept; trace them without packed=True.")
     dtype = trace.kept["embed"].dtype
-    plans = [Plan.of(edit, trace.config, trace.allowed, dtype=dtype) for edit in edits]
+    config, allowed = trace.config, trace.allowed
+    plans = [Plan.of(edit, config, allowed, dtype=dtype, model=trace.model) for edit in edits]
     chosen = _chosen(positions, plans, trace)
     if trace.edited_from is not None:
         # What the layers share is the pass without edits.

@@ -12,7 +12,7 @@ from typing import Any
 
 from minibert.bench.result_rows import read_rows
 from minibert.errors import TrainingError
-from minibert.trace.container import read_container, write_container
+from minibert.trace.file import read_container, write_container
 from minibert.trace.read import Trace
 from minibert.training.snapshot import Snapshot, snapshot_path
 from minibert.training.texts import read_texts

@@ -15,8 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import minibert
-from minibert.trace.container import read_container, write_container
 from minibert.trace.edit import zero
+from minibert.trace.file import read_container, write_container
 from minibert.trace.read import Trace
 from tests.siege import material
 from tests.siege.judge import DiffersError, tolerate

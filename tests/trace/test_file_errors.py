@@ -15,7 +15,7 @@ from torch import Tensor
 
 import minibert
 from minibert.model import Model
-from minibert.trace.container import read_container, write_container
+from minibert.trace.file import read_container, write_container
 from minibert.trace.read import Trace
 from tests.families import Sizes, as_tokens, batch, hf_model
 

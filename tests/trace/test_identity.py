@@ -11,7 +11,7 @@ import torch
 import minibert
 from minibert.layers import linear_backends as backends
 from minibert.model import Model
-from minibert.trace.identity import weights_digest
+from minibert.trace.file import weights_digest
 from minibert.trace.read import Trace
 from tests.families import Sizes, hf_model
 

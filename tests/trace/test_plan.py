@@ -1,6 +1,7 @@
 """Edits that cannot be made are refused before the pass starts, with what to write instead."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import jaxtyping
@@ -12,9 +13,8 @@ from hypothesis import strategies as st
 
 from minibert.errors import EditError
 from minibert.loading import from_transformers
-from minibert.trace.edit import hide, mean, noise, replace, zero
+from minibert.trace.edit import as_point, hide, mean, noise, replace, zero
 from minibert.trace.plan import Plan
-from minibert.trace.point import as_point
 from tests.families import Sizes, hf_model
 from tests.trace.editing import HEADS, LAYERS, LENGTH, NAMES, PER_HEAD, model_of, sentences, whole
 
@@ -185,8 +185,16 @@ def test_a_value_for_some_positions_has_their_number(started: list[str]) -> None
     model, tokens = model_of("bert"), whole("bert")
     for rows in (1, 2, LENGTH):
         model.trace(tokens, edit={("z", 1): replace(torch.zeros(rows, 5), positions=[3, 4])})
-    refused({("z", 1): replace(torch.zeros(3, 5), positions=[3, 4])}, started, "does not fit")
-    refused({("z", 1, 0): replace(torch.zeros(3, 3, 13, 5))}, started, "does not fit")
+    refused(
+        {("z", 1): replace(torch.zeros(3, 5), positions=[3, 4])},
+        started,
+        "does not fit",
+    )
+    refused(
+        {("z", 1, 0): replace(torch.zeros(3, 3, 13, 5))},
+        started,
+        "does not fit",
+    )
 
 
 def test_a_trace_of_another_length_or_batch_is_refused(started: list[str]) -> None:
@@ -195,7 +203,11 @@ def test_a_trace_of_another_length_or_batch_is_refused(started: list[str]) -> No
         source = model.trace(ids)
         for name in ("z", "probs", "resid_post"):
             refused({(name, 1): source}, started, "does not fit")
-            refused({(name, 1): replace(source, positions=[0])}, started, "does not fit")
+            refused(
+                {(name, 1): replace(source, positions=[0])},
+                started,
+                "does not fit",
+            )
 
 
 def test_a_trace_of_a_model_with_fewer_layers_is_refused(started: list[str]) -> None:
@@ -250,7 +262,7 @@ NOT_FITTING: list[tuple[Any, str]] = [
     (lambda value: None, "returned None; expected the changed tensor"),
     (lambda value: "0", "expected a tensor or a number, found '0'"),
     (lambda value: True, "expected a tensor or a number, found True"),
-    (lambda value: value[:, :, 1:], "does not fit"),
+    (lambda value: value[:, :, 1:], "expected a tensor of the same shape"),
     (lambda value: value.double(), r"is torch.float64.*to\(torch.float32\)"),
     (lambda value: value.long(), "is torch.int64"),
     (torch.zeros(5, dtype=torch.float64), r"is torch.float64.*to\(torch.float32\)"),
@@ -261,10 +273,47 @@ def test_what_a_function_gives_must_fit() -> None:
     """Only the pass can tell: the function is called with the quantity."""
     for value, match in NOT_FITTING:
         for key in (("z", 1), ("z", 1, (0, 2)), ("z", 1, 1)):
-            if key == ("z", 1, 1) and "does not fit" in match:
+            if key == ("z", 1, 1) and "expected a tensor of the same shape" in match:
                 continue
             with pytest.raises(EditError, match=match):
                 model_of("bert").trace(whole("bert"), edit={key: value})
+
+
+@given(
+    name=st.sampled_from([name for name in NAMES if not name.endswith("_scale")]),
+    axis=st.integers(0, 3),
+    heads=st.booleans(),
+)
+def test_what_a_function_gives_is_never_broadcast(name: str, axis: int, heads: bool) -> None:
+    key: Any = (name, 1, (0, 2)) if heads and name in PER_HEAD else (name, 1)
+    shapes: list[Any] = []
+
+    def smaller(value: Any) -> Any:
+        shapes.append(value.shape)
+        return value.narrow(axis % value.dim(), 0, 1)
+
+    with pytest.raises(EditError, match="expected a tensor of the same shape"):
+        model_of("bert").trace(whole("bert"), edit={key: smaller})
+    assert all(size > 1 for size in shapes[0]), "every axis is longer than 1"
+
+
+def test_a_trace_of_other_weights_is_read_only_when_that_is_asked_for() -> None:
+    model = model_of("bert")
+    other, same = deepcopy(model), deepcopy(model)
+    with torch.no_grad():
+        other.body.layers[0].attention.value.weight[0, 0] += 1
+    trace = model.trace(whole("bert"))
+    for edit in (replace, mean):
+        theirs = other.trace(whole("bert"))
+        for run in (trace.rerun, lambda edit: model.trace(whole("bert"), edit=edit)):
+            with pytest.raises(
+                EditError, match=r"weights are not those of this model.*other_model"
+            ):
+                run({("z", 1): edit(theirs)})
+            run({("z", 1): edit(theirs, other_model=True)})
+            run({("z", 1): edit(same.trace(whole("bert")))})
+    with pytest.raises(EditError, match="other_model=True"):
+        trace.rerun_each([{("z", 1): theirs}], lambda logits: logits[:, 0, 0])
 
 
 @given(

@@ -12,7 +12,7 @@ from minibert.errors import SurveyError
 from minibert.survey.distances import head_distances
 from minibert.survey.documents import Document
 from minibert.survey.patterns import patterns
-from minibert.trace.identity import identity_of
+from minibert.trace.file import identity_of
 from minibert.viz.survey_folder import write_survey_report
 
 pytest.importorskip("pyarrow")
