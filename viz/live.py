@@ -20,6 +20,7 @@ from minibert.errors import MinibertError
 from minibert.layers.bodies import Body
 from minibert.layers.config import ACTIVATIONS, Config
 from minibert.layers.families import FAMILIES
+from minibert.quantities import QUANTITIES
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.text.tokenizer import Tokenizer
 from minibert.viz.document import LIVE_PARTS, Written, document, page_header, worker_block
@@ -202,6 +203,7 @@ def _config(model: RunnableModel) -> Json:
     layers = range(config.n_layers)
     return {
         **fields,
+        "axes": {n: q.axes[1:] for n, q in QUANTITIES.items() if n not in OFF_PAGES},
         "absent": sorted(config.absent_quantities - OFF_PAGES),
         "built": built_of(model),
         "embed_scale": model.body.word_scale,

@@ -4,9 +4,14 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { engineInFile } from "../../viz/static/engine/in_file.js";
-import { Plan } from "../../viz/static/engine/plan.js";
+import { Plan } from "../../viz/static/engine/edits.js";
 
-const CONFIG = { n_layers: 2, n_heads: 3, n_kv_heads: 3, d_head: 2, d_model: 6, d_mlp: 7, vocab_size: 11, causal: true, absent: ["mlp_gate"] };
+const [STREAM, HEADS, KEYS, MATRIX, MLP] = [["position", "d_model"], ["head", "position", "d_head"], ["kv_head", "position", "d_head"], ["head", "query", "key"], ["position", "d_mlp"]];
+const AXES = {
+  embed: STREAM, resid_pre: STREAM, query: HEADS, key: KEYS, value: KEYS, scores: MATRIX, probs: MATRIX, z: HEADS, attn_out: STREAM,
+  resid_mid: STREAM, mlp_gate: MLP, mlp_pre: MLP, mlp_post: MLP, mlp_out: STREAM, resid_post: STREAM, logits: ["position", "vocab"],
+};
+const CONFIG = { n_layers: 2, n_heads: 3, n_kv_heads: 3, d_head: 2, d_model: 6, d_mlp: 7, vocab_size: 11, causal: true, absent: ["mlp_gate"], axes: AXES };
 
 const refused = (edit, message) => {
   assert.throws(() => new Plan([{ change: "zero", ...edit }], CONFIG, 5), { message });

@@ -4,11 +4,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { editInWords } from "../../viz/static/live/edits.js";
-import { readExercise } from "../../viz/static/live/address.js";
-import { guessOf, judged, rounded } from "../../viz/static/live/exercises/exercise.js";
-import { Lab } from "../../viz/static/live/exercises/lab.js";
-import { EXERCISES } from "../../viz/static/live/exercises/list.js";
-import { divergence, draws, meanWeight, softmax } from "../../viz/static/live/exercises/sums.js";
+import { readExercise } from "../../viz/static/live/asked.js";
+import { guessOf, judged, Lab, rounded } from "../../viz/static/live/exercises/player.js";
+import { divergence, draws, EXERCISES, meanWeight, softmax } from "../../viz/static/live/exercises/exercises.js";
 import { assertNear } from "./near.js";
 
 test("a guess is a number in its range, or one of the choices", () => {

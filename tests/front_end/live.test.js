@@ -3,16 +3,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { readAddress, readEdit, pictureOf, writeAddress, writeEdit } from "../../viz/static/live/address.js";
-import { askedOf, requestOf } from "../../viz/static/live/asked.js";
+import { askedOf, History, pictureOf, readAddress, readEdit, requestOf, writeAddress, writeEdit } from "../../viz/static/live/asked.js";
 import { editInWords, movedEdits, movedTokens, placeOf, toggled, withEdit, withoutEdit } from "../../viz/static/live/edits.js";
-import { History } from "../../viz/static/live/history.js";
-import { attentionChange, predictionRows } from "../../viz/static/live/numbers.js";
-import { largestOf } from "../../viz/static/live/neurons.js";
-import { besideOf } from "../../viz/static/live/pictures.js";
-import { Runner } from "../../viz/static/live/runner.js";
-import { Runs } from "../../viz/static/live/runs.js";
-import { masked, spansOf } from "../../viz/static/live/words.js";
+import { attentionChange, besideOf, predictionRows, Runner, Runs } from "../../viz/static/live/runs.js";
+import { largestOf, masked, spansOf } from "../../viz/static/live/cards.js";
 import { deflate, fromBase85, inflate, toBase85 } from "../../viz/static/core/data/packed.js";
 import { assertNear, layerOf, tokensOf } from "./near.js";
 

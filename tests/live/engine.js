@@ -10,8 +10,7 @@ import vm from "node:vm";
 
 import { engineInFile } from "../../viz/static/engine/in_file.js";
 import { engineAddress, ServedEngine } from "../../viz/static/engine/served.js";
-import { Runs } from "../../viz/static/live/runs.js";
-import { sourceOf } from "../../viz/static/live/source.js";
+import { Runs, sourceOf } from "../../viz/static/live/runs.js";
 import { Teller, told, vectorAt, WORKED, workedIn } from "../../viz/static/views/arithmetic/worked.js";
 import { inputBoxes, readWhole } from "../../viz/static/views/whole/boxes.js";
 import { layerParts } from "../../viz/static/views/whole/whole.js";

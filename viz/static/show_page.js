@@ -1,5 +1,5 @@
 /**
- * * * * * * * Shows a page whose numbers stand in its own file.
+ * Shows a page whose numbers stand in its own file.
  *
  * @import { Kind } from "./core/frame/kinds.js"
  * @import { Shell } from "./live/static_file.js"

@@ -18,7 +18,7 @@ class Asking {
     worker.onerror = (event) => this.end(event.message || "the model could not be started");
   }
 
-  /** @param {import("./messages.js").Answer} answer */
+  /** @param {import("./local.js").Answer} answer */
   hear({ call, result, error }) {
     const waiting = this.waiting.get(call);
     this.waiting.delete(call);
@@ -33,11 +33,7 @@ class Asking {
     this.waiting.clear();
   }
 
-  /**
-   * @param {import("./messages.js").Method} method
-   * @param {any[]} given
-   * @returns {Promise<any>}
-   */
+  /** @param {import("./local.js").Method} method @param {any[]} given @returns {Promise<any>} */
   ask(method, ...given) {
     this.count += 1;
     const call = this.count;
@@ -59,10 +55,7 @@ class NewestWins {
     this.next = null;
   }
 
-  /**
-   * @param {any[]} given
-   * @returns {Promise<any>}
-   */
+  /** @param {any[]} given @returns {Promise<any>} */
   ask(...given) {
     return new Promise((resolve, reject) => {
       this.next?.reject(new DOMException("a newer request came", "AbortError"));

@@ -1,29 +1,28 @@
 /**
- * The engine in the file, on the side of the worker: a model, and the last passes that it ran.
+ * The engine in the file, on the side of the worker: a model, the last passes that it ran, and its answers to the
+ * page: calls by number, and an answer for each.
  *
- * @typedef {import("./engine.js").Request} Request
- *
+ * @import { Request } from "./engine.js"
+ */
+
+import { bytesOf, candidates, Collection, draw, drawnProbs, headerOf, lensOf, namesOf, predictions, predicts, predictsTokens, sweep } from "./answers.js";
+import { Plan } from "./edits.js";
+import { Model, Weights } from "./model.js";
+import { Pass } from "./pass.js";
+import { Tokenizer } from "./tokens.js";
+
+/**
  * @typedef {object} Held  all that a page holds of a model
  * @property {import("./model.js").Config} config
  * @property {import("./tokens.js").Vocabulary} vocabulary
- * @property {import("./weights.js").WeightEntry[]} entries
+ * @property {import("./model.js").WeightEntry[]} entries
  * @property {ArrayBuffer} weights
  *
  * @typedef {{number: number, ids: number[], header: import("../core/data/data.js").ExampleHeader,
  *   predictions: import("./engine.js").Prediction[]}} Traced  a Run without its blocks
  */
 
-import { bytesOf, headerOf } from "./blocks.js";
-import { Collection } from "./collect.js";
-import { lensOf } from "./lens.js";
-import { Model } from "./model.js";
-import { Pass } from "./pass.js";
-import { Plan } from "./plan.js";
-import { candidates, namesOf, predictions, predicts, predictsTokens } from "./predictions.js";
-import { draw, drawnProbs } from "./sampling.js";
-import { sweep } from "./sweep.js";
-import { Tokenizer } from "./tokens.js";
-import { Weights } from "./weights.js";
+
 
 /** Passes that are kept: before and after, of the text and of a few before it. */
 const KEPT = 8;
@@ -72,12 +71,7 @@ export class LocalEngine {
     return { number: this.count, ids: pass.tokens.ids, header: headerOf(pass), predictions: predictions(pass, this.tokenizer) };
   }
 
-  /**
-   * The pass of a request; of the same text without edits it is run once.
-   *
-   * @param {Request} request
-   * @returns {Pass}
-   */
+  /** The pass of a request; of the same text without edits it is run once. @param {Request} request @returns {Pass} */
   run({ texts, edits, other }) {
     const clean = this.cleanPass(texts);
     if (!edits.length) return clean;
@@ -85,11 +79,7 @@ export class LocalEngine {
     return new Pass(this.model, clean.tokens, plan, clean);
   }
 
-  /**
-   * @param {Pass} clean
-   * @param {string[]} [other]
-   * @returns {import("./plan.js").Sources}
-   */
+  /** @param {Pass} clean @param {string[]} [other] @returns {import("./edits.js").Sources} */
   sources(clean, other) {
     const another = () => {
       if (!other) throw new Error("an edit reads from another text, and none is given");
@@ -160,10 +150,7 @@ export class LocalEngine {
     return { shape, values: values.slice() };
   }
 
-  /**
-   * @param {number} number
-   * @param {number} position
-   */
+  /** @param {number} number @param {number} position */
   candidates(number, position) {
     const pass = this.pass(number);
     if (!(position >= 0 && position < pass.length)) throw new RangeError(`position ${position}: the text has ${pass.length} tokens`);
@@ -181,32 +168,19 @@ export class LocalEngine {
     return this.held.row(layer === null ? name : `body.groups.${layer}.${name}`, row);
   }
 
-  /**
-   * @param {string[][]} texts
-   * @param {number} layer
-   * @param {number} head
-   * @param {() => Promise<void>} [pause]
-   */
+  /** @param {string[][]} texts @param {number} layer @param {number} head @param {() => Promise<void>} [pause] */
   collect(texts, layer, head, pause) {
     return this.collection.of(texts, layer, head, pause);
   }
 
-  /**
-   * @param {Request} request
-   * @param {import("./engine.js").Question} question
-   * @param {() => Promise<void>} [pause]
-   */
+  /** @param {Request} request @param {import("./engine.js").Question} question @param {() => Promise<void>} [pause] */
   async sweep(request, question, pause = async () => {}) {
     const clean = this.cleanPass(request.texts);
     const pass = this.run(request);
     return sweep(pass, request.edits, this.sources(clean, request.other), question, pause);
   }
 
-  /**
-   * @param {Request} request
-   * @param {import("./engine.js").Sampling} sampling
-   * @returns {import("./engine.js").Step}
-   */
+  /** @param {Request} request @param {import("./engine.js").Sampling} sampling @returns {import("./engine.js").Step} */
   step(request, sampling) {
     if (predicts(this.config) !== "causal") throw new Error(`${this.config.name} predicts no next token`);
     const pass = this.run(request);
@@ -242,4 +216,71 @@ function dropOldest(kept) {
     if (kept.size <= KEPT) return;
     kept.delete(name);
   }
+}
+
+/**
+ * @typedef {"about" | "trace" | "bytes" | "read" | "candidates" | "weights" | "collect" | "sweep" | "step"} Method
+ * @typedef {{call: number, method: Method, given: any[]}} Call
+ * @typedef {{call: number, result?: any, error?: string}} Answer
+ * @typedef {{held: Held}} Opening  the first message to a worker
+ *
+ * @typedef {object} Port  a Worker, or the worker's own side
+ * @property {(message: any, transfer?: Transferable[]) => void} postMessage
+ * @property {((event: MessageEvent) => void) | null} onmessage
+ */
+
+
+
+/** Methods that take long, and a function that lets other calls in as their last argument. */
+const PAUSING = new Set(["sweep", "collect", "bytes"]);
+
+/** Lets the engine of a worker answer the page. @param {Port} port */
+export function answerPage(port) {
+  /** @type {LocalEngine | null} */
+  let engine = null;
+  /** @type {string} */
+  let broken = "the model has not arrived";
+  port.onmessage = async ({ data }) => {
+    if ("held" in data) {
+      try {
+        engine = new LocalEngine(data.held);
+      } catch (error) {
+        broken = messageOf(error);
+      }
+      return;
+    }
+    const { call, method, given } = /** @type {Call} */ (data);
+    try {
+      if (!engine) throw new Error(broken);
+      // Between two heads of a sweep, two texts of many, and two layers of a lens, others are answered.
+      const more = PAUSING.has(method) ? [turn] : [];
+      const result = await /** @type {any} */ (engine)[method](...given, ...more);
+      port.postMessage({ call, result }, buffersOf(result));
+    } catch (error) {
+      port.postMessage({ call, error: messageOf(error) });
+    }
+  };
+}
+
+/** Lets a message in. Not by a timeout, of which browsers make at least 4 ms. @returns {Promise<void>} */
+function turn() {
+  const { port1, port2 } = new MessageChannel();
+  return new Promise((resolve) => {
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(null);
+  });
+}
+
+/** @param {unknown} error */
+function messageOf(error) {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** What an answer hands over and does not copy. @param {any} result @returns {Transferable[]} */
+function buffersOf(result) {
+  if (result instanceof Uint8Array) return [result.buffer];
+  return result?.values instanceof Float32Array ? [result.values.buffer] : [];
 }

@@ -1,6 +1,390 @@
 /**
- * The bodies and heads that run in a page, as layers/bodies.py and layers/heads.py.
+ * The weights of a model, and what holds them: attention, MLP, layers, embeddings and heads, as layers/parts.py,
+ * layers/bodies.py and layers/heads.py.
  *
+ * @import { Tensor } from "./tensor.js"
+ */
+
+import { fromHalf } from "../core/data/coded.js";
+import { activate, mergeHeads, multiply, normed, rowOf, softCapped, splitHeads, sum, tensor, transposed, turned } from "./tensor.js";
+
+/**
+ * @typedef {object} WeightEntry
+ * @property {string} name
+ * @property {number[]} shape
+ * @property {"float16" | "float32"} dtype  bytes are little-endian
+ * @property {number} from  the first byte
+ */
+
+
+
+export class Weights {
+  /** @param {WeightEntry[]} entries @param {ArrayBuffer} bytes */
+  constructor(entries, bytes) {
+    this.entries = new Map(entries.map((entry) => [entry.name, entry]));
+    this.bytes = bytes;
+  }
+
+  /** @param {string} name */
+  has(name) {
+    return this.entries.has(name);
+  }
+
+  /** @param {string} name @returns {import("./tensor.js").Tensor} */
+  get(name) {
+    const entry = this.entries.get(name);
+    if (!entry) throw new RangeError(`the model in this file has no weight ${name}`);
+    return { shape: entry.shape, values: this.unpacked(entry, 0, size(entry.shape)) };
+  }
+
+  /** @param {WeightEntry} entry @param {number} first @param {number} count */
+  unpacked({ dtype, from }, first, count) {
+    return dtype === "float16"
+      ? fromHalf(new Uint16Array(this.bytes, from + 2 * first, count))
+      : new Float32Array(this.bytes, from + 4 * first, count);
+  }
+
+  /**
+   * A weight, or one row of it, to be given away; null where there is none of this name.
+   *
+   * @param {string} name
+   * @param {number | null} row
+   * @returns {import("./tensor.js").Tensor | null}
+   */
+  row(name, row) {
+    const entry = this.entries.get(name);
+    if (!entry) return null;
+    const [rows, ...rest] = entry.shape;
+    if (row !== null && !(row >= 0 && row < rows)) throw new RangeError(`${name} has ${rows} rows; there is no row ${row}`);
+    const shape = row === null ? entry.shape : rest;
+    return { shape, values: this.unpacked(entry, (row ?? 0) * size(rest), size(shape)).slice() };
+  }
+}
+
+/** @param {number[]} shape */
+function size(shape) {
+  return shape.reduce((a, b) => a * b, 1);
+}
+
+/**
+ * @typedef {object} Looking  which keys a query sees, and what the softmax is taken of
+ * @property {boolean} causal  no query looks ahead
+ * @property {[number, number] | null} window  keys before and after its own position that a query sees; null: all
+ * @property {number | null} softCap  scores are squeezed into −cap to cap; null: they stay
+ */
+
+/** @param {Config} config @param {number} layer @returns {Looking} */
+export function lookingOf({ causal, windows, soft_cap: softCap = null }, layer) {
+  return { causal, window: windows?.[layer] ?? null, softCap };
+}
+
+/**
+ * The first key that a query sees, and the one behind the last.
+ *
+ * @param {Looking} looking
+ * @param {number} query
+ * @param {number} length
+ * @returns {[number, number]}
+ */
+export function seenKeys({ causal, window }, query, length) {
+  const [before, after] = window ?? [length, length];
+  return [Math.max(0, query - before), Math.min(length, query + 1 + (causal ? 0 : after))];
+}
+
+/**
+ * query · key · scale, before soft cap and mask: (head, query, key). Heads may share a key head.
+ *
+ * @param {import("./tensor.js").Tensor} query
+ * @param {import("./tensor.js").Tensor} key
+ * @param {number} scale
+ */
+export function attentionScores(query, key, scale) {
+  const [heads, positions, dHead] = query.shape;
+  const out = tensor([heads, positions, positions]);
+  for (let head = 0; head < heads; head += 1) {
+    const product = multiply(ofHead(query, head), ofHead(key, keyHead(head, query, key)), positions, dHead, positions);
+    for (let i = 0; i < product.length; i += 1) product[i] *= scale;
+    out.values.set(product, head * product.length);
+  }
+  return out;
+}
+
+/**
+ * softmax of the scores over the keys that each query may see; 0 for the others.
+ *
+ * @param {import("./tensor.js").Tensor} scores
+ * @param {Looking} looking
+ */
+export function attentionProbs(scores, looking) {
+  const [heads, positions] = scores.shape;
+  const capped = softCapped(scores, looking.softCap);
+  const out = tensor(scores.shape);
+  for (let row = 0; row < heads * positions; row += 1) {
+    const [from, to] = seenKeys(looking, row % positions, positions);
+    softmaxRow(capped.values, row * positions + from, to - from, out.values);
+  }
+  return out;
+}
+
+/** @param {Float32Array} scores @param {number} from @param {number} allowed @param {Float32Array} out */
+function softmaxRow(scores, from, allowed, out) {
+  let largest = -Infinity;
+  for (let i = from; i < from + allowed; i += 1) if (scores[i] > largest) largest = scores[i];
+  let total = 0;
+  for (let i = from; i < from + allowed; i += 1) {
+    const weight = Math.exp(scores[i] - largest);
+    out[i] = weight;
+    total += weight;
+  }
+  for (let i = from; i < from + allowed; i += 1) out[i] /= total;
+}
+
+/**
+ * probs · value: (head, position, d_head).
+ *
+ * @param {import("./tensor.js").Tensor} probs
+ * @param {import("./tensor.js").Tensor} value
+ */
+export function weightedValues(probs, value) {
+  const [, positions, dHead] = value.shape;
+  const [heads] = probs.shape;
+  const out = tensor([heads, positions, dHead]);
+  for (let head = 0; head < heads; head += 1) {
+    const columns = transposed(ofHead(value, keyHead(head, probs, value)), positions, dHead);
+    out.values.set(multiply(ofHead(probs, head), columns, positions, positions, dHead), head * positions * dHead);
+  }
+  return out;
+}
+
+/**
+ * The key-value head that a head reads.
+ *
+ * @param {number} head
+ * @param {import("./tensor.js").Tensor} ofHeads  (head, …)
+ * @param {import("./tensor.js").Tensor} ofKeys  (key-value head, …)
+ */
+function keyHead(head, ofHeads, ofKeys) {
+  return Math.floor((head * ofKeys.shape[0]) / ofHeads.shape[0]);
+}
+
+/**
+ * @param {import("./tensor.js").Tensor} x  (head, …)
+ * @param {number} head
+ */
+export function ofHead({ shape, values }, head) {
+  const size = values.length / shape[0];
+  return values.subarray(head * size, (head + 1) * size);
+}
+
+/** y = x·Wᵀ + b. */
+export class Linear {
+  /** @param {Weights} weights @param {string} name */
+  constructor(weights, name) {
+    const { shape, values } = weights.get(`${name}.weight`);
+    const [dOut, dIn] = shape;
+    this.dOut = dOut;
+    this.dIn = dIn;
+    this.weight = values;
+    this.bias = weights.has(`${name}.bias`) ? weights.get(`${name}.bias`).values : null;
+  }
+
+  /**
+   * @param {Float32Array} x  (rows, d_in)
+   * @returns {Tensor}  (rows, d_out)
+   */
+  forward(x) {
+    const rows = x.length / this.dIn;
+    return tensor([rows, this.dOut], multiply(x, this.weight, rows, this.dIn, this.dOut, this.bias));
+  }
+}
+
+/** LayerNorm or RMSNorm, as the model has it, with the weight of this name. */
+export class Norm {
+  /** @param {Weights} weights @param {string} name @param {Config} config */
+  constructor(weights, name, { norm, norm_eps: eps, norm_plus_one: plusOne }) {
+    const { values } = weights.get(`${name}.weight`);
+    this.weight = plusOne ? values.map((value) => 1 + value) : values;
+    this.bias = weights.has(`${name}.bias`) ? weights.get(`${name}.bias`).values : null;
+    this.kind = { eps, centred: norm === "layer" };
+  }
+
+  /** @param {Tensor} x */
+  forward(x) {
+    return normed(x, this.weight, this.bias, this.kind);
+  }
+}
+
+/**
+ * The norm of this name; null where the model has none there.
+ *
+ * @param {Weights} weights
+ * @param {string} name
+ * @param {Config} config
+ */
+export function normWhere(weights, name, config) {
+  return weights.has(`${name}.weight`) ? new Norm(weights, name, config) : null;
+}
+
+/**
+ * Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2.2). Several heads may share
+ * a key-value head (Ainslie et al. 2023).
+ */
+export class Attention {
+  /** @param {Weights} weights @param {string} name @param {Config} config @param {number} layer */
+  constructor(weights, name, config, layer) {
+    this.linears = {
+      query: new Linear(weights, `${name}.query`),
+      key: new Linear(weights, `${name}.key`),
+      value: new Linear(weights, `${name}.value`),
+    };
+    this.output = new Linear(weights, `${name}.output`);
+    this.norms = { query: normWhere(weights, `${name}.query_norm`, config), key: normWhere(weights, `${name}.key_norm`, config), value: null };
+    this.normsHeads = config.query_key_norm === "head";
+    this.dHead = config.d_head;
+    this.scale = config.scale[layer];
+    this.looking = lookingOf(config, layer);
+    this.rotary = config.rotary && config.turned ? config.rotary[config.turned[layer]] : null;
+  }
+
+  /**
+   * query, key or value of all heads: x·W + b, normed where the model does that.
+   *
+   * @param {"query" | "key" | "value"} name
+   * @param {Tensor} x
+   */
+  project(name, x) {
+    const norm = this.norms[name];
+    const made = this.linears[name].forward(x.values);
+    const whole = norm && !this.normsHeads ? norm.forward(made) : made;
+    const split = splitHeads(whole.values, x.shape[0], whole.shape[1] / this.dHead, this.dHead);
+    return norm && this.normsHeads ? norm.forward(split) : split;
+  }
+
+  /**
+   * Queries or keys, turned by where they stand; the first of them stands at `first`.
+   *
+   * @param {Tensor} vectors
+   * @param {number} first
+   */
+  turned(vectors, first) {
+    if (!this.rotary) throw new RangeError("the model turns no queries and keys");
+    return turned(vectors, this.rotary, first);
+  }
+
+  /** What each head adds to the stream: z·W_O of that head, without the bias. @param {Tensor} z */
+  headOut({ shape: [heads, positions, dHead], values }) {
+    const { weight, dOut, dIn } = this.output;
+    const out = tensor([heads, positions, dOut]);
+    for (let head = 0; head < heads; head += 1) {
+      const part = new Float32Array(dOut * dHead);
+      for (let i = 0; i < dOut; i += 1) {
+        const from = i * dIn + head * dHead;
+        part.set(weight.subarray(from, from + dHead), i * dHead);
+      }
+      const own = values.subarray(head * positions * dHead, (head + 1) * positions * dHead);
+      out.values.set(multiply(own, part, positions, dHead, dOut), head * positions * dOut);
+    }
+    return out;
+  }
+
+  /** What attention adds to the stream, z·W_O + b_O over all heads. @param {Tensor} z */
+  attnOut(z) {
+    return this.output.forward(mergeHeads(z));
+  }
+
+  /** attn_out from what each head adds: their sum + b_O. @param {Tensor} headOut */
+  sumOfHeads({ shape: [heads, positions, width], values }) {
+    const out = tensor([positions, width]);
+    const { bias } = this.output;
+    for (let i = 0; i < out.values.length; i += 1) {
+      let total = bias ? bias[i % width] : 0;
+      for (let head = 0; head < heads; head += 1) total += values[head * positions * width + i];
+      out.values[i] = total;
+    }
+    return out;
+  }
+}
+
+/**
+ * mlp_out = activation(x·W_in + b_in)·W_out + b_out (Vaswani et al. 2017, section 3.3). Gated it is
+ * (activation(x·W_gate + b_gate) · (x·W_in + b_in))·W_out + b_out (Shazeer 2020, section 2).
+ */
+export class FeedForward {
+  /** @param {Weights} weights @param {string} name @param {Config} config */
+  constructor(weights, name, config) {
+    this.gate = weights.has(`${name}.gate.weight`) ? new Linear(weights, `${name}.gate`) : null;
+    this.up = new Linear(weights, `${name}.up`);
+    this.down = new Linear(weights, `${name}.down`);
+    this.activation = config.activation;
+  }
+
+  /** mlp_gate, which enters the activation. @param {Tensor} x */
+  gateOf(x) {
+    if (!this.gate) throw new RangeError("the MLPs of this model have no gate");
+    return this.gate.forward(x.values);
+  }
+
+  /** What W_out reads. @param {Tensor} pre @param {Tensor | null} gate */
+  post(pre, gate) {
+    if (!gate) return activate(pre, this.activation);
+    const out = activate(gate, this.activation);
+    for (let i = 0; i < out.values.length; i += 1) out.values[i] *= pre.values[i];
+    return out;
+  }
+}
+
+/**
+ * The weights of a layer: attention, MLP and their norms.
+ *
+ * Before (GPT-2):    mid = x + attn_out(norm(x)),         post = mid + mlp_out(norm(mid))
+ * After (BERT):      mid = norm(x + attn_out(x)),         post = norm(mid + mlp_out(mid))
+ * Output (OLMo 2):   mid = x + norm(attn_out(x)),         post = mid + norm(mlp_out(mid))
+ * Both (Gemma 2):    mid = x + norm(attn_out(norm(x))),   post = mid + norm(mlp_out(norm(mid)))
+ * Parallel (NeoX):   mid = x + attn_out(norm(x)),         post = mid + mlp_out(norm(x))
+ */
+export class Layer {
+  /** @param {Weights} weights @param {string} name @param {Config} config @param {number} index */
+  constructor(weights, name, config, index) {
+    const norm = (/** @type {string} */ own) => normWhere(weights, `${name}.${own}`, config);
+    this.after = config.norm_place === "after";
+    this.parallel = config.parallel;
+    this.attention = new Attention(weights, `${name}.attention`, config, index);
+    this.attentionNorm = norm("attention_norm");
+    this.attentionOutputNorm = norm("attention_output_norm");
+    this.mlp = new FeedForward(weights, `${name}.mlp`, config);
+    this.mlpNorm = norm("mlp_norm");
+    this.mlpOutputNorm = norm("mlp_output_norm");
+  }
+
+  /** What W_Q, W_K and W_V read. @param {Tensor} residPre */
+  attentionInput(residPre) {
+    return this.after ? residPre : applied(this.attentionNorm, residPre);
+  }
+
+  /** resid_mid. @param {Tensor} residPre @param {Tensor} attnOut */
+  afterAttention(residPre, attnOut) {
+    const total = sum(residPre, applied(this.attentionOutputNorm, attnOut));
+    return this.after ? applied(this.attentionNorm, total) : total;
+  }
+
+  /** What W_in and W_gate read. @param {Tensor} stream */
+  mlpInput(stream) {
+    return this.after ? stream : applied(this.mlpNorm, stream);
+  }
+
+  /** resid_post. @param {Tensor} residMid @param {Tensor} mlpOut */
+  afterMlp(residMid, mlpOut) {
+    const total = sum(residMid, applied(this.mlpOutputNorm, mlpOut));
+    return this.after ? applied(this.mlpNorm, total) : total;
+  }
+}
+
+/** @param {Norm | null} norm @param {Tensor} x */
+function applied(norm, x) {
+  return norm ? norm.forward(x) : x;
+}
+
+/**
  * @typedef {object} Config  what the engine reads of a model's Config
  * @property {string} name
  * @property {string} family
@@ -31,23 +415,16 @@
  * @property {import("../core/data/rotation.js").Rotary[]} [rotary]
  * @property {number[]} [turned]  of each layer: which of `rotary`
  * @property {string[]} labels  of a head that gives classes
+ * @property {Record<string, string[]>} axes  of each quantity that a page computes, without the batch
  * @property {string[]} absent  quantities of a layer that the model does not have
  * @property {import("../core/data/source.js").Built} built
- *
- * @typedef {import("./tensor.js").Tensor} Tensor
- * @typedef {import("./weights.js").Weights} Weights
  */
 
-import { activate } from "./activations.js";
-import { Layer, Linear, normWhere } from "./parts.js";
-import { multiply, rowOf, softCapped, tensor } from "./tensor.js";
+
 
 /** Embeddings, and what stands behind the last layer. */
 class Body {
-  /**
-   * @param {Config} config
-   * @param {Weights} weights
-   */
+  /** @param {Config} config @param {Weights} weights */
   constructor(config, weights) {
     const table = (/** @type {string} */ name) => (weights.has(name) ? weights.get(name).values : null);
     this.word = weights.get("body.word.weight").values;
@@ -59,12 +436,7 @@ class Body {
     this.scale = config.embed_scale;
   }
 
-  /**
-   * word (+ segment) (+ position), and a norm where there is one.
-   *
-   * @param {number[]} ids
-   * @param {number[]} segments
-   */
+  /** word (+ segment) (+ position), and a norm where there is one. @param {number[]} ids @param {number[]} segments */
   embed(ids, segments) {
     const summed = rows(this.word, ids, this.width);
     if (this.scale !== 1) for (let i = 0; i < summed.values.length; i += 1) summed.values[i] *= this.scale;
@@ -109,10 +481,7 @@ class VocabularyHead {
  * ahead, the last.
  */
 class ClassHead {
-  /**
-   * @param {Config} config
-   * @param {Weights} weights
-   */
+  /** @param {Config} config @param {Weights} weights */
   constructor({ causal }, weights) {
     this.pooler = causal ? null : new Linear(weights, "body.pooler");
     this.classifier = new Linear(weights, "head.classifier");
@@ -125,21 +494,14 @@ class ClassHead {
   }
 }
 
-/**
- * @param {Config} config
- * @param {Weights} weights
- * @param {Float32Array} word
- */
+/** @param {Config} config @param {Weights} weights @param {Float32Array} word */
 function headOf(config, weights, word) {
   if (config.task === "none") return null;
   return config.task === "sequence-classification" ? new ClassHead(config, weights) : new VocabularyHead(config, weights, word);
 }
 
 export class Model {
-  /**
-   * @param {Config} config
-   * @param {Weights} weights
-   */
+  /** @param {Config} config @param {Weights} weights */
   constructor(config, weights) {
     this.config = config;
     this.body = new Body(config, weights);
@@ -148,25 +510,14 @@ export class Model {
   }
 }
 
-/**
- * The rows of a table.
- *
- * @param {Float32Array} table
- * @param {number[]} chosen
- * @param {number} width
- */
+/** The rows of a table. @param {Float32Array} table @param {number[]} chosen @param {number} width */
 function rows(table, chosen, width) {
   const out = tensor([chosen.length, width]);
   chosen.forEach((row, i) => out.values.set(table.subarray(row * width, (row + 1) * width), i * width));
   return out;
 }
 
-/**
- * Adds a tensor to another, in place.
- *
- * @param {Tensor} to
- * @param {Tensor} added
- */
+/** Adds a tensor to another, in place. @param {Tensor} to @param {Tensor} added */
 function addRows({ values }, added) {
   for (let i = 0; i < values.length; i += 1) values[i] += added.values[i];
 }

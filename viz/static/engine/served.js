@@ -77,10 +77,7 @@ export class ServedEngine {
     return (await this.ask("about", {})).body;
   }
 
-  /**
-   * @param {Request} request
-   * @returns {Promise<import("./engine.js").Run>}
-   */
+  /** @param {Request} request @returns {Promise<import("./engine.js").Run>} */
   async trace(request) {
     const { body, blocks } = await this.ask("trace", { request, blocks: [this.shown] });
     this.number += 1;
@@ -114,20 +111,13 @@ export class ServedEngine {
     };
   }
 
-  /**
-   * @param {Request} request
-   * @param {string} name
-   */
+  /** @param {Request} request @param {string} name */
   async block(request, name) {
     const { blocks } = await this.ask("block", { request, blocks: [name] });
     return /** @type {Uint8Array} */ (blocks.get(name));
   }
 
-  /**
-   * @param {number} run
-   * @param {string} quantity
-   * @param {number | null} layer
-   */
+  /** @param {number} run @param {string} quantity @param {number | null} layer */
   async read(run, quantity, layer) {
     return numbersOf(await this.ask("read", { request: this.requestOf(run), quantity, layer }));
   }
@@ -139,47 +129,30 @@ export class ServedEngine {
     throw new Error(`Pass ${run} is no longer kept; run the text again.`);
   }
 
-  /**
-   * @param {number} run
-   * @param {number} position
-   */
+  /** @param {number} run @param {number} position */
   async candidates(run, position) {
     return (await this.ask("candidates", { request: this.requestOf(run), position })).body;
   }
 
-  /**
-   * @param {string} name
-   * @param {number | null} layer
-   * @param {number | null} row
-   */
+  /** @param {string} name @param {number | null} layer @param {number | null} row */
   async weights(name, layer, row) {
     const answer = await this.ask("weights", { quantity: name, layer, row });
     return answer.body && numbersOf(answer);
   }
 
-  /**
-   * @param {string[][]} texts
-   * @param {number} layer
-   * @param {number} head
-   */
+  /** @param {string[][]} texts @param {number} layer @param {number} head */
   async collect(texts, layer, head) {
     const { body, blocks } = await this.ask("collect", { texts, layer, head });
     const [query, key] = ["query", "key"].map((name) => new Float32Array((blocks.get(name) ?? new Uint8Array()).buffer));
     return { ...body, query, key };
   }
 
-  /**
-   * @param {Request} request
-   * @param {import("./engine.js").Question} question
-   */
+  /** @param {Request} request @param {import("./engine.js").Question} question */
   async sweep(request, question) {
     return numbersOf(await this.ask("sweep", { request, question }));
   }
 
-  /**
-   * @param {Request} request
-   * @param {import("./engine.js").Sampling} sampling
-   */
+  /** @param {Request} request @param {import("./engine.js").Sampling} sampling */
   async step(request, sampling) {
     return (await this.ask("step", { request, sampling })).body;
   }
@@ -189,11 +162,7 @@ export class ServedEngine {
     this.socket?.close();
   }
 
-  /**
-   * @param {string} kind
-   * @param {object} question
-   * @returns {Promise<Answer>}
-   */
+  /** @param {string} kind @param {object} question @returns {Promise<Answer>} */
   ask(kind, question) {
     const refused = this.closed || (this.failed < ATTEMPTS ? "" : GONE);
     if (refused) return Promise.reject(new Error(refused));
@@ -290,10 +259,7 @@ export class ServedEngine {
   }
 }
 
-/**
- * @param {Answer} answer
- * @returns {import("./engine.js").Numbers}
- */
+/** @param {Answer} answer @returns {import("./engine.js").Numbers} */
 function numbersOf({ body, blocks }) {
   const bytes = blocks.get("values") ?? new Uint8Array();
   return { shape: body.shape, values: new Float32Array(bytes.buffer) };

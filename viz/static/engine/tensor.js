@@ -2,17 +2,19 @@
  * Numbers with a shape, and the few operations that a forward pass is made of.
  *
  * Values are single precision; sums are taken in double precision.
- *
+ */
+
+import { ACTIVATIONS } from "../core/data/activations.js";
+import { turnedBy } from "../core/data/rotation.js";
+
+/**
  * @typedef {object} Tensor
  * @property {number[]} shape  without the batch
  * @property {Float32Array} values  the last axis lies together
  */
 
-/**
- * @param {number[]} shape
- * @param {Float32Array} [values]
- * @returns {Tensor}
- */
+
+/** @param {number[]} shape @param {Float32Array} [values] @returns {Tensor} */
 export function tensor(shape, values = new Float32Array(shape.reduce((a, b) => a * b, 1))) {
   return { shape, values };
 }
@@ -123,23 +125,14 @@ function oneRow(x, w, width, columns, bias) {
   return out;
 }
 
-/**
- * Adds a row to every row, in place.
- *
- * @param {Float32Array} x
- * @param {Float32Array} row
- */
+/** Adds a row to every row, in place. @param {Float32Array} x @param {Float32Array} row */
 function addRow(x, row) {
   for (let from = 0; from < x.length; from += row.length) {
     for (let i = 0; i < row.length; i += 1) x[from + i] += row[i];
   }
 }
 
-/**
- * @param {Tensor} one
- * @param {Tensor} other
- * @returns {Tensor}
- */
+/** @param {Tensor} one @param {Tensor} other @returns {Tensor} */
 export function sum(one, other) {
   const values = one.values.slice();
   for (let i = 0; i < values.length; i += 1) values[i] += other.values[i];
@@ -201,12 +194,7 @@ export function splitHeads(x, positions, heads, dHead) {
   return tensor([heads, positions, dHead], values);
 }
 
-/**
- * (head, position, d_head) to (position, d_model).
- *
- * @param {Tensor} x
- * @returns {Float32Array}
- */
+/** (head, position, d_head) to (position, d_model). @param {Tensor} x @returns {Float32Array} */
 export function mergeHeads({ shape: [heads, positions, dHead], values }) {
   const merged = new Float32Array(values.length);
   for (let head = 0; head < heads; head += 1) {
@@ -273,17 +261,38 @@ export function joined(one, count, behind) {
   return out;
 }
 
-/**
- * (rows, columns) to (columns, rows).
- *
- * @param {Float32Array} x
- * @param {number} rows
- * @param {number} columns
- */
+/** (rows, columns) to (columns, rows). @param {Float32Array} x @param {number} rows @param {number} columns */
 export function transposed(x, rows, columns) {
   const out = new Float32Array(rows * columns);
   for (let row = 0; row < rows; row += 1) {
     for (let column = 0; column < columns; column += 1) out[column * rows + row] = x[row * columns + column];
+  }
+  return out;
+}
+
+/** activation(x). @param {Tensor} x @param {string} activation @returns {Tensor} */
+export function activate({ shape, values }, activation) {
+  const f = ACTIVATIONS[activation];
+  const out = new Float32Array(values.length);
+  for (let i = 0; i < out.length; i += 1) out[i] = f(values[i]);
+  return { shape, values: out };
+}
+
+/**
+ * The vectors, each turned by where its token stands: the first of them at `first`.
+ *
+ * @param {Tensor} vectors  (head, position, d_head)
+ * @param {import("../core/data/rotation.js").Rotary} rotary
+ * @param {number} first
+ */
+export function turned({ shape, values }, rotary, first) {
+  const [heads, positions, width] = shape;
+  const side = 2 * rotary.frequencies.length;
+  const out = tensor(shape);
+  for (let row = 0; row < heads * positions; row += 1) {
+    const own = turnedBy(values.subarray(row * width, (row + 1) * width), rotary, 0, first + (row % positions));
+    for (let i = 0; i < side; i += 1) own[i] *= rotary.amplitude;
+    out.values.set(own, row * width);
   }
   return out;
 }

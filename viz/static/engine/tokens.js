@@ -1,7 +1,66 @@
 /**
- * Text to tokens and back, as text/tokenizer.py: the splitting is done by the library
- * `@huggingface/tokenizers`, set up by a model's own tokenizer.json.
+ * A tokenizer in the page: texts to ids and back, as text/tokenizer.py.
  *
+ * The normalizer and the pre-tokenizer of BERT are those of the library in Rust, character by character.
+ */
+
+import { BertNormalizer, BertPreTokenizer, Tokenizer as Backend } from "@huggingface/tokenizers";
+
+/**
+ * @typedef {object} Settings
+ * @property {boolean} clean_text
+ * @property {boolean} handle_chinese_chars
+ * @property {boolean | null} strip_accents  null: as `lowercase`
+ * @property {boolean} lowercase
+ */
+
+
+/** Blocks of Chinese characters; the sixth begins where it does in Rust. */
+const CHINESE = [
+  [0x4e00, 0x9fff], [0x3400, 0x4dbf], [0x20000, 0x2a6df], [0x2a700, 0x2b73f],
+  [0x2b740, 0x2b81f], [0x2b920, 0x2ceaf], [0xf900, 0xfaff], [0x2f800, 0x2fa1f],
+];
+
+/** @param {string} text @param {Settings} settings */
+export function bertNormalized(text, { clean_text, handle_chinese_chars, strip_accents, lowercase }) {
+  let characters = [...text];
+  if (clean_text) characters = characters.filter((one) => !isRemoved(one)).map((one) => (/\s/u.test(one) ? " " : one));
+  if (handle_chinese_chars) characters = characters.map((one) => (isChinese(one) ? ` ${one} ` : one));
+  if (strip_accents ?? lowercase) characters = [...characters.join("").normalize("NFD").replace(/\p{Mn}/gu, "")];
+  // One at a time: of a whole word it depends on what stands around a character.
+  return characters.map((one) => (lowercase ? one.toLowerCase() : one)).join("");
+}
+
+/** @param {string} character */
+function isRemoved(character) {
+  if (/[\t\n\r]/.test(character)) return false;
+  return /[\0\ufffd\p{Cc}\p{Cf}\p{Co}\p{Cs}]/u.test(character);
+}
+
+/** @param {string} character */
+function isChinese(character) {
+  const point = /** @type {number} */ (character.codePointAt(0));
+  return CHINESE.some(([first, last]) => point >= first && point <= last);
+}
+
+/** Punctuation of Unicode 9 and later, which is no punctuation there. */
+const NEWER =
+  String.raw`\u{61d}\u{9fd}\u{a76}\u{c77}\u{c84}\u{1b4e}-\u{1b4f}\u{1b7d}-\u{1b7f}\u{2e43}-\u{2e4f}` +
+  String.raw`\u{2e52}-\u{2e5d}\u{10d6e}\u{10ead}\u{10ed0}\u{10f55}-\u{10f59}\u{10f86}-\u{10f89}` +
+  String.raw`\u{113d4}-\u{113d5}\u{113d7}-\u{113d8}\u{1144b}-\u{1144f}\u{1145a}-\u{1145b}\u{1145d}` +
+  String.raw`\u{11660}-\u{1166c}\u{116b9}\u{1183b}\u{11944}-\u{11946}\u{119e2}\u{11a3f}-\u{11a46}` +
+  String.raw`\u{11a9a}-\u{11a9c}\u{11a9e}-\u{11aa2}\u{11b00}-\u{11b09}\u{11be1}\u{11c41}-\u{11c45}` +
+  String.raw`\u{11c70}-\u{11c71}\u{11ef7}-\u{11ef8}\u{11f43}-\u{11f4f}\u{11fff}\u{12ff1}-\u{12ff2}` +
+  String.raw`\u{16d6d}-\u{16d6f}\u{16e97}-\u{16e9a}\u{16fe2}\u{1e5ff}\u{1e95e}-\u{1e95f}`;
+/** ASCII symbols count too, and two marks that later became others. */
+const PUNCTUATION = String.raw`\p{P}\u0021-\u002F\u003A-\u0040\u005B-\u0060\u007B-\u007E\u166D\u{111C9}`;
+
+/** The parts of a text: words, and marks one by one. */
+// Each of them is a character of its own here.
+// eslint-disable-next-line no-misleading-character-class
+export const BERT_PARTS = new RegExp(String.raw`(?:[^\s${PUNCTUATION}]|[${NEWER}])+|[${PUNCTUATION}]`, "gu");
+
+/**
  * @typedef {object} Vocabulary  what the engine is given of a model's tokenizer
  * @property {any} tokenizer  the content of its tokenizer.json
  * @property {number[]} structural  ids that mark structure and stand for no text
@@ -20,10 +79,8 @@
  * @typedef {{text: 0 | 1, segment: number} | {ids: number[], segment: number}} Piece  of a template
  */
 
-import { BertNormalizer, BertPreTokenizer, Tokenizer as Backend } from "@huggingface/tokenizers";
 
-import { bertNormalized } from "./bert_normalizer.js";
-import { BERT_PARTS } from "./bert_splitting.js";
+
 
 export class Tokenizer {
   /** @param {Vocabulary} vocabulary */
@@ -90,10 +147,7 @@ export class Tokenizer {
     };
   }
 
-  /**
-   * @param {string} text
-   * @param {string} place
-   */
+  /** @param {string} text @param {string} place */
   encoded(text, place) {
     if (/\p{Surrogate}/u.test(text)) throw new Error(`${place} has half a character (an unpaired surrogate)`);
     const ids = this.encode(text);
@@ -166,21 +220,14 @@ function reader(tokenizer) {
   };
 }
 
-/**
- * @param {string} raw
- * @param {Map<string, number>} alphabet
- */
+/** @param {string} raw @param {Map<string, number>} alphabet */
 function readBytes(raw, alphabet) {
   const bytes = [...raw].map((character) => alphabet.get(character));
   if (bytes.includes(undefined)) return raw;
   return fromUtf8(Uint8Array.from(/** @type {number[]} */ (bytes)));
 }
 
-/**
- * The text of bytes; those that are no character are written as "\xf0".
- *
- * @param {Uint8Array} bytes
- */
+/** The text of bytes; those that are no character are written as "\xf0". @param {Uint8Array} bytes */
 function fromUtf8(bytes) {
   const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
   let text = "";
@@ -198,10 +245,7 @@ function fromUtf8(bytes) {
   return text;
 }
 
-/**
- * @param {TextDecoder} decoder
- * @param {Uint8Array} bytes
- */
+/** @param {TextDecoder} decoder @param {Uint8Array} bytes */
 function decoded(decoder, bytes) {
   try {
     return decoder.decode(bytes);

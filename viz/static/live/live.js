@@ -1,41 +1,106 @@
 /**
- * A page that runs a model: what is typed and changed is asked of the engine, and the views of the
- * page follow. The engine may run in the page or behind it.
+ * A page that runs a model: what is typed and changed is asked of the engine, and the views of the page follow. The
+ * engine may run in the page or behind it.
  *
- * @typedef {import("./around.js").Around} Around
- * @typedef {import("./asked.js").Asked} Asked
- * @typedef {import("../engine/engine.js").Edit} Edit
- * @typedef {import("../engine/engine.js").Engine} Engine
- * @typedef {import("./runs.js").Kept} Kept
+ * @import { Kind } from "../core/frame/kinds.js"
+ * @import { Edit, Engine } from "../engine/engine.js"
+ * @import { Asked } from "./asked.js"
  */
 
+import { handOver } from "../core/hand_over.js";
+import { currentHead, pageAddress } from "../core/state/state.js";
+import { markPainted, nameWindow, shell, showPage, unpacked } from "../show_page.js";
+import { jointKind } from "../views/joint/joint.js";
+import { wholeKind } from "../views/whole/whole.js";
+import { seenOf } from "../core/data/softmax.js";
 import { Frame } from "../core/frame/frame.js";
-import { readAddress } from "./address.js";
-import { AddressBar } from "./address_bar.js";
-import { askedOf, requestOf } from "./asked.js";
-import { createClicks } from "./clicks.js";
-import { showDetails } from "./details.js";
-import { ExercisesInPage } from "./exercises/in_page.js";
-import { movedEdits, movedTokens, toggled, withEdit, withoutEdit } from "./edits.js";
-import { GridNumbers } from "./grid_numbers.js";
-import { History, listenToUndo } from "./history.js";
-import { predictionsOf } from "./missing.js";
-import { notedExamples } from "./notes.js";
-import { followed, namedExamples, sameRuns } from "./pictures.js";
-import { pythonOf } from "./python.js";
-import { Runner } from "./runner.js";
-import { Runs } from "./runs.js";
-import { sourceOf } from "./source.js";
+import { everyNumber } from "../views/arithmetic/every.js";
+import { AddressBar, askedOf, History, listenToUndo, readAddress, requestOf } from "./asked.js";
+import { maskedIn } from "./cards.js";
+import { edgeOf, editAt, movedEdits, movedTokens, pythonOf, toggled, withEdit, withoutEdit } from "./edits.js";
+import { ExercisesInPage } from "./exercises/player.js";
+import { followed, GridNumbers, namedExamples, notedExamples, predictionsOf, Runner, Runs, sameRuns, sourceOf } from "./runs.js";
 import { staticFile } from "./static_file.js";
-import { maskedIn } from "./words.js";
-import { Workbench } from "./workbench.js";
+import { createClicks, Workbench } from "./workbench.js";
+
+/** The kinds of a page with a wider arithmetic view in the place of the one for weights. @param {Kind[]} kinds */
+function withNumbers(kinds) {
+  return kinds.map((kind) => (kind.id === "arithmetic" ? everyNumber(kind) : kind));
+}
 
 /**
- * @param {HTMLElement} host
- * @param {Engine} engine
- * @param {Around} around
+ * @typedef {object} Around  what a live page stands in
+ * @property {import("../core/frame/kinds.js").Kind[]} kinds
+ * @property {import("../core/frame/frame.js").Address} address
+ * @property {EventTarget} keys  where key strokes are heard
+ * @property {(title: string) => void} named
+ * @property {string[]} texts  to begin with
+ * @property {string[][]} samples  texts, or pairs of them, that show what a head does
+ * @property {import("./static_file.js").Shell | null} shell  of a file without the model; null: none can be made
  */
-export async function openLive(host, engine, around) {
+
+/** Weights of a layer that are asked of an engine as they are; more of them are taken as the picture has them. */
+const LARGEST_WEIGHTS = 1e6;
+
+/**
+ * @typedef {object} Asking
+ * @property {import("./workbench.js").Shown} shown
+ * @property {import("../core/frame/frame.js").Frame} frame
+ * @property {import("./asked.js").Asked} asked
+ * @property {string} panel
+ */
+
+/**
+ * @param {Asking} asking
+ * @param {import("./workbench.js").Workbench} bench
+ * @param {() => boolean} fresh  whether these numbers are still wanted
+ */
+export async function showDetails({ shown, frame, asked, panel }, bench, fresh) {
+  const kept = shown.after ?? shown.before;
+  const { tokens } = kept.example;
+  const state = frame.store.get();
+  const usual = asked.place ?? shown.before.run.predictions[0]?.position ?? 0;
+  const query = Math.min(state.query ?? usual, tokens.text.length - 1);
+  if (panel === "neurons") {
+    const { values, shape } = await kept.read("mlp_post", state.layer);
+    const width = shape[1];
+    const own = asked.edits.filter(({ quantity, layer }) => quantity === "mlp_post" && layer === state.layer);
+    const edited = (/** @type {number} */ neuron, /** @type {number | null} */ position) =>
+      own.some((edit) => edit.neuron === neuron && (edit.position ?? null) === position);
+    if (!fresh()) return;
+    bench.neurons.update({ tokens, layer: state.layer, position: query, values: values.subarray(query * width, (query + 1) * width), edited, theme: frame.theme() });
+  } else if (panel === "weights") {
+    const { layer } = state;
+    const head = currentHead(state, frame.limits());
+    const size = tokens.text.length;
+    const all = await weightsOf(kept, layer, head);
+    const place = { layer, head, position: query };
+    const cut = (/** @type {number} */ key, /** @type {import("./cards.js").Reach} */ reach) => editAt(asked.edits, edgeOf(place, key, reach)) !== undefined;
+    const own = asked.edits.filter((edit) => edit.quantity === "probs" && edit.layer === layer && edit.head === head && edit.position === query);
+    if (!fresh()) return;
+    bench.weights.update({
+      tokens, layer, head, query, weights: all.subarray(query * size, (query + 1) * size),
+      ...seenOf({ nKeys: size, window: kept.example.looking(layer).window }, kept.example.causal, query), cut, set: own.map(({ key }) => Number(key)),
+    });
+  }
+}
+
+/**
+ * The weights of a head, (query, key).
+ *
+ * @param {import("./runs.js").Kept} kept
+ * @param {number} layer
+ * @param {number} head
+ */
+async function weightsOf({ example, read }, layer, head) {
+  const cells = example.tokens.text.length ** 2;
+  if (cells * example.heads.length > LARGEST_WEIGHTS) return example.head(layer, head);
+  const { values } = await read("probs", layer);
+  return values.subarray(head * cells, (head + 1) * cells);
+}
+
+/** @param {HTMLElement} host @param {Engine} engine @param {Around} around */
+async function openLive(host, engine, around) {
   const live = new Live(host, engine, await engine.about(), around);
   await live.begin();
   return live;
@@ -207,12 +272,7 @@ class Live {
     this.update();
   }
 
-  /**
-   * Edits at the places that their tokens have now.
-   *
-   * @param {Asked} asked
-   * @param {(number | null)[]} moved
-   */
+  /** Edits at the places that their tokens have now. @param {Asked} asked @param {(number | null)[]} moved */
   follow(asked, moved) {
     const next = { ...asked, edits: movedEdits(asked.edits, moved) };
     if (this.asked === asked) this.history.amend(next);
@@ -222,7 +282,7 @@ class Live {
   /**
    * Shows the runs in the views of the page, if they are others than before.
    *
-   * @param {import("./pictures.js").Shown} runs
+   * @param {import("./runs.js").Shown} runs
    * @param {(number | null)[]} moved  where each token is now
    */
   async picture(runs, moved) {
@@ -297,4 +357,22 @@ class Live {
     const examples = notedExamples(shown, this.asked.edits);
     return staticFile(around.shell, examples, { title, view: frame.store.get().view, start: this.bar.picture });
   }
+}
+
+/**
+ * Makes the script of a page that runs a model; `engineOf` gives its engine, of what the header says of the model.
+ *
+ * @param {(held: any) => Promise<Engine>} engineOf
+ */
+export function showLive(engineOf) {
+  const show = async (/** @type {HTMLElement} */ page, /** @type {Kind[]} */ kinds) => {
+    const { live } = await unpacked("header").json();
+    // What was saved without its model is a page as others.
+    if (!live) return showPage(page, kinds);
+    await openLive(page, await engineOf(live), {
+      kinds: withNumbers(kinds), address: pageAddress(), keys: document, named: nameWindow, texts: live.texts, samples: live.samples, shell: shell(),
+    });
+    return markPainted(page);
+  };
+  handOver({ kinds: [wholeKind, jointKind], showPage: show });
 }

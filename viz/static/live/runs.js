@@ -1,9 +1,57 @@
 /**
- * The runs that are looked at: of the text, of the text with its changes, and of the other prompt.
+ * The runs that are looked at: of the text, of the text with its changes, and of the other prompt; and what is told
+ * of them: how far attention moved, what became of the predictions, what a sweep found.
  *
- * @typedef {import("../engine/engine.js").Engine} Engine
- * @typedef {import("../engine/engine.js").Request} Request
- *
+ * @import { Numbers, Source } from "../core/data/source.js"
+ * @import { Candidate, Edit, Engine, Prediction, Request } from "../engine/engine.js"
+ * @import { Asked } from "./asked.js"
+ */
+
+import { weightOf } from "../core/data/attention.js";
+import { Example } from "../core/data/example.js";
+import { percent, tokenName } from "../core/text/text.js";
+import { requestOf } from "./asked.js";
+import { editInWords } from "./edits.js";
+
+export class Runner {
+  /**
+   * @param {() => Promise<void>} run  one run of what is asked for now
+   * @param {(error: unknown) => void} failed
+   * @param {() => void} [rested]  called when all that was asked for is done
+   */
+  constructor(run, failed, rested = () => {}) {
+    this.run = run;
+    this.rested = rested;
+    this.failed = failed;
+    this.wanted = false;
+    /** @type {Promise<void> | null} */
+    this.going = null;
+  }
+
+  /** Asks for a run; done when no run is asked for any more. */
+  ask() {
+    this.wanted = true;
+    this.going ??= this.work().finally(() => {
+      this.going = null;
+      this.rested();
+    });
+    return this.going;
+  }
+
+  async work() {
+    while (this.wanted) {
+      this.wanted = false;
+      try {
+        await this.run();
+      } catch (error) {
+        const aborted = error instanceof Error && error.name === "AbortError";
+        if (!aborted && !this.wanted) this.failed(error);
+      }
+    }
+  }
+}
+
+/**
  * @typedef {object} Kept
  * @property {string} name  of its request
  * @property {import("../engine/engine.js").Run} run
@@ -12,7 +60,7 @@
  * @property {(position: number) => Promise<import("../engine/engine.js").Candidate[]>} candidates
  */
 
-import { Example } from "../core/data/example.js";
+
 
 export class Runs {
   /**
@@ -98,4 +146,329 @@ function keptRun(engine, request, name, run) {
     candidates: (position) => reading(() => engine.candidates(kept.run.number, position)),
   };
   return kept;
+}
+
+/**
+ * @param {import("../engine/engine.js").Engine} engine
+ * @param {import("../engine/engine.js").About} about
+ * @param {import("../core/data/source.js").Texts} texts
+ * @returns {(kept: Kept) => Source}
+ */
+export function sourceOf(engine, about, texts) {
+  const shape = { ...about, predicts: about.predicts === "classes" ? /** @type {const} */ ("none") : about.predicts };
+  /** @type {Map<string, Promise<Numbers | null>>} */
+  const weights = new Map();
+  return (kept) => {
+    /** @type {Map<string, Promise<Numbers>>} */
+    const quantities = new Map();
+    return {
+      shape,
+      ids: kept.run.ids,
+      predicted: shape.predicts === "none" ? null : (kept.run.predictions[0]?.position ?? null),
+      read: (quantity, layer) => once(quantities, `${quantity} ${layer}`, () => kept.read(quantity, layer)),
+      weights: (name, layer, row) => once(weights, `${name} ${layer} ${row}`, () => engine.weights(name, layer, row)),
+      candidates: (position) => kept.candidates(position),
+      collect: (...asked) => engine.collect(...asked),
+      texts,
+    };
+  };
+}
+
+/**
+ * What is asked for once; what failed may be asked for again.
+ *
+ * @template Value
+ * @param {Map<string, Promise<Value>>} known
+ * @param {string} name
+ * @param {() => Promise<Value>} ask
+ */
+function once(known, name, ask) {
+  const asked = known.get(name) ?? ask();
+  known.set(name, asked);
+  asked.catch(() => known.delete(name));
+  return asked;
+}
+
+/**
+ * @typedef {{before: Kept, after: Kept | null, other: Kept | null}} Shown
+ */
+
+/** The examples of the runs, each with its name and its place. @param {Shown} shown */
+export function namedExamples({ before, after, other }) {
+  const named = /** @type {[Kept | null, string][]} */ ([
+    [before, after ? "Before" : other ? "Text" : ""],
+    [after, "After"],
+    [other, "Other prompt"],
+  ]);
+  return named.flatMap(([kept, name]) => (kept ? [{ kept, name }] : [])).map(({ kept: { example }, name }, i) => {
+    Object.assign(example, { index: i });
+    Object.assign(example.header, { name });
+    return example;
+  });
+}
+
+/** @param {Shown | null} one @param {Shown} other */
+export function sameRuns(one, other) {
+  return one?.before === other.before && one.after === other.after && one.other === other.other;
+}
+
+/**
+ * The state of the picture that is chosen with other runs: what stands in it, and what was kept where
+ * its token is now.
+ *
+ * @param {import("../core/state/state.js").State} state
+ * @param {Shown | null} shown  the runs before
+ * @param {Shown} runs
+ * @param {(number | null)[]} moved  where each token is now
+ */
+export function followed(state, shown, runs, moved) {
+  const had = { after: Boolean(shown?.after), other: Boolean(shown?.other) };
+  const now = (/** @type {number | null} */ at) => (at === null ? null : (moved[at] ?? null));
+  return { ...besideOf(state, had, runs), query: now(state.query), key: now(state.key) };
+}
+
+/**
+ * What stands in the picture after runs came or went: what is new beside the text, and else the same
+ * as before.
+ *
+ * @param {{example: number, beside: number | null}} state
+ * @param {{after: boolean, other: boolean}} had
+ * @param {Shown} now
+ * @returns {{example: number, beside: number | null}}
+ */
+export function besideOf({ example, beside }, had, { after, other }) {
+  const before = ["before", ...(had.after ? ["after"] : []), ...(had.other ? ["other"] : [])];
+  const roles = ["before", ...(after ? ["after"] : []), ...(other ? ["other"] : [])];
+  const placeOf = (/** @type {number | null} */ place) => (place === null ? -1 : roles.indexOf(before[place]));
+  if (after && !had.after) return { example: 0, beside: roles.indexOf("after") };
+  if (other && !had.other && !after) return { example: 0, beside: roles.indexOf("other") };
+  const first = Math.max(0, placeOf(example));
+  const second = placeOf(beside);
+  return { example: first, beside: second < 0 || second === first ? null : second };
+}
+
+/** Numbers that are asked of an engine for it: beyond that they stay unknown. */
+const LARGEST_LOGITS = 2e6;
+/** Candidates that are shown. */
+const COMPLETED = 5;
+
+/**
+ * What is predicted before and after, each with the first candidates of the other.
+ *
+ * @param {Kept} before
+ * @param {Kept | null} after
+ * @param {number} vocabulary
+ */
+export async function predictionsOf(before, after, vocabulary) {
+  const first = before.run.predictions;
+  if (!after) return { before: first, after: null };
+  return { before: await completed(before, after.run.predictions, vocabulary), after: await completed(after, first, vocabulary) };
+}
+
+/**
+ * The predictions of a run, with the first candidates of another one behind its own.
+ *
+ * @param {Kept} kept
+ * @param {Prediction[]} others
+ * @param {number} vocabulary
+ * @returns {Promise<Prediction[]>}
+ */
+async function completed(kept, others, vocabulary) {
+  const own = kept.run.predictions;
+  const missing = own.map(({ candidates }, i) => (others[i]?.candidates ?? []).slice(0, COMPLETED).filter(({ id }) => !candidates.some((one) => one.id === id)));
+  const size = kept.example.tokens.text.length * vocabulary;
+  if (size > LARGEST_LOGITS || missing.every((some) => !some.length)) return own;
+  const { values, shape } = await kept.read("logits", null);
+  const width = shape[shape.length - 1];
+  return own.map(({ position, candidates }, i) => {
+    const probs = probsOf(values.subarray(position * width, (position + 1) * width));
+    const more = missing[i].map(({ id, text }) => ({ id, text, ...probs(id) }));
+    return { position, candidates: [...candidates, ...more.sort((a, b) => b.prob - a.prob)] };
+  });
+}
+
+/**
+ * @param {Float32Array} logits  of one position
+ * @returns {(id: number) => {logit: number, prob: number}}
+ */
+function probsOf(logits) {
+  const largest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
+  const total = logits.reduce((sum, logit) => sum + Math.exp(logit - largest), 0);
+  return (id) => ({ logit: logits[id], prob: Math.exp(logits[id] - largest) / total });
+}
+
+/**
+ * @typedef {object} Row  of the bars: a predicted token before and after
+ * @property {number} id
+ * @property {string} text
+ * @property {number | null} before  probability; null: not among those that the engine names
+ * @property {number | null} after
+ */
+
+/**
+ * How far the attention of each head of a layer moved: the mean over tokens of half the sum of
+ * |after - before|, from 0 (the same) to 1 (nothing in common).
+ *
+ * @param {import("../core/data/example.js").Layer} before
+ * @param {import("../core/data/example.js").Layer} after
+ * @returns {number[]}
+ */
+export function attentionChange(before, after) {
+  const cells = before.nQueries * before.nKeys;
+  return Array.from({ length: before.nHeads }, (_, head) => {
+    let sum = 0;
+    for (let i = head * cells; i < (head + 1) * cells; i += 1) {
+      if (before.codes[i] !== after.codes[i]) sum += Math.abs(weightOf(after.codes[i]) - weightOf(before.codes[i]));
+    }
+    return sum / 2 / before.nQueries;
+  });
+}
+
+/**
+ * The most probable tokens of two predictions, those of the first before those of the second.
+ *
+ * @param {Candidate[]} before
+ * @param {Candidate[] | null} after  null: nothing was changed
+ * @param {number} most  of each
+ * @returns {Row[]}
+ */
+export function predictionRows(before, after, most) {
+  const named = new Map([...before.slice(0, most), ...(after ?? []).slice(0, most)].map((one) => [one.id, one.text]));
+  const probOf = (/** @type {Candidate[]} */ all, /** @type {number} */ id) => all.find((one) => one.id === id)?.prob ?? null;
+  return [...named].map(([id, text]) => ({
+    id,
+    text,
+    before: probOf(before, id),
+    after: after && probOf(after, id),
+  }));
+}
+
+/** Heads that are tried unasked, and milliseconds of rest before they are. */
+const SMALL = 36;
+const PAUSE = 120;
+
+export class GridNumbers {
+  /**
+   * @param {import("../engine/engine.js").Engine} engine
+   * @param {() => void} ready  called when numbers have come
+   */
+  constructor(engine, ready) {
+    this.engine = engine;
+    this.ready = ready;
+    this.going = false;
+    this.wanted = "";
+    /** What the last numbers were of. */
+    this.known = "";
+    /** @type {number[] | null} */
+    this.values = null;
+    this.failed = "";
+  }
+
+  /**
+   * The numbers that are there, and what they are; those that are missing are asked for.
+   *
+   * @param {Shown} shown
+   * @param {Asked} asked
+   * @param {number} place  index of the prediction
+   * @returns {{values: number[] | null, valuesSaid: string}}
+   */
+  of(shown, asked, place) {
+    if (this.shade(shown, asked) === "change") return this.change(shown);
+    const prediction = shown.before.run.predictions[place];
+    if (!prediction) return { values: null, valuesSaid: "There is no predicted word to ask about." };
+    const candidates = [...prediction.candidates, ...(shown.after?.run.predictions[place]?.candidates ?? [])];
+    const { id, text } = candidates.find((one) => one.id === asked.word) ?? candidates[0];
+    const { position } = prediction;
+    const wanted = `effect ${(shown.after ?? shown.before).name} ${position} ${id}`;
+    this.want(wanted, true, async () => [...(await this.engine.sweep(requestOf(asked, true), { position, id })).values]);
+    const fits = this.known === wanted;
+    const said = `Change of log p of “${text.trim()}” when the head is off too: orange, it spoke for it; blue, against it. Choose another in the bars.`;
+    return { values: fits ? this.values : null, valuesSaid: fits ? this.failed || said : "Trying each head…" };
+  }
+
+  /**
+   * What the grid shows: where nothing is chosen, what changes did, and without changes which head
+   * matters, if the model is small.
+   *
+   * @param {Shown} shown
+   * @param {Asked} asked
+   * @returns {"change" | "effect"}
+   */
+  shade({ before, after }, asked) {
+    const { layers, heads } = before.example;
+    const small = layers.length * heads.length <= SMALL && before.run.predictions.length > 0;
+    return asked.shade ?? (after || !small ? "change" : "effect");
+  }
+
+  /** @param {Shown} shown */
+  change({ before, after }) {
+    if (!after) return { values: null, valuesSaid: "With a change, numbers say how far the attention of each head moved, in percent." };
+    const wanted = `change ${before.name} ${after.name}`;
+    this.want(wanted, false, async () => {
+      const all = before.example.layers.map(async (layer) => attentionChange(await before.example.layer(layer), await after.example.layer(layer)));
+      return (await Promise.all(all)).flat();
+    });
+    return {
+      values: this.known === wanted ? this.values : null,
+      valuesSaid: this.failed || "How far the attention of each head moved, in percent; 100: nothing in common with before.",
+    };
+  }
+
+  /**
+   * Computes numbers, unless they are there or others are on their way.
+   *
+   * @param {string} wanted
+   * @param {boolean} slow
+   * @param {() => Promise<number[]>} make
+   * @returns {Promise<void>}
+   */
+  async want(wanted, slow, make) {
+    this.wanted = wanted;
+    if (this.known === wanted || this.going) return;
+    this.going = true;
+    // While words are typed each of them would try every head.
+    if (slow) await new Promise((resolve) => setTimeout(resolve, PAUSE));
+    if (this.wanted !== wanted) {
+      this.going = false;
+      return this.ready();
+    }
+    this.failed = "";
+    try {
+      this.values = await make();
+    } catch (error) {
+      this.values = null;
+      this.failed = error instanceof Error ? error.message : String(error);
+    }
+    this.known = wanted;
+    this.going = false;
+    // What is asked for may be other numbers by now; they are asked for then.
+    return this.ready();
+  }
+}
+
+/** Tokens of a prediction that are named. */
+const NAMED = 5;
+
+/** The examples of the runs, with their notes. @param {import("./workbench.js").Shown} shown @param {Edit[]} edits */
+export function notedExamples(shown, edits) {
+  const { tokens } = shown.before.example;
+  const changes = edits.map((edit) => editInWords(edit, (position) => tokenName(tokens, position)));
+  const noted = new Map([[shown.before.example, said(tokens, shown.predictions.before)]]);
+  if (shown.after) noted.set(shown.after.example, [`Changed: ${changes.join("; ")}.`, ...said(tokens, shown.predictions.after ?? [])]);
+  return namedExamples(shown).map((example) => ({
+    blocks: example.blocks,
+    lens: () => example.lens(),
+    header: { ...example.header, notes: [...example.header.notes, ...(noted.get(example) ?? [])] },
+  }));
+}
+
+/**
+ * @param {import("../core/data/data.js").Tokens} tokens
+ * @param {import("../engine/engine.js").Prediction[]} predictions
+ */
+function said(tokens, predictions) {
+  return predictions.map(({ position, candidates }) => {
+    const words = candidates.slice(0, NAMED).map(({ text, prob }) => `“${text.trim()}” ${percent(prob)}`);
+    return `Predicted at “${tokenName(tokens, position)}”, token ${position}: ${words.join(", ")}.`;
+  });
 }

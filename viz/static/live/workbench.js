@@ -1,33 +1,295 @@
-/** What stands above the picture: fields, tokens, prediction, heads, changes. */
+/**
+ * What stands above the picture: fields, one sentence, the cards, changes, and what can be taken away.
+ *
+ * @import { Edit, Prediction } from "../engine/engine.js"
+ * @import { Asked } from "./asked.js"
+ */
 
-import { segments } from "../core/draw/controls.js";
+import { button, segments } from "../core/draw/controls.js";
 import { element } from "../core/draw/dom.js";
+import { copy, save } from "../core/export/export.js";
 import { counted } from "../core/text/numbers.js";
-import { running, tokenName, visible } from "../core/text/text.js";
-import { createChanges } from "./changes.js";
-import { edgeOf } from "./edits.js";
-import { createFields } from "./fields.js";
-import { createHeads } from "./heads.js";
-import { createNeurons } from "./neurons.js";
-import { createPrediction } from "./prediction.js";
-import { createSampling } from "./sampling.js";
-import { sentenceOf, strongestOf } from "./sentence.js";
-import { createShare } from "./share.js";
-import { createTabbed } from "./tabs.js";
-import { createTokens } from "./tokens.js";
-import { createWeights } from "./weights.js";
+import { percent, running, tokenName, visible } from "../core/text/text.js";
+import { createHeads, createNeurons, createPrediction, createSampling, createTokens, createWeights } from "./cards.js";
+import { edgeOf, editInWords, placeOf } from "./edits.js";
 
 /**
- * @typedef {import("./asked.js").Asked} Asked
- * @typedef {import("../engine/engine.js").Edit} Edit
+ * @param {import("../engine/engine.js").About} about
+ * @param {import("../engine/engine.js").Prediction | null} before
+ * @param {import("../engine/engine.js").Prediction | null} after
+ * @param {{changes: number, strongest: {layer: number, head: number} | null}} more  strongest: the head without
+ *   which the word is least probable
+ */
+export function sentenceOf({ model, predicts }, before, after, { changes, strongest }) {
+  const first = before?.candidates[0];
+  if (!first || !before) {
+    return predicts === "masked"
+      ? "Type: attention follows each key. Choose a word and mask it, and the model says what it would put there."
+      : "Type: attention follows each key.";
+  }
+  const said = `“${visible(first.text.trim(), 24)}” (${percent(first.prob)})`;
+  const does = {
+    masked: `puts ${said} in the place of the masked word`,
+    causal: `continues with ${said}`,
+    classes: `says ${said} of this text`,
+    none: "",
+  }[predicts];
+  const best = after?.candidates[0];
+  if (!best) {
+    const head = strongest ? `head ${strongest.head} of layer ${strongest.layer}` : "a head";
+    return `${model} ${does}. Does it still say so without ${head}? Click it in the grid. Or type: everything follows.`;
+  }
+  const now = best.id === first.id ? `still “${visible(best.text.trim(), 24)}”, now ${percent(best.prob)}` : `“${visible(best.text.trim(), 24)}” (${percent(best.prob)})`;
+  return `Without changes ${model} ${does}; with ${changes === 1 ? "your change" : `${changes} changes`} it says ${now}.`;
+}
+
+/**
+ * The head whose number is lowest.
  *
- * @typedef {import("../engine/engine.js").Prediction} Prediction
- *
+ * @param {number[]} values  layer by layer
+ * @param {number} heads
+ */
+export function strongestOf(values, heads) {
+  const place = values.indexOf(Math.min(...values));
+  return { layer: Math.floor(place / heads), head: place % heads };
+}
+
+/** @typedef {"text" | "second" | "other"} Name */
+
+/** @type {Record<Name, {label: string, add: string, remove: string, hint: string}>} */
+const FIELDS = {
+  text: { label: "Text", add: "", remove: "", hint: "" },
+  second: { label: "Second sentence", add: "+ second sentence", remove: "Remove the second sentence", hint: "The model reads both together" },
+  other: {
+    label: "Another prompt",
+    add: "+ another prompt",
+    remove: "Remove the other prompt",
+    hint: "Shown beside the text; heads, layers and neurons can take their values from it",
+  },
+};
+
+/** Characters from which on a text is written smaller. */
+const LONG_TEXT = 120;
+
+/**
+ * @param {boolean} pairs  the model takes a second text
+ * @param {(name: Name, text: string | null) => void} typed  null: the field was removed
+ */
+export function createFields(pairs, typed) {
+  const names = /** @type {Name[]} */ (pairs ? ["text", "second", "other"] : ["text", "other"]);
+  const fields = names.map((name) => createField(name, typed));
+  const adders = fields.filter(({ name }) => name !== "text");
+  const add = element("div", { class: "live-adders" }, adders.map(({ adder }) => adder));
+  fields[0].root.append(add);
+  const root = element("div", { class: "live-fields" }, fields.map((field) => field.root));
+  return {
+    root,
+    /** @param {import("./asked.js").Asked} asked */
+    update(asked) {
+      for (const { name, update } of fields) update(asked[name]);
+    },
+  };
+}
+
+/** @param {Name} name @param {(name: Name, text: string | null) => void} typed */
+function createField(name, typed) {
+  const { label, add, remove, hint } = FIELDS[name];
+  const field = element("textarea", { class: "live-text", rows: "1", spellcheck: "false", autocomplete: "off", "aria-label": label });
+  field.title = hint;
+  const take = button("×", () => typed(name, null), { class: "live-remove", "aria-label": remove, title: remove });
+  const parts = name === "text" ? [field] : [element("span", { class: "label" }, [label]), field, take];
+  const root = element("div", { class: `live-field ${name}` }, parts);
+  const adder = button(add, () => {
+    typed(name, "");
+    field.focus();
+  }, { class: "quiet", title: hint });
+  const fit = () => {
+    root.classList.toggle("long", field.value.length > LONG_TEXT);
+    field.style.height = "0";
+    // With its borders, which no scroll height has.
+    field.style.height = `${field.scrollHeight + field.offsetHeight - field.clientHeight}px`;
+  };
+  field.addEventListener("input", () => {
+    // A line break is a blank to the models, and Enter would only make room.
+    if (field.value.includes("\n")) field.value = field.value.replace(/\n+/g, " ");
+    fit();
+    typed(name, field.value);
+  });
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.isComposing) event.preventDefault();
+  });
+  new ResizeObserver(fit).observe(root);
+  return {
+    name,
+    root,
+    adder,
+    /** @param {string | null} text */
+    update(text) {
+      root.hidden = text === null;
+      adder.hidden = text !== null;
+      if (text === null || field.value === text) return;
+      field.value = text;
+      fit();
+    },
+  };
+}
+
+/** @param {{undo: () => void, redo: () => void, clear: () => void, remove: (edit: Edit) => void}} acts */
+export function createChanges(acts) {
+  const undo = button("↶ Undo", acts.undo, { class: "live-act", title: "Ctrl-Z" });
+  const redo = button("↷ Redo", acts.redo, { class: "live-act", title: "Ctrl-Shift-Z" });
+  const clear = button("Take all back", acts.clear, { class: "live-act" });
+  const list = element("ul", { class: "live-changes", "aria-label": "Changes" });
+  const none = element("p", { class: "live-key" }, [
+    "No changes yet. Click a head in the grid, hide a token, or draw a bar under Weights; the picture then shows before and after.",
+  ]);
+  const root = element("div", { class: "live-panel" }, [none, list]);
+  let built = "";
+  return {
+    root,
+    steps: element("div", { class: "live-acts live-steps" }, [undo, redo, clear]),
+    /**
+     * @param {Edit[]} edits
+     * @param {(position: number) => string} token
+     * @param {{back: boolean, again: boolean}} can
+     */
+    update(edits, token, can) {
+      undo.disabled = !can.back;
+      redo.disabled = !can.again;
+      clear.disabled = !edits.length;
+      none.hidden = edits.length > 0;
+      const words = edits.map((edit) => editInWords(edit, token));
+      if (words.join("\n") === built) return;
+      built = words.join("\n");
+      const at = [...list.querySelectorAll("button")].findIndex((one) => one === list.ownerDocument.activeElement);
+      list.replaceChildren(...edits.map((edit, i) => {
+        const remove = button("×", () => acts.remove(edit), { class: "live-remove", "aria-label": `Take back: ${words[i]}` });
+        const item = element("li", {}, [element("span", {}, [words[i]]), remove]);
+        item.dataset.place = placeOf(edit);
+        return item;
+      }));
+      if (at < 0) return;
+      const left = list.querySelectorAll("button");
+      (left[Math.min(at, left.length - 1)] ?? undo).focus();
+    },
+  };
+}
+
+/**
+ * @param {{address: () => string, file: (() => Promise<string>) | null}} give  file: the HTML of the page as
+ *   it is; null where there is none
+ */
+export function createShare({ address, file }) {
+  const said = element("span", { class: "live-hint", role: "status" });
+  const code = element("pre", { class: "live-python", tabindex: "0", "aria-label": "Python that gives the same numbers" });
+  const does = (/** @type {() => Promise<string>} */ act) => async () => {
+    said.textContent = "";
+    said.textContent = await act().catch((error) => `That did not work: ${error.message}`);
+  };
+  const copying = (/** @type {() => string} */ text, /** @type {string} */ what) => does(async () => {
+    await copy(root, text());
+    return `${what} copied`;
+  });
+  const acts = [
+    button("Copy the Python", copying(() => code.textContent ?? "", "Python"), { class: "live-act" }),
+    button("Copy the address", copying(address, "Address"), { class: "live-act", title: "It has the texts, the changes and what is chosen" }),
+    ...(file ? [button("Save without the model", does(async () => save(root, "attention.html", new Blob([await file()], { type: "text/html" }))), {
+      class: "live-act",
+      title: "One file with these numbers, that opens without a network",
+    })] : []),
+  ];
+  /** @type {HTMLElement} */
+  const root = element("div", { class: "live-panel live-share" }, [element("div", { class: "live-acts" }, [...acts, said]), code]);
+  return {
+    root,
+    /** @param {string} python */
+    update(python) {
+      if (code.textContent !== python) code.textContent = python;
+    },
+  };
+}
+
+/**
+ * @param {string} name
+ * @param {{id: string, label: string, panel: HTMLElement}[]} panels
+ * @param {(id: string) => void} [opened]
+ */
+export function createTabbed(name, panels, opened = () => {}) {
+  const tabs = panels.map(({ id, label, panel }) => {
+    const tab = element("button", { type: "button", role: "tab", class: "live-tab", id: `live-tab-${id}`, "aria-controls": `live-panel-${id}` }, [label]);
+    tab.addEventListener("click", () => open(id));
+    Object.assign(panel, { id: `live-panel-${id}`, role: "tabpanel" });
+    panel.setAttribute("aria-labelledby", tab.id);
+    return tab;
+  });
+  const row = element("div", { class: "live-tabs", role: "tablist", "aria-label": name }, tabs);
+  row.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const to = tabs[(tabs.findIndex((tab) => tab === event.target) + by + tabs.length) % tabs.length];
+    to.focus();
+    to.click();
+  });
+  const root = element("section", { class: "live-card live-tabbed", "aria-label": name }, [row, ...panels.map(({ panel }) => panel)]);
+  let shown = panels[0].id;
+  const open = (/** @type {string} */ id) => {
+    shown = id;
+    panels.forEach(({ id: one, panel }, i) => {
+      panel.hidden = one !== id;
+      tabs[i].setAttribute("aria-selected", String(one === id));
+      tabs[i].tabIndex = one === id ? 0 : -1;
+    });
+    opened(id);
+  };
+  open(shown);
+  return {
+    root,
+    tabs,
+    get shown() {
+      return shown;
+    },
+  };
+}
+
+/** @param {import("../core/frame/frame.js").Frame} frame @param {(layer: number, head: number) => void} change */
+export function createClicks(frame, change) {
+  let changes = false;
+  const choice = segments([{ id: "open", label: "opens it" }, { id: "change", label: "changes it" }], (id) => {
+    changes = id === "change";
+    choice.show(id);
+  }, "What a click on a head does");
+  choice.show("open");
+  const note = element("span", { class: "live-hint" }, ["Shift-click, or X on the chosen one, changes a head too."]);
+  const root = element("div", { class: "live-row live-clicks" }, [element("span", { class: "live-label" }, ["A click on a head"]), choice.root, note]);
+  const { body } = frame.pictures;
+  const listen = (/** @type {"click" | "keydown"} */ type, /** @type {(event: MouseEvent | KeyboardEvent) => boolean} */ means) =>
+    body.addEventListener(type, (event) => {
+      const { target } = event;
+      const view = frame.shown.find((one) => target instanceof Node && one.root.contains(target));
+      const head = view?.headAt && means(event) ? view.headAt(event) : null;
+      if (!head) return;
+      event.preventDefault();
+      event.stopPropagation();
+      change(head.layer, head.head);
+    }, { capture: true });
+  listen("click", (event) => changes || event.shiftKey);
+  listen("keydown", (event) => event instanceof KeyboardEvent && event.key.toLowerCase() === "x" && !event.ctrlKey && !event.metaKey && !event.altKey);
+  return {
+    root,
+    update() {
+      root.hidden = !frame.shown.some(({ headAt }) => headAt);
+    },
+  };
+}
+
+/**
  * @typedef {object} Ran  what came of the last run
  * @property {import("../engine/engine.js").Step | null} step
  * @property {{before: Prediction[], after: Prediction[] | null}} predictions
  *
- * @typedef {import("./pictures.js").Shown & Ran} Shown
+ * @typedef {import("./runs.js").Shown & Ran} Shown
  *
  * @typedef {object} Wished
  * @property {Asked} asked

@@ -1,0 +1,493 @@
+/**
+ * What is read of passes: predictions, next tokens, what each layer would predict, which head matters, a head in
+ * many texts, and what the views of a page are given.
+ *
+ * @import { ArrayEntry, ExampleHeader } from "../core/data/data.js"
+ * @import { Collected } from "../core/data/source.js"
+ * @import { Candidate, Prediction, Sampling } from "./engine.js"
+ * @import { Config } from "./model.js"
+ */
+
+import { Plan } from "./edits.js";
+import { lookingOf, ofHead } from "./model.js";
+import { Pass } from "./pass.js";
+import { tensor } from "./tensor.js";
+
+/** Candidates of a prediction. */
+const TOP = 10;
+const NOT_FINITE = "the logits have NaN or infinity, so nothing can be predicted";
+
+/** What a model predicts. @param {import("./model.js").Config} config @returns {import("./engine.js").Predicts} */
+export function predicts({ task }) {
+  if (task === "causal-lm") return "causal";
+  if (task === "sequence-classification") return "classes";
+  return task === "none" ? "none" : "masked";
+}
+
+/** True where each position has a logit for every token. @param {import("./model.js").Config} config */
+export function predictsTokens(config) {
+  return ["masked", "causal"].includes(predicts(config));
+}
+
+/**
+ * What the candidates of a prediction are: tokens, or classes.
+ *
+ * @typedef {{size: number, string: (id: number) => string}} Names
+ *
+ * @param {import("./model.js").Config} config
+ * @param {import("./tokens.js").Tokenizer} tokenizer
+ * @returns {Names}
+ */
+export function namesOf(config, tokenizer) {
+  if (predicts(config) !== "classes") return tokenizer;
+  return { size: config.labels.length, string: (id) => config.labels[id] };
+}
+
+/**
+ * The token at each mask token, or the one after the last; the class of the text, at its first position.
+ *
+ * @param {import("./pass.js").Pass} pass
+ * @param {import("./tokens.js").Tokenizer} tokenizer
+ * @returns {Prediction[]}
+ */
+export function predictions(pass, tokenizer) {
+  const kind = predicts(pass.model.config);
+  if (kind === "none") return [];
+  const { ids } = pass.tokens;
+  const masks = [...ids.keys()].filter((i) => ids[i] === tokenizer.mask);
+  const places = { causal: [ids.length - 1], classes: [0], masked: masks }[kind];
+  const names = namesOf(pass.model.config, tokenizer);
+  return places.map((position) => ({ position, candidates: candidates(pass.logitsAt(position), names) }));
+}
+
+/**
+ * The most probable tokens or classes, or those that are asked for.
+ *
+ * @param {Float32Array} logits  (vocab) or (label)
+ * @param {Names} names
+ * @param {number[]} [ids]
+ * @returns {Candidate[]}
+ */
+export function candidates(logits, names, ids) {
+  const probs = softmax(logits);
+  // Some checkpoints have more logits than their tokenizer has tokens.
+  const chosen = ids ?? best(probs.subarray(0, names.size), TOP);
+  return chosen.map((id) => ({ id, text: names.string(id), logit: logits[id], prob: probs[id] }));
+}
+
+/** @param {Float32Array} logits */
+export function softmax(logits) {
+  const largest = largestOf(logits);
+  if (!Number.isFinite(largest)) throw new Error(NOT_FINITE);
+  const probs = new Float64Array(logits.length);
+  let total = 0;
+  for (let i = 0; i < probs.length; i += 1) total += probs[i] = Math.exp(logits[i] - largest);
+  for (let i = 0; i < probs.length; i += 1) probs[i] /= total;
+  return probs;
+}
+
+/** NaN where one of them is. @param {ArrayLike<number>} logits */
+function largestOf(logits) {
+  let largest = -Infinity;
+  for (let i = 0; i < logits.length; i += 1) largest = Math.max(largest, logits[i]);
+  return largest;
+}
+
+/** log of the sum of exp. @param {Float32Array} logits */
+function logOfSum(logits) {
+  const largest = largestOf(logits);
+  let total = 0;
+  for (let i = 0; i < logits.length; i += 1) total += Math.exp(logits[i] - largest);
+  return largest + Math.log(total);
+}
+
+/** log softmax of one token. @param {Float32Array} logits @param {number} id */
+export function logProb(logits, id) {
+  return logits[id] - logOfSum(logits);
+}
+
+/**
+ * The places of the largest values, the largest first, ties in order.
+ *
+ * @param {Float32Array | Float64Array} values
+ * @param {number} count
+ */
+function best(values, count) {
+  /** @type {number[]} */
+  const found = [];
+  values.forEach((value, i) => {
+    if (found.length === count && value <= values[found[count - 1]]) return;
+    let place = found.length;
+    while (place && values[found[place - 1]] < value) place -= 1;
+    found.splice(place, 0, i);
+    if (found.length > count) found.pop();
+  });
+  return found;
+}
+
+/**
+ * softmax(logits / temperature) over the tokens that top-k and top-p leave, 0 elsewhere. With
+ * temperature 0 they are 1 for the most probable token.
+ *
+ * @param {Float32Array} logits
+ * @param {Sampling} sampling
+ * @returns {Float64Array}
+ */
+export function drawnProbs(logits, sampling) {
+  checkSampling(sampling);
+  const { temperature, topK, topP } = sampling;
+  const largest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
+  if (!Number.isFinite(largest)) throw new Error("the logits have NaN or infinity, so no next token can be chosen");
+  if (temperature === 0) {
+    const best = logits.indexOf(largest);
+    return Float64Array.from(logits, (_, i) => Number(i === best));
+  }
+  let cooled = logits.map((logit) => logit / temperature);
+  // The largest becomes 0, so that a tiny temperature gives -inf and not inf.
+  if (!cooled.every(Number.isFinite)) cooled = logits.map((logit) => (logit - largest) / temperature);
+  if (topK !== null) cooled = keepTopK(cooled, topK);
+  if (topP !== null && topP < 1) cooled = keepTopP(cooled, topP);
+  return softmax(cooled);
+}
+
+/**
+ * The k largest logits, those equal to the k-th among them, and −inf in place of the others.
+ *
+ * @param {Float32Array} logits
+ * @param {number} k
+ */
+function keepTopK(logits, k) {
+  const least = logits.slice().sort()[Math.max(logits.length - k, 0)];
+  return logits.map((logit) => (logit < least ? -Infinity : logit));
+}
+
+/**
+ * The fewest largest logits whose probabilities sum to p or more; −inf for the others.
+ *
+ * @param {Float32Array} logits
+ * @param {number} p
+ */
+function keepTopP(logits, p) {
+  const order = [...logits.keys()].sort((a, b) => logits[a] - logits[b] || a - b);
+  const probs = softmax(logits);
+  const kept = logits.slice();
+  let sum = 0;
+  for (const id of order.slice(0, -1)) {
+    // From the smallest up, as transformers does.
+    sum += Math.fround(probs[id]);
+    if (Math.fround(sum) > Math.fround(1 - p)) break;
+    kept[id] = -Infinity;
+  }
+  return kept;
+}
+
+/**
+ * The first id whose cumulative probability exceeds a number between 0 and 1 that the seed gives.
+ *
+ * @param {Float64Array} probs
+ * @param {number} seed
+ * @param {number} turn  another one gives another number
+ */
+export function draw(probs, seed, turn) {
+  const wanted = uniform(seed, turn) * probs.reduce((a, b) => a + b, 0);
+  let sum = 0;
+  let last = 0;
+  for (let id = 0; id < probs.length; id += 1) {
+    if (!probs[id]) continue;
+    sum += probs[id];
+    last = id;
+    if (sum > wanted) break;
+  }
+  return last;
+}
+
+/**
+ * A number in [0, 1) from a seed and a count, whose bits are mixed. Source of the mixing: C. Wellons,
+ * hash-prospector, "16 21f0aaad 15 735a2d97 15".
+ *
+ * @param {number} seed
+ * @param {number} turn
+ */
+function uniform(seed, turn) {
+  let bits = (seed + Math.imul(turn + 1, 0x9e3779b9)) | 0;
+  bits = Math.imul(bits ^ (bits >>> 16), 0x21f0aaad);
+  bits = Math.imul(bits ^ (bits >>> 15), 0x735a2d97);
+  return ((bits ^ (bits >>> 15)) >>> 0) / 2 ** 32;
+}
+
+/** @param {Sampling} sampling */
+function checkSampling({ temperature, topK, topP }) {
+  if (!(temperature >= 0 && temperature < Infinity)) throw new Error(`temperature ${temperature}: expected a number from 0 up`);
+  if (topK !== null && !(Number.isInteger(topK) && topK >= 1)) throw new Error(`top-k ${topK}: expected a whole number from 1 up`);
+  if (topP !== null && !(topP > 0 && topP <= 1)) throw new Error(`top-p ${topP}: expected a probability above 0 and up to 1`);
+}
+
+/** Tokens at each place, and decimals of their probabilities, as in viz/lens.py. */
+const LENS_TOP = 5;
+const DECIMALS = 5;
+/** Positions that are read at a time: with a large vocabulary each takes about a millisecond. */
+const AT_ONCE = 16;
+
+/**
+ * @param {import("./pass.js").Pass} pass  of a model with an output head
+ * @param {import("./tokens.js").Tokenizer} tokenizer
+ * @param {() => Promise<void>} pause  between some positions and the next
+ * @returns {Promise<import("../core/data/data.js").Lens>}
+ */
+export async function lensOf(pass, tokenizer, pause) {
+  const streams = [pass.embed, ...pass.layers.map((layer) => layer.read("resid_post"))];
+  /** @type {import("../core/data/data.js").Lens} */
+  const lens = { points: ["embed", ...pass.layers.map((_, n) => `resid_post ${n}`)], probs: [], strings: [] };
+  for (const { values } of streams) {
+    const found = [];
+    for (let from = 0; from < pass.length; from += AT_ONCE) {
+      found.push(...readRows(pass, values, from, Math.min(from + AT_ONCE, pass.length), tokenizer));
+      await pause();
+    }
+    lens.probs.push(found.map((ranks) => ranks.map(({ prob }) => Number(prob.toFixed(DECIMALS)))));
+    lens.strings.push(found.map((ranks) => ranks.map(({ text }) => text)));
+  }
+  return lens;
+}
+
+/**
+ * The most probable tokens at some positions.
+ *
+ * @param {import("./pass.js").Pass} pass
+ * @param {Float32Array} stream  (position, d_model)
+ * @param {number} from
+ * @param {number} to
+ * @param {import("./tokens.js").Tokenizer} tokenizer
+ */
+function readRows({ model: { body, head, config } }, stream, from, to, tokenizer) {
+  if (!head) throw new Error(`${config.name} has no head that predicts tokens`);
+  const width = config.d_model;
+  const rows = tensor([to - from, width], stream.slice(from * width, to * width));
+  const { shape, values } = head.forward(body.final(rows));
+  return Array.from({ length: to - from }, (_, row) =>
+    mostProbable(values.subarray(row * shape[1], (row + 1) * shape[1]), tokenizer));
+}
+
+/**
+ * As `candidates` finds them, which makes a list of all probabilities: here there are hundreds of rows.
+ *
+ * @param {Float32Array} logits  (vocab)
+ * @param {import("./tokens.js").Tokenizer} tokenizer
+ */
+function mostProbable(logits, tokenizer) {
+  const total = logOfSum(logits);
+  if (!Number.isFinite(total)) throw new Error(NOT_FINITE);
+  return best(logits.subarray(0, tokenizer.size), LENS_TOP).map((id) => ({ text: tokenizer.string(id), prob: Math.exp(logits[id] - total) }));
+}
+
+/**
+ * (layer, head): log probability of the token where z of that head is zero as well, less that of the
+ * pass itself.
+ *
+ * @param {Pass} pass
+ * @param {import("./engine.js").Edit[]} edits  those of the pass
+ * @param {import("./edits.js").Sources} sources
+ * @param {import("./engine.js").Question} question
+ * @param {() => Promise<void>} pause  between two heads
+ * @returns {Promise<import("./tensor.js").Tensor>}
+ */
+export async function sweep(pass, edits, sources, { position, id }, pause) {
+  const { config, layers } = pass.model;
+  checkQuestion(pass, position, id);
+  const before = logProb(pass.logitsAt(position), id);
+  const out = tensor([layers.length, config.n_heads]);
+  for (const layer of layers.keys()) {
+    for (let head = 0; head < config.n_heads; head += 1) {
+      const plan = new Plan([...edits, { quantity: "z", change: "zero", layer, head }], config, pass.length, sources);
+      const without = new Pass(pass.model, pass.tokens, plan, pass, { layer, name: "z" });
+      out.values[layer * config.n_heads + head] = logProb(without.logitsAt(position), id) - before;
+      await pause();
+    }
+  }
+  return out;
+}
+
+/** @param {Pass} pass @param {number} position @param {number} id */
+function checkQuestion(pass, position, id) {
+  const { config } = pass.model;
+  const size = predicts(config) === "classes" ? config.labels.length : config.vocab_size;
+  if (predicts(config) === "none") throw new Error("the model predicts nothing, so no head can matter for it");
+  if (!(position >= 0 && position < pass.length)) throw new Error(`there is no position ${position} in ${pass.length} tokens`);
+  if (!(id >= 0 && id < size)) throw new Error(`there is no prediction ${id} among ${size}`);
+}
+
+const VECTORS = /** @type {const} */ (["query", "key", "value"]);
+/** Blocks a side of a thumbnail, as THUMBNAIL in payload.py. */
+const THUMBNAIL = 64;
+
+/** @param {import("./pass.js").Pass} pass @returns {ExampleHeader} */
+export function headerOf(pass) {
+  const { config } = pass.model;
+  const { tokens, plan } = pass;
+  const [layers, heads] = [config.n_layers, config.n_heads].map((count) => [...Array(count).keys()]);
+  return {
+    name: "",
+    model: config.name,
+    cut: tokens.cut,
+    sizes: sizesOf(config),
+    layers,
+    heads,
+    texts: tokens.texts,
+    tokens: {
+      text: tokens.strings,
+      raw: tokens.raw.map((raw, i) => (raw === tokens.strings[i] ? null : raw)),
+      special: tokens.special,
+      segment: tokens.segments,
+      piece: tokens.raw.map((raw) => Number(raw.startsWith("##") && raw.length > 2)),
+    },
+    key_tokens: null,
+    causal: config.causal,
+    scale: config.scale,
+    ...lookingHeader(config),
+    edited: plan.list.some(({ quantity }) => quantity === "scores" || quantity === "probs"),
+    lens: predictsTokens(config) ? { block: "lens" } : null,
+    relevance: null,
+    patterns: null,
+    notes: [],
+    arrays: [...thumbnailEntry(pass), ...layers.flatMap((layer) => entriesOf(pass, layer))],
+  };
+}
+
+/** The sizes of a model; n_kv_heads where heads share keys. @param {Config} config */
+function sizesOf({ n_layers, n_heads, n_kv_heads, d_head }) {
+  return { n_layers, n_heads, d_head, ...(n_kv_heads !== n_heads && { n_kv_heads }) };
+}
+
+/** How scores become weights and how queries and keys are turned, where the model has any of it. @param {Config} config */
+function lookingHeader({ soft_cap, windows, rotary, turned }) {
+  return { ...(soft_cap && { soft_cap }), ...(windows && { windows }), ...(rotary && { rotary, turned }) };
+}
+
+/** @param {import("./pass.js").Pass} pass @returns {ArrayEntry[]} */
+function thumbnailEntry({ length, model: { config } }) {
+  if (length <= THUMBNAIL) return [];
+  const shape = [config.n_layers, config.n_heads, THUMBNAIL, THUMBNAIL];
+  return [{ ...entry("thumbnails", null, shape), dtype: "uint8", coding: "sqrt" }];
+}
+
+/** @param {import("./pass.js").Pass} pass @param {number} layer @returns {ArrayEntry[]} */
+function entriesOf({ length, model: { config } }, layer) {
+  const shape = (/** @type {string} */ name) => [name === "query" ? config.n_heads : config.n_kv_heads, length, config.d_head];
+  return [
+    { ...entry("probs", layer, [config.n_heads, length, length]), dtype: "uint8", coding: "sqrt" },
+    ...VECTORS.map((name) => entry(name, layer, shape(name))),
+  ];
+}
+
+/**
+ * @param {ArrayEntry["quantity"]} quantity
+ * @param {number | null} layer
+ * @param {number[]} shape
+ * @returns {ArrayEntry}
+ */
+function entry(quantity, layer, shape) {
+  const block = layer === null ? quantity : `${quantity}-${layer}`;
+  return { block, quantity, layer, head: null, shape, dtype: "float32", coding: "plain", packing: "none", triangle: false };
+}
+
+/**
+ * The bytes of a block, or some of them. They are the caller's own.
+ *
+ * @param {import("./pass.js").Pass} pass
+ * @param {string} name
+ * @param {number} [from]
+ * @param {number} [to]
+ * @returns {Uint8Array}
+ */
+export function bytesOf(pass, name, from = 0, to = undefined) {
+  const [quantity, layer] = name.split("-");
+  if (quantity === "thumbnails") return thumbnails(pass).slice(from, to);
+  const { values } = pass.read(quantity, Number(layer));
+  if (quantity === "probs") return encodeProbs(values).slice(from, to);
+  return new Uint8Array(values.buffer, values.byteOffset, values.byteLength).slice(from, to);
+}
+
+/** Probabilities square-root coded: round(255·sqrt(probs)). @param {Float32Array} probs */
+function encodeProbs(probs) {
+  return Uint8Array.from(probs, (weight) => Math.round(255 * Math.sqrt(Math.min(Math.max(weight, 0), 1))));
+}
+
+/**
+ * The largest code of each of 64 x 64 blocks of cells, of all layers and heads.
+ *
+ * @param {import("./pass.js").Pass} pass
+ */
+function thumbnails(pass) {
+  const { length, layers } = pass;
+  const heads = pass.model.config.n_heads;
+  const out = new Uint8Array(layers.length * heads * THUMBNAIL * THUMBNAIL);
+  const place = Uint16Array.from({ length }, (_, i) => Math.floor(((i + 1) * THUMBNAIL - 1) / length));
+  layers.forEach((layer, n) => {
+    const codes = encodeProbs(layer.read("probs").values);
+    for (let row = 0; row < heads * length; row += 1) {
+      const head = Math.floor(row / length);
+      const to = ((n * heads + head) * THUMBNAIL + place[row % length]) * THUMBNAIL;
+      for (let key = 0; key < length; key += 1) {
+        const at = to + place[key];
+        out[at] = Math.max(out[at], codes[row * length + key]);
+      }
+    }
+  });
+  return out;
+}
+
+/** Passes that are kept, so that another head of the same texts needs none of them again. */
+const KEPT = 256;
+
+export class Collection {
+  /** @param {(texts: string[]) => Pass} run */
+  constructor(run) {
+    this.run = run;
+    /** @type {Map<string, Pass>} */
+    this.passes = new Map();
+  }
+
+  /**
+   * @param {string[][]} texts  of each pass, one or two
+   * @param {number} layer
+   * @param {number} head
+   * @param {() => Promise<void>} [pause]
+   * @returns {Promise<Collected>}
+   */
+  async of(texts, layer, head, pause = async () => {}) {
+    /** @type {Pass[]} */
+    const passes = [];
+    for (const one of texts) {
+      const name = JSON.stringify(one);
+      const known = this.passes.get(name);
+      passes.push(known ?? this.run(one));
+      this.passes.set(name, passes[passes.length - 1]);
+      if (!known) await pause();
+    }
+    for (const oldest of [...this.passes.keys()].slice(0, -KEPT)) this.passes.delete(oldest);
+    const [config] = passes.map(({ model }) => model.config);
+    if (!config) throw new Error("there is no text to collect a head of");
+    if (!(head < config.n_heads)) throw new RangeError(`head ${head}: a layer has ${config.n_heads}`);
+    const all = (/** @type {"query" | "key"} */ name, /** @type {number} */ place) =>
+      joined(passes.map((pass) => ofHead(pass.read(name, layer), place)));
+    return {
+      from: passes.map((pass) => ({ texts: pass.tokens.texts, tokens: headerOf(pass).tokens })),
+      width: config.d_head,
+      scale: config.scale[layer],
+      ...lookingOf(config, layer),
+      query: all("query", head),
+      key: all("key", Math.floor((head * config.n_kv_heads) / config.n_heads)),
+    };
+  }
+}
+
+/** @param {Float32Array[]} parts */
+function joined(parts) {
+  const out = new Float32Array(parts.reduce((sum, { length }) => sum + length, 0));
+  let to = 0;
+  for (const part of parts) {
+    out.set(part, to);
+    to += part.length;
+  }
+  return out;
+}

@@ -1,0 +1,639 @@
+/**
+ * The cards above the picture: tokens, prediction, how the next token is drawn, heads, weights of a row, neurons.
+ *
+ * @import { Edit, Prediction, Sampling } from "../engine/engine.js"
+ */
+
+import { signColor, signedShade } from "../core/draw/colors.js";
+import { button, group, menu, segments } from "../core/draw/controls.js";
+import { element, tokenChip } from "../core/draw/dom.js";
+import { written } from "../core/text/numbers.js";
+import { percent, tokenName, visible } from "../core/text/text.js";
+import { difference } from "../marks/cards.js";
+import { editAt, placeOf } from "./edits.js";
+import { predictionRows } from "./runs.js";
+
+/** A text as tokens have it: lower case, without accents, each character with its place. @param {string} text */
+function folded(text) {
+  const places = [];
+  let plain = "";
+  let at = 0;
+  for (const character of text) {
+    const bare = character.normalize("NFD").replace(/\p{M}/gu, "").toLowerCase();
+    plain += bare;
+    for (let i = 0; i < bare.length; i += 1) places.push(at);
+    at += character.length;
+  }
+  return { plain, places: [...places, at] };
+}
+
+/**
+ * The characters [start, end) of each token of a text; null for special tokens and what is not found.
+ *
+ * @param {string} text
+ * @param {import("../core/data/data.js").Tokens} tokens
+ * @param {number} segment  of a pair: 0 or 1
+ * @returns {([number, number] | null)[]}
+ */
+export function spansOf(text, tokens, segment) {
+  const { plain, places } = folded(text);
+  let from = 0;
+  return tokens.text.map((token, i) => {
+    const wanted = folded(token.trim()).plain;
+    if (tokens.special[i] || tokens.segment[i] !== segment || !wanted) return null;
+    const at = plain.indexOf(wanted, from);
+    if (at < 0) return null;
+    from = at + wanted.length;
+    return [places[at], places[from]];
+  });
+}
+
+/**
+ * The text with the word that a token is part of behind a mask; null where that cannot be.
+ *
+ * @param {string} text
+ * @param {import("../core/data/data.js").Tokens} tokens
+ * @param {number} position
+ * @param {string} mask
+ */
+export function masked(text, tokens, position, mask) {
+  const spans = spansOf(text, tokens, tokens.segment[position]);
+  let [first, last] = [position, position];
+  while (first > 0 && tokens.piece[first]) first -= 1;
+  while (tokens.piece[last + 1]) last += 1;
+  const [begin, end] = [spans[first], spans[last]];
+  return begin && end ? `${text.slice(0, begin[0])}${mask}${text.slice(end[1])}` : null;
+}
+
+/**
+ * What changes of the texts when the word of a token is masked; null where that cannot be.
+ *
+ * @param {{text: string, second: string | null}} texts
+ * @param {import("../core/data/data.js").Tokens} tokens
+ * @param {number} position
+ * @param {string} mask
+ */
+export function maskedIn(texts, tokens, position, mask) {
+  const name = tokens.segment[position] && texts.second ? "second" : "text";
+  const text = masked(texts[name] ?? "", tokens, position, mask);
+  return text === null ? null : { [name]: text };
+}
+
+/**
+ * @typedef {object} TokenActs
+ * @property {(position: number) => void} choose
+ * @property {(position: number) => void} mask
+ * @property {(position: number) => void} hide
+ */
+
+/**
+ * @param {string | null} maskName  null: the model has no mask
+ * @param {TokenActs} acts
+ */
+export function createTokens(maskName, acts) {
+  const row = element("div", { class: "live-tokens", role: "listbox", "aria-label": "Tokens", "aria-orientation": "horizontal" });
+  let chosen = -1;
+  const mask = button("Mask this word", () => acts.mask(chosen), { class: "live-act" });
+  const hide = button("Hide this token", () => acts.hide(chosen), { class: "live-act" });
+  const said = element("span", { class: "live-hint" });
+  const root = element("div", { class: "live-words" }, [row, element("div", { class: "live-acts" }, [...(maskName ? [mask] : []), hide, said])]);
+  row.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const options = /** @type {HTMLElement[]} */ ([...row.children]);
+    const to = options[options.findIndex((one) => one === event.target) + (by ?? 0)];
+    if (!by) return;
+    // Elsewhere these keys mean layers.
+    event.preventDefault();
+    event.stopPropagation();
+    to?.focus();
+  });
+  let built = "";
+  return {
+    root,
+    /**
+     * @param {import("../core/data/data.js").Tokens} tokens
+     * @param {number | null} query  the token that is kept in the picture
+     * @param {number[]} hidden
+     */
+    update(tokens, query, hidden) {
+      const wanted = JSON.stringify([tokens.text, tokens.segment]);
+      if (wanted !== built) {
+        const at = [...row.children].findIndex((one) => one === row.ownerDocument.activeElement);
+        row.replaceChildren(...tokens.text.map((_, i) => chipOf(tokens, i, acts.choose)));
+        built = wanted;
+        if (at >= 0) /** @type {HTMLElement | undefined} */ (row.children[Math.min(at, row.children.length - 1)])?.focus();
+      }
+      chosen = query ?? -1;
+      [...row.children].forEach((one, i) => {
+        one.setAttribute("aria-selected", String(i === query));
+        one.setAttribute("tabindex", i === (query ?? 0) ? "0" : "-1");
+        one.classList.toggle("hidden-token", hidden.includes(i));
+      });
+      const none = query === null;
+      hide.disabled = none;
+      mask.disabled = none || Boolean(tokens.special[chosen]) || tokens.text[chosen] === maskName;
+      hide.textContent = !none && hidden.includes(chosen) ? "Show this token again" : "Hide this token";
+      said.textContent = none ? "Choose a token to mask or hide it." : `Chosen: “${tokenName(tokens, chosen)}”`;
+    },
+  };
+}
+
+/**
+ * @param {import("../core/data/data.js").Tokens} tokens
+ * @param {number} i
+ * @param {(position: number) => void} choose
+ */
+function chipOf(tokens, i, choose) {
+  const special = tokens.special[i] ? " special" : "";
+  const made = element("button", { type: "button", class: `live-token${special}`, role: "option" }, [tokenChip(tokens, i, 24)]);
+  made.addEventListener("click", () => choose(i));
+  return made;
+}
+
+/** Tokens of each of the two. */
+const PREDICTED = 5;
+
+/**
+ * @typedef {object} PredictionShown
+ * @property {Prediction[]} before
+ * @property {Prediction[] | null} after
+ * @property {number} place  index of the prediction that is shown
+ * @property {number | null} word  id of the token that is asked about
+ * @property {import("../engine/engine.js").Step | null} step
+ * @property {string} why  why there is none
+ */
+
+/**
+ * @param {(place: number) => void} choosePlace  position of a token
+ * @param {(id: number) => void} chooseWord
+ */
+export function createPrediction(choosePlace, chooseWord) {
+  const title = element("h2", {}, ["Prediction"]);
+  const places = element("div", { class: "live-places" });
+  const list = element("ul", { class: "live-bars" });
+  const key = element("p", { class: "live-key" });
+  const root = element("section", { class: "live-card live-prediction", "aria-label": "Prediction" }, [title, places, list, key]);
+  return {
+    root,
+    /** @param {PredictionShown} shown */
+    update({ before, after, place, word, step, why }) {
+      const none = !before.length;
+      key.textContent = none ? why : keyOf(after !== null, step !== null);
+      places.replaceChildren(...(before.length > 1 ? [placesOf(before, place, choosePlace)] : []));
+      if (none) return list.replaceChildren();
+      const rows = predictionRows(before[place].candidates, after && (after[place]?.candidates ?? []), PREDICTED);
+      const least = leastOf(before[place], after?.[place]);
+      const most = Math.max(0.2, ...rows.flatMap((row) => [row.before ?? 0, row.after ?? 0, drawnOf(step, row.id) ?? 0]));
+      const asked = word !== null && rows.some(({ id }) => id === word) ? word : rows[0].id;
+      const focused = [...list.querySelectorAll("button")].findIndex((one) => one === list.ownerDocument.activeElement);
+      list.replaceChildren(...rows.map((row) => barOf(row, { most, least, asked: row.id === asked, edited: after !== null, drawn: drawnOf(step, row.id), next: step?.chosen.id === row.id }, chooseWord)));
+      if (focused >= 0) list.querySelectorAll("button")[Math.min(focused, rows.length - 1)]?.focus();
+      return undefined;
+    },
+  };
+}
+
+/** @param {boolean} edited @param {boolean} sampled */
+function keyOf(edited, sampled) {
+  const bars = edited ? "Pale: before. Full: with your changes." : "How probable the model finds each.";
+  return sampled ? `${bars} Line below: the probability to be drawn.` : bars;
+}
+
+/** @param {Prediction[]} all @param {number} place @param {(position: number) => void} choose */
+function placesOf(all, place, choose) {
+  const choices = all.map(({ position }, i) => ({ id: String(position), label: `${i + 1}`, name: `Masked word ${i + 1}` }));
+  const made = segments(choices, (id) => choose(Number(id)), "Masked word");
+  made.show(String(all[place].position));
+  return made.root;
+}
+
+/** @param {Prediction} before @param {Prediction} [after] */
+function leastOf(before, after) {
+  const last = (/** @type {Prediction | undefined} */ one) => one?.candidates.at(-1)?.prob ?? 0;
+  return { before: last(before), after: last(after) };
+}
+
+/** @param {import("../engine/engine.js").Step | null} step @param {number} id */
+function drawnOf(step, id) {
+  const at = step ? step.candidates.findIndex((one) => one.id === id) : -1;
+  return step && at >= 0 ? step.drawn[at] : null;
+}
+
+/**
+ * @param {import("./runs.js").Row} row
+ * @param {{most: number, least: {before: number, after: number}, asked: boolean, edited: boolean,
+ *   drawn: number | null, next: boolean}} about
+ * @param {(id: number) => void} choose
+ */
+function barOf(row, { most, least, asked, edited, drawn, next }, choose) {
+  const name = element("button", { type: "button", class: "live-word", "aria-pressed": String(asked), title: "Ask which head matters for this" }, [
+    element("bdi", {}, [visible(row.text.replace(/^ /, "·"), 24)]),
+  ]);
+  name.addEventListener("click", () => choose(row.id));
+  const fills = [fillOf("before", row.before, most), ...(edited ? [fillOf("after", row.after, most)] : []), ...(drawn === null ? [] : [fillOf("drawn", drawn, most)])];
+  const track = element("span", { class: "live-track", "aria-hidden": "true" }, fills);
+  /** @type {(Node | string)[]} */
+  const numbers = [numberOf("before", row.before, least.before)];
+  if (edited) {
+    numbers.push(" → ", numberOf("after", row.after, least.after));
+    const known = row.before !== null && row.after !== null;
+    numbers.push(element("span", { class: "live-change" }, [known ? difference(/** @type {number} */ (row.after), /** @type {number} */ (row.before)) : ""]));
+  } else if (drawn !== null) numbers.push(element("span", { class: "live-change" }, [`drawn ${percent(drawn)}`]));
+  const item = element("li", { class: `live-bar${edited ? " edited" : ""}${next ? " next" : ""}` }, [name, track, element("span", { class: "live-numbers" }, numbers)]);
+  item.dataset.id = String(row.id);
+  return item;
+}
+
+/** @param {string} kind @param {number | null} prob @param {number} most */
+function fillOf(kind, prob, most) {
+  const fill = element("span", { class: `live-fill ${kind}` });
+  fill.style.width = `${((prob ?? 0) / most) * 100}%`;
+  return fill;
+}
+
+/**
+ * @param {string} kind
+ * @param {number | null} prob
+ * @param {number} least  of those that are known
+ */
+function numberOf(kind, prob, least) {
+  const text = prob === null ? `<\u202f${percent(least)}` : percent(prob);
+  const made = element("data", { value: prob === null ? "" : String(prob) }, [text]);
+  made.dataset.of = kind;
+  return made;
+}
+
+/** @param {{sampling: (sampling: Sampling) => void, next: () => void}} acts */
+export function createSampling({ sampling: change, next }) {
+  let now = /** @type {Sampling | null} */ (null);
+  const set = (/** @type {Partial<Sampling>} */ part) => now && change({ ...now, ...part });
+  const temperature = element("input", { type: "range", min: "0", max: "2", step: "0.05", "aria-label": "Temperature" });
+  const told = element("output", { class: "value" });
+  const topK = number("Top-k: only so many of the most probable tokens", "all", "1", "1");
+  const topP = number("Top-p: only the most probable tokens that have this share", "1", "0.05", "0.05");
+  topP.max = "1";
+  const seed = number("Seed of the draw", "0", "0", "1");
+  temperature.addEventListener("input", () => set({ temperature: Number(temperature.value) }));
+  topK.addEventListener("input", () => set({ topK: wholeOf(topK.value) }));
+  topP.addEventListener("input", () => set({ topP: shareOf(topP.value) }));
+  seed.addEventListener("input", () => set({ seed: wholeOf(seed.value) ?? 0 }));
+  const add = button("Add a token", next, { class: "live-act live-next" });
+  const another = button("Another seed", () => now && set({ seed: now.seed + 1 }), { class: "live-act" });
+  const root = element("div", { class: "live-sampling", role: "group", "aria-label": "Next token" }, [
+    group("Temperature", [temperature, told]),
+    group("Top-k", [topK]),
+    group("Top-p", [topP]),
+    group("Seed", [seed]),
+    element("div", { class: "live-acts" }, [add, another]),
+  ]);
+  return {
+    root,
+    /** @param {Sampling} sampling @param {import("../engine/engine.js").Step | null} step */
+    update(sampling, step) {
+      now = sampling;
+      show(temperature, String(sampling.temperature));
+      told.textContent = sampling.temperature === 0 ? "0: the best" : sampling.temperature.toFixed(2);
+      show(topK, sampling.topK === null ? "" : String(sampling.topK));
+      show(topP, sampling.topP === null ? "" : String(sampling.topP));
+      show(seed, String(sampling.seed));
+      add.disabled = step === null;
+      add.textContent = step ? `Add “${visible(step.chosen.text.replace(/^ /, "·"), 20)}”` : "Add a token";
+    },
+  };
+}
+
+/**
+ * @param {string} name
+ * @param {string} empty  what nothing means
+ * @param {string} min
+ * @param {string} step
+ */
+function number(name, empty, min, step) {
+  return element("input", { type: "number", class: "live-number", inputmode: "decimal", min, step, placeholder: empty, "aria-label": name, title: name });
+}
+
+/** What is being typed stays as it is. @param {HTMLInputElement} field @param {string} value */
+function show(field, value) {
+  const same = field.value === value || (field.value !== "" && value !== "" && Number(field.value) === Number(value));
+  if (!same && !(field.matches(":focus") && field.type === "number")) field.value = value;
+}
+
+/** @param {string} text */
+function wholeOf(text) {
+  const value = Number(text);
+  return text !== "" && Number.isInteger(value) && value >= 0 ? value || null : null;
+}
+
+/** @param {string} text */
+function shareOf(text) {
+  const value = Number(text);
+  return text !== "" && value > 0 && value < 1 ? value : null;
+}
+
+/**
+ * @typedef {object} HeadsShown
+ * @property {Edit[]} edits
+ * @property {number | null} token  the one that is chosen
+ * @property {"change" | "effect"} shade
+ * @property {number[] | null} values  of the heads, layer by layer
+ * @property {"zero" | "mean" | "text"} to
+ * @property {boolean} other  there is another text
+ * @property {string} word  the token that a sweep asks about
+ * @property {string} said
+ * @property {"light" | "dark"} theme
+ */
+
+/** From this many heads on there is no room for numbers. */
+const MANY = 9;
+/** The changes of a click. */
+const CLICKS = /** @type {const} */ ([
+  { id: "zero", label: "zero", title: "Nothing comes from it" },
+  { id: "mean", label: "mean", title: "The same comes from it at every token: the mean over this text" },
+  { id: "text", label: "other", title: "What it gives for the other prompt comes from it" },
+]);
+
+/**
+ * @param {{layers: number, heads: number, predicts: import("../engine/engine.js").Predicts}} about
+ * @param {{change: (edit: Edit) => void, to: (to: "zero" | "mean" | "text") => void, shade: (shade: "change" | "effect") => void}} acts
+ */
+export function createHeads({ layers, heads, predicts }, acts) {
+  const to = segments([...CLICKS], acts.to, "What a click sets a head, a layer or a neuron to");
+  const shades = segments(
+    [{ id: "change", label: "attention moved" }, { id: "effect", label: `matters for the ${predicts === "classes" ? "class" : "word"}` }],
+    acts.shade,
+    "What the grid shows",
+  );
+  let everywhere = true;
+  const reach = segments([{ id: "all", label: "every token" }, { id: "one", label: "the chosen one" }], (id) => {
+    everywhere = id === "all";
+    if (shown) update(shown);
+  }, "The tokens at which a click changes it");
+  const said = element("p", { class: "live-key" });
+  const cells = Array.from({ length: layers }, (_, layer) => Array.from({ length: heads }, (_unused, head) => cellOf("z", layer, head)));
+  const whole = Array.from({ length: layers }, (_, layer) => [cellOf("attn_out", layer, null), cellOf("mlp_out", layer, null)]);
+  let shown = /** @type {HeadsShown | null} */ (null);
+  const table = tableOf(layers, heads, cells, whole);
+  table.addEventListener("click", ({ target }) => {
+    const made = target instanceof Element ? target.closest("button") : null;
+    if (!made || !shown) return;
+    acts.change(editOf(made, shown.to, everywhere ? null : shown.token));
+  });
+  table.addEventListener("keydown", (event) => walk(event, [...cells.map((row, i) => [...row, ...whole[i]])]));
+  const scroll = element("div", { class: "live-scroll" }, [table]);
+  const root = element("section", { class: "live-card live-heads", "aria-label": "Heads and layers" }, [
+    element("h2", {}, ["Heads and layers"]),
+    element("div", { class: "live-row" }, [element("span", { class: "live-label" }, ["A click sets to"]), to.root]),
+    element("div", { class: "live-row" }, [element("span", { class: "live-label" }, ["at"]), reach.root]),
+    scroll,
+    element("div", { class: "live-row" }, [shades.root]),
+    said,
+  ]);
+  root.classList.toggle("many", heads >= MANY);
+  const update = (/** @type {HeadsShown} */ now) => {
+    shown = now;
+    if (now.token === null) everywhere = true;
+    to.show(now.to);
+    shades.show(now.shade);
+    reach.show(everywhere ? "all" : "one");
+    for (const one of reach.root.children) if (/** @type {HTMLElement} */ (one).dataset.choice === "one") one.toggleAttribute("disabled", now.token === null);
+    for (const one of to.root.children) if (/** @type {HTMLElement} */ (one).dataset.choice === "text") one.toggleAttribute("disabled", !now.other);
+    said.textContent = now.said;
+    const most = Math.max(now.shade === "change" ? 0.05 : 0.1, ...(now.values ?? []).map(Math.abs));
+    cells.flat().forEach((one, i) => paintCell(one, now, now.values?.[i] ?? null, most, everywhere ? null : now.token));
+    whole.flat().forEach((one) => paintCell(one, now, null, most, everywhere ? null : now.token));
+  };
+  return { root, update };
+}
+
+/**
+ * The edit that a click on a cellOf makes.
+ *
+ * @param {HTMLElement} made
+ * @param {Edit["change"]} change
+ * @param {number | null} position  null: every token
+ * @returns {Edit}
+ */
+function editOf({ dataset: { quantity = "", layer, head } }, change, position) {
+  return { quantity, change, layer: Number(layer), ...(head !== undefined && { head: Number(head) }), ...(position !== null && { position }) };
+}
+
+/** @param {string} quantity @param {number} layer @param {number | null} head */
+function cellOf(quantity, layer, head) {
+  const made = element("button", { type: "button", class: "live-cellOf", tabindex: layer === 0 && head === 0 ? "0" : "-1" });
+  Object.assign(made.dataset, { quantity, layer, ...(head !== null && { head }) });
+  return made;
+}
+
+/** @param {number} layers @param {number} heads @param {HTMLElement[][]} cells @param {HTMLElement[][]} whole */
+function tableOf(layers, heads, cells, whole) {
+  const names = [...Array.from({ length: heads }, (_, head) => String(head)), "attn", "MLP"];
+  const top = element("tr", {}, [element("td"), ...names.map((name) => element("th", { scope: "col" }, [name]))]);
+  const rows = Array.from({ length: layers }, (_, layer) => {
+    const all = [...cells[layer], ...whole[layer]].map((one) => element("td", {}, [one]));
+    return element("tr", {}, [element("th", { scope: "row", "aria-label": `Layer ${layer}` }, [String(layer)]), ...all]);
+  });
+  return element("table", { class: "live-grid", "aria-label": "Heads: a row a layer" }, [element("thead", {}, [top]), element("tbody", {}, rows)]);
+}
+
+/**
+ * @param {HTMLElement} made
+ * @param {HeadsShown} shown
+ * @param {number | null} value
+ * @param {number} most
+ * @param {number | null} position  null: every token
+ */
+function paintCell(made, { edits, shade, word, theme }, value, most, position) {
+  const { quantity = "", layer = "", head } = made.dataset;
+  const own = editOf(made, "zero", position);
+  const done = editAt(edits, own);
+  const elsewhere = edits.some((edit) => edit !== done && placeOf({ ...edit, position: null }) === placeOf({ ...own, position: null }));
+  const name = head === undefined ? `${quantity === "attn_out" ? "Attention" : "MLP"} of layer ${layer}` : `Layer ${layer}, head ${head}`;
+  const number = value === null ? "" : shade === "change" ? percent(value) : plain(value);
+  const told = value === null ? "" : shade === "change" ? `: attention moved by ${number}` : `: without it log p of ${word} changes by ${number}`;
+  made.setAttribute("aria-label", `${name}${done ? `, set to ${done.change}` : ""}${told}`);
+  made.setAttribute("aria-pressed", String(done !== undefined));
+  made.classList.toggle("partly", elsewhere);
+  made.title = `${name}${told}. Click to ${done ? "take the change back" : "change it"}.`;
+  made.textContent = value === null ? "" : shade === "change" ? String(Math.round(value * 100)) : number;
+  made.style.background = value ? signedShade(value, most, theme) : "";
+  if (value === null) delete made.dataset.value;
+  else made.dataset.value = String(value);
+}
+
+/** Two digits, without a sign before a zero. @param {number} value */
+function plain(value) {
+  const text = Math.abs(value).toFixed(2);
+  return value < 0 && Number(text) ? `−${text}` : text;
+}
+
+/** Arrows go from cellOf to cellOf. @param {KeyboardEvent} event @param {HTMLElement[][]} rows */
+function walk(event, rows) {
+  const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+  const row = rows.findIndex((all) => all.some((one) => one === event.target));
+  if (!step || row < 0) return;
+  // Elsewhere these keys mean layers.
+  event.preventDefault();
+  event.stopPropagation();
+  const to = rows[row + step[0]]?.[rows[row].findIndex((one) => one === event.target) + step[1]];
+  if (!to) return;
+  /** @type {HTMLElement} */ (event.target).tabIndex = -1;
+  to.tabIndex = 0;
+  to.focus();
+}
+
+/**
+ * @typedef {"head" | "layer" | "all"} Reach  of a cut: this head, all heads of the layer, all layers
+ *
+ * @typedef {object} WeightRow
+ * @property {import("../core/data/data.js").Tokens} tokens
+ * @property {number} layer
+ * @property {number} head
+ * @property {number} query
+ * @property {Float32Array} weights  of its keys
+ * @property {number} first  the first key that it may look at
+ * @property {number} end  the first one after it that it may not
+ * @property {(key: number, reach: Reach) => boolean} cut  whether the key is hidden from it there
+ * @property {number[]} set  keys whose weight is set
+ *
+ * @typedef {object} WeightActs
+ * @property {(row: WeightRow, key: number, weight: number) => void} set
+ * @property {(row: WeightRow, key: number, reach: Reach) => void} cut
+ */
+
+/** Steps of a bar: tenths of a percent. */
+const STEPS = 1000;
+
+/** @param {WeightActs} acts */
+export function createWeights(acts) {
+  const title = element("p", { class: "live-key" });
+  const list = element("ul", { class: "live-weights" });
+  /** @type {Reach} */
+  let reach = "head";
+  const reaches = segments([{ id: "head", label: "this head" }, { id: "layer", label: "this layer" }, { id: "all", label: "every layer" }], (id) => {
+    reach = id;
+    show();
+  }, "Where an edge is cut");
+  const root = element("div", { class: "live-panel" }, [title, list, element("div", { class: "live-row" }, [group("Cut in", [reaches.root])])]);
+  let built = "";
+  /** @type {{key: number, slider: HTMLInputElement, number: HTMLElement, cut: HTMLElement, item: HTMLElement}[]} */
+  let items = [];
+  let row = /** @type {WeightRow | null} */ (null);
+  const build = (/** @type {WeightRow} */ { tokens, first, end }) => {
+    items = Array.from({ length: end - first }, (_, i) => {
+      const key = first + i;
+      const name = tokenName(tokens, key);
+      const slider = element("input", { type: "range", min: "0", max: String(STEPS), step: "1", "aria-label": `Weight of “${name}”` });
+      slider.addEventListener("input", () => row && acts.set(row, key, Number(slider.value) / STEPS));
+      const number = element("output", { class: "value" });
+      const cut = button("cut", () => row && acts.cut(row, key, reach), { class: "live-act", "aria-label": `Cut the edge to “${name}”` });
+      const item = element("li", {}, [element("span", { class: "name" }, [tokenChip(tokens, key, 18)]), slider, number, cut]);
+      item.dataset.key = String(key);
+      return { key, slider, number, cut, item };
+    });
+    list.replaceChildren(...items.map(({ item }) => item));
+  };
+  const show = () => {
+    reaches.show(reach);
+    if (!row) return;
+    const now = row;
+    const wanted = JSON.stringify([now.tokens.text, now.first, now.end]);
+    if (wanted !== built) build(now);
+    built = wanted;
+    title.textContent = `Layer ${now.layer}, head ${now.head}: where “${tokenName(now.tokens, now.query)}” looks. Draw a bar: the others are scaled. Choose another token above, another head below.`;
+    items.forEach(({ key, slider, number, cut, item }) => {
+      const step = String(Math.round(now.weights[key] * STEPS));
+      if (slider.value !== step && !slider.matches(":active")) slider.value = step;
+      number.textContent = percent(now.weights[key]);
+      slider.setAttribute("aria-valuetext", `${percent(now.weights[key])}`);
+      slider.style.setProperty("--part", `${now.weights[key] * 100}%`);
+      const isCut = now.cut(key, reach);
+      slider.disabled = isCut;
+      cut.setAttribute("aria-pressed", String(isCut));
+      item.classList.toggle("changed", isCut || now.set.includes(key));
+    });
+  };
+  return {
+    root,
+    /** @param {WeightRow} now */
+    update(now) {
+      row = now;
+      show();
+    },
+  };
+}
+
+/** How many are listed. */
+const LISTED_NEURONS = 8;
+
+/**
+ * @typedef {object} NeuronsShown
+ * @property {import("../core/data/data.js").Tokens} tokens
+ * @property {number} layer
+ * @property {number} position  of the token
+ * @property {ArrayLike<number>} values  of all neurons there
+ * @property {(neuron: number, position: number | null) => boolean} edited
+ * @property {"light" | "dark"} theme
+ */
+
+/**
+ * @param {number} layers
+ * @param {number} neurons
+ * @param {{layer: (layer: number) => void, change: (layer: number, neuron: number, position: number | null) => void}} acts
+ */
+export function createNeurons(layers, neurons, acts) {
+  let everywhere = true;
+  let shown = /** @type {NeuronsShown | null} */ (null);
+  const change = (/** @type {number} */ neuron) => shown && acts.change(shown.layer, neuron, everywhere ? null : shown.position);
+  const options = Array.from({ length: layers }, (_, layer) => /** @type {[string, string]} */ ([String(layer), String(layer)]));
+  const layer = menu("Layer of the MLP", options, (value) => acts.layer(Number(value)));
+  const reach = segments([{ id: "all", label: "all tokens" }, { id: "one", label: "this token" }], (id) => {
+    everywhere = id === "all";
+    show();
+  }, "Where a neuron is changed");
+  const number = element("input", { type: "number", class: "live-number", min: "0", max: String(neurons - 1), step: "1", placeholder: `0–${neurons - 1}`, "aria-label": "Number of a neuron" });
+  const byNumber = button("change", () => number.value !== "" && number.checkValidity() && change(Number(number.value)), { class: "live-act", "aria-label": "Change the neuron of this number" });
+  number.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") byNumber.click();
+  });
+  const title = element("p", { class: "live-key" });
+  const list = element("ul", { class: "live-neurons" });
+  const controls = element("div", { class: "live-row" }, [
+    group("Layer", [element("div", { class: "stepper" }, [layer])]),
+    group("At", [reach.root]),
+    group("By number", [number, byNumber]),
+  ]);
+  const root = element("div", { class: "live-panel" }, [controls, title, list]);
+  const show = () => {
+    reach.show(everywhere ? "all" : "one");
+    if (!shown) return;
+    const { tokens, position, values, edited, theme } = shown;
+    layer.value = String(shown.layer);
+    title.textContent = `The largest of ${values.length} neurons at “${tokenName(tokens, position)}”. A click changes one.`;
+    const largest = largestOf(values, LISTED_NEURONS);
+    const most = Math.abs(values[largest[0]]) || 1;
+    const focused = [...list.querySelectorAll("button")].findIndex((one) => one === list.ownerDocument.activeElement);
+    list.replaceChildren(...largest.map((neuron) => {
+      const is = edited(neuron, everywhere ? null : position);
+      const fill = element("span", { class: "live-fill after" });
+      fill.style.width = `${(Math.abs(values[neuron]) / most) * 100}%`;
+      fill.style.background = signColor(values[neuron], theme);
+      const name = button(String(neuron), () => change(neuron), { class: "live-word", "aria-pressed": String(is), "aria-label": `Neuron ${neuron}, ${written(values[neuron], 2)}` });
+      return element("li", { class: "live-bar" }, [name, element("span", { class: "live-track", "aria-hidden": "true" }, [fill]), element("data", { class: "live-numbers", value: String(values[neuron]) }, [written(values[neuron], 2)])]);
+    }));
+    if (focused >= 0) list.querySelectorAll("button")[focused]?.focus();
+  };
+  return {
+    root,
+    /** @param {NeuronsShown} now */
+    update(now) {
+      shown = now;
+      show();
+    },
+  };
+}
+
+/** The places of the largest values in size. @param {ArrayLike<number>} values @param {number} count */
+export function largestOf(values, count) {
+  const places = Array.from({ length: values.length }, (_, i) => i);
+  return places.sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]) || a - b).slice(0, count);
+}

@@ -1,0 +1,681 @@
+/**
+ * The exercises in their order, and their arithmetic.
+ *
+ * @import { Edit } from "../../engine/engine.js"
+ */
+
+import { rounded } from "./player.js";
+
+/** @param {ArrayLike<number>} one @param {ArrayLike<number>} other */
+export function dot(one, other) {
+  let sum = 0;
+  for (let i = 0; i < one.length; i += 1) sum += one[i] * other[i];
+  return sum;
+}
+
+/** @param {ArrayLike<number>} scores */
+export function softmax(scores) {
+  const all = Array.from(scores);
+  const largest = all.reduce((one, other) => Math.max(one, other), -Infinity);
+  const powers = all.map((score) => Math.exp(score - largest));
+  const total = powers.reduce((sum, power) => sum + power, 0);
+  return powers.map((power) => power / total);
+}
+
+/** @param {ArrayLike<number>} values */
+export function mean(values) {
+  return Array.from(values).reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+/**
+ * Kullback-Leibler divergence of two rows of logits, in nats.
+ *
+ * @param {ArrayLike<number>} clean
+ * @param {ArrayLike<number>} changed
+ */
+export function divergence(clean, changed) {
+  const [one, other] = [softmax(clean), softmax(changed)];
+  return one.reduce((sum, p, i) => (p > 0 ? sum + p * Math.log(p / other[i]) : sum), 0);
+}
+
+/** The place of the largest. @param {ArrayLike<number>} values */
+export function largestAt(values) {
+  const all = Array.from(values);
+  return all.indexOf(Math.max(...all));
+}
+
+/**
+ * The mean weight of a head on the token `step` further, over the queries that have one.
+ *
+ * @param {import("../../engine/engine.js").Numbers} probs  of a layer
+ * @param {number} head
+ * @param {number} step
+ */
+export function meanWeight({ shape: [, n], values }, head, step) {
+  const found = [];
+  for (let query = Math.max(0, -step); query < n - Math.max(0, step); query += 1) found.push(values[(head * n + query) * n + query + step]);
+  return mean(found);
+}
+
+/**
+ * Lists of different words, by the generator of Park and Miller from seed 1.
+ *
+ * @param {string[]} words
+ * @param {number} count
+ * @param {number} length
+ */
+export function draws(words, count, length) {
+  let state = 1;
+  return Array.from({ length: count }, () => {
+    /** @type {string[]} */
+    const drawn = [];
+    while (drawn.length < length) {
+      state = (state * 48271) % 2147483647;
+      const word = words[state % words.length];
+      if (!drawn.includes(word)) drawn.push(word);
+    }
+    return drawn;
+  });
+}
+
+const RAN_AWAY = "the horse quickly ran away";
+const TIRED = "the horses [MASK] very tired.";
+const [LAYER, HEAD] = [0, 2];
+
+/** @param {import("./player.js").Lab} lab */
+async function given(lab) {
+  const run = await lab.run(RAN_AWAY);
+  const [query, key] = [run.place("horse"), run.place("quickly")];
+  const product = dot(await run.row("query", LAYER, HEAD, query), await run.row("key", LAYER, HEAD, key));
+  const scores = await run.row("scores", LAYER, HEAD, query);
+  const probs = await run.row("probs", LAYER, HEAD, query);
+  return { run, query, key, product, scores, probs, scale: Math.sqrt(lab.about.dHead) };
+}
+
+/** @type {import("./player.js").Exercise} */
+export const oneWeight = {
+  title: "One weight by hand",
+  minutes: 10,
+  model: "tiny-bert",
+  about: "From a dot product to one weight: the scale and the softmax. A calculator helps.",
+  steps: [
+    {
+      ask: async (lab) => {
+        const { product } = await given(lab);
+        return `“${RAN_AWAY}”, head ${LAYER}-${HEAD}: the query of “horse” times the key of “quickly”, summed over ${lab.about.dHead} dimensions, is ${rounded(product)}. The score is that divided by √${lab.about.dHead}. What is the score?`;
+      },
+      tolerance: (answer) => Math.abs(answer) * 0.01,
+      async reveal(lab) {
+        const { product, query, scores, key, scale } = await given(lab);
+        return {
+          answer: scores[key],
+          numbers: { dot: product, score: scores[key] },
+          said: `${rounded(product)} · ${rounded(1 / scale)} = ${rounded(scores[key])}.`,
+          means: "The scale keeps scores from growing with the number of dimensions.",
+          show: { text: RAN_AWAY, view: { layer: LAYER, head: HEAD, query } },
+        };
+      },
+    },
+    {
+      ask: async (lab) => {
+        const { run, scores, key } = await given(lab);
+        const others = run.words.flatMap((word, i) => (i === key ? [] : [`${word} ${rounded(scores[i])}`]));
+        return `“quickly” has the score ${rounded(scores[key])}, the others: ${others.join(", ")}. The softmax is exp(score) divided by the sum of exp of all scores. Which weight, 0 to 1, does “horse” give “quickly”?`;
+      },
+      between: [0, 1],
+      tolerance: () => 0.02,
+      async reveal(lab) {
+        const { query, key, probs } = await given(lab);
+        return {
+          answer: probs[key],
+          numbers: { weight: probs[key] },
+          said: `The weight is ${rounded(probs[key])}.`,
+          means: "A score that lies a few units above the others takes nearly all the weight.",
+          show: { text: RAN_AWAY, view: { layer: LAYER, head: HEAD, query } },
+        };
+      },
+    },
+    {
+      ask: (lab) => `Now without the scale: every score of “horse” is √${lab.about.dHead} times as large. Which weight does “quickly” get?`,
+      between: [0, 1],
+      tolerance: () => 0.01,
+      async reveal(lab) {
+        const { query, key, scores, scale } = await given(lab);
+        const large = Array.from(scores, (score) => score * scale);
+        const weight = softmax(large)[key];
+        // Each score of the one query as it would be; the edits know no factor.
+        const edits = large.map((value, at) => /** @type {const} */ ({ quantity: "scores", change: "set", layer: LAYER, head: HEAD, position: query, key: at, value }));
+        return {
+          answer: weight,
+          numbers: { unscaled: weight },
+          said: `The weight becomes ${rounded(weight)}.`,
+          means: "Without the scale the softmax picks one token and forgets the rest.",
+          show: { text: RAN_AWAY, edits: [...edits], view: { layer: LAYER, head: HEAD, query } },
+        };
+      },
+    },
+    {
+      ask: async (lab) => `And with all scores of “horse” set to 0? The text has ${(await lab.run(RAN_AWAY)).length} tokens, [CLS] and [SEP] among them. Which weight does “quickly” get?`,
+      between: [0, 1],
+      tolerance: () => 0.005,
+      async reveal(lab) {
+        const { query, key } = await given(lab);
+        /** @type {import("../../engine/engine.js").Edit[]} */
+        const edits = [{ quantity: "scores", change: "zero", layer: LAYER, head: HEAD, position: query }];
+        const weight = (await (await lab.run(RAN_AWAY, edits)).row("probs", LAYER, HEAD, query))[key];
+        return {
+          answer: weight,
+          numbers: { equal: weight },
+          said: `${rounded(weight)}: one part for each token.`,
+          means: "Equal scores make attention a plain mean of all values.",
+          show: { text: RAN_AWAY, edits, view: { layer: LAYER, head: HEAD, query } },
+        };
+      },
+    },
+    {
+      ask: () => `“${TIRED}” with all scores of every head set to 0, so that each head takes a plain mean. Which word does the model put first: are, were, was or is?`,
+      choices: ["are", "were", "was", "is"],
+      async reveal(lab) {
+        /** @type {import("../../engine/engine.js").Edit[]} */
+        const edits = [{ quantity: "scores", change: "zero" }];
+        const [was] = await lab.ids("was");
+        const before = await lab.run(TIRED);
+        const place = before.place("[MASK]");
+        const clean = softmax(await before.logits(place))[was];
+        const run = await lab.run(TIRED, edits);
+        const first = await run.first(place);
+        const prob = softmax(await run.logits(place))[was];
+        return {
+          answer: first,
+          numbers: { "was before": clean, was: prob, top: Number(first === "was") },
+          said: `The model says “${first}” first; “was” goes from ${rounded(clean)} to ${rounded(prob)}.`,
+          means: "Without attention the mask no longer knows its subject, and the commonest form wins.",
+          show: { text: TIRED, edits },
+        };
+      },
+    },
+  ],
+};
+
+const HAPPY = "the small horse ran into the old house and the children were happy";
+const DRAWN = "water green under king seven door often child horse red about stone not";
+/** Heads of layer 0. */
+const [PREVIOUS, NEXT] = [1, 2];
+
+/**
+ * The scores of a head of layer 0, were other position embeddings added to its words.
+ *
+ * @param {import("./player.js").Lab} lab
+ * @param {number} head
+ * @param {(position: number, length: number) => number} placed
+ */
+async function scoresOf(lab, head, placed) {
+  const { run } = await lab.run(HAPPY);
+  const { dModel, dHead, built } = lab.about;
+  const names = ["word.weight", "position.weight", "segment.weight", "embed_norm.weight", "embed_norm.bias"];
+  const [word, position, segment, scale, shift] = await Promise.all(names.map(async (name) => (await lab.weight(`body.${name}`)).values));
+  const inputs = run.ids.map((id, i) => {
+    const at = placed(i, run.ids.length);
+    const sum = Array.from({ length: dModel }, (_, d) => word[id * dModel + d] + position[at * dModel + d] + segment[d]);
+    const centre = mean(sum);
+    const deviation = Math.sqrt(mean(sum.map((value) => (value - centre) ** 2)) + built.eps);
+    return sum.map((value, d) => ((value - centre) / deviation) * scale[d] + shift[d]);
+  });
+  /** @param {string} name */
+  const projected = async (name) => {
+    const { values } = await lab.weight(`body.groups.0.attention.${name}.weight`);
+    const bias = (await lab.weight(`body.groups.0.attention.${name}.bias`)).values;
+    const rows = Array.from({ length: dHead }, (_, d) => head * dHead + d);
+    return inputs.map((input) => rows.map((row) => dot(values.subarray(row * dModel, (row + 1) * dModel), input) + bias[row]));
+  };
+  const [queries, keys] = [await projected("query"), await projected("key")];
+  return queries.map((query) => keys.map((key) => dot(query, key) / Math.sqrt(dHead)));
+}
+
+/** @param {number[][]} scores @param {number} head @returns {import("../../engine/engine.js").Edit[]} */
+function editsOf(scores, head) {
+  return scores.flatMap((row, position) => row.map((value, key) => ({ quantity: "scores", change: /** @type {const} */ ("set"), layer: 0, head, position, key, value })));
+}
+
+/**
+ * @param {import("./player.js").Lab} lab
+ * @param {string} text
+ * @param {number} head
+ * @param {number} step
+ * @param {import("../../engine/engine.js").Edit[]} [edits]
+ */
+async function weightOf(lab, text, head, step, edits = []) {
+  return meanWeight(await (await lab.run(text, edits)).read("probs", 0), head, step);
+}
+
+/** @type {import("./player.js").Exercise} */
+export const wordOrder = {
+  title: "Where word order lives",
+  minutes: 10,
+  model: "tiny-bert",
+  about: "Two heads look at a neighbour. Is it the words that tell them which, or the positions?",
+  steps: [
+    {
+      ask: () => `“${HAPPY}”: head 0-1 looks at the previous token. Which weight, 0 to 1, does a token give the one before it, on average?`,
+      between: [0, 1],
+      tolerance: () => 0.1,
+      async reveal(lab) {
+        const [previous, next] = [await weightOf(lab, HAPPY, PREVIOUS, -1), await weightOf(lab, HAPPY, NEXT, 1)];
+        return {
+          answer: previous,
+          numbers: { "previous words": previous, "next words": next },
+          said: `${rounded(previous)}. Head 0-2 gives the next token ${rounded(next)}.`,
+          means: "Both heads do one thing nearly all the time.",
+          show: { text: HAPPY, view: { layer: 0, head: PREVIOUS } },
+        };
+      },
+    },
+    {
+      ask: () => `The words are taken at random: “${DRAWN}”. Which weight does head 0-1 give the previous token now?`,
+      between: [0, 1],
+      tolerance: () => 0.1,
+      async reveal(lab) {
+        const [previous, next] = [await weightOf(lab, DRAWN, PREVIOUS, -1), await weightOf(lab, DRAWN, NEXT, 1)];
+        return {
+          answer: previous,
+          numbers: { "previous drawn": previous, "next drawn": next },
+          said: `${rounded(previous)}, and head 0-2 gives the next token ${rounded(next)}.`,
+          means: "Which words stand there hardly matters, so it must be the positions.",
+          show: { text: DRAWN, view: { layer: 0, head: PREVIOUS } },
+        };
+      },
+    },
+    {
+      ask: () => "The first text again, but each word gets the position embedding of position 0. Which weight does head 0-1 give the previous token?",
+      between: [0, 1],
+      tolerance: () => 0.1,
+      async reveal(lab) {
+        const edits = editsOf(await scoresOf(lab, PREVIOUS, () => 0), PREVIOUS);
+        const previous = await weightOf(lab, HAPPY, PREVIOUS, -1, edits);
+        const next = await weightOf(lab, HAPPY, NEXT, 1, editsOf(await scoresOf(lab, NEXT, () => 0), NEXT));
+        return {
+          answer: previous,
+          numbers: { "previous equal": previous, "next equal": next },
+          said: `${rounded(previous)}; head 0-2 gives the next token ${rounded(next)}. The picture changes head 0-1 alone.`,
+          means: "Without positions the heads no longer know which token is the neighbour.",
+          show: { text: HAPPY, edits, view: { layer: 0, head: PREVIOUS } },
+        };
+      },
+    },
+    {
+      ask: () => "Now the position embeddings run backwards: the last token gets the first. Where does head 0-1 look?",
+      choices: ["the previous token", "the next token", "[SEP]"],
+      async reveal(lab) {
+        const edits = editsOf(await scoresOf(lab, PREVIOUS, (at, length) => length - 1 - at), PREVIOUS);
+        const run = await lab.run(HAPPY, edits);
+        const probs = await run.read("probs", 0);
+        const [previous, next] = [meanWeight(probs, PREVIOUS, -1), meanWeight(probs, PREVIOUS, 1)];
+        return {
+          answer: next > previous ? "the next token" : "the previous token",
+          numbers: { "next reversed": next },
+          said: `It gives the next token ${rounded(next)} and the previous one ${rounded(previous)}.`,
+          means: "“Previous” means one position lower, and nothing else. The word order of this head lives in the position embeddings.",
+          show: { text: HAPPY, edits, view: { layer: 0, head: PREVIOUS } },
+        };
+      },
+    },
+  ],
+};
+
+const NOUNS = [["boy", "boys"], ["girl", "girls"], ["horse", "horses"], ["man", "men"], ["bird", "birds"], ["friend", "friends"], ["child", "children"], ["tree", "trees"], ["house", "houses"], ["woman", "women"]];
+const ENDINGS = ["very tired.", "very happy.", "in the garden.", "very old.", "not there.", "near the river."];
+const BOYS = "The boys [MASK] very tired.";
+const FAR = "the men who saw the horse [MASK] very tired.";
+/** @type {Edit} */
+const SUBJECT = { quantity: "scores", change: "hide", key: 2 };
+
+/** @param {number} layer @param {number} head @returns {Edit} */
+const off = (layer, head) => ({ quantity: "z", change: "zero", layer, head });
+
+/**
+ * The probabilities of was and were at the mask.
+ *
+ * @param {import("./player.js").Lab} lab
+ * @param {number[]} ids
+ * @param {string} text
+ * @param {Edit[]} [edits]
+ */
+async function wasWere(lab, [was, were], text, edits = []) {
+  const run = await lab.run(text, edits);
+  const probs = softmax(await run.logits(run.place("[MASK]")));
+  return { was: probs[was], were: probs[were] };
+}
+
+/** @param {string[]} endings */
+const pairsOf = (endings) => NOUNS.flatMap(([one, many]) => endings.map((end) => [`The ${one} [MASK] ${end}`, `The ${many} [MASK] ${end}`]));
+
+/**
+ * The plurals of the pairs of which the model has both forms right.
+ *
+ * @param {import("./player.js").Lab} lab
+ * @param {number[]} ids
+ * @param {string[]} endings
+ */
+async function rightOnes(lab, ids, endings) {
+  const right = [];
+  for (const [one, many] of pairsOf(endings)) {
+    const [single, plural] = [await wasWere(lab, ids, one), await wasWere(lab, ids, many)];
+    if (single.was >= single.were && plural.were > plural.was) right.push(many);
+  }
+  return right;
+}
+
+/**
+ * How many of the texts have was before were, with the edits.
+ *
+ * @param {import("./player.js").Lab} lab
+ * @param {number[]} ids
+ * @param {string[]} texts
+ * @param {Edit[]} edits
+ */
+async function flips(lab, ids, texts, edits) {
+  let count = 0;
+  for (const text of texts) {
+    const { was, were } = await wasWere(lab, ids, text, edits);
+    count += Number(was >= were);
+  }
+  return count;
+}
+
+/** @type {import("./player.js").Exercise} */
+export const agreement = {
+  title: "was or were",
+  minutes: 10,
+  model: "tiny-bert",
+  about: "A verb agrees with its subject. Which part of the model carries the number of the subject to the mask?",
+  steps: [
+    {
+      ask: () => `${pairsOf(ENDINGS).length} pairs such as “The boy [MASK] very tired.” and “The boys [MASK] very tired.”: in how many does the model prefer was for the one and were for the many?`,
+      between: [0, 60],
+      tolerance: () => 6,
+      async reveal(lab) {
+        const ids = await lab.ids("was were");
+        const right = (await rightOnes(lab, ids, ENDINGS)).length;
+        return { answer: right, numbers: { right }, said: `${right} of ${pairsOf(ENDINGS).length}.`, means: "The model agrees with a subject that stands right before the mask.", show: { text: BOYS } };
+      },
+    },
+    {
+      ask: () => `“${BOYS}”: the subject is hidden from all tokens. In how many of the plurals that were right does was come before were now?`,
+      between: [0, 60],
+      tolerance: () => 6,
+      async reveal(lab) {
+        const ids = await lab.ids("was were");
+        const right = await rightOnes(lab, ids, ENDINGS);
+        const hidden = await flips(lab, ids, right, [SUBJECT]);
+        return { answer: hidden, numbers: { hidden }, said: `${hidden} of ${right.length}.`, means: "All that the mask knows of the number comes from the subject; without it, it says was.", show: { text: BOYS, edits: [SUBJECT] } };
+      },
+    },
+    {
+      ask: () => "One head alone is set to zero. Which one makes the plural flip in nearly all of these sentences?",
+      choices: Array.from({ length: 16 }, (_, i) => `${Math.floor(i / 4)}-${i % 4}`),
+      async reveal(lab) {
+        const ids = await lab.ids("was were");
+        const right = await rightOnes(lab, ids, ENDINGS.slice(0, 1));
+        /** @type {Record<string, number>} */
+        const numbers = {};
+        for (let layer = 0; layer < lab.about.layers; layer += 1) {
+          for (let head = 0; head < lab.about.heads; head += 1) numbers[`${layer}-${head}`] = await flips(lab, ids, right, [off(layer, head)]);
+        }
+        const [[first, most], [, next]] = Object.entries(numbers).sort(([, one], [, other]) => other - one);
+        const [layer, head] = first.split("-").map(Number);
+        return {
+          answer: first,
+          numbers,
+          said: `Head ${first} flips ${most} of ${right.length}; no other flips more than ${next}.`,
+          means: "Head 0-1 looks at the previous token: it carries the number of the subject to the mask.",
+          show: { text: BOYS, edits: [off(layer, head)], view: { layer, head } },
+        };
+      },
+    },
+    {
+      ask: () => `“${FAR}”: the men were, the horse was. Which of the two does the model prefer?`,
+      choices: ["was", "were"],
+      async reveal(lab) {
+        const numbers = await wasWere(lab, await lab.ids("was were"), FAR);
+        return {
+          answer: numbers.was > numbers.were ? "was" : "were",
+          numbers,
+          said: `was ${rounded(numbers.was)}, were ${rounded(numbers.were)}.`,
+          means: "The model agrees with its neighbour, not with its subject: the pairs, where both are one, could not show it.",
+          show: { text: FAR, view: { layer: 0, head: 1 } },
+        };
+      },
+    },
+  ],
+};
+
+const LATE = [2, 3];
+const EARLY = [0, 1];
+
+/** @param {number[]} layers @returns {Edit[]} */
+const layersOff = (layers) => layers.map((layer) => ({ quantity: "z", change: "zero", layer }));
+
+/** The mean weight on [SEP] of all heads and queries of the late layers. @param {import("./player.js").Lab} lab */
+async function resting(lab) {
+  const run = await lab.run(BOYS);
+  const found = [];
+  for (const layer of LATE) {
+    const { shape: [, , n], values } = await run.read("probs", layer);
+    found.push(mean(values.filter((_, i) => i % n === n - 1)));
+  }
+  return mean(found);
+}
+
+/** The mean lengths of the values at [SEP] and between [CLS] and [SEP]. @param {import("./player.js").Lab} lab */
+async function lengths(lab) {
+  const run = await lab.run(BOYS);
+  /** @type {{sep: number[], others: number[]}} */
+  const found = { sep: [], others: [] };
+  for (const layer of LATE) {
+    const { shape: [heads, n, width], values } = await run.read("value", layer);
+    for (let at = 0; at < heads * n; at += 1) {
+      const vector = values.subarray(at * width, (at + 1) * width);
+      const length = Math.sqrt(dot(vector, vector));
+      if (at % n === n - 1) found.sep.push(length);
+      else if (at % n) found.others.push(length);
+    }
+  }
+  return { sep: mean(found.sep), others: mean(found.others) };
+}
+
+/**
+ * How far the prediction moves with the attention of whole layers layersOff, in nats.
+ *
+ * @param {import("./player.js").Lab} lab
+ * @param {number[]} layers
+ */
+async function moved(lab, layers) {
+  const before = await lab.run(BOYS);
+  const place = before.place("[MASK]");
+  const clean = await before.logits(place);
+  return divergence(clean, await (await lab.run(BOYS, layersOff(layers))).logits(place));
+}
+
+/** @type {import("./player.js").Exercise} */
+export const notUse = {
+  title: "Attention is not use",
+  minutes: 10,
+  model: "tiny-bert",
+  about: "Heads can look at a token and take nothing from it.",
+  steps: [
+    {
+      ask: () => `“${BOYS}”: which part of their weight, 0 to 1, do the eight heads of layers 2 and 3 give [SEP], on average?`,
+      between: [0, 1],
+      tolerance: () => 0.1,
+      async reveal(lab) {
+        const weight = await resting(lab);
+        return { answer: weight, numbers: { weight }, said: `${rounded(weight)} of the weight.`, means: "They look at a token without meaning nearly all the time. What do they take from there?", show: { text: BOYS, view: { layer: 2, head: 0 } } };
+      },
+    },
+    {
+      ask: async (lab) => `A head takes the value vectors, times the weights. Between [CLS] and [SEP] the values of these heads are ${rounded((await lengths(lab)).others)} long on average. How long are those at [SEP]?`,
+      between: [0, 10],
+      tolerance: () => 0.3,
+      async reveal(lab) {
+        const { sep, others } = await lengths(lab);
+        return { answer: sep, numbers: { "value sep": sep, "value others": others }, said: `${rounded(sep)} against ${rounded(others)}.`, means: "The values there are short: a head that looks at [SEP] adds little.", show: { text: BOYS, view: { layer: 2, head: 0 } } };
+      },
+    },
+    {
+      ask: () => "Layers 2 and 3 lose all attention: eight of sixteen heads are set to zero. How far does the prediction move? (Kullback-Leibler divergence in nats: 0 the same, above 1 another prediction)",
+      between: [0, 20],
+      tolerance: () => 0.1,
+      async reveal(lab) {
+        const late = await moved(lab, LATE);
+        return { answer: late, numbers: { "late layersOff": late }, said: `By ${rounded(late)} nats.`, means: "Nearly nothing: these heads looked at [SEP] to do nothing here.", show: { text: BOYS, edits: layersOff(LATE) } };
+      },
+    },
+    {
+      ask: () => "And with layers 0 and 1 layersOff instead?",
+      choices: ["less than 0.1 nats", "0.1 to 1 nat", "more than 1 nat"],
+      async reveal(lab) {
+        const early = await moved(lab, EARLY);
+        const answer = early < 0.1 ? "less than 0.1 nats" : early <= 1 ? "0.1 to 1 nat" : "more than 1 nat";
+        return { answer, numbers: { "early layersOff": early }, said: `By ${rounded(early)} nats.`, means: "Half of the heads do the work. A large weight alone did not tell which half.", show: { text: BOYS, edits: layersOff(EARLY) } };
+      },
+    },
+  ],
+};
+
+const WORDS = "red horse blue door green tree book water stone house child king fire road boat bird star ship hand wall".split(" ");
+const COUNT = 100;
+/** @type {Edit[]} */
+const OFF = [0, 2, 3].map((head) => ({ quantity: "z", change: "zero", layer: 1, head }));
+
+/** @param {string[]} words @param {number} again */
+const textOf = (words, again) => [...words, ...words.slice(0, again)].join(" ");
+const SHOWN = textOf(draws(WORDS, 1, 7)[0], 3);
+
+/**
+ * Of how many drawn lists the next word is the one that followed before.
+ *
+ * @param {import("./player.js").Lab} lab
+ * @param {number} length
+ * @param {number} again  words that are repeated
+ * @param {Edit[]} [edits]
+ */
+async function continued(lab, length, again, edits = []) {
+  let right = 0;
+  for (const words of draws(WORDS, COUNT, length)) {
+    const run = await lab.run(textOf(words, again), edits);
+    right += Number((await run.first(run.length - 1)) === words[again]);
+  }
+  return right;
+}
+
+/** @type {import("./player.js").Exercise} */
+export const copying = {
+  title: "Copying",
+  minutes: 10,
+  model: "tiny-gpt2",
+  about: "A model reads words in no order, then the first of them again. Can it go on, and with what?",
+  steps: [
+    {
+      ask: () => `Seven words, three of them again: “${SHOWN}”. Of ${COUNT} such lists, in how many is the next word the one that followed before?`,
+      between: [0, COUNT],
+      tolerance: () => 10,
+      async reveal(lab) {
+        const right = await continued(lab, 7, 3);
+        return { answer: right, numbers: { all: right / COUNT }, said: `In ${right} of ${COUNT}.`, means: "It copies, although the order of the words means nothing.", show: { text: SHOWN } };
+      },
+    },
+    {
+      ask: () => `Three words, two of them again, as “${textOf(draws(WORDS, 1, 3)[0], 2)}”. In how many of ${COUNT}?`,
+      between: [0, COUNT],
+      tolerance: () => 10,
+      async reveal(lab) {
+        const right = await continued(lab, 3, 2);
+        return { answer: right, numbers: { short: right / COUNT }, said: `In ${right} of ${COUNT}.`, means: "With so few words it often takes another guess. Ask for five words or more.", show: { text: textOf(draws(WORDS, 1, 3)[0], 2) } };
+      },
+    },
+    {
+      ask: () => `Seven words again, with heads 1-0, 1-2 and 1-3 set to zero. In how many of ${COUNT}?`,
+      between: [0, COUNT],
+      tolerance: () => 10,
+      async reveal(lab) {
+        const right = await continued(lab, 7, 3, OFF);
+        return { answer: right, numbers: { without: right / COUNT }, said: `In ${right} of ${COUNT}.`, means: "Three of sixteen heads carry the copying: induction heads, which look at what followed the same word.", show: { text: SHOWN, edits: OFF, view: { layer: 1, head: 0 } } };
+      },
+    },
+  ],
+};
+
+const LARGEST = 4;
+
+/**
+ * Of each query, query times key dimension by dimension, at the key with the largest weight.
+ *
+ * @param {import("./player.js").Lab} lab
+ * @param {number} layer
+ * @param {number} head
+ */
+async function productsOf(lab, layer, head) {
+  const run = await lab.run(HAPPY);
+  const products = [];
+  for (let query = 0; query < run.length; query += 1) {
+    const key = largestAt(await run.row("probs", layer, head, query));
+    const looked = await run.row("key", layer, head, key);
+    products.push(Array.from(await run.row("query", layer, head, query), (value, i) => value * looked[i]));
+  }
+  return products;
+}
+
+/** The part of the four largest dimensions that two queries share, over all pairs. @param {number[][]} products */
+function sharedOf(products) {
+  const largest = products.map((row) => row.map((_, i) => i).sort((one, other) => row[other] - row[one]).slice(0, LARGEST));
+  return mean(largest.flatMap((one, i) => largest.slice(i + 1).map((other) => one.filter((at) => other.includes(at)).length / LARGEST)));
+}
+
+/** How many dimensions, the largest first, sum to 80 % of the positive part. @param {number[][]} products */
+function dimensionsOf(products) {
+  return mean(products.map((row) => {
+    const sizes = row.map((value) => Math.max(0, value)).sort((one, other) => other - one);
+    const all = sizes.reduce((sum, size) => sum + size, 0);
+    let sum = 0;
+    return sizes.findIndex((size) => (sum += size) >= 0.8 * all) + 1;
+  }));
+}
+
+/** @type {import("./player.js").Exercise} */
+export const neurons = {
+  title: "Vig's neurons",
+  minutes: 10,
+  model: "tiny-bert",
+  about: "Jesse Vig saw heads whose attention a few dimensions decide, the same ones for every token. Is it so here?",
+  steps: [
+    {
+      ask: () => `Head 2-0 looks at [SEP]. Take the ${LARGEST} dimensions with the largest query times key, for each token of a text. Which part of them, 0 to 1, do two tokens share on average? By chance it would be ${LARGEST} of 32, 0.125.`,
+      between: [0, 1],
+      tolerance: () => 0.15,
+      async reveal(lab) {
+        const shared = sharedOf(await productsOf(lab, 2, 0));
+        return { answer: shared, numbers: { "2-0 shared": shared }, said: `${rounded(shared)} of them.`, means: "Mostly the same dimensions, whatever the token: the head looks for [SEP] whoever asks.", show: { text: HAPPY, view: { view: "neuron", layer: 2, head: 0, query: 3 } } };
+      },
+    },
+    {
+      ask: () => "Head 0-1 looks at the previous token. Which part do two tokens share there?",
+      between: [0, 1],
+      tolerance: () => 0.1,
+      async reveal(lab) {
+        const [previous, next] = [sharedOf(await productsOf(lab, 0, 1)), sharedOf(await productsOf(lab, 0, 2))];
+        return { answer: previous, numbers: { "0-1 shared": previous, "0-2 shared": next }, said: `${rounded(previous)}; head 0-2, which looks at the next token, ${rounded(next)}.`, means: "Little more than chance: each position has dimensions of its own.", show: { text: HAPPY, view: { view: "neuron", layer: 0, head: 1, query: 3 } } };
+      },
+    },
+    {
+      ask: () => "How many of 32 dimensions, the largest first, make up 80 % of the positive products in head 2-0, on average?",
+      between: [1, 32],
+      tolerance: () => 3,
+      async reveal(lab) {
+        const [delimiter, next] = [dimensionsOf(await productsOf(lab, 2, 0)), dimensionsOf(await productsOf(lab, 0, 2))];
+        return { answer: delimiter, numbers: { "2-0 dimensions": delimiter, "0-2 dimensions": next }, said: `${rounded(delimiter)}, against ${rounded(next)} in head 0-2.`, means: "The same dimensions, but many of them: “a few neurons” does not hold for this head.", show: { text: HAPPY, view: { view: "neuron", layer: 2, head: 0, query: 3 } } };
+      },
+    },
+  ],
+};
+
+export const EXERCISES = [oneWeight, wordOrder, agreement, notUse, copying, neurons];
