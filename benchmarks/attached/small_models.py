@@ -12,122 +12,58 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-
-def words(text: str) -> list[str]:
-    """The words of a text."""
-    return text.split()
-
-
 WIDTH, HEADS, LAYERS, VOCABULARY, IMAGE, PATCH = 32, 4, 2, 99, 32, 8
 #: What a field is set to where a config has it and it is a whole number or None.
-SIZES: dict[str, int] = {
-    **dict.fromkeys(
-        words(
-            "hidden_size d_model n_embd embed_dim encoder_hidden_size decoder_hidden_size dim "
-            "embedding_size projection_dim projector_hidden_size text_hidden_size out_hidden_size "
-            "output_hidden_size output_dim hidden_dim embedding_dim model_dim emb_dim width "
-            "shared_embed_dim encoder_hidden_dim fusion_hidden_size mask_feature_size "
-            "feature_size text_embed_dim d_embed word_embed_proj_dim cross_attention_hidden_size "
-            "encoder_embed_dim decoder_embed_dim channels bottleneck_features pooler_output_size "
-            "image_embed_dim aux_channels_dim"
-        ),
+_FIELDS: tuple[tuple[int, str], ...] = (
+    (
         WIDTH,
+        "hidden_size d_model n_embd embed_dim encoder_hidden_size decoder_hidden_size dim "
+        "embedding_size projection_dim projector_hidden_size text_hidden_size out_hidden_size "
+        "output_hidden_size output_dim hidden_dim embedding_dim model_dim emb_dim width "
+        "shared_embed_dim encoder_hidden_dim fusion_hidden_size mask_feature_size "
+        "feature_size text_embed_dim d_embed word_embed_proj_dim cross_attention_hidden_size "
+        "encoder_embed_dim decoder_embed_dim channels bottleneck_features pooler_output_size "
+        "image_embed_dim aux_channels_dim",
     ),
-    **dict.fromkeys(
-        words(
-            "num_attention_heads num_heads n_head n_heads encoder_attention_heads attention_heads "
-            "decoder_attention_heads decoder_num_attention_heads num_key_value_heads_full "
-            "encoder_num_attention_heads vision_heads"
-        ),
+    (
         HEADS,
+        "num_attention_heads num_heads n_head n_heads encoder_attention_heads attention_heads "
+        "decoder_attention_heads decoder_num_attention_heads num_key_value_heads_full "
+        "encoder_num_attention_heads vision_heads",
     ),
-    **dict.fromkeys(
-        words("num_key_value_heads n_head_kv multi_query_group_num"),
-        2,
-    ),
-    **dict.fromkeys(
-        words(
-            "num_hidden_layers num_layers n_layer n_layers depth encoder_layers decoder_layers "
-            "num_decoder_layers decoder_num_layers decoder_num_hidden_layers num_encoder_layers "
-            "encoder_num_layers vision_layers num_blocks num_mtp_layers"
-        ),
+    (2, "num_key_value_heads n_head_kv multi_query_group_num"),
+    (
         LAYERS,
+        "num_hidden_layers num_layers n_layer n_layers depth encoder_layers decoder_layers "
+        "num_decoder_layers decoder_num_layers decoder_num_hidden_layers num_encoder_layers "
+        "encoder_num_layers vision_layers num_blocks num_mtp_layers",
     ),
-    **dict.fromkeys(
-        words(
-            "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim d_ff mlp_dim n_inner "
-            "moe_intermediate_size shared_expert_intermediate_size shared_intermediate_size "
-            "dense_intermediate_size encoder_intermediate_size decoder_intermediate_size "
-            "dim_feedforward hidden_dim_ffn feed_forward_size intermediate_size_mlp"
-        ),
+    (
         48,
+        "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim d_ff mlp_dim n_inner "
+        "moe_intermediate_size shared_expert_intermediate_size shared_intermediate_size "
+        "dense_intermediate_size encoder_intermediate_size decoder_intermediate_size "
+        "dim_feedforward hidden_dim_ffn feed_forward_size intermediate_size_mlp",
     ),
-    **dict.fromkeys(
-        words("vocab_size text_vocab_size"),
-        VOCABULARY,
-    ),
-    **dict.fromkeys(
-        words("num_experts n_routed_experts num_local_experts moe_num_experts"),
-        4,
-    ),
-    **dict.fromkeys(
-        words("num_experts_per_tok n_group topk_group index_n_heads"),
-        2,
-    ),
-    **dict.fromkeys(
-        words("n_group topk_group first_k_dense_replace n_shared_experts"),
-        1,
-    ),
-    **dict.fromkeys(
-        words("max_position_embeddings n_positions max_seq_len"),
-        128,
-    ),
-    **dict.fromkeys(
-        words("head_dim d_kv qk_nope_head_dim v_head_dim index_head_dim"),
-        8,
-    ),
-    **dict.fromkeys(
-        words("qk_rope_head_dim"),
-        8,
-    ),
-    **dict.fromkeys(
-        words("q_lora_rank kv_lora_rank"),
-        16,
-    ),
-    **dict.fromkeys(
-        words("index_topk sliding_window"),
-        4,
-    ),
-    **dict.fromkeys(
-        words("max_source_positions"),
-        20,
-    ),
-    **dict.fromkeys(
-        words("image_size pretrain_image_size"),
-        IMAGE,
-    ),
-    **dict.fromkeys(
-        words("num_conv_pos_embeddings"),
-        16,
-    ),
-    **dict.fromkeys(
-        words("num_conv_pos_embedding_groups"),
-        2,
-    ),
-    **dict.fromkeys(
-        words("pad_token_id"),
-        0,
-    ),
-    **dict.fromkeys(
-        words("bos_token_id decoder_start_token_id"),
-        1,
-    ),
-    **dict.fromkeys(
-        words("eos_token_id forced_eos_token_id"),
-        2,
-    ),
-    "patch_size": PATCH,
-}
+    (VOCABULARY, "vocab_size text_vocab_size"),
+    (4, "num_experts n_routed_experts num_local_experts moe_num_experts"),
+    (2, "num_experts_per_tok n_group topk_group index_n_heads"),
+    (1, "n_group topk_group first_k_dense_replace n_shared_experts"),
+    (128, "max_position_embeddings n_positions max_seq_len"),
+    (8, "head_dim d_kv qk_nope_head_dim v_head_dim index_head_dim"),
+    (8, "qk_rope_head_dim"),
+    (16, "q_lora_rank kv_lora_rank"),
+    (4, "index_topk sliding_window"),
+    (20, "max_source_positions"),
+    (IMAGE, "image_size pretrain_image_size"),
+    (16, "num_conv_pos_embeddings"),
+    (2, "num_conv_pos_embedding_groups"),
+    (0, "pad_token_id"),
+    (1, "bos_token_id decoder_start_token_id"),
+    (2, "eos_token_id forced_eos_token_id"),
+    (PATCH, "patch_size"),
+)
+SIZES = {name: size for size, names in _FIELDS for name in names.split()}
 #: The same for lists: every entry.
 LISTS: dict[str, int] = {
     "depths": 1,

@@ -1,4 +1,4 @@
-"""One command for a GPU machine: rightness, speed beside the best there is, memory, a profile.
+"""One command for a GPU machine: rightness, speed beside the best there is, memory.
 
     python3 -m benchmarks.gpu [--minutes 9] [--output FOLDER] [--only REGEX] [--fresh]
     python3 -m benchmarks.gpu --device cpu --quick     every line of it, on tiny inputs

@@ -6,7 +6,6 @@ the one that is named runs, or its row says why not.
 """
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -80,9 +79,6 @@ def build(name: str, given: Inputs) -> Built:
     """The contender of that name on these inputs. Raises when it cannot run here."""
     if name in ("plain", "T1", "T2", "T3", "all"):
         return registered("triton", given, wanted(name, given.shape.positions))
-    if cut := re.fullmatch(r"(.+) (\d+)x(\d+)w(\d+)s(\d+)( tma)?", name):
-        numbers = tuple(int(number) for number in cut.groups()[1:5])
-        return with_config(given, cut[1], (*numbers, True) if cut[6] else numbers)
     if name == "eager":
         return registered("eager", given, wanted("T1", given.shape.positions))
     if name == "by hand":
@@ -112,19 +108,6 @@ def call_of(given: Inputs, want: Want) -> Call:
     """The inputs as an implementation takes them."""
     options = {"causal": given.shape.causal, "scale": given.scale}
     return Call.of(given.query, given.key, given.value, want=want, **options)
-
-
-def with_config(given: Inputs, name: str, cut: tuple[int, ...]) -> Built:
-    """Our forward, cut as told and not as its tuning found best; or a kernel of our backward."""
-    if name.startswith("backward"):
-        base, _, kernel = name.rpartition(" ")
-        return our_backward(given, base, {kernel: cut})
-    from minibert.kernels.fused.forward import forward
-    from minibert.kernels.fused.launch import Config
-
-    want, config = wanted(name, given.shape.positions), Config(*cut)
-    call = call_of(given, want)
-    return Built(lambda: dict(forward(call, config=config)), want)
 
 
 def by_torch(name: str, given: Inputs, vectors: tuple[Tensor, ...] | None = None) -> Tensor:
@@ -183,22 +166,17 @@ def flex(given: Inputs) -> Built:
     return Built(lambda: {"z": called(given.query, given.key, given.value, **options)}, {})
 
 
-def our_backward(given: Inputs, name: str, cuts: dict[str, tuple[int, ...]] | None = None) -> Built:
-    """Our gradients from what our forward left; "backward relevance" has its sums beside them.
-
-    `cuts` has other tiles for the kernels it names.
-    """
+def our_backward(given: Inputs, name: str) -> Built:
+    """Our gradients from what our forward left; "backward relevance" has its sums beside them."""
     from minibert.kernels.fused.backward import backward
-    from minibert.kernels.fused.launch import Config
 
     relevance = RELEVANCE if name.endswith("relevance") else None
-    configs = {kernel: Config(*cut) for kernel, cut in (cuts or {}).items()}
     call = call_of(given, {})
     forward = registered("triton", given, {}).run()
 
     def run() -> dict[str, Tensor]:
         left = (given.z_gradient, forward["z"], forward["lse"])
-        return backward(call, *left, relevance=relevance, configs=configs)
+        return backward(call, *left, relevance=relevance)
 
     return Built(run, {})
 

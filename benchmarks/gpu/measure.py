@@ -2,13 +2,11 @@
 
 On CUDA a call is recorded as a graph and replayed, so that the time is the kernels' and not
 Python's. Cold: the cache is filled with other data before each call. Warm: it is not, and calls
-that are short are timed several at a time. Beside the groups: ceilings, a million keys, a profile,
-and what compiled kernels take of the device.
+that are short are timed several at a time. Beside the groups: ceilings and a million keys.
 """
 
 import gc
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -208,8 +206,7 @@ def survive(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-GROUPS = ("forward", "statistics", "short", "backward", "eager", "flex", "configs")
-MOST_KERNELS = 12
+GROUPS = ("forward", "statistics", "short", "backward", "eager", "flex")
 
 
 def rows(task: Task, device: torch.device, begin: Begin) -> Iterator[Row]:
@@ -220,7 +217,7 @@ def rows(task: Task, device: torch.device, begin: Begin) -> Iterator[Row]:
         cell = task.cell
         yield from _each(task, device, begin, lambda _, name, place: row(name, *cell, place))
     else:
-        parts = {"ceilings": ceiling, "million": million, "profile": profile, "tuned": tuned}
+        parts = {"ceilings": ceiling, "million": million}
         yield from _each(task, device, begin, parts[task.part])
 
 
@@ -286,42 +283,3 @@ def million(task: Task, name: str, device: torch.device) -> Row:
     found_times = sampled(built.run, clock, 3, cold=True).fields()
     rate = task.shape.flop / found_times["median_ms"] / 1e9
     return {**row, **found_times, "tflops": round(rate, 3), "timed": "calls"}
-
-
-def tuned(task: Task, name: str, device: torch.device) -> Row:
-    """The configs that the kernels' own tuning has found best on this device so far."""
-    from minibert.kernels.fused.tuning import cache_file, remembered
-
-    if device.type != "cuda":
-        return {"configs": {}}
-    return {"configs": {shape: list(cut) for shape, cut in remembered(cache_file(device)).items()}}
-
-
-def profile(task: Task, name: str, device: torch.device) -> Row:
-    """The kernels of one call by torch's profiler, the longest first: name, calls, ms of one."""
-    from torch.profiler import ProfilerActivity
-
-    if task.shape is None:
-        raise ValueError("a profile of what shape?")
-    built = build(name, inputs(task.shape, device))
-    for _ in range(3):
-        built.run()
-    Clock(device).settle()
-    on_gpu = device.type == "cuda"
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])
-    with torch.profiler.profile(activities=activities) as profiler:
-        for _ in range(5):
-            built.run()
-        Clock(device).settle()
-    spent: dict[str, list[float]] = defaultdict(list)
-    for event in profiler.events():
-        if str(event.device_type).endswith("CUDA") == on_gpu:
-            spent[event.name].append(event.time_range.elapsed_us() / 1e3)
-    longest = sorted(spent.items(), key=lambda one: -sum(one[1]))[:MOST_KERNELS]
-    return {
-        "calls": 5,
-        "kernels": [
-            {"name": kernel[:120], "times": len(each), "ms": round(sum(each) / len(each), 5)}
-            for kernel, each in longest
-        ],
-    }

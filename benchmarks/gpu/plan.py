@@ -86,16 +86,6 @@ FORWARD = ("plain", "cudnn", "flash")
 STATISTICS = ("plain", "T1", "T2", "T3")
 BACKWARD = ("backward", "backward relevance", "cudnn backward", "flash backward")
 EAGER = ("T1", "by hand", "eager")
-# Queries and keys of a tile, warps, stages: what the kernels try, and what may be faster.
-CONFIGS = (
-    *("128x128w8s3", "128x128w8s2", "128x64w4s3", "128x64w8s3", "64x128w4s2", "256x64w8s3"),
-    # With tiles that Hopper's copy unit brings.
-    *("128x128w8s3 tma", "128x64w4s3 tma", "64x128w4s2 tma", "256x64w8s3 tma", "256x64w16s3 tma"),
-)
-QUICK_CONFIGS = ("32x32w4s1",)
-# The same for the two kernels of the backward, one changed at a time.
-TILES = ("key_value 64x64w4s3", "key_value 64x128w8s2", "query 64x64w4s2", "query 128x128w8s2")
-QUICK_TILES = ("query 32x32w4s1",)
 
 
 def plan(*, quick: bool = False) -> list[Task]:
@@ -119,8 +109,6 @@ def plan(*, quick: bool = False) -> list[Task]:
     for size in rest:
         tasks += _both("statistics", STATISTICS, size, quick, seconds=8, limit=90)
     tasks.append(_million(quick))
-    tasks.append(Task("profile", ("T1", "T3", "backward relevance"), _shape(sizes[0], quick)))
-    tasks.append(Task("tuned", ("configs",), seconds=5))
     for size in (1024, 16_384) if not quick else ():
         tasks += _both("backward", BACKWARD, size, quick, seconds=12)
     return [*tasks, *([] if quick else _matrix_rest()), *_later(sizes, quick)]
@@ -147,12 +135,6 @@ def _later(sizes: tuple[int, ...], quick: bool) -> list[Task]:
     tasks: list[Task] = []
     for size, heads in ((8192, 16), (16_384, 4)) if not quick else ():
         tasks += _both("eager", EAGER, size, quick, heads=heads, seconds=8)
-    for tier in ("plain", "T1"):
-        cuts = tuple(f"{tier} {cut}" for cut in (QUICK_CONFIGS if quick else CONFIGS))
-        tasks += _both(f"configs {tier}", (tier, *cuts), sizes[0], quick, seconds=20, limit=90)
-    for base in ("backward", "backward relevance"):
-        cuts = tuple(f"{base} {cut}" for cut in (QUICK_TILES if quick else TILES))
-        tasks += _both(f"configs {base}", (base, *cuts), sizes[0], quick, seconds=20, limit=90)
     for size in sizes:
         tasks += _both("flex", ("plain", "flex"), size, quick, seconds=25, limit=90)
     return tasks

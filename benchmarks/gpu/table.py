@@ -145,14 +145,6 @@ def _million(tasks: dict[str, Group]) -> Iterator[Finding]:
                 yield Finding(f"{task}: {name}, ms", row["median_ms"], detail=detail)
 
 
-def _configs(tasks: dict[str, Group]) -> Iterator[str]:
-    for task, group in tasks.items():
-        rows = group.items() if task.startswith("configs") else ()
-        if timed := {name: row["median_ms"] for name, row in rows if row["ok"]}:
-            best = sorted(timed, key=lambda name: timed[name])
-            yield f"{task}, ms: {'  '.join(f'{name} {timed[name]:.4f}' for name in best[:5])}"
-
-
 def _of(part: str, tasks: dict[str, Group]) -> Iterator[tuple[str, Group]]:
     chosen = [
         (task, group)
@@ -213,10 +205,6 @@ def shown(rows: list[Row]) -> str:
             lines.append(
                 f"{row['task']}, {row['implementation']}: {right} of {row['checks']} right"
             )
-        elif row["part"] == "profile" and row["ok"]:
-            longest = [f"{one['name'][:40]} {one['ms']:.3f}" for one in row["kernels"][:4]]
-            lines.append(f"profile, {row['implementation']}, ms: {'; '.join(longest)}")
-    lines += _configs(tasks)
     calls = [row["key"] for row in last if "not_recorded" in row]
     if calls:
         lines.append(f"not recorded as a graph, so with Python's time: {'; '.join(calls[:6])}")

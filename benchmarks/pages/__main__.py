@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from playwright.sync_api import Playwright, sync_playwright
 
@@ -40,10 +39,8 @@ from benchmarks.pages.making import (
     COMPARED,
     DEFAULT,
     LENGTHS,
-    LONG,
     MINIBERT,
     PACKAGES,
-    THUMBNAILS,
     WEIGHTS,
     Case,
     cases,
@@ -211,146 +208,6 @@ def summary(visits: list[Row]) -> Row:
     return row | ({"problems": problems} if problems else {})
 
 
-SMALL, LARGE = (12, 12), (24, 16)
-RATIO, RATIO_FROM = 20, 64
-
-
-def ratios(rows: Sequence[Row], limit: float) -> list[Row]:
-    """How many times the bytes and time of minibert's default page BertViz takes, by view and size.
-
-    Where BertViz was still not painted at the limit, the ratio is at least that.
-    """
-    found = []
-    for mine in rows:
-        if mine["program"] != MINIBERT or mine["view"] not in COMPARED or not mine["ok"]:
-            continue
-        if mine["holds"] != DEFAULT:
-            continue
-        its = next((row for row in rows if row["program"] == BERTVIZ and same(row, mine)), None)
-        if its is not None:
-            found.append({**named_ratio(mine), **ratio(mine, its, limit)})
-    return found
-
-
-def same(one: Row, other: Row) -> bool:
-    return all(one[name] == other[name] for name in ("view", "layers", "heads", "tokens"))
-
-
-def named_ratio(row: Row) -> Row:
-    return {"what": "ratio", **{name: row[name] for name in ("view", "layers", "heads", "tokens")}}
-
-
-def ratio(mine: Row, its: Row, limit: float) -> Row:
-    """The ratios that can be formed, and BertViz' reason where it has one."""
-    found: Row = {}
-    if "bytes" in its:
-        found["bytes_ratio"] = round(its["bytes"] / mine["bytes"], 1)
-    if its["ok"]:
-        found["painted_ratio"] = round(its["painted_ms"] / mine["painted_ms"], 1)
-        found["renderer_ratio"] = round(its["renderer_bytes"] / mine["renderer_bytes"], 1)
-    else:
-        found["reason"] = its["reason"]
-        if its["reason"].startswith("not painted"):
-            found["painted_ratio"] = round(limit * 1e3 / mine["painted_ms"], 1)
-            found["at_least"] = True
-    return found
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A number to reach: the worst of the rows that it is about counts."""
-
-    name: str
-    field: str
-    most: float
-    about: Callable[[Row], bool]
-
-
-def size(row: Row) -> tuple[int, int]:
-    return (row["layers"], row["heads"])
-
-
-def file_of(tokens: int, holds: str = DEFAULT) -> Callable[[Row], bool]:
-    """A page of 12 x 12 heads that holds this."""
-
-    def about(row: Row) -> bool:
-        plain = row["view"] in COMPARED and size(row) == SMALL
-        return plain and row["tokens"] == tokens and row["holds"] == holds
-
-    return about
-
-
-def largest(row: Row) -> bool:
-    return size(row) == LARGE and row["tokens"] == LONG
-
-
-FIGURES = (
-    Figure("file, 12x12 T16, weights only", "bytes", 120e3, file_of(16, WEIGHTS)),
-    Figure("file, 12x12 T128, weights only", "bytes", 3e6, file_of(128, WEIGHTS)),
-    Figure("file, 12x12 T512", "bytes", 26e6, file_of(512)),
-    Figure("file, 12x12 T512, thumbnails", "bytes", 1e6, file_of(512, THUMBNAILS)),
-    Figure("painted, below 24x16 T512", "painted_ms", 200, lambda row: not largest(row)),
-    Figure("painted, 24x16 T512", "painted_ms", 300, largest),
-    Figure("a head opened", "opened_ms", 65, lambda row: True),
-    Figure("hover", "hover_ms", 50, lambda row: True),
-    Figure("layer change", "layer_ms", 100, lambda row: True),
-    Figure("renderer", "renderer_bytes", 250e6, lambda row: True),
-    Figure("Python, T512", "python_s", 0.5, lambda row: row["tokens"] == LONG),
-)
-
-
-def reached(rows: Sequence[Row], compared: Sequence[Row]) -> list[Row]:
-    """A row for each figure: the worst that was measured, where, and whether that will do.
-
-    A view that could not be measured meets no figure that is about it.
-    """
-    mine = [row for row in rows if row["program"] == MINIBERT]
-    found = [verdict(figure, [row for row in mine if figure.about(row)]) for figure in FIGURES]
-    return [*found, *(at_least(name, compared) for name in ("bytes_ratio", "painted_ratio"))]
-
-
-def verdict(figure: Figure, rows: Sequence[Row]) -> Row:
-    head: Row = {"what": "reach", "figure": figure.name, "most": figure.most}
-    short = figure.field.removesuffix("_ms")
-    broken = [row for row in rows if not row["ok"] or short in row.get("problems", {})]
-    if broken:
-        return {**head, "met": False, "at": place(broken[0]), "reason": why(broken[0], short)}
-    measured = [row for row in rows if figure.field in row]
-    if not measured:
-        return {**head, "met": None}
-    worst = max(measured, key=lambda row: row[figure.field])
-    value = worst[figure.field]
-    return {**head, "value": value, "at": place(worst), "met": value <= figure.most}
-
-
-def why(row: Row, short: str) -> Any:
-    return row["reason"] if not row["ok"] else row["problems"][short]
-
-
-def at_least(name: str, compared: Sequence[Row]) -> Row:
-    """Whether BertViz takes twenty times as much wherever both were measured, from 64 tokens on."""
-    head: Row = {"what": "reach", "figure": f"{name} from T{RATIO_FROM} on", "least": RATIO}
-    measured = [row for row in compared if name in row and row["tokens"] >= RATIO_FROM]
-    if not measured:
-        return {**head, "met": None}
-    # What is only a lower bound, and below the figure, says nothing.
-    unknown = [row for row in measured if bounded(row, name) and row[name] < RATIO]
-    known = [row for row in measured if row not in unknown]
-    worst = min(known or unknown, key=lambda row: row[name])
-    met = worst[name] >= RATIO if known else None
-    if met and unknown:
-        worst, met = unknown[0], None
-    return {**head, "value": worst[name], "at": place(worst), "met": met}
-
-
-def bounded(row: Row, name: str) -> bool:
-    return name == "painted_ratio" and bool(row.get("at_least"))
-
-
-def place(row: Row) -> str:
-    return f"{row['view']} {row['layers']}x{row['heads']} T{row['tokens']}"
-
-
 HEADINGS = (
     "page",
     "file MB",
@@ -364,7 +221,6 @@ HEADINGS = (
     "head ms",
 )
 WIDTHS = (46, 8, 8, 9, 10, 11, 9, 8, 8, 7)
-NAMES = {"bytes_ratio": "file", "painted_ratio": "painted", "renderer_ratio": "memory"}
 
 
 def nothing_line(row: Row) -> str:
@@ -409,32 +265,6 @@ def cells(row: Row) -> list[str]:
         cell("layer_ms", whole),
         cell("opened_ms", whole),
     ]
-
-
-def ratio_line(row: Row) -> str:
-    """How many times minibert's BertViz takes."""
-    size = f"{row['layers']}x{row['heads']} T{row['tokens']}"
-    parts = []
-    for name, short in NAMES.items():
-        if name in row:
-            bound = ">= " if name == "painted_ratio" and row.get("at_least") else ""
-            parts.append(f"{short} {bound}{row[name]:.1f} x")
-    reason = f"  ({row['reason']})" if "reason" in row else ""
-    return f"{size:<10} {row['view']:<6} {', '.join(parts)}{reason}"
-
-
-def reach_line(row: Row) -> str:
-    """A figure, what was measured, and met or not."""
-    verdict = {True: "met", False: "NOT MET", None: "not measured"}[row["met"]]
-    bound = f"<= {row['most']:g}" if "most" in row else f">= {row['least']:g} x"
-    value = f"{row['value']:g} ({row['at']})" if "value" in row else row.get("reason", "")
-    return f"{row['figure']:<40} {bound:<11} {verdict:<13} {value}"
-
-
-def report(compared: Sequence[Row], reached: Sequence[Row]) -> str:
-    """Both lists, the ratios of BertViz to minibert and the figures to reach."""
-    lines = ["", "BertViz / minibert", *map(ratio_line, compared)]
-    return "\n".join([*lines, "", "To reach", *map(reach_line, reached)])
 
 
 SPEED_HEADINGS = (
@@ -546,7 +376,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def collect(chosen: argparse.Namespace, bench: Bench, known: Row) -> list[Row]:
-    """All rows, shown as they come, those of a stopped run first; then ratios and figures."""
+    """All rows, shown as they come, those of a stopped run first."""
     kept = Kept("pages", chosen)
     kept.rows = earlier(kept.partial, known)
     if not kept.rows:
@@ -562,11 +392,6 @@ def collect(chosen: argparse.Namespace, bench: Bench, known: Row) -> list[Row]:
         elif not row["ok"] and not row["reason"].startswith("not tried"):
             bench.remember(case, row["reason"])
         print(page_line(row), flush=True)
-    pages = [row for row in kept.rows if row["what"] == "page"]
-    compared = ratios(pages, bench.limit)
-    figures = reached(pages, compared)
-    print(report(compared, figures))
-    kept.rows += [{**row, **known} for row in (*compared, *figures)]
     return kept.finish()
 
 
