@@ -10,17 +10,24 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import minibert
 from benchmarks import embedded
 from benchmarks.embedded import (
+    SharedWord,
     Texts,
     ablation,
     finding,
     held_out_loss,
+    kinds_of_text,
+    lists_continued,
     masked_accuracy,
     next_sentence_accuracy,
     pair_windows,
+    same_word_in_other_text,
     share,
+    sharing_pairs,
     token_losses,
+    whole_words_right,
     without_heads,
     words,
 )
@@ -322,3 +329,106 @@ def test_a_model_that_is_not_there_is_a_row_with_the_reason(
     row = json.loads(line)
     assert not row["ok"]
     assert str(tmp_path) not in line
+
+
+def test_kinds_of_text_are_measured_beside_the_other_scores(tmp_path: Path) -> None:
+    texts = tmp_path / "data" / "text"
+    files = {
+        "litbank/original/11_alices_adventures_in_wonderland.txt": story(1).text,
+        "litbank/original/271_black_beauty.txt": story(2).text,
+        "gap/gap-development.tsv": f'ID\tText\n1\t{story(5).text}\n2\tAnother "one".\n',
+        "wikitext-2/wiki.test.tokens": f" = Title = \n \n {story(6).text} . An <unk> word . \n",
+        "ud-english-ewt/en_ewt-ud-dev.conllu": f"# newdoc id = 1\n# text = {story(7).text}\n1\tx\n",
+        "tinyshakespeare/input.txt": story(8).text,
+    }
+    for name, content in files.items():
+        (texts / name).parent.mkdir(parents=True, exist_ok=True)
+        (texts / name).write_text(content, encoding="utf-8")
+    found = kinds_of_text(tmp_path / "data")
+    assert found["Wikipedia (GAP)"][0].text.endswith('.\nAnother "one".')
+    assert "unk" not in found["Wikipedia (wikitext-2)"][0].text
+    assert found["web (EWT)"][0].text == story(7).text
+    output = tmp_path / "rows.jsonl"
+    other = {"model": "tiny-gpt2", "what": "weights in MB", "ok": True, "value": 2.0}
+    stale = {"model": "tiny-gpt2", "what": "loss, novels", "ok": True, "value": 1.0}
+    output.write_text(f"{json.dumps(other)}\n{json.dumps(stale)}\n", encoding="utf-8")
+    save(gpt2(), tmp_path / "gpt2")
+    options = ["--kinds", str(tmp_path / "data"), "--models", "tiny-gpt2", "--threads", "1"]
+    options += ["--tiny-gpt2", str(tmp_path / "gpt2"), "--output", str(output)]
+    assert embedded.main(options) == 0
+    rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    assert rows[0] == other
+    assert [row["what"] for row in rows[1:]] == [f"loss, {kind}" for kind in found]
+    # The loss of both novels is that of all their counted tokens.
+    model = minibert.load(tmp_path / "gpt2")
+    encode = tokenizer_of("gpt2").encode
+    with torch.no_grad():
+        windows = [torch.tensor(encode(one.text)).unfold(0, 104, 52) for one in HELD_OUT]
+        losses = [token_losses(model, each)[:, 51:].flatten() for each in windows]
+    expected = torch.cat(losses).mean()
+    assert rows[1]["value"] == pytest.approx(float(expected), abs=1e-3)
+    (texts / "tinyshakespeare" / "input.txt").unlink()
+    with pytest.raises(GateError, match=r"input\.txt is not in the folder"):
+        kinds_of_text(tmp_path / "data")
+
+
+def test_pairs_share_one_rare_word_that_each_sentence_has_once() -> None:
+    text = "The lark was above the hill. The lark sang for us. The owl slept. It was an owl owl."
+    pages = [Document("a page", text), Document("another", "The owl sat above us all day.")]
+    common = [Document("common", "hill above slept sang " * 9)]
+    found = list(sharing_pairs(pages, common))
+    assert found == [SharedWord("The lark was above the hill.", "The lark sang for us.", "lark")]
+    frequent = [Document("common", "the lark " * 9)]
+    assert not list(sharing_pairs(pages, frequent))
+
+
+def test_the_same_word_is_looked_at_in_both_directions() -> None:
+    model, pair = bert(), SharedWord("the rabbit hopped", "over the green rabbit", "rabbit")
+    row = same_word_in_other_text(model, [pair])
+    trace = model.trace(pair.first, pair.second)
+    raw = list(trace.tokens.raw[0])
+    here = raw.index("rabbit")
+    there = raw.index("rabbit", here + 1)
+    probs = torch.stack([layer[0] for layer in trace.attentions])
+    both = (probs[:, :, here, there] + probs[:, :, there, here]) / 2
+    torch.testing.assert_close(torch.tensor(row["scores"]), both, atol=1e-4, rtol=0)
+    layer, head = map(int, row["head"].split("-"))
+    assert both[layer, head] == both.max() == pytest.approx(row["value"], abs=1e-4)
+    assert row["chance"] == pytest.approx(1 / len(raw), abs=1e-4)
+    with pytest.raises(GateError, match="one token"):
+        same_word_in_other_text(model, [SharedWord("a zebra", "one zebra", "zebra")])
+
+
+def test_a_hidden_word_is_right_when_all_its_tokens_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, seen = bert(), []
+
+    def always(self: Model, tokens: Tokens) -> torch.Tensor:
+        seen.append(tokens)
+        best = torch.full_like(tokens.ids, tokenizer_of("bert").encode("rabbit")[0])
+        return F.one_hot(best, self.config.vocab_size).float()
+
+    monkeypatch.setattr(Model, "forward", always)
+    row = whole_words_right(model, HELD_OUT)
+    mask = model.tokenizer.mask_id  # type: ignore[union-attr]
+    # Of ten words one is the rabbit; some 15 % of all are hidden, and no sign is.
+    assert row["count"] == pytest.approx(0.15 * 7 / 8 * 80 * sum(map(len, seen)), rel=0.2)
+    assert 0 < row["value"] < 0.3
+    assert sum(int((tokens.ids == mask).sum()) for tokens in seen) >= row["count"]
+
+
+def test_a_list_is_continued_by_who_says_what_followed_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = gpt2()
+    assert lists_continued(model)["value"] < 0.5
+
+    def fourth_word(self: Model, tokens: Tokens) -> torch.Tensor:
+        text = self.tokenizer.decode(tokens.ids[0].tolist())  # type: ignore[union-attr]
+        best = self.tokenizer.encode(f" {text.split()[3]}")[0]  # type: ignore[union-attr]
+        return F.one_hot(torch.full_like(tokens.ids, best), self.config.vocab_size).float()
+
+    monkeypatch.setattr(Model, "forward", fourth_word)
+    row = lists_continued(model)
+    assert (row["value"], row["count"]) == (1, 100)

@@ -1,13 +1,231 @@
-"""Who is wrong is never timed; everyone is warmed before anyone is timed. No time is asserted."""
+"""Gate, clock, turns and rows: who is wrong is never timed, and no time is asserted."""
 
+import itertools
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import pytest
 import torch
 
+from minibert.bench import clock as clock_module
+from minibert.bench import result_rows
 from minibert.bench.clock import Clock
 from minibert.bench.contest import Contender, contest, time_in_turns
-from minibert.bench.gate import Truth
+from minibert.bench.gate import GateError, Truth, WrongError, failure, require, within
+from minibert.bench.result_rows import (
+    Timing,
+    command,
+    commit,
+    facts,
+    interleaved,
+    quantile,
+    read_rows,
+    version,
+    write_rows,
+)
+from minibert.errors import MinibertError
+
+RIGHT = {"logits": torch.linspace(-3, 5, 11), "hidden 0": torch.ones(2, 3)}
+EXACT = Truth(RIGHT, absolute=1e-4)
+LOSSY = Truth(RIGHT, relative=0.05)
+
+
+def changed(name, value):
+    return {**RIGHT, name: value}
+
+
+def test_the_largest_error_of_each_kind_is_reported():
+    fields = EXACT.check(changed("logits", RIGHT["logits"] + 5e-5))
+    assert fields["errors"]["hidden"] == 0
+    assert fields["max_error"] == pytest.approx(5e-5, rel=1e-2)
+    assert fields["compared"] == 2
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (changed("logits", RIGHT["logits"] + 2e-4), "logits differs by 2.00e-04, allowed 1.00e-04"),
+        (changed("logits", RIGHT["logits"] * float("nan")), "logits differs by nan"),
+        (changed("hidden 0", torch.ones(3, 2)), r"hidden 0 has shape \(3, 2\), expected \(2, 3\)"),
+        (changed("probs 0", torch.ones(2, 3)), "probs 0 has shape .* expected nothing"),
+        ({}, "nothing was captured"),
+    ],
+)
+def test_a_wrong_result_does_not_pass(found, message):
+    with pytest.raises(WrongError, match=message):
+        EXACT.check(found)
+
+
+def test_a_part_of_the_largest_value_may_be_allowed_and_the_limit_of_a_kind_is_kept():
+    found = changed("logits", RIGHT["logits"] + 0.2)
+    assert LOSSY.check(found)["max_error"] == pytest.approx(0.2)
+    with pytest.raises(WrongError, match="allowed 1"):
+        Truth(RIGHT, relative=0.05, limits={"logits": 0.1}).check(found)
+    with pytest.raises(WrongError, match=r"allowed 2\.5"):
+        LOSSY.check(changed("logits", RIGHT["logits"] + 0.3))
+
+
+def test_every_name_must_be_there_where_that_is_asked_for():
+    found = {"logits": RIGHT["logits"]}
+    assert EXACT.check(found)["compared"] == 1
+    with pytest.raises(WrongError, match="gave no hidden 0"):
+        Truth(RIGHT, absolute=1e-4, complete=True).check(found)
+
+
+def test_a_truth_without_a_tolerance_is_an_error_of_the_benchmark():
+    with pytest.raises(ValueError, match="no tolerance was declared for logits"):
+        Truth(RIGHT).check(RIGHT)
+
+
+def test_nan_is_never_within():
+    assert within("z", 1.0, 1.0) == 1.0
+    with pytest.raises(WrongError, match="z differs by nan of the largest"):
+        within("z", float("nan"), 1.0, of=" of the largest")
+
+
+@pytest.mark.parametrize(
+    ("error", "wrong", "reason"),
+    [
+        (WrongError("z differs"), True, "z differs"),
+        (GateError("not installed"), False, "not installed"),
+        (RuntimeError("/opt/some/file.py cannot\n be read"), False, "RuntimeError: <path> cannot"),
+    ],
+)
+def test_a_failure_is_a_reason_without_folders_and_says_whether_it_was_wrong(error, wrong, reason):
+    row = failure(error)
+    assert (row["ok"], row["wrong"]) == (False, wrong)
+    assert row["reason"].startswith(reason)
+
+
+def test_what_is_not_installed_cannot_be_measured():
+    require("torch")
+    with pytest.raises(GateError, match="not installed"):
+        require("a-package-that-does-not-exist")
+
+
+def test_everyone_has_a_turn_a_round_and_no_round_repeats_the_order_before():
+    order = list(interleaved("abc", 5))
+    rounds = [order[i : i + 3] for i in range(0, 15, 3)]
+    assert all(sorted(one) == ["a", "b", "c"] for one in rounds)
+    assert all(one != other for one, other in itertools.pairwise(rounds))
+    assert order == list(interleaved("abc", 5))
+    assert list(interleaved(["alone"], 2)) == ["alone", "alone"]
+    assert list(interleaved([], 2)) == []
+
+
+def test_quantiles_lie_between_neighbours_in_proportion():
+    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert quantile([10.0, 0.0], 0.2) == pytest.approx(2.0)
+    assert quantile([0.0, 10.0, 20.0, 30.0, 40.0], 0.8) == pytest.approx(32.0)
+    assert quantile([7.0], 0.8) == 7.0
+
+
+def test_a_row_has_the_median_and_the_spread_of_all_calls():
+    timing = Timing([[5.0, 1.0, 2.0], [3.0, 4.0, 100.0]])
+    expected = {"median_ms": 3.5, "p20_ms": 2.0, "p80_ms": 5.0, "calls": 6, "rounds": 2}
+    assert timing.fields() == expected
+    assert timing.divided(10).fields()["median_ms"] == 0.35
+
+
+def test_a_ratio_is_of_medians_and_its_spread_is_over_rounds():
+    mine, base = Timing([[2.0], [6.0], [4.0]]), Timing([[1.0], [2.0], [4.0]])
+    assert mine.ratios(base) == {"ratio": 2.0, "ratio_p20": 1.4, "ratio_p80": 2.6}
+    assert base.ratios(base)["ratio"] == 1
+
+
+def test_noise_is_the_difference_of_even_and_odd_rounds():
+    assert Timing([[1.0], [1.2], [1.0], [1.2]]).noise == pytest.approx(0.2 / 1.1)
+    assert Timing([[1.0, 2.0]]).noise == 0.0
+
+
+CPU = torch.device("cpu")
+
+
+class Time:
+    """Seconds that pass only when told."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+    def passes(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def time(monkeypatch):
+    fake = Time()
+    monkeypatch.setattr(clock_module, "perf_counter", fake)
+    monkeypatch.setattr(clock_module, "flush_bytes", lambda device: 64)
+    return fake
+
+
+def test_each_call_is_timed_alone(time):
+    lasting = iter([0.001, 0.002, 0.004])
+    seen = []
+
+    def run():
+        seen.append("run")
+        time.passes(next(lasting))
+        return len(seen)
+
+    milliseconds, result = Clock(CPU).turn(run, calls=3)
+    assert milliseconds == pytest.approx([1.0, 2.0, 4.0])
+    assert result == 3  # what the last call gave
+
+
+def test_a_cold_cache_is_filled_with_something_else_before_each_call_and_off_the_clock(time):
+    clock = Clock(CPU)
+    clock._flush.fill_(1)
+    left = []
+
+    def run():
+        left.append(int(clock._flush.sum()))
+        clock._flush.fill_(1)
+        time.passes(0.001)
+
+    milliseconds, _ = clock.turn(run, calls=2, cold=True)
+    assert left == [0, 0]
+    assert milliseconds == pytest.approx([1.0, 1.0])
+    left.clear()
+    clock.turn(run, calls=2)
+    assert left == [64, 64]
+
+
+def test_a_result_is_let_go_before_the_next_call(time):
+    alive = []
+
+    class Result:
+        def __init__(self):
+            alive.append(self.__class__)
+            assert len(alive) == 1
+
+        def __del__(self):
+            alive.pop()
+
+    Clock(CPU).turn(Result, calls=4)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "calls"),
+    [(1e-6, 20), (0.0024, 20), (0.0049, 10), (0.02, 3), (1.0, 3), (0.0, 20)],
+)
+def test_a_turn_is_as_many_calls_as_fit_a_twentieth_of_a_second_between_3_and_20(
+    time, seconds, calls
+):
+    ran = []
+
+    def run():
+        ran.append(0)
+        # The first call compiles and does not count.
+        time.passes(9.0 if len(ran) == 1 else seconds)
+
+    assert Clock(CPU).calls(run, fewest=3) == calls
+    assert len(ran) == 2
+
 
 TRUTH = Truth({"z": torch.arange(5.0)}, absolute=1e-6)
 
@@ -99,3 +317,61 @@ def test_settings_are_entered_around_every_call_and_left_again(one_call_a_turn):
     rows = contest({"a": one}, TRUTH.check, Clock(), rounds=2, baseline="a")
     assert rows["a"]["ok"], rows
     assert depth == []
+
+
+def test_facts_tell_the_machine_versions_commit_and_command_and_no_folder():
+    row = facts(threads=2, packages=("a-package-that-does-not-exist",))
+    known = {"device", "cpu", "cores", "threads", "memory_gib", "load_at_start", "system"}
+    assert set(row) == known | {"python", "versions", "commit", "command", "time"}
+    assert row["versions"]["torch"] == version("torch")
+    assert row["versions"]["a-package-that-does-not-exist"] is None
+    assert row["versions"]["minibert"]
+    assert "/" not in row["command"]
+
+
+def test_the_command_keeps_names_of_files_and_options(monkeypatch):
+    words = ["/opt/x/bench.py", "--output=/home/me/rows.jsonl", "/home/me/kernel.py:run", "--quick"]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None, raising=False)
+    assert command() == "bench.py --output=rows.jsonl kernel.py:run --quick"
+
+
+def test_the_commit_is_that_of_minibert_and_not_of_a_folder_around_it(tmp_path, monkeypatch):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    inside = tmp_path / "site-packages"
+    inside.mkdir()
+    monkeypatch.delenv("MINIBERT_COMMIT", raising=False)
+    assert commit(inside) is None
+    monkeypatch.setenv("MINIBERT_COMMIT", "abc")
+    assert commit(inside) == "abc"
+
+
+def test_rows_are_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "new" / "rows.jsonl"
+    write_rows([{"ok": True, "what": "é"}], path)
+    assert read_rows(path) == [{"ok": True, "what": "é"}]
+    with pytest.raises(ValueError, match="Out of range"):
+        write_rows([{"ok": True}, {"ok": float("nan")}], path)
+    assert read_rows(path) == [{"ok": True, "what": "é"}]
+    assert [file.name for file in path.parent.iterdir()] == ["rows.jsonl"]
+
+
+def test_every_committed_result_file_can_be_read():
+    folder = result_rows._CHECKOUT / "benchmarks" / "results"
+    files = list(folder.glob("*.jsonl"))
+    assert files
+    for path in files:
+        assert all(row["commit"] and row["cpu"] for row in read_rows(path)), path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{}\nnone", "line 2: .*expected JSON"), ("[1]", "line 1 is no row; expected a JSON object")],
+)
+def test_what_is_no_row_is_named_with_its_line(tmp_path, text, message):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(MinibertError, match=message):
+        read_rows(path)
+    with pytest.raises(MinibertError, match="cannot be read"):
+        read_rows(tmp_path / "absent")

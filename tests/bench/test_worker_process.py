@@ -1,5 +1,6 @@
 """Whatever the user's code does to its process, the judge gets an answer or says that none came."""
 
+import io
 import signal
 import subprocess
 import sys
@@ -11,8 +12,120 @@ import torch
 from planted_kernels import START, written
 
 from minibert.bench.judged_function import JudgedFunction
-from minibert.bench.worker_process import WorkerEndedError, WorkerError
+from minibert.bench.shared_bytes import SharedBytes, described, room_for
+from minibert.bench.worker_process import Printed, WorkerEndedError, WorkerError, progress
+from minibert.errors import MinibertError
 from minibert.kernels.check.cases import Case
+
+SENT = {
+    "plain": torch.randn(2, 3, 5, 7),
+    "turned": torch.randn(2, 5, 3, 7).transpose(1, 2),
+    "narrow": torch.randn(11).bfloat16(),
+    "expanded": torch.randn(3, 1).expand(3, 5),
+    "flags": torch.tensor([True, False, True]),
+    "one": torch.tensor(7),
+}
+
+
+def test_what_one_end_puts_the_other_takes(tmp_path):
+    here = SharedBytes.new(tmp_path / "file", room_for(SENT.values()))
+    about = here.put(SENT)
+    found = SharedBytes(here.path, here.size).take(about)
+    shapes = described(about)
+    for name, one in SENT.items():
+        assert torch.equal(found[name], one)
+        assert (shapes[name].shape, shapes[name].dtype) == (one.shape, one.dtype)
+    assert found["turned"].stride() == SENT["turned"].stride()
+
+
+def test_what_does_not_fit_is_described_and_cannot_be_taken(tmp_path):
+    here = SharedBytes.new(tmp_path / "file", 64)
+    about = here.put({"z": torch.zeros(100)})
+    assert described(about)["z"].shape == (100,)
+    with pytest.raises(ValueError, match="400 bytes in a file of 64"):
+        here.take(about)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        None,
+        7,
+        [["z"]],
+        [["z", "float7", [1], [0]]],
+        [["z", "float32", [-1], [0]]],
+        [["z", "float32", [2**63], [0]]],
+        [["z", "float32", ["1"], [0]]],
+        [["z", "float32", [2, 3], [0, 0]]],
+        [[["z"], "float32", [1], [0]]],
+    ],
+)
+def test_a_description_that_is_none_is_a_value_error(about):
+    with pytest.raises(ValueError):  # noqa: PT011, the messages are torch's and Python's
+        described(about)
+
+
+def test_a_full_disk_is_one_line_and_no_crash(tmp_path):
+    with pytest.raises(MinibertError, match="do not fit into"):
+        SharedBytes.new(tmp_path / "file", 2**60)
+
+
+def test_some_lines_are_shown_at_once_and_the_rest_is_counted(capsys):
+    printed = Printed("kernel.py")
+    for number in range(1000):
+        printed.feed(f"line {number}\n")
+    printed.feed("no end of line")
+    printed.say_the_rest()
+    printed.say_the_rest()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "kernel.py prints: line 0",
+        "kernel.py prints: line 1",
+        "kernel.py prints: line 2",
+        "note: kernel.py printed 998 more lines.",
+    ]
+
+
+def test_nothing_is_said_where_nothing_is_left_out(capsys):
+    printed = Printed("kernel.py")
+    printed.feed("one\ntw")
+    printed.feed("o")
+    printed.say_the_rest()
+    assert capsys.readouterr().err == "kernel.py prints: one\nkernel.py prints: two\n"
+
+
+def test_a_line_without_an_end_and_escape_codes_stay_harmless(capsys):
+    printed = Printed("kernel.py")
+    for _ in range(10_000):
+        printed.feed("x" * 1000)
+    assert len(printed._open) < 1000
+    printed.feed("\n\x1b[2Jgone\n")
+    err = capsys.readouterr().err
+    assert len(err) < 400
+    assert "\x1b" not in err
+    assert "gone" in err
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("stream", "drawn"), [(Screen, True), (io.StringIO, False)])
+def test_the_bar_is_drawn_on_a_terminal_and_nowhere_else(monkeypatch, stream, drawn):
+    screen = stream()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with progress("case") as watch:
+        for done in range(5):
+            watch(done, 5, f"lengths, {done}")
+    assert bool(screen.getvalue()) == drawn
+    if drawn:
+        assert "lengths, 4" in screen.getvalue()
+        assert "4/5" in screen.getvalue()
+        # It leaves no line behind.
+        assert not screen.getvalue().rpartition("\r")[2].strip()
+
 
 CPU = torch.device("cpu")
 PROBLEM = Case("plain", 5, 5, 1.0).draw(dtype=torch.float32, device=CPU, d_head=7, wants=(), seed=0)

@@ -1,0 +1,494 @@
+"""`make gpu` without a GPU: plan, rows, supervisor, clock, gate, table, and all on tiny inputs."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.gpu import contenders, gate, measure, table
+from benchmarks.gpu.__main__ import main, status
+from benchmarks.gpu.journal import Journal, path_of, read, sources
+from benchmarks.gpu.matrix import KINDS_ASKED, drawn
+from benchmarks.gpu.plan import (
+    D_HEADS,
+    DTYPES,
+    EAGER,
+    FORWARD,
+    Shape,
+    Task,
+    first_minutes,
+    from_message,
+    order,
+    plan,
+)
+from benchmarks.gpu.supervisor import Supervisor, Worker, WorkerError
+from benchmarks.session import REPOSITORY
+from minibert.bench.clock import Clock
+from minibert.bench.gate import WrongError
+
+
+def row(task: str, contender: str, ms: float | None, **fields: Any) -> dict[str, Any]:
+    timed = {} if ms is None else {"median_ms": ms, "warm_ms": ms, "noise": 0.01}
+    part = task.split()[0]
+    start = {
+        "key": f"{task} | {contender}",
+        "part": part,
+        "task": task,
+        "implementation": contender,
+    }
+    return {**start, "ok": ms is not None, "positions": 4096, "run": "monday", **timed, **fields}
+
+
+STAMP = {"device": "Fast 1", "sources": "abc", "versions": {"torch": "2"}, "run": "monday"}
+
+
+def test_every_key_of_the_plan_is_its_own_and_ours_is_gated_before_it_is_timed() -> None:
+    tasks = plan()
+    keys = [key for task in tasks for key in task.row_keys()]
+    assert len(set(keys)) == len(keys)
+    assert len({task.name for task in tasks}) == len(tasks)
+    parts = [task.part for task in tasks]
+    assert parts.index("matrix") < parts.index("forward")
+
+
+def test_the_plan_asks_for_the_twelve_shapes_of_the_table() -> None:
+    shapes = [task.shape for task in plan() if task.part == "forward"]
+    assert {(one.positions, one.causal) for one in shapes if one} == {
+        (size, causal) for size in (512, 1024, 2048, 4096, 8192, 16384) for causal in (False, True)
+    }
+    assert {one.batch * one.positions for one in shapes if one} == {16384}
+    flex = [task.shape for task in plan() if task.part == "flex"]
+    assert set(flex) == set(shapes)
+
+
+def test_the_first_nine_minutes_are_what_is_right_then_speed_and_flex_comes_after() -> None:
+    """The fault: they ended inside FlexAttention, and whole parity was left for after."""
+    tasks = plan()
+    first = first_minutes(tasks, 9)
+    parts = list(dict.fromkeys(task.part for task in first))
+    assert parts[:6] == ["ceilings", "matrix", "matrix first", "forward", "statistics", "backward"]
+    assert "million" in parts
+    assert "flex" not in parts
+    cells = {task.cell for task in first if task.cell}
+    assert cells == {(d_head, dtype) for d_head in D_HEADS for dtype in DTYPES}
+    assert {16, 32, 64, 128, 256} == set(D_HEADS)
+
+
+def test_in_the_end_every_option_is_asked_about_in_every_cell() -> None:
+    """The fault: d_head 64 only; no packed, lengths, mask, bias; backward of float32 never."""
+    asked = {(task.cell, one) for task in plan() if task.cell for one in task.contenders}
+    cells = [(d_head, dtype) for d_head in D_HEADS for dtype in DTYPES]
+    assert asked == {(cell, option) for cell in cells for option in KINDS_ASKED}
+    named = {"lengths", "mask", "bias", "packed", "groups", "window", "soft cap", "alibi", "sinks"}
+    assert named | {"paged", "prefix"} <= KINDS_ASKED.keys()
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_cell_draws_the_call_of_its_kind(backward: bool) -> None:
+    given = ("causal lengths", 32, "float16", torch.device("cpu"))
+    one, again = (drawn(*given, backward=backward) for _ in range(2))
+    assert torch.equal(one.query, again.query)
+    assert (one.query.shape[3], one.query.dtype, one.causal) == (32, torch.float16, True)
+    assert one.lengths is not None
+    assert (one.z_gradient is not None) == backward
+
+
+def test_what_matters_most_fits_in_the_first_five_minutes() -> None:
+    tasks = plan()
+    seconds = 0.0
+    for task in tasks:
+        seconds += task.seconds
+        if task.part == "backward":
+            break
+    assert seconds < 300
+    assert all(task.limit >= task.seconds for task in tasks)
+
+
+def test_a_task_survives_being_told_to_a_worker() -> None:
+    for task in plan():
+        assert from_message(json.loads(json.dumps(task.message()))) == task
+
+
+def test_flop_counts_half_of_the_cells_where_attention_is_causal() -> None:
+    full = Shape(2, 3, 5, 7)
+    assert full.flop == 4 * 2 * 3 * 5 * 5 * 7
+    assert Shape(2, 3, 5, 7, causal=True).flop == full.flop / 2
+
+
+def test_what_was_measured_is_left_out_and_what_failed_comes_last() -> None:
+    first, second, third = (Task("forward", FORWARD, Shape(1, 1, n)) for n in (1, 2, 3))
+    left = order([first, second, third], [*first.row_keys(), *second.row_keys()], second.row_keys())
+    assert left == [third, first]
+
+
+def test_rows_survive_a_run_that_was_cut_off_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    journal = Journal(path, STAMP)
+    journal.write(row("forward A", "plain", 1.0))
+    with path.open("a") as lines:
+        lines.write('{"key": "forward A | cu')
+    again = Journal(path, STAMP)
+    again.write(row("forward A", "flash", 2.0))
+    assert [one["implementation"] for one in read(path)] == ["plain", "flash"]
+    assert again.done() == {"forward A | plain", "forward A | flash"}
+
+
+def test_a_row_that_failed_is_tried_and_not_done(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "rows.jsonl", STAMP)
+    journal.write(row("forward A", "plain", 1.0))
+    journal.write(row("forward A", "plain", None))
+    assert journal.tried() == {"forward A | plain"}
+    assert journal.done() == set()
+
+
+@pytest.mark.parametrize("field", ["device", "sources", "versions"])
+def test_rows_of_other_sources_or_machines_do_not_count(field: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    Journal(path, STAMP).write(row("forward A", "plain", 1.0))
+    assert Journal(path, {**STAMP, field: "other"}).done() == set()
+    assert Journal(path, {**STAMP, "run": "tuesday"}).done() == {"forward A | plain"}
+
+
+def test_what_json_cannot_say_is_null(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    Journal(path, {}).write({"key": "a", "worst": float("nan"), "all": [float("inf"), (1.0,)]})
+    assert json.loads(path.read_text()) == {"key": "a", "worst": None, "all": [None, [1.0]]}
+
+
+def test_the_file_is_named_after_the_accelerator_and_the_day() -> None:
+    moment = datetime(2027, 3, 2, tzinfo=UTC)
+    assert path_of(Path("x"), "NVIDIA H200", moment) == Path("x/nvidia-h200-2027-03-02.jsonl")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "kernels/one.py",
+        "kernels/fused/one.py",
+        "kernels/check/one.py",
+        "kernels/fused/new/one.py",
+        "benchmarks/gpu/one.py",
+        "minibert/bench/one.py",
+    ],
+)
+def test_a_changed_kernel_or_clock_is_measured_again(path: str, tmp_path: Path) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.write_text("a = 1")
+    before = sources(tmp_path)
+    file.write_text("a = 2")
+    assert sources(tmp_path) != before
+
+
+OBEDIENT = """
+    import json, os, sys, time
+    print(json.dumps({"ready": {"device": "none"}}), flush=True)
+    def say(**message): print(json.dumps(message), flush=True)
+    for line in sys.stdin:
+        task = json.loads(line)
+        for name in task["contenders"]:
+            if name in task["skip"]: continue
+            say(begin=name)
+            if name == "dies": os._exit(7)
+            if name == "hangs": time.sleep(600)
+            if name == "babbles": print("not json", flush=True)
+            say(row={"implementation": name, "ok": True})
+        say(end=True)
+"""
+
+
+def supervised(program: str, seconds: float = 60.0) -> tuple[Supervisor, list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    return Supervisor(lambda: Worker("cpu", command), rows.append, seconds=seconds), rows
+
+
+def outcomes(rows: list[dict[str, Any]]) -> dict[str, bool]:
+    return {one["implementation"]: one["ok"] for one in rows}
+
+
+def test_a_contender_that_ends_the_worker_costs_its_own_row_alone() -> None:
+    supervisor, rows = supervised(OBEDIENT)
+    try:
+        late = supervisor.run([Task("one", ("a", "dies", "b")), Task("two", ("babbles",))])
+    finally:
+        supervisor.close()
+    assert late == []
+    assert outcomes(rows) == {"a": True, "dies": False, "b": True, "babbles": True}
+    assert len(rows) == 4
+    (failed,) = (one for one in rows if not one["ok"])
+    assert failed["reason"] == "the process ended with status 7"
+    assert failed["key"] == "one | dies"
+
+
+def test_a_contender_that_hangs_is_ended_at_its_limit() -> None:
+    supervisor, rows = supervised(OBEDIENT)
+    try:
+        supervisor.run([Task("one", ("a", "hangs", "b"), seconds=1, limit=3)])
+    finally:
+        supervisor.close()
+    assert outcomes(rows) == {"a": True, "hangs": False, "b": True}
+
+
+def test_no_task_is_begun_without_time_for_it() -> None:
+    supervisor, rows = supervised(OBEDIENT, seconds=20.0)
+    long, short = Task("long", ("a",), seconds=100), Task("short", ("b",), seconds=1)
+    try:
+        assert supervisor.run([long, short]) == [long]
+    finally:
+        supervisor.close()
+    assert outcomes(rows) == {"b": True}
+
+
+def test_a_worker_that_cannot_start_says_why() -> None:
+    supervisor, _ = supervised('print(\'{"unusable": "no GPU"}\')')
+    with pytest.raises(WorkerError, match="no GPU"):
+        supervisor.ready()
+    supervisor, _ = supervised("raise SystemExit(1)")
+    with pytest.raises(WorkerError, match="before it was ready"):
+        supervisor.ready()
+
+
+SMALL = Shape(1, 2, 32, 16, dtype="float32")
+
+
+class FakeClock(Clock):
+    """Every call of `run` says how long it took, half as long with a warm cache."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu")
+        self.turns: list[tuple[str, bool]] = []
+
+    def calls(self, run: Any, fewest: int = 1) -> int:
+        return 3
+
+    def turn(self, run: Any, *, calls: int, cold: bool = False, **options: Any) -> Any:
+        name, milliseconds = run()
+        self.turns.append((name, cold))
+        return [milliseconds if cold else milliseconds / 2] * calls, None
+
+
+def test_contenders_take_turns_with_a_cold_cache_and_then_with_a_warm_one() -> None:
+    fake = FakeClock()
+    found = measure.times({"a": lambda: ("a", 2.0), "b": lambda: ("b", 30.0)}, fake)
+    assert found["a"]["median_ms"] == found["a"]["p80_ms"] == 2.0
+    assert found["b"]["warm_ms"] == 15.0
+    assert found["a"]["noise"] == 0.0
+    assert found["b"]["rounds"] == 2
+    assert [sorted(fake.turns[i : i + 2]) for i in range(0, 8, 2)] == [
+        [("a", cold), ("b", cold)] for cold in (True, True, False, False)
+    ]
+
+
+def test_short_warm_calls_are_timed_several_at_a_time_and_divided_again() -> None:
+    runs: list[int] = []
+
+    def run() -> tuple[str, float]:
+        runs.append(0)
+        return "a", 0.06
+
+    found = measure.times({"a": run}, FakeClock())
+    # 0.3 ms hold five calls of 0.06 ms; the fake says how long all of them took.
+    assert found["a"]["warm_ms"] == pytest.approx(0.06 / 2 / 5, rel=1e-4)
+    assert len(runs) == 2 + 2 * 5
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_statistics_written_by_hand_pass_the_gate(causal: bool) -> None:
+    shape = Shape(2, 3, 37, 16, causal, "float32")
+    given = contenders.inputs(shape, torch.device("cpu"))
+    built = contenders.build("by hand", given)
+    found = gate.check(built, built.run(), given)
+    assert set(found["errors"]) == {"z", "lse", *built.want}
+
+
+def wrong_results() -> dict[str, Any]:
+    def future(found: dict[str, Any]) -> None:
+        found["z"][..., -1, :] += 0.01
+
+    def nan(found: dict[str, Any]) -> None:
+        found["entropy"][-1, -1, -1] = float("nan")
+
+    return {
+        "z differs": future,
+        "entropy differs": nan,
+        "no max_prob": lambda found: found.pop("max_prob"),
+        "no lse": lambda found: found.pop("lse"),
+    }
+
+
+@pytest.mark.parametrize("said", list(wrong_results()))
+def test_the_gate_names_what_is_wrong(said: str) -> None:
+    given = contenders.inputs(SMALL, torch.device("cpu"))
+    built = contenders.build("by hand", given)
+    found = built.run()
+    wrong_results()[said](found)
+    with pytest.raises(WrongError, match=said):
+        gate.check(built, found, given)
+
+
+def test_received_and_gradients_are_compared_with_float64() -> None:
+    given = contenders.inputs(SMALL, torch.device("cpu"))
+    want = {"received": (), "map": (8,)}
+    built = contenders.registered("eager", given, want)
+    found = built.run()
+    assert set(gate.check(built, found, given)["errors"]) >= {"received", "map"}
+    found["received"][-1, -1, 0] *= 1.1
+    with pytest.raises(WrongError, match="received"):
+        gate.check(built, found, given)
+    backward = contenders.build("flash backward", given)
+    gradients = backward.run()
+    assert set(gate.check(backward, gradients, given)["errors"]) == {"query", "key", "value"}
+    gradients["key"] = gradients["key"] * 1.1
+    with pytest.raises(WrongError, match="key"):
+        gate.check(backward, gradients, given)
+
+
+def test_a_contender_that_fails_is_a_row_and_the_others_are_timed() -> None:
+    begun: list[str] = []
+    task = Task("eager", ("no such contender", *EAGER[1:]), SMALL)
+    rows = list(measure.group(task, torch.device("cpu"), begun.append))
+    by_name = {one["implementation"]: one for one in rows}
+    assert by_name["no such contender"]["ok"] is False
+    assert "no contender is called" in by_name["no such contender"]["reason"]
+    assert by_name["by hand"]["median_ms"] > 0
+    assert by_name["eager"]["tflops"] >= 0
+    assert begun == [*task.contenders, "the clock"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_written_and_one_line_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--output", str(tmp_path)]) == 1
+    assert "no GPU" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def dry(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--quick"]
+    command += ["--output", str(tmp_path), *options]
+    return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=False)
+
+
+def test_a_dry_run_writes_rows_and_a_second_one_only_tries_again_what_failed(
+    tmp_path: Path,
+) -> None:
+    done = dry(tmp_path, "--only", "ceilings|forward.*full", "--minutes", "3")
+    (path,) = tmp_path.iterdir()
+    rows = {one["implementation"]: one for one in read(path)}
+    assert {"matrix product", "copy", "plain", "cudnn", "flash"} == set(rows), done.stderr
+    assert rows["flash"]["ok"], done.stderr
+    # cuDNN runs on NVIDIA's GPUs alone.
+    assert not rows["cudnn"]["ok"]
+    assert all(one["sources"] == sources() for one in rows.values())
+    again = dry(tmp_path, "--only", "ceilings|forward.*full", "--minutes", "3")
+    assert again.stdout.startswith("1 of 2 tasks to do")
+    printed = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", "--table", str(path)],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=True,
+    )
+    assert "measured ceiling, copy" in printed.stdout
+
+
+# A task of each part; `--quick` without --only runs all. The dry run above has the forward.
+PARTS = "matrix|statistics.*causal|short|backward B.*causal|million|flex.*full"
+
+
+@pytest.mark.slow
+def test_every_part_runs_through_the_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    done = dry(tmp_path, "--minutes", "10", "--only", PARTS)
+    (path,) = tmp_path.iterdir()
+    parts = {one["key"].split()[0] for one in read(path)}
+    others = {"ceilings", "forward", "eager"}
+    assert parts | others == {task.part.split()[0] for task in plan(quick=True)}
+    failed = {one["key"]: one["reason"] for one in read(path) if not one["ok"]}
+    assert {key for key in failed if "cudnn" not in key} == set(), failed
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def about(rows: list[dict[str, Any]], words: str) -> table.Finding:
+    (found,) = (one for one in table.findings(rows) if words in one.about)
+    return found
+
+
+def test_speed_is_against_the_best_other_and_flex_is_divided_by_its_own_plain() -> None:
+    rows = [
+        row("forward X", "plain", 2.0),
+        row("forward X", "cudnn", 2.2),
+        row("forward X", "flash", 3.0),
+        row("flex X", "plain", 4.0),
+        row("flex X", "flex", 3.8),
+    ]
+    found = about(rows, "forward X: speed")
+    assert found.about.endswith("flex")
+    assert found.value == pytest.approx(0.95)
+    assert found.met is False
+    assert about(rows[:3], "forward X: speed").value == pytest.approx(1.1)
+
+
+def test_a_baseline_that_failed_is_no_baseline_and_without_any_there_is_no_speed() -> None:
+    rows = [row("forward X", "plain", 2.0), row("forward X", "cudnn", None)]
+    assert table.findings(rows) == []
+
+
+@pytest.mark.parametrize(("positions", "met"), [(512, True), (2048, False)])
+def test_t1_may_cost_more_where_the_text_is_short(positions: int, met: bool) -> None:
+    rows = [
+        row("statistics X", n, ms, positions=positions) for n, ms in (("plain", 1), ("T1", 1.12))
+    ]
+    assert about(rows, "T1 / plain").met is met
+
+
+def test_eager_is_the_faster_of_two_ways_and_causal_asks_for_more() -> None:
+    times = {"T1": 1.0, "by hand": 30.0, "eager": 50.0}
+    rows = [row("eager X", name, ms, causal=True) for name, ms in times.items()]
+    found = about(rows, "by hand / T1")
+    assert (found.value, found.target, found.met) == (30.0, ">= 35", False)
+
+
+def test_a_ratio_never_mixes_two_runs() -> None:
+    monday = [row("statistics X", "plain", 1.0), row("statistics X", "T1", 1.0)]
+    tuesday = [row("statistics X", "plain", 2.0, run="tuesday")]
+    tuesday += [row("statistics X", "T1", 2.1, run="tuesday")]
+    assert about([*monday, *tuesday], "T1 / plain").value == pytest.approx(1.05)
+    failed = [row("statistics X", "plain", None, run="wednesday")]
+    assert about([*monday, *failed], "T1 / plain").value == 1.0
+
+
+def test_twelve_shapes_are_counted_and_bytes_and_a_million_have_their_lines() -> None:
+    rows = []
+    for place in range(12):
+        rows += [row(f"forward {place}", "plain", 1.0)]
+        rows += [row(f"forward {place}", "flash", 1.01 if place < 8 else 0.98)]
+    rows += [row("statistics X", "T1", 1.0, extra_bytes_per_row=36.0)]
+    rows += [row("million X", "T1", 700.0, peak_bytes=2**28)]
+    count = about(rows, "as fast as the best")
+    assert (count.value, count.met) == (8, True)
+    assert about(rows, "bytes a row").met is True
+    assert about(rows, "million").detail == "256 MiB at most"
+
+
+def test_the_table_shouts_when_something_is_wrong_and_lists_what_failed() -> None:
+    rows = [row("forward X", "plain", None, wrong=True, reason="z differs by 1")]
+    said = table.shown(rows)
+    assert said.startswith("WRONG, so trust no number below: forward X | plain")
+    assert "1 rows failed" in said
+    assert "z differs by 1" in said
+
+
+def test_the_exit_status_follows_what_is_ours() -> None:
+    assert status([]) == 0
+    assert status([row("forward X", "plain", 1.0), row("forward X", "cudnn", None)]) == 0
+    assert status([row("forward X", "plain", None), row("forward X", "cudnn", 1.0)]) == 1
+    assert status([row("forward X", "plain", 1.0), row("f X", "T1", None, wrong=True)]) == 1
