@@ -137,8 +137,17 @@ Start = Any
 class Instrument:
     """One way to do the tasks: what of a model it can read and change.
 
-    A subclass says what it captures in each task that it does, by method. Sweeps are made of
-    `clean`, `without_head` and `patched`, one pass an edit.
+    A subclass says what it captures in each task that it does, by method, and has of these methods
+    those that its tasks need; sweeps are made of the third to the sixth, one pass an edit:
+
+    built(method)                    the model, with explicit attention where the task needs probs
+    trace(given), one_head(given)    everything of one pass; probs of one head of the middle layer
+    clean(ids)                       the logits, and what edited passes start from
+    streams(ids)                     what leaves each layer
+    without_head(ids, start, layer, head)                   the logits where z of a head is 0
+    patched(ids, start, layer, position, source)            ... where a stream is another text's
+    gradient(given)                  of one logit, with respect to probs of every layer
+    ragged(given)                    the logits of the real tokens, one sentence after the other
     """
 
     name: ClassVar[str]
@@ -154,48 +163,10 @@ class Instrument:
         self.bert = case.config.model_type == "bert"
         self.model = self.built(method)
 
-    def built(self, method: str) -> Any:
-        """The model, with explicit attention where the task needs probs."""
-        raise NotImplementedError
-
-    def trace(self, given: Given) -> Any:
-        """Everything of one pass, which `read_trace` names."""
-        raise NotImplementedError
-
     def read_trace(self, result: Any) -> Outputs:
         """logits, and of each layer hidden, query, key, value, z, probs."""
         found: Outputs = result
         return found
-
-    def one_head(self, given: Given) -> Tensor:
-        """The probs of one head of the middle layer."""
-        raise NotImplementedError
-
-    def clean(self, ids: Tensor) -> tuple[Tensor, Start]:
-        """The logits, and what edited passes start from."""
-        raise NotImplementedError
-
-    def streams(self, ids: Tensor) -> Sequence[Tensor]:
-        """What leaves each layer."""
-        raise NotImplementedError
-
-    def without_head(self, ids: Tensor, start: Start, layer: int, head: int) -> Tensor:
-        """The logits where z of a head is 0; the whole pass is made where `start` is None."""
-        raise NotImplementedError
-
-    def patched(
-        self, ids: Tensor, start: Start, layer: int, position: int, source: Tensor
-    ) -> Tensor:
-        """The logits where what leaves a layer at one position is that of `source`."""
-        raise NotImplementedError
-
-    def gradient(self, given: Given) -> Sequence[Tensor]:
-        """Of one logit, with respect to probs of every layer."""
-        raise NotImplementedError
-
-    def ragged(self, given: Given) -> Tensor:
-        """The logits of the real tokens, one sentence after the other."""
-        raise NotImplementedError
 
     def memory(self, given: Given) -> Any:
         """A trace whose bytes are counted."""
