@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,7 +71,7 @@ class _Run:
 
 
 def check(
-    implementation: str | Implementation | Callable[..., Any],
+    implementation: str | Implementation | Callable[..., object],
     *,
     dtypes: Iterable[torch.dtype] | None = None,
     device: str | torch.device = "cpu",
@@ -205,7 +204,7 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _told(error: Exception, fn: Callable[..., Any]) -> str:
+def _told(error: Exception, fn: Callable[..., object]) -> str:
     """The error in one line, and where in the file of `fn` it arose."""
     told = f"raised {type(error).__name__}: {one_line(error)}".removesuffix(": ")
     file = getattr(getattr(inspect.unwrap(fn), "__code__", None), "co_filename", None)
@@ -289,7 +288,7 @@ def _compare_gradients(
     return findings
 
 
-def _record(implementation: str | Implementation | Callable[..., Any]) -> Implementation:
+def _record(implementation: str | Implementation | Callable[..., object]) -> Implementation:
     if isinstance(implementation, Implementation):
         return implementation
     if isinstance(implementation, str):

@@ -7,7 +7,6 @@ A baseline that cannot do a shape says why; no other takes its place.
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -24,7 +23,7 @@ from minibert.kernels.registry import Request, implementations
 from minibert.kernels.torch_kernels import BACKENDS, compiled_flex, forced
 
 
-def z_of(result: Any) -> Outputs:
+def z_of(result: object) -> Outputs:
     """z, in what an implementation gave: a tensor, a tuple that begins with it, or a dictionary."""
     found = result["z"] if isinstance(result, dict) else result
     return {"z": found[0] if isinstance(found, tuple) else found}
@@ -56,7 +55,7 @@ def baseline(name: str, workload: Workload, inputs: Inputs) -> Contender:
     )
     if refusal := known[name].refusal(request):
         raise GateError(refusal)
-    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
     if name in BACKENDS:
         function, convention = scaled_dot_product_attention, SIGNATURES["sdpa"]
         run, around = convention.bind(function, problem, None), partial(forced, name)
@@ -71,6 +70,6 @@ def baseline(name: str, workload: Workload, inputs: Inputs) -> Contender:
     return Contender(lambda: _with_gradients(run(), inputs), dict, around)
 
 
-def _with_gradients(result: Any, inputs: Inputs) -> Outputs:
+def _with_gradients(result: object, inputs: Inputs) -> Outputs:
     z = z_of(result)["z"]
     return {"z": z.detach()} | gradients_of(z, inputs.problem)

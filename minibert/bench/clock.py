@@ -25,9 +25,9 @@ from minibert.kernels.work_memory import release
 
 
 def peak_bytes(
-    run: Callable[[], Any],
+    run: Callable[[], object],
     device: torch.device,
-    around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    around: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> int:
     """The most bytes a call holds on top of what was there before, its results included.
 
@@ -47,7 +47,7 @@ def peak_bytes(
         return _profiled(run)
 
 
-def _profiled(run: Callable[[], Any]) -> int:
+def _profiled(run: Callable[[], object]) -> int:
     from torch.profiler import ProfilerActivity, profile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +94,7 @@ class Clock:
         return torch.empty(size, dtype=torch.int8, device=self.device)
 
     def turn(
-        self, run: Callable[[], Any], *, calls: int, cold: bool = False
+        self, run: Callable[[], object], *, calls: int, cold: bool = False
     ) -> tuple[list[float], Any]:
         """Milliseconds of each call, and what the last gave; the others are freed off the clock.
 
@@ -103,7 +103,7 @@ class Clock:
         timed = self._on_gpu if self.device.type == "cuda" else self._on_cpu
         return timed(run, calls, cold)
 
-    def calls(self, run: Callable[[], Any], fewest: int = 1) -> int:
+    def calls(self, run: Callable[[], object], fewest: int = 1) -> int:
         """How many calls make a turn, after two to warm up."""
         seconds = 1.0
         for _ in range(2):
@@ -123,7 +123,7 @@ class Clock:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _on_cpu(self, run: Callable[[], Any], calls: int, cold: bool) -> tuple[list[float], Any]:
+    def _on_cpu(self, run: Callable[[], object], calls: int, cold: bool) -> tuple[list[float], Any]:
         milliseconds, result = [], None
         for _ in range(calls):
             result = None
@@ -134,7 +134,7 @@ class Clock:
             milliseconds.append((perf_counter() - start) * 1e3)
         return milliseconds, result
 
-    def _on_gpu(self, run: Callable[[], Any], calls: int, cold: bool) -> tuple[list[float], Any]:
+    def _on_gpu(self, run: Callable[[], object], calls: int, cold: bool) -> tuple[list[float], Any]:
         events, result = [], None
         for _ in range(calls):
             result = None

@@ -20,10 +20,10 @@ Check = Callable[[Outputs], Row]
 class Contender:
     """`run` is all the clock sees; `outputs` names what it gave, which is all the gate sees."""
 
-    run: Callable[[], Any]
+    run: Callable[[], object]
     outputs: Callable[[Any], Outputs]
     # Settings its calls need, entered before the clock starts and left after it stops.
-    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 @dataclass(frozen=True)

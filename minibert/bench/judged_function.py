@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from minibert.bench.messages import sent_tensors, settings_of
+from minibert.bench.result_rows import Row
 from minibert.bench.shared_bytes import described, room_for
 from minibert.bench.signatures import SIGNATURES
 from minibert.bench.user_file import OUTPUTS, target_parts
@@ -101,7 +102,7 @@ class JudgedFunction:
         missing = {name: one for name, one in problem.tensors().items() if name not in inputs}
         return inputs | missing, self._outputs(answer)
 
-    def _outputs(self, answer: dict[str, Any]) -> dict[str, Tensor]:
+    def _outputs(self, answer: Row) -> dict[str, Tensor]:
         """The outputs, looked at before a number is read."""
         about, problem = answer.get("outputs"), self._asked
         try:

@@ -193,7 +193,7 @@ class JudgedRun:
     def _on_gpu(self) -> bool:
         return self._inputs.problem.query.is_cuda
 
-    def _ask(self, task: str, **fields: Any) -> dict[str, Any]:
+    def _ask(self, task: str, **fields: Any) -> Row:
         try:
             return self._worker.ask(task, contender=self.name, **fields)
         except WorkerError as error:
@@ -203,10 +203,10 @@ class JudgedRun:
         self._seed, self._last = secrets.randbits(63), _RANDOM.gauss()
         self._ask("refresh", seed=self._seed, cold=cold)
 
-    def _call(self) -> dict[str, Any]:
+    def _call(self) -> Row:
         return self._ask("timed", last=self._last)
 
-    def _check(self, answer: dict[str, Any]) -> Row:
+    def _check(self, answer: Row) -> Row:
         """The error of z, as it was when the answer came, in rows that nobody could foresee."""
         found = self._taken("outputs", answer.get("outputs"))
         mine = self._inputs
@@ -249,7 +249,7 @@ class JudgedRun:
         device = self._inputs.problem.query.device
         return {name: found[name].to(device) for name in wanted}
 
-    def _claimed(self, answer: dict[str, Any], taken: float) -> float:
+    def _claimed(self, answer: Row, taken: float) -> float:
         """What the worker says a call took."""
         claimed = answer.get("ms")
         if not isinstance(claimed, float) or not 0 < claimed <= taken:

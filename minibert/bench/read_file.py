@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from minibert.bench.result_rows import Row
 from minibert.bench.signatures import SIGNATURES, Signature, guessed_by
 from minibert.errors import MinibertError, how_to_install
 from minibert.kernels.check.problem import Problem
@@ -68,7 +68,7 @@ def _found(module: str, path: Path) -> bool:
 
 def compiled_kernels(
     path: Path, name: str, signature: str | None, *, d_head: int, seconds: float
-) -> dict[str, Any]:
+) -> Row:
     """What `main` prints: {"kernels": [...], "stopped": text or ""}."""
     environment = {one: value for one, value in os.environ.items() if one != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", __name__, str(path), name, signature or "", str(d_head)]
@@ -76,7 +76,7 @@ def compiled_kernels(
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=seconds, check=False
         )
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        found: Row = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         return {"kernels": [], "stopped": f"not done after {seconds:g} seconds (--timeout)"}
     except (IndexError, ValueError):
@@ -122,7 +122,7 @@ def read_lines(
     return lines, bool(rows) and not any(one["error"] for one in found["kernels"])
 
 
-def _kernel_row(one: dict[str, Any]) -> tuple[str, ...]:
+def _kernel_row(one: Row) -> tuple[str, ...]:
     if one["error"]:
         return (one["name"], "", "", "", "", f"does not compile: {one['error']}")
     spilled, shared = f"{one['spilled_bytes']} B", f"{one['shared_bytes'] / 1024:.4g} KiB"
@@ -133,7 +133,7 @@ def _kernel_row(one: dict[str, Any]) -> tuple[str, ...]:
 def main(arguments: list[str]) -> None:
     """Compile the kernels of FILE FUNCTION SIGNATURE D_HEAD and print what was found."""
     path, name, signature, d_head = arguments
-    found: dict[str, Any] = {"kernels": [], "stopped": ""}
+    found: Row = {"kernels": [], "stopped": ""}
     try:
         found = _launched(Path(path), name, signature or None, int(d_head))
     except ImportError as error:
@@ -144,7 +144,7 @@ def main(arguments: list[str]) -> None:
     print(json.dumps(found))
 
 
-def _launched(path: Path, name: str, signature: str | None, d_head: int) -> dict[str, Any]:
+def _launched(path: Path, name: str, signature: str | None, d_head: int) -> Row:
     from minibert.bench.user_file import NEEDS_GPU, load_function
     from minibert.kernels.check.without_gpu import (
         caught_launches,

@@ -18,9 +18,9 @@ from minibert.errors import MinibertError
 from minibert.kernels.check.problem import Problem, unfolded
 from minibert.kernels.check.workload import Workload
 
-Function = Callable[..., Any]
+Function = Callable[..., object]
 Names = frozenset[str] | None
-Run = Callable[[], Any]
+Run = Callable[[], object]
 
 #: What people call the options of a call in functions that take (q, k, v) and give z.
 SYNONYMS = {
@@ -79,8 +79,8 @@ def flash_varlen(function: Function, problem: Problem, names: Names) -> Run:
     return lambda: function(*vectors, *where, **given)
 
 
-def _flash_options(problem: Problem) -> dict[str, Any]:
-    options: dict[str, Any] = {"softmax_scale": problem.scale, "causal": problem.causal}
+def _flash_options(problem: Problem) -> dict[str, object]:
+    options: dict[str, object] = {"softmax_scale": problem.scale, "causal": problem.causal}
     if problem.window is not None:
         before, after = problem.window
         after = 0 if problem.causal else after
@@ -106,8 +106,8 @@ def flashinfer_decode(function: Function, problem: Problem, names: Names) -> Run
     return lambda: [function(*one, **given) for one in calls]
 
 
-def _infer_options(problem: Problem) -> dict[str, Any]:
-    options: dict[str, Any] = {"sm_scale": problem.scale}
+def _infer_options(problem: Problem) -> dict[str, object]:
+    options: dict[str, object] = {"sm_scale": problem.scale}
     if problem.window is not None and problem.window[0] is not None:
         options["window_left"] = problem.window[0]
     if problem.soft_cap is not None:
@@ -131,7 +131,7 @@ def flex(function: Function, problem: Problem, names: Names) -> Run:
 
     B, H, Q, _ = problem.query.shape
     K, allowed = problem.n_keys, unfolded(problem).mask
-    given: dict[str, Any] = {"scale": problem.scale}
+    given: dict[str, object] = {"scale": problem.scale}
     if allowed is not None:
         seen = allowed.expand(B, H, Q, K).contiguous()
         given["block_mask"] = create_block_mask(
@@ -162,7 +162,7 @@ def sdpa(function: Function, problem: Problem, names: Names) -> Run:
     plain = unfolded(problem)
     square = problem.causal and problem.query.shape[2] == problem.n_keys
     alone = not problem.options().keys() & {"window", "prefix"} and problem.lengths is None
-    given: dict[str, Any] = {"scale": problem.scale}
+    given: dict[str, object] = {"scale": problem.scale}
     bias = _bias(problem)
     if square and alone and problem.mask is None and bias is None:
         given["is_causal"] = True
@@ -174,7 +174,9 @@ def sdpa(function: Function, problem: Problem, names: Names) -> Run:
     return _torch_call(function, problem, names, given)
 
 
-def _torch_call(function: Function, problem: Problem, names: Names, given: dict[str, Any]) -> Run:
+def _torch_call(
+    function: Function, problem: Problem, names: Names, given: dict[str, object]
+) -> Run:
     if problem.query.shape[1] != problem.key.shape[1]:
         given["enable_gqa"] = True
     given = _named(given, names)
@@ -203,7 +205,7 @@ def transformers(function: Function, problem: Problem, names: Names) -> Run:
     if plain.mask is not None:
         lowest = torch.finfo(dtype).min
         mask = torch.where(plain.mask, 0.0, lowest).to(dtype)
-    given: dict[str, Any] = {"dropout": 0.0}
+    given: dict[str, object] = {"dropout": 0.0}
     if problem.soft_cap is not None:
         given["softcap"] = problem.soft_cap
     if problem.sinks is not None:
@@ -213,7 +215,7 @@ def transformers(function: Function, problem: Problem, names: Names) -> Run:
     return lambda: function(module, *vectors, mask, problem.scale, **given)
 
 
-def z_of_dictionary(result: Any, problem: Problem) -> Tensor:
+def z_of_dictionary(result: object, problem: Problem) -> Tensor:
     """Not asked: a dictionary is looked at name by name."""
     raise MinibertError(
         f'gave a {type(result).__name__}; expected a plain dictionary: return {{"z": z}}; or '
@@ -229,12 +231,12 @@ def first(result: Any, problem: Problem) -> Tensor:
     return found
 
 
-def by_position(result: Any, problem: Problem) -> Tensor:
+def by_position(result: object, problem: Problem) -> Tensor:
     """z, which came as (batch, position, head, d_value)."""
     return _axes(first(result, problem), 4).transpose(1, 2)
 
 
-def by_token(result: Any, problem: Problem) -> Tensor:
+def by_token(result: object, problem: Problem) -> Tensor:
     """z, which came as (token, head, d_value)."""
     return _axes(first(result, problem), 3).transpose(0, 1)[None]
 
@@ -266,7 +268,7 @@ def _packed(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return problem.packed, problem.packed_keys or problem.packed
 
 
-def _named(options: dict[str, Any], names: Names) -> dict[str, Any]:
+def _named(options: dict[str, object], names: Names) -> dict[str, object]:
     """Those that the function has a parameter for."""
     return {name: one for name, one in options.items() if names is None or name in names}
 
@@ -294,7 +296,7 @@ class Signature:
     says: str
     known_by: frozenset[str]
     options: dict[str, str]
-    bind: Callable[[Callable[..., Any], Problem, Names], Callable[[], Any]]
+    bind: Callable[[Callable[..., object], Problem, Names], Callable[[], object]]
     z: Callable[[Any, Problem], Tensor]
     layout: str = "padded"
     one_query: bool = False
@@ -328,7 +330,7 @@ class Signature:
         return work
 
 
-def parameter_names(function: Callable[..., Any]) -> Names:
+def parameter_names(function: Callable[..., object]) -> Names:
     """The names of its parameters; None for a function written in C, or with `**rest`."""
     try:
         parameters = inspect.signature(function).parameters
@@ -339,7 +341,7 @@ def parameter_names(function: Callable[..., Any]) -> Names:
     return frozenset(parameters)
 
 
-def guessed(function: Callable[..., Any]) -> str | None:
+def guessed(function: Callable[..., object]) -> str | None:
     """The convention that its parameters name; None where they cannot be read.
 
     Raises MinibertError where more than one fits.

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from minibert.bench.result_rows import Row, read_rows
 from minibert.bench.signatures import SIGNATURES
@@ -238,7 +237,7 @@ def kernel_rows(path: Path) -> list[Row]:
     return rows
 
 
-def _is_time(value: Any) -> bool:
+def _is_time(value: object) -> bool:
     return isinstance(value, int | float) and 0 < value < math.inf
 
 

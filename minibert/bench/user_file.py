@@ -13,7 +13,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ from minibert.kernels.check.gradients import gradients_of
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.interpreter import prepare_once_a_launch
 
+_Given = TypeVar("_Given")
 #: The end of the message where a function asks for a GPU.
 NEEDS_GPU = "; it needs a GPU: without one, `minibert check FILE.py:function --compile` reads it"
 
@@ -55,7 +57,7 @@ class UserFunction:
 
     # None for a function of an installed module.
     path: Path | None
-    function: Callable[..., Any]
+    function: Callable[..., object]
     signature: Signature
     names: Names
     triton: bool
@@ -86,7 +88,7 @@ class UserFunction:
 
         return call
 
-    def _result(self, run: Callable[[], Any]) -> Any:
+    def _result(self, run: Callable[[], _Given]) -> _Given:
         try:
             return run()
         except SystemExit as error:
@@ -99,7 +101,7 @@ class UserFunction:
         except BaseException as error:
             raise MinibertError(f"raises {self._told(error)}, which is no Exception") from error
 
-    def _outputs(self, result: Any, problem: Problem) -> dict[str, Tensor]:
+    def _outputs(self, result: object, problem: Problem) -> dict[str, Tensor]:
         if type(result) is not dict or self.signature.known_by:
             result = {"z": self.signature.z(result, problem)}
         return _checked(result, problem.query)
@@ -161,7 +163,7 @@ def load_function(source: Path | str, name: str, signature: str | None = None) -
 
 
 def _signature(
-    function: Callable[..., Any], told: str, name: str, signature: str | None
+    function: Callable[..., object], told: str, name: str, signature: str | None
 ) -> Signature:
     try:
         named = signature or guessed(function)
@@ -178,7 +180,7 @@ def _signature(
 
 
 def _check_contract(
-    function: Callable[..., Any], told: str, name: str, chosen: Signature, names: frozenset[str]
+    function: Callable[..., object], told: str, name: str, chosen: Signature, names: frozenset[str]
 ) -> None:
     signature = inspect.signature(function)
     usual = [one for one in signature.parameters if one in chosen.options or one in SYNONYMS]
@@ -191,7 +193,7 @@ def _check_contract(
         ) from error
 
 
-def _imported(name: str) -> Any:
+def _imported(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except BaseException as error:
@@ -199,7 +201,7 @@ def _imported(name: str) -> Any:
         raise MinibertError(f"{name}: {type(error).__name__}: {text}.") from error
 
 
-def _checked(result: Any, query: Tensor) -> dict[str, Tensor]:
+def _checked(result: object, query: Tensor) -> dict[str, Tensor]:
     """The result. Raises MinibertError unless it is a dict of plain tensors under known names."""
     if type(result) is not dict:
         raise MinibertError(
@@ -224,7 +226,7 @@ def _checked(result: Any, query: Tensor) -> dict[str, Tensor]:
     return result
 
 
-def _executed(path: Path) -> Any:
+def _executed(path: Path) -> ModuleType:
     name = f"minibert_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -254,7 +256,7 @@ def _lines(error: BaseException, path: Path) -> list[int | None]:
     return [frame.lineno for frame in frames if frame.filename == str(path)]
 
 
-def _function(module: Any, told: str, name: str) -> Callable[..., Any]:
+def _function(module: ModuleType, told: str, name: str) -> Callable[..., object]:
     function = getattr(module, name, None)
     if function is None:
         there = [
@@ -269,6 +271,6 @@ def _function(module: Any, told: str, name: str) -> Callable[..., Any]:
     return function
 
 
-def _uses_triton(names: dict[str, Any]) -> bool:
+def _uses_triton(names: dict[str, object]) -> bool:
     modules = (str(type(one).__module__) for one in list(names.values()))
     return any(one.startswith("triton.runtime") for one in modules)

@@ -25,6 +25,7 @@ from minibert.bench.clock import Clock, peak_bytes
 from minibert.bench.contest import Contender
 from minibert.bench.gate import reason
 from minibert.bench.messages import problem_of
+from minibert.bench.result_rows import Row
 from minibert.bench.shared_bytes import SharedBytes
 from minibert.bench.user_file import UserFunction, load_function
 from minibert.bench.workload import Inputs, inputs_of
@@ -90,9 +91,9 @@ class _Worker:
         self.settings, self.set_for = ExitStack(), ""
         self.clock = Clock(self.device)
 
-    def answer(self, task: str, request: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, task: str, request: Row) -> Row:
         """What the task gives, or {"error": one line}."""
-        tasks: dict[str, Callable[..., dict[str, Any]]] = {
+        tasks: dict[str, Callable[..., Row]] = {
             "begin": self.begin,
             "read": self.read,
             "call": self.call,
@@ -110,15 +111,13 @@ class _Worker:
         except BaseException as error:
             return {"error": reason(error)}
 
-    def begin(self, device: str, cache_bytes: int) -> dict[str, Any]:
+    def begin(self, device: str, cache_bytes: int) -> Row:
         """Get ready to compute on this device."""
         self.device = torch.device(device)
         self.clock = Clock(self.device, cache_bytes=cache_bytes)
         return {}
 
-    def read(
-        self, path: str | None, module: str | None, name: str, signature: str | None
-    ) -> dict[str, Any]:
+    def read(self, path: str | None, module: str | None, name: str, signature: str | None) -> Row:
         """Run the user's file, or import a module."""
         self.user = load_function(Path(path) if path else str(module), name, signature)
         return {
@@ -127,9 +126,7 @@ class _Worker:
             "signature": self.user.signature.name,
         }
 
-    def call(
-        self, files: dict[str, Any], tensors: list[Any], settings: dict[str, Any], again: bool
-    ) -> dict[str, Any]:
+    def call(self, files: Row, tensors: list[Any], settings: Row, again: bool) -> Row:
         """One call on the judge's inputs; with `again` in the tensors of the call before."""
         self._open(files)
         given = self.files["inputs"].take(tensors)
@@ -146,13 +143,11 @@ class _Worker:
             self.clock.settle()
         return {"outputs": self._put_outputs()}
 
-    def later(self) -> dict[str, Any]:
+    def later(self) -> Row:
         """The tensors of the last call, as they are now."""
         return {"inputs": self.files["inputs"].put(self.inputs), "outputs": self._put_outputs()}
 
-    def prepare(
-        self, contender: str, baseline: bool, workload: dict[str, Any], files: dict[str, Any]
-    ) -> dict[str, Any]:
+    def prepare(self, contender: str, baseline: bool, workload: Row, files: Row) -> Row:
         """Make a contender for a workload. All contenders of a workload share its inputs."""
         self._open(files)
         work = Workload(**workload)
@@ -171,7 +166,7 @@ class _Worker:
         self.contenders[contender] = (one, inputs)
         return {}
 
-    def refresh(self, contender: str, seed: int, cold: bool) -> dict[str, Any]:
+    def refresh(self, contender: str, seed: int, cold: bool) -> Row:
         """New numbers, all but the last one, which comes with the call; and a cold cache."""
         one, inputs = self.contenders[contender]
         # Freed before the clock starts, and its memory can be had again.
@@ -186,7 +181,7 @@ class _Worker:
             self.clock.flush()
         return {}
 
-    def timed(self, contender: str, last: float) -> dict[str, Any]:
+    def timed(self, contender: str, last: float) -> Row:
         """One call, and z put where the judge can read it: it all counts."""
         one, inputs = self.contenders[contender]
         inputs.complete(last)
@@ -198,7 +193,7 @@ class _Worker:
         self.inputs, self.outputs = inputs.vectors, dict(one.outputs(result))
         return {"outputs": self._put_outputs(), "ms": milliseconds}
 
-    def repeat(self, contender: str, calls: int) -> dict[str, Any]:
+    def repeat(self, contender: str, calls: int) -> Row:
         """So many calls without a pause, whose results are dropped; after a turn of its own."""
         one, _ = self.contenders[contender]
         for _ in range(calls):
@@ -206,7 +201,7 @@ class _Worker:
         self.clock.settle()
         return {}
 
-    def peak(self, contender: str) -> dict[str, Any]:
+    def peak(self, contender: str) -> Row:
         """The most bytes that a call holds."""
         one, _ = self.contenders[contender]
         return {"bytes": peak_bytes(one.run, self.device)}
@@ -216,7 +211,7 @@ class _Worker:
             raise MinibertError("no file was read")
         return self.user
 
-    def _open(self, files: dict[str, Any]) -> None:
+    def _open(self, files: Row) -> None:
         for name, (path, size) in files.items():
             if name not in self.files or str(self.files[name].path) != path:
                 self.files[name] = SharedBytes(Path(path), size)

@@ -26,6 +26,7 @@ import torch
 from tqdm import tqdm
 
 from minibert.bench import clock, worker
+from minibert.bench.result_rows import Row
 from minibert.bench.shared_bytes import SharedBytes
 from minibert.errors import MinibertError
 from minibert.kernels.check.calls import CheckEndedError
@@ -135,7 +136,7 @@ class WorkerProcess:
         cache_bytes = clock.flush_bytes(torch.device(device))
         self.ask("begin", device=device, cache_bytes=cache_bytes, seconds=_START_SECONDS)
 
-    def ask(self, task: str, *, seconds: float | None = None, **fields: Any) -> dict[str, Any]:
+    def ask(self, task: str, *, seconds: float | None = None, **fields: object) -> Row:
         """The answer.
 
         Raises WorkerError when it is an error, and WorkerEndedError when none came, in `seconds`
