@@ -212,12 +212,6 @@ def test_a_device_that_is_not_there_is_bad_usage(tmp_path, device):
     fails(run("check", written(tmp_path, planted.RIGHT), "--device", device), "--device", status=2)
 
 
-def test_the_help_says_that_the_file_is_run():
-    for command in ("check", "bench"):
-        text = " ".join(run(command, "--help").stdout.split())
-        assert "FILE.py runs with all your permissions" in text
-
-
 def interpreted(*arguments):
     """Status and output with Triton's interpreter, in this process where Triton is set to it."""
     pytest.importorskip("triton")

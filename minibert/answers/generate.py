@@ -180,7 +180,7 @@ def whole_number(name: str, value: Any, *, least: int) -> int:
     return number
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     """The value as a float; NaN, which every range check refuses, for anything else."""
     try:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
@@ -329,7 +329,7 @@ def _limited(edit: Edit, computed: Sequence[range]) -> Iterator[Edit]:
             yield edit.at(positions=list(reached), sentences=same)
 
 
-def _reaches(chosen: Any, position: int, length: int) -> bool:
+def _reaches(chosen: object, position: int, length: int) -> bool:
     """Whether a position of a text of this length is among those chosen."""
     if isinstance(chosen, slice):
         return position in range(length)[chosen]
@@ -613,7 +613,7 @@ def _stops(stop: Any) -> tuple[str, ...]:
     return stops
 
 
-def _is_one(text: Any) -> bool:
+def _is_one(text: object) -> bool:
     """True for one text: a str or one row of ids."""
     if isinstance(text, Mapping):
         return _is_one(text["input_ids"])

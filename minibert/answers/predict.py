@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +40,7 @@ class Prediction:
 
 
 def predict(
-    model: AnsweringModel, text: Any, pair: Any = None, *, top: int = 5
+    model: AnsweringModel, text: object, pair: object = None, *, top: int = 5
 ) -> list[Prediction]:
     """The best answers of the task head, most probable first.
 

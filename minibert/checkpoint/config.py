@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert.checkpoint.families import FAMILIES
-from minibert.checkpoint.families.fields import read_whole, refuse
+from minibert.checkpoint.families.fields import Json, read_whole, refuse
 from minibert.checkpoint.families.verdicts import Judged
 from minibert.errors import CheckpointError
 from minibert.layers import families
@@ -22,7 +22,7 @@ from minibert.layers.families import check_task
 _PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
 
-def config_from_hf(config: Mapping[str, Any], task: str | None = None) -> Config:
+def config_from_hf(config: Json, task: str | None = None) -> Config:
     """The Config of a Hugging Face `config.json`, read into a dictionary.
 
     `task` overrides what `architectures` says; "none" leaves the task head out.
@@ -77,14 +77,14 @@ def config_to_hf(config: Config) -> dict[str, Any]:
     return content
 
 
-def _problem_type(config: Mapping[str, Any]) -> str:
+def _problem_type(config: Json) -> str:
     name = config.get("problem_type")
     if name is not None and name not in _PROBLEM_TYPES:
         raise refuse("problem_type", name, f"one of {', '.join(_PROBLEM_TYPES)}")
     return name or ""
 
 
-def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
+def _labels(config: Json) -> tuple[str, ...]:
     names = config.get("id2label")
     if not names:
         count = read_whole(config, "num_labels", 2)
@@ -108,7 +108,7 @@ CONTRACT: Mapping[str, Mapping[str, Judged]] = {
 }
 
 
-def check_contract(config: Mapping[str, Any], model_type: str) -> None:
+def check_contract(config: Json, model_type: str) -> None:
     """Raise CheckpointError for the first field that is not what minibert computes."""
     for name, judged in CONTRACT[model_type].items():
         # Compared with their types, because True equals 1.
@@ -156,7 +156,7 @@ _TASK_OF_CLASS = {
 }
 
 
-def task_of(config: Mapping[str, Any]) -> str:
+def task_of(config: Json) -> str:
     """The task that `architectures` names: "none" for a bare body or when it is not said."""
     architectures = config.get("architectures") or []
     if not isinstance(architectures, list | tuple):

@@ -5,8 +5,8 @@ Compared with transformers in training mode by tests/checkpoint/test_dropout.py.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from minibert.checkpoint.families.fields import Json
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout
@@ -89,7 +89,7 @@ _NAMES = {
 _OTHERS = _Names({"probs": ("attention_dropout", 0.0)}, _GENERIC)
 
 
-def dropout_of(about: Mapping[str, Any], config: Config) -> Dropout:
+def dropout_of(about: Json, config: Config) -> Dropout:
     """The shares that a config.json names for this model.
 
     Raises CheckpointError for what is no share.
@@ -126,7 +126,7 @@ def dropout_to_hf(dropout: Dropout, config: Config) -> dict[str, float]:
     return written
 
 
-def _rate(about: Mapping[str, Any], keys: tuple[Key, ...]) -> float:
+def _rate(about: Json, keys: tuple[Key, ...]) -> float:
     given = [(name, about[name]) for name, _ in keys if about.get(name) is not None]
     name, rate = given[0] if given else keys[-1]
     if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 <= rate < 1:

@@ -175,7 +175,7 @@ def embedded_names() -> list[str]:
 
 
 def find(
-    name: Any,
+    name: object,
     *,
     revision: str | None = None,
     cache_dir: str | Path | None = None,
@@ -204,7 +204,7 @@ def find(
     return fetch(str(name), revision=revision, cache_dir=cache_dir, offline=offline)
 
 
-def _as_folder(name: Any) -> Path | None:
+def _as_folder(name: object) -> Path | None:
     """The path a name may stand for; None where no file system could have such a path."""
     if not isinstance(name, str | Path) or not str(name).strip():
         return None
@@ -255,7 +255,7 @@ def first_values(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, 
     return made
 
 
-def with_labels(config: Config, labels: Any, head_seed: Any) -> Config:
+def with_labels(config: Config, labels: object, head_seed: object) -> Config:
     """The Config with these labels, None for its own.
 
     Raises CheckpointError for what are no names, for a task without classes, and for a seed of a

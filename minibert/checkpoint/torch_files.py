@@ -25,6 +25,8 @@ from torch import Tensor
 from minibert.errors import CheckpointError
 from minibert.untrusted import MOST_TENSORS, open_regular
 
+# What instructions push and take: plain values, names, storages, tensors and marks.
+Stack = list[Any]
 _MOST_INSTRUCTIONS = 2**22
 _STORAGE_DTYPES = {
     "DoubleStorage": torch.float64,
@@ -92,7 +94,7 @@ def read_pickle(
     Raises CheckpointError for what is no dense tensor or plain value, and ValueError,
     LookupError or TypeError for a pickle that is not well formed.
     """
-    stack: list[Any] = []
+    stack: Stack = []
     memo: dict[int, Any] = {}
     for count, (instruction, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], file))):
         if count > _MOST_INSTRUCTIONS:
@@ -125,7 +127,7 @@ def read_pickle(
     raise ValueError("it does not end")
 
 
-def _name(argument: str | None, stack: list[Any], where: str) -> Name:
+def _name(argument: str | None, stack: Stack, where: str) -> Name:
     if argument is None:
         last = stack.pop()
         found = Name(str(stack.pop()), str(last))
@@ -146,15 +148,15 @@ def _name(argument: str | None, stack: list[Any], where: str) -> Name:
     return found
 
 
-def _above_mark(stack: list[Any]) -> list[Any]:
-    items: list[Any] = []
+def _above_mark(stack: Stack) -> Stack:
+    items: Stack = []
     while not isinstance(top := stack.pop(), _Mark):
         items.append(top)
     return items[::-1]
 
 
-def _tuple_of(count: int) -> Callable[[list[Any], str], None]:
-    def step(stack: list[Any], where: str) -> None:
+def _tuple_of(count: int) -> Callable[[Stack, str], None]:
+    def step(stack: Stack, where: str) -> None:
         if len(stack) < count:
             raise ValueError("a tuple of more than there is")
         stack[len(stack) - count :] = [tuple(stack[len(stack) - count :])]
@@ -162,7 +164,7 @@ def _tuple_of(count: int) -> Callable[[list[Any], str], None]:
     return step
 
 
-def _set_items(stack: list[Any], pairs: list[Any]) -> None:
+def _set_items(stack: Stack, pairs: Stack) -> None:
     target = stack[-1]
     if not isinstance(target, dict):
         raise TypeError("items set in what is no dictionary")
@@ -173,18 +175,18 @@ def _set_items(stack: list[Any], pairs: list[Any]) -> None:
         target[key] = value
 
 
-def _append(stack: list[Any], items: list[Any]) -> None:
+def _append(stack: Stack, items: Stack) -> None:
     if not isinstance(stack[-1], list):
         raise TypeError("items appended to what is no list")
     stack[-1].extend(items)
 
 
-def _set_item(stack: list[Any], where: str) -> None:
+def _set_item(stack: Stack, where: str) -> None:
     value, key = stack.pop(), stack.pop()
     _set_items(stack, [key, value])
 
 
-def _reduce(stack: list[Any], where: str) -> None:
+def _reduce(stack: Stack, where: str) -> None:
     arguments, function = stack.pop(), stack.pop()
     if not isinstance(function, Name) or function not in _CALLS or not isinstance(arguments, tuple):
         raise TypeError("a call of what is no function")
@@ -202,7 +204,7 @@ def _storage(reference: Any, where: str) -> Storage:
     return Storage(key, _STORAGE_DTYPES[dtype.name], _count(count))
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**48:
         raise ValueError("a size that is none")
     return value
@@ -222,12 +224,18 @@ def _rebuilt(storage: Any, offset: Any, shape: Any, stride: Any) -> StoredTensor
 
 
 def _rebuilt_2(
-    storage: Any, offset: Any, shape: Any, stride: Any, grad: Any, hooks: Any, about: Any = None
+    storage: Any,
+    offset: Any,
+    shape: Any,
+    stride: Any,
+    grad: object,
+    hooks: object,
+    about: object = None,
 ) -> StoredTensor:
     return _rebuilt(storage, offset, shape, stride)
 
 
-def _parameter(data: Any, grad: Any, hooks: Any) -> Any:
+def _parameter(data: object, grad: object, hooks: object) -> Any:
     return data
 
 
@@ -250,7 +258,7 @@ _CONSTANTS: Mapping[str, Callable[[], Any]] = {
 _NUMBERS = ("BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "BINFLOAT", "FLOAT")
 _TEXTS = ("UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING")
 _ARGUMENTS = frozenset((*_NUMBERS, *_TEXTS, "SHORT_BINSTRING"))
-_STEPS: Mapping[str, Callable[[list[Any], str], None]] = {
+_STEPS: Mapping[str, Callable[[Stack, str], None]] = {
     "TUPLE": lambda stack, where: stack.append(tuple(_above_mark(stack))),
     "TUPLE1": _tuple_of(1),
     "TUPLE2": _tuple_of(2),
@@ -304,7 +312,7 @@ class LazyTensor:
         return flat.as_strided(self.shape, self._stored.stride, self._stored.offset)
 
 
-def _with_values(value: Any, read: Bytes, levels: int = 2) -> Any:
+def _with_values(value: object, read: Bytes, levels: int = 2) -> Any:
     """The same with tensors that know their bytes, in dictionaries down to that level."""
     if isinstance(value, StoredTensor):
         return LazyTensor(value, read)

@@ -175,7 +175,7 @@ def train(
     if plot is not None:
         check_picture(plot, made=output)
     recipe, config = numbers.recipe(), shape.read()
-    choices = {"device": device, "restart": restart, "dtype": weights}
+    choices: dict[str, Any] = {"device": device, "restart": restart, "dtype": weights}
     size = _run(texts, held_out or [], output, config=config, recipe=recipe, **choices)
     say(f"{output}  {size / 1e6:.2f} million parameters, {numbers.steps} steps")
     if plot is not None:

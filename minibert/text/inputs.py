@@ -152,7 +152,7 @@ _BESIDE = frozenset(
 )
 
 
-def by_name(text: Any, pair: Any, named: Mapping[str, Any]) -> Any:
+def by_name(text: object, pair: object, named: Mapping[str, Any]) -> Any:
     """What a call is about: what was given first, or a mapping of what was given by name.
 
     Ids may come first and the rest by name. Raises TokenizationError for a name that is no input,
@@ -181,7 +181,7 @@ def by_name(text: Any, pair: Any, named: Mapping[str, Any]) -> Any:
 
 
 def as_inputs(
-    given: Any, config: Config, tokenizer: Vocabulary | None, weight: Tensor, name: str
+    given: object, config: Config, tokenizer: Vocabulary | None, weight: Tensor, name: str
 ) -> Inputs:
     """The batch of ids in any form, of Tokens, or of a mapping, where the weights are.
 
@@ -238,7 +238,7 @@ def _of_mapping(given: Mapping[str, Any], config: Config, weight: Tensor, name: 
     return Inputs(ids, real, segments, embeds=embeds)
 
 
-def _beside(values: Any, ids: Tensor, name: str) -> Int[Tensor, "batch position"]:
+def _beside(values: object, ids: Tensor, name: str) -> Int[Tensor, "batch position"]:
     """Whole numbers, one for each id."""
     table, _ = table_of(values, name, booleans=name == "attention_mask")
     if len(table) == 1 and len(ids) > 1:
@@ -251,7 +251,7 @@ def _beside(values: Any, ids: Tensor, name: str) -> Int[Tensor, "batch position"
     return table.to(ids.device)
 
 
-def _mask(values: Any, ids: Tensor, real: TokenMask | None) -> TokenMask:
+def _mask(values: object, ids: Tensor, real: TokenMask | None) -> TokenMask:
     """True where a real token is; of lists of different lengths none behind their ends."""
     table, inside = table_of(values, "attention_mask", booleans=True)
     if real is not None and (inside is None or not torch.equal(inside, real)):
@@ -295,7 +295,7 @@ def _columns(real: TokenMask) -> Int[Tensor, "batch position"] | None:
     return (position + first[:, None]) % real.shape[1] if bool(first.any()) else None
 
 
-def _segments(values: Any, ids: Tensor, config: Config, name: str) -> Tensor | None:
+def _segments(values: object, ids: Tensor, config: Config, name: str) -> Tensor | None:
     if values is None:
         return None
     table = _beside(values, ids, "token_type_ids")
@@ -324,7 +324,7 @@ def _check_positions(
         )
 
 
-def _embeds(values: Any, config: Config, weight: Tensor, name: str) -> Tensor:
+def _embeds(values: object, config: Config, weight: Tensor, name: str) -> Tensor:
     if isinstance(values, np.ndarray):
         values = torch.from_numpy(values)
     if not isinstance(values, Tensor) or values.dim() not in (2, 3):

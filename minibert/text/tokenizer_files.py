@@ -268,7 +268,7 @@ def _add_later_tokens(backend: Tokenizer, folder: Path, settings: dict[str, Any]
             )
 
 
-def _added_token(value: Any, *, special: bool) -> AddedToken:
+def _added_token(value: object, *, special: bool) -> AddedToken:
     """The token that a string, or a JSON object with `content`, describes."""
     options = {"content": value} if isinstance(value, str) else value
     if not isinstance(options, dict) or not isinstance(options.get("content"), str):

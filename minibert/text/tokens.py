@@ -20,7 +20,7 @@ _REFUSED = (TypeError, ValueError, RuntimeError, OverflowError)
 
 
 def table_of(
-    values: Any, name: str, *, booleans: bool = False
+    values: object, name: str, *, booleans: bool = False
 ) -> tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"] | None]:
     """The numbers as int64, one axis as one row, and True where a row has one; None: everywhere.
 
@@ -56,7 +56,7 @@ def _filled_up(rows: list[Tensor]) -> tuple[Tensor, Tensor | None]:
     return table, None if bool(real.all()) else real
 
 
-def _rows(values: Any, name: str) -> list[Any] | None:
+def _rows(values: object, name: str) -> list[Any] | None:
     """The rows of a list of lists, arrays or tensors; None for anything else."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         return None
@@ -78,7 +78,7 @@ def _is_row(row: Any) -> bool:
     return isinstance(row, Sequence) and not isinstance(row, str)
 
 
-def _row(values: Any, name: str, booleans: bool) -> Int[Tensor, " position"]:
+def _row(values: object, name: str, booleans: bool) -> Int[Tensor, " position"]:
     try:
         row = _whole(torch.as_tensor(values), name, booleans)
     except _REFUSED as error:
@@ -192,10 +192,10 @@ class Tokens:
     @classmethod
     def from_ids(
         cls,
-        ids: Any,
+        ids: object,
         *,
-        mask: Any = None,
-        segments: Any = None,
+        mask: object = None,
+        segments: object = None,
         tokenizer: Vocabulary | None = None,
     ) -> "Tokens":
         """Tokens for ids that are known already: a list, a nested list or an integer tensor.
@@ -261,7 +261,7 @@ def _same_shape(table: Tensor, ids: Tensor, name: str) -> None:
         )
 
 
-def _mask(values: Any, ids: Tensor, inside: Tensor | None) -> Tensor:
+def _mask(values: object, ids: Tensor, inside: Tensor | None) -> Tensor:
     table, _ = table_of(values, "mask", booleans=True)
     _same_shape(table, ids, "mask")
     if not ((table == 0) | (table == 1)).all():
@@ -279,7 +279,7 @@ def _mask(values: Any, ids: Tensor, inside: Tensor | None) -> Tensor:
     return real
 
 
-def _segments(values: Any, ids: Tensor) -> Tensor:
+def _segments(values: object, ids: Tensor) -> Tensor:
     table = _no_negative(table_of(values, "segments")[0], "segments")
     _same_shape(table, ids, "segments")
     return table.to(ids.device)

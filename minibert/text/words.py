@@ -87,14 +87,14 @@ class Words:
         return tuple(starts)
 
 
-def is_text(value: Any) -> bool:
+def is_text(value: object) -> bool:
     """True for a text, given as str or Words, and for a list of such."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         return len(value) > 0 and isinstance(value[0], str | Words)
     return isinstance(value, str | Words)
 
 
-def written(text: Any) -> Any:
+def written(text: object) -> Any:
     """The text as a str; what is neither str nor Words as it is."""
     return text.text if isinstance(text, Words) else text
 
@@ -127,7 +127,7 @@ def _spaced(part: Any) -> Any:
 Sentence = tuple[str | Words, ...]
 
 
-def sentences(text: Any, pair: Any) -> tuple[Sentence, ...]:
+def sentences(text: object, pair: object) -> tuple[Sentence, ...]:
     """The one or two texts of each sentence, each checked."""
     columns = [_as_list(text)] if pair is None else [_as_list(text), _as_list(pair)]
     alone = isinstance(text, str | Words)
@@ -150,7 +150,7 @@ def sentences(text: Any, pair: Any) -> tuple[Sentence, ...]:
     return found
 
 
-def _as_list(text: Any) -> list[Any]:
+def _as_list(text: object) -> list[Any]:
     if isinstance(text, str | Words):
         return [text]
     if isinstance(text, list | tuple):
@@ -166,7 +166,7 @@ def _place(n: int, of: int, index: int | None) -> str:
     return f"text {index} of the batch" if of == 1 else f"{name} of pair {index} of the batch"
 
 
-def check_text(text: Any, place: str, *, may_be_empty: bool = False) -> None:
+def check_text(text: object, place: str, *, may_be_empty: bool = False) -> None:
     """Raise TokenizationError for what is no text; `place` names it."""
     if not isinstance(text, str):
         raise TokenizationError(f"{place} must be a str, not {type(text).__name__}")

@@ -1,5 +1,6 @@
-"""Generation: the cache changes nothing, transformers writes the same, and what ends a text."""
+"""Generated text: what the cache, sampling, pieces of text and edits have to give."""
 
+import math
 from typing import Any
 
 import jaxtyping
@@ -7,15 +8,19 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 from vocabularies import byte_level
 
 import minibert
-from minibert.answers.generate import Generated
+from minibert.answers.generate import Generated, Sampling, TextStream, draw, keep_top_k, keep_top_p
 from minibert.errors import MinibertError, TokenizationError
 from minibert.layers.config import Config
+from minibert.layers.rotary import Rotary
 from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokens import Tokens
+from minibert.trace.edit import Edit, as_edit, hide, noise, replace, zero
 from tests.families import POSITIONS, VOCABULARY, Sizes, hf_model, sizes
 
 PROMPT = "The quick brown fox"
@@ -300,3 +305,309 @@ def test_one_row_of_ids_is_one_text_and_two_are_a_batch_whatever_holds_them(
         assert batch[0] == one
     batch = model.generate([np.array([3, 4]), np.array([5, 7])], max_new_tokens=2)
     assert [text.ids[:2] for text in batch] == [(3, 4), (5, 7)]
+
+
+PROMPTS = [list(range(3, 10)), list(range(20, 25)), list(range(5, 14))]
+NEW = 8
+STEERING = 2 * torch.randn(32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+EDITS: dict[str, dict[Any, Any]] = {
+    "a head": {("z", 1, 3): zero},
+    "a vector": {("resid_post", 0): lambda stream: stream + STEERING},
+    "positions": {("mlp_out", 1): replace(0.5, positions=[2, 9, -1]), ("key", 1, 1): zero},
+    "a span": {("z", 2): replace(0.0, positions=slice(6, 12))},
+    "the ends": {"embed": lambda x: 1.5 * x, "logits": lambda x: x.roll(1, -1)},
+}
+
+
+@pytest.fixture(scope="module")
+def grouped() -> Model:
+    """Grouped heads, rotation, and a window that the texts outgrow in one layer."""
+    sizes: dict[str, Any] = {"n_positions": 64, "n_layers": 3, "n_heads": 4, "d_model": 32}
+    choices: dict[str, Any] = {"n_kv_heads": 2, "rotary": Rotary(8), "windows": (0, 4, 0)}
+    config = Config("llama", "causal-lm", 97, d_mlp=48, causal=True, **sizes, **choices)
+    model = Model.from_config(config)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.normal_(0, 0.4, generator=generator)
+    return model.double()
+
+
+def at_step(edit: Edit, prompt: int, length: int) -> Edit | None:
+    """The edit of a whole pass that does what was done to each token when it was the newest."""
+    if edit.positions is None:
+        return edit
+    chosen = edit.positions
+    if isinstance(chosen, slice):
+        found = set(range(length)[chosen])
+    else:
+        assert isinstance(chosen, list)
+        found = {p for p in chosen if 0 <= p < length}
+        if -1 in chosen:
+            found |= set(range(prompt - 1, length))
+    return edit.at(positions=sorted(found)) if found else None
+
+
+def written(model: Model, prompt: list[int], edits: dict[Any, Any]) -> list[int]:
+    ids = list(prompt)
+    for _ in range(NEW):
+        steps = {key: at_step(as_edit(one), len(prompt), len(ids)) for key, one in edits.items()}
+        made = {key: one for key, one in steps.items() if one is not None}
+        ids.append(int(model.trace([ids], edit=made).logits[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_text_is_edited_as_whole_passes_without_a_cache_are(grouped: Model, name: str) -> None:
+    options: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0}
+    expected = [written(grouped, prompt, EDITS[name]) for prompt in PROMPTS]
+    longest = max(map(len, PROMPTS))
+    ids = [prompt + [0] * (longest - len(prompt)) for prompt in PROMPTS]
+    mask = torch.tensor([[n < len(prompt) for n in range(longest)] for prompt in PROMPTS])
+    together = Tokens.from_ids(ids, mask=mask)
+    found = grouped.generate(together, edit=EDITS[name], **options)
+    assert [list(one.new_ids) for one in found] == expected
+    alone = grouped.generate(PROMPTS[0], edit=EDITS[name], **options)
+    assert list(alone.new_ids) == expected[0]
+    assert [list(one.new_ids) for one in grouped.generate(together, **options)] != expected
+
+
+def test_one_text_of_a_batch_is_edited(grouped: Model) -> None:
+    ids, options = [PROMPTS[0], PROMPTS[0]], {"max_new_tokens": NEW, "temperature": 0}
+    edits = {("resid_post", 0): as_edit(lambda x: x + STEERING).at(sentences=1)}
+    first, second = grouped.generate(ids, edit=edits, **options)
+    assert list(first.new_ids) == list(grouped.generate(PROMPTS[0], **options).new_ids)
+    assert list(second.new_ids) == written(grouped, PROMPTS[0], EDITS["a vector"])
+
+
+def test_what_cannot_be_done_token_by_token_is_refused(grouped: Model) -> None:
+    other = grouped.trace([PROMPTS[0]])
+    refused: list[tuple[dict[Any, Any], str]] = [
+        ({("probs", 0): zero}, "one row of probs at a time"),
+        ({("scores", 0): hide(2)}, "one row of scores at a time"),
+        ({("z", 0): noise(0)}, "noise is drawn"),
+        ({("z", 0): other}, "tokens that are not written yet"),
+        ({("z", 0): replace(other, positions=-1)}, "tokens that are not written yet"),
+        ({("z", 7): zero}, "layer"),
+        ({("z", 0): torch.zeros(3, 3, dtype=torch.float64)}, "does not fit"),
+    ]
+    for edits, message in refused:
+        with pytest.raises(minibert.EditError, match=message):
+            grouped.generate(PROMPTS[0], edit=edits)
+    patched = {("z", 1): replace(other, positions=[0, 3])}
+    assert grouped.generate(PROMPTS[0], edit=patched, max_new_tokens=3, temperature=0).new_ids
+
+
+BATCH = 3
+
+
+def logits(seed: int = 0, spread: float = 3.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return spread * torch.randn(BATCH, VOCABULARY, generator=generator, dtype=torch.float64)
+
+
+def generators(*seeds: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+
+@given(seed=st.integers(0, 99), k=st.integers(1, 50))
+def test_top_k_keeps_what_transformers_keeps(seed: int, k: int) -> None:
+    row = logits(seed).round()  # Rounded, so that some are equal.
+    assert torch.equal(keep_top_k(row, k), TopKLogitsWarper(k)(None, row))
+
+
+@given(
+    seed=st.integers(0, 99),
+    p=st.floats(0.01, 0.99),
+    spread=st.sampled_from([0.1, 3.0, 20.0]),
+    decimals=st.sampled_from([0, 1, 9]),
+)
+def test_top_p_keeps_what_transformers_keeps(
+    seed: int, p: float, spread: float, decimals: int
+) -> None:
+    row = logits(seed, spread).round(decimals=decimals)  # Rounded, so that some are equal.
+    assert torch.equal(keep_top_p(row, p), TopPLogitsWarper(p)(None, row))
+
+
+@given(
+    seed=st.integers(0, 999),
+    temperature=st.sampled_from([0.1, 0.7, 1.0, 1.3, 3.0]),
+    k=st.none() | st.integers(1, 50),
+    p=st.none() | st.sampled_from([0.1, 0.25, 0.5, 0.75, 0.9]) | st.floats(0.01, 0.99),
+    spread=st.sampled_from([0.0, 0.3, 3.0]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+)
+def test_of_equal_logits_the_ones_of_transformers_can_be_drawn(
+    seed: int,
+    temperature: float,
+    k: int | None,
+    p: float | None,
+    spread: float,
+    dtype: torch.dtype,
+) -> None:
+    row = logits(seed, spread).round(decimals=1).to(dtype)
+    # transformers' generate makes float32 of all logits before its processors.
+    scores = TemperatureLogitsWarper(temperature)(None, row.float())
+    scores = scores if k is None else TopKLogitsWarper(k)(None, scores)
+    scores = scores if p is None else TopPLogitsWarper(p)(None, scores)
+    assert torch.equal(Sampling(temperature, k, p).probs(row) > 0, scores.isfinite())
+
+
+@given(
+    seed=st.integers(0, 99),
+    temperature=st.floats(0.1, 5),
+    k=st.integers(1, 50),
+    p=st.floats(0.01, 0.99),
+)
+def test_the_three_together_give_transformers_probabilities(
+    seed: int, temperature: float, k: int, p: float
+) -> None:
+    row = logits(seed)
+    scores = TopKLogitsWarper(k)(None, TemperatureLogitsWarper(temperature)(None, row))
+    expected = TopPLogitsWarper(p)(None, scores).softmax(-1)
+    probs = Sampling(temperature, k, p).probs(row)
+    assert (probs - expected).abs().max() <= 1e-12
+
+
+def test_the_nucleus_is_the_smallest_that_reaches_p() -> None:
+    row = torch.tensor([0.1, 0.5, 0.15, 0.25], dtype=torch.float64).log()
+    for p, kept in [(0.4, [1]), (0.6, [1, 3]), (0.8, [1, 2, 3]), (0.95, [0, 1, 2, 3])]:
+        assert keep_top_p(row, p).isfinite().nonzero()[:, 0].tolist() == kept
+
+
+def test_a_batch_is_cut_row_by_row() -> None:
+    row = logits()
+    for cut in (lambda x: keep_top_k(x, 5), lambda x: keep_top_p(x, 0.7)):
+        assert torch.equal(cut(row), torch.stack([cut(one) for one in row]))
+
+
+@pytest.mark.parametrize("temperature", [0, 1e-300, 1e-4])
+def test_at_low_temperature_only_the_largest_is_left(temperature: float) -> None:
+    probs = Sampling(temperature).probs(logits())
+    assert torch.equal(probs.argmax(-1), logits().argmax(-1))
+    assert probs.amax(-1).tolist() == [1.0] * BATCH
+    assert Sampling(temperature).choose(logits(), generators(0, 1, 2)) == (
+        logits().argmax(-1).tolist()
+    )
+
+
+def test_draws_come_as_often_as_their_probability_says() -> None:
+    probs = torch.tensor([[0.0, 0.2, 0.0, 0.5, 0.3, 0.0]], dtype=torch.float64)
+    (generator,) = generators(7)
+    drawn = [int(draw(probs, [generator])) for _ in range(5000)]
+    counts = torch.bincount(torch.tensor(drawn), minlength=6)
+    assert counts[probs[0] == 0].sum() == 0
+    # Six standard deviations of a binomial.
+    spread = 6 * (5000 * probs[0] * (1 - probs[0])).sqrt()
+    assert ((counts - 5000 * probs[0]).abs() <= spread).all()
+
+
+def test_a_row_is_drawn_with_its_own_generator() -> None:
+    probs = logits().softmax(-1)
+    together = draw(probs, generators(11, 13, 17))
+    for i, seed in enumerate((11, 13, 17)):
+        assert draw(probs[i : i + 1], generators(seed)) == together[i]
+    assert torch.equal(draw(probs, generators(11, 13, 17)), together)
+
+
+def test_logits_are_left_as_they_are() -> None:
+    row = logits()
+    Sampling(0.7, 5, 0.5).probs(row)
+    assert torch.equal(row, logits())
+
+
+@pytest.mark.parametrize("temperature", [10**30, 1e300])
+def test_at_a_temperature_without_end_all_tokens_are_equal(temperature: float | int) -> None:
+    probs = Sampling(temperature).probs(logits())
+    assert torch.equal(probs, torch.full_like(probs, 1 / VOCABULARY))
+
+
+@pytest.mark.parametrize("value", [torch.ones(2), torch.tensor(0.5), np.ones((2, 3)), "1", 1j])
+@pytest.mark.parametrize("name", ["temperature", "top_k", "top_p"])
+def test_what_is_no_number_is_an_error(
+    name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(MinibertError, match=rf"(?s){name}=.*: expected"):
+        Sampling(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 10**400}, "temperature=1000"),
+        ({"temperature": -0.1}, "temperature=-0.1"),
+        ({"temperature": math.nan}, "temperature=nan"),
+        ({"temperature": math.inf}, "temperature=inf"),
+        ({"top_k": 0}, "top_k=0"),
+        ({"top_k": -3}, "top_k=-3"),
+        ({"top_k": True}, "top_k=True"),
+        ({"top_p": 0.0}, "top_p=0.0"),
+        ({"top_p": 1.1}, "top_p=1.1"),
+        ({"top_p": math.nan}, "top_p=nan"),
+    ],
+)
+def test_a_setting_out_of_range_is_an_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(MinibertError, match=message):
+        Sampling(**options)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_broken_logits_are_an_error(broken: float, temperature: float) -> None:
+    row = logits()
+    row[1, 5] = broken
+    with pytest.raises(MinibertError, match="NaN or infinity"):
+        Sampling(temperature).choose(row, generators(0, 1, 2))
+
+
+def from_bytes(ids: list[int]) -> str:
+    return bytes(ids).decode(errors="replace")
+
+
+def pieces_of(ids: list[int], *stop: str, prompt: tuple[int, ...] = ()) -> tuple[list[str], bool]:
+    stream = TextStream(from_bytes, prompt, stop=stop)
+    pieces = []
+    for one in ids:
+        pieces.append(stream.add(one))
+        if stream.stopped:
+            break
+    pieces.append(stream.close())
+    assert "".join(pieces) == stream.text
+    return pieces, stream.stopped
+
+
+@given(text=st.text())
+def test_every_piece_is_whole_characters_and_they_add_up(text: str) -> None:
+    pieces, stopped = pieces_of(list(text.encode()), prompt=(0x41,))
+    assert "".join(pieces) == text
+    assert not stopped
+    assert all(piece in text for piece in pieces)
+
+
+@given(ids=st.lists(st.integers(0, 255)))
+def test_bytes_that_are_no_text_give_what_the_decoder_gives(ids: list[int]) -> None:
+    pieces, _ = pieces_of(ids)
+    assert "".join(pieces) == from_bytes(ids)
+
+
+@given(text=st.text(alphabet="abé", max_size=30), stops=st.lists(st.text("abé", min_size=1)))
+def test_the_text_ends_before_the_first_stop_string(text: str, stops: list[str]) -> None:
+    pieces, stopped = pieces_of(list(text.encode()), *stops)
+    # The stop string that is complete first ends the text; of two, the one that starts first.
+    ends = [(text.index(stop) + len(stop), text.index(stop)) for stop in stops if stop in text]
+    first = min((end for end, _ in ends), default=0)
+    start = min((start for end, start in ends if end == first), default=len(text))
+    assert stopped == bool(ends)
+    assert "".join(pieces) == text[:start]
+
+
+def test_a_piece_waits_while_it_may_be_the_start_of_a_stop_string() -> None:
+    assert pieces_of(list(b"1\n\n2"), "\n\n") == (["1", "", "", ""], True)
+    assert pieces_of(list(b"1\n2"), "\n\n") == (["1", "", "\n2", ""], False)
+    assert pieces_of(list(b"1\n"), "\n\n") == (["1", "", "\n"], False)
+
+
+def test_the_space_of_the_first_word_behind_the_prompt_stays() -> None:
+    words = ["once", "upon", "a", "time"]
+    stream = TextStream(lambda ids: " ".join(words[i] for i in ids), [0, 1])
+    assert [stream.add(2), stream.add(3), stream.close()] == [" a", " time", ""]

@@ -1,9 +1,11 @@
 """files.py: every kind of weight file, and every way in which one can be broken."""
 
 import json
+import mmap
 import os
 import pickle
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save, save_file
 
-from minibert.checkpoint.files import Entry, open_checkpoint, open_state_dict
+import minibert
+from minibert.checkpoint.files import Entry, _private, open_checkpoint, open_state_dict
 from minibert.errors import CheckpointError
+from tests.small_checkpoints import saved
 
 WHOLE = "model.safetensors"
 
@@ -298,3 +302,41 @@ def test_a_file_that_may_not_be_read_is_not_called_missing(tmp_path, monkeypatch
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(CheckpointError, match="Permission denied"):
         open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("broken", ["missing", "elsewhere", "unnamed"])
+def test_an_index_that_does_not_fit_its_files_is_an_error(broken: str, tmp_path: Path) -> None:
+    saved(tmp_path, "llama", torch.bfloat16)
+    path = tmp_path / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    named = index["weight_map"]
+    files = sorted(set(named.values()))
+    first = next(name for name, file in named.items() if file == files[0])
+    if broken == "missing":
+        (tmp_path / files[1]).unlink()
+        match = rf"not there: {files[1]}\. Download"
+    elif broken == "elsewhere":
+        named[first] = files[1]
+        match = rf"{files[0]}: it holds other tensors than .* {first} for one"
+    else:
+        del named[first]
+        match = rf"{files[0]}: it holds other tensors than .* {first} for one"
+    path.write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=match):
+        minibert.load(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux has holes and reserves")
+def test_a_file_larger_than_the_memory_can_be_mapped(tmp_path: Path) -> None:
+    if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
+        pytest.skip("this system reserves memory for every mapping")
+    size = 2**40
+    with (tmp_path / "large").open("wb+") as file:
+        file.truncate(size)
+        file.seek(size - 1)
+        file.write(b"x")
+        file.flush()
+        mapped = _private(file.fileno())
+        assert mapped[size - 1 :] == b"x"
+        with pytest.raises(OSError, match="annot allocate memory"):
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

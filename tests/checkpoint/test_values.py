@@ -2,6 +2,8 @@
 
 import json
 import math
+import mmap
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import minibert
 from minibert.checkpoint import values
 from minibert.checkpoint.files import Entry, MappedRegion
 from minibert.checkpoint.load import open_folder
+from minibert.checkpoint.values import empty_like
 from minibert.checkpoint.weights import Source, to_checkpoint
 from minibert.errors import CheckpointError
 from minibert.model import Model
@@ -189,19 +192,6 @@ def test_the_last_value_of_a_tensor_is_looked_at(
         minibert.load(tmp_path, dtype=asked)
 
 
-def test_values_too_large_for_the_type_asked_for_are_counted(
-    tmp_path: Path, small_pieces: int
-) -> None:
-    saved(tmp_path, "llama", torch.float32)
-    name = "model.embed_tokens.weight"
-    path = next(path for path in tmp_path.glob("*.safetensors") if name in load_file(path))
-    found = load_file(path)
-    found[name][::50, 3] = -1e5
-    save_file(found, path)
-    with pytest.raises(CheckpointError, match=r"2 values of embed_tokens.* too large for torch\.f"):
-        minibert.load(tmp_path, dtype=torch.float16)
-
-
 class Noted:
     """Stands for tqdm, and keeps what it is told."""
 
@@ -292,3 +282,37 @@ def test_weights_for_which_there_is_no_room_are_an_error(
     monkeypatch.setattr(torch, "empty_like", full)
     with pytest.raises(CheckpointError, match=r"no room on cpu for embed_tokens\.weight"):
         minibert.load(tmp_path, dtype=torch.float32)
+
+
+LARGE = (2048, 1537)
+
+
+@pytest.mark.parametrize("shape", [LARGE, (3, 5), (0, 4), ()])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_memory_has_the_layout_that_torch_gives(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    for like in (torch.empty(shape), torch.empty(shape).mT if shape else torch.empty(())):
+        made, usual = empty_like(like, dtype), torch.empty_like(like, dtype=dtype)
+        assert (made.shape, made.stride(), made.dtype) == (usual.shape, usual.stride(), dtype)
+        values = torch.arange(like.numel()).view(like.shape).to(dtype)
+        assert torch.equal(made.copy_(values), values)
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="a system without huge pages")
+@pytest.mark.parametrize(("rows", "asked"), [(2048, True), (64, False)])
+def test_the_kernel_is_asked_for_huge_pages_of_large_tensors(rows: int, asked: bool) -> None:
+    made = empty_like(torch.empty(rows, 1537), torch.float32)
+    middle = made.data_ptr() + made.nbytes // 2
+    assert made.data_ptr() % (2**21 if asked else 64) == 0
+    assert ("hg" in flags(middle)) == asked
+
+
+def flags(address: int) -> list[str]:
+    """Linux's flags of the memory at an address."""
+    found: list[str] = []
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(bounds[1], 16) <= address < int(bounds[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            found = line.split()[1:]
+    return found

@@ -9,6 +9,7 @@ from minibert.errors import CheckpointError
 from minibert.layers.config import ACTIVATIONS
 
 Json = Mapping[str, Any]
+"""What a config.json holds; any field may have any type."""
 
 _ACTIVATION_NAMES = {
     "gelu_new": "gelu_tanh",
@@ -30,7 +31,7 @@ class Field:
     write: Callable[[Any], Any] = lambda value: value
 
 
-def refuse(name: str, value: Any, expected: str) -> CheckpointError:
+def refuse(name: str, value: object, expected: str) -> CheckpointError:
     """The error for a value that a field of config.json cannot have."""
     return CheckpointError(f"config.json: {name} is {value!r:.200}; expected {expected}.")
 
@@ -176,7 +177,7 @@ def ends(default: int | None) -> Field:
     return Field(("eos_token_id",), read, lambda ids: list(ids) or None)
 
 
-def end_ids(value: Any, where: str) -> tuple[int, ...]:
+def end_ids(value: object, where: str) -> tuple[int, ...]:
     """The ids that `eos_token_id` names: one, several, or none.
 
     Raises CheckpointError for what is no token id.

@@ -37,7 +37,7 @@ class Names:
     """Names of files -> what a transformers object calls the same tensor."""
 
 
-def _nothing(*given: Any) -> dict[str, Any]:
+def _nothing(*given: object) -> dict[str, Any]:
     return {}
 
 
@@ -52,7 +52,7 @@ class Family:
     """Field of Config -> where config.json says it."""
     verdicts: Mapping[str, Judged] = field(default_factory=dict)
     """What becomes of the other fields of config.json."""
-    read: Callable[[Json, Mapping[str, Any]], dict[str, Any]] = _nothing
+    read: Callable[[Json, Json], dict[str, Any]] = _nothing
     """(config.json, what its fields say) -> fields of Config that take more than one field."""
     write: Callable[[Config], dict[str, Any]] = _nothing
     """What `read` reads, as config.json says it; replaces what the fields give."""

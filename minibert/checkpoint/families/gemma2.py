@@ -1,6 +1,5 @@
 """Gemma 2 (Gemma Team 2024): norms around blocks, soft caps, a window in every second layer."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from minibert.checkpoint.families.fields import Field, Json, activation, number, positive
@@ -58,7 +57,7 @@ def write_windows(config: Config) -> dict[str, Any]:
     return content if window is None else content | {"sliding_window": window}
 
 
-def _read(config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+def _read(config: Json, said: Json) -> dict[str, Any]:
     window = read_window(config, 4096)
     windows = read_windows(config, said["n_layers"], window, lambda layer: layer % 2 == 0)
     return ALL_TURN.read(config, said) | {"windows": windows}

@@ -1,6 +1,5 @@
 """Gemma 3 (Gemma Team 2025), its text model: layers with a window turn by another base."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from minibert.checkpoint.families.fields import Json, read_whole
@@ -26,7 +25,7 @@ _TURNED = TurnedByType(
 )
 
 
-def _read(config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+def _read(config: Json, said: Json) -> dict[str, Any]:
     window = read_window(config, 4096)
     pattern = read_whole(config, "sliding_window_pattern", 6)
     windows = read_windows(

@@ -1,6 +1,5 @@
 """GPT-2 (Radford et al. 2019)."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from minibert.checkpoint.families.bert_like import PLAIN_HEADS
@@ -29,7 +28,7 @@ from minibert.checkpoint.families.verdicts import (
 from minibert.layers.config import Config
 
 
-def _read(config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+def _read(config: Json, said: Json) -> dict[str, Any]:
     scaled = read_boolean(config, "scale_attn_weights", True)
     return {
         "causal": True,

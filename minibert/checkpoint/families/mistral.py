@@ -1,6 +1,5 @@
 """Mistral (Jiang et al. 2023): Llama, and a window in every layer."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from minibert.checkpoint.families.fields import Json
@@ -17,7 +16,7 @@ from minibert.checkpoint.families.windows import one_window, write_one_window
 from minibert.layers.config import Config
 
 
-def _read(config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+def _read(config: Json, said: Json) -> dict[str, Any]:
     return ALL_TURN.read(config, said) | one_window(config, said, 4096)
 
 

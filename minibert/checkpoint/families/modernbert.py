@@ -1,6 +1,5 @@
 """ModernBERT (Warner et al. 2024): most layers see a window, and turn by another base."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from minibert.checkpoint.families.fields import (
@@ -41,7 +40,7 @@ _HEAD = {"transform": "head.dense", "norm": "head.norm"}
 _CLASSIFIER = _HEAD | {"classifier": "classifier"}
 
 
-def _read(config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+def _read(config: Json, said: Json) -> dict[str, Any]:
     # A token sees local_attention // 2 tokens to each side, and itself.
     window = 2 * (read_whole(config, "local_attention", 128, least=0) // 2) + 1
     every = read_whole(config, "global_attn_every_n_layers", 3)

@@ -1,6 +1,5 @@
 """Phi-3 and Phi-4-mini (Abdin et al. 2024): Llama with fused matrices and longrope."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from minibert.checkpoint.families.fields import Json
@@ -21,7 +20,7 @@ _TURNED = Turned(
 )
 
 
-def _read(config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+def _read(config: Json, said: Json) -> dict[str, Any]:
     return _TURNED.read(config, said) | one_window(config, said, None)
 
 

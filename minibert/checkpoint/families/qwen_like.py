@@ -19,7 +19,7 @@ _WINDOWS = ("use_sliding_window", "sliding_window", "max_window_layers", "layer_
 VERDICTS: Mapping[str, Judged] = {**LLAMA_VERDICTS, **dict.fromkeys(_WINDOWS, READ)}
 
 
-def read(config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+def read(config: Json, said: Json) -> dict[str, Any]:
     """Rotary and windows."""
     window = read_window(config, 4096)
     if not read_boolean(config, "use_sliding_window", False):

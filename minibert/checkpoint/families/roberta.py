@@ -3,7 +3,6 @@
 They count positions from padding_idx + 1 on; max_position_embeddings counts the rows before, too.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from minibert.checkpoint.families.bert_like import (
@@ -27,7 +26,7 @@ _LM = {
 }
 
 
-def _read(config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+def _read(config: Json, said: Json) -> dict[str, Any]:
     offset = said["pad_id"] + 1
     return {"position_offset": offset, "n_positions": said["n_positions"] - offset}
 

@@ -41,7 +41,7 @@ class Turned:
         found = ("rope_parameters", "rope_scaling", self.base, "original_max_position_embeddings")
         return (*found, self.fraction) if self.fraction else found
 
-    def read(self, config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, config: Json, said: Json) -> dict[str, Any]:
         """The rotary and n_positions of Config."""
         given = _given_parameters(config)
         if nested := sorted(given.keys() & {FULL, SLIDING}):
@@ -97,7 +97,7 @@ class TurnedByType:
         """The fields of config.json that are read."""
         return ("rope_parameters", "rope_scaling", *(name for name, _ in self.bases.values()))
 
-    def read(self, config: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, config: Json, said: Json) -> dict[str, Any]:
         """rotary, local_rotary and n_positions of Config."""
         found = {}
         parameters = _dictionary(config, "rope_parameters")
@@ -145,7 +145,7 @@ def _given_parameters(config: Json) -> dict[str, Any]:
     return _dictionary(config, "rope_scaling") or _dictionary(config, "rope_parameters")
 
 
-def _read_parameters(given: Mapping[str, Any], said: Mapping[str, Any], partial: bool) -> Rotary:
+def _read_parameters(given: Json, said: Json, partial: bool) -> Rotary:
     """The Rotary of one set of parameters, in which rope_theta stands."""
     scaling = given.get("rope_type", given.get("type", "default"))
     if not isinstance(scaling, str) or scaling not in SCALINGS:

@@ -1,6 +1,6 @@
 """Which layers see a window only: `layer_types` in a config.json, or what a family takes for it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from minibert.checkpoint.families.fields import Json, read_whole, refuse
@@ -62,7 +62,7 @@ def read_window(config: Json, usual: int | None) -> int | None:
     return None if value is None else read_whole(config, "sliding_window", usual)
 
 
-def one_window(config: Json, said: Mapping[str, Any], usual: int | None) -> dict[str, Any]:
+def one_window(config: Json, said: Json, usual: int | None) -> dict[str, Any]:
     """The windows of Config where all layers have the one of `sliding_window`."""
     size = read_window(config, usual)
     n_layers = min(said["n_layers"], _MOST_LAYERS)

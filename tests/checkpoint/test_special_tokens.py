@@ -1,4 +1,4 @@
-"""A generated text ends where the checkpoint says: generation_config.json, else config.json."""
+"""Tokens that end a text, by generation_config.json, else config.json; and those without a row."""
 
 import json
 from pathlib import Path
@@ -73,3 +73,29 @@ def test_end_tokens_are_saved_with_the_model(folder: Path, tmp_path: Path) -> No
     say(folder / "generation_config.json", [3, 7])
     again = minibert.load(save(minibert.load(folder), tmp_path / "again"))
     assert again.config.end_ids == (3, 7)
+
+
+def with_token(source: Path, folder: Path, *, special: bool) -> Path:
+    """The checkpoint with one more token in its tokenizer, behind the last row."""
+    folder.mkdir()
+    for file in source.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    content = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    rows = json.loads((folder / "config.json").read_text("utf-8"))["vocab_size"]
+    shape = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    token = {"id": rows, "content": "<image_soft_token>", "special": special, **shape}
+    content["added_tokens"].append(token)
+    (folder / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    return folder
+
+
+def test_a_special_token_without_a_row_is_refused_where_it_is_used(tmp_path: Path) -> None:
+    source = Path(minibert.__file__).parent / "embedded" / "tiny-gpt2"
+    model = minibert.load(with_token(source, tmp_path / "special", special=True))
+    assert model.tokenizer is not None
+    assert model.tokenizer.vocab_size == model.config.vocab_size + 1
+    assert model("Once upon a time").shape[-1] == model.config.vocab_size
+    with pytest.raises(minibert.TokenizationError, match=str(model.config.vocab_size)):
+        model("Once upon <image_soft_token>")
+    with pytest.raises(minibert.CheckpointError, match="belongs to another model"):
+        minibert.load(with_token(source, tmp_path / "plain", special=False))
