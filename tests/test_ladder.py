@@ -15,7 +15,7 @@ from minibert.bench.result_rows import read_rows
 from minibert.errors import AttentionError
 from minibert.kernels.check.gradients import check_gradients
 from minibert.kernels.check.parity import check
-from minibert.kernels.registry import Implementation
+from minibert.kernels.registry import Implementation, by_keywords
 
 LESSON = (FOLDER / "README.md").read_text(encoding="utf-8")
 FORWARD = [rung for rung in RUNGS if rung.name != "backward"]
@@ -50,7 +50,7 @@ def judged(function, **few):
         outputs = function(*vectors)
     record = Implementation(
         name="rung",
-        fn=function,
+        fn=by_keywords(function, "rung"),
         wants=frozenset(outputs) - {"z", "lse"},
         options=frozenset({"lengths", "causal"}),
     )

@@ -22,8 +22,8 @@ SOURCES = (
     "benchmarks/gpu/**/*.py",
     "benchmarks/session.py",
     "minibert/bench/**/*.py",
-    *(f"minibert/{name}.py" for name in ("errors", "quantities", "untrusted", "vector_math")),
-    "minibert/writing.py",
+    *(f"minibert/{name}.py" for name in ("doors", "errors", "quantities", "untrusted")),
+    *(f"minibert/{name}.py" for name in ("vector_math", "writing")),
 )
 
 

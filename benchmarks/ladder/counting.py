@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
 NEAR_BYTES = 128 * 1024
 #: The vectors that are given, by name; what else is far is `scores` (query x key) or `rows`.
@@ -292,6 +291,9 @@ class KernelCounts:
     @contextmanager
     def noting(self) -> Iterator[None]:
         """Within it the interpreter tells of each operation."""
+        # Imported late: whoever counts has switched the interpreter on by then.
+        from triton.runtime.interpreter import InterpreterBuilder
+
         load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
         dot, exp2 = InterpreterBuilder.create_dot, InterpreterBuilder.create_exp2
 
@@ -335,6 +337,8 @@ def count_kernels(call: Callable[[], Any], given: dict[str, Tensor]) -> Counts:
 @contextmanager
 def _told_of_launches(mode: TensorCounts) -> Iterator[None]:
     """Within it each launch is a walk, and the mode does not see the interpreter's own copies."""
+    from triton.runtime.interpreter import GridExecutor
+
     run = GridExecutor.__call__
 
     def launch(executor: Any, *args: Any, **kwargs: Any) -> None:
