@@ -16,7 +16,7 @@ from playwright.sync_api import sync_playwright
 
 from benchmarks.pages import __main__ as program
 from benchmarks.pages import browser, making
-from benchmarks.pages.__main__ import Bench, speed_table, summary
+from benchmarks.pages.__main__ import Bench, summary
 from benchmarks.pages.making import (
     BERTVIZ,
     DEFAULT,
@@ -30,7 +30,7 @@ from benchmarks.pages.making import (
 )
 from benchmarks.session import REPOSITORY
 from minibert.bench.gate import GateError
-from minibert.bench.result_rows import Row, read_rows, version, write_rows
+from minibert.bench.result_rows import Row, version, write_rows
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 SHAPE = Shape(2, 3, 8)
@@ -224,10 +224,13 @@ def test_every_view_of_minibert_is_measured_in_chromium(tmp_path: Path) -> None:
     assert all(row["commit"] and row["versions"]["chromium"] for row in found)
 
 
-def test_the_table_of_the_page_on_speed_is_that_of_the_result_file_it_names() -> None:
+def test_the_table_of_the_page_on_speed_is_that_of_the_result_file_it_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     page = (REPOSITORY / "docs" / "speed.md").read_text(encoding="utf-8")
     name = re.findall(r"\[`(pages-\S+\.jsonl)`\]", page)[0]
-    lines = list(speed_table(read_rows(REPOSITORY / "benchmarks" / "results" / name)))
+    assert program.main(["--table", str(REPOSITORY / "benchmarks" / "results" / name)]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert "\n".join(lines) in page
     assert sum(", minibert, default |" in line for line in lines) == 5
     assert sum(", BertViz |" in line for line in lines) == 5

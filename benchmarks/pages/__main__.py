@@ -48,7 +48,7 @@ from benchmarks.pages.making import (
 )
 from benchmarks.session import Kept, kept_before, warn_when_busy
 from minibert.bench.gate import GateError, failure, reason, require
-from minibert.bench.result_rows import Row, Timing, facts
+from minibert.bench.result_rows import Row, Timing, facts, read_rows
 from minibert.bench.tables import line
 
 # A picture that takes so long is looked at once.
