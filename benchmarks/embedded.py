@@ -128,7 +128,7 @@ def best_head(scores: HeadScores, pattern: str, *, at_least: float) -> Row:
         score,
         at_least=at_least,
         head=f"{layer}-{head}",
-        scores=scores.to_dict()[pattern],
+        scores=scores.by_pattern()[pattern],
     )
 
 

@@ -883,7 +883,7 @@ class Minibert(Instrument):
         return patch_positions(trace, source, metric, positions=[given.position])
 
     def read_sweep(self, result: Any) -> Outputs:
-        return {"change": result.change, "clean": torch.tensor(result.clean)}
+        return {"change": result.mean, "clean": result.clean[0]}
 
     def gradient(self, given: Given) -> Sequence[Tensor]:
         trace = self.model.trace(given.ids, grad=True)

@@ -164,7 +164,7 @@ def shown(value: Any) -> str:
 
 def draw(rows: Sequence[Row], output: Path) -> None:
     """The attachment scores of every way as bars, with those of the paper as marks."""
-    from minibert.viz.plots.base import panel_at, sheet
+    from minibert.viz.plots.sheet import panel_at, sheet
 
     [row] = [one for one in rows if one["probe"] == "parser"]
     scores = row["scores"]

@@ -27,7 +27,7 @@ traces = model.trace(clean), model.trace(corrupt)
 estimates = attribution_patching(*traces, metric, quantities=(options.name,))
 guess = estimates[options.name].values.mean(1)  # layer head position
 sweep = patched(*traces, metric, name=options.name, positions=[-1])
-true = sweep.change.unflatten(0, guess.shape[:2])
+true = sweep.mean
 
 print(f"{options.name} of {true.numel()} heads x tokens, the mean of {options.pairs} pairs")
 for layer in (*range(len(true)), slice(None)):

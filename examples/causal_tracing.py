@@ -33,6 +33,6 @@ for name in ("resid_post", "mlp_out", "attn_out"):
             found.plot(options.plot)
     layer, place = divmod(int(found.change[:, 0].argmax()), found.change.shape[2])
     print(f"{name}: most at layer {layer}, token {place}, {found.change[layer, 0, place]:+.3f}")
-    for kind, row in zip(found.kinds, found.mean, strict=True):
+    for kind, row in zip(found.kinds, found.mean.T, strict=True):
         if not row.isnan().all():
             print(f"   {kind:22}", *(f"{value:+.2f}" for value in row))

@@ -26,8 +26,9 @@ else:
 given = model.trace(clean), model.trace(corrupt), logit_difference(right, wrong)
 
 sweep = patch_heads(*given, positions=[-1])
-print(f"logit difference {sweep.clean:+.2f}, corrupt {sweep.patched:+.2f}, {len(right)} pairs")
-print("patched:", *(f"{n[6:]}-{h[5:]} {change:+.2f}" for n, h, change in sweep.largest(4)))
+ends = f"{sweep.clean.mean():+.2f}, corrupt {sweep.patched.mean():+.2f}"
+print(f"logit difference {ends}, {len(right)} pairs")
+print("patched:", *(f"{n}-{h} {change:+.2f}" for n, h, change in sweep.largest(4)))
 direct = path_patching(*given, receivers=["logits"]).mean
 layer, head = divmod(int(direct.abs().argmax()), model.config.n_heads)
 print(f"on its own path to the logits: {layer}-{head} {direct[layer, head]:+.2f}")

@@ -30,7 +30,7 @@ blocked = {"subject": (-1, [subject]), "last token": (-1, -1), "all others": (-1
 answer = answer_probability(int(model.tokenize(options.answer).ids[0, 0]))
 found = attention_knockout(trace, blocked, answer, window=options.window)
 print(f"p of the answer {found.clean[0]:.3f}; its change, layer by layer, without a look at")
-for name, row in zip(found.names, found.relative[..., 0], strict=True):
+for name, row in zip(blocked, found.relative[:, 0].T, strict=True):
     print(f"{name:11}", *(f"{100 * share:+4.0f}%" for share in row))
 if options.plot:
     found.plot(options.plot)

@@ -35,6 +35,6 @@ if not options.second:
         optimizer.zero_grad(), loss.backward(), optimizer.step()
 found = compare_models(first, second.eval(), texts[12:])
 print("heads that changed most:", *(f"{n}-{h} {far:.3f}" for n, h, far in found.largest(4)))
-print("attention, by layer:", *(f"{value:.3f}" for value in found.heads.mean((1, 2))))
+print("attention, by layer:", *(f"{value:.3f}" for value in found.values.mean((1, 2))))
 for name, row in zip(found.rows, found.streams.nanmean((1, 2)), strict=True):
     print(f"{name}: {row:.3f} of its length")

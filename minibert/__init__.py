@@ -80,14 +80,7 @@ _HOME = {
 add_doors("minibert.loading", {"from_transformers": "from_transformers"})
 add_doors("minibert.viz", {"view": "view"})
 add_doors("minibert.viz.serve.server", {"live": "served"})
-for _module, _names in {
-    "grid": "matrix_of_head",
-    "heat": "Heat by_head heat_map heat_maps",
-    "lens": "lens_table",
-    "terms": "eigenvalue_plane spectra spectrum terms",
-    "tokens": "bars_or_layers chosen_sentence token_bars token_map",
-}.items():
-    add_doors(f"minibert.viz.plots.{_module}", {f"plots.{name}": name for name in _names.split()})
+add_doors("minibert.viz.plots.results", {"plot": "drawn"})
 
 
 # Hidden from type checkers, which would take it for a promise of every name.

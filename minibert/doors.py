@@ -64,15 +64,3 @@ def opened(door: str) -> Any:
     """What stands behind a door, for instance the function that makes a page of a trace."""
     module, name = _homes[door]
     return getattr(import_module(module), name)
-
-
-class _Plots:
-    """The functions that results draw themselves with, as attributes: `plots.heat_map(...)`."""
-
-    def __getattr__(self, name: str) -> Any:
-        if f"plots.{name}" not in _homes:
-            raise AttributeError(f"minibert.viz.plots has no function {name!r} for results")
-        return opened(f"plots.{name}")
-
-
-plots = _Plots()

@@ -213,7 +213,9 @@ def axes_of(result: object) -> dict[str, tuple[str, ...]]:
     >>> axes_of(Statistics(entropy=torch.zeros(1, 4, 7)))
     {'entropy': ('batch', 'head', 'query')}
     """
-    found = {}
+    # A Result says the axes of its values itself; those of its other tensors stand in its class.
+    own = getattr(result, "axes", None)
+    found = {"values": own} if isinstance(own, tuple) else {}
     for name, hint in get_type_hints(type(result), include_extras=True).items():
         value = getattr(result, name, None)
         shape = next(filter(None, map(_shape_of, (hint, *get_args(hint)))), None)

@@ -19,8 +19,7 @@ from planted_heads import (
 from torch import Tensor
 
 from minibert import analysis
-from minibert.analysis.relevance import relevance
-from minibert.analysis.rollout import rollout
+from minibert.analysis.flow import relevance, rollout
 from minibert.model import Model
 from minibert.trace.read import Trace
 

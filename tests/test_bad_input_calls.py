@@ -28,8 +28,7 @@ from hypothesis import strategies as st
 
 import minibert
 from minibert import analysis
-from minibert.analysis.relevance import relevance
-from minibert.analysis.rollout import rollout
+from minibert.analysis.flow import relevance, rollout
 from minibert.errors import EditError, MinibertError
 from minibert.model import Model
 from minibert.text.tokens import Tokens

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from minibert.analysis.arguments import is_whole
-from minibert.analysis.integrated import IntegratedEmbeddings
+from minibert.analysis.arguments import is_whole, vocabulary_head
+from minibert.analysis.flow import OfPosition
 from minibert.analysis.lens import logit_lens
-from minibert.analysis.positions import rows_of
-from minibert.analysis.relevance import AttentionRelevance, PositionRelevance, Relevance
-from minibert.analysis.vocabulary import vocabulary_head
+from minibert.analysis.rows import rows_of
 from minibert.errors import AttentionError, MinibertError
+from minibert.result import Result
 from minibert.trace.read import Trace
 from minibert.viz.example import (
     Example,
@@ -103,14 +103,22 @@ def computed_lens(trace: Trace, sentence: int, length: int) -> Json:
     probs = [
         [[round(p, _DECIMALS) for p in ranks] for ranks in row[0]] for row in lens.probs.tolist()
     ]
-    strings = [[list(ranks) for ranks in row[0]] for row in lens.strings]
-    return {"points": list(lens.labels), "probs": probs, "strings": strings}
+    ids = lens.ids.tolist()
+    strings = [[[lens.words[i] for i in ranks] for ranks in row[0]] for row in ids]
+    return {"points": list(lens.rows), "probs": probs, "strings": strings}
 
 
 # A table of more tokens would make the header longer than all weights.
 _LONGEST = 512
 # What is shown has three digits.
 _DIGITS = 5
+# The axes of results that have a number for each token, or for each two.
+_OF_TOKENS: tuple[tuple[str, ...], ...] = (
+    ("batch", "query", "key"),
+    ("batch", "position"),
+    ("batch", "key"),
+    ("layer", "batch", "key"),
+)
 _FORMS = (
     "expected what relevance(trace), relevance_of(trace, position) or integrated_embeddings"
     " returns, an array (token) or an array (query, key)"
@@ -148,16 +156,11 @@ def relevance_header(given: Outside, sentence: Sentence, *, alone: bool) -> Json
     """
     if given is None:
         return None
-    if isinstance(given, AttentionRelevance):
-        raise AttentionError(
-            "relevance is AttentionRelevance, a number for each weight; the page shades tokens:"
-            " relevance(trace) and relevance_of(trace, position) give a number each"
-        )
     name, of = "relevance", None
-    if isinstance(given, Relevance | PositionRelevance | IntegratedEmbeddings):
+    if isinstance(given, Result):
         numbers, where = _of_sentence(given, sentence)
-        of = given.positions[sentence.index] if isinstance(given, PositionRelevance) else None
-        name = "integrated gradients" if isinstance(given, IntegratedEmbeddings) else name
+        of = given.positions[sentence.index] if isinstance(given, OfPosition) else None
+        name = "integrated gradients" if given.axes[-1] == "d_model" else name
     else:
         numbers, where = _of_array(given, alone), "relevance"
     numbers = _checked(numbers, where, len(sentence.labels))
@@ -167,23 +170,26 @@ def relevance_header(given: Outside, sentence: Sentence, *, alone: bool) -> Json
     return {"name": name, "of": usual, "rows": [_written(row) for row in numbers], "values": None}
 
 
-def _of_sentence(
-    given: Relevance | PositionRelevance | IntegratedEmbeddings, sentence: Sentence
-) -> tuple[Array, str]:
+def _of_sentence(given: Result[Tensor], sentence: Sentence) -> tuple[Array, str]:
     """The numbers of a result, its padding left out, and what they are in an error."""
     index, n = sentence.index, len(sentence.labels)
     strings = sentence.trace.tokens.strings
-    if len(given.labels) != len(strings) or given.labels[index] != strings[index]:
+    if len(given.tokens) != len(strings) or given.tokens[index] != strings[index]:
         raise AttentionError(
             "relevance is of another text than the trace: make it from the same trace, after"
             " trace.backward(y)"
         )
-    kind = type(given).__name__
-    if isinstance(given, Relevance):
-        return to_array(given.values[index, :n, :n], kind), f"relevance.values[{index}]"
-    if isinstance(given, PositionRelevance):
-        return to_array(given.values[0, index, :n], kind), f"relevance.values[0, {index}]"
-    return to_array(given.tokens[index, :n], kind), f"relevance.tokens[{index}]"
+    shown = given.shown()
+    if shown.axes not in _OF_TOKENS:
+        raise AttentionError(
+            f"relevance has a number for each {' and '.join(shown.axes)}; the page shades tokens:"
+            " relevance(trace) and relevance_of(trace, position) give a number each"
+        )
+    layered = "layer" in shown.axes
+    values = shown.values[0, index] if layered else shown.values[index]
+    values = values[:n] if values.dim() == 1 else values[:n, :n]
+    where = f"relevance.values[{'0, ' if layered else ''}{index}]"
+    return to_array(values, type(given).__name__), where
 
 
 def _of_array(given: Outside, alone: bool) -> Array:
@@ -352,7 +358,7 @@ if TYPE_CHECKING:
     Numbers = Iterable[int] | None
     Exact = bool | tuple[int, int] | Iterable[tuple[int, int]] | None
     Strings = Sequence[str]
-    RelevanceOf = Relevance | PositionRelevance | IntegratedEmbeddings | Array | None
+    RelevanceOf = Result[Tensor] | Array | None
     Relevances = RelevanceOf | Sequence[RelevanceOf] | Mapping[str, RelevanceOf]
     Patterns = HeadPatterns | Mapping[str, Iterable[tuple[int, int]]] | None
 else:

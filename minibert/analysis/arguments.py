@@ -1,26 +1,37 @@
-"""Checks of what an analysis is given, made before it computes anything."""
+"""What an analysis is given, checked before anything is computed: values, positions, tokens.
+
+Position 0 is a sentence's first token and -1 its last real one. Padding is no position.
+"""
 
 import operator
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import SupportsIndex, TypeGuard, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from minibert.attached.attach import Attached
-from minibert.errors import MinibertError, TraceError
+from minibert.errors import EditError, MinibertError, TokenizationError, TraceError
 from minibert.layers.config import Config
+from minibert.layers.heads import VocabularyHead
+from minibert.quantities import Int
+from minibert.text.tokenizer import Tokenizer
+from minibert.text.tokens import Tokens
+from minibert.trace.places import Chosen, Places
 from minibert.trace.read import Trace
+from minibert.trace.run import TracedModel
 
-__all__ = [
-    "check_callable",
-    "check_choice",
-    "check_model",
-    "check_trace",
-    "check_unedited",
-    "is_whole",
-    "listed",
-    "whole_number",
-]
+Item = TypeVar("Item")
+Each = Chosen | Sequence[Chosen]
+"""One position for all sentences, or a list with the position or positions of every sentence."""
+Aligned = Mapping[str, Each]
+"""Named places, each in every sentence."""
+Token = int | str
+"""A token's id, or its text."""
 
 
-def check_trace(trace: Any, name: str = "trace") -> None:
+def check_trace(trace: object, name: str = "trace") -> None:
     """Raise TraceError for what is no trace, and for a trace of packed sentences."""
     if not isinstance(trace, Trace):
         raise TraceError(
@@ -43,7 +54,7 @@ def check_unedited(trace: Trace) -> None:
         )
 
 
-def check_model(model: Any) -> None:
+def check_model(model: object) -> None:
     """Raise TraceError for what is no minibert model."""
     if isinstance(model, Attached):
         raise TraceError(
@@ -57,20 +68,22 @@ def check_model(model: Any) -> None:
         )
 
 
-def check_callable(function: Any, name: str, error: type[MinibertError]) -> None:
+def check_callable(function: object, name: str, error: type[MinibertError]) -> None:
     """Raise the error for what cannot be called."""
     if not callable(function):
         raise error(f"{name} is a {type(function).__name__}; expected a function.")
 
 
-def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
+def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
     """Raise TraceError for what is none of the choices."""
     # Asked first: an array compares with each choice entry by entry.
     if not isinstance(value, str) or value not in choices:
         raise TraceError(f"{name}={value!r:.80}: expected one of {', '.join(map(repr, choices))}.")
 
 
-def listed(values: Any, name: str, error: type[MinibertError], expected: str) -> list[Any]:
+def listed(
+    values: Iterable[Item], name: str, error: type[MinibertError], expected: str
+) -> list[Item]:
     """The values as a list; the error for what is no collection of values, text included."""
     if not isinstance(values, str | bytes):
         try:
@@ -82,19 +95,261 @@ def listed(values: Any, name: str, error: type[MinibertError], expected: str) ->
 
 
 def whole_number(
-    name: str, value: Any, error: type[MinibertError], *, least: int, most: int = 2**31 - 1
+    name: str, value: object, error: type[MinibertError], *, least: int, most: int = 2**31 - 1
 ) -> int:
     """The value as an int; the error where it is none from `least` to `most`."""
-    if not is_whole(value) or not least <= operator.index(value) <= most:
+    number = operator.index(value) if is_whole(value) else least - 1
+    if not least <= number <= most:
         raise error(f"{name}={value!r:.80}: expected a whole number from {least} to {most}.")
-    return operator.index(value)
+    return number
 
 
-def is_whole(value: Any) -> bool:
+def is_whole(value: object) -> TypeGuard[SupportsIndex]:
     """Whether it is one whole number; an array or tensor of one counts, a bool does not."""
     try:
-        operator.index(value)
+        operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return False
     # A bool counts as a number to Python; True for token 1 is a mistake.
     return not isinstance(value, bool)
+
+
+def real_tokens(trace: Trace) -> tuple[int, ...]:
+    """The number of tokens of each sentence, padding left out."""
+    return Places.of(trace.allowed).lengths
+
+
+def check_same_lengths(trace: Trace, source: Trace, name: str = "source") -> None:
+    """Raise TraceError for what is no trace, EditError for texts of different lengths."""
+    check_trace(trace)
+    check_trace(source, name)
+    ours, theirs = real_tokens(trace), real_tokens(source)
+    if ours != theirs:
+        named = (", ".join(map(str, lengths)) for lengths in (ours, theirs))
+        raise EditError(
+            f"The two texts have {' and '.join(named)} tokens; patching takes a "
+            "value from the same position, so they need the same length."
+        )
+
+
+def one_position_each(trace: Trace, position: int | Sequence[int]) -> tuple[int, ...]:
+    """One position of each sentence, counted from its front.
+
+    `position` is one for all sentences, found in each of them, or a sequence of one for each.
+    Raises TraceError for a position that a sentence does not have.
+    """
+    places = Places.of(trace.allowed)
+    B = len(places.lengths)
+    if isinstance(position, Tensor) and position.dim():
+        position = position.tolist()
+    given = list(position) if isinstance(position, Sequence) else [position] * B
+    if len(given) != B:
+        raise TraceError(
+            f"There are {len(given)} positions for {B} sentences; expected one for each, or a "
+            "single one for all."
+        )
+    # Each in a list of its own: a slice or None is no single position.
+    return tuple(places.positions(sentence, [one])[0] for sentence, one in enumerate(given))
+
+
+def positions_each(trace: Trace, chosen: Each, name: str) -> tuple[tuple[int, ...], ...]:
+    """The positions of a place in each sentence, counted from its front.
+
+    `chosen` is one position for all sentences, or a list with the positions of each. Raises
+    EditError for another number of entries, for positions that are not there, and for a flat list
+    beside several sentences, which could be the positions of all or one of each.
+    """
+    places = Places.of(trace.allowed)
+    B = len(places.lengths)
+    chosen = chosen.tolist() if isinstance(chosen, Tensor | np.ndarray) else chosen
+    if isinstance(chosen, Sequence) and not isinstance(chosen, str):
+        if len(chosen) != B:
+            raise EditError(
+                f"{name}: {len(chosen)} entries for {B} sentences; expected one position for all, "
+                "or a list with the positions of each sentence."
+            )
+        entries = list(chosen)
+        if B > 1 and all(isinstance(one, int) for one in entries):
+            raise EditError(
+                f"{name}: {entries!r:.80} could be one position of each sentence, or positions of "
+                f"all. Write {[[one] for one in entries]!r:.80} for one of each, "
+                f"{[entries] * B!r:.80} for all."
+            )
+    else:
+        entries = [chosen] * B
+    if None in entries:
+        raise EditError(f"{name}: expected positions, found None.")
+    where = f"{name}: "
+    return tuple(
+        tuple(places.positions(sentence, one, error=EditError, where=where))
+        for sentence, one in enumerate(entries)
+    )
+
+
+def aligned_positions(trace: Trace, aligned: Aligned) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """The positions of each named place in every sentence; EditError for what is no such thing."""
+    if not isinstance(aligned, Mapping) or not aligned:
+        raise EditError(
+            'aligned: expected places by name, as {"subject": [[2, 3], [2]], "end": -1}.'
+        )
+    return {
+        str(name): positions_each(trace, chosen, f"aligned[{name!r:.80}]")
+        for name, chosen in aligned.items()
+    }
+
+
+def phrase_positions(trace: Trace, phrase: str | Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The positions of the tokens of a phrase in each sentence, where it stands first.
+
+    `phrase` is one for all sentences, or a list with one for each; case does not count. Raises
+    EditError for a sentence without its phrase, and for sentences given as ids, which have no text.
+    """
+    check_trace(trace)
+    B = trace.allowed.batch
+    expected = "a phrase, or a list with one for each sentence"
+    phrases = (
+        [phrase] * B if isinstance(phrase, str) else listed(phrase, "phrase", EditError, expected)
+    )
+    if len(phrases) != B:
+        raise EditError(f"phrase: {len(phrases)} phrases for {B} sentences; expected one for each.")
+    return tuple(_phrase(trace.tokens[n], one, n) for n, one in enumerate(phrases))
+
+
+def _phrase(tokens: Tokens, phrase: str, sentence: int) -> tuple[int, ...]:
+    wanted = phrase.strip().lower() if isinstance(phrase, str) else ""
+    text, before = 0, 0
+    for number, whole in enumerate(tokens.texts[0] if tokens.texts else ()):
+        start = whole.lower().find(wanted) if wanted else -1
+        if start < 0:
+            continue
+        found = []
+        for position, span in enumerate(tokens.spans[0]):
+            if span is None:
+                continue
+            # Characters are counted in each text of a pair, so there they begin again.
+            text, before = text + (span[0] < before), span[0]
+            if text == number and span[1] > start and span[0] < start + len(wanted):
+                found.append(position)
+        return tuple(found)
+    raise EditError(
+        f"The phrase {phrase!r:.80} does not stand in sentence {sentence}, whose tokens are "
+        f"{' '.join(map(repr, tokens.strings[0])):.200}; give positions instead."
+    )
+
+
+def chosen_positions(
+    trace: Trace, positions: int | Sequence[int] | None
+) -> tuple[tuple[int, ...], ...]:
+    """The positions of each sentence, counted from its front: one, several, or None for all.
+
+    Raises TraceError for a position that a sentence does not have, for none at all, and for one
+    that is named twice.
+    """
+    places = Places.of(trace.allowed)
+    several = positions is None or isinstance(positions, Sequence | Tensor)
+    chosen: Chosen = positions if several else [positions]  # type: ignore[list-item]
+    return tuple(
+        tuple(places.positions(sentence, chosen)) for sentence in range(len(places.lengths))
+    )
+
+
+def vocabulary_head(model: TracedModel) -> VocabularyHead:
+    """The head with one logit a vocabulary entry at each position.
+
+    Raises TraceError for a model without one.
+    """
+    head = model.head
+    if not isinstance(head, VocabularyHead):
+        raise TraceError(
+            f"{model.name} has no logits of tokens: its task is {model.config.task!r}. Expected a "
+            'model with a vocabulary head: task "causal-lm", "masked-lm" or "pre-training" '
+            "(ELECTRA's pre-training has none)."
+        )
+    return head
+
+
+def token_id(model: TracedModel, token: object) -> int:
+    """The id of a token, given as its id or as text that is one token (" Paris", "##s", "[SEP]").
+
+    Raises TokenizationError for an id outside the vocabulary, for text that is no token or more
+    than one, and for text where the model has no tokenizer.
+    """
+    if isinstance(token, str):
+        return token_id(model, to_single_token(model, token))
+    size = model.config.vocab_size
+    if not is_whole(token):
+        raise TokenizationError(
+            f"{token!r} is no token; expected an id from 0 to {size - 1}, or the token as text."
+        )
+    number = operator.index(token)
+    if not 0 <= number < size:
+        raise TokenizationError(
+            f"Token id {number} is outside the vocabulary of {model.name}: "
+            f"expected 0 to {size - 1}."
+        )
+    return number
+
+
+def to_single_token(model: TracedModel | Tokenizer, text: str) -> int:
+    """The id of a text that is one token, such as " Paris" or "##s", of a model or a tokenizer.
+
+    Raises TokenizationError for text that is several tokens, which it names, or none, and for a
+    model without a tokenizer.
+
+    >>> import minibert
+    >>> to_single_token(minibert.load("tiny-gpt2"), " the")
+    263
+    """
+    if not isinstance(text, str):
+        raise TokenizationError(f"{text!r:.80} is no text; expected one token, such as ' Paris'.")
+    name = "this tokenizer" if isinstance(model, Tokenizer) else model.name
+    tokenizer: Tokenizer | None = model if isinstance(model, Tokenizer) else model.tokenizer
+    if tokenizer is None:
+        raise TokenizationError(
+            f"{name} has no tokenizer, so the token {text!r} has no id; give the id itself."
+        )
+    pieces = tokenizer.encode(text)
+    if len(pieces) == 1 and pieces[0] != tokenizer.unk_id:
+        return int(pieces[0])
+    # A piece of a word, as "##s", is an entry of its own that no text begins with.
+    entries = (i for i in range(tokenizer.vocab_size) if tokenizer.raw(i) == text)
+    found = next(entries, None)
+    if found is not None:
+        return found
+    if len(pieces) > 1:
+        names = ", ".join(repr(tokenizer.string(piece)) for piece in pieces)
+        raise TokenizationError(
+            f"{text!r} is {len(pieces)} tokens of {name}: {names}. Give one of them."
+        )
+    raise TokenizationError(
+        f"{text!r} is no token of {name}; give a token of its vocabulary, or an id."
+    )
+
+
+def token_ids(model: TracedModel, tokens: object, count: int) -> Int[Tensor, " sentence"]:
+    """One id a sentence, from one token for all of them or a sequence of one for each.
+
+    Raises TokenizationError as `token_id`, and where there are not as many tokens as sentences.
+    """
+    if isinstance(tokens, Tensor):
+        tokens = tokens.tolist()
+    several = isinstance(tokens, Sequence) and not isinstance(tokens, str)
+    chosen = list(tokens) if several else [tokens] * count  # type: ignore[call-overload]
+    if len(chosen) != count:
+        raise TokenizationError(
+            f"There are {len(chosen)} tokens for {count} sentences; expected one for each, or a "
+            "single one for all."
+        )
+    ids = [token_id(model, token) for token in chosen]
+    return torch.tensor(ids, dtype=torch.int64, device=model.body.word.weight.device)
+
+
+def token_name(model: TracedModel, token: int) -> str:
+    """The token as a person reads it; its id where the model has no tokenizer."""
+    return str(token) if model.tokenizer is None else model.tokenizer.string(token)
+
+
+def known_tokens(model: TracedModel) -> int:
+    """Vocabulary entries with a token behind them: a padded vocabulary has more logits."""
+    size, tokenizer = model.config.vocab_size, model.tokenizer
+    return size if tokenizer is None else min(size, tokenizer.vocab_size)

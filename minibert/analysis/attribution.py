@@ -20,52 +20,49 @@ Sources: Elhage et al. 2021 (direct paths); TransformerLens' `apply_ln_to_stack`
 2024 (AttnLRP) treat activations by the same rule.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import check_trace, is_whole, whole_number
-from minibert.analysis.components import Component
-from minibert.analysis.logit_path import logit_terms
-from minibert.analysis.positions import rows_of
-from minibert.analysis.precision import wide
-from minibert.analysis.vocabulary import token_ids, token_name, vocabulary_head
+from minibert.analysis.arguments import (
+    check_trace,
+    is_whole,
+    token_ids,
+    token_name,
+    vocabulary_head,
+    whole_number,
+)
+from minibert.analysis.rows import rows_of, wide
+from minibert.analysis.stream import Component, FrozenNorm, attention_bias, layer_of
 from minibert.answers.explain import find_token
-from minibert.doors import Figure, plots
-from minibert.errors import TraceError
+from minibert.errors import TraceError, check_index
+from minibert.layers.heads import VocabularyHead
+from minibert.layers.linear_backends import activate
 from minibert.quantities import Float, Int
-from minibert.trace.places import check_index
-from minibert.trace.read import Trace
-
-__all__ = ["LogitAttribution", "logit_attribution"]
+from minibert.result import Result, sourced
+from minibert.trace.read import LayerTrace, Trace
 
 
-@dataclass(frozen=True, eq=False)
-class LogitAttribution:
-    """What each component wrote into one logit, or into the difference of two.
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class LogitAttribution(Result[Tensor]):
+    """What each component wrote into one logit, or into the difference of two, in logits (nats).
 
-    `*batch` is nothing for one sentence, and one axis where all sentences were asked about.
+    The axes are (component), behind (batch) where all sentences were asked about. The sum is the
+    logit. `found["head 1-3"]` is the value of one component.
+
+    components  who wrote
+    logit       the model's own logit, or difference of logits; before the soft cap, if any
+    token       what was asked about, in place of `against` where that is not None
+    positions   where
     """
 
-    values: Float[Tensor, "*batch component"]
-    """In logits (nats); their sum is the logit."""
     components: tuple[Component, ...]
     logit: Float[Tensor, "*batch"]
-    """The model's own logit, or difference of logits; before the soft cap, where there is one."""
     token: Int[Tensor, "*batch"]
     against: Int[Tensor, "*batch"] | None
     positions: Int[Tensor, "*batch"]
-    names: Mapping[int, str] = field(default_factory=dict, repr=False)
-    """The tokens that were asked about as a person reads them."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The name of each component, as "head 9-6"; minibert/analysis/components.py lists them."""
-        return tuple(component.label for component in self.components)
 
     @property
     def total(self) -> Float[Tensor, "*batch"]:
@@ -101,64 +98,23 @@ class LogitAttribution:
         """
         count = whole_number("count", count, TraceError, least=1)
         means = self.values.reshape(-1, len(self.components)).mean(0).tolist()
-        ranking = sorted(zip(self.labels, means, strict=True), key=lambda entry: -abs(entry[1]))
-        return ranking[:count]
-
-    def __getitem__(self, label: str) -> Float[Tensor, "*batch"]:
-        """The value of one component, by its label. Raises TraceError where there is none."""
-        if label not in self.labels:
-            raise TraceError(
-                f"There is no component {label!r}; there are, among others, "
-                f"{', '.join(name for name, _ in self.top(5))}."
-            )
-        return self.values[..., self.labels.index(label)]
-
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0, count: int = 15) -> Figure:
-        """The matplotlib Figure of the largest terms, and of those of every head.
-
-        Saved where `path` is given, as SVG, PDF or PNG by its name. Where the result is of several
-        sentences, `sentence` counts them. Raises TraceError for one that is not there, and
-        MinibertError without matplotlib.
-        """
-        single = self.values.dim() == 1
-        row = check_index("sentence", sentence, 1 if single else len(self.values))
-        values, heads = (v if single else v[row] for v in (self.values, self.by_head()))
-        name, total = self._name(row), f"all of them {self.total.flatten()[row]:+.2f}"
-        table = plots.by_head(heads, title="Heads", unit="logits (nats)", signed=True)
-        return plots.terms(
-            values,
-            self.labels,
-            count=count,
-            title=name,
-            unit="logits (nats)",
-            total=total,
-            table=table,
-            path=path,
-        )
-
-    def _name(self, row: int) -> str:
-        """What was asked about, in words."""
-        ids = [int(self.token.flatten()[row])]
-        ids += [] if self.against is None else [int(self.against.flatten()[row])]
-        tokens = " − ".join(f"“{self.names[i]}”" if i in self.names else str(i) for i in ids)
-        return f"Logit of {tokens} at position {int(self.positions.flatten()[row])}"
+        names = [component.label for component in self.components]
+        return sorted(zip(names, means, strict=True), key=lambda entry: -abs(entry[1]))[:count]
 
     def __str__(self) -> str:
         lines = ["component            logits, the largest first"]
         lines += [f"{label:<20} {value:+.3f}" for label, value in self.top()]
         return "\n".join([*lines, f"{'all of them':<20} {self.total.mean():+.3f}"])
 
-    def __repr__(self) -> str:
-        return f"LogitAttribution({len(self.components)} components: {self.top(1)[0][0]} first)"
 
-
+@sourced
 @torch.no_grad()
 def logit_attribution(
     trace: Trace,
-    token: Any,
+    token: object,
     *,
-    against: Any = None,
-    position: Any = -1,
+    against: object = None,
+    position: object = -1,
     sentence: int | None = 0,
 ) -> LogitAttribution:
     """What each component wrote into the logit of `token` at a position.
@@ -190,19 +146,36 @@ def logit_attribution(
     here = rows_of(trace, sentences, places[:, None])
     if head.soft_cap is not None:
         read = head.uncapped(here.hidden)[:, 0]
-    terms = logit_terms(here, head, ids, others)
+    terms = _logit_terms(here, head, ids, others)
     logit = _entries(wide(read), ids) - (0 if others is None else _entries(wide(read), others))
-    asked = ids if others is None else torch.cat([ids, others])
     # A batch of one and a single sentence differ in the axis alone.
     batch = slice(None) if sentence is None else 0
+    titles = _titles(trace, ids, others, places)
+    labels = {"component": tuple(component.label for component, _ in terms)}
     return LogitAttribution(
-        values=torch.stack([value for _, value in terms], -1)[batch],
+        torch.stack([value for _, value in terms], -1)[batch],
+        "batch component" if sentence is None else "component",
+        title="" if sentence is None else titles[0],
+        unit="logits (nats)",
+        labels={"batch": titles, **labels} if sentence is None else labels,
+        signed=True,
         components=tuple(component for component, _ in terms),
         logit=logit[batch],
         token=ids[batch],
         against=None if others is None else others[batch],
         positions=places[batch],
-        names={i: token_name(trace.model, i) for i in asked.unique().tolist()},
+    )
+
+
+def _titles(trace: Trace, ids: Tensor, others: Tensor | None, places: Tensor) -> tuple[str, ...]:
+    """What was asked about in each sentence, in words."""
+    pairs = [[i] for i in ids.tolist()]
+    if others is not None:
+        pairs = [[*one, other] for one, other in zip(pairs, others.tolist(), strict=True)]
+    named = [" − ".join(f"“{token_name(trace.model, i)}”" for i in pair) for pair in pairs]
+    return tuple(
+        f"Logit of {tokens} at position {place}"
+        for tokens, place in zip(named, places.tolist(), strict=True)
     )
 
 
@@ -212,12 +185,12 @@ def _entries(
     return logits.gather(-1, ids[:, None])[:, 0]
 
 
-def _places(trace: Trace, sentences: list[int], position: Any) -> Int[Tensor, " sentence"]:
+def _places(trace: Trace, sentences: list[int], position: object) -> Int[Tensor, " sentence"]:
     """The position of each sentence that was asked about."""
-    several = isinstance(position, Sequence) and not isinstance(position, str)
     if isinstance(position, Tensor):
-        several, position = position.dim() > 0, position.tolist()
-    wanted = list(position) if several else [position] * len(sentences)
+        position = position.tolist()
+    several = isinstance(position, Sequence) and not isinstance(position, str)
+    wanted = list(position) if several else [position] * len(sentences)  # type: ignore[call-overload]
     if len(wanted) != len(sentences):
         raise TraceError(
             f"There are {len(wanted)} positions for {len(sentences)} sentences; expected one for "
@@ -231,3 +204,99 @@ def _places(trace: Trace, sentences: list[int], position: Any) -> Int[Tensor, " 
         for sentence, place in zip(sentences, wanted, strict=True)
     ]
     return torch.tensor(places, device=trace.embed.device)
+
+
+def _logit_terms(
+    rows: Trace, head: VocabularyHead, token: Tensor, against: Tensor | None
+) -> list[tuple[Component, Float[Tensor, " sentence"]]]:
+    """Every component and its value, in the order of the data, at the one position of `rows`."""
+    path = _Path()
+    path.through_head(head, rows.hidden[:, 0], token, against)
+    path.through_norm("final norm bias", None, FrozenNorm.of_final(rows))
+    for here in reversed(list(rows)):
+        path.through_layer(here)
+    path.add(Component("embed"), rows.embed[:, 0])
+    return path.terms[::-1]
+
+
+class _Path:
+    """The direction that reads the logit from the stream, on its way back to the embeddings."""
+
+    def __init__(self) -> None:
+        self.direction: Float[Tensor, "sentence width"] = torch.empty(0)
+        self.terms: list[tuple[Component, Float[Tensor, " sentence"]]] = []
+
+    def add(self, component: Component, part: Tensor) -> None:
+        """Note what a component that wrote `part` here adds to the logit."""
+        self.terms.append((component, (wide(part) * self.direction).sum(-1)))
+
+    def through_norm(self, name: str, layer: int | None, norm: FrozenNorm | None) -> None:
+        """Go back through a norm at the one position, if there is one."""
+        if norm is None:
+            return
+        frozen = norm.at(0)
+        if frozen.bias is not None:
+            self.add(Component(name, layer), frozen.bias)
+        self.direction = frozen.pull(self.direction)
+
+    def through_head(
+        self, head: VocabularyHead, hidden: Tensor, token: Tensor, against: Tensor | None
+    ) -> None:
+        """Start at the logit and go back to the hidden state."""
+        weight, bias = head.decoder.matrix.mT, head.decoder.offset
+        self.direction = wide(weight[token])
+        if against is not None:
+            self.direction = self.direction - wide(weight[against])
+        if bias is not None:
+            whole = wide(bias)
+            offset = whole[token] - (0 if against is None else whole[against])
+            self.terms.append((Component("unembedding bias"), offset))
+        if head.transform is None or head.norm is None:
+            return
+        pre = head.transform(hidden)
+        post = activate(pre, head.activation)
+        self.through_norm("transform norm bias", None, FrozenNorm.of(head.norm, post[:, None]))
+        self.direction = self.direction * gate(pre, head.activation)
+        if (offset := head.transform.offset) is not None:
+            self.add(Component("transform bias"), wide(offset))
+        self.direction = self.direction @ wide(head.transform.matrix.mT)
+
+    def through_layer(self, here: LayerTrace) -> None:
+        """Go back through a layer: its MLP, then its attention."""
+        layer, mlp_out = here.layer, here.mlp_out
+        self._through_sum("mlp", here, here.resid_mid, mlp_out)
+        # The stream passes beside the norm of a block's output.
+        stream = self.direction
+        self._through_output("mlp", here, mlp_out)
+        self.add(Component("mlp", layer), mlp_out[:, 0])
+        self.direction = stream
+        self._through_sum("attention", here, here.resid_pre, here.attn_out)
+        stream = self.direction
+        self._through_output("attention", here, here.attn_out)
+        head_out = here.head_out
+        if (bias := attention_bias(here, head_out)) is not None:
+            self.add(Component("attention bias", layer), bias[:, 0])
+        for head in reversed(range(head_out.shape[1])):
+            self.add(Component("head", layer, head), head_out[:, head, 0])
+        self.direction = stream
+
+    def _through_sum(self, block: str, here: LayerTrace, stream: Tensor, written: Tensor) -> None:
+        """Back through the norm behind the sum of a block with the stream, if any."""
+        if layer_of(here).after:
+            norm = FrozenNorm.of_layer(here, f"{block}_norm", stream + written)
+            self.through_norm(f"{block} norm bias", here.layer, norm)
+
+    def _through_output(self, block: str, here: LayerTrace, written: Tensor) -> None:
+        """Back through the norm of what a block writes, if any."""
+        norm = FrozenNorm.of_layer(here, f"{block}_output_norm", written)
+        self.through_norm(f"{block} output norm bias", here.layer, norm)
+
+
+def gate(pre: Float[Tensor, "*rows width"], activation: str) -> Float[Tensor, "*rows width"]:
+    """The share of its input that an activation let through: activation(pre) / pre.
+
+    For gelu it is Φ(pre), for relu 1 or 0. Every activation here is 0 at 0, so that the gate
+    times pre is the activation exactly.
+    """
+    post = activate(pre, activation)
+    return torch.where(pre == 0, 0, wide(post) / torch.where(pre == 0, 1, wide(pre)))

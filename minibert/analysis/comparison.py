@@ -6,74 +6,49 @@ logits   Σ p · (log p − log q) over the vocabulary: KL(first ‖ second) at 
 """
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import check_model, whole_number
-from minibert.analysis.precision import wide
-from minibert.doors import Figure, plots
+from minibert.analysis.arguments import check_model
+from minibert.analysis.rows import wide
 from minibert.errors import TraceError
 from minibert.layers.heads import VocabularyHead
+from minibert.model import Input, Model
 from minibert.quantities import Float
+from minibert.result import Place, Result, sourced
 from minibert.trace.read import Trace
-
-if TYPE_CHECKING:
-    from minibert.model import Model
-
-__all__ = ["ModelComparison", "compare_models"]
 
 # What both models need to be the same in.
 _SHAPE = ("n_layers", "n_heads", "d_model", "vocab_size", "causal")
 
 
-@dataclass(frozen=True, eq=False)
-class ModelComparison:
-    """How far two models are apart, by head, layer and token; nan for padding.
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class ModelComparison(Result[Tensor]):
+    """How far two models are apart, by head, (layer, batch, head), and by layer and token.
 
-    heads     the total variation of the two rows of probs, half the sum of |difference|, as a mean
-              over the queries of a sentence
-    streams   of embed, then of resid_post of each layer; `rows` names them
+    The values are the total variation of the two rows of probs, half the sum of |difference|, as a
+    mean over the queries of a sentence.
+
+    streams   of embed, then of resid_post of each layer; `rows` names them; nan for padding
     logits    None for models without a vocabulary head
     """
 
-    heads: Float[Tensor, "layer batch head"]
     streams: Float[Tensor, "row batch position"]
     logits: Float[Tensor, "batch position"] | None
-    rows: tuple[str, ...]
-    labels: tuple[tuple[str, ...], ...]
-    """The tokens of each sentence."""
 
-    def largest(self, count: int = 5) -> list[tuple[int, int, float]]:
-        """The heads that differ most, over all sentences: (layer, head, total variation).
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The names of the streams."""
+        return ("embed", *(f"resid_post {layer}" for layer in range(len(self.streams) - 1)))
 
-        Raises TraceError for a count that is no whole number of at least 1.
-        """
-        count = whole_number("count", count, TraceError, least=1)
-        mean = self.heads.mean(1)
-        order = mean.flatten().argsort(descending=True, stable=True)[:count].tolist()
-        places = [divmod(index, mean.shape[1]) for index in order]
-        return [(layer, head, float(mean[layer, head])) for layer, head in places]
-
-    def plot(self, path: str | Path | None = None, *, sentence: int | None = None) -> Figure:
-        """The matplotlib Figure of the heads' total variation, layer x head.
-
-        Of one sentence, or the mean of all. Saved where `path` is given, as SVG, PDF or PNG by its
-        name. Raises TraceError for a sentence that is not there, and MinibertError without
-        matplotlib.
-        """
-        if sentence is None:
-            values = self.heads.mean(1)
-        else:
-            values = self.heads[:, plots.chosen_sentence(self.labels, sentence)[0]]
-        return plots.heat_map(
-            plots.by_head(values, unit="total variation", limits=(0.0, 1.0)), path
-        )
+    def largest(self, count: int = 5) -> list[tuple[Place | float, ...]]:
+        """The heads that differ most, over all sentences: (layer, head, total variation)."""
+        return Result(self.values.mean(1), "layer head").largest(count)
 
 
-def compare_models(first: "Model", second: "Model", texts: Any) -> ModelComparison:
+@sourced
+def compare_models(first: Model, second: Model, texts: Input) -> ModelComparison:
     """Where two models of one shape differ on the same texts, and how far.
 
     `texts` is what a model takes; text is tokenized by the first model. Nothing is larger than the
@@ -95,8 +70,16 @@ def compare_models(first: "Model", second: "Model", texts: Any) -> ModelComparis
         logits = None
         if all(isinstance(model.head, VocabularyHead) for model in (first, second)):
             logits = torch.stack([_padded(_divergence(*pair), size[1]) for pair in pairs])
-    rows = ("embed", *(f"resid_post {layer}" for layer in range(len(one))))
-    return ModelComparison(heads, streams, logits, rows, tokens.strings)
+    return ModelComparison(
+        heads,
+        "layer batch head",
+        title="Attention of two models",
+        unit="total variation",
+        tokens=tokens.strings,
+        limits=(0.0, 1.0),
+        streams=streams,
+        logits=logits,
+    )
 
 
 def _heads(first: Trace, second: Trace) -> Float[Tensor, "layer head"]:
@@ -128,7 +111,7 @@ def _padded(values: Tensor, length: int) -> Tensor:
     return torch.nn.functional.pad(values, (0, room), value=torch.nan)
 
 
-def _check_shapes(first: "Model", second: "Model") -> None:
+def _check_shapes(first: Model, second: Model) -> None:
     for name in _SHAPE:
         ours, theirs = (getattr(model.config, name) for model in (first, second))
         if ours != theirs:

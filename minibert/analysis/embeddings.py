@@ -8,19 +8,14 @@ another text, and an edit of `embed` puts it in, so that no weight is written:
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_model
 from minibert.errors import TraceError
+from minibert.model import Input, Model
 from minibert.quantities import Float, Hidden, TokenIds
-
-if TYPE_CHECKING:
-    from minibert.model import Model
-
-__all__ = ["EmbeddingParts", "embedding_parts"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +35,7 @@ class EmbeddingParts:
 
 
 def embedding_parts(
-    model: "Model", text: Any, *, positions: Any = None, segments: Any = None
+    model: Model, text: Input, *, positions: object = None, segments: object = None
 ) -> EmbeddingParts:
     """The embeddings of a text, with its own positions and segments or with those that are given.
 
@@ -78,7 +73,7 @@ def embedding_parts(
     )
 
 
-def _numbers(name: str, given: Any, ids: TokenIds, size: int) -> TokenIds:
+def _numbers(name: str, given: object, ids: TokenIds, size: int) -> TokenIds:
     """The numbers as a tensor like `ids`; TraceError for others."""
     shape = tuple(ids.shape)
     expected = f"expected whole numbers from 0 to {size - 1}, {shape[1]} for each of {shape[0]}"

@@ -9,28 +9,30 @@ finds in the vector it reads, as there. Where an edit of the trace has it divide
 (`final_norm_scale`), it divides every vector of that position by this.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import check_trace, listed, whole_number
-from minibert.analysis.positions import at_positions, chosen_positions
-from minibert.analysis.precision import wide
-from minibert.analysis.vocabulary import known_tokens, token_id, token_name, vocabulary_head
-from minibert.doors import Figure, plots
+from minibert.analysis.arguments import (
+    check_trace,
+    chosen_positions,
+    known_tokens,
+    listed,
+    token_id,
+    token_name,
+    vocabulary_head,
+    whole_number,
+)
+from minibert.analysis.rows import at_positions, wide
 from minibert.errors import TokenizationError, TraceError
 from minibert.layers.norms import divisor
 from minibert.quantities import Float, Int, NormScale
+from minibert.result import Result, sourced
 from minibert.trace.layer_view import divisors_of_final, normed_in_layer
-from minibert.trace.places import check_index
 from minibert.trace.read import Trace
 from minibert.trace.run import TracedModel
-
-__all__ = ["POINTS", "LogitLens", "logit_lens"]
 
 # In the order of the data. embed comes once, the others in every layer.
 POINTS = ("embed", "resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
@@ -40,68 +42,48 @@ POINTS = ("embed", "resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"
 _NUMBERS = 2**22
 
 
-@dataclass(frozen=True, eq=False)
-class LogitLens:
-    """The predictions at each point of the stream; a row is one point of one layer."""
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class LogitLens(Result[Tensor]):
+    """The predictions at each point of the stream: (row, batch, position, rank).
 
-    labels: tuple[str, ...]
-    """The rows, in the order of the data: "embed", "resid_post 0", "resid_post 1"."""
-    positions: tuple[tuple[int, ...], ...]
-    """The columns of each sentence, as its positions; further columns are padding."""
+    A row is one point of one layer; their labels are in the order of the data: "embed",
+    "resid_post 0", "resid_post 1". `values` are the probabilities of `ids`, in a softmax over the
+    whole vocabulary.
+
+    ids            the most probable tokens, the first one first
+    positions      the columns of each sentence, as its positions; further columns are padding
+    words          the tokens in `ids` as a person reads them
+    target         the tokens that were asked about, with their probabilities, and
+    target_ranks   how many tokens are more probable than the target; 0 for the first
+    logits         every logit, where they were asked for
+    """
+
     ids: Int[Tensor, "row batch position rank"]
-    """The most probable tokens, the first one first."""
-    probs: Float[Tensor, "row batch position rank"]
-    """Their probabilities, in a softmax over the whole vocabulary."""
+    positions: tuple[tuple[int, ...], ...]
+    words: dict[int, str]
     target: Int[Tensor, "batch position"] | None = None
-    """The tokens that were asked about."""
     target_probs: Float[Tensor, "row batch position"] | None = None
     target_ranks: Int[Tensor, "row batch position"] | None = None
-    """How many tokens are more probable than the target; 0 for the first."""
     logits: Float[Tensor, "row batch position vocab"] | None = None
-    """Every logit, where they were asked for."""
-    names: Mapping[int, str] = field(default_factory=dict, repr=False)
-    """The tokens in `ids` as a person reads them."""
-    tokens: tuple[tuple[str, ...], ...] = ()
-    """The tokens at these positions of each sentence."""
 
     @property
-    def strings(self) -> tuple[tuple[tuple[tuple[str, ...], ...], ...], ...]:
-        """`ids` as a person reads them: `strings[row][sentence][position][rank]`."""
-        return tuple(
-            tuple(
-                tuple(tuple(self.names[i] for i in ranks) for ranks in sentence) for sentence in row
-            )
-            for row in self.ids.tolist()
-        )
+    def probs(self) -> Float[Tensor, "row batch position rank"]:
+        """The values by the name that they have in a trace."""
+        return self.values
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0, rank: int = 0) -> Figure:
-        """The matplotlib Figure of the table of predicted tokens, coloured by their probability.
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The names of the rows."""
+        return tuple(map(str, self.labels["row"]))
 
-        `rank` 0 is the most probable token. A text of more than 45 positions is colour alone: ask
-        `logit_lens` for some positions. Saved where `path` is given, as SVG, PDF or PNG by its
-        name. Raises TraceError for a sentence or rank that is not there, and MinibertError without
-        matplotlib.
-        """
-        row = check_index("sentence", sentence, self.ids.shape[1])
-        place = check_index("rank", rank, self.ids.shape[3])
-        positions = self.positions[row]
-        columns = slice(len(positions))
-        ids = self.ids[:, row, columns, place].tolist()
-        return plots.lens_table(
-            self.probs[:, row, columns, place],
-            [[self.names.get(i, str(i)) for i in line] for line in ids],
-            rows=self.labels,
-            positions=positions,
-            columns=self.tokens[row] if self.tokens else [""] * len(positions),
-            title="Logit lens" + (f", rank {place}" if place else ""),
-            path=path,
-        )
-
-    def __repr__(self) -> str:
-        rows, batch, columns, top = self.ids.shape
-        return f"LogitLens({rows} rows x {batch} sentences x {columns} positions, top {top})"
+    def texts(self, sentence: int, rank: int = 0) -> list[list[str]]:
+        """The predicted tokens of one sentence as a person reads them, by row and position."""
+        columns = slice(len(self.positions[sentence]))
+        ids = self.ids[:, sentence, columns, rank].tolist()
+        return [[self.words.get(i, str(i)) for i in row] for row in ids]
 
 
+@sourced
 @torch.no_grad()
 def logit_lens(
     trace: Trace,
@@ -109,7 +91,7 @@ def logit_lens(
     points: str | Sequence[str] = "resid_post",
     top: int = 5,
     positions: int | Sequence[int] | None = None,
-    target: Any = None,
+    target: object = None,
     keep_logits: bool = False,
 ) -> LogitLens:
     """What each layer would predict at each position, most probable tokens first.
@@ -141,12 +123,26 @@ def logit_lens(
     labels, streams = zip(*_streams(cut, names), strict=True)
     hidden, scale = torch.stack(streams), _written_scale(cut)
     read = _read(model, hidden, scale, min(top, known), known, wanted, keep_logits)
-    found = {i: token_name(model, i) for i in read["ids"].unique().tolist()}
     given = tuple(
         tuple(strings[place] for place in places)
         for strings, places in zip(trace.tokens.strings, chosen, strict=True)
     )
-    return LogitLens(labels, chosen, **read, target=wanted, names=found, tokens=given)
+    return LogitLens(
+        read["probs"],
+        "row batch position rank",
+        title="Logit lens",
+        unit="probability",
+        labels={"row": labels},
+        tokens=given,
+        limits=(0.0, 1.0),
+        positions=chosen,
+        words={i: token_name(model, i) for i in read["ids"].unique().tolist()},
+        target=wanted,
+        ids=read["ids"],
+        target_probs=read.get("target_probs"),
+        target_ranks=read.get("target_ranks"),
+        logits=read.get("logits"),
+    )
 
 
 def _streams(trace: Trace, names: frozenset[str]) -> Iterator[tuple[str, Tensor]]:
@@ -228,8 +224,8 @@ def _predictions(
 
 
 def _checked_points(points: str | Sequence[str]) -> frozenset[str]:
-    one = isinstance(points, str)
-    names = [points] if one else listed(points, "points", TraceError, f"some of {POINTS}")
+    several = [points] if isinstance(points, str) else points
+    names = listed(several, "points", TraceError, f"some of {POINTS}")
     wrong = [name for name in names if not isinstance(name, str) or name not in POINTS]
     if wrong or not names:
         what = f"{wrong[0]!r:.80} is no point of the stream" if wrong else "points is empty"
@@ -237,7 +233,7 @@ def _checked_points(points: str | Sequence[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _target_ids(model: TracedModel, target: Any, shape: tuple[int, int]) -> Tensor | None:
+def _target_ids(model: TracedModel, target: object, shape: tuple[int, int]) -> Tensor | None:
     """The target of every position; None where none was asked about."""
     device = model.body.word.weight.device
     if target is None:

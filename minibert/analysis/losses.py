@@ -5,35 +5,24 @@ what it gives the token at the token's own place, with the text as it is given.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minibert.analysis.arguments import check_model
-from minibert.analysis.vocabulary import vocabulary_head
-from minibert.doors import Figure, plots
+from minibert.analysis.arguments import check_model, vocabulary_head
 from minibert.errors import TokenizationError
+from minibert.model import Input, Model
 from minibert.quantities import Float, TokenIds
-
-if TYPE_CHECKING:
-    from minibert.model import Model
-
-__all__ = ["TokenLosses", "token_losses"]
+from minibert.result import Result, sourced
 
 # What transformers takes for a token that has no loss.
 _IGNORED = -100
 
 
-@dataclass(frozen=True, eq=False)
-class TokenLosses:
-    """The loss at each token in nats; nan for padding and wherever there is none."""
-
-    values: Float[Tensor, "batch position"]
-    labels: tuple[tuple[str, ...], ...]
-    """The tokens of each sentence."""
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class TokenLosses(Result[Tensor]):
+    """The loss at each token in nats, (batch, position); nan for padding and for no loss."""
 
     @property
     def mean(self) -> float:
@@ -50,23 +39,9 @@ class TokenLosses:
         """exp of the mean."""
         return float(self.values.nanmean().exp())
 
-    def plot(self, path: str | Path | None = None, *, sentence: int = 0) -> Figure:
-        """The matplotlib Figure of the losses of a sentence, as bars.
 
-        Saved where `path` is given, as SVG, PDF or PNG by its name. Raises TraceError for a
-        sentence that is not there, and MinibertError without matplotlib.
-        """
-        return plots.token_bars(
-            self.values,
-            self.labels,
-            sentence=sentence,
-            title="Loss",
-            unit="nats",
-            path=path,
-        )
-
-
-def token_losses(model: "Model", text: Any, *, targets: Any = None) -> TokenLosses:
+@sourced
+def token_losses(model: Model, text: Input, *, targets: object = None) -> TokenLosses:
     """−log softmax(logits)[target] at each position, (batch, position).
 
     In a causal model the logits are those one position before, so the first token has no loss. The
@@ -94,10 +69,11 @@ def token_losses(model: "Model", text: Any, *, targets: Any = None) -> TokenLoss
             logits.flatten(0, 1), chosen.flatten(), ignore_index=_IGNORED, reduction="none"
         )
     values = losses.unflatten(0, chosen.shape).masked_fill(chosen == _IGNORED, torch.nan)
-    return TokenLosses(values, tokens.strings)
+    names, title = "batch position", "Loss"
+    return TokenLosses(values, names, title, "nats", tokens=tokens.strings)
 
 
-def _targets(targets: Any, ids: TokenIds, model: "Model") -> TokenIds:
+def _targets(targets: object, ids: TokenIds, model: Model) -> TokenIds:
     try:
         found = torch.as_tensor(getattr(targets, "ids", targets), device=ids.device)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:

@@ -15,8 +15,6 @@ from minibert.trace.places import Places
 from minibert.trace.read import Trace
 from minibert.trace.sweep import OwnLogits, called, measured
 
-__all__ = ["Metric", "answer_probability", "logit_difference", "numbers_of", "of_sentence"]
-
 Metric = Callable[[Tensor], Tensor]
 Answer = int | Sequence[int]
 """A token id for every sentence, or one for each of them."""

@@ -1,98 +1,182 @@
-"""Activation patching and ablation: an edit at every place of a model, and what it does.
+"""An edit at every place of a model, and what it does to a metric of the logits.
 
-All of it takes a batch of pairs of texts: sentence i of one trace goes with sentence i of the
-other, and the result is their mean, with the sweep of each pair in `each`.
+ablate_heads, patch_heads, patch_positions, patch_head_positions
+    each place takes a value of another text, or none (Vig et al. 2020, "Investigating gender bias
+    in language models using causal mediation analysis"; Zhang and Nanda 2024, "Towards best
+    practices of activation patching")
+path_patching
+    what a head does by way of some other heads alone (Wang et al. 2022, "Interpretability in the
+    wild", appendix B, with MLPs recomputed; Goldowsky-Dill et al. 2023, "Localizing model behavior
+    with path patching")
+causal_tracing
+    which state brings back an answer that noise took away (Meng et al. 2022, "Locating and editing
+    factual associations in GPT", section 2.1 and appendix B.1)
+attention_knockout
+    what the answer loses where tokens may not look at others (Geva et al. 2023, "Dissecting recall
+    of factual associations in auto-regressive language models", section 5)
 
-Sources: Vig et al. 2020, "Investigating gender bias in language models using causal mediation
-analysis"; Meng et al. 2022, "Locating and editing factual associations in GPT"; Zhang and Nanda
-2024, "Towards best practices of activation patching". The work is done by `Trace.rerun_each`.
+All of it takes a batch of texts, or of pairs: sentence i of one trace goes with sentence i of the
+other, which has the same length. The work is done by `Trace.rerun_each`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
+from torch import Tensor
 
-from minibert.analysis.arguments import check_callable, check_trace, check_unedited, listed
-from minibert.analysis.metrics import Metric, logit_difference, of_sentence
-from minibert.analysis.positions import (
+from minibert.analysis.arguments import (
     Aligned,
+    Each,
     aligned_positions,
+    check_callable,
+    check_choice,
     check_same_lengths,
+    check_unedited,
+    listed,
+    positions_each,
     real_tokens,
+    whole_number,
 )
-from minibert.analysis.sweeps import Sweep
-from minibert.errors import EditError
-from minibert.quantities import QUANTITIES
-from minibert.trace.edit import Edit, replace, zero
-from minibert.trace.places import Places, indices_of
+from minibert.analysis.metrics import Metric, numbers_of, of_sentence
+from minibert.errors import EditError, check_flag
+from minibert.quantities import QUANTITIES, Float
+from minibert.result import Place, Result, sourced
+from minibert.trace.edit import Edit, Point, as_point, hide, noise, zero
+from minibert.trace.edit import replace as replaced_by
+from minibert.trace.places import Chosen, indices_of
 from minibert.trace.read import Trace
-from minibert.trace.sweep import called
 
-__all__ = [
-    "Sweep",
-    "ablate_heads",
-    "logit_difference",
-    "patch_head_positions",
-    "patch_heads",
-    "patch_positions",
-]
+Key = str | tuple[str | int | Sequence[int], ...]
+Edits = Mapping[Key, Edit | list[Edit]]
+Positions = Sequence[int] | None
+Pair = tuple[Each, Each]
+"""Queries, and the keys that they may not look at."""
+Blocked = Mapping[str, Pair | Sequence[Pair]]
+Places = tuple[tuple[int, ...], ...]
 
-Edits = Sequence[dict[Any, Any]]
+RESTORED = ("resid_post", "attn_out", "mlp_out")
+_SENDERS = ("z", "mlp_out")
+_RECEIVERS = ("query", "key", "value", "mlp_pre", "mlp_gate", "logits")
+# The groups of tokens of Meng et al., in the order of the text.
+_KINDS = (
+    "first subject token",
+    "middle subject tokens",
+    "last subject token",
+    "first token after",
+    "further tokens",
+    "last token",
+)
+_UNIT = "change of the metric"
 
 
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Effects(Result[Tensor]):
+    """The metric after an edit at every place, (layer, batch, ...), and what it was before.
+
+    clean     the metric of each text whose pass was edited
+    patched   the metric of each text that values came from; None where nothing came from a text
+    """
+
+    clean: Float[Tensor, " batch"]
+    patched: Float[Tensor, " batch"] | None = None
+
+    @property
+    def change(self) -> Float[Tensor, "layer batch *place"]:
+        """How much each edit moved the metric of each text."""
+        return self.values - self._by_text(self.clean)
+
+    @property
+    def relative(self) -> Float[Tensor, "layer batch *place"]:
+        """The change as a share of the clean metric: −1 where all of it is lost."""
+        return self.change / self._by_text(self.clean)
+
+    @property
+    def mean(self) -> Float[Tensor, "layer *place"]:
+        """The change, the mean over the texts."""
+        return self.change.mean(1)
+
+    @property
+    def standard_error(self) -> Float[Tensor, "layer *place"]:
+        """Of the mean over the texts. Raises EditError for one text, which has none."""
+        return standard_error(self.change)
+
+    @property
+    def recovered(self) -> Float[Tensor, "layer *place"]:
+        """The share of the way from the clean metric to the patched one: 0 none, 1 all of it.
+
+        The mean change over the mean way, as in Wang et al. 2022. Raises EditError where values
+        came from no other text, and where the two metrics are equal.
+        """
+        way = None if self.patched is None else (self.patched - self.clean).mean()
+        if way is None or way == 0:
+            raise EditError(
+                "There is no way to recover: an ablation has no second pass, or both passes have "
+                "the same metric. Read `change`."
+            )
+        return self.mean / way
+
+    def largest(self, count: int = 5) -> list[tuple[Place | float, ...]]:
+        """The places that change most: (layer, ..., mean change over the texts)."""
+        names = " ".join(axis for axis in self.axes if axis != "batch")
+        tokens = self.tokens[:1]
+        return Result(self.mean, names, labels=self.labels, tokens=tokens).largest(count)
+
+    def shown(self) -> Result[Tensor]:
+        """The change."""
+        return replace(self, values=self.change)
+
+    def _by_text(self, numbers: Float[Tensor, " batch"]) -> Tensor:
+        return numbers.reshape(-1, *[1] * (self.values.dim() - 2))
+
+
+def standard_error(changes: Float[Tensor, "layer batch *place"]) -> Float[Tensor, "layer *place"]:
+    """Of the mean over texts. Raises EditError for one text, which has none."""
+    if changes.shape[1] == 1:
+        raise EditError("One text has no standard error; give several texts.")
+    return changes.std(1) / changes.shape[1] ** 0.5
+
+
+@sourced
 def ablate_heads(
     trace: Trace,
     metric: Metric,
     *,
     edit: Edit = zero,
-    positions: Sequence[int] | None = None,
+    positions: Positions = None,
     batch: int = 64,
-) -> Sweep:
-    """The metric with z of each head edited alone, (layer, head): by default zero ablation.
+) -> Effects:
+    """The metric with z of each head edited alone, (layer, batch, head): zero ablation by default.
 
     `metric` is given logits and returns a number for the sentence; `positions` are those of the
     logits that it reads, all when not given; `batch` edits run at once.
     """
-    check_trace(trace)
-    heads = range(trace.config.n_heads)
-
-    def edits(own: Trace, _: Trace | None, sentence: int) -> Edits:
-        return [
-            {("z", layer, head): edit} for layer in range(own.config.n_layers) for head in heads
-        ]
-
-    columns = tuple(f"head {head}" for head in heads)
-    return _sweep(trace, None, edits, metric, _layers(trace), lambda _: columns, positions, batch)
+    check_unedited(trace)
+    return _sweep(trace, None, metric, "z", edit=edit, positions=positions, batch=batch)
 
 
+@sourced
 def patch_heads(
     trace: Trace,
     source: Trace,
     metric: Metric,
     *,
     name: str = "z",
-    positions: Sequence[int] | None = None,
+    positions: Positions = None,
     batch: int = 64,
-) -> Sweep:
-    """The metric with `name` of each head taken from another trace, (layer, head).
+) -> Effects:
+    """The metric with `name` of each head taken from another trace, (layer, batch, head).
 
-    The two inputs have the same length; `name` is a quantity with a head axis: z, query, key,
-    value, scores, probs. key and value have a column for each key-value head, of which there are
-    fewer where several heads share one. A head is patched at every token; `positions` are those of
-    the logits that the metric reads.
+    `name` is a quantity with a head axis: z, query, key, value, scores, probs. key and value have a
+    place for each key-value head, of which there are fewer where several heads share one. A head is
+    patched at every token; `positions` are those of the logits that the metric reads.
     """
     check_same_lengths(trace, source)
-    heads = _heads_of(trace, name)
-
-    def edits(own: Trace, theirs: Trace | None, sentence: int) -> Edits:
-        layers = range(own.config.n_layers)
-        return [{(name, layer, head): replace(theirs)} for layer in layers for head in heads]
-
-    columns = tuple(f"head {head}" for head in heads)
-    return _sweep(trace, source, edits, metric, _layers(trace), lambda _: columns, positions, batch)
+    return _sweep(trace, source, metric, name, positions=positions, batch=batch)
 
 
+@sourced
 def patch_positions(
     trace: Trace,
     source: Trace,
@@ -100,29 +184,24 @@ def patch_positions(
     *,
     name: str = "resid_post",
     aligned: Aligned | None = None,
-    positions: Sequence[int] | None = None,
+    positions: Positions = None,
     batch: int = 64,
-) -> Sweep:
-    """The metric with `name` of each layer taken from another trace at one token, (layer, token).
+) -> Effects:
+    """The metric with `name` of each layer taken from another trace at one token.
 
-    `positions` are those of the logits that the metric reads; every token is patched. Pairs of
-    several lengths have no tokens in common: `aligned={"subject": [[2, 3], [2]], "end": -1}` names
-    places instead, each with its positions in every sentence, or one position for all sentences.
+    The axes are (layer, batch, position). `positions` are those of the logits that the metric
+    reads; every token is patched. Pairs of several lengths have no tokens in common:
+    `aligned={"subject": [[2, 3], [2]], "end": -1}` names places instead, each with its positions in
+    every sentence, or one position for all sentences; the last axis is then "place".
     """
     check_same_lengths(trace, source)
-    _check_positions_of(name, trace)
-    columns, places = _columns(trace, aligned)
-
-    def edits(own: Trace, theirs: Trace | None, sentence: int) -> Edits:
-        return [
-            {(name, layer): replace(theirs, positions=where)}
-            for layer in range(own.config.n_layers)
-            for where in places(sentence)
-        ]
-
-    return _sweep(trace, source, edits, metric, _layers(trace), columns, positions, batch)
+    places = _places(trace, name, aligned)
+    return _sweep(
+        trace, source, metric, name, heads=False, places=places, positions=positions, batch=batch
+    )
 
 
+@sourced
 def patch_head_positions(
     trace: Trace,
     source: Trace,
@@ -131,32 +210,91 @@ def patch_head_positions(
     name: str = "z",
     layers: Sequence[int] | None = None,
     aligned: Aligned | None = None,
-    positions: Sequence[int] | None = None,
+    positions: Positions = None,
     batch: int = 64,
-) -> Sweep:
-    """The metric with `name` of each head taken from another trace at one token, (head, token).
+) -> Effects:
+    """The metric with `name` of each head taken from another trace at one token.
 
-    Rows are the heads of `layers`, all when not given, as "layer-head". It costs a pass for every
+    The axes are (layer, batch, head, position), of `layers` or of all. It costs a pass for every
     head and token: `attribution_patching` says first which layers are worth it. `name` has heads
     and positions: z, query, key, value. `aligned` as in `patch_positions`.
     """
     check_same_lengths(trace, source)
-    heads = _heads_of(trace, name)
-    _check_positions_of(name, trace)
+    _heads_of(trace, name)
+    places = _places(trace, name, aligned)
     given = slice(None) if layers is None else listed(layers, "layers", EditError, "layers, as [0]")
     chosen = indices_of(given, trace.config.n_layers, "layer", EditError)
-    columns, places = _columns(trace, aligned)
-    rows = tuple(f"{layer}-{head}" for layer in chosen for head in heads)
+    return _sweep(
+        trace, source, metric, name, layers=chosen, places=places, positions=positions, batch=batch
+    )
 
-    def edits(own: Trace, theirs: Trace | None, sentence: int) -> Edits:
-        return [
-            {(name, layer, head): replace(theirs, positions=where)}
-            for layer in chosen
-            for head in heads
-            for where in places(sentence)
-        ]
 
-    return _sweep(trace, source, edits, metric, rows, columns, positions, batch)
+def _sweep(
+    trace: Trace,
+    source: Trace | None,
+    metric: Metric,
+    name: str,
+    *,
+    edit: Edit = zero,
+    layers: Sequence[int] | None = None,
+    heads: bool = True,
+    places: tuple[str, Sequence[Sequence[Chosen]], tuple[str, ...]] | None = None,
+    positions: Positions,
+    batch: int,
+) -> Effects:
+    """One edit of a quantity at each layer, head and place, in every sentence."""
+    every = range(trace.config.n_layers) if layers is None else layers
+    of_layer: list[tuple[int, ...]] = [()]
+    if heads:
+        of_layer = [(head,) for head in _heads_of(trace, name)]
+    axis, where, names = places or ("", [[None]] * trace.allowed.batch, ())
+
+    def edits(sentence: int, own: Trace) -> Iterator[Edits]:
+        theirs = None if source is None else source.text(sentence)
+        for layer in every:
+            for head in of_layer:
+                for place in where[sentence]:
+                    key: Key = (name, layer, *head)
+                    yield {key: edit if theirs is None else replaced_by(theirs, positions=place)}
+
+    columns = torch.stack(_swept(trace, edits, metric, positions, batch), 1)
+    sizes = [len(every), *([len(of_layer)] if heads else []), *([len(where[0])] if axis else [])]
+    patched = None if source is None else numbers_of(metric, source, positions)
+    labels: dict[str, Sequence[Place]] = {axis: names} if names else {}
+    return Effects(
+        columns.unflatten(0, sizes).movedim(-1, 1),
+        f"layer batch{' head' * heads} {axis}".strip(),
+        title=f"{'Patching' if source is not None else 'Ablating'} {name}",
+        unit=_UNIT,
+        labels=labels if layers is None else labels | {"layer": list(every)},
+        tokens=trace.tokens.strings,
+        signed=True,
+        clean=numbers_of(metric, trace, positions).detach(),
+        patched=None if patched is None else patched.detach(),
+    )
+
+
+def _swept(
+    trace: Trace,
+    edits: Callable[[int, Trace], Iterator[Edits]],
+    metric: Metric,
+    positions: Positions,
+    batch: int,
+) -> list[Float[Tensor, " edit"]]:
+    """The metric of every sentence after each of its own edits.
+
+    A sentence is alone in its passes, without padding: their batch is made of edits.
+    """
+    check_callable(metric, "metric", EditError)
+    check_unedited(trace)
+    found = []
+    with torch.no_grad():
+        for sentence in range(trace.allowed.batch):
+            own, own_metric = trace.text(sentence), of_sentence(metric, sentence)
+            several = list(edits(sentence, own))
+            numbers = own.rerun_each(several, own_metric, positions=positions, batch=batch)
+            found.append(numbers[:, 0])
+    return found
 
 
 def _heads_of(trace: Trace, name: str) -> range:
@@ -166,75 +304,376 @@ def _heads_of(trace: Trace, name: str) -> range:
     return range(trace.config.n_kv_heads if of_keys else trace.config.n_heads)
 
 
-def _check_positions_of(name: str, trace: Trace) -> None:
+def _places(
+    trace: Trace, name: str, aligned: Aligned | None
+) -> tuple[str, Sequence[Sequence[Chosen]], tuple[str, ...]]:
+    """The last axis of a sweep, its positions in every sentence, and the names of its places."""
     axes = QUANTITIES[name].axes if isinstance(name, str) and name in QUANTITIES else ()
     if "position" not in axes or not QUANTITIES[name].per_layer:
         raise EditError(
             f"{name!r:.80} has no positions; resid_pre, attn_out, mlp_out and others have."
         )
-
-
-def _layers(trace: Trace) -> tuple[str, ...]:
-    return tuple(f"layer {layer}" for layer in range(trace.config.n_layers))
-
-
-def _columns(
-    trace: Trace, aligned: Aligned | None
-) -> tuple[Callable[[int], tuple[str, ...]], Callable[[int], Sequence[Any]]]:
-    """The names of a sentence's columns, and the positions of each of them."""
     lengths = real_tokens(trace)
     if aligned is not None:
         found = aligned_positions(trace, aligned)
-        return lambda _: tuple(found), lambda sentence: [each[sentence] for each in found.values()]
+        rows = [[each[sentence] for each in found.values()] for sentence in range(len(lengths))]
+        return "place", rows, tuple(found)
     if len(set(lengths)) > 1:
         raise EditError(
             f"The sentences have {', '.join(map(str, lengths))} tokens, so a column would be "
             'another token in each. Name places, as aligned={"subject": [2, 3], "end": -1}, or '
             "sweep sentences of one length."
         )
-    strings = trace.tokens.strings
-
-    def columns(sentence: int) -> tuple[str, ...]:
-        return tuple(f"{n} {token}" for n, token in enumerate(strings[sentence]))
-
-    return columns, lambda sentence: range(lengths[sentence])
+    return "position", [range(length) for length in lengths], ()
 
 
-def _sweep(
-    trace: Trace,
-    source: Trace | None,
-    edits: Callable[[Trace, Trace | None, int], Edits],
+@sourced
+def path_patching(
+    clean: Trace,
+    corrupt: Trace,
     metric: Metric,
-    rows: tuple[str, ...],
-    columns: Callable[[int], tuple[str, ...]],
-    positions: Sequence[int] | None,
-    batch: int,
-) -> Sweep:
-    """The mean of the sweeps of every sentence, whose edits are made of its own two traces."""
+    *,
+    receivers: Sequence[Key],
+    senders: Sequence[Key] | None = None,
+    freeze_mlps: bool = False,
+    positions: Positions = None,
+    batch: int = 64,
+) -> Effects:
+    """The metric after what each sender of the corrupt text does to the receivers alone.
+
+    The axes are (layer, batch, head) of the sender, with a last place "MLP" on the axis of heads
+    where MLPs are senders; nan where nothing was sent. Each sender takes three steps:
+
+    1. its value of the corrupt text goes into the clean pass, in which all other heads are frozen
+       to their clean z: it travels along the stream, through norms and MLPs, but through no head;
+    2. what the receivers' queries, keys and values become there is taken,
+    3. and put into an otherwise clean pass, where all that is behind them follows.
+
+    A sender is ("z", layer, head) or ("mlp_out", layer), by default every head. A receiver is
+    ("query" | "key" | "value", layer, head), keys and values counted by key-value head, or all of a
+    layer as ("value", layer); ("mlp_pre", layer), in a gated MLP beside ("mlp_gate", layer); or
+    "logits", for what reaches them through no other head. All receivers are patched together. MLPs
+    on the way follow unless `freeze_mlps`, which leaves the direct paths alone. A sender without a
+    path to a receiver changes nothing.
+
+    `metric` is given logits and returns one number a sentence; `positions` are those of the logits
+    that it reads, all when not given; `batch` sentences run at once.
+
+    Raises EditError for senders, receivers and texts that do not fit, and TraceError for a clean
+    trace that was made with edits.
+    """
+    check_same_lengths(clean, corrupt, "corrupt")
+    check_unedited(clean)
     check_callable(metric, "metric", EditError)
+    check_flag("freeze_mlps", freeze_mlps, EditError)
+    batch = whole_number("batch", batch, EditError, least=1)
+    config = clean.config
+    every = [("z", n, head) for n in range(config.n_layers) for head in range(config.n_heads)]
+    sending = _points(clean, every if senders is None else senders, "senders", _SENDERS)
+    receiving = _points(clean, receivers, "receivers", _RECEIVERS)
+    size = max(1, batch // clean.allowed.batch)
+    values = []
+    with torch.no_grad():
+        for first in range(0, len(sending), size):
+            edits = [
+                _received(_sent(clean, corrupt, sender, freeze_mlps), receiving)
+                for sender in sending[first : first + size]
+            ]
+            values.append(clean.rerun_each(edits, metric, positions=positions, batch=batch))
+        ends = [numbers_of(metric, trace, positions) for trace in (clean, corrupt)]
+    columns = [*range(config.n_heads), *["MLP"] * any(p.name == "mlp_out" for p in sending)]
+    table = ends[0].new_full((config.n_layers, len(ends[0]), len(columns)), torch.nan)
+    for point, value in zip(sending, torch.cat(values), strict=True):
+        table[point.layer, :, -1 if point.heads is None else point.heads] = value
+    return Effects(
+        table,
+        "layer batch head",
+        title=f"By way of {receiving[0]}{' and more' * (len(receiving) > 1)}",
+        unit=_UNIT,
+        labels={"head": columns} if "MLP" in columns else {},
+        signed=True,
+        clean=ends[0],
+        patched=ends[1],
+    )
+
+
+def _sent(clean: Trace, corrupt: Trace, sender: Point, freeze_mlps: bool) -> Trace:
+    """The clean pass with the sender's corrupt value and frozen heads."""
+    assert sender.layer is not None
+    # What is below the sender, and the heads beside it, are clean by themselves.
+    above = range(sender.layer + 1, clean.config.n_layers)
+    edits: dict[Key, Edit] = {("z", layer): replaced_by(clean) for layer in above}
+    if freeze_mlps:
+        first = sender.layer if sender.name == "z" else sender.layer + 1
+        mlps = range(first, clean.config.n_layers)
+        edits |= {("mlp_out", layer): replaced_by(clean) for layer in mlps}
+    return clean.rerun({**edits, _key(sender): replaced_by(corrupt)})
+
+
+def _received(sent: Trace, receivers: Sequence[Point]) -> dict[Key, Edit]:
+    """The edits that give the receivers what they have there."""
+    edits = {}
+    for point in receivers:
+        if point.layer is None:
+            value = sent.logits
+        else:
+            value = sent.read(point.name, point.layer)
+            heads = point.heads if isinstance(point.heads, int) else point.head_list
+            value = value if point.heads is None else value[:, heads]
+        edits[_key(point)] = replaced_by(value)
+    return edits
+
+
+def _key(point: Point) -> Key:
+    parts = (point.name, point.layer, point.heads)
+    return point.name if point.layer is None else tuple(p for p in parts if p is not None)
+
+
+def _points(
+    trace: Trace, keys: Sequence[Key], what: str, names: tuple[str, ...]
+) -> tuple[Point, ...]:
+    expected = f"expected a list of at least one point of {', '.join(names)}"
+    if isinstance(keys, str) or not isinstance(keys, Sequence) or not keys:
+        raise EditError(f'{what}={keys!r:.80}: {expected}, such as [("{names[0]}", 1, 0)].')
+    points = tuple(as_point(key, trace.config) for key in keys)
+    for point in points:
+        if point.name not in names:
+            raise EditError(f"{what}: {point} is none of them; {expected}.")
+        if what == "senders" and point.name == "z" and not isinstance(point.heads, int):
+            raise EditError(f'senders: {point} is no single head; write ("z", layer, head).')
+    return points
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class CausalTraces(Effects):
+    """The metric with one state restored, (layer, batch, position); nan for padding.
+
+    corrupt   the metric with noise on the subject, the mean over the samples
+    subject   the positions of each sentence's subject
+    window    layers that were restored together
+    std       the standard deviation of the noise
+    """
+
+    corrupt: Float[Tensor, " batch"]
+    subject: Places
+    window: int
+    std: float
+
+    @property
+    def change(self) -> Float[Tensor, "layer batch position"]:
+        """The indirect effect of each state: how much it moved the metric of the corrupt pass."""
+        return self.values - self._by_text(self.corrupt)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The last axis of `mean`: the paper's six groups of tokens."""
+        return _KINDS
+
+    @property
+    def mean(self) -> Float[Tensor, "layer kind"]:
+        """The average indirect effect of each group of tokens over the sentences that have it.
+
+        In a sentence it is the mean over the group's tokens. A subject of one token is a last one.
+        """
+        change = self.change
+        groups = [_groups(*each) for each in zip(self.subject, map(len, self.tokens), strict=True)]
+        columns = []
+        for kind in range(len(_KINDS)):
+            found = [
+                change[:, n, each[kind]].mean(-1) for n, each in enumerate(groups) if each[kind]
+            ]
+            empty = change.new_full((len(change),), torch.nan)
+            columns.append(torch.stack(found).mean(0) if found else empty)
+        return torch.stack(columns, 1)
+
+    def largest(self, count: int = 5) -> list[tuple[Place | float, ...]]:
+        """The states that bring back most: (layer, sentence, position, change)."""
+        return Result(self.change, self.names, tokens=self.tokens).largest(count)
+
+    def by_kind(self) -> Result[Tensor]:
+        """The mean, to draw: layers and groups of tokens."""
+        labels = {"kind": self.kinds}
+        return Result(self.mean, "layer kind", self.title, self.unit, labels, signed=True)
+
+
+@sourced
+def causal_tracing(
+    trace: Trace,
+    subject: Each,
+    metric: Metric,
+    *,
+    name: str = "resid_post",
+    window: int | None = None,
+    samples: int = 10,
+    std: float | None = None,
+    seed: int = 0,
+    positions: Positions = None,
+    batch: int = 64,
+) -> CausalTraces:
+    """How far each state, restored in the pass with a corrupted subject, brings the metric back.
+
+    1. The clean pass: the metric of the text as it is.
+    2. The corrupt pass: noise is added to what enters layer 0 at the subject's tokens. In GPT-2
+       that is the same as noise on the word embeddings; in BERT it stands behind their norm.
+    3. The corrupt pass again, with one state, at one token and around one layer, as it was in 1.
+
+    subject    the subject's positions in every sentence, as `phrase_positions` finds them; one
+               entry a sentence, or one position for all
+    metric     of logits, one number a sentence, as `answer_probability(token)`
+    name       resid_post, attn_out or mlp_out
+    window     layers that are restored together, centred on each; by default 1 of resid_post, 10
+               of the others, as in the paper
+    samples    passes with noise that are averaged, with the seeds from `seed` on
+    std        of the noise; by default three times that of the word embeddings of the subjects
+
+    `positions` are those of the logits that the metric reads; `batch` passes run at once. It costs
+    layers x tokens x samples passes a sentence. With a given `std` each sentence gets what it gets
+    alone; without one the level is of the subjects of all sentences together.
+
+    Raises EditError for a subject, name or number that does not fit, and TraceError for a trace
+    that was made with edits.
+    """
     check_unedited(trace)
-    found = []
-    for sentence in range(trace.allowed.batch):
-        # Without padding, and without the other sentences: the batch is made of edits.
-        own = trace.text(sentence)
-        theirs = None if source is None else source.text(sentence)
-        own_metric = of_sentence(metric, sentence)
-        with torch.no_grad():
-            values = own.rerun_each(
-                edits(own, theirs, sentence), own_metric, positions=positions, batch=batch
-            )
-        found.append(
-            Sweep(
-                values=values[:, 0].unflatten(0, (len(rows), -1)),
-                clean=_number(own, own_metric, positions),
-                patched=None if theirs is None else _number(theirs, own_metric, positions),
-                rows=rows,
-                columns=columns(sentence),
-            )
-        )
-    return Sweep.mean_of(found)
+    check_choice(name, "name", RESTORED)
+    subjects = positions_each(trace, subject, "subject")
+    samples = whole_number("samples", samples, EditError, least=1)
+    seed = whole_number("seed", seed, EditError, least=0)
+    width = (1 if name == "resid_post" else 10) if window is None else window
+    width = whole_number("window", width, EditError, least=1)
+    level = _level(trace, subjects) if std is None else std
+    noises = [noise(seed + number, std=level) for number in range(samples)]
+    edits = partial(_restoring, subjects=subjects, noises=noises, name=name, window=width)
+    numbers = _swept(trace, edits, metric, positions, batch)
+    L, B = trace.config.n_layers, trace.allowed.batch
+    values = trace.embed.new_full((L, B, trace.allowed.position), torch.nan)
+    for n, rows in enumerate(numbers):
+        found = rows[1 + samples :].unflatten(0, (L, -1, samples)).mean(-1)
+        values[:, n, : found.shape[1]] = found
+    return CausalTraces(
+        values,
+        "layer batch position",
+        title=f"Restoring {name}" + f", {width} layers" * (width > 1),
+        unit=_UNIT,
+        tokens=trace.tokens.strings,
+        signed=True,
+        clean=torch.stack([rows[0] for rows in numbers]),
+        corrupt=torch.stack([rows[1 : 1 + samples].mean() for rows in numbers]),
+        subject=subjects,
+        window=width,
+        std=level,
+    )
 
 
-def _number(text: Trace, metric: Metric, positions: Sequence[int] | None) -> float:
-    chosen = Places.of(text.allowed).positions(0, positions, error=EditError)
-    return float(called(metric, text.logits[:, chosen], (0,))[0].detach())
+def _restoring(
+    sentence: int,
+    own: Trace,
+    *,
+    subjects: Places,
+    noises: Sequence[Edit],
+    name: str,
+    window: int,
+) -> Iterator[Edits]:
+    """No edit, then the noises, then each state restored with each of them."""
+    L = own.config.n_layers
+    subject = list(subjects[sentence])
+    corrupting: list[Edits] = [{"embed": each.at(positions=subject)} for each in noises]
+    # No edit at all is the clean pass.
+    yield {}
+    yield from corrupting
+    for layer in range(L):
+        for place in range(own.allowed.position):
+            near = around(layer, window, L)
+            restored = {(name, each): replaced_by(own, positions=place) for each in near}
+            yield from ({**noisy, **restored} for noisy in corrupting)
+
+
+def around(layer: int, window: int, n_layers: int) -> range:
+    """The layers of a window, as in the paper's code: cut at both ends of the model."""
+    return range(max(0, layer - window // 2), min(n_layers, layer - (-window // 2)))
+
+
+def _level(trace: Trace, subjects: Places) -> float:
+    ids = torch.cat([trace.tokens.ids[n, list(at)] for n, at in enumerate(subjects)])
+    rows = trace.model.body.W_E.detach()[ids.to(trace.embed.device)]
+    return 3 * float(rows.double().std())
+
+
+def _groups(subject: Sequence[int], length: int) -> tuple[list[int], ...]:
+    """The positions of each group of tokens; those before the subject are in none."""
+    first, last, end = min(subject), max(subject), length - 1
+    after = list(range(last + 1, end))
+    middle = [n for n in subject if n not in (first, last)]
+    ends = [] if end <= last else [end]
+    return [first] if first < last else [], middle, [last], after[:1], after[1:], ends
+
+
+@sourced
+def attention_knockout(
+    trace: Trace,
+    blocked: Blocked,
+    metric: Metric,
+    *,
+    window: int = 1,
+    positions: Positions = None,
+    batch: int = 64,
+) -> Effects:
+    """The metric after attention was blocked in the layers around each layer.
+
+    The axes are (layer, batch, blocked). Scores of the blocked pairs of query and key become −inf,
+    so the other keys of that row share its attention. Where the answer changes, it needed what
+    flows there.
+
+    blocked    what to block, by name: (queries, keys), or a list of such pairs for several at
+               once. Queries and keys are a position for all sentences, or a list with the
+               position or positions of each: {"subject": (-1, [[2, 3], [2]])}
+    metric     of logits, one number a sentence, as `answer_probability(token)`
+    window     layers that are blocked together, centred on each; the paper blocks 9 of GPT-2 XL
+
+    `positions` are those of the logits that the metric reads; `batch` passes run at once.
+
+    Raises EditError for pairs that are no positions, and where a query would be left without a key;
+    TraceError for a trace that was made with edits.
+    """
+    check_unedited(trace)
+    window = whole_number("window", window, EditError, least=1)
+    pairs, L = _pairs(trace, blocked), trace.config.n_layers
+
+    def edits(sentence: int, own: Trace) -> Iterator[Edits]:
+        yield {}
+        for each in pairs.values():
+            hidden = [
+                hide(list(keys[sentence]), positions=list(queries[sentence]))
+                for queries, keys in each
+            ]
+            for layer in range(L):
+                yield {("scores", near): hidden for near in around(layer, window, L)}
+
+    numbers = torch.stack(_swept(trace, edits, metric, positions, batch), -1)  # edit batch
+    return Effects(
+        numbers[1:].unflatten(0, (len(pairs), L)).movedim(0, -1),
+        "layer batch blocked",
+        title=f"Attention blocked, {window} layer{'s' * (window > 1)}",
+        unit=_UNIT,
+        labels={"blocked": tuple(pairs)},
+        signed=True,
+        clean=numbers[0],
+    )
+
+
+def _pairs(trace: Trace, blocked: Blocked) -> dict[str, list[tuple[Places, Places]]]:
+    expected = 'expected pairs by name, as {"subject": (-1, [2, 3])}'
+    if not isinstance(blocked, Mapping) or not blocked:
+        raise EditError(f"blocked: {expected}, with the queries first and the keys behind them.")
+    found = {}
+    for name, given in blocked.items():
+        several: list[Pair] = given if isinstance(given, list) else [given]  # type: ignore[list-item]
+        if not several or not all(isinstance(one, tuple) and len(one) == 2 for one in several):
+            raise EditError(f"blocked[{name!r:.80}] is {given!r:.80}; {expected}.")
+        found[str(name)] = [
+            (
+                positions_each(trace, queries, f"queries of {name!r:.80}"),
+                positions_each(trace, keys, f"keys of {name!r:.80}"),
+            )
+            for queries, keys in several
+        ]
+    return found

@@ -100,7 +100,7 @@ def _about_segments(chosen: str) -> str:
 
 @cache
 def _shared() -> Tensor:
-    return shared_dimensions(traced(ORDER)).shared
+    return shared_dimensions(traced(ORDER)).values
 
 
 def _about_shared(head: str) -> str:

@@ -86,7 +86,7 @@ def known_for(head: str, name: str = "tiny-bert") -> str:
     }  # fmt: skip
     shares = {
         words[pattern]: value
-        for pattern, table in scores(name).to_dict().items()
+        for pattern, table in scores(name).by_pattern().items()
         if (value := table[layer][number]) is not None
     }
     best = max(shares, key=lambda pattern: shares[pattern])

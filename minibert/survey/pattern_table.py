@@ -1,6 +1,6 @@
 """The patterns that heads are named by: each declared once, as the keys that it looks at.
 
-Five of them are those of `head_scores`; what they look at is declared in analysis/pattern_kinds.py.
+Five of them are those of `head_scores`; what they look at is declared in analysis/patterns.py.
 
 A pattern says for every query which keys it means. The score of a row is the attention that goes
 there, 0 to 1, and rows count that have such a key; bag of words compares the whole row instead.
@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from minibert.analysis.pattern_kinds import KINDS
+from minibert.analysis.patterns import KINDS
 from minibert.errors import AttentionError
 from minibert.quantities import Bool, Int
 from minibert.text.tokens import Tokens
@@ -265,7 +265,7 @@ def _between_words(marks: Marks, queries: Queries) -> Cells:
 
 
 def _known(name: str) -> Pattern:
-    """One of the five of analysis/pattern_kinds.py."""
+    """One of the five of analysis/patterns.py."""
     kind = KINDS[name]
     if kind.behind is not None:
         return Pattern(

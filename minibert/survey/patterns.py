@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from minibert.analysis.patterns import chosen_delimiters
-from minibert.analysis.repeated import draws_of
+from minibert.analysis.patterns import chosen_delimiters, draws_of
 from minibert.errors import AttentionError
 from minibert.quantities import Bool, Float, Int
 from minibert.survey.document_rows import (

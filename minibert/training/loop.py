@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from minibert.analysis.patterns import HeadScores, head_scores
-from minibert.analysis.repeated import LENGTH, draws_for
+from minibert.analysis.patterns import LENGTH, HeadScores, draws_for, head_scores
 from minibert.checkpoint.save import save
 from minibert.errors import TrainingError
 from minibert.layers.config import Config
@@ -79,7 +78,7 @@ class Measure:
                 if name in parts[0]:
                     mean = torch.stack([part[name] for part in parts]).mean()
                     found[f"held_out_{key}"] = round(float(mean), 4)
-        return found | {"heads": self.scores().to_dict()}
+        return found | {"heads": self.scores().by_pattern()}
 
     def scores(self) -> HeadScores:
         """The scores of all heads."""

@@ -21,7 +21,7 @@ from vocabulary_models import (
 )
 
 from minibert.analysis.attribution import LogitAttribution, logit_attribution
-from minibert.analysis.decomposition import decompose
+from minibert.analysis.stream import decompose
 from minibert.errors import TraceError
 from minibert.trace.edit import zero
 from tests.families import VOCABULARY, Sizes, sizes
@@ -148,7 +148,7 @@ def test_values_are_the_gradients_by_each_component_with_norms_held(
     scales = [by_hand.scales[label] for label in labels]
     values = torch.autograd.grad(logits[token] - logits[other], scales, allow_unused=True)
     expected = [torch.zeros(()) if value is None else value for value in values]
-    assert sorted(labels) == sorted(found.labels)
+    assert sorted(labels) == sorted(found.labels["component"])
     for label, value in zip(labels, expected, strict=True):
         assert abs(found[label].item() - value.item()) <= 1e-9 * max(1.0, abs(value.item())), label
 
@@ -184,7 +184,7 @@ def test_gpt2_values_follow_from_transformers_attentions_and_weights(
             expected = (row - row.mean()) @ direction / scale
             assert abs(found[label].item() - expected.item()) <= 1e-10 * max(1, abs(expected))
         assert abs(found["final norm bias"] - body.ln_f.bias @ theirs.lm_head.weight[token]) < 1e-10
-        assert len(found.labels) == len(parts) + 1
+        assert len(found.labels["component"]) == len(parts) + 1
 
 
 @FAMILIES
@@ -199,7 +199,7 @@ def test_values_are_the_parts_of_the_stream_read_by_the_frozen_head(family: str,
     )
     read = whole.parts[:, 0, 12] @ direction
     torch.testing.assert_close(read, found.values[: len(read)], atol=1e-9, rtol=1e-9)
-    assert whole.labels == found.labels[: len(read)]
+    assert whole.labels["component"] == found.labels["component"][: len(read)]
 
 
 def _read(by_hand: Frozen, x: torch.Tensor) -> torch.Tensor:
@@ -217,11 +217,11 @@ def test_tables_hold_the_values_of_their_components() -> None:
     without_layer = [n for n, c in enumerate(found.components) if c.layer is None]
     rest = found.values[:, without_layer].sum(-1)
     torch.testing.assert_close(found.by_layer().sum(-1) + rest, found.total)
-    names = [name for name, _ in found.top(len(found.labels))]
-    assert sorted(names) == sorted(found.labels)
+    names = [name for name, _ in found.top(len(found.labels["component"]))]
+    assert sorted(names) == sorted(found.labels["component"])
     sizes = [abs(value) for _, value in found.top(99)]
     assert sizes == sorted(sizes, reverse=True)
-    assert found.top(1)[0][0] in repr(found)
+    assert found.top(1)[0][0] in str(found)
     assert found.top(1)[0][0] in str(found)
 
 

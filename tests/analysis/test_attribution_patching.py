@@ -167,7 +167,7 @@ def test_in_tiny_gpt2_the_estimates_follow_the_patches_of_induction() -> None:
     horse, letter = (int(clean.tokens.ids[0, place]) for place in (3, 5))
     metric = logit_difference(horse, letter)
     estimated = attribution_patching(clean, corrupt, metric)["z"].total[:, 0]
-    patched = patch_heads(clean, corrupt, metric).change
+    patched = patch_heads(clean, corrupt, metric).mean
     upper = torch.stack((estimated[1:].flatten(), patched[1:].flatten()))
     assert torch.corrcoef(upper)[0, 1] > 0.98
     four = [set(each.abs().flatten().topk(4).indices.tolist()) for each in (estimated, patched)]

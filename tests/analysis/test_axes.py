@@ -5,7 +5,7 @@ import sys
 
 import minibert
 from minibert.analysis import logit_attribution, logit_lens
-from minibert.analysis.rollout import rollout
+from minibert.analysis.flow import rollout
 
 PROGRAM = """
 import sys, minibert
@@ -31,7 +31,7 @@ def test_each_tensor_of_a_result_has_the_axes_it_is_declared_with() -> None:
         assert axes
         for name, names in axes.items():
             assert len(names) == getattr(result, name).dim()
-    assert minibert.axes_of(results[0])["probs"] == ("row", "batch", "position", "rank")
+    assert minibert.axes_of(results[0])["values"] == ("row", "batch", "position", "rank")
     assert minibert.axes_of(results[4])["entropy"] == ("batch", "head", "query")
     assert minibert.axes_of(results[5])["entropy"] == ("batch", "query")
 
@@ -39,4 +39,4 @@ def test_each_tensor_of_a_result_has_the_axes_it_is_declared_with() -> None:
 def test_the_names_are_there_without_jaxtyping() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "'probs': ('row', 'batch', 'position', 'rank')" in done.stdout
+    assert "'values': ('row', 'batch', 'position', 'rank')" in done.stdout

@@ -87,8 +87,8 @@ def test_the_mean_counts_each_group_of_tokens_where_a_sentence_has_it() -> None:
         torch.full((LAYERS,), torch.nan).double(),
         (change[:, 0, 4] + change[:, 1, 2] + change[:, 2, 6]) / 3,
     ]
-    assert torch.allclose(found.mean, torch.stack(expected), atol=1e-12, equal_nan=True)
-    assert len(found.kinds) == 6
+    assert torch.allclose(found.mean, torch.stack(expected, 1), atol=1e-12, equal_nan=True)
+    assert len(found.kinds) == 6 == found.by_kind().sizes["kind"]
 
 
 def test_a_batch_is_traced_as_its_sentences_alone() -> None:
@@ -108,7 +108,7 @@ def test_knocked_out_attention_gives_what_a_pass_with_hidden_keys_gives() -> Non
     found = attention_knockout(
         made.trace(batch(CLEAN)), blocked, answer_probability(RIGHT), window=2
     )
-    assert found.values.shape == (2, LAYERS, 3)
+    assert found.values.shape == (LAYERS, 3, 2)
     for n, subject in enumerate([[1, 2], [0], [2, 3, 4]]):
         clean = made.trace(CLEAN[n])
         assert torch.allclose(found.clean[n], answer(clean, n), atol=1e-12)
@@ -123,10 +123,10 @@ def test_knocked_out_attention_gives_what_a_pass_with_hidden_keys_gives() -> Non
 
         for row, change in enumerate((out, two)):
             by_hand = clean.rerun({("scores", at): change for at in (1, 0)})
-            assert torch.allclose(found.values[row, 1, n], answer(by_hand, n), atol=1e-12)
-    assert torch.allclose(found.mean, (found.values - found.clean).mean(-1))
-    assert found.table["subject"] == found.mean[0].tolist()
-    assert torch.allclose(found.relative, found.change / found.clean)
+            assert torch.allclose(found.values[1, n, row], answer(by_hand, n), atol=1e-12)
+    assert torch.allclose(found.change, found.values - found.clean[:, None])
+    assert torch.equal(found["subject"], found.values[..., 0])
+    assert torch.allclose(found.relative, found.change / found.clean[:, None])
 
 
 def test_several_edits_of_one_place_are_made_in_their_order() -> None:

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from torch.nn.utils import prune
 from vocabulary_models import both
 
-from minibert.analysis.circuits import ov_circuit, qk_circuit
-from minibert.analysis.head_weights import head_weights
-from minibert.analysis.rotation import at_distance
+from minibert.analysis.circuits import at_distance, head_weights, ov_circuit, qk_circuit
 from minibert.errors import TraceError
 from minibert.layers import linear_backends as backends
 from tests.circuit_models import (

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from minibert.analysis import composition_scores, copying_scores, ov_circuit, qk_circuit
-from minibert.analysis.composition import COMPOSITIONS
+from minibert.analysis.circuits import COMPOSITIONS
 from minibert.loading import from_transformers
 from minibert.model import Model
 from tests.families import Sizes, hf_model

@@ -55,7 +55,7 @@ def test_each_number_is_what_its_formula_says() -> None:
         for layer in range(L):
             p, q = (trace[layer].probs[0].numpy() for trace in (one, other))
             expected = np.abs(p - q).sum(-1).mean(-1) / 2
-            np.testing.assert_allclose(found.heads[layer, row], expected, atol=1e-12)
+            np.testing.assert_allclose(found.values[layer, row], expected, atol=1e-12)
             x, y = (trace[layer].resid_post[0].numpy() for trace in (one, other))
             expected = np.linalg.norm(y - x, axis=-1) / np.linalg.norm(x, axis=-1)
             np.testing.assert_allclose(found.streams[layer + 1, row, :length], expected, atol=1e-12)
@@ -74,7 +74,7 @@ def test_each_number_is_what_its_formula_says() -> None:
 def test_a_model_is_no_distance_from_itself() -> None:
     one = model(1)
     found = compare_models(one, one, texts())
-    assert not found.heads.any()
+    assert not found.values.any()
     assert not found.streams.nan_to_num().any()
     assert found.logits is not None
     assert found.logits.nan_to_num().abs().max() == 0
@@ -85,9 +85,9 @@ def test_the_head_that_was_changed_differs_most_in_its_layer() -> None:
     query = second.body.layers[1].attention.query.weight
     query[second.config.d_head :] *= -2
     found = compare_models(first, second, texts())
-    assert found.heads[0].abs().max() == 0
-    assert found.heads[1, :, 0].abs().max() == 0
-    assert found.heads[1, :, 1].min() > 0.01
+    assert found.values[0].abs().max() == 0
+    assert found.values[1, :, 0].abs().max() == 0
+    assert found.values[1, :, 1].min() > 0.01
     assert found.streams[:2].nan_to_num().abs().max() == 0
     assert (1, 1) in [place[:2] for place in found.largest(3)]
     sizes = [value for _, _, value in found.largest(3)]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_heads import planted_gpt2
 
-from minibert.analysis.composition import COMPOSITIONS, CompositionScores, composition_scores
+from minibert.analysis.circuits import COMPOSITIONS, CompositionScores, composition_scores
 from minibert.errors import TraceError
 from minibert.loading import from_transformers
 from tests.circuit_models import (
@@ -69,9 +69,8 @@ def test_every_pair_scores_what_full_matrices_give(
     fold = ("before" if family == "gpt2" else "behind") if fold_norm else ""
     expected = full_scores(layers, kind, chosen, fold=fold)
     found = composition_scores(model, kind, fold_norm=fold_norm)
-    np.testing.assert_allclose(found.scores, expected, atol=1e-12)
-    assert found.kind == kind
-    assert len(found.labels) == chosen.layers * chosen.heads
+    np.testing.assert_allclose(found.values, expected, atol=1e-12)
+    assert found.title == f"{kind}-composition"
 
 
 @pytest.mark.parametrize("family", ROTARY)
@@ -99,13 +98,13 @@ def test_heads_that_share_keys_score_what_full_matrices_give(
         qk = query @ key.T
         read = {"Q": qk, "K": qk.T, "V": value @ two["output"][yours] @ last}[kind]
         expected = np.linalg.norm(write @ read) / np.linalg.norm(write) / np.linalg.norm(read)
-        np.testing.assert_allclose(found.scores[0, a, 1, b], expected, atol=1e-12)
+        np.testing.assert_allclose(found.values[0, a, 1, b], expected, atol=1e-12)
 
 
 def test_what_positions_turn_needs_a_distance_and_values_have_none() -> None:
     _, model = rotary_pair("llama")
-    far = composition_scores(model, "Q", distance=5).scores
-    assert not torch.allclose(far, composition_scores(model, "Q", distance=0).scores)
+    far = composition_scores(model, "Q", distance=5).values
+    assert not torch.allclose(far, composition_scores(model, "Q", distance=0).values)
     with pytest.raises(TraceError, match="give distance="):
         composition_scores(model, "K")
     with pytest.raises(TraceError, match="V-composition is about values"):
@@ -120,7 +119,7 @@ def test_the_planted_induction_head_reads_the_previous_token_head_in_its_keys_al
     assert score > 0.05
     assert all(other == 0 for _, _, other in others)
     for kind in ("Q", "V"):
-        assert not composition_scores(model, kind).scores.any()
+        assert not composition_scores(model, kind).values.any()
     (earlier, later, score), (_, _, second), *_ = composition_scores(
         model, "K", fold_norm=True
     ).best(2)
@@ -142,8 +141,8 @@ def test_scores_are_those_of_transformer_lens(processed: bool, tmp_path: Path) -
         # Folds and centres as HookedTransformer.from_pretrained does, in their weights.
         bridge.enable_compatibility_mode()
     for kind in COMPOSITIONS:
-        expected = bridge.all_composition_scores(kind).scores.detach()
-        torch.testing.assert_close(found[kind].scores, expected, atol=1e-6, rtol=0)
+        expected = bridge.all_composition_scores(kind).values.detach()
+        torch.testing.assert_close(found[kind].values, expected, atol=1e-6, rtol=0)
 
 
 def small_scores() -> CompositionScores:
@@ -152,14 +151,15 @@ def small_scores() -> CompositionScores:
 
 def test_one_pair_is_read_by_name_and_the_best_come_first() -> None:
     found = small_scores()
-    assert found.between((0, 1), (2, -1)) == found.scores[0, 1, 2, 2].item()
+    assert found.between((0, 1), (2, -1)) == found.values[0, 1, 2, 2].item()
     ranking = found.best(1000)
     assert len(ranking) == 3 * 9
     assert [score for *_, score in ranking] == sorted((s for *_, s in ranking), reverse=True)
     earlier, later, score = ranking[0]
-    assert found.scores[earlier][later].item() == score == found.scores.max().item()
-    assert f"{earlier[0]}-{earlier[1]} > {later[0]}-{later[1]} {score:.3f}" in str(found)
-    assert repr(found) == "CompositionScores('Q': 3 layers x 3 heads)"
+    assert found.values[earlier][later].item() == score == found.values.max().item()
+    assert found.largest(1) == [(*earlier, *later, score)]
+    first = f"{earlier[0]}-{earlier[1]}, {later[0]}-{later[1]}"
+    assert str(found).splitlines()[1].split() == [*first.split(), f"{score:+.3f}"]
 
 
 @pytest.mark.parametrize("later", [(1, 0), (0, 2)])
@@ -190,7 +190,7 @@ def test_a_head_whose_matrix_is_zero_scores_zero_and_a_broken_one_nan() -> None:
     attention.value.weight[:5] = 0
     attention.value.weight[7, 3] = torch.nan
     found = composition_scores(model, "V")
-    assert not found.scores[0, 0].any()
-    assert found.scores[0, 1, 1:].isnan().all()
-    assert found.scores[0, 2, 1:].gt(0).all()
+    assert not found.values[0, 0].any()
+    assert found.values[0, 1, 1:].isnan().all()
+    assert found.values[0, 2, 1:].gt(0).all()
     assert found.best()[0][2] > 0

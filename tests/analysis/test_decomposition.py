@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from small_traces import small_trace
 from vocabulary_models import ROTARY_CLASSES, VOCABULARY_CLASSES, both
 
-from minibert.analysis.decomposition import decompose
+from minibert.analysis.stream import decompose
 from minibert.errors import TraceError
 from minibert.trace.edit import replace, zero
 from tests.families import Sizes, sizes
@@ -38,15 +38,17 @@ def test_parts_add_up_to_the_stream(
     layer = data.draw(st.integers(0, model.config.n_layers - 1))
     found = decompose(trace, layer, point=point, heads=heads)
     stream = getattr(trace[layer], point)
-    size = max(1.0, found.parts.abs().max().item())
+    size = max(1.0, found.values.abs().max().item())
     assert (found.total - stream).abs().max() <= limit * size
     torch.testing.assert_close(found.cumulative[-1], found.total)
-    assert len(set(found.labels)) == len(found.labels) == len(found.parts)
+    assert (
+        len(set(found.labels["component"])) == len(found.labels["component"]) == len(found.values)
+    )
     biases = 0 if model.config.pre_norm else 1
     blocks = layer + (point != "resid_pre"), layer + (point == "resid_post")
     bias = family not in classes.LANGUAGE or family == "gpt_neox"
     attention = (model.config.n_heads + bias if heads else 1) + biases
-    assert len(found.parts) == 1 + blocks[0] * attention + blocks[1] * (1 + biases)
+    assert len(found.values) == 1 + blocks[0] * attention + blocks[1] * (1 + biases)
 
 
 def test_gpt2_parts_are_what_was_written_and_their_sums_the_streams_below() -> None:
@@ -58,9 +60,9 @@ def test_gpt2_parts_are_what_was_written_and_their_sums_the_streams_below() -> N
     torch.testing.assert_close(found["head 3-1"], trace[3, 1].head_out, rtol=0, atol=1e-14)
     torch.testing.assert_close(found["mlp 2"], trace[2].mlp_out, rtol=0, atol=1e-14)
     for layer in range(5):
-        upto = found.labels.index(f"mlp {layer}")
+        upto = found.labels["component"].index(f"mlp {layer}")
         torch.testing.assert_close(found.cumulative[upto], trace[layer].resid_post)
-        bias = found.labels.index(f"attention bias {layer}")
+        bias = found.labels["component"].index(f"attention bias {layer}")
         torch.testing.assert_close(found.cumulative[bias], trace[layer].resid_mid)
 
 
@@ -94,14 +96,14 @@ def test_chosen_positions_give_the_same_as_all_of_them(causal: bool, until: int 
     trace = trace.model.trace(torch.randint(0, 41, (3, 11)), until=until)
     whole, some = decompose(trace, 1), decompose(trace, 1, positions=[9, -11])
     assert some.positions == ((9, 0),) * 3
-    torch.testing.assert_close(some.parts, whole.parts[:, :, [9, 0]], atol=1e-5, rtol=1e-5)
-    assert decompose(trace, 1, positions=4).parts.shape[2] == 1
+    torch.testing.assert_close(some.values, whole.values[:, :, [9, 0]], atol=1e-5, rtol=1e-5)
+    assert decompose(trace, 1, positions=4).values.shape[2] == 1
 
 
 def test_heads_left_together_are_attn_out() -> None:
     trace = small_trace(causal=True)
     found = decompose(trace, 0, heads=False)
-    assert found.labels == ("embed", "attention 0", "mlp 0")
+    assert found.labels["component"] == ("embed", "attention 0", "mlp 0")
     torch.testing.assert_close(found["attention 0"], trace[0].attn_out)
     assert "resid_post 0: 3 components" in repr(found)
 

@@ -66,7 +66,7 @@ def test_the_parts_of_an_edited_stream_add_up_to_it(family: str, name: str) -> N
     for point in ("resid_mid", "resid_post"):
         found = decompose(trace, point=point)
         stream = getattr(trace[-1], point)
-        size = max(1.0, found.parts.abs().max().item())
+        size = max(1.0, found.values.abs().max().item())
         assert (found.total - stream).abs().max() <= 1e-10 * size
 
 
@@ -112,14 +112,14 @@ def test_half_the_scale_of_a_norm_behind_attention_doubles_the_norms_of_the_bloc
         block_norms(model.trace(tokens, edit=edit), 0)
         for edit in ({}, {("attention_norm_scale", 0): halved})
     )
-    torch.testing.assert_close(trace.norms, 2 * plain.norms)
+    torch.testing.assert_close(trace.values, 2 * plain.values)
     torch.testing.assert_close(trace.mixing, plain.mixing)
 
 
 def test_half_the_scale_of_a_norm_of_the_output_doubles_what_others_move() -> None:
     _, model, _, tokens = both("gemma2", "Gemma2ForCausalLM")
     edit = {("attention_output_norm_scale", 1): halved}
-    plain, trace = (block_norms(model.trace(tokens, edit=each), 1).norms for each in ({}, edit))
+    plain, trace = (block_norms(model.trace(tokens, edit=each), 1).values for each in ({}, edit))
     others = ~torch.eye(plain.shape[-1], dtype=torch.bool).expand_as(plain)
     torch.testing.assert_close(trace[others], 2 * plain[others])
 

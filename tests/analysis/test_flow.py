@@ -73,7 +73,7 @@ def test_the_flow_of_a_model_is_that_of_networkx_on_its_probs(family: str) -> No
         np.testing.assert_allclose(found.values[0], expected, atol=1e-6)
         np.testing.assert_allclose(found.shares[0], expected / np.sum(expected), atol=1e-6)
         assert found.positions == (position,)
-        assert found.labels == trace.tokens.strings
+        assert found.tokens == trace.tokens.strings
 
 
 def test_one_layer_is_its_mixing_and_two_layers_meet_in_the_middle() -> None:

@@ -10,8 +10,8 @@ import torch
 from vocabulary_models import ROTARY_CLASSES, both
 
 import minibert
-from minibert.analysis import integrated as module
-from minibert.analysis.integrated import integrated_attention, integrated_embeddings
+from minibert.analysis import gradients as module
+from minibert.analysis.gradients import integrated_attention, integrated_embeddings
 from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.trace.read import Trace
@@ -65,7 +65,7 @@ def test_integrated_attention_is_the_mean_gradient_times_attention(
     assert torch.allclose(result.values, expected, rtol=0, atol=1e-4 * expected.abs().max())
     assert (result.values.masked_select(~trace.mask) == 0).all()
     assert result.layer == layer
-    assert result.labels == trace.tokens.strings
+    assert result.tokens == trace.tokens.strings
 
 
 @pytest.mark.parametrize(("family", "name"), ROTARY_CLASSES)
@@ -125,8 +125,8 @@ def test_integrated_embeddings_are_the_mean_gradient_times_the_difference(trace:
         mean += explicit.gradients(number(explicit))["embed"] * weight
     expected = mean * difference
     assert torch.allclose(result.values, expected, rtol=0, atol=1e-3 * expected.abs().max())
-    assert torch.equal(result.tokens, result.values.sum(-1))
-    assert result.labels == trace.tokens.strings
+    assert torch.equal(result.by_token(), result.values.sum(-1))
+    assert result.tokens == trace.tokens.strings
 
 
 def test_one_entry_of_an_embedding_gives_what_small_changes_of_it_give(trace: Trace) -> None:
@@ -169,7 +169,7 @@ def test_of_a_linear_number_each_entry_gives_its_part_of_it(trace: Trace) -> Non
 
 def test_a_token_that_stays_as_it_is_gives_nothing(trace: Trace) -> None:
     baseline = torch.where(torch.arange(13)[:, None] == 4, 0.1, trace.embed)
-    tokens = integrated_embeddings(trace, number, baseline=baseline, steps=2).tokens
+    tokens = integrated_embeddings(trace, number, baseline=baseline, steps=2).by_token()
     assert (tokens[0].nonzero() == 4).all()
     assert tokens[0, 4] != 0
 
@@ -209,11 +209,11 @@ def test_steps_are_doubled_until_the_gap_is_below_one_percent_of_the_difference(
         assert result.steps == steps
         assert result.converged
         assert abs(result.gap) < 0.01 * abs(result.difference)
-        assert repr(result).endswith(f" after {steps} steps)")
-    assert repr(result).startswith("IntegratedEmbeddings(difference ")
+        assert result.note().endswith(f" after {steps} steps")
+    assert result.note().startswith("difference ")
     attention = integrated_attention(trace, number, layer=1)
     assert attention.converged
-    assert repr(attention).startswith("IntegratedAttention(layer 1, difference ")
+    assert "layer 1" in repr(attention)
 
 
 def test_a_result_that_is_not_converged_says_so(

@@ -88,7 +88,7 @@ def test_logits_equal_transformers_own_head_on_its_hidden_states(
     found = logit_lens(model.trace(tokens), points=("embed", "resid_post"), keep_logits=True)
     read = their_rotary_lens if family in LANGUAGE else partial(their_lens, name)
     expected = torch.stack(read(theirs, inputs))
-    assert found.labels == ("embed", *(f"resid_post {n}" for n in range(model.config.n_layers)))
+    assert found.rows == ("embed", *(f"resid_post {n}" for n in range(model.config.n_layers)))
     assert found.logits is not None
     real = tokens.mask
     difference = (found.logits - expected)[:, real].abs().max()
@@ -147,14 +147,14 @@ def test_chosen_positions_give_the_same_as_all_of_them(causal: bool, until: int 
     assert whole.logits is not None
     assert some.logits is not None
     torch.testing.assert_close(some.logits, whole.logits[:, :, [7, 10, 2]], atol=2e-5, rtol=1e-5)
-    assert len(some.labels) == 1 + 5 * len(trace)
+    assert len(some.rows) == 1 + 5 * len(trace)
 
 
 def test_a_trace_that_stopped_early_gives_the_rows_of_its_layers() -> None:
     whole = gpt2_trace()
     early = whole.model.trace(whole.tokens, until=1)
     found = logit_lens(early)
-    assert found.labels == ("resid_post 0", "resid_post 1")
+    assert found.rows == ("resid_post 0", "resid_post 1")
     torch.testing.assert_close(found.probs, logit_lens(whole).probs[:2])
 
 
@@ -198,13 +198,14 @@ def test_strings_are_the_tokens_of_the_ids() -> None:
     trace = model.trace("The capital of France is [MASK].")
     found = logit_lens(trace, top=2, target="[SEP]")
     assert model.tokenizer is not None
-    for row, names in enumerate(found.strings):
-        for position, ranks in enumerate(names[0]):
+    for row in range(len(found.rows)):
+        for position in range(found.ids.shape[2]):
+            ranks = [found.texts(0, rank)[row][position] for rank in range(found.ids.shape[3])]
             ids = found.ids[row, 0, position].tolist()
-            assert ranks == tuple(model.tokenizer.string(i) for i in ids)
+            assert ranks == [model.tokenizer.string(i) for i in ids]
     assert found.target is not None
     assert (found.target == model.tokenizer.sep_id).all()
-    assert "top 2" in repr(found)
+    assert "rank 2" in repr(found)
 
 
 def test_entries_without_a_token_are_not_named() -> None:

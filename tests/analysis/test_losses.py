@@ -61,7 +61,7 @@ def test_each_loss_is_the_cross_entropy_of_its_token(name: str) -> None:
         assert float(found.sentences[row]) == pytest.approx(
             float(found.values[row, ahead:length].mean()), rel=1e-5
         )
-    assert found.labels == tokens.strings
+    assert found.tokens == tokens.strings
 
 
 @pytest.mark.parametrize(

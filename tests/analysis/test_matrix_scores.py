@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibert.analysis.matrix_scores import (
+from minibert.analysis.patterns import (
     delimiter_score,
     duplicate_score,
     induction_score,

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibert.analysis.norms import block_norms, head_norms, summed_norms
+from minibert.analysis.stream import block_norms, head_norms, summed_norms
 from minibert.errors import TraceError
 from minibert.trace.read import Trace
 from tests.circuit_models import (
@@ -56,14 +56,14 @@ def test_norms_are_those_of_the_vectors_written_out(
     layer = data.draw(st.integers(0, chosen.layers - 1))
     vectors = every_vector(theirs, output, family, layer, chosen)
     heads = head_norms(trace, layer)
-    np.testing.assert_allclose(heads.norms, np.linalg.norm(vectors, axis=-1), atol=ATOL)
+    np.testing.assert_allclose(heads.values, np.linalg.norm(vectors, axis=-1), atol=ATOL)
     probs = trace[layer].probs
-    torch.testing.assert_close(heads.norms, probs * heads.vectors[:, :, None], atol=ATOL, rtol=0)
+    torch.testing.assert_close(heads.values, probs * heads.vectors[:, :, None], atol=ATOL, rtol=0)
     summed = summed_norms(trace, layer)
     expected = np.linalg.norm(vectors.sum(1), axis=-1)
-    np.testing.assert_allclose(summed.norms, expected, atol=ATOL)
+    np.testing.assert_allclose(summed.values, expected, atol=ATOL)
     assert heads.layer == summed.layer == layer
-    assert heads.labels == summed.labels == trace.tokens.strings
+    assert heads.tokens == summed.tokens == trace.tokens.strings
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -84,7 +84,7 @@ def test_block_norms_put_every_vector_through_the_norm_of_the_block(
         parts = (parts - parts.mean(-1, keepdims=True)) / deviation[:, :, None, None]
         parts = parts * weights["attention_norm"][0]
     found = block_norms(trace, layer)
-    np.testing.assert_allclose(found.norms, np.linalg.norm(parts, axis=-1), atol=1e-8)
+    np.testing.assert_allclose(found.values, np.linalg.norm(parts, axis=-1), atol=1e-8)
     stays = parts[:, range(N), range(N)]
     comes = np.linalg.norm(parts.sum(2) - stays, axis=-1)
     expected = comes / (comes + np.linalg.norm(stays, axis=-1))
@@ -105,11 +105,11 @@ def test_heads_that_share_values_move_them_through_the_norm_of_the_output(family
     real = inputs["attention_mask"].bool().numpy()
     rows = real[:, :, None] & real[:, None]
     heads = np.moveaxis(np.linalg.norm(vectors, axis=-1), 1, -1)
-    found = head_norms(trace, 1).norms.movedim(1, -1)
+    found = head_norms(trace, 1).values.movedim(1, -1)
     np.testing.assert_allclose(found[rows], heads[rows], atol=ATOL)
     parts = vectors.sum(1)
     summed = np.linalg.norm(parts, axis=-1)
-    np.testing.assert_allclose(summed_norms(trace, 1).norms[rows], summed[rows], atol=ATOL)
+    np.testing.assert_allclose(summed_norms(trace, 1).values[rows], summed[rows], atol=ATOL)
     if "output_norm" in weights:
         size = np.sqrt((parts.sum(2) ** 2).mean(-1) + eps)
         parts = parts / size[:, :, None, None] * weights["output_norm"]
@@ -117,7 +117,7 @@ def test_heads_that_share_values_move_them_through_the_norm_of_the_output(family
     parts[:, diagonal, diagonal] += x
     found = block_norms(trace, 1)
     expected = np.linalg.norm(parts, axis=-1)
-    np.testing.assert_allclose(found.norms[rows], expected[rows], atol=1e-8)
+    np.testing.assert_allclose(found.values[rows], expected[rows], atol=1e-8)
     stays = parts[:, diagonal, diagonal]
     comes = np.linalg.norm(parts.sum(2) - stays, axis=-1)
     mixing = comes / (comes + np.linalg.norm(stays, axis=-1))
@@ -131,8 +131,8 @@ def test_heads_that_cancel_move_nothing_together() -> None:
         linear.weight[7:], linear.bias[7:] = linear.weight[:7], linear.bias[:7]
     attention.output.weight[:, 7:] = -attention.output.weight[:, :7]
     trace = model.trace([[3, 5, 7, 11, 13]])
-    assert head_norms(trace, 0).norms.min() > 1e-4
-    assert summed_norms(trace, 0).norms.max() < 1e-12
+    assert head_norms(trace, 0).values.min() > 1e-4
+    assert summed_norms(trace, 0).values.max() < 1e-12
 
 
 def test_no_tensor_of_query_by_key_by_width_is_made() -> None:
@@ -161,8 +161,8 @@ def test_half_precision_is_measured_in_float32_without_a_graph() -> None:
     trace = model.trace([[3, 5, 7]])
     for norms in (head_norms, summed_norms, block_norms):
         found = norms(trace, -1)
-        assert found.norms.dtype == torch.float32
-        assert not found.norms.requires_grad
+        assert found.values.dtype == torch.float32
+        assert not found.values.requires_grad
         assert found.layer == 2
 
 

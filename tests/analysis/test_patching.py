@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from minibert.analysis.patching import (
-    Sweep,
+from minibert.analysis import (
+    Effects,
     ablate_heads,
     logit_difference,
     patch_heads,
@@ -65,17 +65,15 @@ def test_ablating_each_head_equals_one_ablated_pass_after_the_other() -> None:
     sweep = ablate_heads(model.trace(text), METRIC)
     edits = [{("z", n, h): zero} for n in range(LAYERS) for h in range(HEADS)]
     assert torch.allclose(sweep.values.flatten(), one_by_one(model, text, edits), atol=1e-12)
-    assert sweep.values.shape == (LAYERS, HEADS)
-    assert sweep.clean == pytest.approx(float(METRIC(model.trace(text))), abs=1e-12)
-    assert sweep.rows == ("layer 0", "layer 1", "layer 2")
-    assert sweep.columns == ("head 0", "head 1")
+    assert sweep.sizes == {"layer": LAYERS, "batch": 1, "head": HEADS}
+    assert sweep.clean.item() == pytest.approx(float(METRIC(model.trace(text))), abs=1e-12)
 
 
 def test_a_head_without_output_weights_changes_nothing_when_it_is_ablated() -> None:
     model, text = gpt2(), ids(1)
     d_head = model.config.d_head
     model.body.layers[1].attention.output.weight[:, d_head:] = 0
-    change = ablate_heads(model.trace(text), METRIC).change
+    change = ablate_heads(model.trace(text), METRIC).mean
     assert change[1, 1].abs() < 1e-12
     assert change[1, 0].abs() > 1e-3
 
@@ -98,7 +96,7 @@ def test_patching_each_position_equals_one_patched_pass_after_the_other(name: st
         {(name, n): replace(source, positions=p)} for n in range(LAYERS) for p in range(LENGTH)
     ]
     assert torch.allclose(sweep.values.flatten(), one_by_one(model, text, edits), atol=1e-12)
-    assert len(sweep.columns) == LENGTH
+    assert sweep.axes == ("layer", "batch", "position")
 
 
 def test_the_last_layer_at_the_last_position_recovers_everything_and_others_nothing() -> None:
@@ -110,9 +108,9 @@ def test_the_last_layer_at_the_last_position_recovers_everything_and_others_noth
 
 
 def test_the_largest_changes_come_first() -> None:
-    values = torch.tensor([[1.0, 5.0], [2.0, -7.0]])
-    sweep = Sweep(values, 1.0, None, ("layer 0", "layer 1"), ("head 0", "head 1"))
-    assert sweep.largest(2) == [("layer 1", "head 1", -8.0), ("layer 0", "head 1", 4.0)]
+    values = torch.tensor([[[1.0, 5.0]], [[2.0, -7.0]]])
+    sweep = Effects(values, "layer batch head", clean=torch.ones(1))
+    assert sweep.largest(2) == [(1, 1, -8.0), (0, 1, 4.0)]
     with pytest.raises(EditError, match="recover"):
         _ = sweep.recovered
 
@@ -141,7 +139,7 @@ def test_a_trace_with_edits_is_refused_since_its_sweep_would_lose_them(key: Any)
     for sweep in (ablate_heads, lambda *both: patch_heads(both[0], plain, both[1])):
         with pytest.raises(TraceError, match="made with edits"):
             sweep(edited, METRIC)
-    assert patch_heads(plain, edited, METRIC).values.shape == (LAYERS, HEADS)
+    assert patch_heads(plain, edited, METRIC).values.shape == (LAYERS, 1, HEADS)
 
 
 def test_padding_is_not_patched_and_has_no_column() -> None:
@@ -149,7 +147,7 @@ def test_padding_is_not_patched_and_has_no_column() -> None:
     mask = torch.tensor([[True] * 5 + [False] * 2])
     trace, source = (model.trace(Tokens.from_ids(ids(seed), mask=mask)) for seed in (1, 2))
     sweep = patch_positions(trace, source, METRIC, positions=[4])
-    assert sweep.values.shape == (LAYERS, 5) == (len(sweep.rows), len(sweep.columns))
+    assert sweep.values.shape == (LAYERS, 1, 5)
     whole = [model.trace(ids(seed)[:, :5]) for seed in (1, 2)]
     assert torch.allclose(sweep.values, patch_positions(*whole, METRIC).values)
     assert len(sweep.largest(LAYERS * 5)) == LAYERS * 5

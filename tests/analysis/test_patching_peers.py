@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minibert.analysis import ablate_heads, logit_difference, patch_heads, patch_positions
-from minibert.analysis.patching import Sweep
+from minibert.analysis.patching import Effects
 from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.trace.edit import mean
@@ -42,7 +42,7 @@ def number(logits: Tensor) -> Tensor:
     return METRIC(logits, lengths=[LENGTH])[0]
 
 
-def assert_same(found: Sweep, expected: Tensor) -> None:
+def assert_same(found: Effects, expected: Tensor) -> None:
     assert (found.values - expected).abs().max() <= 1e-5
     # Effects a hundred times the tolerance: a sweep in which nothing happened would agree as well.
     assert found.change.abs().max() > 1e-3

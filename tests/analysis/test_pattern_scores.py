@@ -31,8 +31,8 @@ def test_the_known_patterns_written_as_functions_have_the_known_scores() -> None
     ids = repeated_ids(model.config.vocab_size, length=11, draws=3)
     found = pattern_scores(model, ids, {"previous": previous, "induction": induction})
     known = head_scores(model, ids, repeated=ids)
-    assert torch.allclose(found.values[0], known.previous, atol=1e-5)
-    assert torch.allclose(found.values[1], known.induction, atol=1e-5)
+    assert torch.allclose(found["previous"], known.previous, atol=1e-5)
+    assert torch.allclose(found["induction"], known.induction, atol=1e-5)
     assert found.best("previous") == pytest.approx(known.best("previous"), abs=1e-5)
     assert minibert.axes_of(found) == {"values": ("pattern", "layer", "head")}
 
@@ -46,7 +46,7 @@ def test_a_score_is_the_mean_over_the_rows_that_have_a_key() -> None:
         weights[1, 0], weights[2, 0], weights[2, 1] = 0.25, 1.0, 0.5
         return weights
 
-    found = pattern_scores(model, texts, {"mine": first_third}).values[0]
+    found = pattern_scores(model, texts, {"mine": first_third})["mine"]
     expected = []
     for text in texts:
         probs = model.trace(text).stack("probs")[:, 0]

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from minibert import analysis
-from minibert.analysis.relevance import relevance
-from minibert.analysis.rollout import rollout
+from minibert.analysis.flow import relevance, rollout
 from minibert.errors import TraceError
 from minibert.layers.config import Config
 from minibert.model import Model

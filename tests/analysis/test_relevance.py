@@ -9,7 +9,7 @@ from vocabulary_models import ROTARY_CLASSES, both
 
 import minibert
 from minibert.analysis import relevance as module
-from minibert.analysis.relevance import gradient_x_attention, relevance, relevance_of
+from minibert.analysis.flow import gradient_x_attention, relevance, relevance_of
 from minibert.loading import from_transformers
 from minibert.trace.read import Trace
 from tests.explicit_forward import Explicit
@@ -72,7 +72,7 @@ def test_gradient_x_attention_is_the_product_of_both(
 ) -> None:
     result = gradient_x_attention(trace)
     assert result.layers == (0, 1, 2)
-    assert result.labels == trace.tokens.strings
+    assert result.tokens == trace.tokens.strings
     assert torch.allclose(result.values, torch.stack(products), rtol=0, atol=1e-10)
     assert (result.values[:, ~trace.mask.expand_as(result.values[0])] == 0).all()
     some = gradient_x_attention(trace, layers=[2, -3])
@@ -98,7 +98,7 @@ def test_relevance_is_the_product_of_whole_matrices(
         mean = torch.relu(product).mean(1)
         expected = expected + torch.einsum("bqk,bkj->bqj", mean, expected)
     result = relevance(trace)
-    assert result.labels == trace.tokens.strings
+    assert result.tokens == trace.tokens.strings
     assert torch.allclose(result.values, expected, rtol=0, atol=1e-10)
 
 

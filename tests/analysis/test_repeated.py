@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizer import SPECIAL, VOCABULARY, SmallTokenizer
 
-from minibert.analysis.repeated import Halves, draws_for, find_halves, repeated_ids
+from minibert.analysis.patterns import Halves, draws_for, find_halves, repeated_ids
 from minibert.errors import TokenizationError
 from minibert.layers.config import Config
 from minibert.loading import load

@@ -8,7 +8,7 @@ import torch
 from small_traces import KINDS, LAYERS, small_trace
 
 from minibert.analysis import rollout as module
-from minibert.analysis.rollout import rollout, rollout_of
+from minibert.analysis.flow import rollout, rollout_of
 from minibert.errors import TraceError
 from minibert.trace.read import Trace
 
@@ -45,7 +45,7 @@ def test_rollout_is_the_product_of_the_layers(
     np.testing.assert_allclose(row.values[0], expected[:, position], atol=1e-6)
     np.testing.assert_allclose(row.values.sum(-1), 1, atol=1e-6)
     assert row.positions == (position % 11,)
-    assert row.labels == found.labels == trace.tokens.strings
+    assert row.tokens == found.tokens == trace.tokens.strings
 
 
 def test_the_rows_on_the_way_are_the_rollout_through_the_upper_layers() -> None:

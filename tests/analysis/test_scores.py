@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from minibert.analysis.scores import PATTERNS, HeadScores
+from minibert.analysis.patterns import PATTERNS, HeadScores
 from minibert.errors import TraceError
 
 N_LAYERS, N_HEADS = 2, 3
@@ -13,7 +13,7 @@ N_LAYERS, N_HEADS = 2, 3
 
 def some_scores(**changes: torch.Tensor) -> HeadScores:
     table = torch.arange(N_LAYERS * N_HEADS).view(N_LAYERS, N_HEADS) / 10
-    return HeadScores(**(dict.fromkeys(PATTERNS, table) | changes))
+    return HeadScores.of(dict.fromkeys(PATTERNS, table) | changes)
 
 
 def unmeasured() -> torch.Tensor:
@@ -28,14 +28,14 @@ def test_the_best_head_is_named_by_layer_and_head_from_zero() -> None:
 
 
 def test_there_is_no_best_head_of_what_was_not_measured() -> None:
-    with pytest.raises(TraceError, match="No head has a score for 'next': a causal model"):
+    with pytest.raises(TraceError, match="No head has a score for 'next'"):
         some_scores(next=unmeasured()).best("next")
     with pytest.raises(TraceError, match=r"'attention' is no pattern.*previous, next, duplicate"):
         some_scores().best("attention")
 
 
 def test_the_dictionary_is_plain_json_with_null_where_nothing_was_measured() -> None:
-    scores = some_scores(next=unmeasured()).to_dict()
+    scores = some_scores(next=unmeasured()).by_pattern()
     assert tuple(scores) == PATTERNS
     assert json.loads(json.dumps(scores, allow_nan=False)) == scores
     assert scores["previous"] == [[0.0, 0.1, 0.2], [0.3, 0.4, 0.5]]

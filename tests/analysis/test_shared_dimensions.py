@@ -32,7 +32,7 @@ def test_every_head_is_what_the_pairs_say_one_by_one(causal: bool) -> None:
     for layer in range(trace.config.n_layers):
         for head in range(trace.config.n_heads):
             expected = by_hand(trace, layer, head, 3)
-            assert float(found.shared[layer, head]) == pytest.approx(expected, abs=1e-6)
+            assert float(found.values[layer, head]) == pytest.approx(expected, abs=1e-6)
     assert found.chance == 3 / trace.config.d_head
 
 
@@ -47,16 +47,16 @@ def test_queries_that_are_the_same_share_all_and_opposite_ones_nothing() -> None
     ):
         edited = trace.rerun({("query", 0): replace(query), ("key", 0): replace(key)})
         # Of five queries 2 and 3 are alike: 1 + 3 pairs of 10 share all, the others nothing.
-        assert float(shared_dimensions(edited, top=2).shared[0, 1]) == pytest.approx(expected)
+        assert float(shared_dimensions(edited, top=2).values[0, 1]) == pytest.approx(expected)
 
 
 def test_sentences_of_a_batch_count_alike_and_padding_does_not() -> None:
     model = minibert.load("tiny-bert")
     texts = ["the horse ran away", "the boys were very tired and the girls were not"]
-    each = [shared_dimensions(model.trace(text)).shared for text in texts]
+    each = [shared_dimensions(model.trace(text)).values for text in texts]
     both = shared_dimensions(model.trace(texts))
-    assert torch.allclose(both.shared, (each[0] + each[1]) / 2, atol=1e-3)
-    assert minibert.axes_of(both) == {"shared": ("layer", "head")}
+    assert torch.allclose(both.values, (each[0] + each[1]) / 2, atol=1e-3)
+    assert minibert.axes_of(both) == {"values": ("layer", "head")}
 
 
 def test_wrong_arguments_are_named() -> None:

@@ -68,12 +68,12 @@ def test_heads_patched_over_pairs_of_several_lengths_are_the_mean_of_the_pairs()
     for n in range(3):
         source = made.trace(CORRUPT[n])
         alone = by_hand(made, n, [{("z", *head): replace(source)} for head in heads])
-        assert torch.allclose(sweep.each[n].values.flatten(), alone, atol=1e-12)
+        assert torch.allclose(sweep.values[:, n].flatten(), alone, atol=1e-12)
         tables.append(alone)
     together = torch.stack(tables)
-    assert torch.allclose(sweep.values.flatten(), together.mean(0), atol=1e-12)
     clean = torch.cat([by_hand(made, n, [{}]) for n in range(3)])
-    assert sweep.clean == pytest.approx(float(clean.mean()), abs=1e-12)
+    assert torch.allclose(sweep.mean.flatten(), (together - clean[:, None]).mean(0), atol=1e-12)
+    assert torch.allclose(sweep.clean, clean, atol=1e-12)
     error = (together - clean[:, None]).std(0) / 3**0.5
     assert torch.allclose(sweep.standard_error.flatten(), error, atol=1e-12)
 
@@ -82,9 +82,9 @@ def test_ablation_over_texts_is_their_mean_and_one_text_has_no_error() -> None:
     made = model()
     sweep = ablate_heads(made.trace(batch(CLEAN)), logit_difference(RIGHT, WRONG))
     alone = [by_hand(made, n, [{("z", 1, 1): zero}])[0] for n in range(3)]
-    assert float(sweep.values[1, 1]) == pytest.approx(float(torch.stack(alone).mean()), abs=1e-12)
+    assert torch.allclose(sweep.values[1, :, 1], torch.stack(alone), atol=1e-12)
     with pytest.raises(EditError, match="no standard error"):
-        _ = sweep.each[0].standard_error
+        _ = ablate_heads(made.trace(CLEAN[0]), logit_difference(1, 2)).standard_error
 
 
 def test_named_places_are_patched_at_each_sentences_own_positions() -> None:
@@ -96,14 +96,14 @@ def test_named_places_are_patched_at_each_sentences_own_positions() -> None:
         logit_difference(RIGHT, WRONG),
         aligned=places,
     )
-    assert sweep.columns == ("changed", "end")
+    assert sweep.labels["place"] == ("changed", "end")
     for n, where in enumerate([[1, 3], [0], [1, 3]]):
         source = made.trace(CORRUPT[n])
         for column, at in ((0, where), (1, [-1])):
             edits = [
                 {("resid_post", layer): replace(source, positions=at)} for layer in range(LAYERS)
             ]
-            found = sweep.each[n].values[:, column]
+            found = sweep.values[:, n, column]
             assert torch.allclose(found, by_hand(made, n, edits), atol=1e-12)
     assert torch.allclose(sweep.recovered[-1, 1], torch.tensor(1.0).double(), atol=1e-9)
 
@@ -128,7 +128,8 @@ def test_every_head_at_every_token_equals_one_patched_pass_after_the_other(name:
     made, metric = model(), logit_difference(RIGHT[0], WRONG[0])
     source = made.trace(CORRUPT[0])
     sweep = patch_head_positions(made.trace(CLEAN[0]), source, metric, name=name, layers=[0, 2])
-    assert sweep.rows == ("0-0", "0-1", "2-0", "2-1")
+    assert sweep.labels["layer"] == [0, 2]
+    assert sweep.axes == ("layer", "batch", "head", "position")
     edits = [
         {(name, layer, head): replace(source, positions=place)}
         for layer in (0, 2)
@@ -147,12 +148,12 @@ def test_the_means_of_paths_and_estimates_are_over_the_pairs() -> None:
         pair = made.trace(CLEAN[n]), made.trace(CORRUPT[n])
         own = logit_difference(RIGHT[n], WRONG[n])
         alone = path_patching(*pair, own, receivers=[("key", 2, 1)])
-        assert torch.allclose(paths.table[n, :2], alone.table[0, :2], atol=1e-12)
+        assert torch.allclose(paths.change[:2, n], alone.change[:2, 0], atol=1e-12)
         single = attribution_patching(*pair, own)["z"].total[:, 0]
         assert torch.allclose(estimates.total[:, n], single, atol=1e-12)
-    assert torch.allclose(paths.mean, paths.table.mean(0), equal_nan=True)
+    assert torch.allclose(paths.mean, paths.change.mean(1), equal_nan=True)
     assert torch.allclose(estimates.mean, estimates.total.mean(1))
-    way = (paths.corrupt - paths.clean).mean()
+    way = (paths.patched - paths.clean).mean()
     assert torch.allclose(paths.recovered * way, paths.mean, equal_nan=True)
 
 

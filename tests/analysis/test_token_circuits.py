@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vocabulary_models import both
 
-from minibert.analysis.token_circuits import copying_scores, ov_on_tokens, qk_on_tokens
+from minibert.analysis.circuits import copying_scores, ov_on_tokens, qk_on_tokens
 from minibert.errors import TokenizationError, TraceError
 from minibert.loading import from_transformers, load
 from minibert.model import Model
@@ -48,8 +48,8 @@ def test_token_scores_are_those_of_the_first_layer_where_positions_are_nothing(f
     torch.testing.assert_close(table.values, scores, atol=1e-12, rtol=0)
     some = qk_on_tokens(model, 0, 1, queries=IDS[:2], keys=IDS[1:4])
     torch.testing.assert_close(some.values, scores[:2, 1:4], atol=1e-12, rtol=0)
-    assert some.rows == ("5", "2")
-    assert some.columns == ("2", "40", "7")
+    assert some.labels["query"] == ("5", "2")
+    assert some.labels["key"] == ("2", "40", "7")
 
 
 @pytest.mark.parametrize("family", ["gpt_neox", "llama", "gemma2", "modernbert"])
@@ -133,7 +133,7 @@ def test_copying_scores_come_from_the_eigenvalues_of_the_full_circuit(
     found = copying_scores(model, fold_norm=fold)
     eigenvalues = np.linalg.eigvals(full)
     expected = eigenvalues.sum().real / np.abs(eigenvalues).sum()
-    np.testing.assert_allclose(found.scores[layer, head], expected, atol=1e-6)
+    np.testing.assert_allclose(found.values[layer, head], expected, atol=1e-6)
     np.testing.assert_allclose(found.eigenvalues[layer, head].sum(), np.trace(full), atol=1e-8)
     assert found.eigenvalues.shape == (chosen.layers, chosen.heads, d)
 
@@ -145,7 +145,7 @@ def test_a_head_that_writes_what_it_reads_copies_and_its_opposite_does_not() -> 
         rows = slice(5 * head, 5 * head + 5)
         attention.output.weight[:, rows] = sign * attention.value.weight[rows].T
     model.head.decoder.weight = model.body.word.weight
-    scores = copying_scores(model).scores[1]
+    scores = copying_scores(model).values[1]
     torch.testing.assert_close(scores, torch.tensor([1.0, -1.0, 0.0], dtype=scores.dtype))
 
 
@@ -153,7 +153,7 @@ def test_tokens_are_named_by_the_tokenizer() -> None:
     model = load()
     ids = model.tokenizer.encode("autumn leaves")
     table = qk_on_tokens(model, 1, 3, queries=ids, keys=ids[:1])
-    assert table.rows == tuple(model.tokenizer.string(i) for i in ids)
+    assert table.labels["query"] == tuple(model.tokenizer.string(i) for i in ids)
     assert table.values.shape == (len(ids), 1)
 
 

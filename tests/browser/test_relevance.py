@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 import minibert
 from minibert.analysis import relevance_of
-from minibert.analysis.relevance import relevance
+from minibert.analysis.flow import relevance
 from minibert.trace.read import Trace
 
 pytestmark = pytest.mark.browser

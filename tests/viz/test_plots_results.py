@@ -1,8 +1,6 @@
-"""Every result of minibert.analysis draws itself: its numbers, its labels, files, refusals."""
+"""A Result draws itself: the numbers and names in a picture are its own, whatever its axes."""
 
 import dataclasses
-import importlib
-import pkgutil
 import subprocess
 import sys
 import warnings
@@ -10,46 +8,210 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
-from drawn_results import results, signed
-from figure_texts import misplaced, tokens
+from drawn_results import BATCH, H, L, numbers, results, signed
+from figure_texts import image, misplaced, named, tokens
 from matplotlib import rcParams
 from matplotlib.backends import backend_agg
 from matplotlib.backends.backend_agg import RendererAgg
 
-import minibert.analysis
-from minibert.analysis.norms import SummedNorms
-from minibert.analysis.relevance import Relevance
-from minibert.analysis.rollout import Rollout
-from minibert.analysis.token_circuits import TokenTable
+from minibert.analysis.circuits import CompositionScores
+from minibert.analysis.patterns import HeadScores
 from minibert.errors import EditError, MinibertError, TraceError
+from minibert.result import Result
+from minibert.viz.plots.heat import Heat, heat_maps
+from minibert.viz.plots.sheet import plain, step_for
 
-# Where a result is no result but what results are made of.
-PARTS = {
-    "Circuit",
-    "Component",
-    "EmbeddingParts",
-    "FrozenNorm",
-    "HeadWeights",
-    "OfOnePosition",
-    "PatternKind",
-}
 RESULTS = list(results())
 
 
-def test_every_result_of_the_package_is_drawn_here() -> None:
-    found = set()
-    for module in pkgutil.iter_modules(minibert.analysis.__path__):
-        loaded = importlib.import_module(f"minibert.analysis.{module.name}")
-        found |= {
-            name
-            for name, item in vars(loaded).items()
-            if dataclasses.is_dataclass(item)
-            and item.__module__ == loaded.__name__
-            and not name.startswith("_")
-        }
-    assert found - PARTS == set(RESULTS)
+def same(picture: Any, tensor: torch.Tensor) -> bool:
+    return bool(np.array_equal(np.asarray(picture), tensor.double().numpy()))
+
+
+def texts(panel: Any) -> list[str]:
+    return [text.get_text() for text in panel.texts]
+
+
+@pytest.mark.parametrize("sentence", [0, 1])
+def test_a_matrix_is_drawn_without_padding_queries_down_and_keys_across(sentence: int) -> None:
+    result = results()["query x key"]
+    N = len(result.tokens[sentence])
+    panel = result.plot(sentence=sentence).axes[0]
+    assert same(image(panel), result.values[sentence, :N, :N])
+    assert (panel.get_ylabel(), panel.get_xlabel()) == ("query", "key")
+    assert named(panel, "x") == named(panel, "y") == list(tokens(N))
+
+
+def test_every_head_is_a_tile_and_a_chosen_one_is_large() -> None:
+    result = results()["heads"]
+    grid = result.plot(sentence=1).axes[0]
+    tiles = result.values[:, 1, :, :5, :5].flatten(0, 1)
+    assert len(grid.images) == L * H
+    assert all(same(image(grid, n), tile) for n, tile in enumerate(tiles))
+    assert len({picture.get_clim() for picture in grid.images}) == 1
+    layer = result.plot(layer=-1).axes[0]
+    assert [same(image(layer, n), result.values[2, 0, n]) for n in range(H)] == [True] * H
+    assert [text for text in texts(layer) if text] == [f"head {n}" for n in range(H)]
+    one = result.plot(layer=1, head=2).axes[0]
+    assert same(image(one), result.values[1, 0, 2])
+    assert one.get_title(loc="left") == "Heads, head 1-2"
+
+
+def test_a_long_head_is_drawn_by_what_is_farthest_from_0_in_each_block() -> None:
+    values = torch.zeros(1, 1, 131, 131)
+    values[0, 0, 130, 0], values[0, 0, 3, 7], values[0, 0, 2, 6] = 1.0, -0.5, 0.25
+    result = Result(values, "batch head query key", tokens=(tokens(131),), signed=True)
+    drawn = image(result.plot().axes[0])
+    assert drawn.shape == (66, 66)
+    assert (drawn[65, 0], drawn[1, 3], np.count_nonzero(drawn)) == (1, -0.5, 2)
+
+
+@pytest.mark.parametrize("name", ["token", "integrated", "position"])
+def test_a_bar_stands_for_each_token(name: str) -> None:
+    result, choices = results()[name], {"layer": 0} if name == "position" else {}
+    shown = result.shown().values
+    wanted = shown[0, 1] if name == "position" else shown[1]
+    panel = result.plot(sentence=1, **choices).axes[0]
+    assert [bar.get_height() for bar in panel.patches] == pytest.approx(wanted[:5].tolist())
+    assert named(panel, "x") == list(tokens(5))
+    outlined = [n for n, bar in enumerate(panel.patches) if bar.get_linewidth() == 1]
+    assert outlined == ([1] if name == "position" else [])
+
+
+def test_layers_of_tokens_and_heads_of_tokens_are_maps() -> None:
+    result = results()["position"]
+    panel = result.plot(sentence=1).axes[0]
+    assert same(image(panel), result.values[:, 1, :5])
+    assert named(panel, "y") == ["0", "1", "2"]
+    result = results()["head x token"]
+    panel = result.plot(sentence=1).axes[0]
+    assert same(image(panel), result.change[:, 1, :, :5].flatten(0, 1))
+    assert named(panel, "y")[:6] == ["0-0", "0-1", "0-2", "0-3", "0-4", "1-0"]
+
+
+@pytest.mark.parametrize("name", ["layer x head", "sweep", "blocked", "estimates"])
+def test_one_sentence_or_the_mean_of_all_is_shown(name: str) -> None:
+    result = results()[name].shown()
+    for sentence, wanted in ((1, result.values[:, 1]), (None, result.values.double().mean(1))):
+        assert same(image(results()[name].plot(sentence=sentence).axes[0]), wanted)
+    with pytest.raises(TraceError, match="no mean to draw"):
+        results()["token"].plot(sentence=None)
+
+
+def test_parts_are_sorted_by_size_and_the_rest_is_their_sum() -> None:
+    result = results()["attribution"]
+    bars, heads = result.plot(count=4).axes[:2]
+    lengths = [bar.get_width() for bar in bars.patches]
+    assert lengths[:4] == pytest.approx([value for _, value in result.top(4)])
+    assert sum(lengths) == pytest.approx(result.total.item())
+    assert named(bars, "y") == [*(name for name, _ in result.top(4)), "12 others"]
+    assert same(image(heads), result.by_head())
+
+
+def test_shares_of_a_decomposition_are_those_along_the_stream_and_sum_to_1() -> None:
+    result = results()["decomposition"]
+    bars = result.plot(position=2, sentence=1, count=16).axes[0]
+    stream = result.values[:, 1, 2].sum(0)
+    wanted = result.values[:, 1, 2] @ stream / (stream @ stream)
+    lengths = [bar.get_width() for bar in bars.patches]
+    assert sorted(lengths) == pytest.approx(sorted(wanted.tolist()), abs=1e-5)
+    assert sum(lengths) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_lens_writes_the_token_of_a_rank_into_its_cell() -> None:
+    result = results()["lens"]
+    panel = result.plot(sentence=1, rank=1).axes[0]
+    written = {text.get_position(): text.get_text() for text in panel.texts}
+    assert len(written) == L * 5
+    for row in range(L):
+        for column in range(5):
+            token = result.words[int(result.ids[row, 1, column, 1])]
+            assert written[column, row] in (token, token[: len(written[column, row]) - 1] + "…")
+    assert same(image(panel), result.probs[:, 1, :5, 1])
+    assert named(panel, "x") == list(tokens(5))
+    assert not results(200)["lens"].plot().axes[0].texts
+
+
+def test_every_pattern_that_was_measured_has_a_map_on_one_scale() -> None:
+    scores = {name: numbers(L, H) + n for n, name in enumerate(("first", "rare", "last"))}
+    scores["rare"] = torch.full((L, H), torch.nan)
+    panels = [panel for panel in HeadScores.of(scores).plot().axes if panel.images]
+    assert [panel.get_title(loc="left") for panel in panels] == ["first", "last"]
+    assert same(image(panels[0]), scores["first"])
+    assert same(image(panels[1]), scores["last"])
+    with pytest.raises(TraceError, match="Nothing was measured"):
+        HeadScores.of({"rare": scores["rare"]}).plot()
+
+
+def test_composition_leaves_out_heads_that_no_other_head_reads() -> None:
+    result = results()["composition"]
+    panel = result.plot().axes[0]
+    assert (named(panel, "y")[-1], named(panel, "x")[0]) == (f"{L - 2}-{H - 1}", "1-0")
+    drawn = image(panel)
+    for layer, head, later, second in np.ndindex(L - 1, H, L - 1, H):
+        cell = drawn[layer * H + head, later * H + second]
+        if later + 1 > layer:
+            assert cell == result.values[layer, head, later + 1, second].item()
+        else:
+            assert cell is np.ma.masked
+    with pytest.raises(TraceError, match="one layer"):
+        CompositionScores(numbers(1, H, 1, H), "layer head later_layer later_head").plot()
+
+
+def test_eigenvalues_stand_in_the_complex_plane_and_singular_values_on_a_line() -> None:
+    circuit = results()["circuit"]
+    line, plane = circuit.plot().axes
+    assert line.lines[0].get_ydata() == pytest.approx(circuit.singular_vectors().values.numpy())
+    points = plane.collections[0].get_offsets()
+    found = circuit.eigenvalues()
+    assert np.allclose(np.ma.getdata(points), np.stack([found.real, found.imag], 1))
+    head = results()["copying"]
+    points = head.plot(layer=2, head=-1).axes[0].collections[0].get_offsets()
+    assert np.allclose(np.ma.getdata(points)[:, 0], head.eigenvalues[2, 4].real)
+
+
+def heat(values: torch.Tensor, **options: Any) -> Any:
+    rows, columns = (list(map(str, range(size))) for size in values.shape)
+    return heat_maps([Heat(values.double().numpy(), rows, columns, **options)]).axes[0]
+
+
+def test_digits_stand_in_few_cells_and_nan_has_none() -> None:
+    panel = heat(torch.tensor([[0.126, -0.001], [torch.nan, 1.0]]), signed=True)
+    assert texts(panel) == ["0.13", "0.00", "1.00"]
+    assert image(panel).mask.tolist() == [[False, False], [True, False]]
+    assert not heat(numbers(24, 16)).texts
+    assert texts(heat(900 * signed(2, 2)))[0] == "−450"
+    assert image(heat(torch.full((2, 3), torch.nan))).mask.all()
+
+
+def test_labels_of_a_long_text_are_thinned_out_and_numbered() -> None:
+    panel = results(200)["query x key"].plot().axes[0]
+    assert named(panel, "x")[:3] == ["0 [CLS]", "5 jumps", "10 fox"]
+    assert list(panel.get_xticks()) == list(range(0, 200, 5))
+    for count, inches, step in ((10, 2.0, 1), (40, 2.0, 5), (200, 6.6, 5)):
+        assert step_for(count, inches) == step
+
+
+@pytest.mark.parametrize(
+    ("token", "label"),
+    [
+        (" the", "the"),
+        ("  ", "␣␣"),
+        ("", ""),
+        ("a\nb\tc", "a\\nb\\tc"),
+        ("\x00", "\\x00"),
+        ("‮", "\\u202e"),
+        ("\ud800", "\\ud800"),
+        ("$x$", "$x$"),
+        ("w" * 10_000, "w" * 21 + "…"),
+    ],
+)
+def test_any_token_is_one_line_that_can_be_drawn(token: str, label: str) -> None:
+    assert plain(token) == label
+    assert plain(" the", spaces=True) == "␣the"
 
 
 @pytest.mark.slow
@@ -81,25 +243,18 @@ def test_texts_are_measured_without_a_canvas_as_large_as_the_sheet(
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_colour_bar_of_a_short_text_can_be_read(count: int) -> None:
-    labels = (tokens(count),)
-    values = torch.ones(1, count, count).tril()
-    shares = values / values.sum(-1, keepdim=True)
-    drawings = [
-        Rollout(shares, labels),
-        Relevance(4 * shares, labels),
-        SummedNorms(0, 6.5 * shares, labels),
-        TokenTable(9 * signed(1, count), ("a",), labels[0]),
-    ]
-    for drawing in drawings:
-        figure = drawing.plot()
-        assert not misplaced(figure), drawing
+    shares = torch.ones(1, count, count).tril()
+    for scale in (0.2, 4.0, 6.5):
+        unit, words = "relevance of the key to the query", (tokens(count),)
+        figure = Result(scale * shares, "batch query key", "Of", unit, tokens=words).plot()
+        assert not misplaced(figure)
         bar = figure.axes[-1]
         low, high = bar.get_ylim()
         assert 2 <= sum(low <= tick <= 1.001 * high for tick in bar.get_yticks()) <= 7
 
 
 # One of each kind of picture.
-PICTURES = ("HeadNorms", "LogitAttribution", "LogitLens", "PositionRollout", "QKCircuit", "Sweep")
+PICTURES = ("head x query", "attribution", "lens", "position", "circuit", "sweep")
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -113,83 +268,67 @@ def test_a_figure_is_saved_as_each_kind_of_file_and_again_with_the_same_bytes(
         written = [(tmp_path / f"{stem}{suffix}").read_bytes() for stem in ("plot", "again")]
         assert written[0].startswith(start)
         assert written[0] == written[1]
-    texts = "".join(ElementTree.parse(tmp_path / "plot.svg").getroot().itertext())
-    assert texts.strip(), "text is drawn as outlines"
+    found = "".join(ElementTree.parse(tmp_path / "plot.svg").getroot().itertext())
+    assert found.strip(), "text is drawn as outlines"
 
 
 def test_a_token_stands_in_the_svg_as_text(tmp_path: Path) -> None:
-    results(15, hostile=True)["Rollout"].plot(tmp_path / "plot.svg")
-    texts = "".join(ElementTree.parse(tmp_path / "plot.svg").getroot().itertext())
+    results(15, hostile=True)["query x key"].plot(tmp_path / "plot.svg")
+    found = "".join(ElementTree.parse(tmp_path / "plot.svg").getroot().itertext())
     for token in ("$x^2$", "</script>", "_{", "\\frac", "a\\nb", "\\x00\\x1b", "\\u4e2d"):
-        assert token in texts
+        assert token in found
 
 
-@pytest.mark.parametrize("name", RESULTS)
-def test_without_matplotlib_the_error_says_what_to_install(
-    name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", PICTURES)
+def test_what_cannot_be_drawn_or_saved_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(MinibertError, match=r"ending in \.svg, \.pdf or \.png"):
+        results()[name].plot(tmp_path / "plot.jpg")
+    assert not list(tmp_path.iterdir())
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MinibertError, match=r"pip install 'minibert-attention\[plots\]'"):
         results()[name].plot()
 
 
-@pytest.mark.parametrize("name", RESULTS)
-def test_another_kind_of_file_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(MinibertError, match=r"ending in \.svg, \.pdf or \.png"):
-        results()[name].plot(tmp_path / "plot.jpg")
-    assert not list(tmp_path.iterdir())
-
-
-CHOICES: dict[str, list[dict[str, Any]]] = {
-    "LogitAttribution": [{"sentence": 1}, {"count": 0}],
-    "Decomposition": [{"sentence": 2}, {"position": 7}, {"count": -1}],
-    "IntegratedAttention": [{"head": 5}, {"sentence": 2}],
-    "HeadNorms": [{"head": -6}, {"sentence": -3}],
-    "LogitLens": [{"sentence": 2}, {"rank": 2}],
-    "AttentionRelevance": [{"layer": 3}, {"layer": 1, "head": 5}, {"head": 1}, {"sentence": 2}],
-    "PositionRelevance": [{"layer": 3}, {"sentence": 2}],
-    "PositionRollout": [{"layer": 3}, {"layer": None, "sentence": 2}],
-    "CopyingScores": [{"layer": 1}, {"head": 1}, {"layer": 3, "head": 0}],
-} | {
-    name: [{"sentence": 2}, {"sentence": True}]
-    for name in (
-        "Flow",
-        "IntegratedEmbeddings",
-        "SummedNorms",
-        "BlockNorms",
-        "Relevance",
-        "Rollout",
-    )
-}
-
-
 @pytest.mark.parametrize(
-    ("name", "options"), [(name, options) for name, all_ in CHOICES.items() for options in all_]
+    ("name", "choices"),
+    [
+        ("attribution", {"sentence": 1}),
+        ("attribution", {"count": 0}),
+        ("decomposition", {"position": 7}),
+        ("lens", {"rank": 2}),
+        ("heads", {"layer": 3}),
+        ("heads", {"layer": 1, "head": 5}),
+        ("heads", {"row": 1}),
+        ("copying", {"layer": 1}),
+        ("copying", {"layer": 3, "head": 0}),
+        *((name, {"sentence": 2}) for name in ("token", "query x key", "lens", "position")),
+        ("token", {"sentence": True}),
+    ],
 )
-def test_a_choice_that_is_not_there_is_an_error(name: str, options: dict[str, Any]) -> None:
+def test_a_choice_that_is_not_there_is_an_error(name: str, choices: dict[str, Any]) -> None:
     with pytest.raises(TraceError):
-        results()[name].plot(**options)
+        results()[name].plot(**choices)
 
 
 def test_a_sweep_without_a_second_pass_has_nothing_recovered() -> None:
-    sweep = dataclasses.replace(results()["Sweep"], patched=None)
+    sweep = dataclasses.replace(results()["sweep"], patched=None)
     with pytest.raises(EditError, match="no way to recover"):
-        sweep.plot(show="recovered")
-    with pytest.raises(EditError, match="'change', 'recovered', 'values'"):
-        sweep.plot(show="logits")
+        _ = sweep.recovered
 
 
 def test_a_layer_is_named_by_its_own_number_where_a_result_has_some_of_them() -> None:
-    whole = results()["AttentionRelevance"]
-    some = dataclasses.replace(whole, layers=(4, 7), values=whole.values[:2])
+    whole = results()["heads"]
+    some = dataclasses.replace(whole, labels={"layer": (4, 7)}, values=whole.values[:2])
     panel = some.plot(layer=7, head=1).axes[0]
-    assert torch.equal(torch.tensor(panel.images[0].get_array()), whole.values[1, 0, 1].double())
-    with pytest.raises(TraceError, match="Layer 1 is not in this result; it has 4, 7"):
+    assert same(image(panel), whole.values[1, 0, 1])
+    with pytest.raises(TraceError, match="no layer 1 in this result; it has 4, 7"):
         some.plot(layer=1)
 
 
 def test_the_users_settings_neither_matter_nor_change(tmp_path: Path) -> None:
-    result = results()["Rollout"]
+    result = results()["query x key"]
     result.plot(tmp_path / "plain.svg")
     before = rcParams.copy()
     try:
@@ -204,15 +343,31 @@ def test_the_users_settings_neither_matter_nor_change(tmp_path: Path) -> None:
 
 
 def test_pyplot_is_never_imported_and_a_notebook_shows_the_figure() -> None:
-    figure = results()["HeadScores"].plot()
-    content, shown = figure._repr_png_()
+    content, shown = results()["patterns"].plot()._repr_png_()
     assert content.startswith(b"\x89PNG")
     assert shown["width"] > shown["height"] > 100
     code = (
         "import sys, torch\n"
-        "from minibert.analysis.scores import PATTERNS, HeadScores\n"
-        "HeadScores(**{name: torch.rand(2, 3) for name in PATTERNS}).plot()\n"
+        "from minibert.result import Result\n"
+        "Result(torch.rand(2, 3), 'layer head').plot()\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_results_say_what_they_are_and_list_their_numbers() -> None:
+    result = results()["token"]
+    rows = result.table()
+    assert len(rows) == 7 + 5
+    assert rows[-1] == {"batch": 1, "position": 4, "value": result.values[1, 4].item()}
+    largest = result.largest(3)
+    assert [abs(number) for *_, number in largest] == sorted(
+        (abs(row["value"]) for row in rows), reverse=True
+    )[:3]
+    assert result.to_dict()["values"] == result.values.tolist()
+    assert len(repr(result).splitlines()) <= 4
+    with pytest.raises(ValueError, match="in their order"):
+        Result(numbers(BATCH, L), "batch layer")
+    with pytest.raises(TraceError, match="has no axis 'row'"):
+        result.at(row=1)

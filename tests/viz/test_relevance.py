@@ -10,7 +10,7 @@ from small_traces import small_trace
 
 import minibert
 from minibert.analysis import gradient_x_attention, integrated_embeddings, relevance_of
-from minibert.analysis.relevance import relevance
+from minibert.analysis.flow import relevance
 from minibert.errors import AttentionError
 from minibert.trace.read import Trace
 from minibert.viz import Page, view

@@ -1,10 +1,11 @@
 """Figures for print, by matplotlib, which the extra `plots` brings.
 
+results.py   of any Result, by its axes: what `.plot()` draws
 trace.py     of a trace: one head, all heads, statistics by layer
 training.py  of what `minibert train` logged (scores_log.py): how the heads of a model form
-heat.py grid.py lens.py terms.py tokens.py   what the results of minibert.analysis draw themselves
-             with, by `.plot()`
-base.py figure.py labels.py style.py         what all of them share
+bench.py     of what `minibert bench` measured
+heat.py grid.py bars.py   heat maps, small maps of many heads, bars and spectra
+sheet.py figure.py        the sheet they are drawn on, its style, its labels and its file
 """
 
 from minibert.viz.plots.trace import attention_grid, attention_map, by_layer, head_statistic

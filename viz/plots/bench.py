@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import MinibertError
-from minibert.viz.plots.base import Output, panel_at, sheet
-from minibert.viz.plots.style import FAINT, INK
+from minibert.viz.plots.sheet import FAINT, INK, Output, panel_at, sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,7 +13,6 @@ else:
     # matplotlib is optional: a run-time type checker must not ask for it.
     Axes = Figure = object
 
-__all__ = ["bench_times"]
 
 # Okabe and Ito's colours; the kernel itself is drawn in ink.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")

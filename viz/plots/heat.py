@@ -7,32 +7,29 @@ Over tokens, where most numbers are faint, colour grows with the square root of 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from minibert.viz.plots.base import Array, Output, array, panel_at, sheet
-from minibert.viz.plots.labels import LINE, inches_of, label_axis, plain
-from minibert.viz.plots.style import INK
+from minibert.viz.plots.sheet import (
+    INK,
+    LINE,
+    Output,
+    inches_of,
+    label_axis,
+    panel_at,
+    plain,
+    sheet,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap, Normalize
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 else:
     # matplotlib is optional: a run-time type checker must not ask for it.
-    Axes = Figure = object
-
-__all__ = [
-    "Heat",
-    "add_title",
-    "by_head",
-    "colour_bar",
-    "colours",
-    "draw_heat",
-    "heat_map",
-    "heat_maps",
-    "scale",
-]
+    Axes = AxesImage = Colormap = Figure = Normalize = object
 
 # Inches of a cell at most, of a side in which every label fits, and of a side at most.
 _CELL, _SIDE, _LABELLED, _WIDEST = 0.42, 4.2, 0.145, 6.6
@@ -49,7 +46,7 @@ _DIGITS = (0.3, 0.15)
 class Heat:
     """A table as a picture shows it. `limits` are those of the colours, by default the data's."""
 
-    values: Any
+    values: np.ndarray
     rows: Sequence[str]
     columns: Sequence[str]
     title: str = ""
@@ -70,30 +67,16 @@ class Heat:
         """The numbers at both ends of the colour bar."""
         if self.limits is not None:
             return self.limits
-        numbers = array(self.values)
-        largest = float(np.nanmax(np.abs(numbers))) if np.isfinite(numbers).any() else 0.0
-        largest = largest or 1.0
+        largest = float(np.nanmax(np.abs(self.values), initial=0)) or 1.0
         return (-largest, largest) if self.signed else (0.0, largest)
 
     @property
     def size(self) -> tuple[float, float]:
         """Width and height in inches."""
-        rows, columns = array(self.values).shape
+        rows, columns = self.values.shape
         width, height = _side(columns), _side(rows)
         # A few layers of many tokens are not drawn as towers.
         return width, min(height, rows * max(0.2, 2.5 * width / columns))
-
-
-def by_head(values: Any, **options: Any) -> Heat:
-    """The table of (layer, head)."""
-    L, H = values.shape
-    layers, heads = ([str(number) for number in range(count)] for count in (L, H))
-    return Heat(values, layers, heads, row_title="layer", column_title="head", **options)
-
-
-def heat_map(heat: Heat, path: Output = None) -> Figure:
-    """A figure of one table."""
-    return heat_maps([heat], path)
 
 
 def heat_maps(heats: Sequence[Heat], path: Output = None) -> Figure:
@@ -115,20 +98,21 @@ def heat_maps(heats: Sequence[Heat], path: Output = None) -> Figure:
 
 def draw_heat(
     panel: Axes, heat: Heat, limits: tuple[float, float], *, named: bool = True, digits: bool = True
-) -> Any:
+) -> AxesImage:
     """The image of a table on a panel of its size; rows have labels where `named`."""
-    values, (width, height) = array(heat.values), heat.size
+    values, (width, height) = heat.values, heat.size
     image = panel.imshow(
         np.ma.masked_invalid(values),
         cmap=colours(heat.signed),
         norm=scale(limits, faint=bool(heat.tokens)),
         aspect="auto",
     )
-    shared: dict[str, Any] = {"every": heat.every, "spaces": heat.vocabulary}
-    across = range(len(heat.columns)) if "x" in heat.tokens else None
-    down = range(len(heat.rows)) if "y" in heat.tokens else None
-    label_axis(panel, "x", heat.columns, width, positions=across, **shared)
-    label_axis(panel, "y", heat.rows, height, positions=down, **shared)
+    for axis, labels, inches in (("x", heat.columns, width), ("y", heat.rows, height)):
+        positions = range(len(labels)) if axis in heat.tokens else None
+        label_axis(
+            panel, axis, labels, inches,
+            positions=positions, every=heat.every, spaces=heat.vocabulary,
+        )  # fmt: skip
     panel.set_xlabel(heat.column_title)
     if named:
         panel.set_ylabel(heat.row_title)
@@ -142,33 +126,35 @@ def draw_heat(
     return image
 
 
-def colours(signed: bool) -> Any:
+def colours(signed: bool) -> Colormap:
     """Red, white, blue for signed numbers, white to dark blue for shares; grey for no number."""
     from matplotlib import colormaps
 
     return colormaps["RdBu" if signed else "Blues"].with_extremes(bad="#e4e4e4")
 
 
-def scale(limits: tuple[float, float], *, faint: bool) -> Any:
+def scale(limits: tuple[float, float], *, faint: bool) -> Normalize:
     """How numbers become colours: evenly, or where they are `faint` by their square roots."""
     from matplotlib.colors import FuncNorm, Normalize
 
     return FuncNorm((_root, _square), *limits) if faint else Normalize(*limits)
 
 
-def _root(values: Array) -> Array:
+def _root(values: np.ndarray) -> np.ndarray:
     return np.sign(values) * np.sqrt(np.abs(values))
 
 
-def _square(roots: Array) -> Array:
+def _square(roots: np.ndarray) -> np.ndarray:
     return roots * np.abs(roots)
 
 
-def colour_bar(figure: Figure, panel: Axes, image: Any, heats: Sequence[Heat], unit: str) -> None:
+def colour_bar(
+    figure: Figure, panel: Axes, image: AxesImage, heats: Sequence[Heat], unit: str
+) -> None:
     """The colour bar of an image on a panel of its own, with arrows where numbers go beyond."""
     low, high = image.get_clim()
     slack = 1e-6 * (high - low)
-    numbers = np.concatenate([np.zeros(0), *(array(heat.values).ravel() for heat in heats)])
+    numbers = np.concatenate([np.zeros(0), *(heat.values.ravel() for heat in heats)])
     beyond = bool((numbers < low - slack).any()), bool((numbers > high + slack).any())
     extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
         beyond, "neither"
@@ -183,7 +169,7 @@ def colour_bar(figure: Figure, panel: Axes, image: Any, heats: Sequence[Heat], u
     panel.tick_params(length=2, width=0.5)
 
 
-def _bar_ticks(image: Any, inches: float) -> Array:
+def _bar_ticks(image: AxesImage, inches: float) -> np.ndarray:
     """Round numbers in the range of the colours, as many up to six as do not touch."""
     from matplotlib.ticker import MaxNLocator
 
@@ -213,7 +199,7 @@ def _side(count: int) -> float:
     return min(_CELL * count, max(_SIDE, _LABELLED * count), _WIDEST)
 
 
-def _write_digits(panel: Axes, values: Array, image: Any) -> None:
+def _write_digits(panel: Axes, values: np.ndarray, image: AxesImage) -> None:
     largest = max(np.nanmax(np.abs(values), initial=0), *np.abs(image.get_clim()))
     decimals = next((n for n, bound in ((2, 9.995), (1, 99.95), (0, 999.5)) if largest < bound), -1)
     if decimals < 0 or largest < 0.05:

@@ -13,8 +13,6 @@ import numpy.typing as npt
 from minibert.errors import MinibertError
 from minibert.untrusted import read_text
 
-__all__ = ["Real", "ScoresLog", "read_scores"]
-
 Real = npt.NDArray[np.float64]
 EXPECTED = (
     "expected an object with tokens, loss and heads, and in heads for each pattern one list of "

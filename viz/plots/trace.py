@@ -1,21 +1,19 @@
 """Figures of a trace: one head, every head, and a statistic of heads by layer."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.errors import TraceError
+from minibert.errors import TraceError, check_index
 from minibert.quantities import Float
-from minibert.trace.places import check_index
+from minibert.result import Result
 from minibert.trace.statistics import follows_from_vectors, masses_of, statistics_of
-from minibert.viz.plots.base import Output, array, panel_at, sheet
-from minibert.viz.plots.grid import head_grid
 from minibert.viz.plots.heat import add_title
-from minibert.viz.plots.style import FAINT
-from minibert.viz.plots.tokens import token_map
+from minibert.viz.plots.results import drawn
+from minibert.viz.plots.sheet import FAINT, Output, array, panel_at, sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 else:
     # matplotlib is optional: a run-time type checker must not ask for it.
     Figure = Trace = object
-
-__all__ = ["STATISTICS", "attention_grid", "attention_map", "by_layer", "head_statistic"]
 
 # What `head_statistic` knows, and how its numbers are called.
 STATISTICS = {
@@ -38,6 +34,7 @@ STATISTICS = {
 }
 
 _OFFSETS = {"previous": -1, "self": 0, "next": 1}
+_UNIT = "share of the query's attention"
 
 
 def attention_map(
@@ -52,15 +49,9 @@ def attention_map(
     or sentence that is not there, and MinibertError without matplotlib.
     """
     at = trace[layer, head]
-    return token_map(
-        at.probs,
-        trace.tokens.strings,
-        sentence=sentence,
-        title=f"Attention of head {at.layer}-{at.head}",
-        unit="share of the query's attention",
-        limits=(0.0, 1.0),
-        path=path,
-    )
+    title, tokens = f"Attention of head {at.layer}-{at.head}", trace.tokens.strings
+    one = Result(at.probs, "batch query key", title, _UNIT, tokens=tokens, limits=(0.0, 1.0))
+    return drawn(one, path, sentence=sentence)
 
 
 def attention_grid(
@@ -80,15 +71,9 @@ def attention_grid(
         raise TraceError("layers is empty; expected some layers, or None for all.")
     index = check_index("sentence", sentence, trace.allowed.batch)
     probs = torch.stack([trace[layer].probs[index : index + 1] for layer in chosen])
-    return head_grid(
-        probs,
-        trace.tokens.strings[index : index + 1],
-        layers=chosen,
-        sentence=0,
-        title="Attention of every head",
-        unit="share of the query's attention",
-        path=path,
-    )
+    names, tokens = "layer batch head query key", trace.tokens.strings[index : index + 1]
+    labels = {"layer": chosen}
+    return drawn(Result(probs, names, "Attention", _UNIT, labels, tokens), path)
 
 
 def head_statistic(trace: Trace, name: str, *, sentence: int = 0) -> Float[Tensor, "layer head"]:
@@ -157,25 +142,27 @@ def _rows(
     if not follows_from_vectors(trace, layer):
         probs = trace[layer].probs[index, :, :N, :N].detach().double()
         return _rows_of_probs(probs, name, special.to(probs.device))
-    if name == "entropy":
-        found: Any = statistics_of(trace, layer, ("entropy",)).entropy
-    elif name in ("first", "special"):
-        keys = [0] if name == "first" else special.nonzero().flatten().tolist()
-        found = statistics_of(trace, layer, (("key_mass", keys),)).key_mass
-        found = found if found is None else found.double().sum(-1)
-    else:
+    found: Tensor | None
+    if name in _OFFSETS:
         found = masses_of(trace, layer, (_OFFSETS[name],))[0][..., 0]
+    elif name == "entropy":
+        found = statistics_of(trace, layer, ("entropy",)).entropy
+    else:
+        keys = [0] if name == "first" else special.nonzero().flatten().tolist()
+        masses = statistics_of(trace, layer, (("key_mass", keys),)).key_mass
+        found = None if masses is None else masses.double().sum(-1)
+    assert found is not None, "statistics hold what was asked for"
     # The first row has no token before, the last none behind.
     rows = slice(1 if name == "previous" else 0, N - 1 if name == "next" else N)
     return found[index, :, rows].double()
 
 
-def _rows_of_probs(probs: Float[Tensor, "head query key"], name: str, special: Any) -> Tensor:
+def _rows_of_probs(
+    probs: Float[Tensor, "head query key"], name: str, special: Tensor
+) -> Float[Tensor, "head row"]:
     """The same from a matrix."""
+    if name in _OFFSETS:
+        return probs.diagonal(_OFFSETS[name], -2, -1)
     if name == "entropy":
         return torch.special.entr(probs).sum(-1)
-    if name == "special":
-        return probs[..., special].sum(-1)
-    if name == "first":
-        return probs[..., 0]
-    return probs.diagonal(_OFFSETS[name], -2, -1)
+    return probs[..., 0] if name == "first" else probs[..., special].sum(-1)

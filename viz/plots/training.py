@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.viz.plots.base import save
 from minibert.viz.plots.scores_log import Real, ScoresLog, read_scores
-from minibert.viz.plots.style import FAINT, INK, STYLE, kind_of, needed_matplotlib, style
+from minibert.viz.plots.sheet import FAINT, INK, STYLE, kind_of, needed_matplotlib, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +15,6 @@ else:
     # matplotlib is optional: a run-time type checker must not ask for it.
     Axes = Figure = object
 
-__all__ = ["check_output", "training_scores"]
 
 # What stands above a panel: the name, and what the score is the mean attention to.
 TITLES = {
@@ -46,9 +44,9 @@ def training_scores(log: str | Path, output: str | Path | None = None) -> Figure
     """
     if output is not None:
         kind_of(output)
-    matplotlib = needed_matplotlib()
+    needed_matplotlib()
     scores = read_scores(Path(log))
-    with style(matplotlib, STYLE):
+    with style(STYLE):
         figure = _draw(scores)
         # Ticks are made when they are first drawn, with the settings of that moment.
         figure.draw_without_rendering()

@@ -1,0 +1,497 @@
+"""What is written to the residual stream, and what a norm makes of each part of it.
+
+components     who writes to the stream, by name (`Component`)
+decompose      the stream as the sum of everything that was written to it
+head_norms, summed_norms, block_norms   attention weighed by what it moves: ‖α·f(x)‖ instead of α
+
+Pre-norm families add to the stream and nothing else happens to it. In post-norm families each
+block ends in a LayerNorm; with its standard deviation frozen it is an affine map (`FrozenNorm`),
+so that every earlier component is carried through it, and its bias is a component of its own. Where
+a block's output goes through a norm before the sum (Gemma 2, OLMo 2), what the block wrote is
+carried through that one. The sum is the stream exactly in all of them, up to rounding.
+
+A head sees position j as the vector f(x_j) = (x_j·W_V + b_V)·W_O and adds α_ij·f(x_j) to position
+i, so a large weight on a short vector moves little. The sum of these vectors over all j and heads
+is attn_out without b_O. No vector of width d_model is ever made for a pair of positions: with
+W_Oᵀ = Q·R, ‖f(x)‖ is the norm of R·value, d_head numbers; for a sum over heads, the d_model x head
+matrix of all f(x_j) at one j is Q_j·R_j, and the norm of R_j·α is taken, head numbers.
+
+Sources: Elhage et al. 2021, "A mathematical framework for transformer circuits", "High-level
+architecture" and "Handling layer normalization"; Kobayashi et al. 2020, "Attention is Not Only a
+Weight" (the norms); Kobayashi et al. 2021, "Incorporating Residual and Normalization Layers into
+Analysis of Masked Language Models" (the block), who with Modarressi et al. 2022 carry vectors
+through LayerNorm in the same way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from minibert.analysis.arguments import check_trace, chosen_positions
+from minibert.analysis.rows import at_positions, wide
+from minibert.errors import TraceError
+from minibert.layers.norms import Divisors, Norm, RMSNorm, deviation, scale_of
+from minibert.layers.parts import Layer
+from minibert.quantities import Float, Hidden
+from minibert.result import Result, sourced
+from minibert.trace.layer_view import divisors_of_final, divisors_of_layer
+from minibert.trace.read import LayerTrace, Trace
+
+_POINTS = ("resid_pre", "resid_mid", "resid_post")
+# Rows of the stream that are taken apart at once: what is held beside the result.
+_ROWS = 32
+# How far a sum may be off, as a share of the largest part; in half precision far more.
+_ROUNDING, _HALF_ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}, 0.1
+# Keys whose products with all queries are held at once.
+_KEYS = 64
+
+
+@dataclass(frozen=True)
+class Component:
+    """One writer to the stream; layer and head count from 0, None where they do not apply.
+
+    embed                    what enters layer 0
+    head 9-6                 head_out of layer 9, head 6
+    attention bias 9         b_O of layer 9, where it has one
+    attention norm bias 9    the bias of the LayerNorm after attention (post-norm families)
+    attention output norm bias 9    the bias of a LayerNorm that attention alone goes through
+    mlp 9                    mlp_out of layer 9, its bias b_out included
+    mlp norm bias 9          the bias of the LayerNorm after the MLP (post-norm families)
+    mlp output norm bias 9   the bias of a LayerNorm that the MLP alone goes through
+    attention 9              attn_out of layer 9, where heads are not told apart
+
+    What a block writes goes through its output norm first, where the model has one (Gemma 2,
+    OLMo 2). What lies between the stream and a logit has biases too: final norm bias (GPT-2),
+    transform bias and transform norm bias (the masked-language-model head), unembedding bias.
+    """
+
+    kind: str
+    layer: int | None = None
+    head: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The name in the list above."""
+        if self.layer is None:
+            return self.kind
+        return f"{self.kind} {self.layer}" + ("" if self.head is None else f"-{self.head}")
+
+    def __str__(self) -> str:
+        return self.label
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenNorm:
+    """A norm with what it divided by: weight · (x − mean) / deviation + bias, a linear map.
+
+    carry   takes a part of the input to its part of the output
+    pull    takes a direction that reads the output to the direction that reads the same of the
+            input
+
+    RMSNorm takes no mean away and has no bias.
+
+    Source: Elhage et al. 2021, "Handling layer normalization"; TransformerLens' apply_ln_to_stack.
+    """
+
+    weight: Float[Tensor, " width"]
+    bias: Float[Tensor, " width"] | None
+    deviation: Float[Tensor, "*rows 1"]
+    centres: bool
+
+    @classmethod
+    def of(
+        cls, norm: Norm, x: Float[Tensor, "*rows width"], divisors: Divisors | None = None
+    ) -> "FrozenNorm":
+        """The map that `norm` was for this input; `divisors` are those of `normed`.
+
+        Of a norm of a trace take `of_layer` or `of_final`, which know what an edit wrote.
+        """
+        bias = None if isinstance(norm, RMSNorm) or norm.bias is None else wide(norm.bias)
+        centres = not isinstance(norm, RMSNorm)
+        divided_by = deviation(norm, wide(x))
+        if divisors is not None:
+            to, own = map(wide, divisors)
+            # As in `normed`, so that a rounded scale that nobody changed changes nothing.
+            divided_by = 1 / (1 / divided_by + 1 / to - 1 / own)
+        return cls(wide(scale_of(norm)), bias, divided_by, centres)
+
+    @classmethod
+    def of_layer(
+        cls, at: LayerTrace, name: str, x: Float[Tensor, "batch position width"]
+    ) -> "FrozenNorm | None":
+        """The map that a norm of this layer was, "mlp_norm" for example; None without such a norm.
+
+        x is what the norm reads.
+        """
+        norm = getattr(layer_of(at), name)
+        return None if norm is None else cls.of(norm, x, divisors_of_layer(at, name, x))
+
+    @classmethod
+    def of_final(cls, trace: Trace) -> "FrozenNorm | None":
+        """The map that the norm behind the layers was; None without one."""
+        norm, last = trace.model.body.final_norm, trace[-1].resid_post
+        return None if norm is None else cls.of(norm, last, divisors_of_final(trace, last))
+
+    def at(self, position: int) -> "FrozenNorm":
+        """The same map at one position of each sentence."""
+        return replace(self, deviation=self.deviation[:, position])
+
+    def carry(self, part: Float[Tensor, "*parts width"]) -> Float[Tensor, "*parts width"]:
+        """weight · (part − mean) / deviation; the bias belongs to no part."""
+        return self.scaled(part) / self.deviation
+
+    def scaled(self, part: Float[Tensor, "*parts width"]) -> Float[Tensor, "*parts width"]:
+        """weight · (part − mean): what the norm does to every row alike."""
+        return self.weight * self._centred(part)
+
+    def pull(self, direction: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
+        """The transpose of `carry`: pull(direction)·part = direction·carry(part)."""
+        return self._centred(self.weight * direction) / self.deviation
+
+    def _centred(self, x: Tensor) -> Tensor:
+        return x - x.mean(-1, keepdim=True) if self.centres else x
+
+
+class NormsOfBlock(NamedTuple):
+    """The norms of attention or of the MLP; None where the model has none in that place.
+
+    before   of what the block reads from the stream
+    output   of what it writes, before the sum with the stream
+    after    of that sum
+    """
+
+    before: Norm | None
+    output: Norm | None
+    after: Norm | None
+
+    @classmethod
+    def of(cls, layer: Layer, block: str) -> "NormsOfBlock":
+        """Those of a layer's "attention" or "mlp"."""
+        norm, output = getattr(layer, f"{block}_norm"), getattr(layer, f"{block}_output_norm")
+        return cls(None if layer.after else norm, output, norm if layer.after else None)
+
+
+def layer_of(at: LayerTrace) -> Layer:
+    """The layer's weights."""
+    return at.trace.model.body.layers[at.layer]
+
+
+def attention_bias(at: LayerTrace, head_out: Tensor) -> Hidden | None:
+    """b_O, which attention writes beside its heads; None where it has none."""
+    attention = layer_of(at).attention
+    # The sum over no heads leaves the bias.
+    return None if attention.b_O is None else attention.sum_of_heads(head_out[:, :0])
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Decomposition(Result[Tensor]):
+    """The parts of one residual stream, (component, batch, position, d_model), as written.
+
+    components   who wrote each part; `labels` has their names
+    positions    those of each sentence; what the parts hold behind its last one is padding
+    """
+
+    components: tuple[Component, ...]
+    layer: int
+    point: str
+    positions: tuple[tuple[int, ...], ...]
+
+    @property
+    def total(self) -> Hidden:
+        """The sum of the parts: the stream itself, up to rounding."""
+        return self.values.sum(0)
+
+    @property
+    def cumulative(self) -> Float[Tensor, "component batch position d_model"]:
+        """The sum of each part and all before it; the last one is the stream.
+
+        In pre-norm families the sums up to each mlp are the streams of the layers below.
+        """
+        return self.values.cumsum(0)
+
+    def shares(self) -> Float[Tensor, "component batch position"]:
+        """The share of each part in the stream: part·stream / ‖stream‖²; they sum to 1."""
+        total = self.total
+        return (self.values * total).sum(-1) / total.square().sum(-1)
+
+    def shown(self) -> Result[Tensor]:
+        """The shares."""
+        names, unit = "component batch position", "share of the stream"
+        return Result(self.shares(), names, self.title, unit, self.labels, self.tokens, signed=True)
+
+
+@sourced
+@torch.no_grad()
+def decompose(
+    trace: Trace,
+    layer: int = -1,
+    *,
+    point: str = "resid_post",
+    heads: bool = True,
+    positions: int | Sequence[int] | None = None,
+) -> Decomposition:
+    """The parts that a layer's resid_post (or resid_mid, resid_pre) is the sum of.
+
+    `heads=False` takes attention as one component a layer, its bias included. `positions` are
+    those to compute, all by default: the result holds component x batch x position x d_model
+    numbers, which for long texts and many heads is much. Little is held beside the result: 32 rows
+    of the stream are taken apart at a time.
+
+    The sum is the stream within rounding: 1e-5 of its largest part in float32, 1e-10 in float64.
+    That holds for edited traces too where the edit is of what a component writes (embed, z,
+    head_out, mlp_out and what they follow from), or of what a norm divides by. Raises TraceError
+    for those that it does not hold for: what an edit of a residual stream wrote, or of attn_out
+    unless `heads=False`, is no part.
+
+    Gradients are not kept. Raises TraceError for a layer, point or position that does not exist or
+    was not computed.
+    """
+    check_trace(trace)
+    layer = trace[layer].layer
+    if not isinstance(point, str) or point not in _POINTS:
+        raise TraceError(f"{point!r:.80} is no residual stream; there are {', '.join(_POINTS)}.")
+    chosen = chosen_positions(trace, positions)
+    columns = [list(range(trace.allowed.position))] * len(chosen) if positions is None else chosen
+    # Of a trace with until= the z of the last layer is computed here, once for all positions.
+    whole = positions is None and trace.until is None
+    cut = trace if whole else at_positions(trace, columns)
+    size = max(1, _ROWS // len(chosen))
+    parts = torch.empty(0)
+    for first in range(0, len(columns[0]), size):
+        some = slice(first, first + size)
+        places = [each[some] if whole else range(len(each))[some] for each in columns]
+        stream = _written(at_positions(cut, places), layer, point, heads)
+        if trace.edited_from is not None:
+            _check_sum(stream.parts, getattr(cut[layer], point)[:, some], f"{point} {layer}")
+        if not first:
+            rows = (len(chosen), len(columns[0]), trace.config.d_model)
+            parts = stream.parts[0].new_empty(len(stream.parts), *rows)
+        for target, part in zip(parts, stream.parts, strict=True):
+            target[:, some] = part
+    strings = zip(trace.tokens.strings, chosen, strict=True)
+    return Decomposition(
+        parts,
+        "component batch position d_model",
+        title=f"{point} {layer}",
+        labels={"component": [component.label for component in stream.components]},
+        tokens=tuple(tuple(tokens[place] for place in places) for tokens, places in strings),
+        components=tuple(stream.components),
+        layer=layer,
+        point=point,
+        positions=chosen,
+    )
+
+
+def _written(trace: Trace, layer: int, point: str, heads: bool) -> "_Stream":
+    """What was written up to this point of the stream."""
+    stream = _Stream(trace)
+    for each in range(layer + (point != "resid_pre")):
+        stream.attention(trace[each], heads=heads)
+        if each < layer or point == "resid_post":
+            stream.mlp(trace[each])
+    return stream
+
+
+def _check_sum(written: Sequence[Tensor], stream: Tensor, name: str) -> None:
+    """Raise TraceError where an edit wrote something that no component did."""
+    parts = torch.stack(list(written))
+    largest = torch.linalg.vector_norm(parts, torch.inf, dim=(0, -1))
+    limit = _ROUNDING.get(stream.dtype, _HALF_ROUNDING) * largest
+    if ((parts.sum(0) - wide(stream)).abs().amax(-1) > limit).any():
+        raise TraceError(
+            f"{name} of this trace is not the sum of what its components wrote: it was edited "
+            "where none of them writes (resid_pre, resid_mid, resid_post, or attn_out, which "
+            "heads=False takes as it is). Edit embed, z, head_out or mlp_out, or decompose the "
+            "unedited trace."
+        )
+
+
+class _Stream:
+    """The parts so far, each with the shape (batch, position, d_model)."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.components = [Component("embed")]
+        self.parts = [wide(trace.embed)]
+
+    def attention(self, here: LayerTrace, *, heads: bool) -> None:
+        """Add what a layer's attention wrote."""
+        layer, written = here.layer, list[tuple[Component, Tensor]]()
+        if heads:
+            head_out = here.head_out
+            for head in range(head_out.shape[1]):
+                written.append((Component("head", layer, head), head_out[:, head]))
+            if (bias := attention_bias(here, head_out)) is not None:
+                written.append((Component("attention bias", layer), bias))
+        else:
+            written.append((Component("attention", layer), here.attn_out))
+        self._write("attention", here, written, here.attn_out)
+        self._carry("attention", here, here.resid_pre + here.attn_out)
+
+    def mlp(self, here: LayerTrace) -> None:
+        """Add what a layer's MLP wrote."""
+        mlp_out = here.mlp_out
+        self._write("mlp", here, [(Component("mlp", here.layer), mlp_out)], mlp_out)
+        self._carry("mlp", here, here.resid_mid + mlp_out)
+
+    def _write(
+        self,
+        block: str,
+        here: LayerTrace,
+        written: Sequence[tuple[Component, Tensor]],
+        whole: Tensor,
+    ) -> None:
+        """Add what a block wrote, through the norm of its output."""
+        frozen = FrozenNorm.of_layer(here, f"{block}_output_norm", whole)
+        for component, part in written:
+            self._add(component, part if frozen is None else frozen.carry(wide(part)))
+        if frozen is not None and frozen.bias is not None:
+            bias = frozen.bias.expand(self.parts[0].shape)
+            self._add(Component(f"{block} output norm bias", here.layer), bias)
+
+    def _carry(self, block: str, here: LayerTrace, summed: Tensor) -> None:
+        """Carry all parts through the norm behind the block's sum with the stream, if any."""
+        if not layer_of(here).after:
+            return
+        norm = FrozenNorm.of_layer(here, f"{block}_norm", summed)
+        assert norm is not None, "a layer with norms behind its sums has both"
+        self.parts = [norm.carry(part) for part in self.parts]
+        if norm.bias is not None:
+            bias = norm.bias.expand(self.parts[0].shape)
+            self._add(Component(f"{block} norm bias", here.layer), bias)
+
+    def _add(self, component: Component, part: Tensor) -> None:
+        self.components.append(component)
+        self.parts.append(wide(part))
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class HeadNorms(Result[Tensor]):
+    """What each head of a layer moves: ‖α_ij·f(x_j)‖ = α_ij·‖f(x_j)‖, (batch, head, query, key).
+
+    vectors   ‖f(x_j)‖: how long the vector is that a position offers
+    """
+
+    vectors: Float[Tensor, "batch head key"]
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class BlockNorms(Result[Tensor]):
+    """What reaches resid_mid from each position, (batch, query, key), norms and stream counted in.
+
+    mixing   what comes from other positions, ‖sum over j ≠ i‖, in proportion to it plus what stays
+    """
+
+    mixing: Float[Tensor, "batch query"]
+
+
+@sourced
+def head_norms(trace: Trace, layer: int) -> HeadNorms:
+    """The norms of a layer head by head, ‖α_ij·f(x_j)‖; rows and columns of padding are void.
+
+    Raises TraceError for a layer that was not computed.
+    """
+    check_trace(trace)
+    at = trace[layer]
+    with torch.no_grad():
+        # R·value has the norm of W_Oᵀ·value.
+        corner = torch.linalg.qr(_output(at).mT, mode="r")[1]
+        vectors = torch.linalg.vector_norm(_values(at) @ corner.mT, dim=-1)
+        norms = wide(at.probs) * vectors[:, :, None]
+    title, tokens = f"Norms ‖α·f(x)‖, layer {at.layer}", trace.tokens.strings
+    return HeadNorms(
+        norms, "batch head query key", title=title, unit="norm", tokens=tokens, vectors=vectors
+    )
+
+
+@sourced
+def summed_norms(trace: Trace, layer: int) -> Result[Tensor]:
+    """The norms of a layer over all heads at once, ‖Σ α_ij·f(x_j)‖ over heads: (batch, query, key).
+
+    Memory: head x position vectors of width d_model, and the layer's probs.
+    Raises TraceError for a layer that was not computed.
+    """
+    check_trace(trace)
+    at = trace[layer]
+    with torch.no_grad():
+        norms = _norms_of_sums(wide(at.probs), _moved(at))
+    title, tokens = f"Norms ‖Σ α·f(x)‖, layer {at.layer}", trace.tokens.strings
+    return Result(norms, "batch query key", title=title, unit="norm", tokens=tokens)
+
+
+@sourced
+def block_norms(trace: Trace, layer: int) -> BlockNorms:
+    """The norms of a layer's attention block, residual stream and norms included.
+
+    ‖g_i(h_i(Σ over heads of α_ij·f(x_j)) + x_i where j = i)‖. Where LayerNorm stands behind
+    attention (BERT), every part of the sum passes through it: g_i(y) = (y − mean(y)) / s_i · γ,
+    with s_i the standard deviation of the whole sum at i, or what an edit wrote in its place. Where
+    what attention wrote passes through a norm alone (Gemma 2, OLMo 2), that is h_i, in the same
+    way with the s_i of attn_out; RMSNorm takes no mean away. In GPT-2 nothing stands between, and
+    both are the identity. b_O and a norm's bias belong to no position and are left out, as in the
+    paper.
+
+    Raises TraceError for a layer that was not computed.
+    """
+    check_trace(trace)
+    at = trace[layer]
+    with torch.no_grad():
+        resid, moved, probs = wide(at.resid_pre), _moved(at), wide(at.probs)
+        attn_out = wide(at.attn_out)
+        bias = layer_of(at).attention.b_O
+        attended = attn_out if bias is None else attn_out - wide(bias)
+        own = torch.einsum("bhi,bihm->bim", probs.diagonal(dim1=-2, dim2=-1), moved)
+        others = attended - own
+        divisor = torch.ones_like(resid[..., :1])
+        if (norm := FrozenNorm.of_layer(at, "attention_output_norm", at.attn_out)) is not None:
+            moved, own, others = norm.scaled(moved), norm.carry(own), norm.carry(others)
+            divisor = norm.deviation
+        norm = FrozenNorm.of_layer(at, "attention_norm", at.resid_pre + at.attn_out)
+        if layer_of(at).after and norm is not None:
+            moved = norm.scaled(moved)
+            resid, own, others = norm.carry(resid), norm.carry(own), norm.carry(others)
+            divisor = divisor * norm.deviation
+        norms = _norms_of_sums(probs, moved) / divisor
+        stays = torch.linalg.vector_norm(own + resid, dim=-1)
+        norms.diagonal(dim1=-2, dim2=-1).copy_(stays)
+        comes = torch.linalg.vector_norm(others, dim=-1)
+    title, mixing = f"Norms of the block, layer {at.layer}", comes / (comes + stays)
+    tokens = trace.tokens.strings
+    return BlockNorms(
+        norms, "batch query key", title=title, unit="norm", tokens=tokens, mixing=mixing
+    )
+
+
+def _norms_of_sums(
+    probs: Float[Tensor, "batch head query key"],
+    vectors: Float[Tensor, "batch key head d_model"],
+) -> Float[Tensor, "batch query key"]:
+    """‖Σ over heads of probs·vector‖ of each pair."""
+    corners = torch.linalg.qr(vectors.mT, mode="r")[1]  # batch key rank head
+    norms = torch.empty_like(probs[:, 0].mT)
+    for here, corner, found in zip(probs, corners, norms, strict=True):
+        by_key = torch.empty_like(here.mT, memory_format=torch.contiguous_format)
+        for target, source in zip(by_key, here, strict=True):
+            # A matrix at a time: torch transposes two axes in blocks, and three number by number.
+            target.copy_(source.mT)
+        whole = by_key.transpose(0, 1)  # key head query
+        for first in range(0, len(corner), _KEYS):
+            part = slice(first, first + _KEYS)
+            torch.sum((corner[part] @ whole[part]).square_(), 1, out=found[part])
+    return norms.sqrt_().mT
+
+
+def _moved(at: LayerTrace) -> Float[Tensor, "batch key head d_model"]:
+    """f(x_j) of each head."""
+    return torch.einsum("bhkd,hdm->bkhm", _values(at), _output(at))
+
+
+def _values(at: LayerTrace) -> Float[Tensor, "batch head key d_head"]:
+    """The value that each head reads."""
+    return wide(at.value).repeat_interleave(layer_of(at).attention.group, 1)
+
+
+def _output(at: LayerTrace) -> Float[Tensor, "head d_head d_model"]:
+    return wide(layer_of(at).attention.W_O)
