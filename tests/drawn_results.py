@@ -1,5 +1,7 @@
 """Results of every form that a picture has, with made-up numbers that are all different."""
 
+from typing import Any
+
 import torch
 from figure_texts import tokens
 from torch import Tensor
@@ -29,6 +31,29 @@ def signed(*shape: int) -> Tensor:
     return numbers(*shape) - 0.5
 
 
+def edited(count: int, both: dict[str, Any]) -> dict[str, Drawn]:
+    """What is patched, restored and blocked."""
+    ends = {"clean": numbers(BATCH), "patched": numbers(BATCH)}
+    last = both["tokens"][0][-1]
+    return {
+        "sweep": Effects(signed(L, BATCH, H), "layer batch head", "Patching", **both, **ends),
+        "head x token": Effects(
+            signed(L, BATCH, H, count), "layer batch head position", "Patching", **both, **ends
+        ),
+        "blocked": Effects(
+            signed(L, BATCH, 2), "layer batch blocked", labels={"blocked": ("a", last)},
+            signed=True, clean=ends["clean"],
+        ),
+        "traced": CausalTraces(
+            signed(L, BATCH, count), "layer batch position", "Restoring", **both,
+            clean=ends["clean"], corrupt=ends["patched"], subject=((1, 2), (0,)), window=1, std=0.5,
+        ),
+        "estimates": PatchEstimates(
+            signed(L, BATCH, H, count), "layer batch head position", "Patching z", **both
+        ),
+    }  # fmt: skip
+
+
 def results(count: int = 7, hostile: bool = False) -> dict[str, Drawn]:
     """One of each, about a sentence of `count` tokens and a shorter one that is padded."""
     N, words = count, tokens(count, hostile)
@@ -41,8 +66,6 @@ def results(count: int = 7, hostile: bool = False) -> dict[str, Drawn]:
     biases = {"query_bias": signed(3), "key_bias": signed(3)}
     one = torch.tensor(2)
     where = {"positions": (3, 1), "labels": {"batch": ["“fox” at 3", "“the” at 1"]}}
-    ends, spectrum = {"clean": numbers(BATCH), "patched": numbers(BATCH)}, numbers(L, H, 4)
-    copying = torch.complex(spectrum, spectrum.flip(0))
     rows = {"row": [f"resid_post {n}" for n in range(L)]}
     lens = {
         "ids": torch.arange(L * BATCH * N * 2).reshape(L, BATCH, N, 2) % 31,
@@ -76,24 +99,13 @@ def results(count: int = 7, hostile: bool = False) -> dict[str, Drawn]:
             limits=(0.0, 1.0), **given, **lens,
         ),
         "patterns": HeadScores.of({name: numbers(L, H) for name in PATTERNS}),
-        "sweep": Effects(signed(L, BATCH, H), "layer batch head", "Patching", **both, **ends),
-        "head x token": Effects(
-            signed(L, BATCH, H, N), "layer batch head position", "Patching", **both, **ends
-        ),
-        "blocked": Effects(
-            signed(L, BATCH, 2), "layer batch blocked", labels={"blocked": ("a", words[-1])},
-            signed=True, clean=ends["clean"],
-        ),
-        "traced": CausalTraces(
-            signed(L, BATCH, N), "layer batch position", "Restoring", **both,
-            clean=ends["clean"], corrupt=ends["patched"], subject=((1, 2), (0,)), window=1, std=0.5,
-        ),
-        "estimates": PatchEstimates(
-            signed(L, BATCH, H, N), "layer batch head position", "Patching z", **both
-        ),
+        **edited(N, both),
         "composition": CompositionScores(
             numbers(L, H, L, H), "layer head later_layer later_head", "K-composition", "score"
         ),
-        "copying": CopyingScores(signed(L, H), "layer head", "Copying", eigenvalues=copying),
+        "copying": CopyingScores(
+            signed(L, H), "layer head", "Copying",
+            eigenvalues=torch.complex(signed(L, H, 4), signed(L, H, 4).flip(0)),
+        ),
         "circuit": QKCircuit(1, 2, **factors, **biases, scale=0.5),
     }  # fmt: skip

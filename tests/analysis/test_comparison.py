@@ -65,7 +65,7 @@ def test_each_number_is_what_its_formula_says() -> None:
         assert found.logits[row, length:].isnan().all()
         assert found.streams[:, row, length:].isnan().all()
     assert minibert.axes_of(found) == {
-        "heads": ("layer", "batch", "head"),
+        "values": ("layer", "batch", "head"),
         "streams": ("row", "batch", "position"),
         "logits": ("batch", "position"),
     }

@@ -103,9 +103,9 @@ def test_chosen_positions_give_the_same_as_all_of_them(causal: bool, until: int 
 def test_heads_left_together_are_attn_out() -> None:
     trace = small_trace(causal=True)
     found = decompose(trace, 0, heads=False)
-    assert found.labels["component"] == ("embed", "attention 0", "mlp 0")
+    assert tuple(found.labels["component"]) == ("embed", "attention 0", "mlp 0")
     torch.testing.assert_close(found["attention 0"], trace[0].attn_out)
-    assert "resid_post 0: 3 components" in repr(found)
+    assert "'resid_post 0' of component 3," in repr(found)
 
 
 WRITTEN = ("embed", "query", "probs", "z", "head_out", "mlp_post", "mlp_out")
@@ -171,5 +171,5 @@ def test_a_layer_that_was_not_computed_and_an_unknown_component_are_refused() ->
     trace = small_trace()
     with pytest.raises(TraceError, match="was not computed"):
         decompose(trace.model.trace(trace.tokens, until=0), 2)
-    with pytest.raises(TraceError, match=r"no component 'head 0-9'; there are embed"):
+    with pytest.raises(TraceError, match=r"has no 'head 0-9'; there are embed"):
         decompose(trace)["head 0-9"]

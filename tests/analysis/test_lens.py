@@ -61,7 +61,8 @@ def their_rotary_lens(theirs: Any, inputs: Any) -> list[torch.Tensor]:
         read = [norm(state) for state in states]
         if kind == "modernbert":
             read = [theirs.head(state) for state in read]
-        logits = [decoder(state) for state in read]
+        scaling = getattr(theirs.config, "logits_scaling", 1.0)
+        logits = [decoder(state) / scaling for state in read]
     return logits if cap is None else [cap * torch.tanh(each / cap) for each in logits]
 
 

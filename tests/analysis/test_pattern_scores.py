@@ -34,7 +34,7 @@ def test_the_known_patterns_written_as_functions_have_the_known_scores() -> None
     assert torch.allclose(found["previous"], known.previous, atol=1e-5)
     assert torch.allclose(found["induction"], known.induction, atol=1e-5)
     assert found.best("previous") == pytest.approx(known.best("previous"), abs=1e-5)
-    assert minibert.axes_of(found) == {"values": ("pattern", "layer", "head")}
+    assert minibert.axes_of(found) == {"values": ("layer", "head", "pattern")}
 
 
 def test_a_score_is_the_mean_over_the_rows_that_have_a_key() -> None:

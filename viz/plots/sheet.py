@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -110,15 +110,39 @@ def sheet(output: Output) -> Iterator[Figure]:
     """
     if output is not None:
         kind_of(output)
-    fonts = _fonts(needed_matplotlib())
-    from minibert.viz.plots.figure import ResultFigure
-
-    with style(RESULT_STYLE | fonts):
-        figure = ResultFigure(figsize=(_SHEET, _SHEET))
+    with style(RESULT_STYLE | _fonts(needed_matplotlib())):
+        figure = _figure_class()(figsize=(_SHEET, _SHEET))
         yield figure
         _cut(figure)
     if output is not None:
         save(figure, output)
+
+
+@lru_cache(maxsize=1)
+def _figure_class() -> type[Figure]:
+    """A matplotlib Figure that keeps its look; text is text, and a notebook shows it by itself."""
+    from matplotlib.figure import Figure
+
+    class ResultFigure(Figure):
+        def draw(self, renderer: RendererBase) -> None:
+            with style(RESULT_STYLE):
+                super().draw(renderer)
+
+        def savefig(self, fname: str | Path | io.BytesIO, **options: Any) -> None:
+            # At 200 dots an inch and without a date unless told otherwise.
+            kind = str(options.get("format") or str(fname).rpartition(".")[2]).lower()
+            options.setdefault("metadata", METADATA.get(kind))
+            with style(RESULT_STYLE):
+                super().savefig(fname, **options)
+
+        def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+            # matplotlib shows a figure in a notebook only once pyplot was imported.
+            content = io.BytesIO()
+            self.savefig(content, format="png", dpi=144)
+            width, height = (round(96 * side) for side in self.get_size_inches())
+            return content.getvalue(), {"width": width, "height": height}
+
+    return ResultFigure
 
 
 def panel_at(figure: Figure, left: float, width: float, height: float, drop: float = 0.0) -> Axes:
