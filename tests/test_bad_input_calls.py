@@ -1,8 +1,7 @@
 """Every public call, with one or two arguments that are wrong: a right result or a MinibertError.
 
 Not drawn: flags of analyses and pages, of which Python takes the truth, and a metric or number that
-raises by itself. Scores that are nan where nothing was measured say so in their documentation.
-"""
+raises by itself. Scores that are nan where nothing was measured say so in their documentation."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -300,3 +299,14 @@ def test_an_edit_that_does_not_fit_is_refused_before_the_forward_starts(
         assert started
     finally:
         handle.remove()
+
+
+@pytest.mark.parametrize("flag", ["packed", "grad", "truncate", "offline", "allow_unexpected"])
+def test_a_flag_that_is_neither_true_nor_false_is_refused(
+    flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    model, wrong = minibert.load(), {flag: "no"}
+    calls: dict[str, Any] = {"packed": model.trace, "grad": model.trace, "truncate": model.tokenize}
+    with pytest.raises(minibert.MinibertError, match=f"{flag}='no': expected True or False"):
+        calls.get(flag, minibert.load)("the horse", **wrong)

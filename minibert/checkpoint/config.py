@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert.checkpoint.families import FAMILIES
-from minibert.checkpoint.families.fields import Json, read_whole, refuse
-from minibert.checkpoint.families.verdicts import Judged
+from minibert.checkpoint.families.form import Json, Judged, read_whole, refuse
 from minibert.errors import CheckpointError
 from minibert.layers import families
 from minibert.layers.config import LARGEST_LABELS, Config

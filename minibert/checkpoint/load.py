@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from minibert.checkpoint.config import config_from_hf
 from minibert.checkpoint.dropout import dropout_of
-from minibert.checkpoint.families.fields import end_ids
+from minibert.checkpoint.families.form import end_ids
 from minibert.checkpoint.files import Entry, open_checkpoint, open_state_dict
 from minibert.checkpoint.values import DTYPES, default_dtype, parameters
 from minibert.checkpoint.weights import check_names, fit, has_own_decoder

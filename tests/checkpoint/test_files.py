@@ -64,12 +64,6 @@ def test_what_was_saved_is_what_is_read(tmp_path, kind, dtype):
     assert same(open_checkpoint(tmp_path), expected)
 
 
-def test_names_of_older_checkpoints_are_kept_as_they_are(tmp_path):
-    expected = {f"LayerNorm.{name}": torch.randn(5) for name in ("gamma", "beta")}
-    save_file(expected, tmp_path / WHOLE)
-    assert same(open_checkpoint(tmp_path), expected)
-
-
 def test_safetensors_are_views_of_the_file_and_the_file_is_never_written(tmp_path):
     expected = tensors()
     save_file(expected, tmp_path / WHOLE)

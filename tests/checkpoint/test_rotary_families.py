@@ -102,6 +102,8 @@ def test_names_and_numbers_that_old_files_have_are_read_as_transformers_reads_th
     assert said("gemma2", hidden_activation="gelu").activation == "gelu"
     assert said("gemma2", query_pre_attn_scalar=144).attention_scale(0) == 1 / 12
     assert said("gemma2", attn_logit_softcapping=None).attention_soft_cap is None
+    scaled = config_to_hf(said("gemma2", query_pre_attn_scalar=10.5))
+    assert scaled["query_pre_attn_scalar"] == 10.5
     assert said("gemma3_text", final_logit_softcapping=9.0).logit_soft_cap == 9.0
     assert said("llama", eos_token_id=[5, 7]).end_ids == (5, 7)
     assert said("gpt_neox", use_parallel_residual=False).parallel is False

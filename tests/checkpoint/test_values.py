@@ -111,6 +111,7 @@ def test_weights_that_keep_their_type_are_views_of_their_files(family: str, tmp_
     assert allocations.for_parameters(model) == 0
     assert allocations.beside(model) <= 16
     assert all(hasattr(parameter, "mapped") for parameter in model.parameters())
+    assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_weights_that_lie_between_others_are_copied_and_held_once(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """One file a family: its tensors' names, its config.json, its contract.
 
-form.py says what a family is made of; fields.py, rotary.py, windows.py and verdicts.py are the
-parts, bert_like.py, llama_like.py and qwen_like.py what several families share.
+form.py says what a family is made of, rotary.py how positions turn; bert_like.py, llama_like.py
+and qwen_like.py have what several families share.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,7 @@
 """ALBERT (Lan et al. 2019): layers share their weights."""
 
 from minibert.checkpoint.families.bert_like import BODY, BUFFERS, PLAIN_HEADS, VERDICTS, bert_fields
-from minibert.checkpoint.families.fields import whole
-from minibert.checkpoint.families.form import Family, Names
-from minibert.checkpoint.families.verdicts import ONE_WAY, TRAINING, Judged
+from minibert.checkpoint.families.form import ONE_WAY, TRAINING, Family, Judged, Names, whole
 
 _LM = {
     "transform": "predictions.dense",

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 
-from minibert.checkpoint.families.fields import (
+from minibert.checkpoint.families.form import (
+    CROSS,
+    TRAINING,
     Field,
+    Judged,
     activation,
     boolean,
     norm_eps,
@@ -11,7 +14,6 @@ from minibert.checkpoint.families.fields import (
     size,
     whole,
 )
-from minibert.checkpoint.families.verdicts import CROSS, TRAINING, Judged
 
 BODY = {
     "word": "embeddings.word_embeddings",

@@ -1,9 +1,18 @@
 """DistilBERT (Sanh et al. 2019)."""
 
 from minibert.checkpoint.families.bert_like import BODY, BUFFERS, PLAIN_HEADS
-from minibert.checkpoint.families.fields import activation, boolean, pad, size, whole
-from minibert.checkpoint.families.form import Family, Names
-from minibert.checkpoint.families.verdicts import ONE_WAY, TRAINING, Judged
+from minibert.checkpoint.families.form import (
+    ONE_WAY,
+    TRAINING,
+    Family,
+    Judged,
+    Names,
+    activation,
+    boolean,
+    pad,
+    size,
+    whole,
+)
 
 DISTILBERT = Family(
     class_prefixes={"distilbert": "DistilBert"},

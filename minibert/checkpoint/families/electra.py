@@ -9,9 +9,7 @@ from minibert.checkpoint.families.bert_like import (
     VERDICTS,
     bert_fields,
 )
-from minibert.checkpoint.families.fields import whole
-from minibert.checkpoint.families.form import Family, Names
-from minibert.checkpoint.families.verdicts import OTHER_HEAD, SUMMARY
+from minibert.checkpoint.families.form import OTHER_HEAD, SUMMARY, Family, Names, whole
 
 _LM = {
     "transform": "generator_predictions.dense",

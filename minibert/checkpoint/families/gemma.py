@@ -1,7 +1,6 @@
 """Gemma (Gemma Team 2024)."""
 
-from minibert.checkpoint.families.fields import activation
-from minibert.checkpoint.families.form import Family
+from minibert.checkpoint.families.form import Family, activation
 from minibert.checkpoint.families.llama_like import (
     ALL_TURN,
     BIDIRECTIONAL,

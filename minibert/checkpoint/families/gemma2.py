@@ -2,8 +2,19 @@
 
 from typing import Any
 
-from minibert.checkpoint.families.fields import Field, Json, activation, number, positive
-from minibert.checkpoint.families.form import Family
+from minibert.checkpoint.families.form import (
+    READ,
+    Family,
+    Field,
+    Json,
+    activation,
+    number,
+    positive,
+    read_window,
+    read_windows,
+    window_of,
+    write_layer_types,
+)
 from minibert.checkpoint.families.llama_like import (
     ALL_TURN,
     BIDIRECTIONAL,
@@ -12,13 +23,6 @@ from minibert.checkpoint.families.llama_like import (
     attention_biases,
     llama_fields,
     llama_names,
-)
-from minibert.checkpoint.families.verdicts import READ
-from minibert.checkpoint.families.windows import (
-    read_window,
-    read_windows,
-    window_of,
-    write_layer_types,
 )
 from minibert.layers.config import Config
 

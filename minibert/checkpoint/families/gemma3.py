@@ -2,8 +2,15 @@
 
 from typing import Any
 
-from minibert.checkpoint.families.fields import Json, read_whole
-from minibert.checkpoint.families.form import Family
+from minibert.checkpoint.families.form import (
+    READ,
+    Family,
+    Json,
+    Judged,
+    read_whole,
+    read_window,
+    read_windows,
+)
 from minibert.checkpoint.families.gemma2 import BOTH_NORMS, gemma2_fields, write_windows
 from minibert.checkpoint.families.llama_like import (
     BIDIRECTIONAL,
@@ -12,8 +19,6 @@ from minibert.checkpoint.families.llama_like import (
     llama_names,
 )
 from minibert.checkpoint.families.rotary import TurnedByType
-from minibert.checkpoint.families.verdicts import READ, Judged
-from minibert.checkpoint.families.windows import read_window, read_windows
 from minibert.layers.config import Config
 
 _TURNED = TurnedByType(

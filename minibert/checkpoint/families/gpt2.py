@@ -3,8 +3,18 @@
 from typing import Any
 
 from minibert.checkpoint.families.bert_like import PLAIN_HEADS
-from minibert.checkpoint.families.fields import (
+from minibert.checkpoint.families.form import (
+    CROSS,
+    DECODER,
+    ONE_WAY,
+    OTHER_HEAD,
+    READ,
+    SUMMARY,
+    TRAINING,
+    Family,
     Json,
+    Judged,
+    Names,
     activation,
     boolean,
     ends,
@@ -13,17 +23,6 @@ from minibert.checkpoint.families.fields import (
     pad,
     read_boolean,
     size,
-)
-from minibert.checkpoint.families.form import Family, Names
-from minibert.checkpoint.families.verdicts import (
-    CROSS,
-    DECODER,
-    ONE_WAY,
-    OTHER_HEAD,
-    READ,
-    SUMMARY,
-    TRAINING,
-    Judged,
 )
 from minibert.layers.config import Config
 

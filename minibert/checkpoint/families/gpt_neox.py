@@ -1,7 +1,13 @@
 """GPT-NeoX and Pythia (Black et al. 2022, Biderman et al. 2023)."""
 
 from minibert.checkpoint.families.bert_like import PLAIN_HEADS
-from minibert.checkpoint.families.fields import (
+from minibert.checkpoint.families.form import (
+    DECODER,
+    HEAD_WIDTH,
+    READ,
+    TRAINING,
+    Family,
+    Names,
     activation,
     boolean,
     ends,
@@ -10,9 +16,7 @@ from minibert.checkpoint.families.fields import (
     size,
     whole,
 )
-from minibert.checkpoint.families.form import Family, Names
 from minibert.checkpoint.families.rotary import Turned
-from minibert.checkpoint.families.verdicts import DECODER, HEAD_WIDTH, READ, TRAINING
 
 _TURNED = Turned(base="rotary_emb_base", fraction="rotary_pct", usual_fraction=0.25)
 _BIAS = boolean("attention_bias", True)

@@ -1,7 +1,6 @@
 """Granite 3 (Granite Team, IBM 2024): Llama with factors on embeddings, scores, stream, logits."""
 
-from minibert.checkpoint.families.fields import boolean, number
-from minibert.checkpoint.families.form import Family
+from minibert.checkpoint.families.form import Family, boolean, number
 from minibert.checkpoint.families.llama_like import (
     ALL_TURN,
     VERDICTS,

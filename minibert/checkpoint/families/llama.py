@@ -1,7 +1,6 @@
 """Llama 1 to 3.3 (Touvron et al. 2023, Grattafiori et al. 2024), TinyLlama, SmolLM2."""
 
-from minibert.checkpoint.families.fields import boolean
-from minibert.checkpoint.families.form import Family
+from minibert.checkpoint.families.form import SPEED, Family, boolean
 from minibert.checkpoint.families.llama_like import (
     ALL_TURN,
     OLD_PREFIX,
@@ -10,7 +9,6 @@ from minibert.checkpoint.families.llama_like import (
     llama_fields,
     llama_names,
 )
-from minibert.checkpoint.families.verdicts import SPEED
 
 LLAMA = Family(
     class_prefixes={"llama": "Llama"},

@@ -3,8 +3,14 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from minibert.checkpoint.families.fields import (
+from minibert.checkpoint.families.form import (
+    DECODER,
+    READ,
+    TRAINING,
+    WHOLE_HEAD,
     Field,
+    Judged,
+    Names,
     activation,
     boolean,
     ends,
@@ -14,9 +20,7 @@ from minibert.checkpoint.families.fields import (
     size,
     whole,
 )
-from minibert.checkpoint.families.form import Names
 from minibert.checkpoint.families.rotary import Turned
-from minibert.checkpoint.families.verdicts import DECODER, READ, TRAINING, WHOLE_HEAD, Judged
 
 LAYER = {
     "attention_norm": "input_layernorm",

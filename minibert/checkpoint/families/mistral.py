@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from minibert.checkpoint.families.fields import Json
-from minibert.checkpoint.families.form import Family
+from minibert.checkpoint.families.form import READ, Family, Json, one_window, write_one_window
 from minibert.checkpoint.families.llama_like import (
     ALL_TURN,
     SAME_LAYERS,
@@ -11,8 +10,6 @@ from minibert.checkpoint.families.llama_like import (
     llama_fields,
     llama_names,
 )
-from minibert.checkpoint.families.verdicts import READ
-from minibert.checkpoint.families.windows import one_window, write_one_window
 from minibert.layers.config import Config
 
 

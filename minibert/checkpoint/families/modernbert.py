@@ -2,29 +2,30 @@
 
 from typing import Any
 
-from minibert.checkpoint.families.fields import (
-    Json,
-    activation,
-    boolean,
-    norm_eps,
-    pad,
-    read_whole,
-    refuse,
-    size,
-    whole,
-)
-from minibert.checkpoint.families.form import Family, Names
-from minibert.checkpoint.families.rotary import TurnedByType
-from minibert.checkpoint.families.verdicts import (
+from minibert.checkpoint.families.form import (
     HEAD_WIDTH,
     ONE_WAY,
     READ,
     SPEED,
     TRAINING,
     WHOLE_HEAD,
+    Family,
+    Json,
     Judged,
+    Names,
+    activation,
+    boolean,
+    norm_eps,
+    pad,
+    read_whole,
+    read_windows,
+    refuse,
+    size,
+    whole,
+    window_of,
+    write_layer_types,
 )
-from minibert.checkpoint.families.windows import read_windows, window_of, write_layer_types
+from minibert.checkpoint.families.rotary import TurnedByType
 from minibert.layers.config import Config
 
 _TURNED = TurnedByType(

@@ -2,8 +2,14 @@
 
 from typing import Any
 
-from minibert.checkpoint.families.fields import Json
-from minibert.checkpoint.families.form import Family
+from minibert.checkpoint.families.form import (
+    READ,
+    TRAINING,
+    Family,
+    Json,
+    one_window,
+    write_one_window,
+)
 from minibert.checkpoint.families.llama_like import (
     SAME_LAYERS,
     VERDICTS,
@@ -11,8 +17,6 @@ from minibert.checkpoint.families.llama_like import (
     llama_names,
 )
 from minibert.checkpoint.families.rotary import Turned
-from minibert.checkpoint.families.verdicts import READ, TRAINING
-from minibert.checkpoint.families.windows import one_window, write_one_window
 from minibert.layers.config import Config
 
 _TURNED = Turned(

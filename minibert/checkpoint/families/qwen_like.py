@@ -3,16 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from minibert.checkpoint.families.fields import Json, read_boolean, read_whole
-from minibert.checkpoint.families.llama_like import ALL_TURN
-from minibert.checkpoint.families.llama_like import VERDICTS as LLAMA_VERDICTS
-from minibert.checkpoint.families.verdicts import READ, Judged
-from minibert.checkpoint.families.windows import (
+from minibert.checkpoint.families.form import (
+    READ,
+    Json,
+    Judged,
+    read_boolean,
+    read_whole,
     read_window,
     read_windows,
     window_of,
     write_layer_types,
 )
+from minibert.checkpoint.families.llama_like import ALL_TURN
+from minibert.checkpoint.families.llama_like import VERDICTS as LLAMA_VERDICTS
 from minibert.layers.config import Config
 
 _WINDOWS = ("use_sliding_window", "sliding_window", "max_window_layers", "layer_types")

@@ -14,8 +14,7 @@ from minibert.checkpoint.families.bert_like import (
     VERDICTS,
     bert_fields,
 )
-from minibert.checkpoint.families.fields import Json
-from minibert.checkpoint.families.form import Family, Names
+from minibert.checkpoint.families.form import Family, Json, Names
 from minibert.layers.config import Config
 
 _LM = {

@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minibert.checkpoint.families.fields import (
+from minibert.checkpoint.families.form import (
+    FULL,
+    SLIDING,
     Json,
     read_boolean,
     read_positive,
     read_whole,
     refuse,
 )
-from minibert.checkpoint.families.windows import FULL, SLIDING
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.rotary import SCALINGS, Rotary
