@@ -32,23 +32,6 @@ def test_no_other_assignment_is_cheaper(shape: tuple[int, int]) -> None:
         assert sum(cost[pair] for pair in pairs) == pytest.approx(least, abs=1e-12)
 
 
-def test_a_large_one_costs_what_another_algorithm_finds() -> None:
-    # Whole numbers, so that its arithmetic is exact.
-    cost = np.random.default_rng(11).integers(0, 10**6, size=(29, 37)).astype(np.float64)
-    graph = networkx.Graph()
-    for (row, column), value in np.ndenumerate(cost):
-        graph.add_edge(row, -1 - column, weight=10**6 - int(value))
-    matching = networkx.max_weight_matching(graph, maxcardinality=True)
-    least = sum(cost[max(pair), -1 - min(pair)] for pair in matching)
-    assert sum(cost[pair] for pair in assignment(cost)) == least
-
-
-def test_a_table_itself_is_assigned_to_itself() -> None:
-    points = np.random.default_rng(3).normal(size=(13, 5))
-    cost = np.linalg.norm(points[:, None] - points, axis=-1)
-    assert assignment(cost) == [(i, i) for i in range(13)]
-
-
 @pytest.mark.parametrize("cost", [np.zeros(3), np.full((2, 2), np.nan), np.full((2, 2), np.inf)])
 def test_what_is_no_table_of_numbers_is_refused(cost: np.ndarray) -> None:
     with pytest.raises(SurveyError, match="finite numbers"):

@@ -206,30 +206,6 @@ def test_windows_and_sinks_of_a_model_that_load_does_not_know_are_in_its_tables(
     assert (found.sums.profile[1, :, : middle - 7] > 0).any()
 
 
-def interrupted(given: list[str], count: int) -> Any:
-    yield from given[:count]
-    raise KeyboardInterrupt
-
-
-def test_an_interrupted_survey_of_a_live_model_goes_on_to_the_same_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(windows, "DOCUMENTS", 4)
-    tokenizer, documents = tokenizer_of("tiny-bert"), texts(12)
-
-    def attached(**options: Any) -> Any:
-        return minibert.attach(bert(**options), tokenizer=tokenizer)
-
-    survey(attached(), documents, output=tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        survey(attached(), interrupted(documents, 11), output=tmp_path / "parts")
-    assert (tmp_path / "parts" / "unfinished.npz").exists()
-    with pytest.raises(SurveyError, match="another model or other options"):
-        survey(attached(layer_norm_eps=1e-3), documents, output=tmp_path / "parts")
-    survey(attached(), documents, output=tmp_path / "parts")
-    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
-
-
 def test_a_narrow_live_model_says_how_far_it_is_from_float32() -> None:
     live = bert().to(torch.bfloat16)
     found = survey(minibert.attach(live, tokenizer=tokenizer_of("tiny-bert")), texts(3))

@@ -128,25 +128,6 @@ def test_hidden_tokens_are_drawn_for_each_text_and_are_the_same_in_every_corpus(
     assert restored.tolist() == list(alone.ids)
 
 
-def test_an_interrupted_survey_with_gradients_goes_on_to_the_same_tables(tmp_path):
-    pytest.importorskip("pyarrow", reason="the tables of a survey need pyarrow")
-    options = {"gradients": True, "measures": ("to_sep", "gradient_to_sep", "gradient_to_any")}
-
-    def interrupted():
-        yield from texts(24)[:12]
-        raise KeyboardInterrupt
-
-    run(tmp_path / "whole", texts(24), **options)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "cut", interrupted(), **options)
-    made = run(tmp_path / "cut", texts(24), **options)
-    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
-    assert made.manifest["options"]["gradients"] == {
-        "loss": "sum over the hidden tokens of a segment of -ln p(right token)",
-        "hidden": 0.15, "hidden_by": "the mask token", "seed": 0,
-    }  # fmt: skip
-
-
 def test_a_text_of_one_token_has_no_loss_to_differentiate():
     found = survey(minibert.load("tiny-gpt2"), [" a", " the horse ran"], gradients=True)
     assert found.count("to_self") == 2
